@@ -1,0 +1,47 @@
+# Two commands: `make demo` and `make test`. Both set themselves up into .venv.
+SHELL := /bin/sh
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' && { echo $$p; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.set-up
+ARGS ?=
+
+.PHONY: help setup demo test check fmt bench chaos clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## install everything into .venv (the other targets do this by themselves)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and none is on PATH: install python3.11 and its venv module, or run make PYTHON=/path/to/python"; exit 1; }
+	@echo "setting up $(VENV) with $(PYTHON); the first time fetches about 700 MB, PySpark most of it"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "python can't make virtual environments: install its venv module (Debian, Ubuntu: python3-venv)"; rm -rf $(VENV); exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' || { echo "a package could not be installed: see pip's message above; the package index has to be reachable for the first set-up"; exit 1; }
+	@touch $@
+
+demo: $(STAMP) ## run the word count on Spark with a rotator beside it; ARGS="--help" lists options
+	@$(BIN)/python spark/demo.py $(ARGS)
+
+test: $(STAMP) ## run the whole test suite; ARGS="-k name" picks
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP) ## what CI runs: format, lint, types, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(MAKE) test
+
+fmt: $(STAMP) ## format the code and mend what can be mended
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP) ## measure speed and memory, as ratios within one run; ARGS="ledger" picks
+	$(BIN)/python -m benchmarks $(ARGS)
+
+chaos: $(STAMP) ## long fault runs
+	$(BIN)/python -m pytest -m chaos tests/chaos $(ARGS)
+
+clean: ## remove .venv and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,55 @@
+"""Storm's acker on Redis: knows of every source record whether everything that came out of it was processed."""
+
+from acker_redis.acker import Acker
+from acker_redis.batch import Batch
+from acker_redis.config import AckerConfig
+from acker_redis.errors import (
+    AckerError,
+    AuthenticationError,
+    BadBatchError,
+    BadConfigError,
+    BadIdError,
+    ConnectionLostError,
+    EvictionPolicyWarning,
+    LedgerLostError,
+    OutOfMemoryError,
+    ScriptFailedError,
+    ServerNotFoundError,
+    ServerRefusesWritesError,
+    ServerVersionError,
+    SettingsConflictError,
+    TokenReusedError,
+)
+from acker_redis.model import Applied, Outcome, RootRecord, Rotated, Stats
+
+__version__ = "0.1.0"
+
+__all__ = [
+    # The acker
+    "Acker",
+    "AckerConfig",
+    "Batch",
+    # What it answers
+    "Applied",
+    "Outcome",
+    "RootRecord",
+    "Rotated",
+    "Stats",
+    # Errors
+    "AckerError",
+    "AuthenticationError",
+    "BadBatchError",
+    "BadConfigError",
+    "BadIdError",
+    "ConnectionLostError",
+    "EvictionPolicyWarning",
+    "LedgerLostError",
+    "OutOfMemoryError",
+    "ScriptFailedError",
+    "ServerNotFoundError",
+    "ServerRefusesWritesError",
+    "ServerVersionError",
+    "SettingsConflictError",
+    "TokenReusedError",
+    "__version__",
+]  # fmt: skip

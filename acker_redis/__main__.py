@@ -1,0 +1,5 @@
+"""`python -m acker_redis`."""
+
+from acker_redis.cli import main
+
+main()

@@ -1,0 +1,304 @@
+"""The acker of one app: what programs use."""
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self, SupportsIndex
+
+import numpy as np
+
+from acker_redis import ids, keys, scripts
+from acker_redis.batch import Batch
+from acker_redis.client import Client, RedisClient
+from acker_redis.config import AckerConfig
+from acker_redis.delivery import Delivery
+from acker_redis.errors import AckerError, BadBatchError, BadConfigError, SettingsConflictError
+from acker_redis.ids import Ids, UInt64Array
+from acker_redis.inspection import Inspection
+from acker_redis.ledger import Ledger, Shards
+from acker_redis.model import Applied, Outcome, RootRecord, Rotated, Stats
+from acker_redis.rotation import Rotation
+
+
+class Acker:
+    """Tracks, for every root, whether everything that came out of it was processed (Storm: Acker.java).
+
+    Ids are 64-bit integers, signed as Spark's bigint; 0 <= x < 2**64 is accepted as the same bits. Updates may arrive in
+    any order and from any process. Exactly one outcome is written per initialised root.
+
+    One object may be used by one thread at a time, except that different threads may poll and update.
+    """
+
+    def __init__(self, client: Client, config: AckerConfig) -> None:
+        """Open the app on a connected client; `connect` is the usual way."""
+        self.config = config
+        self._client = client
+        self._agree()
+        self._shards = Shards(client, config)
+        self._ledger = Ledger(self._shards)
+        self._rotation = Rotation(self._shards)
+        self._delivery = Delivery(self._shards)
+        self._inspection = Inspection(self._shards)
+
+    @classmethod
+    def connect(cls, source: str | RedisClient, config: AckerConfig) -> Self:
+        """Connect and open the app, creating it at its first use.
+
+        Args:
+            source: `redis://[[user]:password@]host[:port][/db]`, or a redis-py client (single or cluster) with
+                decode_responses=False, which stays open when the acker closes.
+            config: settings; all clients of one app must agree.
+
+        Raises:
+            ConnectionLostError: no server answers.
+            AuthenticationError: login or permission refused.
+            ServerVersionError: older than Redis 6.2.
+            SettingsConflictError: the app is in use with other settings.
+            EvictionPolicyWarning: (a warning) the server may evict keys.
+        """
+        client = Client(source)
+        try:
+            return cls(client, config)
+        except BaseException:
+            client.close()
+            raise
+
+    @classmethod
+    def attach(cls, source: str | RedisClient, app: str) -> Self:
+        """Connect to an app with the settings that stand in Redis; for rotators and operators.
+
+        Raises:
+            BadConfigError: no such app yet.
+        """
+        client = Client(source)
+        try:
+            return cls(client, stored_config(client, app))
+        except BaseException:
+            client.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connection, unless it was given."""
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        """Use as a context manager; closes at the end."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the connection."""
+        self.close()
+
+    # -- updates, one by one: one round trip each. For more than a few a second use the *_many calls or a batch.
+
+    def init(self, root: SupportsIndex, val: SupportsIndex, task: SupportsIndex) -> bool:
+        """Initialise one root: `val` is the XOR of the edges the spout emitted, `task` the spout task that owns it.
+
+        A val of 0 completes at once. Returns False if the root had its owner already: then the init is ignored and
+        counted (in Storm a second init cancels the first and reports completion).
+
+        Raises:
+            BadIdError: an id is not a 64-bit integer, or task is not in 0 ... 2**32-1.
+            OutOfMemoryError: the server is above maxmemory; nothing was changed.
+            LedgerLostError: the server lost its data.
+        """
+        return self.init_many(_one(root, "root"), _one(val, "val"), task).applied == 1
+
+    def ack(self, root: SupportsIndex, val: SupportsIndex, stage: str | None = None) -> None:
+        """XOR `val` into one root's tree: the acked edge, combined with the edges of the children it emitted.
+
+        Raises:
+            BadIdError, LedgerLostError, ConnectionLostError: as `init`.
+        """
+        self.ack_many(_one(root, "root"), _one(val, "val"), stage=stage)
+
+    def fail(self, root: SupportsIndex, reason: str | None = None, stage: str | None = None) -> None:
+        """Fail one root. `reason` is text for people; it comes back as `Outcome.detail`.
+
+        Guarantee: the root's outcome is `fail`, unless it had completed before. A fail that comes before the init waits
+        for it; the text is then not kept.
+        """
+        self.fail_many(_one(root, "root"), reason=reason, stage=stage)
+
+    def reset_timeout(self, root: SupportsIndex) -> bool:
+        """Give one root a whole message timeout again. Returns False if the ledger doesn't know it, or it is too old."""
+        return self.reset_timeout_many(_one(root, "root")) == 1
+
+    # -- updates, many at once: split into calls of 1 000 roots, pipelined
+
+    def init_many(self, roots: Ids, vals: Ids, task: SupportsIndex, token: str | None = None) -> Applied:
+        """Initialise roots of one task.
+
+        Args:
+            roots: root ids, numpy int64 or uint64 array or a sequence of integers, any length above 0.
+            vals: first ack value of each root.
+            task: owner of all of them.
+            token: names this batch: the same batch sent again with it changes nothing. None: one of this call's own.
+
+        Returns:
+            Applied.applied counts roots that took the init: duplicates are left out.
+
+        Raises:
+            BadIdError, BadBatchError: before anything was sent.
+            TokenReusedError: the token belongs to other content.
+            OutOfMemoryError, LedgerLostError, ConnectionLostError: see `Batch`.
+        """
+        root_ids, values = self._pairs(roots, vals)
+        return self._ledger.send([self._ledger.init(root_ids, values, ids.to_task(task))], token)
+
+    def ack_many(self, roots: Ids, vals: Ids, token: str | None = None, stage: str | None = None) -> Applied:
+        """Ack roots; values of equal roots are combined by XOR before they are sent.
+
+        Args:
+            roots: root ids; a root may stand there any number of times.
+            vals: ack values, one per element of roots.
+            token: see `init_many`.
+            stage: name of the stage that acks; shows as `last_stage`. At most 255 names per app.
+
+        Returns:
+            Applied.applied counts distinct roots.
+        """
+        root_ids, values = self._pairs(roots, vals)
+        return self._ledger.send([self._ledger.ack(root_ids, values, stage)], token)
+
+    def fail_many(
+        self, roots: Ids, token: str | None = None, reason: str | None = None, stage: str | None = None
+    ) -> Applied:
+        """Fail roots; see `fail`. Applied.applied counts distinct roots."""
+        return self._ledger.send([self._ledger.fail(self._roots(roots), reason, stage)], token)
+
+    def reset_timeout_many(self, roots: Ids) -> int:
+        """Move roots to the nursery (Storm: __ack_reset_timeout). Needs no token: a repeat only moves them again.
+
+        Returns how many are in the nursery now; unknown roots and those older than max_age_secs are left alone.
+        """
+        return self._ledger.reset_timeout(self._roots(roots))
+
+    def batch(self, token: str | None = None) -> Batch:
+        """Collect updates and send them on exit: combined per root, packed, pipelined.
+
+        Left by an exception, nothing is sent. After the `with` block `Batch.result` tells what was applied.
+        """
+        return Batch(self._ledger, token)
+
+    # -- outcomes
+
+    def poll(
+        self, max_outcomes: int = 1000, block_ms: int = 0, consumer: str = "spout", lane: int | None = None
+    ) -> list[Outcome]:
+        """Take outcomes for a spout.
+
+        Each outcome is delivered at least once: until it is confirmed, it comes back after this process ends (to the
+        same consumer name at its first poll; to any other one after a message timeout), marked `redelivered`.
+
+        Args:
+            max_outcomes: at most so many.
+            block_ms: wait so long for a first one; 0 returns at once.
+            consumer: name of the spout process, stable over its restarts.
+            lane: only this lane's outcomes (task % lanes); None: all lanes.
+
+        Raises:
+            LedgerLostError: a shard lost its data since this client opened it.
+        """
+        return self._delivery.poll(max_outcomes, block_ms, consumer, lane)
+
+    def confirm(self, outcomes: Iterable[Outcome]) -> int:
+        """Say that the spout has acted on outcomes; they are not delivered again and their entries are trimmed.
+
+        Returns the number of stream entries trimmed: one of acks holds many outcomes and goes with its last one.
+        """
+        return self._delivery.confirm(outcomes)
+
+    # -- rotation and looking
+
+    def rotate(self, force: bool = False) -> Rotated:
+        """One guarded tick and bounded draining of death row (Storm: RotatingMap.rotate).
+
+        Between T and T * num_buckets / (num_buckets - 1) after it entered the nursery a root expires, given that
+        something calls this about every tick: `acker-redis rotator` does. Safe to call from anywhere, at any time.
+        """
+        return self._rotation.rotate(force=force)
+
+    def stats(self) -> Stats:
+        """Counters over all shards."""
+        return self._inspection.stats()
+
+    def inspect(self, root: SupportsIndex) -> RootRecord | None:
+        """The record of one root, None if the ledger doesn't hold it (not seen, settled or expired)."""
+        return self._inspection.inspect(_one(root, "root"))[0]
+
+    def inspect_many(self, roots: Ids) -> list[RootRecord | None]:
+        """The record of each root."""
+        return self._inspection.inspect(self._roots(roots))
+
+    def recover(self) -> list[int]:
+        """Open the app anew after `LedgerLostError`, and go on with the generation in force.
+
+        Returns the shards this call created anew. Whatever was in flight must be replayed with fresh roots: the ledger
+        knows nothing of it any more.
+        """
+        self._agree()
+        created = self._shards.open()
+        self._ledger.forget_stages()
+        self._delivery.forget()
+        return created
+
+    def _agree(self) -> None:
+        mine = self.config.as_fields()
+        pairs = [part for pair in mine.items() for part in pair]
+        call = scripts.load("configure").call({"config": keys.config(self.config.app)}, *pairs)
+        theirs = fields_of(self._client.run_one(call))
+        different = [
+            f"{name} is {theirs.get(name)!r} there, {mine[name]!r} here"
+            for name in mine
+            if theirs.get(name) != mine[name]
+        ]
+        if different:
+            raise SettingsConflictError(
+                f"app {self.config.app!r} is in use with other settings: {'; '.join(different)}. Give all clients the same "
+                f"AckerConfig, or use another app name"
+            )
+
+    def _roots(self, roots: Ids) -> UInt64Array:
+        array = ids.to_uint64_array(roots, "roots")
+        if len(array) == 0:
+            raise BadBatchError("roots is empty: nothing to send; leave the call out")
+        return array
+
+    def _pairs(self, roots: Ids, vals: Ids) -> tuple[UInt64Array, UInt64Array]:
+        root_ids, values = self._roots(roots), ids.to_uint64_array(vals, "vals")
+        if len(root_ids) != len(values):
+            raise BadBatchError(f"{len(root_ids)} roots but {len(values)} vals: give one val per root")
+        return root_ids, values
+
+
+def stored_config(client: Client, app: str) -> AckerConfig:
+    """The settings of an app as Redis holds them.
+
+    Raises:
+        BadConfigError: no such app, or its settings are damaged.
+    """
+    (pairs,) = client.pipeline([("HGETALL", keys.config(app))])
+    if not pairs:
+        raise BadConfigError(f"no app {app!r} on {client.address}: its first client creates it")
+    return AckerConfig.from_fields(app, fields_of(pairs))
+
+
+def apps(client: Client) -> list[str]:
+    """Every app on the server, by name."""
+    names = (keys.app_of_config(key) for key in client.find_keys(keys.CONFIG_PATTERN))
+    return sorted(name for name in names if name is not None)
+
+
+def fields_of(reply: object) -> dict[str, str]:
+    """A HGETALL reply, whichever form the driver gives it."""
+    if isinstance(reply, dict):
+        return {name.decode(): value.decode() for name, value in reply.items()}
+    if not isinstance(reply, (list, tuple)):
+        raise AckerError(f"unexpected reply {reply!r}")
+    return {name.decode(): value.decode() for name, value in zip(reply[::2], reply[1::2], strict=True)}
+
+
+def _one(value: SupportsIndex, name: str) -> UInt64Array:
+    return np.array([ids.to_uint64(value, name)], np.uint64)

@@ -1,0 +1,116 @@
+"""Settings of one app: frozen, validated, units in names."""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from acker_redis.errors import BadConfigError
+
+Clock = Literal["first_seen", "last_update"]
+
+_APP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+@dataclass(frozen=True)
+class AckerConfig:
+    """What all clients of one app agree on. The first client writes it to Redis; one that disagrees is refused.
+
+    Attributes:
+        app: name of the app, part of every key: letters, digits, `_`, `.`, `-`; at most 64.
+        shards: ledgers the roots are spread over by a hash of the root, 1 to 4096. On a cluster they spread over nodes.
+        num_buckets: rotating buckets, at least 2 (Storm's RotatingMap; TIMEOUT_BUCKET_NUM is 3).
+        message_timeout_secs: T. A root expires between T and T * num_buckets / (num_buckets - 1) after it entered the
+            nursery (Storm: topology.message.timeout.secs, and RotatingMap's own bound).
+        clock: `first_seen`: only the first message of a root, a fail and `reset_timeout` put it into the nursery
+            (Storm 2.x). `last_update`: every update does (Storm 0.9 and 1.x).
+        max_age_secs: a root older than this is not put into the nursery any more, so it expires at most
+            T * num_buckets / (num_buckets - 1) later, however often it is updated. None: no ceiling.
+        lanes: outcome streams per shard and kind, 1 to 64; a root's outcome is written to lane `task % lanes`.
+
+    Raises:
+        BadConfigError: a value is out of range.
+    """
+
+    app: str
+    shards: int = 8
+    num_buckets: int = 3
+    message_timeout_secs: float = 30.0
+    clock: Clock = "first_seen"
+    max_age_secs: float | None = None
+    lanes: int = 1
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        if not isinstance(self.app, str) or not _APP_NAME.fullmatch(self.app):
+            raise BadConfigError(
+                f"app={self.app!r}: use 1 to 64 letters, digits, '_', '.' or '-', beginning with a letter or digit"
+            )
+        _check_int("shards", self.shards, 1, 4096)
+        _check_int("num_buckets", self.num_buckets, 2, 1000)
+        _check_int("lanes", self.lanes, 1, 64)
+        if self.clock not in ("first_seen", "last_update"):
+            raise BadConfigError(f"clock={self.clock!r}: use 'first_seen' or 'last_update'")
+        _check_secs("message_timeout_secs", self.message_timeout_secs)
+        if self.tick_ms < 1:
+            raise BadConfigError(
+                f"message_timeout_secs={self.message_timeout_secs!r} with num_buckets={self.num_buckets}: ticks would be "
+                "less than 1 ms apart; use a longer timeout or fewer buckets"
+            )
+        if self.max_age_secs is not None:
+            _check_secs("max_age_secs", self.max_age_secs)
+
+    @property
+    def tick_ms(self) -> int:
+        """Milliseconds between two ticks: T / (num_buckets - 1), rounded up so that no root expires before T."""
+        return math.ceil(self.message_timeout_secs * 1000 / (self.num_buckets - 1))
+
+    @property
+    def max_age_ms(self) -> int:
+        """The ceiling in milliseconds, 0 for none."""
+        return 0 if self.max_age_secs is None else math.ceil(self.max_age_secs * 1000)
+
+    def as_fields(self) -> dict[str, str]:
+        """The settings as they stand in the app's config hash."""
+        return {
+            "shards": str(self.shards),
+            "num_buckets": str(self.num_buckets),
+            "message_timeout_secs": repr(float(self.message_timeout_secs)),
+            "clock": self.clock,
+            "max_age_secs": "" if self.max_age_secs is None else repr(float(self.max_age_secs)),
+            "lanes": str(self.lanes),
+        }
+
+    @classmethod
+    def from_fields(cls, app: str, fields: dict[str, str]) -> "AckerConfig":
+        """The settings that an app's config hash holds.
+
+        Raises:
+            BadConfigError: the hash is damaged.
+        """
+        try:
+            clock = fields["clock"]
+            return cls(
+                app=app,
+                shards=int(fields["shards"]),
+                num_buckets=int(fields["num_buckets"]),
+                message_timeout_secs=float(fields["message_timeout_secs"]),
+                clock="last_update" if clock == "last_update" else "first_seen",
+                max_age_secs=float(fields["max_age_secs"]) if fields["max_age_secs"] else None,
+                lanes=int(fields["lanes"]),
+            )
+        except (KeyError, ValueError) as exc:
+            raise BadConfigError(
+                f"the stored settings of app {app!r} are damaged ({exc}): delete the app's keys"
+            ) from exc
+
+
+def _check_int(name: str, value: int, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise BadConfigError(f"{name}={value!r}: use an integer from {low} to {high}")
+
+
+def _check_secs(name: str, value: float) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or not 0 < value <= 366 * 86400:
+        raise BadConfigError(f"{name}={value!r}: use seconds greater than 0 and at most a year")

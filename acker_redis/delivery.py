@@ -1,0 +1,259 @@
+"""Delivery: outcomes from the streams to the spout, at least once, confirmed and trimmed.
+
+Consumer group semantics are Redis's own (XREADGROUP, XAUTOCLAIM, XACK). An entry is confirmed when the last of its
+outcomes is; until then all of it is delivered again after a crash, marked `redelivered`.
+"""
+
+import struct
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from acker_redis import ids, keys, scripts
+from acker_redis.errors import AckerError, BadConfigError, LedgerLostError
+from acker_redis.ledger import Shards
+from acker_redis.model import Outcome, Receipt
+
+_ROW = struct.Struct(">qIB")
+_BLOCK_SLICE_MS = 1000
+_CLUSTER_PAUSE_SECS = 0.01
+_MAX_ENTRIES = 1000
+
+
+@dataclass(frozen=True)
+class _Stream:
+    shard: int
+    key: str
+    kind: Literal["ack", "fail"]
+    lane: int
+
+
+@dataclass
+class _Consumer:
+    """What this process knows of one consumer name on some lanes."""
+
+    backlog: deque[Iterator[Outcome]]
+    recovered: bool = False
+    claimed_at: float = 0.0
+
+
+class Delivery:
+    """Hands outcomes to spout processes."""
+
+    def __init__(self, shards: Shards) -> None:
+        """Work on opened shards."""
+        self._shards = shards
+        self._streams: list[_Stream] = []
+        for shard, shard_keys in enumerate(shards.keys):
+            for lane in range(shards.config.lanes):
+                self._streams.append(_Stream(shard, shard_keys.acked[lane], "ack", lane))
+                self._streams.append(_Stream(shard, shard_keys.failed[lane], "fail", lane))
+        self._by_key = {stream.key: stream for stream in self._streams}
+        self._consumers: dict[tuple[str, int | None], _Consumer] = {}
+        self._stage_names: dict[int, str] = {}
+
+    def forget(self) -> None:
+        """Drop what was read and not handed out: after the server lost its data, or to read unconfirmed entries again."""
+        self._consumers.clear()
+        self._stage_names.clear()
+
+    def poll(self, max_outcomes: int, block_ms: int, consumer: str, lane: int | None) -> list[Outcome]:
+        """Up to `max_outcomes` outcomes; see `Acker.poll`."""
+        if not isinstance(max_outcomes, int) or max_outcomes < 1:
+            raise BadConfigError(f"max_outcomes={max_outcomes!r}: use an integer of 1 or more")
+        if lane is not None and not 0 <= lane < self._shards.config.lanes:
+            raise BadConfigError(f"lane={lane!r}: this app has lanes 0 to {self._shards.config.lanes - 1}")
+        streams = [s for s in self._streams if lane is None or s.lane == lane]
+        state = self._consumers.setdefault((consumer, lane), _Consumer(deque()))
+        deadline = time.monotonic() + block_ms / 1000
+        outcomes: list[Outcome] = []
+        while True:
+            self._take(state, outcomes, max_outcomes)
+            if len(outcomes) >= max_outcomes:
+                return outcomes
+            if self._fill(state, streams, consumer, max_outcomes - len(outcomes)):
+                continue
+            left_ms = int((deadline - time.monotonic()) * 1000)
+            if outcomes or left_ms <= 0:
+                return outcomes
+            self._wait(state, streams, consumer, min(left_ms, _BLOCK_SLICE_MS))
+
+    def confirm(self, outcomes: Iterable[Outcome]) -> int:
+        """Confirm outcomes; returns how many stream entries are done with and trimmed."""
+        finished: dict[str, list[bytes]] = {}
+        for outcome in outcomes:
+            receipt = outcome.receipt
+            if outcome.root in receipt.unconfirmed:
+                receipt.unconfirmed.remove(outcome.root)
+                if not receipt.unconfirmed:
+                    finished.setdefault(receipt.stream, []).append(receipt.entry_id)
+        return self._finish(finished)
+
+    def _finish(self, finished: dict[str, list[bytes]]) -> int:
+        script = scripts.load("confirm")
+        calls = [
+            script.call({"outcomes": stream}, *entries[start : start + _MAX_ENTRIES])
+            for stream, entries in finished.items()
+            for start in range(0, len(entries), _MAX_ENTRIES)
+        ]
+        confirmed = 0
+        for reply in self._shards.client.run(calls):
+            if isinstance(reply, AckerError):
+                raise reply
+            confirmed += reply[0]
+        return confirmed
+
+    def _take(self, state: _Consumer, outcomes: list[Outcome], limit: int) -> None:
+        while state.backlog and len(outcomes) < limit:
+            for outcome in state.backlog[0]:
+                outcomes.append(outcome)
+                if len(outcomes) == limit:
+                    return
+            state.backlog.popleft()
+
+    def _fill(self, state: _Consumer, streams: list[_Stream], consumer: str, wanted: int) -> bool:
+        """Read more entries into the backlog; first what this consumer left behind, then new, then from the dead."""
+        count = max(1, min(_MAX_ENTRIES, wanted // len(streams) + 1))
+        self._check_generations()
+        if not state.recovered:
+            state.recovered = True
+            return self._recover(state, streams, consumer) or self._read(state, streams, consumer, count)
+        return self._read(state, streams, consumer, count) or self._claim(state, streams, consumer, count)
+
+    def _check_generations(self) -> None:
+        """Reading a stream says nothing of a ledger that was lost and opened anew by somebody else; the marker does."""
+        shards = self._shards
+        found = shards.client.pipeline([("HGET", k.meta, "generation") for k in shards.keys])
+        if found != shards.generations:
+            lost = [shard for shard, marker in enumerate(found) if marker != shards.generations[shard]]
+            raise LedgerLostError(
+                f"{shards.client.address}: shards {lost} of app {shards.config.app!r} lost their data since this client "
+                "opened them. Call Acker.recover() and replay every root that has no outcome yet"
+            )
+
+    def _recover(self, state: _Consumer, streams: list[_Stream], consumer: str) -> bool:
+        found = False
+        for stream in streams:
+            after = b"0"
+            while entries := self._entries(
+                self._shards.client.pipeline([self._xreadgroup(consumer, _MAX_ENTRIES, [stream], after)])[0]
+            ):
+                found = self._add(state, entries, redelivered=True) or found
+                after = entries[-1][1]
+        return found
+
+    def _read(self, state: _Consumer, streams: list[_Stream], consumer: str, count: int) -> bool:
+        by_shard: dict[int, list[_Stream]] = {}
+        for stream in streams:
+            by_shard.setdefault(stream.shard, []).append(stream)
+        commands = [self._xreadgroup(consumer, count, group) for group in by_shard.values()]
+        found = False
+        for reply in self._shards.client.pipeline(commands):
+            found = self._add(state, self._entries(reply), redelivered=False) or found
+        return found
+
+    def _claim(self, state: _Consumer, streams: list[_Stream], consumer: str, count: int) -> bool:
+        """Take over entries that another consumer left unconfirmed for a whole message timeout."""
+        timeout_secs = self._shards.config.message_timeout_secs
+        if time.monotonic() - state.claimed_at < timeout_secs / 2:
+            return False
+        state.claimed_at = time.monotonic()
+        idle_ms = int(timeout_secs * 1000)
+        commands = [("XAUTOCLAIM", s.key, keys.GROUP, consumer, idle_ms, "0", "COUNT", count) for s in streams]
+        found, dangling = False, dict[str, list[bytes]]()
+        for stream, reply in zip(streams, self._shards.client.pipeline(commands), strict=True):
+            claimed = _claimed_entries(reply)
+            found = self._add(state, [(stream.key, i, f) for i, f in claimed if f], redelivered=True) or found
+            gone = [entry_id for entry_id, entry_fields in claimed if entry_fields is None and entry_id]
+            if gone:  # Redis 6.2 hands out entries that were trimmed; newer servers drop them by themselves
+                dangling[stream.key] = gone
+        self._finish(dangling)
+        return found
+
+    def _wait(self, state: _Consumer, streams: list[_Stream], consumer: str, block_ms: int) -> None:
+        client = self._shards.client
+        if client.is_cluster:  # streams of several nodes can't be waited for in one command
+            time.sleep(min(_CLUSTER_PAUSE_SECS, block_ms / 1000))
+            return
+        command = self._xreadgroup(consumer, 1, streams, block_ms=block_ms)
+        self._add(state, self._entries(client.pipeline([command])[0]), redelivered=False)
+
+    def _xreadgroup(
+        self, consumer: str, count: int, streams: list[_Stream], after: bytes = b">", block_ms: int | None = None
+    ) -> tuple[Any, ...]:
+        block = () if block_ms is None else ("BLOCK", block_ms)
+        names = [stream.key for stream in streams]
+        return (
+            "XREADGROUP", "GROUP", keys.GROUP, consumer, "COUNT", count, *block, "STREAMS", *names, *[after] * len(names),
+        )  # fmt: skip
+
+    def _entries(self, reply: Any) -> list[tuple[str, bytes, dict[bytes, bytes] | None]]:
+        """Flatten an XREADGROUP reply, which is a list of pairs or (RESP3) a mapping."""
+        if not reply:
+            return []
+        by_stream = reply.items() if isinstance(reply, dict) else reply
+        entries: list[tuple[str, bytes, dict[bytes, bytes] | None]] = []
+        for name, rows in by_stream:
+            if rows and isinstance(rows[0], list):  # some drivers wrap the rows once more
+                rows = rows[0]
+            entries.extend((name.decode(), entry_id, _as_dict(entry_fields)) for entry_id, entry_fields in rows)
+        return entries
+
+    def _add(
+        self, state: _Consumer, entries: list[tuple[str, bytes, dict[bytes, bytes] | None]], *, redelivered: bool
+    ) -> bool:
+        dangling: dict[str, list[bytes]] = {}
+        for name, entry_id, entry_fields in entries:
+            if entry_fields:
+                stream = self._by_key[name]
+                state.backlog.append(self._outcomes(stream, entry_id, entry_fields, redelivered))
+            else:
+                dangling.setdefault(name, []).append(entry_id)
+        self._finish(dangling)
+        return len(entries) > sum(map(len, dangling.values()))
+
+    def _outcomes(
+        self, stream: _Stream, entry_id: bytes, entry_fields: dict[bytes, bytes], redelivered: bool
+    ) -> Iterator[Outcome]:
+        task = int(entry_fields[b"task"])
+        receipt = Receipt(stream.shard, stream.key, entry_id, set())
+        if stream.kind == "fail":
+            root = ids.to_int64(int(entry_fields[b"root"], 16))
+            receipt.unconfirmed.add(root)
+            reason: Literal["failed", "timeout"] = "timeout" if entry_fields[b"reason"] == b"timeout" else "failed"
+            stage, detail = entry_fields[b"last_stage"].decode(), entry_fields.get(b"detail")
+            yield Outcome(
+                "fail", root, task, reason, int(entry_fields[b"age_ms"]), stage or None, redelivered,
+                None if detail is None else detail.decode(), receipt,
+            )  # fmt: skip
+            return
+        rows = list(_ROW.iter_unpack(entry_fields[b"roots"]))
+        receipt.unconfirmed.update(row[0] for row in rows)
+        for root, age_ms, number in rows:
+            yield Outcome(
+                "ack", root, task, None, age_ms, self._stage_name(number), redelivered, None, receipt
+            )  # fmt: skip
+
+    def _stage_name(self, number: int) -> str | None:
+        if number == 0:
+            return None
+        if number not in self._stage_names:
+            (pairs,) = self._shards.client.pipeline([("HGETALL", keys.stages(self._shards.config.app))])
+            self._stage_names = {int(value): name.decode() for name, value in _as_dict(pairs).items()}
+        return self._stage_names.get(number, str(number))
+
+
+def _as_dict(pairs: Any) -> dict[bytes, bytes]:
+    """Field-value pairs as a driver gives them: a mapping, a flat list, or None for an entry that was trimmed."""
+    if not pairs:
+        return {}
+    if isinstance(pairs, dict):
+        return pairs
+    return dict(zip(pairs[::2], pairs[1::2], strict=True))
+
+
+def _claimed_entries(reply: Any) -> list[tuple[bytes, dict[bytes, bytes] | None]]:
+    rows = reply[1] if len(reply) > 1 else []
+    return [(row[0], _as_dict(row[1]) or None) for row in rows if row and row[0]]

@@ -1,0 +1,77 @@
+"""The errors this library raises: one tree under `AckerError`, each message saying what to do."""
+
+
+class AckerError(Exception):
+    """Root of every error the library raises on purpose."""
+
+
+class BadConfigError(AckerError, ValueError):
+    """A setting is out of range or of the wrong type. Nothing was sent."""
+
+
+class BadIdError(AckerError, ValueError):
+    """A root, ack value or task is not an integer in range. Nothing of the batch was sent."""
+
+
+class BadBatchError(AckerError, ValueError):
+    """A batch is inconsistent in itself (lengths differ, token is empty). Nothing of it was sent."""
+
+
+class TokenReusedError(AckerError):
+    """A token was used before for a batch with other content.
+
+    The part of the batch that met its own token again was not applied. Roots that lost updates to this time out and are
+    replayed; none completes falsely. Operator action: none. In code: one token per batch.
+    """
+
+
+class SettingsConflictError(AckerError):
+    """Another client opened the same app with other settings.
+
+    Operator action: give all clients of an app the same `AckerConfig`, or use another app name.
+    """
+
+
+class LedgerLostError(AckerError):
+    """A shard lost its data since this client opened it (FLUSHALL, restart without persistence, failover to an empty node).
+
+    Nothing was written. Call `Acker.recover()` and replay every root that has no outcome yet.
+    """
+
+
+class ConnectionLostError(AckerError):
+    """The server can't be reached, or went away and did not come back within the client's retries.
+
+    A batch that raised this may have been applied in part. Sending it again with the same token is exact.
+    """
+
+
+class AuthenticationError(AckerError):
+    """The server refused the user name or password, or the user's ACL refuses a command or key."""
+
+
+class ServerRefusesWritesError(AckerError):
+    """The server is up but takes no writes now: it is a replica, or persistence fails.
+
+    Operator action: see the server's own message, which is part of this one.
+    """
+
+
+class OutOfMemoryError(ServerRefusesWritesError):
+    """The server is above `maxmemory` and refuses new roots; acks, fails and rotation still work and free memory."""
+
+
+class ServerVersionError(AckerError):
+    """The server is older than Redis 6.2, or lacks what the scripts need."""
+
+
+class ScriptFailedError(AckerError):
+    """A script failed inside the server in a way the library does not know. This is a defect worth reporting."""
+
+
+class ServerNotFoundError(AckerError):
+    """No embedded server and no server program was found to start."""
+
+
+class EvictionPolicyWarning(UserWarning):
+    """The server may evict keys under memory pressure, and with them ledgers."""

@@ -1,0 +1,137 @@
+"""64-bit ids: validation, derivation, XOR by root, shard choice and the packed wire form.
+
+Ids are signed 64-bit integers, as Spark's bigint; 0 <= x < 2**64 is accepted as the same bits. Inside the library they
+are numpy uint64 arrays.
+"""
+
+import hashlib
+import operator
+from collections.abc import Sequence
+from typing import Any, SupportsIndex, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from acker_redis.errors import BadBatchError, BadIdError
+
+UInt64Array: TypeAlias = npt.NDArray[np.uint64]
+Ids: TypeAlias = npt.NDArray[np.int64] | npt.NDArray[np.uint64] | Sequence[SupportsIndex] | Any
+"""What the `*_many` calls take: a numpy integer array or any sequence of integers."""
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def to_uint64(value: SupportsIndex, name: str) -> int:
+    """One id as its unsigned 64-bit value.
+
+    Raises:
+        BadIdError: not an integer, or outside -2**63 ... 2**64 - 1.
+    """
+    if isinstance(value, (bool, np.bool_)):
+        raise BadIdError(f"{name}={value!r}: an id is a 64-bit integer, not a bool")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise BadIdError(
+            f"{name}={value!r} ({type(value).__name__}): an id is a 64-bit integer; hash other keys to one first, "
+            "for example with acker_redis.ids.derive()"
+        ) from None
+    if not -(1 << 63) <= number < 1 << 64:
+        raise BadIdError(f"{name}={number}: outside the 64-bit range -2**63 ... 2**64-1")
+    return number & _MASK
+
+
+def to_int64(number: int) -> int:
+    """An unsigned 64-bit value as the signed integer with the same bits."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def to_task(task: SupportsIndex) -> int:
+    """A spout task id.
+
+    Raises:
+        BadIdError: not an integer with 0 <= task < 2**32.
+    """
+    try:
+        number = -1 if isinstance(task, (bool, np.bool_)) else operator.index(task)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 1 << 32:
+        raise BadIdError(f"task={task!r}: a task is an integer with 0 <= task < 2**32")
+    return number
+
+
+def to_uint64_array(values: Ids, name: str) -> UInt64Array:
+    """Many ids as a one-dimensional uint64 array; an int64 or uint64 array is not copied.
+
+    Raises:
+        BadIdError: an element is not an integer in range; the message names the first one.
+        BadBatchError: not one-dimensional.
+    """
+    array = values if isinstance(values, np.ndarray) else _as_array(values, name)
+    if array.ndim != 1:
+        raise BadBatchError(f"{name}: expected one dimension, got {array.ndim}")
+    if array.dtype == np.int64 or array.dtype == np.uint64:
+        return np.ascontiguousarray(array).view(np.uint64)
+    if array.dtype.kind in "iu":
+        return array.astype(np.int64).view(np.uint64)
+    return np.fromiter((to_uint64(v, f"{name}[{i}]") for i, v in enumerate(values)), np.uint64, len(array))
+
+
+def _as_array(values: Any, name: str) -> npt.NDArray[Any]:
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
+        raise BadBatchError(f"{name}: expected a numpy array or a sequence of integers, got {type(values).__name__}")
+    if any(isinstance(v, bool) for v in values):  # numpy would take True for 1
+        return np.array(list(values), dtype=object)
+    return np.asarray(values) if len(values) else np.empty(0, np.int64)
+
+
+def mix64(values: UInt64Array) -> UInt64Array:
+    """A bijective scramble of 64 bits (the splitmix64 finalizer)."""
+    x = values + np.uint64(_GOLDEN)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def derive(*parts: str | bytes | int) -> int:
+    """A signed 64-bit id from text, bytes or integers: equal parts give the equal id in every process, for ever."""
+    digest = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        data = part if isinstance(part, bytes) else str(part).encode()
+        digest.update(len(data).to_bytes(4, "big") + data)
+    return int.from_bytes(digest.digest(), "big", signed=True)
+
+
+def derive_many(seed: int, *columns: UInt64Array) -> UInt64Array:
+    """Ids from a seed (see `derive`) and integer columns of equal length: a hash chain, element by element."""
+    value = np.full(len(columns[0]), np.uint64(seed & _MASK), np.uint64)
+    for column in columns:
+        value = mix64(value ^ mix64(column))
+    return value
+
+
+def shard_of(roots: UInt64Array, shards: int) -> npt.NDArray[np.int64]:
+    """The shard of each root: hash of the root modulo the number of shards (Storm's fields grouping on the root)."""
+    return (mix64(roots) % np.uint64(shards)).astype(np.int64)
+
+
+def xor_by_root(roots: UInt64Array, vals: UInt64Array) -> tuple[UInt64Array, UInt64Array]:
+    """Combine the values of equal roots by XOR; the result is sorted by root, so it does not depend on input order.
+
+    An ack is an XOR, so any number of acks of one root is one ack. This is what makes acks cheap to send.
+    """
+    if len(roots) == 0:
+        return roots, vals
+    order = np.argsort(roots, kind="stable")
+    sorted_roots, sorted_vals = roots[order], vals[order]
+    starts = np.flatnonzero(np.concatenate(([True], sorted_roots[1:] != sorted_roots[:-1])))
+    if len(starts) == len(roots):
+        return sorted_roots, sorted_vals
+    return sorted_roots[starts], np.bitwise_xor.reduceat(sorted_vals, starts)
+
+
+def pack(*columns: UInt64Array) -> bytes:
+    """Columns of ids as the scripts read them: 8 bytes big-endian each, row by row."""
+    return np.stack(columns, axis=1).astype(">u8").tobytes()

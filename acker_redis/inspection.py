@@ -1,0 +1,159 @@
+"""Reading what the ledgers hold, without changing it."""
+
+import struct
+import time
+from typing import Any
+
+from acker_redis import ids, keys, scripts
+from acker_redis.errors import AckerError, LedgerLostError
+from acker_redis.ids import UInt64Array
+from acker_redis.ledger import Shards
+from acker_redis.model import RootRecord, Stats
+
+_RECORD = struct.Struct(">qBBH4s6s")
+_INITED, _FAILED = 1, 2
+_COUNTERS = (
+    "inits", "acks", "fails", "acked", "failed", "timed_out", "orphaned", "duplicate_inits", "fenced", "late_updates",
+)  # fmt: skip
+_MAX_OLDEST_CALLS = 200
+
+
+class Inspection:
+    """Read-only views of one app."""
+
+    def __init__(self, shards: Shards) -> None:
+        """Work on opened shards."""
+        self._shards = shards
+
+    def stats(self, *, oldest: bool = True) -> Stats:
+        """Counters over all shards; see `Stats`. `oldest=False` leaves `oldest_age_ms` None and costs one round trip."""
+        shards = self._shards
+        replies = shards.client.pipeline(
+            [
+                command
+                for k in shards.keys
+                for command in (
+                    ("HGETALL", k.stats),
+                    ("HLEN", k.ledger),
+                    ("HMGET", k.meta, "generation", "last_rotation_ms"),
+                    ("TIME",) if not shards.client.is_cluster else ("HGET", k.meta, "last_rotation_ms"),
+                    *(("XLEN", stream) for stream in (*k.acked, *k.failed)),
+                )
+            ]
+        )
+        per_shard = 4 + 2 * shards.config.lanes
+        total = dict.fromkeys(_COUNTERS, 0)
+        records = waiting = rotation_ms = 0
+        for shard in range(len(shards.keys)):
+            counters, length, meta, now, *streams = replies[shard * per_shard : (shard + 1) * per_shard]
+            if meta[0] != shards.generations[shard]:
+                raise LedgerLostError(
+                    f"shard {shard} of app {shards.config.app!r} lost its data since this client opened it: call "
+                    "Acker.recover()"
+                )
+            for name, value in _decoded(counters).items():
+                total[name] += int(value)
+            records += length
+            waiting += sum(streams)
+            now_ms = _server_ms(now) if not shards.client.is_cluster else int(time.time() * 1000)
+            rotation_ms = max(rotation_ms, now_ms - int(meta[1]))
+        pending = total["inits"] - total["acked"] - total["failed"] - total["timed_out"]
+        return Stats(
+            pending=pending,
+            unowned=max(0, records - pending),
+            oldest_age_ms=self._oldest_age_ms() if oldest and pending else None,
+            waiting=waiting,
+            last_rotation_ms=rotation_ms,
+            tick_ms=shards.config.tick_ms,
+            **total,
+        )
+
+    def inspect(self, roots: UInt64Array) -> list[RootRecord | None]:
+        """The record of each root, None for a root the ledger does not hold."""
+        shards = self._shards
+        names = ids.pack(roots)
+        of_shard = ids.shard_of(roots, shards.config.shards)
+        wanted = [
+            (int(shard), [i for i in range(len(roots)) if of_shard[i] == shard])
+            for shard in sorted(set(of_shard.tolist()))
+        ]
+        found: list[RootRecord | None] = [None] * len(roots)
+        for shard, rows in wanted:
+            shard_keys = shards.keys[shard]
+            for start in range(0, len(rows), 1000):
+                part = rows[start : start + 1000]
+                values, meta, stages = shards.client.pipeline(
+                    [
+                        ("HMGET", shard_keys.ledger, *(names[i * 8 : i * 8 + 8] for i in part)),
+                        ("HMGET", shard_keys.meta, "tick", "num_buckets"),
+                        ("HGETALL", shard_keys.meta),
+                    ]
+                )
+                now_ms = self._now_ms(shard)
+                for i, value in zip(part, values, strict=True):
+                    if value is not None:
+                        root = int.from_bytes(names[i * 8 : i * 8 + 8], "big", signed=True)
+                        found[i] = _decode(root, value, meta, _decoded(stages), now_ms)
+        return found
+
+    def _now_ms(self, shard: int) -> int:
+        client = self._shards.client
+        if client.is_cluster:
+            node = client.redis.get_node_from_key(self._shards.keys[shard].meta)
+            return _server_ms(client.redis.time(target_nodes=node))
+        return _server_ms(client.pipeline([("TIME",)])[0])
+
+    def _oldest_age_ms(self) -> int | None:
+        """Walk from death row towards the nursery until a pending root shows, a bounded number of calls per shard."""
+        script = scripts.load("oldest")
+        found_code, more_code = script.codes["FOUND"], script.codes["MORE"]
+        ages: list[int] = []
+        position = dict.fromkeys(range(len(self._shards.keys)), (self._shards.config.num_buckets, 0))
+        for _ in range(_MAX_OLDEST_CALLS):
+            if not position:
+                break
+            order = list(position)
+            replies = self._shards.client.run([self._shards.call("oldest", s, *position[s]) for s in order])
+            for shard, reply in zip(order, replies, strict=True):
+                if isinstance(reply, AckerError):
+                    raise reply
+                status, age_ms, offset = reply
+                steps_back, _ = position.pop(shard)
+                if status == found_code:
+                    ages.append(age_ms)
+                elif status == more_code:
+                    position[shard] = (steps_back, offset)
+                elif steps_back > 0:
+                    position[shard] = (steps_back - 1, 0)
+        return max(ages, default=None)
+
+
+def stage_names(client: Any, app: str) -> dict[int, str]:
+    """Stage names of an app by number."""
+    (pairs,) = client.pipeline([("HGETALL", keys.stages(app))])
+    return {int(value): name for name, value in _decoded(pairs).items()}
+
+
+def _decode(root: int, value: bytes, meta: list[bytes], names: dict[str, str], now_ms: int) -> RootRecord:
+    val, stage, flags, stamp, task, start = _RECORD.unpack(value)
+    tick, num_buckets = int(meta[0]), int(meta[1])
+    return RootRecord(
+        root=root,
+        val=val,
+        task=int.from_bytes(task, "big") if flags == _INITED else None,
+        failed=flags == _FAILED,
+        age_ms=max(0, now_ms - int.from_bytes(start, "big")),
+        last_stage=names.get(f"stage:{stage}") if stage else None,
+        ticks_left=max(0, num_buckets - (tick - stamp) % 65536),
+    )
+
+
+def _server_ms(reply: Any) -> int:
+    secs, micros = reply
+    return int(secs) * 1000 + int(micros) // 1000
+
+
+def _decoded(pairs: Any) -> dict[str, str]:
+    if not isinstance(pairs, dict):
+        pairs = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    return {name.decode(): value.decode() for name, value in pairs.items()}

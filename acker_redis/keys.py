@@ -1,0 +1,78 @@
+"""The only place where a Redis key is spelled.
+
+All keys of a shard carry the hash tag `{app:shard}`, so a script's keys live on one cluster node, and one ACL pattern
+`acker:{app:*` with `acker:{app}:*` covers an app and no other.
+"""
+
+import re
+from functools import cached_property
+
+GROUP = "spout"
+"""Name of the consumer group on every outcome stream (spelled in lua/open.lua and lua/confirm.lua too)."""
+
+CONFIG_PATTERN = "acker:{*}:config"
+"""SCAN pattern that finds every app of a server."""
+
+_CONFIG_KEY = re.compile(r"acker:\{([^:{}]+)\}:config")
+
+
+def config(app: str) -> str:
+    """HASH, the app's settings."""
+    return f"acker:{{{app}}}:config"
+
+
+def stages(app: str) -> str:
+    """HASH, stage name -> number."""
+    return f"acker:{{{app}}}:stages"
+
+
+def app_of_config(key: str) -> str | None:
+    """The app whose config key this is, or None."""
+    match = _CONFIG_KEY.fullmatch(key)
+    return match[1] if match else None
+
+
+class ShardKeys:
+    """The keys of one shard, by the names that the script headers use."""
+
+    def __init__(self, app: str, shard: int, num_buckets: int, lanes: int) -> None:
+        """Spell the keys of shard `shard`; the ring has one slot more than there are buckets."""
+        self.shard = shard
+        self._prefix = f"acker:{{{app}:{shard}}}:"
+        self._slots = num_buckets + 1
+        self._lanes = lanes
+
+    @cached_property
+    def ledger(self) -> str:
+        """HASH, root -> record of 22 bytes."""
+        return self._prefix + "ledger"
+
+    @cached_property
+    def meta(self) -> str:
+        """HASH, ring position, generation, settings the scripts read, names of stages."""
+        return self._prefix + "meta"
+
+    @cached_property
+    def stats(self) -> str:
+        """HASH, plain counters."""
+        return self._prefix + "stats"
+
+    @cached_property
+    def bucket(self) -> list[str]:
+        """ZSETs, one per slot of the ring: cohorts of roots by the time they were put."""
+        return [f"{self._prefix}bucket:{slot}" for slot in range(self._slots)]
+
+    @cached_property
+    def fence(self) -> list[str]:
+        """SETs, one per slot of the ring: tokens of applied batches."""
+        return [f"{self._prefix}fence:{slot}" for slot in range(self._slots)]
+
+    @cached_property
+    def acked(self) -> list[str]:
+        """STREAMs, one per lane: completed trees, packed."""
+        return [f"{self._prefix}acked:{lane}" for lane in range(self._lanes)]
+
+    @cached_property
+    def failed(self) -> list[str]:
+        """STREAMs, one per lane: failed and timed-out roots, one readable entry each."""
+        return [f"{self._prefix}failed:{lane}" for lane in range(self._lanes)]

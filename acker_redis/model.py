@@ -1,0 +1,134 @@
+"""The values that cross the library's boundary."""
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+
+class Applied(NamedTuple):
+    """What a batch did.
+
+    Attributes:
+        applied: root updates that changed the ledger, after combining equal roots.
+        seen: whether some or all of the batch had been applied before under its token and was left out now.
+    """
+
+    applied: int
+    seen: bool
+
+
+@dataclass(eq=False)
+class Receipt:
+    """Where a delivered outcome came from; shared by all outcomes of one stream entry."""
+
+    shard: int
+    stream: str
+    entry_id: bytes
+    unconfirmed: set[int] = field(repr=False)
+
+
+class Outcome(NamedTuple):
+    """What became of one root. Exactly one is written per tracked root; it is delivered at least once.
+
+    Attributes:
+        kind: `ack`, or `fail`.
+        root: signed 64-bit root id.
+        task: the spout task that initialised the root.
+        reason: None for an ack, else `failed` (a bolt failed it) or `timeout`.
+        age_ms: from the root's first message of any kind to its end, by the server's clock.
+        last_stage: the stage that touched the root last, where stages are named.
+        redelivered: this outcome was handed out before and not confirmed since.
+        detail: the `reason=` text of the fail call, where one was given.
+        receipt: for `Acker.confirm`.
+    """
+
+    kind: Literal["ack", "fail"]
+    root: int
+    task: int
+    reason: Literal["failed", "timeout"] | None
+    age_ms: int
+    last_stage: str | None
+    redelivered: bool
+    detail: str | None
+    receipt: Receipt
+
+
+class RootRecord(NamedTuple):
+    """A root that the ledger holds.
+
+    Attributes:
+        root: signed 64-bit root id.
+        val: ack value now, signed; a tree completes when it is 0.
+        task: owner, or None while the init has not arrived.
+        failed: a fail arrived before the init.
+        age_ms: since the first message, by the server's clock.
+        last_stage: the stage that touched the root last, where stages are named.
+        ticks_left: ticks until the root expires if nothing happens: num_buckets in the nursery, 0 on death row.
+    """
+
+    root: int
+    val: int
+    task: int | None
+    failed: bool
+    age_ms: int
+    last_stage: str | None
+    ticks_left: int
+
+
+class Rotated(NamedTuple):
+    """What one `rotate()` did, over all shards.
+
+    Attributes:
+        ticked: shards whose buckets turned.
+        timed_out: owned roots that expired.
+        orphaned: roots without owner that expired silently.
+        draining: shards whose death row is not empty yet; the next call goes on.
+        due_in_ms: until the next tick is due on some shard.
+    """
+
+    ticked: int
+    timed_out: int
+    orphaned: int
+    draining: int
+    due_in_ms: int
+
+
+class Stats(NamedTuple):
+    """Counters of one app, over all shards, since the shards were created.
+
+    Attributes:
+        pending: owned roots without outcome now; exact.
+        unowned: records that wait for their init now.
+        oldest_age_ms: age of a pending root among those longest without being put into the nursery; None if none, or if
+            more than a bounded number of settled cohorts hides it.
+        inits: roots initialised.
+        acks: ack updates applied, after combining equal roots.
+        fails: fail updates applied.
+        acked: roots completed.
+        failed: roots failed by a bolt.
+        timed_out: owned roots that expired.
+        orphaned: records that expired without ever getting an owner: updates that came late, or whose init was lost.
+        duplicate_inits: inits of roots that had their owner, ignored.
+        fenced: calls whose token was seen before, ignored.
+        late_updates: `reset_timeout` of roots the ledger does not know. A late ack or fail can't be told from one that
+            came before its init; it ends as `orphaned`.
+        waiting: stream entries of outcomes not confirmed yet.
+        last_rotation_ms: milliseconds since the shard that ticked longest ago did; a dead rotator shows here.
+        tick_ms: time between two ticks.
+    """
+
+    pending: int
+    unowned: int
+    oldest_age_ms: int | None
+    inits: int
+    acks: int
+    fails: int
+    acked: int
+    failed: int
+    timed_out: int
+    orphaned: int
+    duplicate_inits: int
+    fenced: int
+    late_updates: int
+    waiting: int
+    last_rotation_ms: int
+    tick_ms: int

@@ -1,0 +1,175 @@
+"""The rotator: the one long-running process of an acker. Ticks every app, drains death row, survives bad days.
+
+Any number of copies may run: a tick is guarded by the server's clock and happens once, and every copy may drain.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from redis.backoff import ExponentialWithJitterBackoff
+
+from acker_redis.acker import Acker, apps, stored_config
+from acker_redis.client import Client
+from acker_redis.errors import (
+    AckerError,
+    BadConfigError,
+    ConnectionLostError,
+    LedgerLostError,
+    SettingsConflictError,
+)
+
+log = logging.getLogger("acker_redis.rotator")
+
+DISCOVERY_SECS = 5.0
+"""How often apps that are new on the server, or not there yet, are looked for."""
+
+LATE_TICKS = 2
+"""An app is unhealthy when some shard has not ticked for so many tick times (and at least LATE_SECS)."""
+
+LATE_SECS = 2.0
+
+
+@dataclass(frozen=True)
+class Health:
+    """How one app is doing, for `acker-redis rotator --check`."""
+
+    app: str
+    healthy: bool
+    text: str
+
+
+class Rotator:
+    """Rotates several apps of one server until it is told to stop.
+
+    Args:
+        url: server.
+        names: apps to rotate; empty: every app found on the server, looked for again and again.
+    """
+
+    def __init__(self, url: str, names: Sequence[str] = ()) -> None:
+        """Connects at the first `run_once`, so that a server that is down is only waited for."""
+        self._url = url
+        self._names = tuple(names)
+        self._client: Client | None = None
+        self._ackers: dict[str, Acker] = {}
+        self._missing: set[str] = set()
+        self._due: dict[str, float] = {}
+        self._discovered_at = float("-inf")
+        self._backoff = ExponentialWithJitterBackoff(base=0.2, cap=10.0)
+
+    def run(self, stop: threading.Event) -> None:
+        """Rotate until `stop` is set. A lost server is waited for with exponential back-off, and logged."""
+        failures = 0
+        while not stop.is_set():
+            try:
+                pause = self.run_once()
+                if failures:
+                    log.info("server is back after %d failed attempts", failures)
+                failures = 0
+            except AckerError as exc:
+                failures += 1
+                pause = self._backoff.compute(failures)
+                log.warning("attempt %d failed, next in %.1f s: %s", failures, pause, exc)
+            stop.wait(pause)
+
+    def run_once(self) -> float:
+        """Do what is due on every app; returns seconds until something is due again.
+
+        Raises:
+            ConnectionLostError: the server can't be reached.
+        """
+        if self._client is None:
+            self._client = Client(self._url)
+        if time.monotonic() - self._discovered_at >= DISCOVERY_SECS:
+            self._discover(self._client)
+            self._discovered_at = time.monotonic()
+        for app, acker in list(self._ackers.items()):
+            if self._due[app] <= time.monotonic():
+                self._rotate(app, acker)
+        next_due = min(self._due.values(), default=float("inf"))
+        return max(0.0, min(next_due, self._discovered_at + DISCOVERY_SECS) - time.monotonic())
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._client is not None:
+            self._client.close()
+
+    def _discover(self, client: Client) -> None:
+        for app in self._names or apps(client):
+            if app in self._ackers:
+                continue
+            try:
+                self._ackers[app] = Acker(client, stored_config(client, app))
+            except BadConfigError as exc:
+                if app not in self._missing:
+                    self._missing.add(app)
+                    log.warning("app %s: %s", app, exc)
+                continue
+            self._missing.discard(app)
+            self._due[app] = 0.0
+            log.info(
+                "app %s: rotating %d shards every %d ms",
+                app,
+                self._ackers[app].config.shards,
+                self._ackers[app].config.tick_ms,
+            )
+
+    def _rotate(self, app: str, acker: Acker) -> None:
+        try:
+            done = acker.rotate()
+        except LedgerLostError as exc:
+            # Only a client creates an app: its spout has to learn of the loss first, and what its settings are.
+            log.error("app %s: ledger lost, looking for it anew: %s", app, exc)
+            self._forget(app)
+            return
+        except SettingsConflictError as exc:
+            log.error("app %s: %s", app, exc)
+            self._forget(app)
+            return
+        except ConnectionLostError:
+            raise
+        except AckerError as exc:
+            log.error("app %s: %s", app, exc)
+            self._due[app] = time.monotonic() + 1.0
+            return
+        if done.timed_out or done.orphaned or done.draining:
+            log.info(
+                "app %s: %d shards ticked, %d timed out, %d orphaned, %d still draining",
+                app, done.ticked, done.timed_out, done.orphaned, done.draining,
+            )  # fmt: skip
+        self._due[app] = time.monotonic() + (0.0 if done.draining else max(done.due_in_ms, 1) / 1000)
+
+    def _forget(self, app: str) -> None:
+        del self._ackers[app]
+        del self._due[app]
+
+
+def check(url: str, names: Sequence[str] = ()) -> list[Health]:
+    """Whether every app is rotated in time; an app that isn't there is unhealthy.
+
+    Raises:
+        AckerError: the server can't be asked.
+    """
+    client = Client(url)
+    try:
+        return [_health(client, app) for app in (names or apps(client))]
+    finally:
+        client.close()
+
+
+def _health(client: Client, app: str) -> Health:
+    try:
+        with_stats = Acker(client, stored_config(client, app))
+        stats = with_stats.stats()
+    except BadConfigError as exc:
+        return Health(app, False, str(exc))
+    limit_ms = max(LATE_TICKS * stats.tick_ms, stats.tick_ms + LATE_SECS * 1000)
+    healthy = stats.last_rotation_ms <= limit_ms
+    text = (
+        f"last tick {stats.last_rotation_ms / 1000:.1f} s ago (tick every {stats.tick_ms / 1000:.1f} s), "
+        f"{stats.pending} pending, {stats.waiting} outcome entries waiting"
+    )
+    return Health(app, healthy, text if healthy else f"NOT ROTATING: {text}; start a rotator for this app")

@@ -1,0 +1,14 @@
+#!lua
+--[[
+configure: the first client of an app writes its settings; every client is told the settings in force.
+
+KEYS
+  config  HASH  acker:{app}:config
+ARGV
+  settings*  name, value, name, value ... of the client that asks
+Returns
+  settings*  name, value ... in force, for the client to compare with its own
+]]
+local config = KEYS[1]
+if redis.call('EXISTS', config) == 0 then redis.call('HSET', config, unpack(ARGV)) end
+return redis.call('HGETALL', config)

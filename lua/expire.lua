@@ -1,0 +1,78 @@
+#!lua flags=allow-oom
+--[[
+expire: drain a bounded part of death row. A root that was not moved since it was put there times out: owned, it becomes
+one entry of the fail stream; without owner, it goes silently and is counted.
+Storm: the expiry callback of RotatingMap. Divergence: Storm's acker has no callback and leaves timeouts to the spout.
+
+KEYS
+  ledger  HASH     acker:{app:shard}:ledger
+  meta    HASH     acker:{app:shard}:meta
+  stats   HASH     acker:{app:shard}:stats
+  bucket  ZSET*    acker:{app:shard}:bucket:<slot>
+  failed  STREAM*  acker:{app:shard}:failed:<lane>
+ARGV
+  generation  marker the client read when it opened the shard
+  limit       roots to look at, at most 1000
+Returns
+  timed_out   owned roots that expired
+  orphaned    roots without owner that expired
+  dead        cohorts left on death row
+Errors
+  ACKERLOST
+]]
+--- @include "lib/bytes"
+--- @include "lib/shard"
+--- @include "lib/outcomes"
+local ledger, meta, stats = KEYS[1], KEYS[2], KEYS[3]
+local generation, limit = ARGV[1], ARGV[2]
+
+local shard = open_shard(meta, generation)
+if not shard then return lost() end
+local failed = 4 + shard.slots
+local death_row = KEYS[4 + (shard.tick + 1) % shard.slots]
+local dead_stamp = (shard.tick - shard.num_buckets) % 65536
+
+-- Cohorts are at most 1000 roots of 8 bytes, so sixteen are a bounded read; a cohort cut by the limit goes back shorter.
+local cohorts = redis.call('ZRANGE', death_row, 0, 15, 'WITHSCORES')
+local roots, drained, rest, rest_score, room = {}, {}, nil, nil, tonumber(limit)
+for i = 1, #cohorts, 2 do
+  if room == 0 then break end
+  local cohort = cohorts[i]
+  local take = math.min(#cohort / 8, room)
+  for j = 1, take do roots[#roots + 1] = string.sub(cohort, j * 8 - 7, j * 8) end
+  room = room - take
+  drained[#drained + 1] = cohort
+  if take * 8 < #cohort then rest, rest_score = string.sub(cohort, take * 8 + 1), cohorts[i + 1] end
+end
+if #roots == 0 then return {0, 0, 0} end
+local records = redis.call('HMGET', ledger, unpack(roots))
+
+local timed_out, gone, orphaned = {}, {}, 0
+local seen = {}
+for i, root in ipairs(roots) do
+  local record = records[i]
+  if record and not seen[root] then
+    local last_stage, flags, stamp, task, start = unpack_bytes('>BBI2I4I6', record, 9)
+    if stamp == dead_stamp then
+      seen[root] = true
+      gone[#gone + 1] = root
+      if flags == 1 then
+        timed_out[#timed_out + 1] = {root, task, age_between(start, shard.now), last_stage}
+      else
+        orphaned = orphaned + 1
+      end
+    end
+  end
+end
+
+if #gone > 0 then redis.call('HDEL', ledger, unpack(gone)) end
+redis.call('ZREM', death_row, unpack(drained))
+if rest then redis.call('ZADD', death_row, rest_score, rest) end
+local names = {}
+for _, row in ipairs(timed_out) do
+  local task = row[2]
+  write_failed(KEYS[failed + task % shard.lanes], row[1], task, 'timeout', '', row[3], stage_name(meta, names, row[4]))
+end
+if #timed_out > 0 then redis.call('HINCRBY', stats, 'timed_out', #timed_out) end
+if orphaned > 0 then redis.call('HINCRBY', stats, 'orphaned', orphaned) end
+return {#timed_out, orphaned, redis.call('ZCARD', death_row)}

@@ -1,0 +1,114 @@
+#!lua
+--[[
+init: record the spout task of each root and its first ack value; a tree that is already zero or failed settles.
+Storm: Acker.execute, stream __ack_init. An init of a root that already has its owner is ignored and counted.
+
+KEYS
+  ledger  HASH     acker:{app:shard}:ledger
+  meta    HASH     acker:{app:shard}:meta
+  stats   HASH     acker:{app:shard}:stats
+  bucket  ZSET*    acker:{app:shard}:bucket:<slot>
+  fence   SET*     acker:{app:shard}:fence:<slot>
+  acked   STREAM*  acker:{app:shard}:acked:<lane>
+  failed  STREAM*  acker:{app:shard}:failed:<lane>
+ARGV
+  generation  marker the client read when it opened the shard
+  token       names this batch; a batch whose token was seen changes nothing
+  digest      8 bytes, hash of the batch's content
+  task        owner of every root of this call, 0 <= task < 2^32
+  repeats     roots the client left out because they stand twice in its batch; counted as duplicate_inits
+  updates     (root 8 bytes, value 8 bytes) x n, n <= 1000, roots distinct
+Returns
+  status      APPLIED 0, SEEN 1, REUSED 2
+  applied     roots that took this init
+Errors
+  ACKERLOST
+]]
+--- @include "lib/bytes"
+--- @include "lib/shard"
+--- @include "lib/fence"
+--- @include "lib/outcomes"
+local ledger, meta, stats = KEYS[1], KEYS[2], KEYS[3]
+local generation, token, digest, task, repeats, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local APPLIED = 0
+
+local shard = open_shard(meta, generation)
+if not shard then return lost() end
+local bucket, fence = 4, 4 + shard.slots
+local acked, failed = fence + shard.slots, fence + shard.slots + shard.lanes
+
+local status = fence_status(fence, shard.slots, token, digest)
+if status ~= APPLIED then
+  redis.call('HINCRBY', stats, 'fenced', 1)
+  return {status, 0}
+end
+
+local n = #updates / 16
+local sub = string.sub
+local roots = {}
+for i = 1, n do roots[i] = sub(updates, i * 16 - 15, i * 16 - 8) end
+local records = redis.call('HMGET', ledger, unpack(roots))
+
+task = tonumber(task)
+local now, stamp = shard.now, shard.stamp
+local new_tail = pack_bytes('>BBI2I4I6', 0, 1, stamp, task, now)
+local zero = string.rep('\0', 8)
+local sets, cohort, settled, acked_rows, failed_rows = {}, {}, {}, {}, {}
+local set_count, duplicates = 0, 0
+
+for i = 1, n do
+  local root, record = roots[i], records[i]
+  if not record then
+    local value = sub(updates, i * 16 - 7, i * 16)
+    if value == zero then
+      acked_rows[#acked_rows + 1] = root .. pack_bytes('>I4B', 0, 0)
+    else
+      sets[set_count + 1], sets[set_count + 2] = root, value .. new_tail
+      set_count = set_count + 2
+      cohort[#cohort + 1] = root
+    end
+  else
+    local hi, lo, stage, flags, record_stamp, _, start = unpack_bytes('>i4i4BBI2I4I6', record)
+    if flags == 1 then
+      duplicates = duplicates + 1
+    else
+      local value_hi, value_lo = unpack_bytes('>i4i4', updates, i * 16 - 7)
+      hi, lo = bxor(hi, value_hi), bxor(lo, value_lo)
+      local age = age_between(start, now)
+      if flags == 2 then
+        settled[#settled + 1] = root
+        failed_rows[#failed_rows + 1] = {root, age, stage}
+      elseif hi == 0 and lo == 0 then
+        settled[#settled + 1] = root
+        acked_rows[#acked_rows + 1] = root .. pack_bytes('>I4B', age, stage)
+      else
+        if shard.last_update and record_stamp ~= stamp and (shard.max_age_ms == 0 or age < shard.max_age_ms) then
+          record_stamp = stamp
+          cohort[#cohort + 1] = root
+        end
+        sets[set_count + 1] = root
+        sets[set_count + 2] = pack_bytes('>i4i4BBI2I4I6', hi, lo, stage, 1, record_stamp, task, start)
+        set_count = set_count + 2
+      end
+    end
+  end
+end
+
+redis.call('SADD', KEYS[fence + shard.nursery], token, token .. digest)
+if set_count > 0 then redis.call('HSET', ledger, unpack(sets)) end
+if #settled > 0 then redis.call('HDEL', ledger, unpack(settled)) end
+if #cohort > 0 then redis.call('ZADD', KEYS[bucket + shard.nursery], now, table.concat(cohort)) end
+if #acked_rows > 0 then
+  write_acked(acked, shard.lanes, {[task] = acked_rows})
+  redis.call('HINCRBY', stats, 'acked', #acked_rows)
+end
+if #failed_rows > 0 then
+  local names = {}
+  for _, row in ipairs(failed_rows) do
+    write_failed(KEYS[failed + task % shard.lanes], row[1], task, 'failed', '', row[2], stage_name(meta, names, row[3]))
+  end
+  redis.call('HINCRBY', stats, 'failed', #failed_rows)
+end
+redis.call('HINCRBY', stats, 'inits', n - duplicates)
+if duplicates + repeats > 0 then redis.call('HINCRBY', stats, 'duplicate_inits', duplicates + repeats) end
+return {APPLIED, n - duplicates}

@@ -1,0 +1,49 @@
+-- bytes: the fixed-width packing and the 32-bit XOR that every script works with.
+-- Redis and Valkey bring `bit` and `struct`; where a server's Lua lacks them (fakeredis) the same few formats are
+-- written out in plain Lua. Formats: '>' first, then i4 (signed), I2 I4 I6 (unsigned), B (one byte).
+local bxor, pack_bytes, unpack_bytes
+if bit and struct then
+  bxor, pack_bytes, unpack_bytes = bit.bxor, struct.pack, struct.unpack
+else
+  local function fields(format)
+    local list = {}
+    for kind, width in string.gmatch(string.sub(format, 2), '(%a)(%d*)') do
+      list[#list + 1] = {width = (kind == 'B') and 1 or tonumber(width), signed = (kind == 'i')}
+    end
+    return list
+  end
+  bxor = function(a, b)
+    local result, place = 0, 1
+    a, b = a % 4294967296, b % 4294967296
+    for _ = 1, 32 do
+      local abit, bbit = a % 2, b % 2
+      if abit ~= bbit then result = result + place end
+      a, b, place = (a - abit) / 2, (b - bbit) / 2, place * 2
+    end
+    if result >= 2147483648 then result = result - 4294967296 end
+    return result
+  end
+  pack_bytes = function(format, ...)
+    local values, out = {...}, {}
+    for i, field in ipairs(fields(format)) do
+      local value, chars = values[i] % (256 ^ field.width), {}
+      for place = field.width, 1, -1 do
+        local low = value % 256
+        chars[place], value = string.char(low), (value - low) / 256
+      end
+      out[i] = table.concat(chars)
+    end
+    return table.concat(out)
+  end
+  unpack_bytes = function(format, text, position)
+    local out, at = {}, position or 1
+    for i, field in ipairs(fields(format)) do
+      local value = 0
+      for place = at, at + field.width - 1 do value = value * 256 + string.byte(text, place) end
+      if field.signed and value >= 256 ^ field.width / 2 then value = value - 256 ^ field.width end
+      out[i], at = value, at + field.width
+    end
+    out[#out + 1] = at
+    return unpack(out)
+  end
+end

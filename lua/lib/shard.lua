@@ -1,0 +1,30 @@
+-- shard: reads one shard's ring position and settings in one call, and the server's clock.
+-- Returns nil where the generation is not the one the client opened: the shard lost its data since (FLUSHALL, a restart
+-- without persistence), or was never opened.
+local function open_shard(meta, generation)
+  local fields = redis.call('HMGET', meta, 'generation', 'tick', 'num_buckets', 'lanes', 'clock', 'max_age_ms')
+  if fields[1] ~= generation then return nil end
+  local time = redis.call('TIME')
+  local tick, num_buckets = tonumber(fields[2]), tonumber(fields[3])
+  return {
+    now = time[1] * 1000 + math.floor(time[2] / 1000),
+    tick = tick,
+    stamp = tick % 65536,
+    num_buckets = num_buckets,
+    slots = num_buckets + 1,
+    nursery = tick % (num_buckets + 1),
+    lanes = tonumber(fields[4]),
+    last_update = fields[5] == 'last_update',
+    max_age_ms = tonumber(fields[6]),
+  }
+end
+
+-- The server's clock may be set back (or a replica with another clock take over): an age is never negative, and fits
+-- the four bytes an outcome has for it.
+local function age_between(start, now)
+  return math.max(0, math.min(now - start, 4294967295))
+end
+
+local function lost()
+  return redis.error_reply('ACKERLOST the shard does not hold the generation this client opened')
+end

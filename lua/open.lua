@@ -1,0 +1,38 @@
+#!lua
+--[[
+open: make one shard of an app ready, or find it ready, and tell its generation marker.
+A shard without marker is new, or lost its data: it gets the marker the client drew. Clients that opened the shard before
+then learn of the loss from their next call (ACKERLOST).
+
+KEYS
+  meta    HASH     acker:{app:shard}:meta
+  acked   STREAM*  acker:{app:shard}:acked:<lane>
+  failed  STREAM*  acker:{app:shard}:failed:<lane>
+ARGV
+  generation   marker to give the shard if it has none
+  num_buckets  rotating buckets, >= 2
+  lanes        outcome lanes
+  clock        first_seen or last_update
+  max_age_ms   0: no ceiling
+  tick_ms      time between two ticks
+Returns
+  status       OPENED 0, CREATED 1
+  generation   the shard's marker
+]]
+local meta = KEYS[1]
+local generation, num_buckets, lanes, clock, max_age_ms, tick_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local OPENED, CREATED = 0, 1
+
+local status = OPENED
+local current = redis.call('HGET', meta, 'generation')
+if not current then
+  local time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  redis.call('HSET', meta, 'generation', generation, 'tick', 0, 'num_buckets', num_buckets, 'lanes', lanes,
+    'clock', clock, 'max_age_ms', max_age_ms, 'tick_ms', tick_ms, 'created_ms', now, 'last_rotation_ms', now,
+    'next_rotation_ms', now + tick_ms)
+  status, current = CREATED, generation
+end
+-- The group may exist already: then this answers BUSYGROUP, which is what is wanted.
+for i = 2, #KEYS do redis.pcall('XGROUP', 'CREATE', KEYS[i], 'spout', '0', 'MKSTREAM') end
+return {status, current}

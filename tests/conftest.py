@@ -1,0 +1,85 @@
+"""Fixtures every test may use: servers, clients, ackers."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import fakeredis
+import pytest
+import redis
+
+from acker_redis import Acker, AckerConfig
+from acker_redis.server import Server
+from tests import servers
+
+Source = Any
+"""What `Acker.connect` takes: a URL of a running server, or a fakeredis client."""
+
+
+@pytest.fixture(scope="session")
+def _servers() -> Iterator[dict[str, Server]]:
+    started: dict[str, Server] = {}
+    yield started
+    for server in started.values():
+        server.stop()
+
+
+@pytest.fixture(params=servers.ALL_NAMES)
+def source(request: pytest.FixtureRequest, _servers: dict[str, Server]) -> Source:
+    """An empty server of every kind in turn, fakeredis included."""
+    return _empty(request.param, _servers)
+
+
+@pytest.fixture(params=servers.REAL_NAMES)
+def real_url(request: pytest.FixtureRequest, _servers: dict[str, Server]) -> Source:
+    """An empty real server of every kind in turn, as a URL."""
+    return _empty(request.param, _servers)
+
+
+@pytest.fixture
+def url(_servers: dict[str, Server]) -> Source:
+    """One empty real server (Valkey), as a URL; for what doesn't depend on the kind."""
+    return _empty(servers.VALKEY.name, _servers)
+
+
+@pytest.fixture
+def raw(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A plain redis-py client on the same server as `source`, `real_url` or `url`, for looking into structures."""
+    name = next(n for n in ("source", "real_url", "url") if n in request.fixturenames)
+    value = request.getfixturevalue(name)
+    if not isinstance(value, str):
+        yield value
+        return
+    client = redis.Redis.from_url(value)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., Acker]]:
+    """Make ackers on the test's server: `connect(shards=1, clock="last_update")`; closed at the end."""
+    name = next(n for n in ("source", "real_url", "url") if n in request.fixturenames)
+    made: list[Acker] = []
+
+    def make(**settings: Any) -> Acker:
+        settings.setdefault("app", "test")
+        acker = Acker.connect(request.getfixturevalue(name), AckerConfig(**settings))
+        made.append(acker)
+        return acker
+
+    yield make
+    for acker in made:
+        acker.close()
+
+
+def _empty(name: str, started: dict[str, Server]) -> Source:
+    if name == servers.FAKE:
+        return fakeredis.FakeRedis()
+    if name not in started:
+        server = servers.REAL_KINDS[name].server()
+        server.start()
+        started[name] = server
+    client = redis.Redis.from_url(started[name].url)
+    client.flushall()
+    client.script_flush()
+    client.close()
+    return started[name].url
