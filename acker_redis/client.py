@@ -210,7 +210,8 @@ def _checked(client: RedisClient) -> RedisClient:
 
 def _primaries(client: RedisClient) -> list[RedisClient]:
     if isinstance(client, RedisCluster):
-        return [client.get_redis_connection(node) for node in client.get_primaries()]
+        nodes: list[Any] = client.get_primaries()  # type: ignore[no-untyped-call]
+        return [client.get_redis_connection(node) for node in nodes]
     return [client]
 
 

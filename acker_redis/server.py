@@ -11,6 +11,8 @@ from types import TracebackType
 from typing import Self
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from acker_redis.errors import ServerNotFoundError
 
@@ -109,7 +111,9 @@ class Server:
 
     def answers(self) -> bool:
         """Whether the server answers now; asking for a password is an answer."""
-        client = redis.Redis(host="127.0.0.1", port=self.port, socket_connect_timeout=1, socket_timeout=1, retry=None)
+        client = redis.Redis(
+            host="127.0.0.1", port=self.port, socket_connect_timeout=1, socket_timeout=1, retry=Retry(NoBackoff(), 0)
+        )
         try:
             client.ping()
         except redis.AuthenticationError:
