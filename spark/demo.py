@@ -1,0 +1,60 @@
+"""`make demo`: a private server, a rotator beside it, and the word count on Spark between them."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from acker_redis.errors import AckerError
+from acker_redis.server import server_or_url
+
+HERE = Path(__file__).resolve().parent
+
+
+def main(
+    context: typer.Context,
+    server: Annotated[
+        str | None, typer.Option(help="Server program to start, such as redis-server; default: the embedded Valkey.")
+    ] = None,
+) -> None:
+    """Run the word count with everything it needs. Further options are word_count.py's own: see --help-word-count."""
+    arguments = ["--help" if argument == "--help-word-count" else argument for argument in context.args]
+    try:
+        url, process = server_or_url(server)
+    except AckerError as exc:
+        typer.echo(f"error: {exc}", err=True)
+        raise typer.Exit(3) from exc
+    quiet = "--json" in arguments
+    if not quiet:
+        typer.echo(
+            f"server: {url}" if process is None else f"server: {process.program.name}, started on port {process.port}"
+        )
+    rotator = subprocess.Popen(
+        [sys.executable, "-m", "acker_redis", "rotator", "--redis", url, "--all"],
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    status = 1
+    try:
+        status = subprocess.call(
+            [sys.executable, str(HERE / "word_count.py"), "--redis", url, *arguments], env={**os.environ}
+        )
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        status = 130
+    finally:
+        rotator.send_signal(signal.SIGTERM)
+        rotator.wait(timeout=30)
+        if process is not None:
+            process.stop()
+    raise typer.Exit(status)
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False)
+    app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(main)
+    app()
