@@ -65,7 +65,8 @@ def rotator(
     process = rotation_process.Rotator(redis, names)
     rotation_process.log.info("rotator started for %s", ", ".join(names) or "all apps")
     try:
-        process.run(stop)
+        with _errors():
+            process.run(stop)
     finally:
         process.close()
     rotation_process.log.info("rotator stopped")

@@ -1,20 +1,21 @@
 """The only place where a Redis connection is made, and where scripts are sent.
 
-Script calls are pipelined in bounded windows. A script the server does not know (restart, failover, SCRIPT FLUSH) is
-loaded and only the refused calls are sent again; after a lost connection the whole window is, which is exact because
-every update carries a fence token.
+Script calls are pipelined in bounded windows. Calls of a script the server does not know (restart, failover, SCRIPT
+FLUSH) are sent again with the script's text; after a lost connection the whole window is sent again, which is exact
+because every update carries a fence token.
 """
 
 import re
+import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import ExponentialWithJitterBackoff
-from redis.cluster import RedisCluster
+from redis.cluster import PipelineCommand, RedisCluster
+from redis.exceptions import ClusterDownError, MovedError, RedisClusterException, TryAgainError
 from redis.retry import Retry
 
 from acker_redis import errors, scripts
@@ -28,6 +29,7 @@ WINDOW_BYTES = 1 << 20
 
 _RETRIES = 9
 _BACKOFF_BASE_SECS, _BACKOFF_CAP_SECS = 0.05, 1.0
+_CLUSTER_RETRIED = (redis.ConnectionError, redis.TimeoutError, ClusterDownError, MovedError, TryAgainError)
 _OLDEST_VERSION = (6, 2)
 _DETAIL_CHARS = 300
 
@@ -96,12 +98,17 @@ class Client:
         return reply
 
     def pipeline(self, commands: Sequence[tuple[Any, ...]], *, raise_on_error: bool = True) -> list[Any]:
-        """Send plain commands, pipelined without a transaction; replies in the same order."""
+        """Send plain commands, pipelined without a transaction; replies in the same order.
+
+        Raises:
+            AckerError: the first error among the replies; with raise_on_error=False errors stand among the replies.
+        """
         with self.translated():
-            pipe = self.redis.pipeline(transaction=False) if not self.is_cluster else self.redis.pipeline()
-            for command in commands:
-                pipe.execute_command(*command)
-            replies: list[Any] = pipe.execute(raise_on_error=raise_on_error)
+            replies = self._send_to_cluster(commands) if self.is_cluster else self._send_to_one(commands)
+        if raise_on_error:
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise self.translate(reply) from reply
         return replies
 
     def find_keys(self, pattern: str) -> list[str]:
@@ -114,7 +121,7 @@ class Client:
         """Raise the driver's errors as this library's own."""
         try:
             yield
-        except (redis.RedisError, OSError) as exc:
+        except (redis.RedisError, RedisClusterException, OSError) as exc:
             raise self.translate(exc) from exc
 
     def translate(self, exc: BaseException) -> errors.AckerError:
@@ -122,17 +129,53 @@ class Client:
         return _translate(exc, self.address)
 
     def _run_window(self, calls: list[Call]) -> list[Any]:
-        replies = self._send(calls)
+        commands = [("EVALSHA", self._text(c.script)[0], len(c.keys), *c.keys, *c.args) for c in calls]
+        replies = self.pipeline(commands, raise_on_error=False)
         unknown = [i for i, reply in enumerate(replies) if isinstance(reply, redis.exceptions.NoScriptError)]
-        if unknown:
-            self._load({calls[i].script.name for i in unknown})
-            for i, reply in zip(unknown, self._send([calls[i] for i in unknown]), strict=True):
+        if unknown:  # with its text a call can't be refused again, whatever is flushed meanwhile
+            again = [("EVAL", self._text(calls[i].script)[1], *commands[i][2:]) for i in unknown]
+            for i, reply in zip(unknown, self.pipeline(again, raise_on_error=False), strict=True):
                 replies[i] = reply
         return [self.translate(reply) if isinstance(reply, Exception) else reply for reply in replies]
 
-    def _send(self, calls: list[Call]) -> list[Any]:
-        commands = [("EVALSHA", self._text(c.script)[0], len(c.keys), *c.keys, *c.args) for c in calls]
-        return self.pipeline(commands, raise_on_error=False)
+    def _send_to_one(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        pipe = self.redis.pipeline(transaction=False)
+        for command in commands:
+            pipe.execute_command(*command)
+        replies: list[Any] = pipe.execute(raise_on_error=False)
+        return replies
+
+    def _send_to_cluster(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """One pipeline per node. What a node did not take is sent again, together and a bounded number of times.
+
+        redis-py's own redirection sends every refused command by itself, each with all its retries: minutes for a
+        window of calls when a node is gone.
+        """
+        replies: list[Any] = [None] * len(commands)
+        todo = list(range(len(commands)))
+        backoff = ExponentialWithJitterBackoff(base=_BACKOFF_BASE_SECS, cap=_BACKOFF_CAP_SECS)
+        for attempt in range(_RETRIES + 1):
+            if attempt:
+                time.sleep(backoff.compute(attempt))
+                with suppress(redis.RedisError, RedisClusterException):  # nodes are asked anew at the next attempt
+                    self.redis.nodes_manager.initialize()
+            stack = [
+                PipelineCommand(commands[i], {}, position)  # type: ignore[no-untyped-call]
+                for position, i in enumerate(todo)
+            ]
+            try:
+                found = self.redis.pipeline().send_cluster_commands(
+                    stack, raise_on_error=False, allow_redirections=False
+                )
+            except (*_CLUSTER_RETRIED, RedisClusterException) as exc:
+                found = [exc] * len(todo)
+            for i, reply in zip(todo, found, strict=True):
+                is_ask = isinstance(reply, redis.exceptions.AskError) and not isinstance(reply, MovedError)
+                replies[i] = self.redis.execute_command(*commands[i]) if is_ask else reply
+            todo = [i for i in todo if isinstance(replies[i], (*_CLUSTER_RETRIED, RedisClusterException))]
+            if not todo:
+                break
+        return replies
 
     def _text(self, script: scripts.Script) -> tuple[str, bytes]:
         cached = self._texts.get(script.name)
@@ -140,12 +183,6 @@ class Client:
             text = script.text_for(shebang=self._shebang)
             cached = self._texts[script.name] = (scripts.sha1(text), text)
         return cached
-
-    def _load(self, names: set[str]) -> None:
-        with self.translated():
-            for node in _primaries(self.redis):
-                for name in sorted(names):
-                    node.script_load(self._text(scripts.load(name))[1])
 
     def _knows_shebang(self) -> bool:
         try:
@@ -182,7 +219,7 @@ def _from_url(url: str) -> RedisClient:
         single = redis.Redis.from_url(url, retry=_retry())
     except ValueError as exc:
         raise errors.BadConfigError(
-            f"{url!r} is no Redis URL ({exc}): use redis://[[user]:password@]host[:port][/db]"
+            f"{_address(url)!r} is no Redis URL ({exc}): use redis://[[user]:password@]host[:port][/db]"
         ) from exc
     # An AuthenticationError counts as a lost connection in redis-py, so ask once without retries.
     probe = redis.Redis.from_url(url, retry=Retry(ExponentialWithJitterBackoff(), 0))
@@ -196,7 +233,7 @@ def _from_url(url: str) -> RedisClient:
         probe.close()
     if int(_info(single, "cluster").get("cluster_enabled", 0)):
         single.close()
-        return RedisCluster.from_url(url, retry=_retry())
+        return RedisCluster.from_url(url, retry=Retry(ExponentialWithJitterBackoff(), 0))  # `Client` retries
     return single
 
 
@@ -228,10 +265,10 @@ def _address(source: str | RedisClient) -> str:
     if not isinstance(source, str):
         kwargs = getattr(getattr(source, "connection_pool", None), "connection_kwargs", {})
         return f"{kwargs.get('host', 'server')}:{kwargs.get('port', '')}".rstrip(":")
-    parts = urlsplit(source)
-    if parts.password is None:
-        return source
-    return parts._replace(netloc=f"***@{parts.netloc.rpartition('@')[2]}").geturl()
+    scheme, slashes, rest = source.partition("://")
+    authority, slash, path = rest.partition("/")
+    _, at, place = authority.rpartition("@")
+    return f"{scheme}{slashes}{'***@' if at else ''}{place}{slash}{path.partition('?')[0]}"
 
 
 def _translate(exc: BaseException, address: str) -> errors.AckerError:
@@ -259,8 +296,11 @@ def _translate(exc: BaseException, address: str) -> errors.AckerError:
             "settle; acks, fails and rotation still work"
         )
     if isinstance(exc, redis.exceptions.ReadOnlyError) or code in ("READONLY", "MISCONF", "NOREPLICAS"):
-        return errors.ServerRefusesWritesError(f"{address} refuses writes: {text}")
-    if isinstance(exc, (redis.ConnectionError, redis.TimeoutError, redis.exceptions.ClusterError, OSError)):
+        return errors.ServerRefusesWritesError(
+            f"{address} refuses writes ({text}): connect to the primary if this is a replica, else mend what the server "
+            "says; nothing was changed"
+        )
+    if isinstance(exc, (*_CLUSTER_RETRIED, redis.exceptions.ClusterError, RedisClusterException, OSError)):
         return errors.ConnectionLostError(
             f"{address} can't be reached ({text}): check that the server runs and the URL is right. A batch that met this "
             "may have been applied in part; sending it again with the same token is exact"

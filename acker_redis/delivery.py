@@ -15,6 +15,7 @@ from acker_redis import ids, keys, scripts
 from acker_redis.errors import AckerError, BadConfigError, LedgerLostError
 from acker_redis.ledger import Shards
 from acker_redis.model import Outcome, Receipt
+from acker_redis.scripts import Call
 
 _ROW = struct.Struct(">qIB")
 _BLOCK_SLICE_MS = 1000
@@ -63,6 +64,12 @@ class Delivery:
         """Up to `max_outcomes` outcomes; see `Acker.poll`."""
         if not isinstance(max_outcomes, int) or max_outcomes < 1:
             raise BadConfigError(f"max_outcomes={max_outcomes!r}: use an integer of 1 or more")
+        if not isinstance(block_ms, int) or block_ms < 0:
+            raise BadConfigError(f"block_ms={block_ms!r}: use milliseconds, 0 or more")
+        if not isinstance(consumer, str) or not consumer:
+            raise BadConfigError(
+                f"consumer={consumer!r}: give the name of this spout process, stable over its restarts"
+            )
         if lane is not None and not 0 <= lane < self._shards.config.lanes:
             raise BadConfigError(f"lane={lane!r}: this app has lanes 0 to {self._shards.config.lanes - 1}")
         streams = [s for s in self._streams if lane is None or s.lane == lane]
@@ -73,8 +80,13 @@ class Delivery:
             self._take(state, outcomes, max_outcomes)
             if len(outcomes) >= max_outcomes:
                 return outcomes
-            if self._fill(state, streams, consumer, max_outcomes - len(outcomes)):
-                continue
+            try:
+                if self._fill(state, streams, consumer, max_outcomes - len(outcomes)):
+                    continue
+            except AckerError:
+                if outcomes:  # taken off the backlog already: hand them out, the next poll meets the error
+                    return outcomes
+                raise
             left_ms = int((deadline - time.monotonic()) * 1000)
             if outcomes or left_ms <= 0:
                 return outcomes
@@ -92,9 +104,8 @@ class Delivery:
         return self._finish(finished)
 
     def _finish(self, finished: dict[str, list[bytes]]) -> int:
-        script = scripts.load("confirm")
         calls = [
-            script.call({"outcomes": stream}, *entries[start : start + _MAX_ENTRIES])
+            self._confirm_call(stream, entries[start : start + _MAX_ENTRIES])
             for stream, entries in finished.items()
             for start in range(0, len(entries), _MAX_ENTRIES)
         ]
@@ -104,6 +115,11 @@ class Delivery:
                 raise reply
             confirmed += reply[0]
         return confirmed
+
+    def _confirm_call(self, stream: str, entries: list[bytes]) -> Call:
+        shard = self._by_key[stream].shard
+        shard_keys = {"meta": self._shards.keys[shard].meta, "outcomes": stream}
+        return scripts.load("confirm").call(shard_keys, self._shards.generations[shard], *entries)
 
     def _take(self, state: _Consumer, outcomes: list[Outcome], limit: int) -> None:
         while state.backlog and len(outcomes) < limit:

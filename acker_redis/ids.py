@@ -82,9 +82,15 @@ def to_uint64_array(values: Ids, name: str) -> UInt64Array:
 def _as_array(values: Any, name: str) -> npt.NDArray[Any]:
     if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
         raise BadBatchError(f"{name}: expected a numpy array or a sequence of integers, got {type(values).__name__}")
-    if any(isinstance(v, bool) for v in values):  # numpy would take True for 1
-        return np.array(list(values), dtype=object)
-    return np.asarray(values) if len(values) else np.empty(0, np.int64)
+    if len(values) == 0:
+        return np.empty(0, np.int64)
+    one_by_one = np.empty(len(values), dtype=object)
+    if any(isinstance(v, (bool, np.bool_)) for v in values):  # numpy would take True for 1
+        return one_by_one
+    try:
+        return np.asarray(values)
+    except ValueError:  # elements of different shapes
+        return one_by_one
 
 
 def mix64(values: UInt64Array) -> UInt64Array:

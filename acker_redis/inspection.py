@@ -1,11 +1,10 @@
 """Reading what the ledgers hold, without changing it."""
 
 import struct
-import time
 from typing import Any
 
 from acker_redis import ids, keys, scripts
-from acker_redis.errors import AckerError, LedgerLostError
+from acker_redis.errors import AckerError
 from acker_redis.ids import UInt64Array
 from acker_redis.ledger import Shards
 from acker_redis.model import RootRecord, Stats
@@ -26,8 +25,9 @@ class Inspection:
         self._shards = shards
 
     def stats(self, *, oldest: bool = True) -> Stats:
-        """Counters over all shards; see `Stats`. `oldest=False` leaves `oldest_age_ms` None and costs one round trip."""
+        """Counters over all shards; see `Stats`. `oldest=False` leaves `oldest_age_ms` None and costs two round trips."""
         shards = self._shards
+        clocks = self._run(shards.call_all("clock"))
         replies = shards.client.pipeline(
             [
                 command
@@ -35,35 +35,26 @@ class Inspection:
                 for command in (
                     ("HGETALL", k.stats),
                     ("HLEN", k.ledger),
-                    ("HMGET", k.meta, "generation", "last_rotation_ms"),
-                    ("TIME",) if not shards.client.is_cluster else ("HGET", k.meta, "last_rotation_ms"),
                     *(("XLEN", stream) for stream in (*k.acked, *k.failed)),
                 )
             ]
         )
-        per_shard = 4 + 2 * shards.config.lanes
+        per_shard = 2 + 2 * shards.config.lanes
         total = dict.fromkeys(_COUNTERS, 0)
-        records = waiting = rotation_ms = 0
+        records = waiting = 0
         for shard in range(len(shards.keys)):
-            counters, length, meta, now, *streams = replies[shard * per_shard : (shard + 1) * per_shard]
-            if meta[0] != shards.generations[shard]:
-                raise LedgerLostError(
-                    f"shard {shard} of app {shards.config.app!r} lost its data since this client opened it: call "
-                    "Acker.recover()"
-                )
+            counters, length, *streams = replies[shard * per_shard : (shard + 1) * per_shard]
             for name, value in _decoded(counters).items():
                 total[name] += int(value)
             records += length
             waiting += sum(streams)
-            now_ms = _server_ms(now) if not shards.client.is_cluster else int(time.time() * 1000)
-            rotation_ms = max(rotation_ms, now_ms - int(meta[1]))
         pending = total["inits"] - total["acked"] - total["failed"] - total["timed_out"]
         return Stats(
             pending=pending,
             unowned=max(0, records - pending),
             oldest_age_ms=self._oldest_age_ms() if oldest and pending else None,
             waiting=waiting,
-            last_rotation_ms=rotation_ms,
+            last_rotation_ms=max(rotation_age_ms for _, rotation_age_ms in clocks),
             tick_ms=shards.config.tick_ms,
             **total,
         )
@@ -89,19 +80,12 @@ class Inspection:
                         ("HGETALL", shard_keys.meta),
                     ]
                 )
-                now_ms = self._now_ms(shard)
+                ((now_ms, _),) = self._run([shards.call("clock", shard)])
                 for i, value in zip(part, values, strict=True):
                     if value is not None:
                         root = int.from_bytes(names[i * 8 : i * 8 + 8], "big", signed=True)
                         found[i] = _decode(root, value, meta, _decoded(stages), now_ms)
         return found
-
-    def _now_ms(self, shard: int) -> int:
-        client = self._shards.client
-        if client.is_cluster:
-            node = client.redis.get_node_from_key(self._shards.keys[shard].meta)
-            return _server_ms(client.redis.time(target_nodes=node))
-        return _server_ms(client.pipeline([("TIME",)])[0])
 
     def _oldest_age_ms(self) -> int | None:
         """Walk from death row towards the nursery until a pending root shows, a bounded number of calls per shard."""
@@ -113,11 +97,8 @@ class Inspection:
             if not position:
                 break
             order = list(position)
-            replies = self._shards.client.run([self._shards.call("oldest", s, *position[s]) for s in order])
-            for shard, reply in zip(order, replies, strict=True):
-                if isinstance(reply, AckerError):
-                    raise reply
-                status, age_ms, offset = reply
+            replies = self._run([self._shards.call("oldest", s, *position[s]) for s in order])
+            for shard, (status, age_ms, offset) in zip(order, replies, strict=True):
                 steps_back, _ = position.pop(shard)
                 if status == found_code:
                     ages.append(age_ms)
@@ -126,6 +107,13 @@ class Inspection:
                 elif steps_back > 0:
                     position[shard] = (steps_back - 1, 0)
         return max(ages, default=None)
+
+    def _run(self, calls: list[scripts.Call]) -> list[list[int]]:
+        replies = self._shards.client.run(calls)
+        for reply in replies:
+            if isinstance(reply, AckerError):
+                raise reply
+        return replies
 
 
 def stage_names(client: Any, app: str) -> dict[int, str]:
@@ -146,11 +134,6 @@ def _decode(root: int, value: bytes, meta: list[bytes], names: dict[str, str], n
         last_stage=names.get(f"stage:{stage}") if stage else None,
         ticks_left=max(0, num_buckets - (tick - stamp) % 65536),
     )
-
-
-def _server_ms(reply: Any) -> int:
-    secs, micros = reply
-    return int(secs) * 1000 + int(micros) // 1000
 
 
 def _decoded(pairs: Any) -> dict[str, str]:

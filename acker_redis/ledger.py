@@ -109,8 +109,8 @@ class Ledger:
             TokenReusedError: the token was used before for other content; that part was left out.
             AckerError: as the server answered; parts may have been applied, and sending again with the token is exact.
         """
-        if token == "":
-            raise BadBatchError('token="": give a token that names this batch, or None')
+        if token is not None and (not isinstance(token, str) or not token):
+            raise BadBatchError(f"token={token!r}: give a text that names this batch, or None")
         base = secrets.token_bytes(_TOKEN_BYTES) if token is None else token.encode()
         calls: list[Call] = []
         for part, update in enumerate(updates):
@@ -162,7 +162,7 @@ class Ledger:
                 raise BadBatchError(
                     f"stage={stage!r}: the app has 255 stages already; name stages by operator, not by row"
                 )
-            self._client.pipeline([("HSET", k.meta, f"stage:{number}", stage) for k in self._shards.keys])
+            _raise_first(self._client.run(self._shards.call_all("name_stage", number, stage)))
             self._stages[stage] = number
         return number
 

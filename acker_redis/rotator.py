@@ -61,7 +61,11 @@ class Rotator:
         self._backoff = ExponentialWithJitterBackoff(base=0.2, cap=10.0)
 
     def run(self, stop: threading.Event) -> None:
-        """Rotate until `stop` is set. A lost server is waited for with exponential back-off, and logged."""
+        """Rotate until `stop` is set. A lost server is waited for with exponential back-off, and logged.
+
+        Raises:
+            BadConfigError: the URL is malformed, which waiting can't mend.
+        """
         failures = 0
         while not stop.is_set():
             try:
@@ -69,6 +73,8 @@ class Rotator:
                 if failures:
                     log.info("server is back after %d failed attempts", failures)
                 failures = 0
+            except BadConfigError:
+                raise
             except AckerError as exc:
                 failures += 1
                 pause = self._backoff.compute(failures)

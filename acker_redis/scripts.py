@@ -17,7 +17,8 @@ from typing import Any
 from acker_redis.errors import ScriptFailedError
 
 NAMES = (
-    "init", "ack", "fail", "reset_timeout", "rotate", "expire", "open", "configure", "stage", "confirm", "oldest",
+    "init", "ack", "fail", "reset_timeout", "rotate", "expire", "open", "configure", "stage", "name_stage", "confirm",
+    "oldest", "clock",
 )  # fmt: skip
 
 _INCLUDE = re.compile(r'^--- @include "([a-z0-9_/]+)"\n', re.MULTILINE)

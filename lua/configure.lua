@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 --[[
 configure: the first client of an app writes its settings; every client is told the settings in force.
 

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 --[[
 open: make one shard of an app ready, or find it ready, and tell its generation marker.
 A shard without marker is new, or lost its data: it gets the marker the client drew. Clients that opened the shard before

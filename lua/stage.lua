@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 --[[
 stage: the number of a stage name, given at first use. A record keeps its last stage in one byte, so an app has at most
 255 stages.
