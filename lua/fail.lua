@@ -29,7 +29,6 @@ Errors
 --- @include "lib/outcomes"
 local ledger, meta, stats = KEYS[1], KEYS[2], KEYS[3]
 local generation, token, digest, stage, detail, roots = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local APPLIED = 0
 
 local shard = open_shard(meta, generation)
 if not shard then return lost() end

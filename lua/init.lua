@@ -30,7 +30,6 @@ Errors
 --- @include "lib/outcomes"
 local ledger, meta, stats = KEYS[1], KEYS[2], KEYS[3]
 local generation, token, digest, task, repeats, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local APPLIED = 0
 
 local shard = open_shard(meta, generation)
 if not shard then return lost() end
@@ -82,7 +81,7 @@ for i = 1, n do
         settled[#settled + 1] = root
         acked_rows[#acked_rows + 1] = root .. pack_bytes('>I4B', age, stage)
       else
-        if shard.last_update and record_stamp ~= stamp and (shard.max_age_ms == 0 or age < shard.max_age_ms) then
+        if shard.last_update and record_stamp ~= stamp and (shard.max_age_ms == 0 or now - start < shard.max_age_ms) then
           record_stamp = stamp
           cohort[#cohort + 1] = root
         end

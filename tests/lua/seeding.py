@@ -1,0 +1,231 @@
+"""One shard, seeded and read back with plain Redis commands.
+
+The layout of keys and records is spelled here a second time, apart from the library: a change on one side alone fails.
+"""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from acker_redis import scripts
+from acker_redis.client import Client
+
+GENERATION = "generation-1"
+TOKEN, DIGEST = b"token-token-", b"digested"
+WAITING, OWNED, FAILED = 0, 1, 2
+"""Flags of a record: waits for its init; has its owner; failed before its init."""
+
+TICK = 10
+"""Tick of a seeded shard. With three buckets: nursery slot 2, death row slot 3 with stamp 7."""
+
+TICK_MS = 15000
+
+_PREFIX = "acker:{lab:0}:"
+_RECORD = struct.Struct(">qBBHI")
+
+
+@dataclass(frozen=True)
+class Between:
+    """A server time or an age: equal to every number from `low` to `high`."""
+
+    low: int
+    high: int
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (int, float)) and self.low <= other <= self.high
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+Moment = Any
+"""A number, or `Between` where the server's clock decides."""
+
+
+class Record(NamedTuple):
+    """A ledger record, in the order of its 22 bytes except that the value's owner stands early."""
+
+    val: int
+    task: int = 7
+    flags: int = OWNED
+    stage: int = 0
+    stamp: int = TICK
+    start: Moment = 0
+
+    def packed(self) -> bytes:
+        head = _RECORD.pack(self.val, self.stage, self.flags, self.stamp, self.task)
+        return head + int(self.start).to_bytes(6, "big")
+
+
+def unpacked(data: bytes) -> Record:
+    assert len(data) == 22
+    val, stage, flags, stamp, task = _RECORD.unpack(data[:16])
+    return Record(val, task, flags, stage, stamp, int.from_bytes(data[16:], "big"))
+
+
+class Failure(NamedTuple):
+    """One entry of a fail stream."""
+
+    root: int
+    task: int
+    reason: str
+    age_ms: Moment
+    last_stage: str = ""
+    detail: str | None = None
+
+
+class Done(NamedTuple):
+    """One root in an entry of an ack stream."""
+
+    root: int
+    age_ms: Moment = 0
+    stage: int = 0
+
+
+def pack_roots(*roots: int) -> bytes:
+    return b"".join(root.to_bytes(8, "big", signed=True) for root in roots)
+
+
+def unpack_roots(data: bytes) -> tuple[int, ...]:
+    assert len(data) % 8 == 0
+    return tuple(int.from_bytes(data[i : i + 8], "big", signed=True) for i in range(0, len(data), 8))
+
+
+def pack_pairs(*pairs: tuple[int, int]) -> bytes:
+    return b"".join(pack_roots(root, val) for root, val in pairs)
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything a shard holds. Slots, lanes and fields that hold nothing are left out."""
+
+    ledger: dict[int, Record]
+    buckets: dict[int, dict[tuple[int, ...], Moment]]
+    fences: dict[int, set[bytes]]
+    acked: dict[int, list[tuple[int, list[Done]]]]
+    failed: dict[int, list[Failure]]
+    stats: dict[str, int]
+    meta: dict[str, Any]
+    others: set[bytes]
+
+
+class Lab:
+    """One shard under test.
+
+    Attributes:
+        keys: keys by the names of the script headers.
+        seeded_ms: server time at which the shard was seeded.
+        now: after `run`, the server time at which the script ran.
+    """
+
+    def __init__(self, raw: Any, client: Client, *, opened: bool = True, **settings: Any) -> None:
+        self.raw, self.client = raw, client
+        self.num_buckets = settings.get("num_buckets", 3)
+        self.lanes = settings.get("lanes", 1)
+        self.tick = settings.get("tick", TICK)
+        self.slots = self.num_buckets + 1
+        self.nursery, self.death_row = self.tick % self.slots, (self.tick + 1) % self.slots
+        self.keys: dict[str, Any] = {name: _PREFIX + name for name in ("ledger", "meta", "stats")}
+        for name, count in (
+            ("bucket", self.slots),
+            ("fence", self.slots),
+            ("acked", self.lanes),
+            ("failed", self.lanes),
+        ):
+            self.keys[name] = [f"{_PREFIX}{name}:{i}" for i in range(count)]
+        self.seeded_ms = self.server_ms()
+        self.now = Between(self.seeded_ms, self.seeded_ms)
+        if opened:
+            fields = {
+                "generation": GENERATION, "tick": self.tick, "num_buckets": self.num_buckets, "lanes": self.lanes,
+                "clock": settings.get("clock", "first_seen"), "max_age_ms": settings.get("max_age_ms", 0),
+                "tick_ms": TICK_MS, "last_rotation_ms": self.seeded_ms,
+                "next_rotation_ms": self.seeded_ms + settings.get("due_in_ms", TICK_MS),
+            }  # fmt: skip
+            self.raw.hset(self.keys["meta"], mapping=fields)
+
+    def server_ms(self) -> int:
+        secs, micros = self.raw.time()
+        return int(secs) * 1000 + int(micros) // 1000
+
+    # -- seeding
+
+    def put(
+        self, root: int, val: int, *, task: int = 7, flags: int = OWNED, stage: int = 0, tick: int | None = None,
+        ago_ms: int = 5000, cohort: bool = True,
+    ) -> Record:  # fmt: skip
+        """Seed a record that entered the nursery at `tick`, with a cohort of its own unless told otherwise."""
+        tick = self.tick if tick is None else tick
+        record = Record(val, 0 if flags != OWNED else task, flags, stage, tick % 65536, self.seeded_ms - ago_ms)
+        self.raw.hset(self.keys["ledger"], pack_roots(root), record.packed())
+        if cohort:
+            self.cohort(tick, root)
+        return record
+
+    def cohort(self, tick: int, *roots: int, score: int = 1) -> None:
+        self.raw.zadd(self.keys["bucket"][tick % self.slots], {pack_roots(*roots): score})
+
+    # -- running
+
+    def run(self, name: str, *args: bytes | str | int, generation: str = GENERATION) -> Any:
+        """Run a script on the seeded shard; the generation goes before `args`."""
+        low = self.server_ms()
+        reply = self.client.run_one(scripts.load(name).call(self.keys, generation, *args))
+        self.now = Between(low, self.server_ms())
+        return reply
+
+    def init(self, *pairs: tuple[int, int], task: int = 7, token: bytes = TOKEN, repeats: int = 0) -> Any:
+        return self.run("init", token, DIGEST, task, repeats, pack_pairs(*pairs))
+
+    def ack(self, *pairs: tuple[int, int], stage: int = 0, token: bytes = TOKEN) -> Any:
+        return self.run("ack", token, DIGEST, stage, pack_pairs(*pairs))
+
+    def fail(self, *roots: int, stage: int = 0, detail: str = "", token: bytes = TOKEN) -> Any:
+        return self.run("fail", token, DIGEST, stage, detail, pack_roots(*roots))
+
+    def age(self, record: Record) -> Between:
+        """Age of a seeded record when the script ran."""
+        return Between(self.now.low - record.start, self.now.high - record.start)
+
+    def fenced(self, token: bytes = TOKEN) -> dict[int, set[bytes]]:
+        """The fences after one applied batch."""
+        return {self.nursery: {token, token + DIGEST}}
+
+    # -- reading back
+
+    def state(self) -> State:
+        raw, keys = self.raw, self.keys
+        known = {name.encode() for value in keys.values() for name in ([value] if isinstance(value, str) else value)}
+        return State(
+            ledger={unpack_roots(k)[0]: unpacked(v) for k, v in raw.hgetall(keys["ledger"]).items()},
+            buckets=_filled(
+                {unpack_roots(member): score for member, score in raw.zrange(key, 0, -1, withscores=True)}
+                for key in keys["bucket"]
+            ),
+            fences=_filled(set(raw.smembers(key)) for key in keys["fence"]),
+            acked=_filled(sorted(_done(fields) for _, fields in raw.xrange(key)) for key in keys["acked"]),
+            failed=_filled([_failure(fields) for _, fields in raw.xrange(key)] for key in keys["failed"]),
+            stats={k.decode(): int(v) for k, v in raw.hgetall(keys["stats"]).items()},
+            meta={k.decode(): _number(v.decode()) for k, v in raw.hgetall(keys["meta"]).items()},
+            others=set(raw.keys("*")) - known,
+        )
+
+
+def _filled(values: Iterable[Any]) -> dict[int, Any]:
+    return {i: value for i, value in enumerate(values) if value}
+
+
+def _number(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
+def _done(fields: dict[bytes, bytes]) -> tuple[int, list[Done]]:
+    assert list(fields) == [b"task", b"roots"]
+    return int(fields[b"task"]), [Done(*row) for row in struct.iter_unpack(">qIB", fields[b"roots"])]
+
+
+def _failure(fields: dict[bytes, bytes]) -> Failure:
+    text = {name.decode(): value.decode() for name, value in fields.items()}
+    assert len(text["root"]) == 16
+    root = int.from_bytes(bytes.fromhex(text["root"]), "big", signed=True)
+    return Failure(root, int(text["task"]), text["reason"], int(text["age_ms"]), text["last_stage"], text.get("detail"))

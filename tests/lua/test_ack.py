@@ -1,0 +1,163 @@
+"""lua/ack.lua: one ack value folded into each root's tree."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.lua.seeding import FAILED, OWNED, TICK, WAITING, Done, Record
+
+APPLIED = 0
+MIN, MAX = -(2**63), 2**63 - 1
+
+
+def test_an_ack_before_its_init_waits_in_the_nursery(lab) -> None:
+    shard = lab()
+    before = shard.state()
+    assert shard.ack((1, 5), (-1, MIN), stage=255) == [APPLIED, 2]
+    assert shard.state() == replace(
+        before,
+        ledger={
+            1: Record(5, task=0, flags=WAITING, stage=255, start=shard.now),
+            -1: Record(MIN, task=0, flags=WAITING, stage=255, start=shard.now),
+        },
+        buckets={shard.nursery: {(1, -1): shard.now}},
+        fences=shard.fenced(),
+        stats={"acks": 2},
+    )
+
+
+@pytest.mark.parametrize(
+    ("val", "ack"),
+    [(5, 3), (MIN, MAX), (-1, 1), (2**32, 1), (0x0123456789ABCDEF, -0x7EDCBA9876543210), (2**31, 2**31 - 1), (5, 0)],
+)
+def test_an_ack_is_an_xor_of_64_bits(lab, val: int, ack: int) -> None:
+    shard = lab()
+    owned = shard.put(1, val)
+    before = shard.state()
+    assert shard.ack((1, ack)) == [APPLIED, 1]
+    assert shard.state() == replace(
+        before, ledger={1: owned._replace(val=val ^ ack)}, fences=shard.fenced(), stats={"acks": 1}
+    )
+
+
+@pytest.mark.parametrize("val", [1, -1, MIN, MAX, 2**32, 2**31])
+def test_a_tree_that_reaches_zero_completes(lab, val: int) -> None:
+    shard = lab()
+    owned = shard.put(1, val, stage=2, tick=TICK - 2)
+    before = shard.state()
+    assert shard.ack((1, val)) == [APPLIED, 1]
+    assert shard.state() == replace(
+        before,
+        ledger={},
+        acked={0: [(7, [Done(1, shard.age(owned), 2)])]},
+        fences=shard.fenced(),
+        stats={"acks": 1, "acked": 1},
+    )
+
+
+@pytest.mark.parametrize("flags", [WAITING, FAILED], ids=["without owner", "failed before its init"])
+def test_zero_does_not_complete_a_record_that_waits(lab, flags: int) -> None:
+    shard = lab()
+    waiting = shard.put(1, 5, flags=flags)
+    before = shard.state()
+    shard.ack((1, 5))
+    assert shard.state() == replace(
+        before, ledger={1: waiting._replace(val=0)}, fences=shard.fenced(), stats={"acks": 1}
+    )
+
+
+@pytest.mark.parametrize(("old", "given", "kept"), [(0, 4, 4), (3, 4, 4), (3, 0, 3)])
+def test_the_last_stage_that_names_itself_is_kept(lab, old: int, given: int, kept: int) -> None:
+    shard = lab()
+    open_tree, completes = shard.put(1, 5, stage=old), shard.put(2, 5, stage=old)
+    shard.ack((1, 4), (2, 5), stage=given)
+    after = shard.state()
+    assert after.ledger == {1: open_tree._replace(val=1, stage=kept)}
+    assert after.acked == {0: [(7, [Done(2, shard.age(completes), kept)])]}
+
+
+@pytest.mark.parametrize("flags", [WAITING, OWNED, FAILED], ids=["waiting", "owned", "failed"])
+@pytest.mark.parametrize("tick", [TICK - 3, TICK - 1, TICK], ids=["on death row", "between", "in the nursery"])
+@pytest.mark.parametrize(
+    ("clock", "ago_ms"), [("first_seen", 5000), ("last_update", 5000), ("last_update", 60_000)],
+    ids=["first_seen", "last_update", "last_update beyond max_age_ms"],
+)  # fmt: skip
+def test_only_last_update_moves_a_young_root(lab, clock: str, ago_ms: int, tick: int, flags: int) -> None:
+    shard = lab(clock=clock, max_age_ms=60_000)
+    old = shard.put(1, 5, flags=flags, tick=tick, ago_ms=ago_ms)
+    before = shard.state()
+    shard.ack((1, 4))
+    moved = clock == "last_update" and ago_ms < 60_000 and tick != TICK
+    buckets = {**before.buckets, shard.nursery: {(1,): shard.now}} if moved else before.buckets
+    assert shard.state() == replace(
+        before,
+        ledger={1: old._replace(val=1, stamp=TICK if moved else tick)},
+        buckets=buckets,
+        fences=shard.fenced(),
+        stats={"acks": 1},
+    )
+
+
+def test_without_a_ceiling_last_update_moves_a_root_of_any_age(lab) -> None:
+    shard = lab(clock="last_update")
+    shard.put(1, 5, tick=TICK - 1, ago_ms=10**11)
+    shard.ack((1, 4))
+    assert shard.state().ledger[1].stamp == TICK
+
+
+def test_outcomes_are_packed_by_task_and_go_to_its_lane(lab) -> None:
+    shard = lab(lanes=2)
+    tasks = {1: 4, 2: 5, 3: 4, 4: 6, 5: 2**32 - 1}
+    records = {root: shard.put(root, root, task=task, ago_ms=1000 * root) for root, task in tasks.items()}
+    before = shard.state()
+    assert shard.ack(*((root, root) for root in tasks)) == [APPLIED, 5]
+    done = {root: Done(root, shard.age(record)) for root, record in records.items()}
+    assert shard.state() == replace(
+        before,
+        ledger={},
+        acked={0: [(4, [done[1], done[3]]), (6, [done[4]])], 1: [(5, [done[2]]), (2**32 - 1, [done[5]])]},
+        fences=shard.fenced(),
+        stats={"acks": 5, "acked": 5},
+    )
+
+
+def test_every_case_in_one_call(lab) -> None:
+    shard = lab(clock="last_update")
+    open_tree = shard.put(2, 5, tick=TICK - 1)
+    completes = shard.put(3, 5, tick=TICK - 1)
+    fresh = shard.put(4, 5)
+    before = shard.state()
+    assert shard.ack((1, 9), (2, 4), (3, 5), (4, 4), stage=2) == [APPLIED, 4]
+    assert shard.state() == replace(
+        before,
+        ledger={
+            1: Record(9, task=0, flags=WAITING, stage=2, start=shard.now),
+            2: open_tree._replace(val=1, stage=2, stamp=TICK),
+            4: fresh._replace(val=1, stage=2),
+        },
+        buckets={**before.buckets, shard.nursery: {(4,): 1, (1, 2): shard.now}},
+        acked={0: [(7, [Done(3, shard.age(completes), 2)])]},
+        fences=shard.fenced(),
+        stats={"acks": 4, "acked": 1},
+    )
+
+
+@pytest.mark.parametrize(("ago_ms", "age"), [(-5000, 0), (2**32 + 1000, 2**32 - 1)], ids=["set back", "too long"])
+def test_an_age_is_never_negative_and_fits_four_bytes(lab, ago_ms: int, age: int) -> None:
+    shard = lab()
+    shard.put(1, 5, ago_ms=ago_ms)
+    shard.ack((1, 5))
+    assert shard.state().acked == {0: [(7, [Done(1, age)])]}
+
+
+def test_a_call_takes_a_thousand_roots(lab) -> None:
+    shard = lab()
+    shard.raw.hset(
+        shard.keys["ledger"],
+        mapping={root.to_bytes(8, "big"): Record(root, start=shard.seeded_ms).packed() for root in range(1, 1001)},
+    )
+    assert shard.ack(*((root, root) for root in range(1, 1001))) == [APPLIED, 1000]
+    after = shard.state()
+    assert after.ledger == {}
+    ((task, rows),) = after.acked[0]
+    assert task == 7 and [row.root for row in rows] == list(range(1, 1001))

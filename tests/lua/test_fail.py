@@ -1,0 +1,132 @@
+"""lua/fail.lua: a tree fails at once when it has its owner, else when its init comes."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.lua.seeding import FAILED, TICK, WAITING, Failure, Record
+
+APPLIED = 0
+
+
+def test_an_owned_root_fails_at_once(lab) -> None:
+    shard = lab()
+    owned = shard.put(-2, 5, tick=TICK - 1)
+    before = shard.state()
+    assert shard.fail(-2) == [APPLIED, 1]
+    assert shard.state() == replace(
+        before,
+        ledger={},
+        failed={0: [Failure(-2, 7, "failed", shard.age(owned))]},
+        fences=shard.fenced(),
+        stats={"fails": 1, "failed": 1},
+    )
+
+
+def test_an_entry_of_the_fail_stream_can_be_read_by_people(lab) -> None:
+    shard = lab()
+    shard.raw.hset(shard.keys["meta"], "stage:4", "parse")
+    shard.put(0x0123456789ABCDEF, 5)
+    shard.fail(0x0123456789ABCDEF, stage=4, detail="line 3: not a number")
+    ((_, fields),) = shard.raw.xrange(shard.keys["failed"][0])
+    assert 5000 <= int(fields.pop(b"age_ms")) < 60_000
+    assert fields == {
+        b"root": b"0123456789abcdef",
+        b"task": b"7",
+        b"reason": b"failed",
+        b"last_stage": b"parse",
+        b"detail": b"line 3: not a number",
+    }
+
+
+def test_a_fail_before_its_init_waits_in_the_nursery(lab) -> None:
+    shard = lab()
+    before = shard.state()
+    assert shard.fail(1, 2, stage=3, detail="not kept") == [APPLIED, 2]
+    failed = Record(0, task=0, flags=FAILED, stage=3, start=shard.now)
+    assert shard.state() == replace(
+        before,
+        ledger={1: failed, 2: failed},
+        buckets={shard.nursery: {(1, 2): shard.now}},
+        fences=shard.fenced(),
+        stats={"fails": 2},
+    )
+
+
+@pytest.mark.parametrize("flags", [WAITING, FAILED], ids=["waiting", "failed already"])
+@pytest.mark.parametrize(
+    ("tick", "ago_ms", "moved"),
+    [
+        pytest.param(TICK - 3, 5000, True, id="death row"),
+        pytest.param(TICK - 1, 5000, True, id="between"),
+        pytest.param(TICK, 5000, False, id="nursery"),
+        pytest.param(TICK - 1, 60_000, False, id="older than max_age_ms"),
+    ],
+)
+def test_a_fail_moves_a_waiting_record_under_either_clock(lab, tick: int, ago_ms: int, moved: bool, flags: int) -> None:
+    shard = lab(max_age_ms=60_000)
+    waiting = shard.put(1, 5, flags=flags, tick=tick, ago_ms=ago_ms)
+    before = shard.state()
+    assert shard.fail(1) == [APPLIED, 1]
+    buckets = {**before.buckets, shard.nursery: {(1,): shard.now}} if moved else before.buckets
+    assert shard.state() == replace(
+        before,
+        ledger={1: waiting._replace(flags=FAILED, stamp=TICK if moved else tick)},
+        buckets=buckets,
+        fences=shard.fenced(),
+        stats={"fails": 1},
+    )
+
+
+def test_a_fail_keeps_value_and_start_of_a_waiting_record(lab) -> None:
+    shard = lab()
+    waiting = shard.put(1, -(2**63) + 5, flags=WAITING, stage=2)
+    shard.fail(1)
+    assert shard.state().ledger == {1: waiting._replace(flags=FAILED)}
+
+
+@pytest.mark.parametrize(("old", "given", "kept"), [(0, 4, 4), (3, 4, 4), (3, 0, 3)])
+def test_the_last_stage_that_names_itself_is_kept(lab, old: int, given: int, kept: int) -> None:
+    shard = lab()
+    owned, waiting = shard.put(1, 5, stage=old), shard.put(2, 5, flags=WAITING, stage=old)
+    shard.fail(1, 2, stage=given)
+    after = shard.state()
+    assert after.ledger == {2: waiting._replace(flags=FAILED, stage=kept)}
+    assert after.failed == {0: [Failure(1, 7, "failed", shard.age(owned), str(kept))]}
+
+
+def test_outcomes_go_to_the_lane_of_the_task(lab) -> None:
+    shard = lab(lanes=2)
+    records = {root: shard.put(root, root, task=task) for root, task in {1: 4, 2: 5, 3: 2**32 - 1}.items()}
+    assert shard.fail(1, 2, 3, detail="why") == [APPLIED, 3]
+    rows = {r: Failure(r, record.task, "failed", shard.age(record), "", "why") for r, record in records.items()}
+    assert shard.state().failed == {0: [rows[1]], 1: [rows[2], rows[3]]}
+
+
+def test_every_case_in_one_call(lab) -> None:
+    shard = lab()
+    owned = shard.put(2, 5, task=1, tick=TICK - 1)
+    waiting = shard.put(3, 5, flags=WAITING, tick=TICK - 2)
+    before = shard.state()
+    assert shard.fail(1, 2, 3) == [APPLIED, 3]
+    assert shard.state() == replace(
+        before,
+        ledger={
+            1: Record(0, task=0, flags=FAILED, start=shard.now),
+            3: waiting._replace(flags=FAILED, stamp=TICK),
+        },
+        buckets={**before.buckets, shard.nursery: {(1, 3): shard.now}},
+        failed={0: [Failure(2, 1, "failed", shard.age(owned))]},
+        fences=shard.fenced(),
+        stats={"fails": 3, "failed": 1},
+    )
+
+
+def test_a_call_takes_five_hundred_roots(lab) -> None:
+    shard = lab()
+    for root in range(500):
+        shard.put(root, 5, cohort=False)
+    assert shard.fail(*range(500)) == [APPLIED, 500]
+    after = shard.state()
+    assert after.ledger == {}
+    assert [row.root for row in after.failed[0]] == list(range(500))

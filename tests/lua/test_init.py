@@ -1,0 +1,171 @@
+"""lua/init.lua: the owner and first ack value of each root."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.lua.seeding import FAILED, TICK, WAITING, Done, Failure, Record
+
+APPLIED = 0
+MIN, MAX = -(2**63), 2**63 - 1
+
+
+def test_new_roots_are_recorded_in_one_cohort(lab) -> None:
+    shard = lab()
+    before = shard.state()
+    assert shard.init((1, 5), (MIN, -1), (MAX, MIN), task=2**32 - 1) == [APPLIED, 3]
+    assert shard.state() == replace(
+        before,
+        ledger={root: Record(val, 2**32 - 1, start=shard.now) for root, val in ((1, 5), (MIN, -1), (MAX, MIN))},
+        buckets={shard.nursery: {(1, MIN, MAX): shard.now}},
+        fences=shard.fenced(),
+        stats={"inits": 3},
+    )
+
+
+def test_a_tree_without_edges_completes_at_once(lab) -> None:
+    shard = lab()
+    before = shard.state()
+    assert shard.init((1, 0), (2, 0)) == [APPLIED, 2]
+    assert shard.state() == replace(
+        before,
+        acked={0: [(7, [Done(1), Done(2)])]},
+        fences=shard.fenced(),
+        stats={"inits": 2, "acked": 2},
+    )
+
+
+def test_a_waiting_record_that_reaches_zero_completes(lab) -> None:
+    shard = lab()
+    waiting = shard.put(1, MIN + 5, flags=WAITING, stage=3, tick=TICK - 1)
+    before = shard.state()
+    assert shard.init((1, MIN + 5)) == [APPLIED, 1]
+    assert shard.state() == replace(
+        before,
+        ledger={},  # its cohort stays and is skipped when death row is drained
+        acked={0: [(7, [Done(1, shard.age(waiting), 3)])]},
+        fences=shard.fenced(),
+        stats={"inits": 1, "acked": 1},
+    )
+
+
+def test_a_waiting_record_gets_its_owner_and_stays_in_its_bucket(lab) -> None:
+    shard = lab()
+    waiting = shard.put(1, 2**32 + 1, flags=WAITING, stage=3, tick=TICK - 2)
+    before = shard.state()
+    assert shard.init((1, 2**32 + 6), task=9) == [APPLIED, 1]
+    assert shard.state() == replace(
+        before,
+        ledger={1: waiting._replace(val=7, task=9, flags=1)},
+        fences=shard.fenced(),
+        stats={"inits": 1},
+    )
+
+
+@pytest.mark.parametrize(
+    ("ago_ms", "tick", "moved"),
+    [
+        pytest.param(5000, TICK - 1, True, id="moved to the nursery"),
+        pytest.param(5000, TICK, False, id="in the nursery already"),
+        pytest.param(60_000, TICK - 1, False, id="older than max_age_ms"),
+    ],
+)
+def test_under_last_update_an_init_moves_a_waiting_record(lab, ago_ms: int, tick: int, moved: bool) -> None:
+    shard = lab(clock="last_update", max_age_ms=60_000)
+    waiting = shard.put(1, 5, flags=WAITING, tick=tick, ago_ms=ago_ms)
+    before = shard.state()
+    shard.init((1, 6))
+    buckets = dict(before.buckets)
+    if moved:
+        buckets[shard.nursery] = {(1,): shard.now}
+    assert shard.state() == replace(
+        before,
+        ledger={1: waiting._replace(val=3, task=7, flags=1, stamp=TICK if moved else tick)},
+        buckets=buckets,
+        fences=shard.fenced(),
+        stats={"inits": 1},
+    )
+
+
+def test_the_ceiling_holds_for_ages_beyond_four_bytes(lab) -> None:
+    shard = lab(clock="last_update", max_age_ms=2**32 + 1000)
+    waiting = shard.put(1, 5, flags=WAITING, tick=TICK - 1, ago_ms=2**32 + 2000)
+    before = shard.state()
+    shard.init((1, 6))
+    assert shard.state() == replace(
+        before,
+        ledger={1: waiting._replace(val=3, task=7, flags=1)},
+        fences=shard.fenced(),
+        stats={"inits": 1},
+    )
+
+
+@pytest.mark.parametrize("val", [5, 0], ids=["edges", "no edges"])
+@pytest.mark.parametrize("stage_name", ["split", None], ids=["stage known", "stage unknown"])
+def test_a_root_that_failed_before_its_init_fails_now(lab, val: int, stage_name: str | None) -> None:
+    shard = lab(lanes=2)
+    if stage_name:
+        shard.raw.hset(shard.keys["meta"], "stage:3", stage_name)
+    failed = shard.put(-1, 5, flags=FAILED, stage=3, tick=TICK - 1)  # failed beats zero
+    before = shard.state()
+    assert shard.init((-1, val), task=7) == [APPLIED, 1]
+    assert shard.state() == replace(
+        before,
+        ledger={},
+        failed={1: [Failure(-1, 7, "failed", shard.age(failed), stage_name or "3")]},
+        fences=shard.fenced(),
+        stats={"inits": 1, "failed": 1},
+    )
+
+
+@pytest.mark.parametrize("val", [5, 6, 0], ids=["the same value", "another value", "no edges"])
+def test_a_second_init_is_ignored_and_counted(lab, val: int) -> None:
+    shard = lab(clock="last_update")
+    shard.put(1, 5, task=7, tick=TICK - 1)
+    before = shard.state()
+    assert shard.init((1, val), task=8) == [APPLIED, 0]
+    assert shard.state() == replace(before, fences=shard.fenced(), stats={"inits": 0, "duplicate_inits": 1})
+
+
+def test_repeats_of_the_batch_are_counted_as_duplicates(lab) -> None:
+    shard = lab()
+    shard.put(1, 5)
+    assert shard.init((1, 5), (2, 5), repeats=3) == [APPLIED, 1]
+    assert shard.state().stats == {"inits": 1, "duplicate_inits": 4}
+
+
+@pytest.mark.parametrize("task", [0, 1, 2, 2**32 - 1])
+def test_outcomes_go_to_the_lane_of_the_task(lab, task: int) -> None:
+    shard = lab(lanes=3)
+    failed = shard.put(2, 0, flags=FAILED)
+    shard.init((1, 0), (2, 0), task=task)
+    after = shard.state()
+    assert after.acked == {task % 3: [(task, [Done(1)])]}
+    assert after.failed == {task % 3: [Failure(2, task, "failed", shard.age(failed))]}
+
+
+def test_every_case_in_one_call(lab) -> None:
+    shard = lab()
+    completes = shard.put(2, 5, flags=WAITING, stage=2)
+    waits = shard.put(3, 5, flags=WAITING)
+    failed = shard.put(4, 5, flags=FAILED)
+    owned = shard.put(5, 5, task=1)
+    before = shard.state()
+    assert shard.init((1, 9), (2, 5), (3, 4), (4, 4), (5, 4), (6, 0)) == [APPLIED, 5]
+    assert shard.state() == replace(
+        before,
+        ledger={1: Record(9, start=shard.now), 3: waits._replace(val=1, task=7, flags=1), 5: owned},
+        buckets={shard.nursery: {(2,): 1, (3,): 1, (4,): 1, (5,): 1, (1,): shard.now}},
+        acked={0: [(7, [Done(2, shard.age(completes), 2), Done(6)])]},
+        failed={0: [Failure(4, 7, "failed", shard.age(failed))]},
+        fences=shard.fenced(),
+        stats={"inits": 5, "duplicate_inits": 1, "acked": 2, "failed": 1},
+    )
+
+
+def test_a_call_takes_a_thousand_roots(lab) -> None:
+    shard = lab()
+    assert shard.init(*((root, root + 1) for root in range(1000))) == [APPLIED, 1000]
+    after = shard.state()
+    assert after.ledger == {root: Record(root + 1, start=shard.now) for root in range(1000)}
+    assert after.buckets == {shard.nursery: {tuple(range(1000)): shard.now}}

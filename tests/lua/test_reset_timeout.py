@@ -1,0 +1,70 @@
+"""lua/reset_timeout.lua: a whole message timeout again, by moving roots to the nursery."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.lua.seeding import FAILED, OWNED, TICK, WAITING, pack_roots
+
+
+@pytest.mark.parametrize("flags", [WAITING, OWNED, FAILED], ids=["waiting", "owned", "failed"])
+@pytest.mark.parametrize("clock", ["first_seen", "last_update"])
+@pytest.mark.parametrize("tick", [TICK - 3, TICK - 2, TICK - 1], ids=["death row", "oldest", "middle"])
+def test_a_known_root_moves_to_the_nursery_with_all_it_holds(lab, tick: int, clock: str, flags: int) -> None:
+    shard = lab(clock=clock)
+    old = shard.put(1, -5, flags=flags, stage=9, tick=tick, task=2**32 - 1)
+    before = shard.state()
+    assert shard.run("reset_timeout", pack_roots(1)) == [1]
+    assert shard.state() == replace(
+        before,
+        ledger={1: old._replace(stamp=TICK)},
+        buckets={**before.buckets, shard.nursery: {(1,): shard.now}},
+    )
+
+
+def test_a_root_in_the_nursery_stays_as_it_is(lab) -> None:
+    shard = lab()
+    shard.put(1, 5)
+    before = shard.state()
+    assert shard.run("reset_timeout", pack_roots(1)) == [1]
+    assert shard.state() == before
+
+
+def test_an_unknown_root_stays_unknown_and_is_counted(lab) -> None:
+    shard = lab()
+    before = shard.state()
+    assert shard.run("reset_timeout", pack_roots(1, 2)) == [0]
+    assert shard.state() == replace(before, stats={"late_updates": 2})
+
+
+@pytest.mark.parametrize("tick", [TICK - 1, TICK - 3])
+def test_a_root_older_than_the_ceiling_is_not_moved(lab, tick: int) -> None:
+    shard = lab(max_age_ms=60_000)
+    shard.put(1, 5, tick=tick, ago_ms=60_000)
+    before = shard.state()
+    assert shard.run("reset_timeout", pack_roots(1)) == [0]
+    assert shard.state() == before
+
+
+def test_every_case_in_one_call(lab) -> None:
+    shard = lab(max_age_ms=60_000)
+    moved, also = shard.put(1, 5, tick=TICK - 1), shard.put(2, 5, tick=TICK - 2)
+    here, old = shard.put(3, 5), shard.put(4, 5, tick=TICK - 1, ago_ms=99_000)
+    before = shard.state()
+    assert shard.run("reset_timeout", pack_roots(1, 2, 3, 4, 5)) == [3]
+    assert shard.state() == replace(
+        before,
+        ledger={1: moved._replace(stamp=TICK), 2: also._replace(stamp=TICK), 3: here, 4: old},
+        buckets={**before.buckets, shard.nursery: {(3,): 1, (1, 2): shard.now}},
+        stats={"late_updates": 1},
+    )
+
+
+def test_a_call_takes_a_thousand_roots(lab) -> None:
+    shard = lab()
+    for root in range(1000):
+        shard.put(root, 5, tick=TICK - 1, cohort=False)
+    assert shard.run("reset_timeout", pack_roots(*range(1000))) == [1000]
+    after = shard.state()
+    assert {record.stamp for record in after.ledger.values()} == {TICK}
+    assert after.buckets == {shard.nursery: {tuple(range(1000)): shard.now}}
