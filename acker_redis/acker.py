@@ -220,9 +220,9 @@ class Acker:
         """
         return self._rotation.rotate(force=force)
 
-    def stats(self) -> Stats:
-        """Counters over all shards."""
-        return self._inspection.stats()
+    def stats(self, *, oldest: bool = True) -> Stats:
+        """Counters over all shards. `oldest=False` leaves out `oldest_age_ms`, which has to be looked for."""
+        return self._inspection.stats(oldest=oldest)
 
     def inspect(self, root: SupportsIndex) -> RootRecord | None:
         """The record of one root, None if the ledger doesn't hold it (not seen, settled or expired)."""

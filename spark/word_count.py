@@ -46,6 +46,7 @@ MILLION = 1_000_000
 ROWS_PER_FILE = 4_000
 MAX_JOB_FAILURES = 3
 LOST_AFTER_TIMEOUTS = 4
+KILL_MARK = "killed"
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class Result:
     acks_per_sec: float = 0.0
     secs: float = 0.0
     fenced: int = 0
+    workers_killed: int = 0
     counts_match: bool = False
     accounted_for: bool = False
     top_words: list[tuple[str, int]] | None = None
@@ -149,7 +151,7 @@ def run(session: SparkSession, url: str, spout: Spout, faults: Faults, folder: P
     last_news, job_failures = started, 0
     job: Future[None] | None = None
     with ThreadPoolExecutor(1) as jobs, Live(console=console, refresh_per_second=8, transient=True) as live:
-        while not (spout.done and acker.stats().pending == 0):
+        while not (spout.done and acker.stats(oldest=False).pending == 0):
             if job is not None and job.done():
                 job_failures = 0 if job.exception() is None else job_failures + 1
                 if job_failures:
@@ -189,6 +191,7 @@ def run(session: SparkSession, url: str, spout: Spout, faults: Faults, folder: P
         acks_per_sec=round(acks / secs, 1),
         secs=round(secs, 2),
         fenced=stats.fenced - before.fenced,
+        workers_killed=int((folder / KILL_MARK).exists()),
         counts_match=counted == truth,
         accounted_for=(
             counts.acked + counts.dead_lettered == lines_total
@@ -203,29 +206,24 @@ def run(session: SparkSession, url: str, spout: Spout, faults: Faults, folder: P
 def count_words(lines: DataFrame, tracker: Tracker, emission: Emission, faults: Faults, folder: Path) -> None:
     """One emission through the pipeline: the Spark job."""
     session = lines.sparkSession
-    if len(emission.message_ids) and not emission.attempts.any():
+    if emission.number == 0:  # every line, at first attempt
         messages = lines.withColumn("attempt", F.lit(0).cast("bigint"))
-        if lines.count() != len(emission.message_ids):
-            messages = messages.join(F.broadcast(_attempts(session, emission).drop("attempt")), "line")
     else:
-        messages = lines.join(F.broadcast(_attempts(session, emission)), "line")
+        wanted = session.createDataFrame(pa.table({"line": emission.message_ids, "attempt": emission.attempts}))
+        messages = lines.join(F.broadcast(wanted), "line")
+    kill_mark = folder / KILL_MARK if faults.kill_task and emission.number == 0 else None
     emitted = tracker.spout(messages, message_id="line", attempt="attempt", name="lines")
-    words = tracker.bolt(emitted, partial(split, faults), OCCURRENCE, name="split")
+    words = tracker.bolt(emitted, partial(split, faults, kill_mark), OCCURRENCE, name="split")
     # A plain filter on a tracked DataFrame forgets what it drops: just what this demo wants to show.
     kept = words.where("NOT forgotten").drop("forgotten")
     shuffled = kept.repartition(session.sparkContext.defaultParallelism, "word")
     tracker.sink(shuffled, partial(write_occurrences, folder / "counted", emission.number), name="count")
 
 
-def _attempts(session: SparkSession, emission: Emission) -> DataFrame:
-    table = pa.table({"line": emission.message_ids, "attempt": emission.attempts})
-    return session.createDataFrame(table)
-
-
-def split(faults: Faults, batch: pa.RecordBatch) -> Emitted:
+def split(faults: Faults, kill_mark: Path | None, batch: pa.RecordBatch) -> Emitted:
     """One word per word of each line."""
-    if faults.kill_task:
-        kill_worker_half_way()
+    if kill_mark is not None:
+        kill_worker_half_way(kill_mark)
     lines, first = batch.column("line").to_numpy(), batch.column("attempt").to_numpy() == 0
     words = pc.split_pattern_regex(pc.utf8_lower(batch.column("text")), pattern=NOT_WORD)
     parents, flat = pc.list_parent_indices(words), pc.list_flatten(words)
@@ -250,12 +248,13 @@ def chosen(rate: float, salt: str, *columns: np.ndarray) -> np.ndarray:
 _batches_seen = Counter[int]()
 
 
-def kill_worker_half_way() -> None:
+def kill_worker_half_way(mark: Path) -> None:
     """End this worker as a crash would, in the first attempt of the first task, after some of its rows were emitted."""
     context = TaskContext.get()
-    if context is not None and context.partitionId() == 0 and context.attemptNumber() == 0 and context.stageId() < 2:
+    if context is not None and context.partitionId() == 0 and context.attemptNumber() == 0:
         _batches_seen[context.taskAttemptId()] += 1
         if _batches_seen[context.taskAttemptId()] == 2:
+            mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -330,7 +329,7 @@ def write_lines(lines: Iterator[str], folder: Path, limit: int | None) -> int:
 
 def progress(spout: Spout, acker: Acker, busy: bool, secs: float) -> Table:
     """The live display."""
-    counts, stats = spout.counts, acker.stats()
+    counts, stats = spout.counts, acker.stats(oldest=False)
     table = Table.grid(padding=(0, 2))
     late = stats.last_rotation_ms > 3 * stats.tick_ms
     state = (
@@ -360,6 +359,7 @@ def as_table(result: Result) -> Table:
         "replayed": lambda: f"{result.replayed:,}",
         "dead-lettered": lambda: f"{result.dead_lettered:,}",
         "pending": lambda: f"{result.pending:,}",
+        "workers killed": lambda: f"{result.workers_killed:,}",
         "repeated updates fenced off": lambda: f"{result.fenced:,}",
         "seconds": lambda: f"{result.secs:.1f}",
         "acks/s (ledger updates)": lambda: f"{result.acks_per_sec:,.0f}",
