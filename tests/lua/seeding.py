@@ -133,6 +133,7 @@ class Lab:
             ("failed", self.lanes),
         ):
             self.keys[name] = [f"{_PREFIX}{name}:{i}" for i in range(count)]
+        self.keys["outcomes"] = self.keys["acked"][0]  # for confirm, which works on one stream of either kind
         self.seeded_ms = self.server_ms()
         self.now = Between(self.seeded_ms, self.seeded_ms)
         if opened:

@@ -1,0 +1,60 @@
+"""lua/confirm.lua: outcomes acted on leave the stream and the group."""
+
+from typing import Any
+
+import pytest
+
+STREAM = "acker:{lab:0}:acked:0"
+
+
+@pytest.fixture
+def stream(lab, raw: Any) -> Any:
+    """A lab whose first ack stream has three entries handed out to a spout, and a fourth that is not."""
+    shard = lab()
+    raw.xgroup_create(STREAM, "spout", "0", mkstream=True)
+    for _ in range(3):
+        raw.xadd(STREAM, {"task": 7, "roots": b""})
+    raw.xreadgroup("spout", "consumer", {STREAM: ">"})
+    raw.xadd(STREAM, {"task": 7, "roots": b""})
+    return shard
+
+
+def pending(raw: Any) -> list[bytes]:
+    return [row["message_id"] for row in raw.xpending_range(STREAM, "spout", "-", "+", 10)]
+
+
+def test_confirmed_entries_are_acknowledged_and_trimmed(stream, raw: Any) -> None:
+    first, second, third, unread = (entry for entry, _ in raw.xrange(STREAM))
+    assert stream.run("confirm", first, third) == [2]
+    assert [entry for entry, _ in raw.xrange(STREAM)] == [second, unread]
+    assert pending(raw) == [second]
+
+
+def test_a_second_confirmation_changes_nothing(stream, raw: Any) -> None:
+    first, *rest = (entry for entry, _ in raw.xrange(STREAM))
+    assert stream.run("confirm", first) == [1]
+    assert stream.run("confirm", first) == [0]
+    assert [entry for entry, _ in raw.xrange(STREAM)] == rest
+
+
+def test_an_entry_that_was_trimmed_already_is_acknowledged(stream, raw: Any) -> None:
+    first, second, third, _ = (entry for entry, _ in raw.xrange(STREAM))
+    raw.xdel(STREAM, first)
+    assert stream.run("confirm", first) == [0]
+    assert pending(raw) == [second, third]
+
+
+def test_a_stream_that_is_gone_is_no_error(stream, raw: Any) -> None:
+    raw.delete(STREAM)
+    assert stream.run("confirm", "1-1") == [0]
+    assert raw.exists(STREAM) == 0
+
+
+def test_a_call_takes_a_thousand_entries(stream, raw: Any) -> None:
+    with raw.pipeline() as pipe:
+        for _ in range(996):
+            pipe.xadd(STREAM, {"task": 7, "roots": b""})
+        pipe.execute()
+    raw.xreadgroup("spout", "consumer", {STREAM: ">"})
+    assert stream.run("confirm", *(entry for entry, _ in raw.xrange(STREAM))) == [1000]
+    assert raw.xlen(STREAM) == 0 and pending(raw) == []

@@ -1,0 +1,82 @@
+"""lua/open.lua: a shard is made ready once, and keeps its generation."""
+
+from typing import Any
+
+import pytest
+
+from acker_redis import scripts
+from tests.lua.seeding import GENERATION, Between
+
+OPENED, CREATED = 0, 1
+SETTINGS = (3, 2, "last_update", 60_000, 15_000)
+
+
+def open_shard(shard: Any, generation: str, *settings: Any) -> Any:
+    script = scripts.load("open")
+    low = shard.server_ms()
+    reply = shard.client.run_one(script.call(shard.keys, generation, *(settings or SETTINGS)))
+    shard.now = Between(low, shard.server_ms())
+    return reply
+
+
+def groups(shard: Any) -> set[tuple[str, bytes]]:
+    streams = [*shard.keys["acked"], *shard.keys["failed"]]
+    return {(stream, group["name"]) for stream in streams for group in shard.raw.xinfo_groups(stream)}
+
+
+def test_a_new_shard_gets_the_marker_its_settings_and_its_groups(lab) -> None:
+    shard = lab(opened=False, lanes=2)
+    assert open_shard(shard, "mine") == [CREATED, b"mine"]
+    after = shard.state()
+    assert after.meta == {
+        "generation": "mine",
+        "tick": 0,
+        "num_buckets": 3,
+        "lanes": 2,
+        "clock": "last_update",
+        "max_age_ms": 60_000,
+        "tick_ms": 15_000,
+        "created_ms": shard.now,
+        "last_rotation_ms": shard.now,
+        "next_rotation_ms": Between(shard.now.low + 15_000, shard.now.high + 15_000),
+    }
+    assert groups(shard) == {(stream, b"spout") for stream in (*shard.keys["acked"], *shard.keys["failed"])}
+    assert (after.ledger, after.buckets, after.fences, after.stats, after.others) == ({}, {}, {}, {}, set())
+
+
+def test_a_shard_that_is_open_keeps_everything(lab) -> None:
+    shard = lab()
+    shard.put(1, 5)
+    before = shard.state()
+    assert open_shard(shard, "another", 9, 1, "first_seen", 0, 1) == [OPENED, GENERATION.encode()]
+    assert shard.state() == before
+
+
+def test_groups_keep_their_position(lab) -> None:
+    shard = lab()
+    open_shard(shard, "mine")
+    stream = shard.keys["failed"][0]
+    shard.raw.xadd(stream, {"task": 7})
+    shard.raw.xreadgroup("spout", "consumer", {stream: ">"})
+    open_shard(shard, "another")
+    assert shard.raw.xreadgroup("spout", "consumer", {stream: ">"}) in ([], {})
+    assert len(shard.raw.xpending_range(stream, "spout", "-", "+", 10)) == 1
+
+
+def test_entries_written_before_the_group_was_made_are_delivered(lab) -> None:
+    shard = lab()
+    stream = shard.keys["acked"][0]
+    shard.raw.xadd(stream, {"task": 7})
+    open_shard(shard, "mine")
+    assert len(shard.raw.xreadgroup("spout", "consumer", {stream: ">"})) == 1
+
+
+@pytest.mark.parametrize("lost", ["everything", "meta only"])
+def test_a_shard_that_lost_its_data_gets_the_new_marker(lab, lost: str) -> None:
+    shard = lab()
+    if lost == "everything":
+        shard.raw.flushall()
+    else:
+        shard.raw.delete(shard.keys["meta"])
+    assert open_shard(shard, "new") == [CREATED, b"new"]
+    assert shard.state().meta["generation"] == "new"

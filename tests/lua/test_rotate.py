@@ -1,0 +1,139 @@
+"""lua/rotate.lua: one guarded tick."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.lua.seeding import TICK, TICK_MS, Between, Lab, State, pack_roots
+
+NOT_DUE, TICKED, DRAINING = 0, 1, 2
+GUARDED, FORCED = 0, 1
+
+
+def ticked(shard: Lab, before: State, **others: Any) -> State:
+    """The state after a tick: everything as before, except the ring's position and what is given."""
+    later = Between(shard.now.low + TICK_MS, shard.now.high + TICK_MS)
+    meta = {**before.meta, "tick": shard.tick + 1, "last_rotation_ms": shard.now, "next_rotation_ms": later}
+    return replace(before, meta=meta, **others)
+
+
+@pytest.mark.parametrize("late_ms", [0, 1, 10 * TICK_MS], ids=["just due", "due", "long due"])
+def test_a_due_tick_happens_once_and_the_next_is_counted_from_now(lab, late_ms: int) -> None:
+    shard = lab(due_in_ms=-late_ms)
+    shard.put(1, 5)
+    before = shard.state()
+    assert shard.run("rotate", GUARDED) == [TICKED, TICK_MS, 0]
+    assert shard.state() == ticked(shard, before)
+    status, due_in_ms, dead = shard.run("rotate", GUARDED)
+    assert (status, dead) == (NOT_DUE, 0)
+    assert 0 < due_in_ms <= TICK_MS
+
+
+def test_a_tick_that_is_not_due_changes_nothing(lab) -> None:
+    shard = lab(due_in_ms=TICK_MS)
+    shard.put(1, 5)
+    before = shard.state()
+    status, due_in_ms, dead = shard.run("rotate", GUARDED)
+    assert (status, dead) == (NOT_DUE, 0)
+    assert due_in_ms == Between(TICK_MS + shard.seeded_ms - shard.now.high, TICK_MS)
+    assert shard.state() == before
+
+
+def test_a_forced_tick_does_not_wait_for_the_clock(lab) -> None:
+    shard = lab(due_in_ms=TICK_MS)
+    before = shard.state()
+    assert shard.run("rotate", FORCED) == [TICKED, TICK_MS, 0]
+    assert shard.state() == ticked(shard, before)
+
+
+@pytest.mark.parametrize("num_buckets", [2, 3, 4])
+def test_the_oldest_bucket_becomes_death_row_and_the_oldest_fence_is_forgotten(lab, num_buckets: int) -> None:
+    shard = lab(num_buckets=num_buckets)
+    for back in range(num_buckets):
+        shard.put(back, 5, tick=TICK - back)
+    for slot in range(shard.slots):
+        shard.raw.sadd(shard.keys["fence"][slot], b"token-%d" % slot)
+    before = shard.state()
+    assert shard.run("rotate", FORCED) == [TICKED, TICK_MS, 1]
+    fences = {slot: tokens for slot, tokens in before.fences.items() if slot != shard.death_row}
+    assert shard.state() == ticked(shard, before, fences=fences)
+    death_row = (shard.tick + 2) % shard.slots  # of the tick that was just made
+    assert before.buckets[death_row] == {(num_buckets - 1,): 1}
+
+
+@pytest.mark.parametrize("force", [GUARDED, FORCED], ids=["due", "forced"])
+def test_a_tick_waits_while_death_row_is_drained(lab, force: int) -> None:
+    shard = lab(due_in_ms=0)
+    shard.cohort(TICK - 3, 1, 2)
+    shard.cohort(TICK - 3, 3)
+    shard.raw.sadd(shard.keys["fence"][shard.death_row], b"token")
+    before = shard.state()
+    assert shard.run("rotate", force) == [DRAINING, 0, 2]
+    assert shard.state() == before
+    shard.raw.delete(shard.keys["bucket"][shard.death_row])
+    assert shard.run("rotate", force)[0] == TICKED
+
+
+def test_a_tick_that_is_not_due_tells_what_is_left_on_death_row(lab) -> None:
+    shard = lab(due_in_ms=TICK_MS)
+    shard.cohort(TICK - 3, 1, 2)
+    status, _, dead = shard.run("rotate", GUARDED)
+    assert (status, dead) == (NOT_DUE, 1)
+
+
+def test_a_clock_that_was_set_back_delays_a_tick_by_one_tick_time_at_most(lab) -> None:
+    shard = lab(due_in_ms=3600_000)
+    before = shard.state()
+    assert shard.run("rotate", GUARDED) == [NOT_DUE, TICK_MS, 0]
+    later = Between(shard.now.low + TICK_MS, shard.now.high + TICK_MS)
+    assert shard.state() == replace(before, meta={**before.meta, "next_rotation_ms": later})
+
+
+def test_a_clock_that_was_set_back_does_not_hold_up_a_forced_tick(lab) -> None:
+    shard = lab(due_in_ms=3600_000)
+    before = shard.state()
+    assert shard.run("rotate", FORCED) == [TICKED, TICK_MS, 0]
+    assert shard.state() == ticked(shard, before)
+
+
+@pytest.mark.parametrize("tick", [0, 65_535, 131_072], ids=["first tick", "stamp wraps", "stamp wrapped"])
+@pytest.mark.parametrize("num_buckets", [2, 3])
+def test_a_root_lives_through_n_ticks_anywhere_on_the_ring(lab, num_buckets: int, tick: int) -> None:
+    """More than two turns of the ring: a root is put at every tick, and each expires at the n-th tick after."""
+    shard = lab(num_buckets=num_buckets, tick=tick)
+    for step in range(2 * shard.slots + 3):
+        shard.init((step, 5), token=b"%012d" % step)
+        assert shard.run("rotate", FORCED)[0] == TICKED
+        expired = step + 1 >= num_buckets
+        assert shard.run("expire", 500) == [int(expired), 0, 0]
+        oldest = max(0, step + 1 - num_buckets + (1 if expired else 0))
+        assert sorted(shard.state().ledger) == list(range(oldest, step + 1))
+        assert [row.root for row in shard.state().failed.get(0, [])] == list(range(oldest))
+
+
+@pytest.mark.parametrize("tick", [TICK, 65_534], ids=["", "stamps wrap"])
+def test_a_token_lives_as_long_as_the_roots_of_its_batch(lab, tick: int) -> None:
+    shard = lab(num_buckets=2, tick=tick)
+    shard.init((1, 5))
+    for _ in range(2):
+        assert shard.init((1, 5)) == [1, 0]
+        assert shard.run("rotate", FORCED)[0] == TICKED
+        shard.run("expire", 500)
+    assert shard.state().ledger == {}
+    assert shard.init((1, 5)) == [1, 0]
+    assert shard.run("rotate", FORCED)[0] == TICKED
+    assert shard.state().fences == {}
+
+
+def test_a_reset_root_lives_n_more_ticks(lab) -> None:
+    shard = lab(num_buckets=2, tick=65_535)
+    shard.init((1, 5))
+    for _ in range(2 * shard.slots):
+        assert shard.run("rotate", FORCED)[0] == TICKED
+        assert shard.run("expire", 500) == [0, 0, 0]
+        assert shard.run("reset_timeout", pack_roots(1)) == [1]
+    shard.run("rotate", FORCED)
+    assert shard.run("expire", 500) == [0, 0, 0]
+    shard.run("rotate", FORCED)
+    assert shard.run("expire", 500) == [1, 0, 0]
