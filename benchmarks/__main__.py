@@ -1,0 +1,108 @@
+"""`python -m benchmarks [names]`: choose, run, print a Markdown table."""
+
+import importlib
+import json
+import os
+import pkgutil
+import platform
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as package_version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import benchmarks
+from acker_redis.errors import ServerNotFoundError
+from benchmarks import harness
+from benchmarks.harness import Bench, Benchmark, Row
+
+_PACKAGES = ("acker-redis", "redis", "hiredis", "numpy", "pyspark")
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(help="benchmarks to run; all of them by default")] = None,
+    scale: Annotated[float, typer.Option(min=0.0001, help="size of the runs; 1 is what the targets are for")] = 1.0,
+    server: Annotated[str | None, typer.Option(help="only on this kind of server: valkey or redis")] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="write the results to this file too")] = None,
+) -> None:
+    """Measure speed and memory. Ratios are taken within one run on one server."""
+    for module in pkgutil.iter_modules(benchmarks.__path__):
+        if module.name != "__main__":
+            importlib.import_module(f"benchmarks.{module.name}")
+    known = harness.REGISTERED
+    unknown = sorted(set(names or []) - set(known))
+    if unknown:
+        raise typer.BadParameter(f"no benchmark {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    print(f"{machine()}\n")
+    rows: list[Row] = []
+    for name in names or sorted(known):
+        for row in rows_of(known[name], scale, server):
+            print(f"{row.benchmark}, {row.server}: {row.measure}: {row.value:.2f} {row.unit}", file=sys.stderr)
+            rows.append(row)
+    print(table(rows))
+    if json_path:
+        json_path.write_text(
+            json.dumps({"machine": machine(), "scale": scale, "rows": [r.as_dict() for r in rows]}, indent=2)
+        )
+
+
+def rows_of(chosen: Benchmark, scale: float, server: str | None = None) -> Iterator[Row]:
+    """Run one benchmark, on every kind of server that is there, each started fresh."""
+    if not chosen.per_server:
+        yield from chosen.run(Bench(chosen.name, "", "", False, scale))
+        return
+    for kind in harness.SERVER_KINDS:
+        if server not in (None, kind.name):
+            continue
+        try:
+            process = kind.server()
+        except ServerNotFoundError as exc:
+            print(f"{chosen.name}: {exc}", file=sys.stderr)
+            continue
+        with process:
+            label, is_valkey = harness.version(process.url)
+            yield from chosen.run(Bench(chosen.name, label, process.url, is_valkey, scale))
+
+
+def table(rows: list[Row]) -> str:
+    """Rows as a Markdown table."""
+    lines = ["| server | what | target | measured | min ... max | met | absolute |", "|---|---|---|---|---|---|---|"]
+    for row in rows:
+        sign = "≥" if row.at_least else "≤"
+        target = "" if row.target is None else f"{sign} {_figure(row.target)} {row.unit}"
+        span = "" if row.low == row.high else f"{_figure(row.low)} ... {_figure(row.high)}"
+        met = {None: "", True: "yes", False: "**no**"}[row.met]
+        cells = [row.server, row.measure, target, f"{_figure(row.value)} {row.unit}", span, met, row.context]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def machine() -> str:
+    """One line: processor, system and versions, without which no figure means anything."""
+    versions = [f"Python {platform.python_version()}"]
+    for package in _PACKAGES:
+        try:
+            versions.append(f"{package} {package_version(package)}")
+        except PackageNotFoundError:
+            continue
+    return f"{_processor()}, {os.cpu_count()} cores, {platform.system()}; {', '.join(versions)}"
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.2f}"
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,194 @@
+"""What every benchmark uses: registration, result rows, servers, timers."""
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import redis
+
+from acker_redis import Acker, AckerConfig, ids
+from acker_redis.client import RedisClient
+from acker_redis.errors import ServerNotFoundError
+from acker_redis.ids import UInt64Array
+from acker_redis.server import Server, find_program
+
+BATCH = 1000
+"""Rows per script call, and commands per pipeline of what it is compared with."""
+
+SHARDS = 8
+RECORD_BYTES = 22
+"""Length of a root's record in the ledger, and so of the values written by the HSET it is compared with."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement.
+
+    Attributes:
+        benchmark: name of the benchmark.
+        server: name and version of the server.
+        measure: what was measured.
+        value: median of the repeats.
+        unit: unit of value, low and high.
+        low: lowest repeat.
+        high: highest repeat.
+        target: bound for value; None: context only.
+        at_least: whether target is a lower bound.
+        context: absolute figures behind a ratio.
+    """
+
+    benchmark: str
+    server: str
+    measure: str
+    value: float
+    unit: str
+    low: float
+    high: float
+    target: float | None = None
+    at_least: bool = False
+    context: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the target is met; None without target."""
+        if self.target is None:
+            return None
+        return self.value >= self.target if self.at_least else self.value <= self.target
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "met": self.met}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a benchmark runs on.
+
+    Attributes:
+        name: of the benchmark.
+        server: name and version of the server, for the rows.
+        url: of a fresh server of its own; empty for a benchmark that starts its servers itself.
+        is_valkey: Valkey, not Redis.
+        scale: 1.0 for the real sizes; tests use a thousandth.
+    """
+
+    name: str
+    server: str
+    url: str
+    is_valkey: bool
+    scale: float
+
+    def size(self, full: int, least: int = BATCH) -> int:
+        """A number of rows, scaled."""
+        return max(least, int(full * self.scale))
+
+    def redis(self) -> RedisClient:
+        """A plain client of the server."""
+        return redis.Redis.from_url(self.url)
+
+    def acker(self, app: str, *, empty: bool = False) -> Acker:
+        """An acker with the default settings, but for a timeout that never comes; on a server emptied before."""
+        if empty:
+            client = self.redis()
+            client.execute_command("FLUSHALL", "SYNC")
+            client.close()
+        return Acker.connect(self.url, AckerConfig(app=app, shards=SHARDS, message_timeout_secs=3600))
+
+    def row(
+        self,
+        measure: str,
+        repeats: Sequence[float],
+        unit: str,
+        *,
+        target: float | None = None,
+        at_least: bool = False,
+        context: str = "",
+    ) -> Row:
+        """A row from the repeats of one measurement."""
+        return Row(
+            self.name, self.server, measure, statistics.median(repeats), unit, min(repeats), max(repeats), target,
+            at_least, context,
+        )  # fmt: skip
+
+
+Run = Callable[[Bench], Iterator[Row]]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A registered benchmark; `per_server`: run once on each kind of server."""
+
+    name: str
+    run: Run
+    per_server: bool
+
+
+REGISTERED: dict[str, Benchmark] = {}
+
+
+def benchmark(name: str, *, per_server: bool = True) -> Callable[[Run], Run]:
+    """Register a function as a benchmark."""
+
+    def register(run: Run) -> Run:
+        REGISTERED[name] = Benchmark(name, run, per_server)
+        return run
+
+    return register
+
+
+@dataclass(frozen=True)
+class ServerKind:
+    """A kind of server to measure on."""
+
+    name: str
+    program: str
+
+    def server(self) -> Server:
+        """A fresh one, not started yet.
+
+        Raises:
+            ServerNotFoundError: it is not installed.
+        """
+        try:
+            return Server(find_program(self.program))
+        except ServerNotFoundError as exc:
+            raise ServerNotFoundError(f"{self.name} left out: {exc}") from exc
+
+
+SERVER_KINDS = (ServerKind("valkey", "embedded"), ServerKind("redis", "redis-server"))
+
+
+def version(url: str) -> tuple[str, bool]:
+    """Name and version of a server, and whether it is Valkey."""
+    client = redis.Redis.from_url(url)
+    info: dict[str, Any] = client.info("server")
+    client.close()
+    if "valkey_version" in info:
+        return f"Valkey {info['valkey_version']}", True
+    return f"Redis {info['redis_version']}", False
+
+
+def cpu_micros(client: RedisClient) -> float:
+    """CPU the server has used so far, user and system, in microseconds."""
+    info: dict[str, Any] = client.info("cpu")
+    return (float(info["used_cpu_user"]) + float(info["used_cpu_sys"])) * 1e6
+
+
+def random_ids(count: int, seed: int) -> UInt64Array:
+    """Distinct non-zero random ids, the same in every run."""
+    return ids.mix64(np.arange(1, count + 1, dtype=np.uint64) + np.uint64(seed << 40))
+
+
+def roots_by_shard(per_shard: int, seed: int) -> list[UInt64Array]:
+    """For each shard so many distinct roots, so that script calls come out full."""
+    roots = random_ids(per_shard * SHARDS * 2 + 2000, seed)
+    of_shard = ids.shard_of(roots, SHARDS)
+    return [roots[of_shard == shard][:per_shard] for shard in range(SHARDS)]
+
+
+def packed_fields(roots: UInt64Array) -> list[bytes]:
+    """Each root as the 8 bytes that name it in the ledger."""
+    packed = ids.pack(roots)
+    return [packed[i : i + 8] for i in range(0, len(packed), 8)]

@@ -1,0 +1,91 @@
+"""From an ack sent to its outcome received, at 100 000 acks per second.
+
+One process sends 1 000 completing acks every 10 ms, each time noting the clock before the call. This process takes the
+outcomes with a blocking poll and confirms them, as a spout does. The clock is the machine's monotonic one, which all its
+processes share. A batch that could not be sent at its time counts from when it was sent; the rate reached says so.
+"""
+
+import multiprocessing
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+
+import numpy as np
+import numpy.typing as npt
+
+from acker_redis import Acker, AckerConfig
+from acker_redis.ids import UInt64Array
+from benchmarks import harness
+from benchmarks.harness import BATCH, Bench, Row
+
+_SECONDS = 10
+_RATE = 100_000
+_APP = "latency"
+_VAL = np.uint64(77)
+_PATIENCE_SECS = 30.0
+_BATCH_BITS = 20  # root = batch number << 20 | row, so that an outcome tells its batch
+
+
+@harness.benchmark("latency")
+def run(bench: Bench) -> Iterator[Row]:
+    """Ten seconds at the full rate."""
+    batches = bench.size(_SECONDS * _RATE) // BATCH
+    with bench.acker(_APP, empty=True) as acker:
+        for number in range(batches):
+            acker.init_many(_roots(number), np.full(BATCH, _VAL, np.uint64), 0)
+        here, there = multiprocessing.get_context("spawn").Pipe()
+        sender = multiprocessing.get_context("spawn").Process(
+            target=_send, args=(bench.url, acker.config, batches, there)
+        )
+        sender.start()
+        try:
+            here.recv()  # the sender is connected
+            here.send("go")
+            number_of, received_at = _receive(acker, batches * BATCH)
+            sent_at: npt.NDArray[np.float64] = np.array(here.recv())
+        finally:
+            sender.join(timeout=_PATIENCE_SECS)
+            sender.kill()
+    millis = (received_at - sent_at[number_of]) * 1000
+    rate = (batches - 1) * BATCH / max(sent_at[-1] - sent_at[0], 1e-9)
+    context = f"{rate:,.0f} acks/s reached, {len(millis):,} outcomes; max {millis.max():.1f} ms"
+    for quantile in (50, 99):
+        yield bench.row(f"ack sent to outcome received, p{quantile}", [float(np.percentile(millis, quantile))], "ms",
+                        context=context)  # fmt: skip
+
+
+def _roots(batch: int) -> UInt64Array:
+    return np.arange(BATCH, dtype=np.uint64) + np.uint64(batch << _BATCH_BITS)
+
+
+def _send(url: str, config: AckerConfig, batches: int, pipe: Connection) -> None:
+    """The sender process: acks one batch after another at its time, then hands over when each was sent."""
+    sent_at: list[float] = []
+    vals = np.full(BATCH, _VAL, np.uint64)
+    with Acker.connect(url, config) as acker:
+        pipe.send("ready")
+        pipe.recv()
+        start = time.monotonic()
+        for number in range(batches):
+            due = start + number * BATCH / _RATE
+            time.sleep(max(0.0, due - time.monotonic()))
+            sent_at.append(time.monotonic())
+            acker.ack_many(_roots(number), vals)
+    pipe.send(sent_at)
+
+
+def _receive(acker: Acker, wanted: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Batch number and time of arrival of every outcome."""
+    number_of = np.empty(wanted, np.int64)
+    received_at = np.empty(wanted, np.float64)
+    got, deadline = 0, time.monotonic() + _SECONDS + _PATIENCE_SECS
+    while got < wanted:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{got} of {wanted} outcomes arrived")
+        outcomes = acker.poll(max_outcomes=10_000, block_ms=100)
+        end = got + len(outcomes)
+        received_at[got:end] = time.monotonic()
+        number_of[got:end] = np.fromiter((o.root for o in outcomes), np.int64, len(outcomes)) >> _BATCH_BITS
+        acker.confirm(outcomes)
+        got = end
+    return number_of, received_at
