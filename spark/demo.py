@@ -55,6 +55,6 @@ def main(
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(main)
     app()

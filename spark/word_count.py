@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import typer
+from py4j.protocol import Py4JError
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -84,7 +85,10 @@ class Result:
 
 def main(
     inputs: Annotated[
-        list[Path] | None, typer.Option("--input", help="Text files; default: Python's own documentation topics.")
+        list[Path] | None,
+        typer.Option(
+            "--input", exists=True, dir_okay=False, help="Text files; default: Python's documentation topics."
+        ),
     ] = None,
     master: Annotated[str, typer.Option(help="Spark master; give retries as in local[2,4].")] = "local[*,4]",
     redis: Annotated[str, typer.Option(envvar="ACKER_REDIS_URL", help="Redis URL.")] = "redis://127.0.0.1:6379/0",
@@ -137,7 +141,11 @@ def spark_session(master: str) -> SparkSession:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         quiet = f"-Dlog4j2.configurationFile={Path(__file__).resolve().parent / 'log4j2.properties'}"
         builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.extraJavaOptions", quiet)
-    session: SparkSession = builder.getOrCreate()
+    try:
+        session: SparkSession = builder.getOrCreate()
+    except Py4JError as exc:
+        reason = str(exc).strip().splitlines()[1:2] or [str(exc)]
+        raise AckerError(f"Spark could not start with master {master!r}: {reason[0].strip()}") from exc
     return session
 
 
@@ -376,4 +384,6 @@ def as_table(result: Result) -> Table:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    program = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    program.command()(main)
+    program()
