@@ -32,6 +32,7 @@ _BACKOFF_BASE_SECS, _BACKOFF_CAP_SECS = 0.05, 1.0
 _CLUSTER_RETRIED = (redis.ConnectionError, redis.TimeoutError, ClusterDownError, MovedError, TryAgainError)
 _OLDEST_VERSION = (6, 2)
 _DETAIL_CHARS = 300
+_CODE_IN_SCRIPT = re.compile(r"(?<![\w-])-([A-Z]{3,}) ")  # Redis 6.2 wraps the code of an error inside a script in text
 
 
 class Client:
@@ -53,7 +54,7 @@ class Client:
         self._owned = isinstance(source, str)
         self.address = _address(source)
         with self.translated():
-            self.redis = _from_url(source) if isinstance(source, str) else _checked(source)
+            self.redis = _checked(_from_url(source) if isinstance(source, str) else source)
             self._nodes = _primaries(self.redis)
             self._check_servers()
             self._shebang = self._knows_shebang()
@@ -240,7 +241,7 @@ def _from_url(url: str) -> RedisClient:
 def _checked(client: RedisClient) -> RedisClient:
     if client.get_encoder().decode_responses:
         raise errors.BadConfigError(
-            "the redis client decodes responses, which damages packed ids: create it with decode_responses=False"
+            "the redis client decodes responses, which damages packed ids: use decode_responses=False"
         )
     return client
 
@@ -273,7 +274,8 @@ def _address(source: str | RedisClient) -> str:
 
 def _translate(exc: BaseException, address: str) -> errors.AckerError:
     text = str(exc)[:_DETAIL_CHARS]
-    code = text.partition(" ")[0]
+    inside = _CODE_IN_SCRIPT.search(text)
+    code = inside[1] if inside else text.partition(" ")[0]
     if isinstance(exc, errors.AckerError):
         return exc
     if code == "ACKERLOST" or code == "NOGROUP":

@@ -1,0 +1,178 @@
+"""Bad ids, batches, tokens and settings: a clear error, and nothing reaches the server."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from acker_redis import (
+    Acker,
+    AckerConfig,
+    Applied,
+    BadBatchError,
+    BadConfigError,
+    BadIdError,
+    SettingsConflictError,
+    TokenReusedError,
+)
+
+BAD_IDS = {
+    "text": "7",
+    "bytes": b"7",
+    "float": 7.0,
+    "numpy float": np.float64(7),
+    "bool": True,
+    "numpy bool": np.True_,
+    "none": None,
+    "list": [7],
+    "too large": 2**64,
+    "too small": -(2**63) - 1,
+}
+
+
+def script_calls(raw: Any) -> int:
+    """How many script calls the server has seen."""
+    stats = raw.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha"))
+
+
+@pytest.mark.parametrize("bad", BAD_IDS.values(), ids=BAD_IDS)
+def test_a_bad_id_is_named_and_nothing_is_sent(url, raw, connect, bad) -> None:
+    acker: Acker = connect()
+    sent = script_calls(raw)
+    for call in (
+        lambda ids: acker.init_many(ids, [1, 1, 1], 0),
+        lambda ids: acker.ack_many(ids, [1, 1, 1]),
+        lambda ids: acker.fail_many(ids),
+        lambda ids: acker.reset_timeout_many(ids),
+        lambda ids: acker.inspect_many(ids),
+    ):
+        with pytest.raises(BadIdError, match=r"roots\[2\]"):
+            call([5, 6, bad])
+    with pytest.raises(BadIdError, match=r"vals\[0\]"):
+        acker.ack_many([5, 6], [bad, 1])
+    for one in (lambda: acker.init(bad, 1, 0), lambda: acker.fail(bad), lambda: acker.inspect(bad)):
+        with pytest.raises(BadIdError, match="root="):
+            one()
+    with pytest.raises(BadIdError, match="val="):
+        acker.ack(1, bad)
+    assert script_calls(raw) == sent
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0], [True, False]], ids=["float", "bool"])
+def test_a_numpy_array_of_the_wrong_type_is_refused(url, connect, values) -> None:
+    with pytest.raises(BadIdError, match=r"roots\[0\]"):
+        connect().fail_many(np.array(values))
+
+
+@pytest.mark.parametrize("task", [-1, 2**32, 1.0, "1", True, None])
+def test_a_task_is_a_32_bit_integer(url, connect, task) -> None:
+    with pytest.raises(BadIdError, match="task="):
+        connect().init(1, 1, task)
+
+
+def test_signed_and_unsigned_spellings_are_the_same_root(url, connect) -> None:
+    acker: Acker = connect()
+    acker.init(2**64 - 1, 2**63, 2**32 - 1)
+    record = acker.inspect(-1)
+    assert record is not None
+    assert (record.root, record.val, record.task) == (-1, -(2**63), 2**32 - 1)
+    acker.ack(-1, -(2**63))
+    assert [outcome.root for outcome in acker.poll()] == [-1]
+
+
+def test_a_batch_that_makes_no_sense_is_refused(url, raw, connect) -> None:
+    acker: Acker = connect()
+    sent = script_calls(raw)
+    for call, words in (
+        (lambda: acker.init_many([], [], 0), "roots is empty"),
+        (lambda: acker.fail_many(np.empty(0, np.int64)), "roots is empty"),
+        (lambda: acker.ack_many([1, 2], [1]), "2 roots but 1 vals"),
+        (lambda: acker.ack_many([[1], [2]], [1, 2]), "one dimension"),
+        (lambda: acker.ack_many(7, [1]), "sequence of integers"),
+        (lambda: acker.ack_many("12", [1, 2]), "sequence of integers"),
+        (lambda: acker.ack_many([1], [1], token=""), "token"),
+        (lambda: acker.ack_many([1], [1], token=b"t"), "token"),
+        (lambda: acker.ack_many([1], [1], stage=""), "stage"),
+    ):
+        with pytest.raises(BadBatchError, match=words):
+            call()
+    assert script_calls(raw) == sent
+
+
+def test_a_batch_left_by_a_bad_id_sends_nothing(url, raw, connect) -> None:
+    acker: Acker = connect()
+    sent = script_calls(raw)
+    with pytest.raises(BadIdError, match="root='x'"), acker.batch() as batch:
+        batch.init(1, 1, 0)
+        batch.ack("x", 1)
+    assert script_calls(raw) == sent
+    with acker.batch() as empty:
+        pass
+    assert empty.result == Applied(0, False)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"max_outcomes": 0}, {"block_ms": -1}, {"block_ms": 0.5}, {"consumer": ""}, {"lane": 1}]
+)
+def test_a_poll_that_makes_no_sense_is_refused(url, connect, arguments) -> None:
+    with pytest.raises(BadConfigError, match=next(iter(arguments))):
+        connect(lanes=1).poll(**arguments)
+
+
+def test_a_token_used_again_for_other_content_is_refused(source, connect) -> None:
+    acker: Acker = connect(shards=1)
+    acker.init_many([1, 2], [5, 6], 0, token="batch-1")
+    acker.ack_many([1, 2], [1, 1], token="batch-2")
+    for call in (
+        lambda: acker.ack_many([1, 2], [1, 3], token="batch-2"),
+        lambda: acker.ack_many([1, 3], [1, 1], token="batch-2"),
+        lambda: acker.init_many([1, 2], [5, 6], 1, token="batch-1"),
+    ):
+        with pytest.raises(TokenReusedError, match="one token per batch"):
+            call()
+    assert [record and record.val for record in acker.inspect_many([1, 2, 3])] == [4, 7, None]
+    assert acker.ack_many([2, 1], [1, 1], token="batch-2") == Applied(0, True)  # the same content in another order
+
+
+def test_a_client_with_other_settings_is_told_which(source, connect) -> None:
+    connect(shards=2, message_timeout_secs=30, clock="first_seen")
+    connect(shards=2, message_timeout_secs=30.0)
+    for settings in (
+        {"shards": 3},
+        {"shards": 2, "num_buckets": 4},
+        {"shards": 2, "message_timeout_secs": 31},
+        {"shards": 2, "clock": "last_update"},
+        {"shards": 2, "max_age_secs": 60},
+        {"shards": 2, "lanes": 2},
+    ):
+        name = list(settings)[-1]
+        with pytest.raises(SettingsConflictError, match=f"{name} is .* there, .* here"):
+            connect(**settings)
+    assert connect(app="another", shards=3).config == AckerConfig(app="another", shards=3)
+
+
+def test_a_batch_of_a_million_is_cut_into_bounded_calls(start_server, open_acker, plain) -> None:
+    server = start_server("--slowlog-log-slower-than", "0", "--slowlog-max-len", "100000")
+    acker: Acker = open_acker(server.url, shards=8)
+    raw = plain(server.url)
+    acker.init(-1, 1, 0)  # the server knows the scripts from here on, so that no call is sent twice
+    acker.ack(-1, 1)
+    roots = np.arange(1_000_000, dtype=np.int64)
+    vals = roots + 1
+    for call in (
+        lambda: acker.init_many(roots, vals, 0),
+        lambda: acker.ack_many(roots, vals),
+    ):
+        raw.slowlog_reset()
+        assert call().applied == 1_000_000
+        rows = [_packed_bytes(entry["command"]) for entry in raw.slowlog_get(100_000)]
+        assert sum(rows) == 16 * 1_000_000
+        assert max(rows) == 16 * 1_000
+    assert acker.stats().acked == 1_000_001
+
+
+def _packed_bytes(command: bytes) -> int:
+    """Bytes of a call's last argument, of which the slow log keeps 128; it lists the commands inside scripts too."""
+    kept, _, more = command.rpartition(b"... (")
+    return 128 + int(more.split()[0]) if kept.startswith(b"EVAL") else 0
