@@ -1,0 +1,77 @@
+"""Anchors without Spark: the arithmetic of trees with several roots per row."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from acker_redis import BadBatchError, ids
+from acker_redis.spark.anchors import Anchors, attach, detach
+
+
+def anchors(*rows: list[tuple[int, int]]) -> Anchors:
+    flat = [pair for row in rows for pair in row]
+    starts = np.cumsum([0, *(len(row) for row in rows)])
+    return Anchors(starts, np.array([r for r, _ in flat], np.uint64), np.array([e for _, e in flat], np.uint64))
+
+
+def total(*parts: Anchors) -> dict[int, int]:
+    roots, vals = ids.xor_by_root(np.concatenate([p.roots for p in parts]), np.concatenate([p.edges for p in parts]))
+    return dict(zip(roots.tolist(), vals.tolist(), strict=True))
+
+
+def test_the_column_survives_a_round_trip() -> None:
+    before = anchors([(1, 10)], [], [(1, 11), (2, 12)])
+    batch = attach(pa.record_batch({"x": [1, 2, 3]}), before)
+    after = Anchors.of(batch)
+    assert after.starts.tolist() == [0, 1, 1, 3]
+    assert (after.roots.tolist(), after.edges.tolist()) == ([1, 1, 2], [10, 11, 12])
+    assert detach(batch).schema.names == ["x"]
+
+
+def test_a_sliced_batch_reads_its_own_rows() -> None:
+    batch = attach(pa.record_batch({"x": [1, 2, 3]}), anchors([(1, 10)], [(2, 20), (3, 30)], [(4, 40)]))
+    part = Anchors.of(batch.slice(1, 2))
+    assert (part.starts.tolist(), part.roots.tolist()) == ([0, 2, 3], [2, 3, 4])
+
+
+def test_children_inherit_every_root_of_their_parent() -> None:
+    parents = anchors([(1, 10)], [(2, 20), (3, 30)])
+    children = parents.children("bolt", np.array([1, 0, 1]))
+    assert children.starts.tolist() == [0, 2, 3, 5]
+    assert children.roots.tolist() == [2, 3, 1, 2, 3]
+    assert len(set(children.edges.tolist())) == 5
+
+
+def test_a_tree_of_several_roots_sums_to_zero_when_all_is_acked() -> None:
+    init = anchors([(1, 10)], [(2, 20), (3, 30)])
+    first = init.children("a", np.array([0, 0, 1, 1, 1]))
+    second = first.children("b", np.array([4, 2, 0]))
+    acked_by_a, acked_by_b, acked_by_sink = (init, first), (first, second), (second,)
+    assert set(total(init, *acked_by_a, *acked_by_b, *acked_by_sink).values()) == {0}
+    assert set(total(init, *acked_by_a, *acked_by_b).values()) != {0}
+
+
+def test_edges_are_derived_and_depend_on_parent_operator_and_ordinal() -> None:
+    parents = anchors([(1, 10)], [(1, 11)])
+    places = np.array([0, 1, 0])
+    edges = parents.children("a", places).edges.tolist()
+    assert edges == parents.children("a", places).edges.tolist()
+    assert len({*edges, *parents.children("b", places).edges.tolist()}) == 6
+
+
+def test_ordinals_do_not_depend_on_the_order_of_other_parents() -> None:
+    parents = anchors([(1, 10)], [(2, 20)])
+    grouped = parents.children("a", np.array([0, 0, 1])).edges.tolist()
+    mixed = parents.children("a", np.array([0, 1, 0])).edges.tolist()
+    assert [mixed[0], mixed[2], mixed[1]] == grouped
+
+
+def test_a_batch_without_the_column_says_what_to_do() -> None:
+    with pytest.raises(BadBatchError, match="keep the column in every select"):
+        Anchors.of(pa.record_batch({"x": [1]}))
+
+
+def test_no_rows() -> None:
+    empty = anchors()
+    assert empty.children("a", np.array([], np.int64)).roots.tolist() == []
+    assert Anchors.of(attach(pa.record_batch({"x": pa.array([], pa.int64())}), empty)).starts.tolist() == [0]

@@ -1,0 +1,140 @@
+"""The spout's bookkeeping, on an acker in memory."""
+
+import numpy as np
+import pytest
+
+from acker_redis import Acker, BadConfigError
+from acker_redis.spout import Emission, RetryPolicy, Spout
+from acker_redis.testing import fake_acker
+
+
+def spout(acker: Acker, messages: int = 3, **options: object) -> Spout:
+    made = Spout(acker, run="run", **options)  # type: ignore[arg-type]
+    made.add(np.arange(messages, dtype=np.int64))
+    return made
+
+
+def emit(made: Spout) -> Emission:
+    emission = made.next_emission()
+    assert emission is not None
+    made.acker.init_many(emission.roots, np.full(len(emission.roots), 7), made.task)
+    return emission
+
+
+def expire(acker: Acker) -> None:
+    for _ in range(acker.config.num_buckets):
+        acker.rotate(force=True)
+
+
+def test_it_is_done_when_every_message_was_acked() -> None:
+    acker = fake_acker()
+    made = spout(acker)
+    emission = emit(made)
+    assert (made.pending, made.done) == (3, False)
+    acker.ack_many(emission.roots, [7, 7, 7])
+    assert made.poll() == 3
+    assert (made.counts.acked, made.pending, made.done) == (3, 0, True)
+    assert acker.stats().waiting == 0
+
+
+def test_failed_and_timed_out_messages_are_replayed_under_fresh_roots() -> None:
+    acker = fake_acker()
+    made = spout(acker)
+    first = emit(made)
+    acker.fail(int(first.roots[0]))
+    acker.ack(int(first.roots[1]), 7)
+    expire(acker)
+    made.poll()
+    assert (made.counts.failed, made.counts.timed_out, made.counts.acked) == (1, 1, 1)
+    again = emit(made)
+    assert sorted(again.message_ids.tolist()) == [0, 2]
+    assert again.attempts.tolist() == [1, 1]
+    assert not set(again.roots.tolist()) & set(first.roots.tolist())
+    assert again.number == first.number + 1
+
+
+def test_a_late_update_of_an_old_attempt_does_not_touch_the_new_one() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=1)
+    first = emit(made)
+    expire(acker)
+    made.poll()
+    emit(made)
+    acker.ack(int(first.roots[0]), 7)
+    assert made.poll() == 0
+    assert made.pending == 1
+
+
+def test_after_the_last_attempt_a_message_is_a_dead_letter() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=2))
+    for _ in range(2):
+        acker.fail(int(emit(made).roots[0]), stage="parse")
+        made.poll()
+    assert made.dead_letters == {0: (2, "failed", "parse")}
+    assert (made.counts.dead_lettered, made.counts.acked, made.done) == (1, 0, True)
+    assert made.next_emission() is None
+
+
+def test_max_spout_pending_bounds_what_is_in_flight() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=10, max_spout_pending=4)
+    first = emit(made)
+    assert len(first.roots) == 4
+    assert made.next_emission() is None
+    acker.ack(int(first.roots[0]), 7)
+    made.poll()
+    assert len(emit(made).roots) == 1
+
+
+def test_a_replay_waits_for_its_delay() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=1, retry=RetryPolicy(first_delay_secs=3600))
+    acker.fail(int(emit(made).roots[0]))
+    made.poll()
+    assert made.next_emission() is None
+    assert not made.done
+
+
+@pytest.mark.parametrize(("failures", "secs"), [(1, 1.0), (2, 2.0), (3, 4.0), (4, 5.0)])
+def test_delays_grow_up_to_the_cap(failures: int, secs: float) -> None:
+    assert RetryPolicy(first_delay_secs=1, multiplier=2, max_delay_secs=5).delay_secs(failures) == secs
+
+
+def test_bad_policies_are_refused() -> None:
+    for bad in ({"max_attempts": 0}, {"first_delay_secs": -1}, {"multiplier": 0.5}):
+        with pytest.raises(BadConfigError):
+            RetryPolicy(**bad)  # type: ignore[arg-type]
+
+
+def test_a_lost_ledger_is_recovered_and_everything_in_flight_emitted_again() -> None:
+    acker = fake_acker()
+    made = spout(acker)
+    emit(made)
+    acker._client.redis.flushall()
+    assert made.poll() == 0
+    assert made.counts.lost == 3
+    acker.ack_many(emit(made).roots, [7, 7, 7])
+    made.poll()
+    assert made.done
+
+
+def test_an_init_that_never_arrived_is_found_and_emitted_again() -> None:
+    acker = fake_acker()
+    made = spout(acker)
+    emission = made.next_emission()
+    assert emission is not None
+    acker.init(int(emission.roots[0]), 7, 0)
+    assert made.reconcile() == 2
+    assert made.pending == 1
+    assert sorted(emit(made).message_ids.tolist()) == sorted(emission.message_ids[1:].tolist())
+
+
+def test_outcomes_of_others_are_counted_as_late_and_confirmed() -> None:
+    acker = fake_acker()
+    made = spout(acker)
+    emit(made)
+    acker.init(123, 0, 0)
+    assert made.poll() == 1
+    assert (made.counts.late, made.pending) == (1, 3)
+    assert acker.stats().waiting == 0
