@@ -29,6 +29,14 @@ def expire_all(acker: Acker) -> int:
     return sum(acker.rotate(force=True).timed_out for _ in range(acker.config.num_buckets))
 
 
+def warm_up(acker: Acker) -> None:
+    """Make the server know the scripts of updates, so that the next calls are answered with results."""
+    acker.init_many([-1, -2], [1, 1], 0)
+    acker.ack(-1, 1)
+    acker.fail(-2)
+    take(acker, 2)
+
+
 def full_round(acker: Acker) -> None:
     """Every public operation on an app that holds nothing: 300 roots, 100 acked, 50 failed, 150 timed out."""
     roots = np.arange(1, 301)
