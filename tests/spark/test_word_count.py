@@ -105,7 +105,7 @@ def test_ctrl_c_ends_everything_it_started() -> None:
     )  # fmt: skip
     assert process.stdout is not None
     port = int(process.stdout.readline().rsplit(" ", 1)[1])
-    wait_until(lambda: len(_session_of(process.pid)) >= 2, "the word count to run beside the demo")
+    wait_until(lambda: len(_session_of(process.pid)) >= 4, "Spark and its workers to run beside the demo", 60)
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(timeout=60) == 130
     process.stdout.close()
