@@ -22,6 +22,7 @@ UNHEALTHY, USAGE, SERVER = 1, 2, 3
 
 app = typer.Typer(
     no_args_is_help=True,
+    rich_markup_mode=None,  # help texts hold brackets, as in [/db]
     add_completion=False,
     help="Storm's acker on Redis: run the rotator, look at ledgers.",
     epilog="Exit status: 0 well, 1 unhealthy or not found, 2 wrong usage, 3 the server can't be used.",

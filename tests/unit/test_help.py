@@ -1,0 +1,13 @@
+"""The command line explains itself."""
+
+import pytest
+from typer.testing import CliRunner
+
+from acker_redis.cli import app
+
+
+@pytest.mark.parametrize("command", ["rotator", "stats", "inspect", "apps"])
+def test_every_command_has_help(command) -> None:
+    shown = CliRunner().invoke(app, [command, "--help"])
+    assert shown.exit_code == 0, shown.exception
+    assert "redis://[[user]:password@]host[:port][/db]" in shown.output
