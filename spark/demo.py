@@ -1,5 +1,6 @@
 """`make demo`: a private server, a rotator beside it, and the word count on Spark between them."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -28,6 +29,7 @@ def main(
     except AckerError as exc:
         typer.echo(f"error: {exc}", err=True)
         raise typer.Exit(3) from exc
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     quiet = "--json" in arguments
     if not quiet:
         typer.echo(
@@ -38,14 +40,19 @@ def main(
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    status = 1
+    # A process group of its own: a JVM that is interrupted while it starts outlives its driver, and is ended with the group.
+    job = subprocess.Popen([sys.executable, str(HERE / "word_count.py"), "--redis", url, *arguments], process_group=0)
     try:
-        status = subprocess.call(
-            [sys.executable, str(HERE / "word_count.py"), "--redis", url, *arguments], env={**os.environ}
-        )
+        status = job.wait()
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         status = 130
+        job.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            job.wait(timeout=10)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
     finally:
         rotator.send_signal(signal.SIGTERM)
         rotator.wait(timeout=30)
