@@ -1,0 +1,13 @@
+# The rotator: the one long-running process of acker_redis. Any number of copies may run.
+FROM python:3.12-slim
+WORKDIR /src
+COPY pyproject.toml README.md CHANGELOG.md constraints.txt ./
+COPY acker_redis acker_redis
+COPY lua lua
+RUN pip install --no-cache-dir -c constraints.txt . && useradd --system acker
+WORKDIR /
+USER acker
+ENV ACKER_REDIS_URL=redis://redis:6379/0
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["acker-redis"]
+CMD ["rotator", "--all"]
