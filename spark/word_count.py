@@ -127,7 +127,7 @@ def main(
     raise typer.Exit(0 if result.accounted_for else 1)
 
 
-def spark_session(master: str) -> SparkSession:
+def spark_session(master: str, arrow_rows: int = 1_000) -> SparkSession:
     """A quiet local session."""
     builder = (
         SparkSession.builder.master(master)
@@ -135,7 +135,7 @@ def spark_session(master: str) -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", str(arrow_rows))
     )
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -310,7 +310,7 @@ def read_lines(paths: list[Path]) -> Iterator[str]:
             yield from text
 
 
-def write_lines(lines: Iterator[str], folder: Path, limit: int | None) -> int:
+def write_lines(lines: Iterator[str], folder: Path, limit: int | None, rows_per_file: int = ROWS_PER_FILE) -> int:
     """Number the non-blank lines and write them as parquet files, so that every task retry reads the same rows."""
     folder.mkdir()
     texts: list[str] = []
@@ -329,7 +329,7 @@ def write_lines(lines: Iterator[str], folder: Path, limit: int | None) -> int:
             texts.append(line.rstrip("\r\n"))
         if limit is not None and total + len(texts) >= limit:
             break
-        if len(texts) == ROWS_PER_FILE:
+        if len(texts) == rows_per_file:
             flush()
     flush()
     return total

@@ -1,0 +1,128 @@
+"""The word count over 2 000 000 lines on local[2]: with every line tracked, against the same functions untracked.
+
+Both sides read the same parquet files, split with the same function, shuffle by word and write the same parquet files.
+The tracked side also initialises a root per line, acks every line and word, and takes and confirms every outcome; its time
+ends when the last outcome was confirmed. The two take turns, after a warm-up of both.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import chain, cycle, islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from acker_redis import Acker, AckerConfig
+from acker_redis.spark import Tracker, prepare_environment
+from acker_redis.spout import Spout
+from benchmarks import harness
+from benchmarks.harness import Bench, Row
+from spark import word_count
+
+_LINES = 2_000_000
+_ROUNDS = 3
+_NO_FAULTS = word_count.Faults(0, 0, False)
+_PARTITIONS = 2
+_BLOCK_MS = 200
+
+
+@harness.benchmark("word_count")
+def run(bench: Bench) -> Iterator[Row]:
+    """Interleaved rounds of both."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        rows = bench.size(_LINES)
+        texts = islice(chain.from_iterable(cycle([list(word_count.read_lines([]))])), rows * 2)
+        word_count.write_lines(texts, folder / "lines", rows, rows_per_file=100_000)
+        session = _session()
+        try:
+            lines = session.read.parquet(str(folder / "lines"))
+            words = _untracked(lines, folder / "warm-up")
+            _tracked(bench.url, lines, rows, folder / "warm-up-tracked", 0)
+            ratios, tracked_secs, plain_secs = [], [], []
+            for number in range(1, _ROUNDS + 1):
+                plain_secs.append(_timed(partial(_untracked, lines, folder / f"plain-{number}")))
+                tracked_secs.append(
+                    _timed(partial(_tracked, bench.url, lines, rows, folder / f"tracked-{number}", number))
+                )
+                ratios.append(tracked_secs[-1] / plain_secs[-1])
+        finally:
+            session.stop()
+    yield bench.row(
+        f"word count on local[2], tracked / untracked wall, {rows:,} lines, {words:,} words", ratios, "x", target=1.5,
+        context=f"{min(tracked_secs):.1f} s / {min(plain_secs):.1f} s",
+    )  # fmt: skip
+
+
+def _timed(act: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    act()
+    return time.perf_counter() - started
+
+
+def _untracked(lines: DataFrame, folder: Path) -> int:
+    folder.mkdir()
+    messages = lines.withColumn("attempt", F.lit(0).cast("bigint"))
+    words = messages.mapInArrow(_split_only, word_count.OCCURRENCE).where("NOT forgotten").drop("forgotten")
+    shuffled = words.repartition(_PARTITIONS, "word")
+    done = shuffled.mapInArrow(partial(_write_only, folder), "rows bigint").toArrow()
+    return int(sum(done["rows"].to_pylist()))
+
+
+def _tracked(url: str, lines: DataFrame, rows: int, folder: Path, number: int) -> None:
+    folder.mkdir()
+    (folder / "counted").mkdir()
+    config = AckerConfig(app="bench", message_timeout_secs=3600)
+    with Acker.connect(url, config) as acker, ThreadPoolExecutor(1) as jobs:
+        spout = Spout(acker, run=f"round-{number}")
+        spout.add(np.arange(rows, dtype=np.int64))
+        emission = spout.next_emission()
+        if emission is None:
+            return
+        tracker = Tracker(url, config, spout.run, emission.number)
+        job = jobs.submit(word_count.count_words, lines, tracker, emission, _NO_FAULTS, folder)
+        while not spout.done:
+            if job.done():
+                job.result()
+            spout.poll(block_ms=_BLOCK_MS)
+        job.result()
+        if spout.counts.acked != rows:
+            raise RuntimeError(f"{spout.counts} of {rows} lines")
+
+
+def _split_only(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield word_count.split(_NO_FAULTS, None, batch).rows
+
+
+def _write_only(folder: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    rows = 0
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        nonlocal rows
+        for batch in batches:
+            rows += batch.num_rows
+            yield batch
+
+    partition = context.partitionId() if context else 0
+    word_count.write_occurrences(folder, 0, counted(), partition)
+    yield pa.RecordBatch.from_pydict({"rows": [rows]})
+
+
+def _session() -> SparkSession:
+    prepare_environment()
+    # Workers import the functions above by name.
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH", "")]
+    )
+    return word_count.spark_session("local[2]", arrow_rows=10_000)
