@@ -189,8 +189,9 @@ class Acker:
     ) -> list[Outcome]:
         """Take outcomes for a spout.
 
-        Each outcome is delivered at least once: until it is confirmed, it comes back after this process ends (to the
-        same consumer name at its first poll; to any other one after a message timeout), marked `redelivered`.
+        Each outcome is delivered at least once. Until it is confirmed it comes back, marked `redelivered`: to the same
+        consumer name at the first poll of a new process, and to whoever polls, this process too, after it was held for
+        a message timeout. All consumers of an app share its outcomes: use lanes to keep them apart.
 
         Args:
             max_outcomes: at most so many.

@@ -101,6 +101,8 @@ class Spout:
 
     Guarantee: a message is counted acked only when a root of it completed; each ends as acked or dead-lettered. Not
     guaranteed: that a message was processed once; a replay does its work again, so sinks have to be idempotent by message.
+    Everything is kept in this process. One `Spout` per app: it takes and confirms the outcomes of all tasks, those it does
+    not know too, which it counts as `late`.
 
     Attributes:
         acker: where outcomes come from.

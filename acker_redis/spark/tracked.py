@@ -55,6 +55,10 @@ Write = Callable[[Iterator[pa.RecordBatch], int], None]
 class Tracker:
     """Makes DataFrames tracked by one acker.
 
+    A tracked DataFrame has one consumer, and its rows may be dropped, reordered and moved, but not copied: two operators
+    on it, `explode`, or a join that repeats rows ack one edge several times, and the root may complete too early. Only
+    `bolt` makes edges. Rows dropped outside a bolt are never acked: their roots time out.
+
     Attributes:
         url: Redis, as the executors reach it.
         config: the app.
