@@ -5,6 +5,7 @@ Guarantee: a batch sent again under its token changes nothing. Each call is atom
 
 import hashlib
 import secrets
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -175,9 +176,11 @@ class Ledger:
         columns = (update.roots,) if update.vals is None else (update.roots, update.vals)
         calls: list[Call] = []
         repeats = update.repeats
-        for chunk, (shard, cut) in enumerate(self._split(limit, *columns)):
+        chunks = Counter[int]()  # per shard, so that a token meets itself whichever other shards a batch has
+        for shard, cut in self._split(limit, *columns):
             packed = ids.pack(*cut)
-            token = _digest(base, b"%s:%d:%d:%d" % (update.operation.encode(), part, shard, chunk), _TOKEN_BYTES)
+            token = _digest(base, b"%s:%d:%d:%d" % (update.operation.encode(), part, shard, chunks[shard]), _TOKEN_BYTES)
+            chunks[shard] += 1
             head = (*update.head, repeats) if update.operation == "init" else update.head
             content = _digest(packed, repr(head).encode(), 8)
             calls.append(self._shards.call(update.operation, shard, token, content, *head, packed))

@@ -1,0 +1,168 @@
+"""A ledger of one app in plain Python, written from the design and not from the scripts.
+
+It knows no Redis, no bytes and no time: a tick is a number, an outcome a tuple. `Oracle.send` is one batch, cut into one
+call per update and shard, as tokens are.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+Row = tuple[int, int]
+"""A root and a value; a fail has no value and carries 0."""
+
+
+class Update(NamedTuple):
+    """Updates of one kind that are sent together: of one task (init), of one stage or none (ack, fail)."""
+
+    operation: Literal["init", "ack", "fail"]
+    rows: tuple[Row, ...]
+    task: int = 0
+    stage: str | None = None
+
+
+class End(NamedTuple):
+    """The outcome of one root."""
+
+    kind: Literal["ack", "fail"]
+    root: int
+    task: int
+    reason: Literal["failed", "timeout"] | None
+    last_stage: str | None
+
+
+class Sent(NamedTuple):
+    """What a batch did: updates applied, calls whose token was seen, calls whose token came with other content."""
+
+    applied: int
+    seen: int
+    reused: int
+
+
+@dataclass
+class Tree:
+    """What is known of one root. `vals` keeps every value apart, to check completions by counting edges."""
+
+    put_at: int
+    val: int = 0
+    task: int | None = None
+    failed: bool = False
+    stage: str | None = None
+    vals: list[int] = field(default_factory=list)
+
+
+class Oracle:
+    """One app.
+
+    Attributes:
+        ends: outcomes in the order they were written; the caller takes them away.
+        trees: pending and waiting roots.
+        stats: the counters of the stats hash.
+        completed: values of every tree that was reported acked.
+    """
+
+    def __init__(self, num_buckets: int, clock: str, shard_of: Callable[[int], int]) -> None:
+        self._num_buckets, self._clock, self._shard_of = num_buckets, clock, shard_of
+        self._tokens: dict[tuple[str, str, int, int], tuple[int, object]] = {}
+        self.tick = 0
+        self.trees: dict[int, Tree] = {}
+        self.ends: list[End] = []
+        self.stats: Counter[str] = Counter()
+        self.completed: list[tuple[int, list[int]]] = []
+
+    def send(self, updates: Iterable[Update], token: str | None) -> Sent:
+        """One batch. A call whose token lives in any fence of the ring changes nothing."""
+        applied = seen = reused = 0
+        for part, update in enumerate(updates):
+            rows, repeats = _combined(update)
+            for shard in sorted({self._shard_of(root) for root in rows}):
+                own = {root: val for root, val in sorted(rows.items()) if self._shard_of(root) == shard}
+                content = (own, update.task, update.stage, repeats)
+                name = (token or "", update.operation, part, shard)
+                if token is not None and name in self._tokens:
+                    self.stats["fenced"] += 1
+                    same = self._tokens[name][1] == content
+                    seen, reused = seen + same, reused + (not same)
+                else:
+                    if token is not None:
+                        self._tokens[name] = (self.tick, content)
+                    self.stats["duplicate_inits"] += repeats
+                    applied += sum(self._apply(update, root, val) for root, val in own.items())
+                repeats = 0
+        return Sent(applied, seen, reused)
+
+    def reset_timeout(self, roots: Iterable[int]) -> int:
+        """Move known roots to the nursery; unknown ones stay unknown."""
+        known = 0
+        for root in set(roots):
+            if root in self.trees:
+                self.trees[root].put_at = self.tick
+                known += 1
+            else:
+                self.stats["late_updates"] += 1
+        return known
+
+    def rotate(self) -> tuple[int, int]:
+        """One tick; what was put num_buckets ticks ago expires. Returns timed out and orphaned."""
+        self.tick += 1
+        before = self.stats["timed_out"], self.stats["orphaned"]
+        for root, tree in list(self.trees.items()):
+            if self.tick - tree.put_at == self._num_buckets:
+                if tree.task is None:
+                    del self.trees[root]
+                    self.stats["orphaned"] += 1
+                else:
+                    self._settle(root, tree.task, "timeout")
+        oldest = self.tick - self._num_buckets
+        self._tokens = {name: seen for name, seen in self._tokens.items() if seen[0] >= oldest}
+        return self.stats["timed_out"] - before[0], self.stats["orphaned"] - before[1]
+
+    def pending(self) -> int:
+        """Owned roots without outcome."""
+        return sum(tree.task is not None for tree in self.trees.values())
+
+    def _apply(self, update: Update, root: int, val: int) -> bool:
+        """One update of one root; whether it was applied."""
+        new = root not in self.trees
+        tree = self.trees.setdefault(root, Tree(put_at=self.tick))
+        if update.operation == "init" and tree.task is not None:
+            self.stats["duplicate_inits"] += 1
+            return False
+        self.stats[update.operation + "s"] += 1
+        if new or update.operation == "fail" or self._clock == "last_update":
+            tree.put_at = self.tick
+        if update.operation == "init":
+            tree.task = update.task
+        if update.operation == "fail":
+            tree.failed = True
+        else:
+            tree.val ^= val
+            tree.vals.append(val)
+        tree.stage = update.stage or tree.stage
+        if tree.task is not None and tree.failed:
+            self._settle(root, tree.task, "failed")
+        elif tree.task is not None and tree.val == 0:
+            self._settle(root, tree.task, None)
+        return True
+
+    def _settle(self, root: int, task: int, reason: Literal["failed", "timeout"] | None) -> None:
+        tree = self.trees.pop(root)
+        self.ends.append(End("fail" if reason else "ack", root, task, reason, tree.stage))
+        self.stats["timed_out" if reason == "timeout" else reason or "acked"] += 1
+        if reason is None:
+            self.completed.append((root, tree.vals))
+
+
+def _combined(update: Update) -> tuple[dict[int, int], int]:
+    """Each root once: of inits the first counts and the others are repeats, acks are combined by XOR."""
+    rows: dict[int, int] = {}
+    repeats = 0
+    for root, val in update.rows:
+        if update.operation == "ack":
+            rows[root] = rows.get(root, 0) ^ val
+        elif root not in rows:
+            rows[root] = val
+        else:
+            repeats += update.operation == "init"
+    return rows, repeats
