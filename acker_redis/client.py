@@ -32,6 +32,7 @@ _BACKOFF_BASE_SECS, _BACKOFF_CAP_SECS = 0.05, 1.0
 _CLUSTER_RETRIED = (redis.ConnectionError, redis.TimeoutError, ClusterDownError, MovedError, TryAgainError)
 _OLDEST_VERSION = (6, 2)
 _DETAIL_CHARS = 300
+_SCRIPT_DENIED = "The user executing the script can't"
 _CODE_IN_SCRIPT = re.compile(r"(?<![\w-])-([A-Z]{3,}) ")  # Redis 6.2 wraps the code of an error inside a script in text
 
 
@@ -288,9 +289,10 @@ def _translate(exc: BaseException, address: str) -> errors.AckerError:
         "WRONGPASS",
     ):
         return errors.AuthenticationError(f"{address} refused the login ({text}): check user name and password")
-    if isinstance(exc, redis.exceptions.NoPermissionError):
+    if isinstance(exc, redis.exceptions.NoPermissionError) or code == "NOPERM" or _SCRIPT_DENIED in text:
         return errors.AuthenticationError(
-            f"{address}: the user lacks a permission ({text}): allow the keys acker:{{app:* and acker:{{app}}:*"
+            f"{address}: the user lacks a permission ({text}): allow the command it names, and the keys acker:{{APP:* and "
+            "acker:{APP}:* where APP is the app's name"
         )
     if isinstance(exc, redis.exceptions.OutOfMemoryError) or "OOM command not allowed" in text:
         return errors.OutOfMemoryError(

@@ -18,10 +18,22 @@ ARGV
 Returns
   status       OPENED 0, CREATED 1
   generation   the shard's marker
+Errors
+  NOPERM
 ]]
 local meta = KEYS[1]
 local generation, num_buckets, lanes, clock, max_age_ms, tick_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local OPENED, CREATED = 0, 1
+
+-- A command that the user may not run would stop a later script half-way, after its first writes. Redis 7 can be asked.
+if redis.acl_check_cmd then
+  for _, command in ipairs({'HGET', 'HMGET', 'HSET', 'HDEL', 'HINCRBY', 'SISMEMBER', 'SADD', 'ZADD', 'ZRANGE', 'ZREM',
+    'ZCARD', 'UNLINK', 'XADD', 'XACK', 'XDEL'}) do
+    if not redis.acl_check_cmd(command, meta) then
+      return redis.error_reply('NOPERM this user may not run ' .. command .. ' on ' .. meta)
+    end
+  end
+end
 
 local status = OPENED
 local current = redis.call('HGET', meta, 'generation')
