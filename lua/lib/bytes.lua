@@ -1,6 +1,7 @@
 -- bytes: the fixed-width packing and the 32-bit XOR that every script works with.
 -- Redis and Valkey bring `bit` and `struct`; where a server's Lua lacks them (fakeredis) the same few formats are
--- written out in plain Lua. Formats: '>' first, then i4 (signed), I2 I4 I6 (unsigned), B (one byte).
+-- written out in plain Lua. Formats: '>' first, then i4 (signed), I2 I4 I6 (unsigned), B (one byte),
+-- c8 c14 (a string of so many bytes).
 local bxor, pack_bytes, unpack_bytes
 if bit and struct then
   bxor, pack_bytes, unpack_bytes = bit.bxor, struct.pack, struct.unpack
@@ -8,7 +9,7 @@ else
   local function fields(format)
     local list = {}
     for kind, width in string.gmatch(string.sub(format, 2), '(%a)(%d*)') do
-      list[#list + 1] = {width = (kind == 'B') and 1 or tonumber(width), signed = (kind == 'i')}
+      list[#list + 1] = {width = (kind == 'B') and 1 or tonumber(width), signed = (kind == 'i'), text = (kind == 'c')}
     end
     return list
   end
@@ -26,12 +27,16 @@ else
   pack_bytes = function(format, ...)
     local values, out = {...}, {}
     for i, field in ipairs(fields(format)) do
-      local value, chars = values[i] % (256 ^ field.width), {}
-      for place = field.width, 1, -1 do
-        local low = value % 256
-        chars[place], value = string.char(low), (value - low) / 256
+      if field.text then
+        out[i] = string.sub(values[i], 1, field.width)
+      else
+        local value, chars = values[i] % (256 ^ field.width), {}
+        for place = field.width, 1, -1 do
+          local low = value % 256
+          chars[place], value = string.char(low), (value - low) / 256
+        end
+        out[i] = table.concat(chars)
       end
-      out[i] = table.concat(chars)
     end
     return table.concat(out)
   end
@@ -39,8 +44,12 @@ else
     local out, at = {}, position or 1
     for i, field in ipairs(fields(format)) do
       local value = 0
-      for place = at, at + field.width - 1 do value = value * 256 + string.byte(text, place) end
-      if field.signed and value >= 256 ^ field.width / 2 then value = value - 256 ^ field.width end
+      if field.text then
+        value = string.sub(text, at, at + field.width - 1)
+      else
+        for place = at, at + field.width - 1 do value = value * 256 + string.byte(text, place) end
+        if field.signed and value >= 256 ^ field.width / 2 then value = value - 256 ^ field.width end
+      end
       out[i], at = value, at + field.width
     end
     out[#out + 1] = at

@@ -44,3 +44,10 @@ def test_packing_is_big_endian_and_round_trips(
     read = f"local v = {{unpack_bytes('{lua_format}', 'xx' .. ARGV[1], 3)}} "
     text = "for i, n in ipairs(v) do v[i] = string.format('%.0f', n) end return v"
     assert [int(v) for v in run(raw, read + text, packed)] == [*values, 3 + len(packed)]
+
+
+def test_strings_of_a_fixed_width_are_copied_as_they_are(source, raw: Any) -> None:
+    row = bytes(range(200, 208)) + struct.pack(">ii", -5, 7) + b"fourteen bytes"
+    read = "local a, b, c, d, at = unpack_bytes('>c8i4i4c14', 'x' .. ARGV[1], 2) "
+    assert run(raw, read + "return {a, b, c, d, at}", row) == [row[:8], -5, 7, row[16:], 32]
+    assert run(raw, read + "return pack_bytes('>c8i4i4c14', a, b, c, d)", row) == row
