@@ -1,6 +1,7 @@
 """Tracked DataFrames for PySpark. Needs pyspark, pandas and pyarrow; nothing else of the library does."""
 
 from acker_redis.spark.environment import JavaNotFoundError, prepare_environment
-from acker_redis.spark.tracked import Emitted, Tracker, Written
+from acker_redis.spark.operators import Emitted
+from acker_redis.spark.tracked import Tracker, Written
 
 __all__ = ["Emitted", "JavaNotFoundError", "Tracker", "Written", "prepare_environment"]

@@ -1,0 +1,214 @@
+"""What runs in the Python workers: spout, bolt and sink as steps over (rows, anchors).
+
+Steps that follow each other without a shuffle run in one Python worker, one after the other on the same batches; between
+them no anchors are written out. Each step keeps its own updates and its own token, so it makes no difference to the ledger
+which steps ran together.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark import TaskContext
+
+from acker_redis import ids
+from acker_redis.config import AckerConfig
+from acker_redis.errors import AckerError, BadBatchError
+from acker_redis.spark import anchors as anchor_column
+from acker_redis.spark.anchors import Anchors
+from acker_redis.spark.worker import Updates
+from acker_redis.spout import root_ids
+
+
+class Emitted(NamedTuple):
+    """What a bolt made of one record batch.
+
+    Attributes:
+        rows: output rows, without anchors.
+        parents: for each output row the index of the input row it came from.
+        failed: input rows that failed, with the reason; their output rows are left out. The others are acked, those
+            without output too.
+    """
+
+    rows: pa.RecordBatch
+    parents: npt.NDArray[np.int64]
+    failed: dict[int, str] | None = None
+
+
+Execute: TypeAlias = Callable[[pa.RecordBatch], Emitted]
+Write: TypeAlias = Callable[[Iterator[pa.RecordBatch], int], None]
+Stream: TypeAlias = Iterator[tuple[pa.RecordBatch, Anchors]]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a worker has to know of the tracker: where the acker is, and what this emission is called."""
+
+    url: str
+    config: AckerConfig
+    run: str
+    emission: int
+
+    def updates(self, name: str) -> Updates:
+        """The updates of the running task under `name`; the token is the same over every kind of retry."""
+        token = f"{self.run}:{self.emission}:{name}:{_context().partitionId()}"
+        return Updates(self.url, self.config, name, token)
+
+
+@dataclass(frozen=True)
+class SpoutStep:
+    """Makes rows roots, and initialises them."""
+
+    name: str
+    task: int
+    message_id: str
+    attempt: str
+
+    def run(self, origin: Origin, updates: Updates, batches: Iterator[pa.RecordBatch]) -> Stream:
+        """Rows with their first edge; a row without message id has no anchor."""
+        target = ids.derive("spout", self.name)
+        for batch in batches:
+            column = batch.column(self.message_id)
+            tracked = column.is_valid().to_numpy(zero_copy_only=False)
+            messages = _int64(column.drop_null(), self.message_id)
+            attempts = _int64(batch.column(self.attempt).filter(column.is_valid()), self.attempt)
+            roots = root_ids(origin.config.app, origin.run, messages, attempts).view(np.uint64)
+            edges = ids.derive_many(target, roots)
+            updates.init(self.task, roots, edges)
+            yield batch, Anchors.single(roots, edges, tracked)
+
+
+@dataclass(frozen=True)
+class BoltStep:
+    """Turns rows into derived rows, and acks each with its children folded in."""
+
+    name: str
+    execute: Execute
+
+    def run(self, updates: Updates, stream: Stream) -> Stream:
+        """Derived rows with the edges of their parents."""
+        for batch, anchors in stream:
+            emitted = self.execute(batch)
+            rows, parents = emitted.rows, np.asarray(emitted.parents, np.int64)
+            self._check(batch.num_rows, rows.num_rows, parents)
+            done = anchors
+            if emitted.failed:
+                done, rows, parents = _fail_rows(updates, anchors, emitted.failed, rows, parents)
+            children = anchors.children(self.name, parents)
+            updates.ack(done.roots, done.edges)
+            updates.ack(children.roots, children.edges)
+            yield rows, children
+
+    def _check(self, inputs: int, outputs: int, parents: npt.NDArray[np.int64]) -> None:
+        if len(parents) != outputs:
+            raise BadBatchError(
+                f"bolt {self.name!r}: {outputs} output rows but {len(parents)} parents: give one parent per row"
+            )
+        if len(parents) and (int(parents.min()) < 0 or int(parents.max()) >= inputs):
+            raise BadBatchError(f"bolt {self.name!r}: a parent is outside the {inputs} rows of its input batch")
+
+
+@dataclass(frozen=True)
+class SinkStep:
+    """Writes rows, and acks them after the write returned."""
+
+    name: str
+    write: Write
+
+    def run(self, updates: Updates, stream: Stream) -> int:
+        """Number of rows written."""
+        rows = 0
+        finished = False
+
+        def without_anchors() -> Iterator[pa.RecordBatch]:
+            nonlocal rows, finished
+            for batch, anchors in stream:
+                updates.ack(anchors.roots, anchors.edges)
+                rows += batch.num_rows
+                yield batch
+            finished = True
+
+        self.write(without_anchors(), _context().partitionId())
+        if not finished:
+            raise AckerError(
+                f"sink {self.name!r}: write returned before it had consumed its partition, so nothing was acked"
+            )
+        return rows
+
+
+Step: TypeAlias = SpoutStep | BoltStep | SinkStep
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Steps that run together on the batches of a partition: the function that is given to mapInArrow.
+
+    Updates go out after the partition was consumed to its end, and only then: a task that fails or is abandoned sends
+    nothing.
+    """
+
+    origin: Origin
+    steps: tuple[Step, ...]
+
+    def then(self, step: Step) -> "Chain":
+        """This chain with one more step."""
+        return Chain(self.origin, (*self.steps, step))
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run on one partition."""
+        sent: list[Updates] = []
+        stream: Stream | None = None
+        written: int | None = None
+        for step in self.steps:
+            updates = self.origin.updates(step.name)
+            sent.append(updates)
+            if isinstance(step, SpoutStep):
+                stream = step.run(self.origin, updates, batches)
+                continue
+            source = _read(batches) if stream is None else stream
+            if isinstance(step, BoltStep):
+                stream = step.run(updates, source)
+            else:
+                written = step.run(updates, source)
+        if written is None:
+            for rows, anchors in stream or ():
+                yield anchor_column.attach(rows, anchors)
+        applied = sum(updates.send() for updates in sent)
+        if written is not None:
+            yield pa.RecordBatch.from_pydict({"rows": [written], "updates": [applied]})
+
+
+def _read(batches: Iterator[pa.RecordBatch]) -> Stream:
+    for batch in batches:
+        yield anchor_column.detach(batch), Anchors.of(batch)
+
+
+def _fail_rows(
+    updates: Updates, anchors: Anchors, failed: dict[int, str], rows: pa.RecordBatch, parents: npt.NDArray[np.int64]
+) -> tuple[Anchors, pa.RecordBatch, npt.NDArray[np.int64]]:
+    """Fail rows by reason; returns the anchors of the others and the output rows that are theirs."""
+    by_reason: dict[str, list[int]] = {}
+    for row, reason in failed.items():
+        by_reason.setdefault(reason, []).append(row)
+    for reason, members in by_reason.items():
+        updates.fail(anchors.rows(np.array(members, np.int64)).roots, reason)
+    alive = np.ones(len(anchors.starts) - 1, np.bool_)
+    alive[list(failed)] = False
+    keep = alive[parents]
+    return anchors.rows(np.flatnonzero(alive)), rows.filter(pa.array(keep)), parents[keep]
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise AckerError("this runs inside Spark tasks only")
+    return context
+
+
+def _int64(column: pa.Array, name: str) -> npt.NDArray[np.int64]:
+    if not pa.types.is_integer(column.type) or column.null_count:
+        raise BadBatchError(f"column {name!r}: expected bigint without nulls, got {column.type}")
+    return np.ascontiguousarray(column.to_numpy(zero_copy_only=False), np.int64)
