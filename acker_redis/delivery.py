@@ -194,7 +194,12 @@ class Delivery:
             time.sleep(min(_CLUSTER_PAUSE_SECS, block_ms / 1000))
             return
         command = self._xreadgroup(consumer, 1, streams, block_ms=block_ms)
-        self._add(state, self._entries(client.pipeline([command])[0]), redelivered=False)
+        (reply,) = client.pipeline([command], raise_on_error=False)
+        if isinstance(reply, Exception):
+            if str(reply).startswith("UNBLOCKED"):  # the stream went away, or the server's role changed: look anew
+                return
+            raise client.translate(reply) from reply
+        self._add(state, self._entries(reply), redelivered=False)
 
     def _xreadgroup(
         self, consumer: str, count: int, streams: list[_Stream], after: bytes = b">", block_ms: int | None = None

@@ -1,0 +1,179 @@
+"""Clusters: one node, where a script that touches two slots fails, and three nodes with shards on each."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+import redis
+from redis.cluster import RedisCluster
+
+from acker_redis import Acker, AckerConfig, ConnectionLostError, LedgerLostError, client
+from acker_redis.rotator import Rotator, check
+from acker_redis.server import Server
+from acker_redis.testing import wait_until
+from tests.integration.rounds import exact_values, full_round, take
+from tests.servers import REAL_KINDS
+
+SLOTS = 16_384
+
+
+def cluster_server(kind: str) -> Server:
+    """A node without slots; its bus port is chosen too, as the default one may be out of range."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return REAL_KINDS[kind].server("--cluster-enabled", "yes", "--cluster-port", str(probe.getsockname()[1]))
+
+
+def assign_slots(servers: list[Server]) -> None:
+    """Join the nodes, spread the slots over them, and wait until all agree."""
+    clients = [redis.Redis(port=server.port) for server in servers]
+    try:
+        bounds = np.linspace(0, SLOTS, len(servers) + 1).astype(int).tolist()
+        for epoch, node in enumerate(clients):
+            node.execute_command("CLUSTER", "SET-CONFIG-EPOCH", epoch + 1)
+            node.execute_command("CLUSTER", "ADDSLOTSRANGE", bounds[epoch], bounds[epoch + 1] - 1)
+        bus_port = clients[0].config_get("cluster-port")["cluster-port"]
+        for node in clients[1:]:
+            node.execute_command("CLUSTER", "MEET", "127.0.0.1", servers[0].port, bus_port)
+        wait_until(lambda: all(is_whole(node, len(servers)) for node in clients), "the cluster is whole")
+    finally:
+        for node in clients:
+            node.close()
+
+
+def is_whole(node: Any, wanted: int) -> bool:
+    info = node.execute_command("CLUSTER INFO")
+    return bool(info["cluster_state"] == "ok" and int(info["cluster_size"]) == wanted)
+
+
+@pytest.fixture(scope="module", params=["valkey", "redis7"])
+def one_node(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with cluster_server(request.param) as server:
+        assign_slots([server])
+        yield server
+
+
+@pytest.fixture(scope="module")
+def three_nodes() -> Iterator[list[Server]]:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(cluster_server("valkey")) for _ in range(3)]
+        assign_slots(servers)
+        yield servers
+
+
+@pytest.fixture
+def nodes(three_nodes: list[Server]) -> Iterator[list[Any]]:
+    """A plain client of each node; the nodes are empty."""
+    clients = [redis.Redis(port=server.port) for server in three_nodes]
+    for node in clients:
+        node.flushall()
+        node.script_flush()
+    yield clients
+    for node in clients:
+        node.close()
+
+
+def test_one_node_runs_every_operation(one_node, open_acker) -> None:
+    acker = open_acker(one_node.url, shards=5, lanes=2)
+    assert acker._client.is_cluster
+    full_round(acker)
+
+
+def test_a_script_that_touches_two_slots_fails_there(one_node, open_acker) -> None:
+    """What makes the leg above worth running."""
+    acker: Acker = open_acker(one_node.url, app="slots", shards=1)
+    script = "#!lua\nredis.call('SET', KEYS[1], 1)\nredis.call('SET', '{another}', 1)"
+    with pytest.raises(redis.ResponseError, match=r"(?i)slot"):
+        acker._client.redis.eval(script, 1, "{one}")
+
+
+def test_three_nodes_run_every_operation(three_nodes, nodes, open_acker) -> None:
+    acker = open_acker(three_nodes[1].url, shards=9, lanes=2)
+    assert all(len(node.keys("acker:{test:*}:meta")) > 0 for node in nodes)
+    full_round(acker)
+    assert sum(len(node.keys("acker:{test:*}:ledger")) for node in nodes) == 0
+
+
+def test_a_cluster_client_given_is_used_and_left_open(three_nodes, nodes, open_acker) -> None:
+    given = RedisCluster(host="127.0.0.1", port=three_nodes[0].port)
+    with Acker.connect(given, AckerConfig(app="test", shards=6)) as acker:
+        full_round(acker)
+    assert given.ping()
+    given.close()
+
+
+def test_a_node_that_forgot_its_scripts(three_nodes, nodes, open_acker) -> None:
+    acker: Acker = open_acker(three_nodes[0].url, shards=9)
+    roots = np.arange(1, 5_001)
+    acker.init_many(roots, roots * 3, 0)
+    nodes[1].script_flush()
+    acker.ack_many(roots, roots)
+    exact_values(acker, roots, (roots * 3) ^ roots)
+    assert acker.stats().fenced == 0
+
+
+def test_poll_waits_for_outcomes_of_any_node(three_nodes, nodes, open_acker) -> None:
+    acker: Acker = open_acker(three_nodes[0].url, shards=9)
+    began = time.monotonic()
+    assert acker.poll(block_ms=100) == []
+    assert time.monotonic() - began >= 0.1
+    acker.init_many(np.arange(1, 101), np.zeros(100, np.int64), 0)
+    assert len(take(acker, 100)) == 100
+
+
+def test_ages_are_the_servers(three_nodes, nodes, open_acker, monkeypatch) -> None:
+    acker: Acker = open_acker(three_nodes[0].url, shards=9)
+    acker.init(1, 1, 0)
+    monkeypatch.setattr(time, "time", lambda: 1_000.0)
+    assert 0 <= acker.stats().last_rotation_ms < 60_000
+    record = acker.inspect(1)
+    assert record is not None
+    assert 0 <= record.age_ms < 60_000
+
+
+def test_the_rotator_serves_a_cluster(three_nodes, nodes, open_acker) -> None:
+    acker: Acker = open_acker(three_nodes[0].url, shards=9, num_buckets=2, message_timeout_secs=0.2)
+    acker.init_many(np.arange(1, 1_001), np.arange(1, 1_001), 0)
+    rotator = Rotator(three_nodes[2].url)
+
+    def rotated() -> bool:
+        rotator.run_once()
+        return acker.stats().timed_out == 1_000
+
+    wait_until(rotated, "everything timed out")
+    rotator.close()
+    assert {outcome.age_ms >= 200 for outcome in take(acker, 1_000)} == {True}
+    assert [(health.app, health.healthy) for health in check(three_nodes[0].url)] == [("test", True)]
+
+
+def test_a_node_that_is_gone_is_an_error_and_its_loss_is_told(three_nodes, nodes, open_acker, monkeypatch) -> None:
+    acker: Acker = open_acker(three_nodes[0].url, shards=9)
+    roots = np.arange(1, 5_001)
+    acker.init_many(roots, roots * 3, 0)
+    gone = three_nodes[2]
+    gone.kill()
+    try:
+        for call in (
+            lambda: acker.ack_many(roots, roots, token="acks"),
+            lambda: acker.poll(),
+            lambda: acker.stats(),
+        ):
+            began = time.monotonic()
+            with pytest.raises(ConnectionLostError, match="check that the server runs"):
+                call()
+            assert time.monotonic() - began < 15
+            monkeypatch.setattr(client, "_RETRIES", 2)
+    finally:
+        gone.start()
+    wait_until(lambda: all(is_whole(node, 3) for node in nodes), "the cluster is whole again", 60)
+    with pytest.raises(LedgerLostError):
+        acker.ack_many(roots, roots, token="acks")
+    lost = set(acker.recover())
+    assert 0 < len(lost) < 9
+    kept = roots[[record is not None for record in acker.inspect_many(roots)]]
+    assert 0 < len(kept) < len(roots)
+    exact_values(acker, kept, (kept * 3) ^ kept)

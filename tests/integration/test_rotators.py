@@ -1,0 +1,98 @@
+"""Several rotators at once, and one that dies half-way: one outcome per root, one tick per due time."""
+
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from acker_redis import Acker, AckerConfig
+from acker_redis.testing import wait_until
+from tests.integration.rounds import take
+
+
+def test_rotators_that_force_ticks_at_once_expire_each_root_once(real_url, connect) -> None:
+    acker: Acker = connect(shards=2, num_buckets=3)
+    roots = np.arange(1, 6_001)
+
+    def rotate() -> int:
+        with Acker.connect(real_url, acker.config) as mine:
+            return sum(mine.rotate(force=bool(round_ % 3)).timed_out for round_ in range(30))
+
+    with ThreadPoolExecutor(4) as pool:
+        rotators = [pool.submit(rotate) for _ in range(4)]
+        for part in np.array_split(roots, 6):
+            acker.init_many(part, part, 0)
+        counted = sum(rotator.result() for rotator in rotators)
+    counted += sum(acker.rotate(force=True).timed_out for _ in range(3))
+    assert counted == len(roots)
+    assert {outcome.reason for outcome in take(acker, len(roots))} == {"timeout"}
+    stats = acker.stats()
+    assert (stats.timed_out, stats.pending, stats.waiting) == (len(roots), 0, 0)
+
+
+def test_a_tick_happens_once_per_due_time(real_url, raw, connect) -> None:
+    acker: Acker = connect(shards=1, num_buckets=2, message_timeout_secs=0.05)
+    config: AckerConfig = acker.config
+    meta = "acker:{test:0}:meta"
+    stop = threading.Event()
+
+    def rotate() -> int:
+        ticked = 0
+        with Acker.connect(real_url, config) as mine:
+            while not stop.is_set():
+                ticked += mine.rotate().ticked
+        return ticked
+
+    with ThreadPoolExecutor(3) as pool:
+        rotators = [pool.submit(rotate) for _ in range(3)]
+        try:
+            wait_until(lambda: int(raw.hget(meta, "tick")) >= 12, "twelve ticks")
+        finally:
+            stop.set()
+        ticked = sum(rotator.result() for rotator in rotators)
+    found = {name: int(value) for name, value in raw.hgetall(meta).items() if name.endswith((b"tick", b"_ms"))}
+    assert found[b"tick"] == ticked
+    assert found[b"last_rotation_ms"] - found[b"created_ms"] >= ticked * config.tick_ms
+
+
+def test_a_rotator_killed_while_it_drains(url, raw, connect, start_process) -> None:
+    acker: Acker = connect(shards=2, num_buckets=2, message_timeout_secs=0.5)
+    roots = np.arange(1, 100_001)
+    acker.init_many(roots, roots, 0)
+    acker.rotate(force=True)
+    process = start_process("rotator", "--redis", url, "--app", "test")
+
+    def timed_out() -> int:
+        return sum(int(raw.hget(f"acker:{{test:{shard}}}:stats", "timed_out") or 0) for shard in range(2))
+
+    wait_until(lambda: timed_out() > 0, "the rotator drains")
+    process.popen.send_signal(signal.SIGKILL)
+    process.popen.wait()
+    killed_at = timed_out()
+    assert 0 < killed_at < len(roots)
+    assert acker.stats().pending == len(roots) - killed_at
+
+    start_process("rotator", "--redis", url, "--all")
+    wait_until(lambda: timed_out() >= len(roots), "another rotator carries on")
+    assert {outcome.reason for outcome in take(acker, len(roots))} == {"timeout"}
+    stats = acker.stats()
+    assert (stats.timed_out, stats.pending, stats.unowned, stats.waiting) == (len(roots), 0, 0, 0)
+
+
+def test_a_row_that_is_drained_slowly_never_becomes_the_nursery(source, connect, monkeypatch) -> None:
+    monkeypatch.setattr("acker_redis.rotation.MAX_EXPIRE_ROUNDS", 1)
+    acker: Acker = connect(shards=1, num_buckets=2)
+    old = np.arange(1, 3_001)
+    acker.init_many(old, old, 0)
+    acker.rotate(force=True)
+    assert acker.rotate(force=True).draining == 1
+    young = np.arange(10_001, 10_101)
+    acker.init_many(young, young, 0)
+    drained = 500
+    while drained < len(old):
+        done = acker.rotate(force=True)
+        drained += done.timed_out
+        assert drained <= len(old)
+    assert all(record is not None for record in acker.inspect_many(young))
+    assert {outcome.root for outcome in take(acker, len(old))} == set(old.tolist())
