@@ -60,6 +60,7 @@ class Client:
             self._check_servers()
             self._shebang = self._knows_shebang()
         self.is_cluster = isinstance(self.redis, RedisCluster)
+        self.max_block_ms = _max_block_ms(self.redis)
         self._texts: dict[str, tuple[str, bytes]] = {}
 
     def close(self) -> None:
@@ -245,6 +246,12 @@ def _checked(client: RedisClient) -> RedisClient:
             "the redis client decodes responses, which damages packed ids: use decode_responses=False"
         )
     return client
+
+
+def _max_block_ms(client: RedisClient) -> int:
+    """How long a command may block before the client's own socket timeout takes the server for lost."""
+    kwargs = getattr(getattr(client, "connection_pool", None), "connection_kwargs", {})
+    return max(1, int((kwargs.get("socket_timeout") or 60) * 500))
 
 
 def _primaries(client: RedisClient) -> list[RedisClient]:

@@ -4,11 +4,12 @@ Consumer group semantics are Redis's own (XREADGROUP, XAUTOCLAIM, XACK). An entr
 outcomes is; until then all of it is delivered again after a crash, marked `redelivered`.
 """
 
+import math
 import struct
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from acker_redis import ids, keys, scripts
@@ -37,7 +38,8 @@ class _Consumer:
 
     backlog: deque[Iterator[Outcome]]
     recovered: bool = False
-    claimed_at: float = 0.0
+    claimed_at: float = float("-inf")
+    cursors: dict[str, bytes] = field(default_factory=dict)
 
 
 class Delivery:
@@ -90,7 +92,7 @@ class Delivery:
             left_ms = int((deadline - time.monotonic()) * 1000)
             if outcomes or left_ms <= 0:
                 return outcomes
-            self._wait(state, streams, consumer, min(left_ms, _BLOCK_SLICE_MS))
+            self._wait(state, streams, consumer, min(left_ms, _BLOCK_SLICE_MS, self._shards.client.max_block_ms))
 
     def confirm(self, outcomes: Iterable[Outcome]) -> int:
         """Confirm outcomes; returns how many stream entries are done with and trimmed."""
@@ -171,15 +173,28 @@ class Delivery:
         return found
 
     def _claim(self, state: _Consumer, streams: list[_Stream], consumer: str, count: int) -> bool:
-        """Take over entries that another consumer left unconfirmed for a whole message timeout."""
+        """Take over entries that were left unconfirmed for a whole message timeout.
+
+        One bounded step of a pass over the streams; a pass begins at most every half a message timeout.
+        """
         timeout_secs = self._shards.config.message_timeout_secs
-        if time.monotonic() - state.claimed_at < timeout_secs / 2:
-            return False
-        state.claimed_at = time.monotonic()
-        idle_ms = int(timeout_secs * 1000)
-        commands = [("XAUTOCLAIM", s.key, keys.GROUP, consumer, idle_ms, "0", "COUNT", count) for s in streams]
+        if not state.cursors:
+            if time.monotonic() - state.claimed_at < timeout_secs / 2:
+                return False
+            state.claimed_at = time.monotonic()
+            state.cursors = {stream.key: b"0-0" for stream in streams}
+        idle_ms = math.ceil(timeout_secs * 1000)
+        under_way = [stream for stream in streams if stream.key in state.cursors]
+        commands = [
+            ("XAUTOCLAIM", s.key, keys.GROUP, consumer, idle_ms, state.cursors[s.key], "COUNT", count)
+            for s in under_way
+        ]
         found, dangling = False, dict[str, list[bytes]]()
-        for stream, reply in zip(streams, self._shards.client.pipeline(commands), strict=True):
+        for stream, reply in zip(under_way, self._shards.client.pipeline(commands), strict=True):
+            if reply[0] == b"0-0":
+                del state.cursors[stream.key]
+            else:
+                state.cursors[stream.key] = reply[0]
             claimed = _claimed_entries(reply)
             found = self._add(state, [(stream.key, i, f) for i, f in claimed if f], redelivered=True) or found
             gone = [entry_id for entry_id, entry_fields in claimed if entry_fields is None and entry_id]

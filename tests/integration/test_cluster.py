@@ -30,7 +30,7 @@ def cluster_server(kind: str) -> Server:
 
 def assign_slots(servers: list[Server]) -> None:
     """Join the nodes, spread the slots over them, and wait until all agree."""
-    clients = [redis.Redis(port=server.port) for server in servers]
+    clients: list[Any] = [redis.Redis(port=server.port) for server in servers]
     try:
         bounds = np.linspace(0, SLOTS, len(servers) + 1).astype(int).tolist()
         for epoch, node in enumerate(clients):

@@ -1,0 +1,259 @@
+"""Outcomes on their way to the spout: order, limits, waiting, confirming, redelivery, sharing."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import redis
+
+from acker_redis import Acker, AckerConfig, Outcome
+from acker_redis.testing import wait_until
+from tests.integration.rounds import full_round, take
+
+
+def streams(raw: Any, app: str = "test") -> list[bytes]:
+    return [key for key in raw.scan_iter(f"acker:{{{app}:*") if b":acked:" in key or b":failed:" in key]
+
+
+def unconfirmed(raw: Any) -> int:
+    """Entries in the streams, and delivered ones without confirmation."""
+    return sum(raw.xlen(key) + raw.xinfo_groups(key)[0]["pending"] for key in streams(raw))
+
+
+def complete(acker: Acker, count: int, first: int = 1, task: int = 0) -> set[int]:
+    """Roots that complete at once, packed into as few entries as the batch allows."""
+    acker.init_many(np.arange(first, first + count), np.zeros(count, np.int64), task)
+    return set(range(first, first + count))
+
+
+def test_outcomes_come_in_the_order_in_which_roots_settled(source, connect) -> None:
+    acker: Acker = connect(shards=1)
+    order = [5, 3, 9, 1, 7]
+    acker.init_many(order, order, 0)
+    for root in order:
+        acker.ack(root, root)
+    outcomes = acker.poll()
+    assert [outcome.root for outcome in outcomes] == order
+    acker.init_many(order, order, 0)
+    for root in order:
+        acker.fail(root)
+    assert [outcome.root for outcome in acker.poll()] == order
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_no_more_than_max_outcomes_and_no_fewer_than_there_are(source, connect, shards) -> None:
+    acker: Acker = connect(shards=shards)
+    roots = complete(acker, 2_500)
+    acker.init_many([9_001, 9_002], [1, 1], 0)
+    acker.fail_many([9_001, 9_002])
+    found: list[Outcome] = []
+    sizes = []
+    while outcomes := acker.poll(max_outcomes=700):
+        sizes.append(len(outcomes))
+        found.extend(outcomes)
+    assert sizes == [700, 700, 700, 402]
+    assert {outcome.root for outcome in found} == roots | {9_001, 9_002}
+    assert [len(acker.poll(max_outcomes=1)) for _ in range(2)] == [0, 0]
+    acker.confirm(found)
+    complete(acker, 3)
+    assert [len(acker.poll(max_outcomes=1)) for _ in range(4)] == [1, 1, 1, 0]
+
+
+def test_a_poll_that_waits_returns_as_soon_as_there_is_an_outcome(real_url, raw, connect) -> None:
+    waiting, working = connect(shards=4), connect(shards=4)
+    with ThreadPoolExecutor(1) as pool:
+        began = time.monotonic()
+        polled = pool.submit(waiting.poll, block_ms=60_000)
+        wait_until(lambda: raw.info("clients")["blocked_clients"] == 1, "the poll waits")
+        complete(working, 1)
+        outcomes = polled.result(timeout=30)
+    assert [outcome.root for outcome in outcomes] == [1]
+    assert time.monotonic() - began < 20
+
+
+def test_a_poll_that_waits_longer_than_the_socket_may_be_silent(real_url, plain) -> None:
+    """A client given with a short socket timeout is not taken for a lost connection."""
+    given = plain(real_url, socket_timeout=0.4)
+    with Acker.connect(given, AckerConfig(app="test")) as acker:
+        began = time.monotonic()
+        assert acker.poll(block_ms=1_200) == []
+        assert time.monotonic() - began >= 1.2
+        complete(acker, 10)
+        outcomes = take(acker, 10)
+    assert not any(outcome.redelivered for outcome in outcomes)
+
+
+def test_a_poll_that_does_not_wait_returns_at_once(source, connect) -> None:
+    acker: Acker = connect()
+    acker.poll()
+    began = time.monotonic()
+    for _ in range(20):
+        assert acker.poll(block_ms=0) == []
+    assert time.monotonic() - began < 5
+
+
+def test_a_lane_holds_the_outcomes_of_its_tasks_only(source, connect) -> None:
+    acker: Acker = connect(shards=2, lanes=3)
+    roots_of = {task: complete(acker, 50, first=task * 1_000, task=task) for task in range(6)}
+    acker.init_many([90_000, 90_001], [1, 1], 4)
+    acker.fail_many([90_000])
+    acker.rotate(force=True)
+    for _ in range(3):
+        acker.rotate(force=True)
+    roots_of[4] |= {90_000, 90_001}
+    for lane in range(3):
+        outcomes = acker.poll(consumer=f"spout-{lane}", lane=lane)
+        assert {outcome.root for outcome in outcomes} == roots_of[lane] | roots_of[lane + 3]
+        assert {outcome.task % 3 for outcome in outcomes} == {lane}
+        acker.confirm(outcomes)
+    assert acker.poll() == []
+    assert acker.stats().waiting == 0
+
+
+def test_after_a_crash_the_same_consumer_gets_them_again_at_once(source, connect) -> None:
+    config = {"shards": 2}
+    crashed: Acker = connect(**config)
+    roots = complete(crashed, 20)
+    crashed.init_many([101, 102], [1, 1], 0)
+    crashed.fail_many([101, 102], reason="malformed")
+    first = crashed.poll(consumer="spout-a")
+    assert {outcome.redelivered for outcome in first} == {False}
+    crashed.confirm([outcome for outcome in first if outcome.root == 101])
+
+    restarted: Acker = connect(**config)
+    assert restarted.poll(consumer="spout-b") == []
+    again = restarted.poll(consumer="spout-a")
+    assert {outcome.root for outcome in again} == roots | {102}
+    assert {outcome.redelivered for outcome in again} == {True}
+    assert [outcome.detail for outcome in again if outcome.root == 102] == ["malformed"]
+    restarted.confirm(again)
+    assert connect(**config).poll(consumer="spout-a") == []
+
+
+def test_after_a_crash_another_consumer_gets_them_after_a_message_timeout(source, raw, connect) -> None:
+    config = {"shards": 2, "message_timeout_secs": 0.4}
+    crashed: Acker = connect(**config)
+    roots = complete(crashed, 20)
+    began = time.monotonic()
+    assert len(crashed.poll(consumer="spout-a")) == 20
+    other: Acker = connect(**config)
+    found: list[Outcome] = []
+
+    def claimed() -> bool:
+        found.extend(other.poll(consumer="spout-b"))
+        return len(found) >= 20
+
+    wait_until(claimed, "claimed outcomes")
+    assert time.monotonic() - began >= 0.4
+    assert {outcome.root for outcome in found} == roots
+    assert {outcome.redelivered for outcome in found} == {True}
+    assert other.confirm(found) > 0
+    assert unconfirmed(raw) == 0
+
+
+def test_what_a_dead_consumer_left_is_taken_over_bit_by_bit(source, raw, connect) -> None:
+    """Small polls must get past entries that a living consumer holds."""
+    config = {"shards": 1, "message_timeout_secs": 0.4}
+    dead: Acker = connect(**config)
+    dead.init_many(np.arange(1, 41), np.ones(40, np.int64), 0)
+    dead.fail_many(np.arange(1, 41))
+    assert len(dead.poll(consumer="dead")) == 40
+    living: Acker = connect(**config)
+    found: set[int] = set()
+
+    def taken() -> bool:
+        outcomes = living.poll(max_outcomes=2, consumer="living")
+        living.confirm(outcomes)
+        found.update(outcome.root for outcome in outcomes)
+        return len(found) == 40
+
+    wait_until(taken, "all outcomes of the dead consumer", 3)
+    assert unconfirmed(raw) == 0
+
+
+def test_a_packed_entry_is_confirmed_with_its_last_outcome(source, raw, connect) -> None:
+    config = {"shards": 1}
+    acker: Acker = connect(**config)
+    roots = complete(acker, 10)
+    (stream,) = [key for key in streams(raw) if raw.xlen(key)]
+    assert raw.xlen(stream) == 1
+    outcomes = acker.poll()
+    assert acker.confirm(outcomes[:9]) == 0
+    assert raw.xlen(stream) == 1
+    assert {outcome.root for outcome in connect(**config).poll()} == roots
+    assert acker.confirm(outcomes[9:]) == 1
+    assert unconfirmed(raw) == 0
+    assert connect(**config).poll() == []
+
+
+def test_confirming_twice_changes_nothing(source, raw, connect) -> None:
+    acker: Acker = connect(shards=1)
+    complete(acker, 10)
+    outcomes = acker.poll()
+    assert acker.confirm(outcomes) == 1
+    assert acker.confirm(outcomes) == 0
+    assert acker.confirm([]) == 0
+    complete(acker, 5)
+    assert acker.confirm(outcomes) == 0
+    assert len(acker.poll()) == 5
+
+
+def test_confirmed_outcomes_leave_nothing(real_url, raw, connect) -> None:
+    acker: Acker = connect(shards=2, lanes=2)
+
+    def round_trip(first: int) -> int:
+        roots = np.arange(first, first + 2_000)
+        acker.init_many(roots, roots, 1)
+        acker.ack_many(roots[:1_000], roots[:1_000])
+        acker.fail_many(roots[1_000:])
+        take(acker, 2_000)
+        acker.rotate(force=True)
+        assert unconfirmed(raw) == 0
+        return sum(raw.memory_usage(key) for key in raw.scan_iter())
+
+    sizes = [round_trip(1 + number * 2_000) for number in range(12)]
+    assert sizes[-1] <= sizes[3] * 1.1
+
+
+def test_consumers_share_the_work_and_no_outcome_is_given_twice(real_url, connect) -> None:
+    acker: Acker = connect(shards=2)
+    count = 6_000
+    acker.init_many(np.arange(1, count + 1), np.ones(count, np.int64), 0)
+    acker.ack_many(np.arange(1, count // 2 + 1), np.ones(count // 2, np.int64))
+    acker.fail_many(np.arange(count // 2 + 1, count + 1))
+
+    def consume(name: str) -> list[Outcome]:
+        found: list[Outcome] = []
+        with Acker.connect(real_url, acker.config) as mine:
+            while outcomes := mine.poll(max_outcomes=100, consumer=name):
+                found.extend(outcomes)
+                mine.confirm(outcomes)
+        return found
+
+    with ThreadPoolExecutor(3) as pool:
+        found = [outcome for part in pool.map(consume, ("a", "b", "c")) for outcome in part]
+    assert sorted(outcome.root for outcome in found) == list(range(1, count + 1))
+    assert not any(outcome.redelivered for outcome in found)
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_client_given_may_speak_either_protocol(real_url, raw, protocol) -> None:
+    given = redis.Redis.from_url(real_url, protocol=protocol)
+    config = AckerConfig(app="test", shards=2, lanes=2, message_timeout_secs=0.2)
+    with Acker.connect(given, config) as acker:
+        full_round(acker)
+        complete(acker, 5)
+        assert len(acker.poll(consumer="gone")) == 5
+        assert {outcome.redelivered for outcome in take(acker, 5)} == {True}
+    assert given.ping()
+    given.close()
+
+
+def test_an_error_does_not_swallow_what_was_taken_off_the_streams(url, raw, connect) -> None:
+    acker: Acker = connect(shards=1)
+    acker.init_many(np.arange(1, 11), np.zeros(10, np.int64), 0)
+    assert len(acker.poll(max_outcomes=4)) == 4
+    raw.flushall()
+    assert len(acker.poll()) == 6
