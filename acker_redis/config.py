@@ -3,7 +3,7 @@
 import math
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from acker_redis.errors import BadConfigError
 
@@ -89,13 +89,12 @@ class AckerConfig:
             BadConfigError: the hash is damaged.
         """
         try:
-            clock = fields["clock"]
             return cls(
                 app=app,
                 shards=int(fields["shards"]),
                 num_buckets=int(fields["num_buckets"]),
                 message_timeout_secs=float(fields["message_timeout_secs"]),
-                clock="last_update" if clock == "last_update" else "first_seen",
+                clock=cast(Clock, fields["clock"]),
                 max_age_secs=float(fields["max_age_secs"]) if fields["max_age_secs"] else None,
                 lanes=int(fields["lanes"]),
             )
