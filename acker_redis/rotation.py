@@ -5,7 +5,7 @@ from acker_redis.errors import AckerError
 from acker_redis.ledger import Shards
 from acker_redis.model import Rotated
 
-ROOTS_PER_EXPIRE = 500
+ROOTS_PER_EXPIRE = 250
 """Roots of one expire call: each that timed out is one entry of the fail stream."""
 
 MAX_EXPIRE_ROUNDS = 4000

@@ -2,8 +2,8 @@
 
 Both sides work on 1 000 000 entries in 8 hashes with the same 8-byte names and 22-byte values, in batches of 1 000:
 one script call of 1 000 roots against one redis-py pipeline of 1 000 HSET commands. They take turns, slice by slice,
-on the same roots in the same order. CPU is what INFO's used_cpu_user + used_cpu_sys grew by: it holds the server's network and protocol
-work too, and nothing of the client's.
+on the same roots in the same order. CPU is what INFO's used_cpu_user + used_cpu_sys grew by: it holds the server's
+network and protocol work too, and nothing of the client's.
 """
 
 from collections.abc import Callable, Iterator

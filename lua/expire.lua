@@ -32,17 +32,23 @@ local failed = 4 + shard.slots
 local death_row = KEYS[4 + (shard.tick + 1) % shard.slots]
 local dead_stamp = (shard.tick - shard.num_buckets) % 65536
 
--- Cohorts are at most 1000 roots of 8 bytes, so sixteen are a bounded read; a cohort cut by the limit goes back shorter.
-local cohorts = redis.call('ZRANGE', death_row, 0, 15, 'WITHSCORES')
+-- Large cohorts are read one by one, small ones ever more at a time: no call reads much more than it looks at. A cohort
+-- cut by the limit goes back shorter.
 local roots, drained, rest, rest_score, room = {}, {}, nil, nil, tonumber(limit)
-for i = 1, #cohorts, 2 do
-  if room == 0 then break end
-  local cohort = cohorts[i]
-  local take = math.min(#cohort / 8, room)
-  for j = 1, take do roots[#roots + 1] = string.sub(cohort, j * 8 - 7, j * 8) end
-  room = room - take
-  drained[#drained + 1] = cohort
-  if take * 8 < #cohort then rest, rest_score = string.sub(cohort, take * 8 + 1), cohorts[i + 1] end
+local offset, step = 0, 1
+while room > 0 do
+  local cohorts = redis.call('ZRANGE', death_row, offset, offset + step - 1, 'WITHSCORES')
+  if #cohorts == 0 then break end
+  for i = 1, #cohorts, 2 do
+    if room == 0 then break end
+    local cohort = cohorts[i]
+    local take = math.min(#cohort / 8, room)
+    for j = 1, take do roots[#roots + 1] = string.sub(cohort, j * 8 - 7, j * 8) end
+    room = room - take
+    drained[#drained + 1] = cohort
+    if take * 8 < #cohort then rest, rest_score = string.sub(cohort, take * 8 + 1), cohorts[i + 1] end
+  end
+  offset, step = offset + step, math.min(step * 2, 32)
 end
 if #roots == 0 then return {0, 0, 0} end
 local records = redis.call('HMGET', ledger, unpack(roots))
