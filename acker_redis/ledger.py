@@ -179,7 +179,9 @@ class Ledger:
         chunks = Counter[int]()  # per shard, so that a token meets itself whichever other shards a batch has
         for shard, cut in self._split(limit, *columns):
             packed = ids.pack(*cut)
-            token = _digest(base, b"%s:%d:%d:%d" % (update.operation.encode(), part, shard, chunks[shard]), _TOKEN_BYTES)
+            token = _digest(
+                base, b"%s:%d:%d:%d" % (update.operation.encode(), part, shard, chunks[shard]), _TOKEN_BYTES
+            )
             chunks[shard] += 1
             head = (*update.head, repeats) if update.operation == "init" else update.head
             content = _digest(packed, repr(head).encode(), 8)

@@ -74,7 +74,12 @@ class AckerMachine(RuleBasedStateMachine):
     )
     def open(self, clock: Clock, num_buckets: int, shards: int, lanes: int) -> None:
         config = AckerConfig(
-            app=f"machine-{next(_app_numbers)}", shards=shards, num_buckets=num_buckets, clock=clock, lanes=lanes
+            app=f"machine-{next(_app_numbers)}",
+            shards=shards,
+            num_buckets=num_buckets,
+            clock=clock,
+            lanes=lanes,
+            message_timeout_secs=3600.0,
         )
         self.acker = Acker.connect(self.source, config)
         self.oracle = Oracle(num_buckets, clock, lambda root: int(ids.shard_of(_uint64([root]), shards)[0]))
