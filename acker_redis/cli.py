@@ -83,7 +83,12 @@ def stats(app_name: OneApp, redis: Url = _DEFAULT_URL, as_json: AsJson = False) 
 
 @app.command()
 def inspect(
-    root: Annotated[str, typer.Argument(help="Root id: decimal, or 16 hex digits as in the fail stream.")],
+    root: Annotated[
+        str,
+        typer.Argument(
+            help="Root id: decimal, or 16 hex digits as in the fail stream (put 0x before all-decimal ones)."
+        ),
+    ],
     app_name: OneApp,
     redis: Url = _DEFAULT_URL,
     as_json: AsJson = False,
@@ -116,7 +121,8 @@ def main() -> None:
 
 def _parse_root(text: str) -> int:
     try:
-        return int(text, 16) if len(text) == 16 and not text.lstrip("-").isdecimal() else int(text)
+        hexadecimal = text.startswith("0x") or (len(text) == 16 and not text.lstrip("-").isdecimal())
+        return int(text, 16 if hexadecimal else 10)
     except ValueError as exc:
         raise BadIdError(f"root {text!r}: give a decimal 64-bit integer, or 16 hex digits") from exc
 

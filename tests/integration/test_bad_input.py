@@ -83,7 +83,9 @@ def test_signed_and_unsigned_spellings_are_the_same_root(url, connect) -> None:
 
 def test_a_batch_that_makes_no_sense_is_refused(url, raw, connect) -> None:
     acker: Acker = connect()
+    not_text: Any = b"t"
     sent = script_calls(raw)
+    call: Any
     for call, words in (
         (lambda: acker.init_many([], [], 0), "roots is empty"),
         (lambda: acker.fail_many(np.empty(0, np.int64)), "roots is empty"),
@@ -92,7 +94,7 @@ def test_a_batch_that_makes_no_sense_is_refused(url, raw, connect) -> None:
         (lambda: acker.ack_many(7, [1]), "sequence of integers"),
         (lambda: acker.ack_many("12", [1, 2]), "sequence of integers"),
         (lambda: acker.ack_many([1], [1], token=""), "token"),
-        (lambda: acker.ack_many([1], [1], token=b"t"), "token"),
+        (lambda: acker.ack_many([1], [1], token=not_text), "token"),
         (lambda: acker.ack_many([1], [1], stage=""), "stage"),
     ):
         with pytest.raises(BadBatchError, match=words):
@@ -102,10 +104,11 @@ def test_a_batch_that_makes_no_sense_is_refused(url, raw, connect) -> None:
 
 def test_a_batch_left_by_a_bad_id_sends_nothing(url, raw, connect) -> None:
     acker: Acker = connect()
+    not_an_id: Any = "x"
     sent = script_calls(raw)
     with pytest.raises(BadIdError, match="root='x'"), acker.batch() as batch:
         batch.init(1, 1, 0)
-        batch.ack("x", 1)
+        batch.ack(not_an_id, 1)
     assert script_calls(raw) == sent
     with acker.batch() as empty:
         pass
@@ -122,6 +125,7 @@ def test_a_poll_that_makes_no_sense_is_refused(url, connect, arguments) -> None:
 
 def test_a_token_used_again_for_other_content_is_refused(source, connect) -> None:
     acker: Acker = connect(shards=1)
+    call: Any
     acker.init_many([1, 2], [5, 6], 0, token="batch-1")
     acker.ack_many([1, 2], [1, 1], token="batch-2")
     for call in (
@@ -160,6 +164,7 @@ def test_a_batch_of_a_million_is_cut_into_bounded_calls(start_server, open_acker
     acker.ack(-1, 1)
     roots = np.arange(1_000_000, dtype=np.int64)
     vals = roots + 1
+    call: Any
     for call in (
         lambda: acker.init_many(roots, vals, 0),
         lambda: acker.ack_many(roots, vals),

@@ -3,6 +3,7 @@
 import gc
 import time
 import warnings
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -131,6 +132,7 @@ def test_a_read_only_replica_is_refused(start_server, open_acker, plain, kind) -
     promoted = open_acker(replica.url)
     promoted.ack(1, 1)
     raw.replicaof("127.0.0.1", str(primary.port))
+    call: Any
     for call in (
         lambda: promoted.ack(2, 1),
         lambda: promoted.rotate(force=True),
@@ -183,9 +185,9 @@ def test_a_connect_that_fails_leaves_no_connection(url, raw, connect) -> None:
     before = len(raw.client_list())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for source, settings in ((url, {"shards": 3}), (f"{url}?decode_responses=True", {"shards": 2})):
+        for source, shards in ((url, 3), (f"{url}?decode_responses=True", 2)):
             with pytest.raises((BadConfigError, SettingsConflictError)):
-                Acker.connect(source, AckerConfig(app="test", **settings))
+                Acker.connect(source, AckerConfig(app="test", shards=shards))
         gc.collect()
     wait_until(lambda: len(raw.client_list()) == before, "no connection is left")
 

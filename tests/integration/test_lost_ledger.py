@@ -1,15 +1,16 @@
 """A server that lost its data: every call says so, and none hides it from another client."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from acker_redis import Acker, LedgerLostError
+from acker_redis import Acker, LedgerLostError, Outcome
 from acker_redis.testing import wait_until
 from tests.integration.rounds import full_round, take
 
 
-def calls(acker: Acker, outcomes: list) -> dict:
+def calls(acker: Acker, outcomes: list[Outcome]) -> dict[str, Callable[[], object]]:
     """Every public call that touches a ledger."""
 
     def send_batch() -> None:
@@ -33,7 +34,7 @@ def calls(acker: Acker, outcomes: list) -> dict:
     }
 
 
-def pending_and_polled(acker: Acker) -> list:
+def pending_and_polled(acker: Acker) -> list[Outcome]:
     """One root pending, one outcome handed out and not confirmed."""
     acker.init_many([1, 2], [5, 0], 0)
     outcomes = acker.poll()

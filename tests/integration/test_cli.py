@@ -1,0 +1,123 @@
+"""The command line: health checks, counters, one root, apps."""
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from acker_redis import Acker, client
+from acker_redis.cli import app
+from acker_redis.testing import wait_until
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, arguments)
+
+
+@pytest.fixture
+def unreachable(start_server, monkeypatch) -> str:
+    monkeypatch.setattr(client, "_RETRIES", 0)
+    server = start_server()
+    server.kill()
+    return str(server.url)
+
+
+def test_check_of_apps_that_are_rotated(url, connect) -> None:
+    connect(app="orders").init(1, 1, 0)
+    connect(app="payments")
+    result = run("rotator", "--redis", url, "--check", "--all")
+    assert result.exit_code == 0
+    first, second = result.output.splitlines()
+    assert first.startswith("orders: last tick 0.")
+    assert "(tick every 15.0 s), 1 pending, 0 outcome entries waiting" in first
+    assert second.startswith("payments: ")
+
+
+def test_check_of_an_app_that_nobody_rotates(url, raw, connect) -> None:
+    connect(app="orders")
+    acker: Acker = connect(app="payments", shards=1, num_buckets=2, message_timeout_secs=0.1)
+    wait_until(lambda: acker.stats().last_rotation_ms > 2_200, "the app's last tick is long ago")
+    result = run("rotator", "--redis", url, "--check", "--app", "payments", "--app", "orders")
+    assert result.exit_code == 1
+    bad, good = result.output.splitlines()
+    assert bad.startswith("payments: NOT ROTATING: last tick 2.")
+    assert bad.endswith("start a rotator for this app")
+    assert "NOT ROTATING" not in good
+
+
+def test_check_of_an_app_that_is_not_there(url, raw) -> None:
+    result = run("rotator", "--redis", url, "--check", "--app", "nobody")
+    assert result.exit_code == 1
+    assert "nobody: no app 'nobody' on" in result.output
+    assert raw.dbsize() == 0
+
+
+def test_check_of_a_server_without_apps(url) -> None:
+    result = run("rotator", "--redis", url, "--check", "--all")
+    assert (result.exit_code, result.output) == (0, "no apps on this server\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("rotator", "--check", "--all"), ("stats", "--app", "a"), ("inspect", "1", "--app", "a"), ("apps",)],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_server_that_is_unreachable_is_status_3(unreachable, arguments) -> None:
+    result = run(*arguments, "--redis", unreachable)
+    assert result.exit_code == 3
+    assert "error: " in result.output
+    assert "check that the server runs" in result.output
+
+
+def test_stats(url, connect) -> None:
+    acker: Acker = connect(app="orders")
+    acker.init_many([1, 2], [5, 0], 0)
+    result = run("stats", "--app", "orders", "--redis", url, "--json")
+    assert result.exit_code == 0
+    values = json.loads(result.output)
+    assert (values["pending"], values["acked"], values["inits"]) == (1, 1, 2)
+    assert list(values) == list(acker.stats()._fields)
+    lines = run("stats", "--app", "orders", "--redis", url).output.splitlines()
+    assert lines[0].split() == ["pending", "1"]
+
+
+def test_stats_of_an_app_that_is_not_there_is_wrong_usage(url) -> None:
+    result = run("stats", "--app", "nobody", "--redis", url)
+    assert result.exit_code == 2
+    assert "no app 'nobody'" in result.output
+
+
+def test_inspect(url, connect) -> None:
+    acker: Acker = connect(app="orders")
+    acker.init_many([-2, 7], [5, 6], 3)
+    common = ("--app", "orders", "--redis", url)
+    for spelling in (["--", "-2"], ["fffffffffffffffe"], ["18446744073709551614"]):
+        result = run("inspect", *common, "--json", *spelling)
+        assert result.exit_code == 0, spelling
+        values = json.loads(result.output)
+        assert (values["root"], values["val"], values["task"]) == (-2, 5, 3)
+    result = run("inspect", "7", *common)
+    assert result.output.splitlines()[0].split() == ["root", "7"]
+    gone = run("inspect", "8", *common)
+    assert gone.exit_code == 1
+    assert "root 8 is not in the ledger: never seen here, or settled, or expired" in gone.output
+    assert run("inspect", "seven", *common).exit_code == 2
+    assert run("inspect", str(2**64), *common).exit_code == 2
+
+
+def test_inspect_takes_what_the_fail_stream_shows(url, raw, connect) -> None:
+    """Sixteen hex digits that could be decimal ones are told apart by 0x."""
+    acker: Acker = connect(app="orders", shards=1)
+    root = 0x1234567812345678
+    acker.init(root, 1, 0)
+    result = run("inspect", f"0x{root:016x}", "--app", "orders", "--redis", url, "--json")
+    assert json.loads(result.output)["root"] == root
+
+
+def test_apps(url, connect) -> None:
+    assert run("apps", "--redis", url).output == ""
+    connect(app="payments")
+    connect(app="orders")
+    result = run("apps", "--redis", url)
+    assert (result.exit_code, result.output) == (0, "orders\npayments\n")

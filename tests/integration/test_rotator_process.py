@@ -1,0 +1,141 @@
+"""`acker-redis rotator` as a process of its own."""
+
+import os
+import re
+import signal
+
+import numpy as np
+import pytest
+
+from acker_redis import Acker, LedgerLostError
+from acker_redis.testing import wait_until
+from tests.integration.rounds import take
+
+PENDING = np.arange(1, 101)
+
+
+def times_out(acker: Acker, description: str) -> None:
+    """A hundred roots are put in and time out by the work of somebody else."""
+    acker.init_many(PENDING, PENDING, 0)
+    before = acker.stats().timed_out
+    wait_until(lambda: acker.stats().timed_out == before + len(PENDING), description)
+    assert {outcome.reason for outcome in take(acker, len(PENDING))} == {"timeout"}
+
+
+def test_several_apps_and_a_line_for_each_tick_that_did_something(url, connect, start_process) -> None:
+    first: Acker = connect(app="first", shards=2, num_buckets=2, message_timeout_secs=0.3)
+    second: Acker = connect(app="second", shards=2, num_buckets=2, message_timeout_secs=0.3)
+    ignored: Acker = connect(app="ignored", num_buckets=2, message_timeout_secs=0.3)
+    ignored.init(1, 1, 0)
+    process = start_process("rotator", "--redis", url, "--app", "first", "--app", "second")
+    times_out(first, "the first app's roots time out")
+    times_out(second, "the second app's roots time out")
+    second.ack(5, 5)  # nobody's: it goes silently
+    wait_until(lambda: second.stats().orphaned == 1, "the orphan expires")
+    assert ignored.stats().pending == 1
+
+    process.popen.send_signal(signal.SIGTERM)
+    assert process.popen.wait(timeout=20) == 0
+    lines = process.log().splitlines()
+    assert "rotator started for first, second" in lines[0]
+    assert "rotator stopped" in lines[-1]
+    counts = [re.search(r"app (\w+): .* ticked, (\d+) timed out, (\d+) orphaned", line) for line in lines]
+    done = [(match[1], int(match[2]), int(match[3])) for match in counts if match]
+    for app, timed_out, orphaned in (("first", 100, 0), ("second", 100, 1)):
+        assert sum(count for name, count, _ in done if name == app) == timed_out
+        assert sum(count for name, _, count in done if name == app) == orphaned
+    assert all(timed_out + orphaned > 0 for _, timed_out, orphaned in done)
+    assert not any(" ERROR " in line or " WARNING " in line for line in lines)
+
+
+def test_all_apps_and_one_that_appears_later(url, connect, start_process) -> None:
+    times = {"num_buckets": 2, "message_timeout_secs": 0.3}
+    early: Acker = connect(app="early", **times)
+    process = start_process("rotator", "--redis", url, "--all")
+    times_out(early, "the early app's roots time out")
+    late: Acker = connect(app="late", **times)
+    times_out(late, "the late app's roots time out")
+    assert "app late: rotating 8 shards every 300 ms" in process.log()
+    process.popen.send_signal(signal.SIGINT)
+    assert process.popen.wait(timeout=20) == 0
+    assert "Traceback" not in process.log()
+
+
+def test_two_copies(url, raw, connect, start_process) -> None:
+    acker: Acker = connect(shards=1, num_buckets=2, message_timeout_secs=0.2)
+    copies = [start_process("rotator", "--redis", url, "--app", "test") for _ in range(2)]
+    wait_until(lambda: all("rotating" in copy.log() for copy in copies), "both copies rotate")
+    times_out(acker, "the roots time out")
+    found = {
+        name: int(value)
+        for name, value in raw.hgetall("acker:{test:0}:meta").items()
+        if name != b"clock" and value.isdigit()
+    }
+    assert found[b"last_rotation_ms"] - found[b"created_ms"] >= found[b"tick"] * 200
+    copies[0].popen.send_signal(signal.SIGKILL)
+    acker.confirm(acker.poll())
+    times_out_again = np.arange(1_001, 1_051)
+    acker.init_many(times_out_again, times_out_again, 0)
+    take(acker, 50)
+    assert acker.stats().timed_out == 150
+
+
+def test_a_server_that_restarts_is_waited_for(start_server, open_acker, start_process) -> None:
+    server = start_server("--appendonly", "yes", "--appendfsync", "always")
+    acker: Acker = open_acker(server.url, shards=2, num_buckets=2, message_timeout_secs=0.3)
+    process = start_process("rotator", "--redis", server.url, "--app", "test")
+    times_out(acker, "the rotator works")
+    server.kill()
+    wait_until(lambda: "attempt 1 failed, next in" in process.log(), "the rotator misses the server")
+    server.start()
+    wait_until(lambda: "server is back after" in process.log(), "the rotator finds the server again")
+    acker.init_many(PENDING + 1_000, PENDING, 0)
+    assert {outcome.reason for outcome in take(acker, len(PENDING))} == {"timeout"}
+    process.popen.send_signal(signal.SIGTERM)
+    assert process.popen.wait(timeout=20) == 0
+
+
+def test_a_server_that_is_down_at_start_is_waited_for(start_server, open_acker, start_process) -> None:
+    server = start_server()
+    server.kill()
+    process = start_process("rotator", "--redis", server.url, "--app", "test")
+    wait_until(lambda: "rotator started" in process.log(), "the rotator starts")
+    server.start()
+    times_out(open_acker(server.url, num_buckets=2, message_timeout_secs=0.3), "the rotator works")
+
+
+def test_a_lost_ledger_is_left_to_its_clients(url, raw, connect, start_process) -> None:
+    acker: Acker = connect(num_buckets=2, message_timeout_secs=0.3)
+    process = start_process("rotator", "--redis", url, "--app", "test")
+    times_out(acker, "the rotator works")
+    raw.flushall()
+    wait_until(lambda: "app test: ledger lost" in process.log(), "the rotator learns of the loss")
+    wait_until(lambda: "its first client creates it" in process.log(), "the rotator looks for the app again")
+    assert raw.dbsize() == 0
+    with pytest.raises(LedgerLostError):
+        acker.poll()
+    assert len(acker.recover()) == 8
+    times_out(acker, "the rotator goes on")
+
+
+def test_wrong_usage_ends_with_status_2(start_process) -> None:
+    for arguments, words in (
+        ((), "--app NAME"),
+        (("--app", "a", "--all"), "--all"),
+        (("--redis", "http://127.0.0.1", "--app", "a"), "is no Redis URL"),
+        (("--no-such-option",), "No such option"),
+    ):
+        process = start_process("rotator", *arguments)
+        assert process.popen.wait(timeout=30) == 2
+        assert words in process.log()
+        assert "Traceback" not in process.log()
+
+
+def test_it_leaves_no_connection_behind(url, raw, connect, start_process) -> None:
+    connect()
+    before = len(raw.client_list())
+    process = start_process("rotator", "--redis", url, "--all")
+    wait_until(lambda: len(raw.client_list()) > before, "the rotator connects")
+    os.kill(process.popen.pid, signal.SIGTERM)
+    assert process.popen.wait(timeout=20) == 0
+    wait_until(lambda: len(raw.client_list()) == before, "the rotator's connections are closed")
