@@ -11,11 +11,12 @@ import pytest
 import redis
 from redis.cluster import RedisCluster
 
-from acker_redis import Acker, AckerConfig, ConnectionLostError, LedgerLostError, client
+from acker_redis import Acker, AckerConfig, AuthenticationError, ConnectionLostError, LedgerLostError, client
 from acker_redis.rotator import Rotator, check
 from acker_redis.server import Server
 from acker_redis.testing import wait_until
 from tests.integration.rounds import exact_values, full_round, take
+from tests.integration.test_permissions import COMMANDS, COMMANDS_ON_A_CLUSTER, key_patterns
 from tests.servers import REAL_KINDS
 
 SLOTS = 16_384
@@ -177,3 +178,14 @@ def test_a_node_that_is_gone_is_an_error_and_its_loss_is_told(three_nodes, nodes
     kept = roots[[record is not None for record in acker.inspect_many(roots)]]
     assert 0 < len(kept) < len(roots)
     exact_values(acker, kept, (kept * 3) ^ kept)
+
+
+def test_the_user_of_an_app_on_a_cluster(one_node, open_acker, plain) -> None:
+    rules = [f"+{command}" for command in (*COMMANDS, *COMMANDS_ON_A_CLUSTER)]
+    plain(one_node.url).execute_command(
+        "ACL", "SETUSER", "orders", "reset", "on", ">secret", *key_patterns("orders"), *rules
+    )
+    acker = open_acker(f"redis://orders:secret@127.0.0.1:{one_node.port}/0", app="orders", shards=5)
+    full_round(acker)
+    with pytest.raises(AuthenticationError, match="lacks a permission"):
+        open_acker(f"redis://orders:secret@127.0.0.1:{one_node.port}/0", app="payments")

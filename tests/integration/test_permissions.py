@@ -18,7 +18,7 @@ COMMANDS = (
 COMMANDS_TO_FIND_APPS = ("scan",)
 """Besides, for `acker-redis apps` and `acker-redis rotator --all`."""
 
-COMMANDS_ON_A_CLUSTER = ("cluster|slots", "cluster|shards", "cluster|myid", "command", "readonly")
+COMMANDS_ON_A_CLUSTER = ("cluster|slots", "command")
 """Besides, on a cluster."""
 
 
