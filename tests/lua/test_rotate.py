@@ -52,24 +52,26 @@ def test_the_oldest_bucket_becomes_death_row_and_the_oldest_fence_is_forgotten(l
     shard = lab(num_buckets=num_buckets)
     for back in range(num_buckets):
         shard.put(back, 5, tick=TICK - back)
+    shard.cohort(TICK - num_buckets + 1, 100)
     for slot in range(shard.slots):
         shard.raw.sadd(shard.keys["fence"][slot], b"token-%d" % slot)
     before = shard.state()
-    assert shard.run("rotate", FORCED) == [TICKED, TICK_MS, 1]
+    assert shard.run("rotate", FORCED) == [TICKED, TICK_MS, 2]
     fences = {slot: tokens for slot, tokens in before.fences.items() if slot != shard.death_row}
     assert shard.state() == ticked(shard, before, fences=fences)
     death_row = (shard.tick + 2) % shard.slots  # of the tick that was just made
-    assert before.buckets[death_row] == {(num_buckets - 1,): 1}
+    assert before.buckets[death_row] == {(num_buckets - 1,): 1, (100,): 1}
 
 
 @pytest.mark.parametrize("force", [GUARDED, FORCED], ids=["due", "forced"])
-def test_a_tick_waits_while_death_row_is_drained(lab, force: int) -> None:
+@pytest.mark.parametrize("dead", [1, 2])
+def test_a_tick_waits_while_death_row_is_drained(lab, dead: int, force: int) -> None:
     shard = lab(due_in_ms=0)
-    shard.cohort(TICK - 3, 1, 2)
-    shard.cohort(TICK - 3, 3)
+    for root in range(dead):
+        shard.cohort(TICK - 3, root)
     shard.raw.sadd(shard.keys["fence"][shard.death_row], b"token")
     before = shard.state()
-    assert shard.run("rotate", force) == [DRAINING, 0, 2]
+    assert shard.run("rotate", force) == [DRAINING, 0, dead]
     assert shard.state() == before
     shard.raw.delete(shard.keys["bucket"][shard.death_row])
     assert shard.run("rotate", force)[0] == TICKED
