@@ -40,41 +40,48 @@ if status ~= APPLIED then
   return {status, 0}
 end
 
-redis.call('HGET', ledger, '') -- a key of another type fails here, before anything is written
-redis.call('SADD', KEYS[fence + shard.nursery], token, token .. digest)
-
 stage = tonumber(stage)
 local now, stamp = shard.now, shard.stamp
 local new_tail = pack_bytes('>BBI2I4I6', stage, 0, stamp, 0, now)
 local cohort, by_task, settled_count = {}, {}, 0
+local sub, byte = string.sub, string.byte
 
 -- The last 14 bytes are the same in all records of one init, so what follows from them is worked out once.
-local tails = {}
-local function read_tail(tail)
-  local last_stage, flags, record_stamp, task, start = unpack_bytes('>BBI2I4I6', tail)
-  if stage > 0 then last_stage = stage end
-  local young = shard.max_age_ms == 0 or now - start < shard.max_age_ms
-  local moves = shard.last_update and record_stamp ~= stamp and young
-  if moves then record_stamp = stamp end
-  tails[tail] = {
-    owned = flags == 1,
-    task = task,
-    moves = moves,
-    tail = pack_bytes('>BBI2I4I6', last_stage, flags, record_stamp, task, start),
-    outcome = pack_bytes('>I4B', age_between(start, now), last_stage),
-  }
-  return tails[tail]
+local next_tails, moves = {}, {}
+local function tail_after(tail)
+  local next_tail = tail
+  if stage > 0 then next_tail = string.char(stage) .. sub(tail, 2) end
+  if shard.last_update then
+    local record_stamp, _, start = unpack_bytes('>I2I4I6', tail, 3)
+    local young = shard.max_age_ms == 0 or now - start < shard.max_age_ms
+    if record_stamp ~= stamp and young then
+      next_tail = sub(next_tail, 1, 2) .. pack_bytes('>I2', stamp) .. sub(next_tail, 5)
+      moves[tail] = true
+    end
+  end
+  next_tails[tail] = next_tail
+  return next_tail
 end
 
--- In blocks: small calls cost less per root, and what HMGET read is still in the processor's cache for HSET.
+local outcomes, rows_of = {}, {}
+local function outcome_of(tail)
+  local last_stage, _, _, task, start = unpack_bytes('>BBI2I4I6', tail)
+  if stage > 0 then last_stage = stage end
+  by_task[task] = by_task[task] or {}
+  rows_of[tail] = by_task[task]
+  outcomes[tail] = pack_bytes('>I4B', age_between(start, now), last_stage)
+  return outcomes[tail]
+end
+
+-- In blocks: small calls cost less per root than large ones. All is read and worked out before the first write.
 local BLOCK = 50
 local n, at = #updates / 16, 1
 local roots, his, los, sets, settled = {}, {}, {}, {}, {}
+local set_count = 0
 for first = 1, n, BLOCK do
   local count = math.min(BLOCK, n - first + 1)
   for i = 1, count do roots[i], his[i], los[i], at = unpack_bytes('>c8i4i4', updates, at) end
   local records = redis.call('HMGET', ledger, unpack(roots, 1, count))
-  local set_count, gone = 0, 0
   for i = 1, count do
     local root, record, hi, lo = roots[i], records[i], his[i], los[i]
     if not record then
@@ -83,27 +90,30 @@ for first = 1, n, BLOCK do
       set_count = set_count + 2
     else
       local old_hi, old_lo, tail = unpack_bytes('>i4i4c14', record)
-      local known = tails[tail] or read_tail(tail)
       hi, lo = bxor(hi, old_hi), bxor(lo, old_lo)
-      if hi == 0 and lo == 0 and known.owned then
-        local rows = by_task[known.task]
-        if not rows then rows = {}; by_task[known.task] = rows end
+      if hi == 0 and lo == 0 and byte(tail, 2) == 1 then
+        local outcome, rows = outcomes[tail] or outcome_of(tail), rows_of[tail]
         local row = #rows
-        rows[row + 1], rows[row + 2] = root, known.outcome
-        gone = gone + 1
-        settled[gone] = root
+        rows[row + 1], rows[row + 2] = root, outcome
+        settled_count = settled_count + 1
+        settled[settled_count] = root
       else
-        if known.moves then cohort[#cohort + 1] = root end
-        sets[set_count + 1], sets[set_count + 2] = root, pack_bytes('>i4i4c14', hi, lo, known.tail)
+        local next_tail = next_tails[tail] or tail_after(tail)
+        if moves[tail] then cohort[#cohort + 1] = root end
+        sets[set_count + 1], sets[set_count + 2] = root, pack_bytes('>i4i4c14', hi, lo, next_tail)
         set_count = set_count + 2
       end
     end
   end
-  if set_count > 0 then redis.call('HSET', ledger, unpack(sets, 1, set_count)) end
-  if gone > 0 then redis.call('HDEL', ledger, unpack(settled, 1, gone)) end
-  settled_count = settled_count + gone
 end
 
+redis.call('SADD', KEYS[fence + shard.nursery], token, token .. digest)
+for first = 1, set_count, 2 * BLOCK do
+  redis.call('HSET', ledger, unpack(sets, first, math.min(first + 2 * BLOCK - 1, set_count)))
+end
+for first = 1, settled_count, BLOCK do
+  redis.call('HDEL', ledger, unpack(settled, first, math.min(first + BLOCK - 1, settled_count)))
+end
 if settled_count > 0 then
   write_acked(acked, shard.lanes, by_task)
   redis.call('HINCRBY', stats, 'acked', settled_count)

@@ -42,9 +42,6 @@ if status ~= APPLIED then
   return {status, 0}
 end
 
-redis.call('HGET', ledger, '') -- a key of another type fails here, before anything is written
-redis.call('SADD', KEYS[fence + shard.nursery], token, token .. digest)
-
 task = tonumber(task)
 local now, stamp = shard.now, shard.stamp
 local new_tail = pack_bytes('>BBI2I4I6', 0, 1, stamp, task, now)
@@ -56,15 +53,15 @@ local function settle_acked(root, age, stage)
   acked_rows[acked_count] = root .. pack_bytes('>I4B', age, stage)
 end
 
--- In blocks: small calls cost less per root, and what HMGET read is still in the processor's cache for HSET.
+-- In blocks: small calls cost less per root than large ones. All is read and worked out before the first write.
 local BLOCK = 50
 local n, at = #updates / 16, 1
 local roots, values, sets, settled = {}, {}, {}, {}
+local set_count, settled_count = 0, 0
 for first = 1, n, BLOCK do
   local count = math.min(BLOCK, n - first + 1)
   for i = 1, count do roots[i], values[i], at = unpack_bytes('>c8c8', updates, at) end
   local records = redis.call('HMGET', ledger, unpack(roots, 1, count))
-  local set_count, gone = 0, 0
   for i = 1, count do
     local root, record, value = roots[i], records[i], values[i]
     local updated
@@ -81,15 +78,15 @@ for first = 1, n, BLOCK do
       if flags == 1 then
         duplicates = duplicates + 1
       elseif flags == 2 then
-        gone = gone + 1
-        settled[gone] = root
+        settled_count = settled_count + 1
+        settled[settled_count] = root
         failed_rows[#failed_rows + 1] = {root, age, stage}
       else
         local value_hi, value_lo = unpack_bytes('>i4i4', value)
         hi, lo = bxor(hi, value_hi), bxor(lo, value_lo)
         if hi == 0 and lo == 0 then
-          gone = gone + 1
-          settled[gone] = root
+          settled_count = settled_count + 1
+          settled[settled_count] = root
           settle_acked(root, age, stage)
         else
           local young = shard.max_age_ms == 0 or now - start < shard.max_age_ms
@@ -106,10 +103,15 @@ for first = 1, n, BLOCK do
       set_count = set_count + 2
     end
   end
-  if set_count > 0 then redis.call('HSET', ledger, unpack(sets, 1, set_count)) end
-  if gone > 0 then redis.call('HDEL', ledger, unpack(settled, 1, gone)) end
 end
 
+redis.call('SADD', KEYS[fence + shard.nursery], token, token .. digest)
+for first = 1, set_count, 2 * BLOCK do
+  redis.call('HSET', ledger, unpack(sets, first, math.min(first + 2 * BLOCK - 1, set_count)))
+end
+for first = 1, settled_count, BLOCK do
+  redis.call('HDEL', ledger, unpack(settled, first, math.min(first + BLOCK - 1, settled_count)))
+end
 if #cohort > 0 then redis.call('ZADD', KEYS[bucket + shard.nursery], now, table.concat(cohort)) end
 if acked_count > 0 then
   write_acked(acked, shard.lanes, {[task] = acked_rows})
