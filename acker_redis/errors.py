@@ -17,6 +17,13 @@ class BadBatchError(AckerError, ValueError):
     """A batch is inconsistent in itself (lengths differ, token is empty). Nothing of it was sent."""
 
 
+class NotExactError(AckerError):
+    """What was asked for can't be tracked exactly: some edge would be acked more often than it was made, or not by all.
+
+    The message says what to use instead. Nothing was run.
+    """
+
+
 class TokenReusedError(AckerError):
     """A token was used before for a batch with other content.
 

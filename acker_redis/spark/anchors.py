@@ -17,11 +17,8 @@ from acker_redis.ids import UInt64Array
 COLUMN = "_anchors"
 """Name of the column."""
 
-FIELD = StructField(
-    COLUMN,
-    ArrayType(StructType([StructField("root", LongType(), False), StructField("edge", LongType(), False)]), False),
-)
-"""The column as Spark knows it."""
+TYPE = ArrayType(StructType([StructField("root", LongType(), False), StructField("edge", LongType(), False)]), False)
+"""Its type as Spark knows it."""
 
 _ARROW_ANCHOR = pa.struct([pa.field("root", pa.int64(), nullable=False), pa.field("edge", pa.int64(), nullable=False)])
 ARROW_FIELD = pa.field(COLUMN, pa.list_(pa.field("element", _ARROW_ANCHOR, nullable=False)))
@@ -69,23 +66,29 @@ class Anchors:
 
     def rows(self, rows: npt.NDArray[np.int64]) -> "Anchors":
         """The anchors of some rows, in their order; a row may stand there several times."""
-        if len(self.roots) == len(self.starts) - 1 and bool((np.diff(self.starts) == 1).all()):
-            return Anchors(np.arange(len(rows) + 1), self.roots[rows], self.edges[rows])
-        lengths = np.diff(self.starts)[rows]
-        starts = np.concatenate(([0], np.cumsum(lengths)))
-        places = np.repeat(self.starts[rows] - starts[:-1], lengths) + np.arange(starts[-1])
+        starts, places = self._places(rows)
         return Anchors(starts, self.roots[places], self.edges[places])
 
-    def children(self, operator: str, parents: npt.NDArray[np.int64]) -> "Anchors":
-        """The anchors of output rows: each edge derived from (parent edge, operator, ordinal among its siblings).
+    def children(self, operator: str, parents: npt.NDArray[np.int64]) -> tuple["Anchors", UInt64Array]:
+        """The anchors of output rows, and what each anchor of the input has to be acked with.
 
-        Derived, not drawn: a task that runs again makes the same edges (Storm draws them; it never runs a task again).
+        Each new edge is derived from (parent edge, operator, ordinal among its siblings). Derived, not drawn: a task that
+        runs again makes the same edges (Storm draws them; it never runs a task again). An input is acked with its own edge
+        and, by XOR, those of its children (Storm: BoltOutputCollectorImpl, outAckVal).
         """
-        inherited = self.rows(parents)
-        ordinals = _ordinals(parents)
-        per_anchor = np.repeat(ordinals, np.diff(inherited.starts))
-        edges = ids.derive_many(ids.derive("bolt", operator), inherited.edges, per_anchor.view(np.uint64))
-        return Anchors(inherited.starts, inherited.roots, edges)
+        starts, places = self._places(parents)
+        ordinals = np.repeat(_ordinals(parents), np.diff(starts)).view(np.uint64)
+        edges = ids.derive_many(ids.derive("bolt", operator), self.edges[places], ordinals)
+        return Anchors(starts, self.roots[places], edges), self.edges ^ _xor_at(len(self.edges), places, edges)
+
+    def _places(self, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Where the anchors of some rows stand: the starts of each row's, and their places."""
+        count = len(self.starts) - 1
+        if len(self.roots) == count and bool((np.diff(self.starts) == 1).all()):
+            return np.arange(len(rows) + 1), rows
+        lengths = np.diff(self.starts)[rows]
+        starts = np.concatenate(([0], np.cumsum(lengths)))
+        return starts, np.repeat(self.starts[rows] - starts[:-1], lengths) + np.arange(starts[-1])
 
 
 def attach(rows: pa.RecordBatch, anchors: Anchors) -> pa.RecordBatch:
@@ -98,6 +101,17 @@ def attach(rows: pa.RecordBatch, anchors: Anchors) -> pa.RecordBatch:
 def detach(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Rows without the column."""
     return batch.drop_columns([COLUMN])
+
+
+def _xor_at(count: int, places: npt.NDArray[np.int64], vals: UInt64Array) -> UInt64Array:
+    """XOR of the values of each place."""
+    total = np.zeros(count, np.uint64)
+    if len(places) and bool((places[1:] >= places[:-1]).all()):
+        starts = np.flatnonzero(np.concatenate(([True], places[1:] != places[:-1])))
+        total[places[starts]] = np.bitwise_xor.reduceat(vals, starts)
+    else:
+        np.bitwise_xor.at(total, places, vals)
+    return total
 
 
 def _ordinals(parents: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

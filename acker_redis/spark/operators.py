@@ -17,6 +17,7 @@ from pyspark import TaskContext
 from acker_redis import ids
 from acker_redis.config import AckerConfig
 from acker_redis.errors import AckerError, BadBatchError
+from acker_redis.ids import UInt64Array
 from acker_redis.spark import anchors as anchor_column
 from acker_redis.spark.anchors import Anchors
 from acker_redis.spark.worker import Updates
@@ -94,12 +95,13 @@ class BoltStep:
             emitted = self.execute(batch)
             rows, parents = emitted.rows, np.asarray(emitted.parents, np.int64)
             self._check(batch.num_rows, rows.num_rows, parents)
-            done = anchors
             if emitted.failed:
-                done, rows, parents = _fail_rows(updates, anchors, emitted.failed, rows, parents)
-            children = anchors.children(self.name, parents)
-            updates.ack(done.roots, done.edges)
-            updates.ack(children.roots, children.edges)
+                rows, parents = _without_failed(rows, parents, emitted.failed)
+            children, vals = anchors.children(self.name, parents)
+            if emitted.failed:
+                _fail_rows(updates, anchors, vals, emitted.failed)
+            else:
+                updates.ack(anchors.roots, vals)
             yield rows, children
 
     def _check(self, inputs: int, outputs: int, parents: npt.NDArray[np.int64]) -> None:
@@ -109,6 +111,32 @@ class BoltStep:
             )
         if len(parents) and (int(parents.min()) < 0 or int(parents.max()) >= inputs):
             raise BadBatchError(f"bolt {self.name!r}: a parent is outside the {inputs} rows of its input batch")
+
+
+@dataclass(frozen=True)
+class FanOutStep:
+    """Gives every branch an edge of its own, and passes the rows of one branch on.
+
+    Each branch is a DataFrame of its own and may run in a job of its own. All of them send the same updates under the same
+    token, so they count once.
+    """
+
+    name: str
+    branches: tuple[str, ...]
+    branch: str
+
+    def run(self, updates: Updates, stream: Stream) -> Stream:
+        """The same rows, with the edges of this branch."""
+        for batch, anchors in stream:
+            every_row = np.arange(batch.num_rows)
+            vals = anchors.edges
+            for branch in self.branches:
+                children, acks = anchors.children(f"{self.name}/{branch}", every_row)
+                vals = vals ^ acks ^ anchors.edges
+                if branch == self.branch:
+                    mine = children
+            updates.ack(anchors.roots, vals)
+            yield batch, mine
 
 
 @dataclass(frozen=True)
@@ -139,7 +167,7 @@ class SinkStep:
         return rows
 
 
-Step: TypeAlias = SpoutStep | BoltStep | SinkStep
+Step: TypeAlias = SpoutStep | BoltStep | FanOutStep | SinkStep
 
 
 @dataclass(frozen=True)
@@ -169,10 +197,10 @@ class Chain:
                 stream = step.run(self.origin, updates, batches)
                 continue
             source = _read(batches) if stream is None else stream
-            if isinstance(step, BoltStep):
-                stream = step.run(updates, source)
-            else:
+            if isinstance(step, SinkStep):
                 written = step.run(updates, source)
+            else:
+                stream = step.run(updates, source)
         if written is None:
             for rows, anchors in stream or ():
                 yield anchor_column.attach(rows, anchors)
@@ -186,10 +214,15 @@ def _read(batches: Iterator[pa.RecordBatch]) -> Stream:
         yield anchor_column.detach(batch), Anchors.of(batch)
 
 
-def _fail_rows(
-    updates: Updates, anchors: Anchors, failed: dict[int, str], rows: pa.RecordBatch, parents: npt.NDArray[np.int64]
-) -> tuple[Anchors, pa.RecordBatch, npt.NDArray[np.int64]]:
-    """Fail rows by reason; returns the anchors of the others and the output rows that are theirs."""
+def _without_failed(
+    rows: pa.RecordBatch, parents: npt.NDArray[np.int64], failed: dict[int, str]
+) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
+    keep = ~np.isin(parents, list(failed))
+    return rows.filter(pa.array(keep)), parents[keep]
+
+
+def _fail_rows(updates: Updates, anchors: Anchors, vals: UInt64Array, failed: dict[int, str]) -> None:
+    """Fail rows by reason, and ack the others."""
     by_reason: dict[str, list[int]] = {}
     for row, reason in failed.items():
         by_reason.setdefault(reason, []).append(row)
@@ -197,8 +230,8 @@ def _fail_rows(
         updates.fail(anchors.rows(np.array(members, np.int64)).roots, reason)
     alive = np.ones(len(anchors.starts) - 1, np.bool_)
     alive[list(failed)] = False
-    keep = alive[parents]
-    return anchors.rows(np.flatnonzero(alive)), rows.filter(pa.array(keep)), parents[keep]
+    alive_anchors = np.repeat(alive, np.diff(anchors.starts))
+    updates.ack(anchors.roots[alive_anchors], vals[alive_anchors])
 
 
 def _context() -> TaskContext:

@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 
 from acker_redis.config import AckerConfig
 from acker_redis.errors import BadBatchError
-from acker_redis.spark import anchors as anchor_column
-from acker_redis.spark.operators import BoltStep, Chain, Execute, Origin, SinkStep, SpoutStep, Step, Write
+from acker_redis.spark import lineage
+from acker_redis.spark.operators import BoltStep, Chain, Execute, FanOutStep, Origin, SinkStep, SpoutStep, Write
 
 
 class Written(NamedTuple):
@@ -58,7 +58,29 @@ class Tracker:
             name: of the spout, unique among the operators of the emission.
             task: the spout task that will be told the outcomes.
         """
+        if lineage.is_tracked(messages):
+            raise BadBatchError(f"spout {name!r}: the DataFrame is tracked already; drop its anchors to begin anew")
         return self._with_step(messages, SpoutStep(name, task, message_id, attempt), messages.schema)
+
+    def fan_out(self, tracked: DataFrame, *branches: str, name: str = "fan-out") -> list[DataFrame]:
+        """The same rows once per branch, each with edges of its own, for DataFrames that go several ways.
+
+        A tracked DataFrame has one consumer: its edges are acked once. A root completes when all branches have acked; a
+        branch that is never run leaves its roots to time out.
+
+        Args:
+            tracked: a tracked DataFrame.
+            branches: names, two or more.
+            name: unique among the operators of the emission.
+        """
+        if len(branches) < 2 or len(set(branches)) != len(branches):
+            raise BadBatchError(f"fan_out {name!r}: give two or more different branch names, got {branches!r}")
+        source, chain = self._consume(tracked, name)
+        output = lineage.without_anchors(tracked.schema)
+        return [
+            self._make(source, chain.then(FanOutStep(name, branches, branch)), output, f"{name}/{branch}")
+            for branch in branches
+        ]
 
     def bolt(self, tracked: DataFrame, execute: Execute, schema: str | StructType, name: str) -> DataFrame:
         """Turn rows into derived rows, vectorised: `execute` gets record batches and says which row each came from.
@@ -72,7 +94,6 @@ class Tracker:
             schema: of its output rows, without anchors; DDL or StructType.
             name: of the bolt, unique among the operators of the emission; shows as `last_stage`.
         """
-        _check_tracked(tracked)
         output = StructType.fromDDL(schema) if isinstance(schema, str) else schema
         if not isinstance(output, StructType):
             raise BadBatchError(f"bolt {name!r}: schema {schema!r} is not a list of columns")
@@ -88,30 +109,31 @@ class Tracker:
                 partition is acked and the task fails.
             name: of the sink, unique among the operators of the emission; shows as `last_stage`.
         """
-        _check_tracked(tracked)
-        source, chain = self._chain(tracked, SinkStep(name, write))
-        done = source.mapInArrow(chain, "rows bigint, updates bigint").toArrow()
+        source, chain = self._consume(tracked, name)
+        done = source.mapInArrow(chain.then(SinkStep(name, write)), "rows bigint, updates bigint").toArrow()
         return Written(sum(done["rows"].to_pylist()), sum(done["updates"].to_pylist()))
 
-    def _with_step(self, frame: DataFrame, step: Step, output: StructType) -> DataFrame:
-        source, chain = self._chain(frame, step)
-        made = source.mapInArrow(chain, StructType([*output.fields, anchor_column.FIELD]))
+    def _with_step(self, frame: DataFrame, step: SpoutStep | BoltStep, output: StructType) -> DataFrame:
+        if isinstance(step, SpoutStep):
+            source, chain = frame, Chain(self._origin, ())
+        else:
+            source, chain = self._consume(frame, step.name)
+        return self._make(source, chain.then(step), output, step.name)
+
+    def _make(self, source: DataFrame, chain: Chain, output: StructType, producer: str) -> DataFrame:
+        made = source.mapInArrow(chain, lineage.with_anchors(output, f"{self.run}:{self.emission}:{producer}"))
         _chains[made] = (source, chain)
         return made
 
-    def _chain(self, frame: DataFrame, step: Step) -> tuple[DataFrame, Chain]:
-        origin = Origin(self.url, self.config, self.run, self.emission)
-        source, chain = _chains.get(frame, (frame, Chain(origin, ())))
-        if chain.origin != origin:
-            return frame, Chain(origin, (step,))
-        if any(step.name == earlier.name for earlier in chain.steps):
-            raise BadBatchError(f"{step.name!r} is the name of an earlier operator: give each a name of its own")
-        return source, chain.then(step)
+    def _consume(self, frame: DataFrame, name: str) -> tuple[DataFrame, Chain]:
+        """Where the steps of `frame` begin, and the steps so far; refuses what could not be exact."""
+        producer = lineage.check(frame, name)
+        lineage.claim(f"{self.run}:{self.emission}", producer, name)
+        known = _chains.get(frame)
+        if known is None or known[1].origin != self._origin or frame.is_cached:
+            return frame, Chain(self._origin, ())
+        return known
 
-
-def _check_tracked(frame: DataFrame) -> None:
-    if anchor_column.COLUMN not in frame.columns:
-        raise BadBatchError(
-            f"the DataFrame has no column {anchor_column.COLUMN!r}: make it tracked with spout(), and keep the column in "
-            "every select"
-        )
+    @property
+    def _origin(self) -> Origin:
+        return Origin(self.url, self.config, self.run, self.emission)

@@ -17,6 +17,8 @@ log = logging.getLogger("acker_redis.spark")
 COMPACT_ROWS = 500_000
 """Acks kept before equal roots are combined: bounds the memory of a partition by its distinct roots."""
 
+NOT_DETERMINISTIC = "ran again and gave other rows: the function is not deterministic"
+
 _ackers: dict[tuple[str, AckerConfig], Acker] = {}
 
 
@@ -83,11 +85,22 @@ class Updates:
                 for reason, fails in self._fails.items():
                     batch.fail_many(_joined(fails), reason, self.stage)
         except TokenReusedError as exc:
-            # A task ran again and gave other updates: its function is not deterministic. What differs times out and is
-            # replayed; failing the job here would not make it any better.
-            log.warning("%s: %s. Make the function deterministic to avoid replays", self.token, exc)
+            # The task ran before and gave other updates: its function is not deterministic. The rows handed on now are not
+            # those the ledger knows of, so these trees could complete without them: fail them, before anybody acks.
+            log.warning(
+                "%s: %s. The roots are failed, to be replayed; make the function deterministic", self.token, exc
+            )
+            acker.fail_many(self._roots(), f"{self.token}:again", NOT_DETERMINISTIC, self.stage)
             return 0
         return batch.result.applied if batch.result else 0
+
+    def _roots(self) -> UInt64Array:
+        parts = [
+            *(roots for _, roots, _ in self._inits),
+            *self._ack_roots,
+            *(r for rs in self._fails.values() for r in rs),
+        ]
+        return _joined(parts)
 
 
 def _joined(parts: Sequence[UInt64Array]) -> UInt64Array:

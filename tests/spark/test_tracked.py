@@ -2,6 +2,7 @@
 
 import os
 import signal
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,12 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from acker_redis import Acker, AckerConfig, BadBatchError
-from acker_redis.spark import Emitted, Tracker
+from acker_redis import Acker, AckerConfig, BadBatchError, NotExactError
+from acker_redis.spark import Emitted, Tracker, worker
 from acker_redis.spark.anchors import COLUMN
 from acker_redis.spout import Spout, root_ids
 
@@ -31,11 +31,11 @@ class Case:
 
     def __init__(self, spark: Any, url: str, n: int = 400, partitions: int = 2) -> None:
         self.acker = Acker.connect(url, CONFIG)
-        self.spout = Spout(self.acker, run="run")
+        self.spout = Spout(self.acker, run=uuid.uuid4().hex)
         self.spout.add(np.arange(n, dtype=np.int64))
         emission = self.spout.next_emission()
         assert emission is not None
-        self.tracker = Tracker(url, CONFIG, "run", emission.number)
+        self.tracker = Tracker(url, CONFIG, self.spout.run, emission.number)
         self.messages = spark.range(0, n, 1, partitions).withColumn("attempt", F.lit(0).cast("bigint"))
         self.tracked = self.tracker.spout(self.messages, "id", "attempt")
 
@@ -135,7 +135,7 @@ def test_a_failed_row_fails_its_root_at_once_with_the_reason(case) -> None:
     outcomes = run.acker.poll()
     assert Counter(outcome.kind for outcome in outcomes) == {"ack": 18, "fail": 2}
     failed = {outcome.root: outcome for outcome in outcomes if outcome.kind == "fail"}
-    roots = root_ids(CONFIG.app, "run", np.array([3, 15]), np.zeros(2, np.int64))
+    roots = root_ids(CONFIG.app, run.spout.run, np.array([3, 15]), np.zeros(2, np.int64))
     assert set(failed) == set(roots.tolist())
     assert {(o.reason, o.detail, o.last_stage) for o in failed.values()} == {("failed", "odd one", "check")}
 
@@ -163,19 +163,32 @@ def test_a_task_that_dies_half_way_and_runs_again_counts_once(case, tmp_path, ac
     assert run.acker.stats().unowned == 0
 
 
+def die_after_sending(stage: str, mark: Path) -> None:
+    """In this worker, for the first task that comes by: let the updates of a stage go out, then fail."""
+    send = worker.Updates.send
+
+    def send_and_die(updates: worker.Updates) -> int:
+        applied = send(updates)
+        if updates.stage == stage:
+            once(mark, raise_error)
+        return applied
+
+    worker.Updates.send = send_and_die  # type: ignore[method-assign, assignment]
+
+
 def test_a_task_that_fails_after_its_updates_went_out_counts_once(case, tmp_path) -> None:
     """The worst moment: sent, then dead. The second attempt meets its own token."""
     run = case(n=300)
     mark = tmp_path / "died"
 
-    def die_at_the_end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from batches
-        if TaskContext.get().partitionId() == 0:  # the bolts before have sent theirs: this comes after their last row
-            once(mark, raise_error)
+    def bolt(batch: pa.RecordBatch) -> Emitted:
+        if not mark.exists():
+            die_after_sending("derive", mark)
+        return fan_out(2, batch)
 
-    derived = run.tracker.bolt(run.tracked, partial(fan_out, 2), CHILD, name="fan-out")
-    fragile = derived.mapInArrow(die_at_the_end, derived.schema)
-    run.tracker.sink(fragile, consume, name="sink")
+    derived = run.tracker.bolt(run.tracked, bolt, CHILD, name="derive")
+    run.tracker.sink(derived, consume, name="sink")
+    assert mark.exists()
     assert run.acker.stats().fenced > 0
     assert run.outcomes() == {"ack": 300}
 
@@ -201,21 +214,22 @@ def test_a_partition_abandoned_by_limit_sends_nothing(case) -> None:
 
 
 def test_a_function_that_gives_other_rows_when_run_again_never_completes_falsely(case, tmp_path) -> None:
+    """The ledger knows of two children, three are handed on: two acks must not complete a root."""
     run = case(n=200)
     mark = tmp_path / "died"
 
     def undecided(batch: pa.RecordBatch) -> Emitted:
-        return fan_out(3 if mark.exists() else 2, batch)
+        if not mark.exists():
+            die_after_sending("undecided", mark)
+            return fan_out(2, batch)
+        return fan_out(3, batch)
 
-    def die_at_the_end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from batches
-        once(mark, raise_error)
-
-    derived = run.tracker.bolt(run.tracked, undecided, CHILD, name="undecided")
-    run.tracker.sink(derived.mapInArrow(die_at_the_end, derived.schema), consume, name="sink")
+    derived = run.tracker.bolt(run.tracked, undecided, CHILD, name="undecided").repartition(2, "child")
+    run.tracker.sink(derived, consume, name="sink")
     settled = run.outcomes()
-    assert settled["ack"] < 200
-    assert settled + run.after_timeout() == {"ack": settled["ack"], "timeout": 200 - settled["ack"]}
+    assert mark.exists()
+    assert settled["failed"] > 0
+    assert settled == {"ack": 200 - settled["failed"], "failed": settled["failed"]}
 
 
 def test_rows_without_message_id_stay_untracked(case) -> None:
@@ -277,9 +291,93 @@ def test_a_ledger_lost_in_the_middle_is_replayed(case, spark, url, raw) -> None:
     emission = run.spout.next_emission()
     assert emission is not None
     assert emission.attempts.tolist() == [1] * 100
-    tracker = Tracker(url, CONFIG, "run", emission.number)
+    tracker = Tracker(url, CONFIG, run.spout.run, emission.number)
     again = tracker.spout(run.messages.withColumn("attempt", F.lit(1).cast("bigint")), "id", "attempt")
     tracker.sink(again, consume, name="sink")
     while run.spout.poll():
         pass
     assert (run.spout.counts.acked, run.spout.done) == (100, True)
+
+
+def test_branches_have_edges_of_their_own(case) -> None:
+    """A root completes with the last branch, not with the first."""
+    run = case(n=60)
+    left, right = run.tracker.fan_out(run.tracked, "left", "right")
+    derived = run.tracker.bolt(left, partial(fan_out, 2), CHILD, name="derive")
+    run.tracker.sink(derived.repartition(2, "child"), consume, name="sink-left")
+    assert run.outcomes() == {}
+    run.tracker.sink(right.where("id >= 10"), consume, name="sink-right")
+    assert run.outcomes() == {"ack": 50}
+    assert run.after_timeout() == {"timeout": 10}
+
+
+def test_a_second_consumer_of_the_same_rows_is_refused(case) -> None:
+    run = case(n=10)
+    run.tracker.sink(run.tracked, consume, name="first")
+    with pytest.raises(NotExactError, match="fan_out"):
+        run.tracker.sink(run.tracked.where("id > 5"), consume, name="second")
+    assert run.tracker.sink(run.tracked, consume, name="first").updates == 0
+    assert run.outcomes() == {"ack": 10}
+
+
+def test_two_operators_of_one_name_are_refused(case) -> None:
+    run = case(n=10)
+    derived = run.tracker.bolt(run.tracked, partial(fan_out, 1), CHILD, name="same")
+    with pytest.raises(NotExactError, match="name of its own"):
+        run.tracker.sink(derived, consume, name="same")
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("Generate", lambda df: df.withColumn("copy", F.explode(F.array(F.lit(1), F.lit(2))))),
+        ("Join", lambda df: df.join(df.sparkSession.range(5).withColumnRenamed("id", "other"), F.col("id") > 0)),
+        ("Union", lambda df: df.union(df)),
+        ("Expand", lambda df: df.selectExpr("id", COLUMN).unpivot([COLUMN], ["id"], "a", "b")),
+        ("coalesce", lambda df: df.coalesce(1)),
+        ("Sample", lambda df: df.sample(True, 2.0)),
+        ("MapInArrow", lambda df: df.mapInArrow(lambda batches: batches, df.schema)),
+    ],
+)
+def test_what_would_not_be_exact_between_operators_is_refused(case, kind: str, change: Callable[[Any], Any]) -> None:
+    run = case(n=10)
+    with pytest.raises(NotExactError, match=kind):
+        run.tracker.sink(change(run.tracked), consume, name="sink")
+    assert run.acker.stats().inits == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda df: df.orderBy("id"),
+        lambda df: df.repartition(3, "id").select("id", COLUMN),
+        lambda df: df.withColumn("x", F.udf(lambda v: v, "bigint")("id")),
+        lambda df: df.hint("broadcast").alias("a").dropDuplicates(["id"]),
+        lambda df: df.join(df.sparkSession.range(100), "id", "left_semi"),
+        lambda df: df.localCheckpoint(),
+        lambda df: df.cache(),
+    ],
+)
+def test_what_keeps_rows_as_they_are_is_exact(case, change: Callable[[Any], Any]) -> None:
+    run = case(n=30)
+    run.tracker.sink(change(run.tracked), consume, name="sink")
+    assert run.outcomes() == {"ack": 30}
+
+
+def test_anchors_that_were_computed_are_refused(case) -> None:
+    run = case(n=10)
+    grouped = run.tracked.groupBy("id").agg(F.first(COLUMN).alias(COLUMN))
+    with pytest.raises(NotExactError, match="computed by something else"):
+        run.tracker.sink(grouped, consume, name="sink")
+
+
+def test_a_cached_dataframe_is_not_computed_again(case, tmp_path) -> None:
+    run = case(n=20)
+
+    def random_children(batch: pa.RecordBatch) -> Emitted:
+        return fan_out(int.from_bytes(os.urandom(1), "big") % 5 + 1, batch)
+
+    derived = run.tracker.bolt(run.tracked, random_children, CHILD, name="random").cache()
+    assert derived.count() > 0
+    run.tracker.sink(derived, consume, name="sink")
+    assert run.outcomes() == {"ack": 20}

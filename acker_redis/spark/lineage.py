@@ -1,0 +1,142 @@
+"""Refuses what would ack an edge twice, before anything runs.
+
+Every edge has to be acked by exactly one consumer, exactly once. A DataFrame can be used by two consumers, and its rows can
+be multiplied by an explode, a join or a union; then a tree would reach zero too early and report completion falsely. So
+the anchors column carries the name of the operator that made it, as metadata that Spark hands on, and the plan between
+that operator and its consumer is looked at.
+"""
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructField, StructType
+
+from acker_redis.errors import BadBatchError, NotExactError
+from acker_redis.spark import anchors as anchor_column
+
+_PRODUCER = "acker_producer"
+
+_KEEPS_ROWS = frozenset({
+    "Project", "Filter", "Sort", "Repartition", "RepartitionByExpression", "RebalancePartitions", "SubqueryAlias", "View",
+    "ResolvedHint", "UnresolvedHint", "LocalLimit", "GlobalLimit", "Offset", "Tail", "Window", "Deduplicate",
+    "DeduplicateWithinWatermark", "EventTimeWatermark", "CollectMetrics",
+})  # fmt: skip
+"""Plan nodes that give each input row at most once. One they drop is never acked and times out, which is safe."""
+
+_SEMI_JOINS = ("LeftSemi", "LeftAnti")
+_REMEMBERED = 10_000
+
+_consumer_of: OrderedDict[tuple[str, str], str] = OrderedDict()
+_producer_for: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+
+def with_anchors(schema: StructType, producer: str) -> StructType:
+    """A schema with the anchors column last, which says what made it."""
+    field = StructField(anchor_column.COLUMN, anchor_column.TYPE, True, {_PRODUCER: producer})
+    return StructType([*without_anchors(schema).fields, field])
+
+
+def without_anchors(schema: StructType) -> StructType:
+    """A schema without the anchors column."""
+    return StructType([field for field in schema.fields if field.name != anchor_column.COLUMN])
+
+
+def is_tracked(frame: DataFrame) -> bool:
+    """Whether a DataFrame has the anchors column."""
+    return anchor_column.COLUMN in frame.columns
+
+
+def check(frame: DataFrame, consumer: str) -> str:
+    """The producer of a DataFrame's anchors; refuses a plan that may multiply rows.
+
+    Raises:
+        BadBatchError: the DataFrame isn't tracked.
+        NotExactError: rows may have been multiplied since the last operator of the tracker.
+    """
+    if not is_tracked(frame):
+        raise BadBatchError(
+            f"{consumer!r}: the DataFrame has no column {anchor_column.COLUMN!r}: make it tracked with spout(), and keep the "
+            "column in every select"
+        )
+    producer = str(frame.schema[anchor_column.COLUMN].metadata.get(_PRODUCER, ""))
+    if not producer:
+        raise NotExactError(
+            f"{consumer!r}: column {anchor_column.COLUMN!r} was computed by something else than a spout or bolt (an "
+            "aggregate, an expression): derive rows in a bolt, so that every edge is made and acked once"
+        )
+    plan = getattr(frame, "_jdf", None)
+    if plan is None:
+        warnings.warn(
+            f"{consumer!r}: this kind of DataFrame (Spark Connect) does not show its plan: make sure that no row is "
+            "multiplied between the tracker's operators",
+            stacklevel=4,
+        )
+        return producer
+    _check_plan(plan.queryExecution().analyzed(), producer, consumer)
+    return producer
+
+
+def claim(emission: str, producer: str, consumer: str) -> None:
+    """Note who consumes a producer's rows.
+
+    Raises:
+        NotExactError: somebody else does already, or the name is taken by a consumer of something else.
+    """
+    earlier = _remember(_consumer_of, (emission, producer), consumer)
+    if earlier != consumer:
+        made_by = producer.removeprefix(f"{emission}:")
+        raise NotExactError(
+            f"{consumer!r}: the rows of {made_by!r} are consumed by {earlier!r} already, and each edge can be acked once "
+            f"only. Use fan_out(df, {earlier!r}, {consumer!r}) and give each its own branch"
+        )
+    known = _remember(_producer_for, (emission, consumer), producer)
+    if known != producer:
+        raise NotExactError(
+            f"{consumer!r} is the name of another operator of this emission: give each a name of its own"
+        )
+
+
+def _remember(memory: OrderedDict[tuple[str, str], str], key: tuple[str, str], value: str) -> str:
+    found = memory.setdefault(key, value)
+    memory.move_to_end(key)
+    if len(memory) > _REMEMBERED:
+        memory.popitem(last=False)
+    return found
+
+
+def _check_plan(node: Any, producer: str, consumer: str) -> None:
+    while True:
+        kind = str(node.nodeName())
+        children = list(_items(node.children()))
+        if not children:
+            return  # read back from files, or checkpointed: each row as it was written
+        if kind == "MapInArrow" and not any(_producer_of(child) == producer for child in children):
+            return
+        if kind == "Repartition" and not node.shuffle():
+            raise NotExactError(
+                f"{consumer!r}: coalesce() runs several partitions in one task, whose updates can't be told apart when it "
+                "runs again: use repartition(), or coalesce before the spout"
+            )
+        if kind == "Join" and str(node.joinType()) in _SEMI_JOINS:
+            children = children[:1]
+        elif kind not in _KEEPS_ROWS:
+            raise NotExactError(
+                f"{consumer!r}: a {kind} stands between it and {producer.rpartition(':')[2]!r} and may multiply rows; an "
+                "edge would be acked more than once and the root could complete too early. Do it in a bolt, which gives "
+                "every derived row an edge of its own, or before the spout"
+            )
+        (node,) = children
+
+
+def _producer_of(node: Any) -> str | None:
+    for attribute in _items(node.output()):
+        if attribute.name() == anchor_column.COLUMN and attribute.metadata().contains(_PRODUCER):
+            return str(attribute.metadata().getString(_PRODUCER))
+    return None
+
+
+def _items(sequence: Any) -> Iterator[Any]:
+    return (sequence.apply(i) for i in range(sequence.size()))
