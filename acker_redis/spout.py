@@ -172,16 +172,20 @@ class Spout:
     def poll(self, max_outcomes: int = 10_000, block_ms: int = 0) -> int:
         """Take outcomes, act on them, confirm them; returns how many there were.
 
+        A lost ledger is recovered, and everything in flight emitted again.
+
         Raises:
-            LedgerLostError: never; a lost ledger is recovered and everything in flight emitted again.
+            BadConfigError: another task's spout shares this one's lane.
         """
+        lane = self.task % self.acker.config.lanes
         try:
-            outcomes = self.acker.poll(max_outcomes, block_ms, consumer=f"spout-{self.task}")
+            outcomes = self.acker.poll(max_outcomes, block_ms, consumer=f"spout-{self.task}", lane=lane)
         except LedgerLostError:
             self.acker.recover()
             self._give_up_all("lost")
             return 0
         if outcomes:
+            self._refuse_others(outcomes, lane)
             self._settle(outcomes)
             self.acker.confirm(outcomes)
         return len(outcomes)
@@ -203,6 +207,15 @@ class Spout:
             self._fail(part, rows, ["lost"] * len(rows), [None] * len(rows))
         self._drop_finished()
         return lost
+
+    def _refuse_others(self, outcomes: list[Outcome], lane: int) -> None:
+        others = {outcome.task for outcome in outcomes} - {self.task}
+        if others:
+            raise BadConfigError(
+                f"outcomes of task {min(others)} came to the spout of task {self.task}: both use lane {lane} of app "
+                f"{self.acker.config.app!r}, and would take each other's outcomes. Give the app more lanes than its highest "
+                "task number, or each program an app of its own; nothing was confirmed"
+            )
 
     def _settle(self, outcomes: list[Outcome]) -> None:
         roots = np.fromiter((outcome.root for outcome in outcomes), np.int64, len(outcomes))

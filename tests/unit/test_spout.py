@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from acker_redis import Acker, BadConfigError
+from acker_redis import Acker, AckerConfig, BadConfigError
 from acker_redis.spout import Emission, RetryPolicy, Spout
 from acker_redis.testing import fake_acker
 
@@ -130,7 +130,7 @@ def test_an_init_that_never_arrived_is_found_and_emitted_again() -> None:
     assert sorted(emit(made).message_ids.tolist()) == sorted(emission.message_ids[1:].tolist())
 
 
-def test_outcomes_of_others_are_counted_as_late_and_confirmed() -> None:
+def test_outcomes_of_an_earlier_run_are_counted_as_late_and_confirmed() -> None:
     acker = fake_acker()
     made = spout(acker)
     emit(made)
@@ -138,3 +138,24 @@ def test_outcomes_of_others_are_counted_as_late_and_confirmed() -> None:
     assert made.poll() == 1
     assert (made.counts.late, made.pending) == (1, 3)
     assert acker.stats().waiting == 0
+
+
+def test_spouts_of_several_tasks_take_their_own_outcomes_only() -> None:
+    acker = fake_acker(AckerConfig(app="test", shards=2, lanes=2))
+    spouts = [spout(acker, task=task) for task in (0, 1)]
+    for made in spouts:
+        made.run = f"run-{made.task}"
+        acker.ack_many(emit(made).roots, [7, 7, 7])
+    for made in spouts:
+        made.poll()
+        assert (made.counts.acked, made.counts.late, made.done) == (3, 0, True)
+
+
+def test_a_lane_shared_by_two_tasks_is_an_error_that_loses_nothing() -> None:
+    acker = fake_acker()
+    made = spout(acker)
+    emit(made)
+    acker.init(123, 0, task=1)
+    with pytest.raises(BadConfigError, match="more lanes"):
+        made.poll()
+    assert acker.stats().waiting == 1
