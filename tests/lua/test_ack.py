@@ -66,7 +66,7 @@ def test_zero_does_not_complete_a_record_that_waits(lab, flags: int) -> None:
     )
 
 
-@pytest.mark.parametrize(("old", "given", "kept"), [(0, 4, 4), (3, 4, 4), (3, 0, 3)])
+@pytest.mark.parametrize(("old", "given", "kept"), [(0, 4, 4), (3, 4, 4), (3, 1, 1), (3, 0, 3)])
 def test_the_last_stage_that_names_itself_is_kept(lab, old: int, given: int, kept: int) -> None:
     shard = lab()
     open_tree, completes = shard.put(1, 5, stage=old), shard.put(2, 5, stage=old)

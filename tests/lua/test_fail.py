@@ -85,7 +85,7 @@ def test_a_fail_keeps_value_and_start_of_a_waiting_record(lab) -> None:
     assert shard.state().ledger == {1: waiting._replace(flags=FAILED)}
 
 
-@pytest.mark.parametrize(("old", "given", "kept"), [(0, 4, 4), (3, 4, 4), (3, 0, 3)])
+@pytest.mark.parametrize(("old", "given", "kept"), [(0, 4, 4), (3, 4, 4), (3, 1, 1), (3, 0, 3)])
 def test_the_last_stage_that_names_itself_is_kept(lab, old: int, given: int, kept: int) -> None:
     shard = lab()
     owned, waiting = shard.put(1, 5, stage=old), shard.put(2, 5, flags=WAITING, stage=old)
