@@ -104,7 +104,7 @@ def test_delays_grow_up_to_the_cap(failures: int, secs: float) -> None:
 def test_bad_policies_are_refused() -> None:
     for bad in ({"max_attempts": 0}, {"first_delay_secs": -1}, {"multiplier": 0.5}):
         with pytest.raises(BadConfigError):
-            RetryPolicy(**bad)  # type: ignore[arg-type]
+            RetryPolicy(**bad)
 
 
 def test_a_lost_ledger_is_recovered_and_everything_in_flight_emitted_again() -> None:
