@@ -14,7 +14,7 @@ import numpy as np
 from acker_redis import ids, keys, scripts
 from acker_redis.client import Client
 from acker_redis.config import AckerConfig
-from acker_redis.errors import AckerError, BadBatchError, TokenReusedError
+from acker_redis.errors import AckerError, BadBatchError, SettingsConflictError, TokenReusedError
 from acker_redis.ids import UInt64Array
 from acker_redis.keys import ShardKeys
 from acker_redis.model import Applied
@@ -56,6 +56,7 @@ class Shards:
         """Make every shard ready; adopt the markers in force. Returns the shards that were new or had lost their data.
 
         Raises:
+            SettingsConflictError: the app's settings were deleted or lost, and its shards were not.
             AckerError: a shard can't be opened.
         """
         config, script = self.config, scripts.load("open")
@@ -63,7 +64,12 @@ class Shards:
         calls = [script.call(_as_mapping(k, script), secrets.token_hex(8), *settings) for k in self.keys]
         replies = self.client.run(calls)
         _raise_first(replies)
-        created = script.codes["CREATED"]
+        created, conflict = script.codes["CREATED"], script.codes["CONFLICT"]
+        if any(reply[0] == conflict for reply in replies):
+            raise SettingsConflictError(
+                f"app {config.app!r} has shards that were created with other settings than its config key says: give all "
+                "clients the settings the app was created with, or delete all of its keys, not one"
+            )
         self.generations = [reply[1] for reply in replies]
         return [shard for shard, reply in enumerate(replies) if reply[0] == created]
 

@@ -109,7 +109,9 @@ class Rotator:
                 continue
             try:
                 self._ackers[app] = Acker(client, stored_config(client, app))
-            except BadConfigError as exc:
+            except ConnectionLostError:
+                raise
+            except AckerError as exc:  # one app that can't be opened doesn't keep the others from being rotated
                 if app not in self._missing:
                     self._missing.add(app)
                     log.warning("app %s: %s", app, exc)
@@ -170,7 +172,9 @@ def _health(client: Client, app: str) -> Health:
     try:
         with_stats = Acker(client, stored_config(client, app))
         stats = with_stats.stats()
-    except BadConfigError as exc:
+    except ConnectionLostError:
+        raise
+    except AckerError as exc:
         return Health(app, False, str(exc))
     limit_ms = max(LATE_TICKS * stats.tick_ms, stats.tick_ms + LATE_SECS * 1000)
     healthy = stats.last_rotation_ms <= limit_ms

@@ -16,14 +16,14 @@ ARGV
   max_age_ms   0: no ceiling
   tick_ms      time between two ticks
 Returns
-  status       OPENED 0, CREATED 1
+  status       OPENED 0, CREATED 1, CONFLICT 2: the shard was created with other settings, nothing was changed
   generation   the shard's marker
 Errors
   NOPERM
 ]]
 local meta = KEYS[1]
 local generation, num_buckets, lanes, clock, max_age_ms, tick_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local OPENED, CREATED = 0, 1
+local OPENED, CREATED, CONFLICT = 0, 1, 2
 
 -- A command that the user may not run would stop a later script half-way, after its first writes. Redis 7 can be asked.
 if redis.acl_check_cmd then
@@ -36,8 +36,13 @@ if redis.acl_check_cmd then
 end
 
 local status = OPENED
-local current = redis.call('HGET', meta, 'generation')
-if not current then
+local found = redis.call('HMGET', meta, 'generation', 'num_buckets', 'lanes', 'clock', 'max_age_ms', 'tick_ms')
+local current = found[1]
+if current then
+  for i = 2, 6 do
+    if found[i] ~= ARGV[i] then return {CONFLICT, current} end
+  end
+else
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   redis.call('HSET', meta, 'generation', generation, 'tick', 0, 'num_buckets', num_buckets, 'lanes', lanes,

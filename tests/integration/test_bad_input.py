@@ -156,6 +156,17 @@ def test_a_client_with_other_settings_is_told_which(source, connect) -> None:
     assert connect(app="another", shards=3).config == AckerConfig(app="another", shards=3)
 
 
+def test_settings_that_were_deleted_do_not_let_others_into_the_shards(source, raw, connect) -> None:
+    acker: Acker = connect(shards=2, num_buckets=3)
+    acker.init(1, 5, 0)
+    raw.delete("acker:{test}:config")
+    for settings in ({"num_buckets": 4}, {"lanes": 2}, {"clock": "last_update"}, {"message_timeout_secs": 7}):
+        with pytest.raises(SettingsConflictError, match="delete all of its keys"):
+            connect(**{"shards": 2, **settings})
+        raw.delete("acker:{test}:config")
+    assert connect(shards=2, num_buckets=3).stats().pending == 1
+
+
 def test_a_batch_of_a_million_is_cut_into_bounded_calls(start_server, open_acker, plain) -> None:
     server = start_server("--slowlog-log-slower-than", "0", "--slowlog-max-len", "100000")
     acker: Acker = open_acker(server.url, shards=8)

@@ -61,6 +61,19 @@ def test_all_apps_and_one_that_appears_later(url, connect, start_process) -> Non
     assert "Traceback" not in process.log()
 
 
+def test_an_app_that_can_not_be_opened_keeps_no_other_waiting(url, raw, connect, start_process) -> None:
+    connect(app="damaged")
+    raw.hset("acker:{damaged}:config", "lanes", "many")
+    connect(app="changed", shards=1)
+    raw.hset("acker:{changed}:config", "num_buckets", "9")
+    sound: Acker = connect(app="sound", num_buckets=2, message_timeout_secs=0.3)
+    process = start_process("rotator", "--redis", url, "--app", "damaged", "--app", "changed", "--app", "sound")
+    times_out(sound, "the sound app's roots time out")
+    assert "app damaged: the stored settings of app 'damaged' are damaged" in process.log()
+    assert "app changed: app 'changed' has shards that were created with other settings" in process.log()
+    assert "attempt" not in process.log()
+
+
 def test_two_copies(url, raw, connect, start_process) -> None:
     acker: Acker = connect(shards=1, num_buckets=2, message_timeout_secs=0.2)
     copies = [start_process("rotator", "--redis", url, "--app", "test") for _ in range(2)]
