@@ -39,8 +39,8 @@ local status = OPENED
 local found = redis.call('HMGET', meta, 'generation', 'num_buckets', 'lanes', 'clock', 'max_age_ms', 'tick_ms')
 local current = found[1]
 if current then
-  for i = 2, 6 do
-    if found[i] ~= ARGV[i] then return {CONFLICT, current} end
+  for i, mine in ipairs({num_buckets, lanes, clock, max_age_ms, tick_ms}) do
+    if found[i + 1] ~= mine then return {CONFLICT, current} end
   end
 else
   local time = redis.call('TIME')

@@ -5,16 +5,22 @@ from typing import Any
 import pytest
 
 from acker_redis import scripts
-from tests.lua.seeding import GENERATION, Between
+from tests.lua.seeding import GENERATION, TICK_MS, Between
 
-OPENED, CREATED = 0, 1
-SETTINGS = (3, 2, "last_update", 60_000, 15_000)
+OPENED, CREATED, CONFLICT = 0, 1, 2
+SETTINGS: dict[str, Any] = {
+    "num_buckets": 3,
+    "lanes": 2,
+    "clock": "last_update",
+    "max_age_ms": 60_000,
+    "tick_ms": TICK_MS,
+}
 
 
-def open_shard(shard: Any, generation: str, *settings: Any) -> Any:
+def open_shard(shard: Any, generation: str, **others: Any) -> Any:
     script = scripts.load("open")
     low = shard.server_ms()
-    reply = shard.client.run_one(script.call(shard.keys, generation, *(settings or SETTINGS)))
+    reply = shard.client.run_one(script.call(shard.keys, generation, *{**SETTINGS, **others}.values()))
     shard.now = Between(low, shard.server_ms())
     return reply
 
@@ -44,16 +50,32 @@ def test_a_new_shard_gets_the_marker_its_settings_and_its_groups(lab) -> None:
     assert (after.ledger, after.buckets, after.fences, after.stats, after.others) == ({}, {}, {}, {}, set())
 
 
+def opened(lab: Any) -> Any:
+    return lab(lanes=2, clock="last_update", max_age_ms=60_000)
+
+
 def test_a_shard_that_is_open_keeps_everything(lab) -> None:
-    shard = lab()
+    shard = opened(lab)
     shard.put(1, 5)
     before = shard.state()
-    assert open_shard(shard, "another", 9, 1, "first_seen", 0, 1) == [OPENED, GENERATION.encode()]
+    assert open_shard(shard, "another") == [OPENED, GENERATION.encode()]
     assert shard.state() == before
 
 
+@pytest.mark.parametrize(
+    "other", [{"num_buckets": 4}, {"lanes": 1}, {"clock": "first_seen"}, {"max_age_ms": 0}, {"tick_ms": 1}]
+)
+def test_a_shard_that_was_created_with_other_settings_is_a_conflict(lab, other: dict[str, Any]) -> None:
+    shard = opened(lab)
+    shard.put(1, 5)
+    before = shard.state()
+    assert open_shard(shard, "another", **other) == [CONFLICT, GENERATION.encode()]
+    assert shard.state() == before
+    assert not any(map(shard.raw.exists, (*shard.keys["acked"], *shard.keys["failed"])))
+
+
 def test_groups_keep_their_position(lab) -> None:
-    shard = lab()
+    shard = opened(lab)
     open_shard(shard, "mine")
     stream = shard.keys["failed"][0]
     shard.raw.xadd(stream, {"task": 7})
@@ -64,7 +86,7 @@ def test_groups_keep_their_position(lab) -> None:
 
 
 def test_entries_written_before_the_group_was_made_are_delivered(lab) -> None:
-    shard = lab()
+    shard = opened(lab)
     stream = shard.keys["acked"][0]
     shard.raw.xadd(stream, {"task": 7})
     open_shard(shard, "mine")
