@@ -213,13 +213,18 @@ class Acker:
 
     # -- rotation and looking
 
-    def rotate(self, force: bool = False) -> Rotated:
+    def rotate(self, force: bool = False, drain_calls: int | None = None) -> Rotated:
         """One guarded tick and bounded draining of death row (Storm: RotatingMap.rotate).
 
         Between T and T * num_buckets / (num_buckets - 1) after it entered the nursery a root expires, given that
         something calls this about every tick: `acker-redis rotator` does. Safe to call from anywhere, at any time.
+
+        Args:
+            force: turn the buckets now, whatever the server's clock says; for tests and operators.
+            drain_calls: drain in at most so many calls of 250 roots per shard; None: in as many as it takes, up to a
+                million roots per shard. `Rotated.draining` tells whether something is left for the next call.
         """
-        return self._rotation.rotate(force=force)
+        return self._rotation.rotate(force=force, drain_calls=drain_calls)
 
     def stats(self, *, oldest: bool = True) -> Stats:
         """Counters over all shards. `oldest=False` leaves out `oldest_age_ms`, which has to be looked for."""

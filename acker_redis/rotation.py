@@ -19,13 +19,14 @@ class Rotation:
         """Work on opened shards."""
         self._shards = shards
 
-    def rotate(self, *, force: bool = False) -> Rotated:
+    def rotate(self, *, force: bool = False, drain_calls: int | None = None) -> Rotated:
         """One guarded tick of every shard, and draining of what is on death row before and after it.
 
         A root put into the nursery expires on the num_buckets-th tick after. A tick waits until death row is empty.
 
         Args:
             force: turn the buckets now, whatever the server's clock says (for tests and operators).
+            drain_calls: expire calls per shard at most; None: MAX_EXPIRE_ROUNDS. What is left is for the next call.
 
         Raises:
             AckerError: as the server answered. Nothing is lost: what is on death row stays there for the next call.
@@ -41,7 +42,7 @@ class Rotation:
             due_in_ms = min([due_in_ms, *due]) if due_in_ms else min(due, default=0)
             ticked += sum(reply[0] == ticked_code for reply in replies)
             dead = [shard for shard, reply in zip(todo, replies, strict=True) if reply[2] > 0]
-            expired, lost_owner, draining = self._drain(dead)
+            expired, lost_owner, draining = self._drain(dead, drain_calls or MAX_EXPIRE_ROUNDS)
             timed_out, orphaned = timed_out + expired, orphaned + lost_owner
             todo = [
                 shard
@@ -52,10 +53,10 @@ class Rotation:
                 break
         return Rotated(ticked, timed_out, orphaned, len(draining), due_in_ms)
 
-    def _drain(self, dead: list[int]) -> tuple[int, int, set[int]]:
+    def _drain(self, dead: list[int], rounds: int) -> tuple[int, int, set[int]]:
         timed_out = orphaned = 0
         left = list(dead)
-        for _ in range(MAX_EXPIRE_ROUNDS):
+        for _ in range(rounds):
             if not left:
                 break
             replies = self._run([self._shards.call("expire", shard, ROOTS_PER_EXPIRE) for shard in left])

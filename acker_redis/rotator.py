@@ -26,6 +26,9 @@ log = logging.getLogger("acker_redis.rotator")
 DISCOVERY_SECS = 5.0
 """How often apps that are new on the server, or not there yet, are looked for."""
 
+DRAIN_CALLS_PER_TURN = 16
+"""Expire calls per shard before the other apps get their turn: a death row of millions must not hold up their ticks."""
+
 LATE_TICKS = 2
 """An app is unhealthy when some shard has not ticked for so many tick times (and at least LATE_SECS)."""
 
@@ -57,6 +60,7 @@ class Rotator:
         self._ackers: dict[str, Acker] = {}
         self._missing: set[str] = set()
         self._due: dict[str, float] = {}
+        self._turns: dict[str, tuple[int, int, int]] = {}
         self._discovered_at = float("-inf")
         self._backoff = ExponentialWithJitterBackoff(base=0.2, cap=10.0)
 
@@ -127,7 +131,7 @@ class Rotator:
 
     def _rotate(self, app: str, acker: Acker) -> None:
         try:
-            done = acker.rotate()
+            done = acker.rotate(drain_calls=DRAIN_CALLS_PER_TURN)
         except LedgerLostError as exc:
             # Only a client creates an app: its spout has to learn of the loss first, and what its settings are.
             log.error("app %s: ledger lost, looking for it anew: %s", app, exc)
@@ -143,16 +147,18 @@ class Rotator:
             log.error("app %s: %s", app, exc)
             self._due[app] = time.monotonic() + 1.0
             return
-        if done.timed_out or done.orphaned or done.draining:
-            log.info(
-                "app %s: %d shards ticked, %d timed out, %d orphaned, %d still draining",
-                app, done.ticked, done.timed_out, done.orphaned, done.draining,
-            )  # fmt: skip
+        before = self._turns.pop(app, (0, 0, 0))
+        ticked, timed_out, orphaned = before[0] + done.ticked, before[1] + done.timed_out, before[2] + done.orphaned
+        if done.draining:
+            self._turns[app] = ticked, timed_out, orphaned
+        elif timed_out or orphaned:
+            log.info("app %s: %d shards ticked, %d timed out, %d orphaned", app, ticked, timed_out, orphaned)
         self._due[app] = time.monotonic() + (0.0 if done.draining else max(done.due_in_ms, 1) / 1000)
 
     def _forget(self, app: str) -> None:
         del self._ackers[app]
         del self._due[app]
+        self._turns.pop(app, None)
 
 
 def check(url: str, names: Sequence[str] = ()) -> list[Health]:

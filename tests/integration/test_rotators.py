@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from acker_redis import Acker, AckerConfig
+from acker_redis.rotator import Rotator
 from acker_redis.testing import wait_until
 from tests.integration.rounds import take
 
@@ -78,6 +79,35 @@ def test_a_rotator_killed_while_it_drains(url, raw, connect, start_process) -> N
     assert {outcome.reason for outcome in take(acker, len(roots))} == {"timeout"}
     stats = acker.stats()
     assert (stats.timed_out, stats.pending, stats.unowned, stats.waiting) == (len(roots), 0, 0, 0)
+
+
+def test_an_app_with_a_long_death_row_does_not_hold_up_another(url, raw, connect, monkeypatch, caplog) -> None:
+    monkeypatch.setattr("acker_redis.rotator.DRAIN_CALLS_PER_TURN", 1)
+    large: Acker = connect(app="large", shards=1, num_buckets=2, message_timeout_secs=0.05)
+    small: Acker = connect(app="small", shards=1, num_buckets=2, message_timeout_secs=0.05)
+    roots = np.arange(1, 5_001)
+    large.init_many(roots, roots, 0)
+    large.rotate(force=True)
+    caplog.set_level("INFO", "acker_redis.rotator")
+    rotator = Rotator(url)
+
+    def small_ticked() -> bool:
+        rotator.run_once()
+        return int(raw.hget("acker:{small:0}:meta", "tick")) > 0
+
+    def large_is_drained() -> bool:
+        rotator.run_once()
+        return large.stats().pending == 0
+
+    wait_until(lambda: small.stats().last_rotation_ms >= 100, "the ticks are due")
+    wait_until(small_ticked, "the small app ticks")
+    assert large.stats().pending > 0
+    wait_until(large_is_drained, "the large app is drained")
+    rotator.run_once()
+    rotator.close()
+    lines = [record.message for record in caplog.records if "timed out" in record.message]
+    assert len(lines) == 1
+    assert "5000 timed out, 0 orphaned" in lines[0]
 
 
 def test_a_row_that_is_drained_slowly_never_becomes_the_nursery(source, connect, monkeypatch) -> None:
