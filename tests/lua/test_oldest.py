@@ -67,3 +67,9 @@ def test_there_is_nothing_before_the_first_tick(lab, steps_back: int) -> None:
     shard = lab(tick=0)
     shard.put(1, 5)
     assert shard.run("oldest", steps_back, 0) == [EMPTY, 0, 0]
+
+
+def test_the_nursery_of_the_first_tick_is_looked_at(lab) -> None:
+    shard = lab(tick=0)
+    pending = shard.put(1, 5)
+    assert shard.run("oldest", 0, 0) == [FOUND, shard.age(pending), 0]
