@@ -14,7 +14,7 @@ PACKAGE = Path(acker_redis.__file__).parent
 ORDER = (
     ("errors",),
     ("ids", "config", "keys", "model"),
-    ("scripts",),
+    ("scripts", "entries"),
     ("client",),
     ("ledger",),
     ("rotation", "delivery", "inspection"),
