@@ -159,6 +159,7 @@ class Rotator:
         del self._ackers[app]
         del self._due[app]
         self._turns.pop(app, None)
+        self._discovered_at = float("-inf")  # a client may have created it anew already
 
 
 def check(url: str, names: Sequence[str] = ()) -> list[Health]:
