@@ -21,7 +21,7 @@ from acker_redis.errors import (
     SettingsConflictError,
     TokenReusedError,
 )
-from acker_redis.model import Applied, Outcome, RootRecord, Rotated, Stats
+from acker_redis.model import Applied, Outcome, PackedOutcomes, RootRecord, Rotated, Stats
 
 __version__ = "0.1.0"
 
@@ -33,6 +33,7 @@ __all__ = [
     # What it answers
     "Applied",
     "Outcome",
+    "PackedOutcomes",
     "RootRecord",
     "Rotated",
     "Stats",

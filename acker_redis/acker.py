@@ -15,7 +15,7 @@ from acker_redis.errors import AckerError, BadBatchError, BadConfigError, Settin
 from acker_redis.ids import Ids, UInt64Array
 from acker_redis.inspection import Inspection
 from acker_redis.ledger import Ledger, Shards
-from acker_redis.model import Applied, Outcome, RootRecord, Rotated, Stats
+from acker_redis.model import Applied, Outcome, PackedOutcomes, RootRecord, Rotated, Stats
 from acker_redis.rotation import Rotation
 
 
@@ -210,6 +210,19 @@ class Acker:
         Returns the number of stream entries trimmed: one of acks holds many outcomes and goes with its last one.
         """
         return self._delivery.confirm(outcomes)
+
+    def poll_packed(
+        self, max_outcomes: int = 1000, block_ms: int = 0, consumer: str = "spout", lane: int | None = None
+    ) -> list[PackedOutcomes]:
+        """As `poll`, but whole stream entries, whose acks come as arrays: for spouts that handle many.
+
+        May return more than `max_outcomes`, by one entry of at most 1 000.
+        """
+        return self._delivery.poll_packed(max_outcomes, block_ms, consumer, lane)
+
+    def confirm_packed(self, packed: Iterable[PackedOutcomes]) -> int:
+        """Say that the spout has acted on all outcomes of these entries. Returns the number of entries trimmed."""
+        return self._delivery.confirm_packed(packed)
 
     # -- rotation and looking
 

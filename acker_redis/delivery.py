@@ -5,20 +5,19 @@ outcomes is; until then all of it is delivered again after a crash, marked `rede
 """
 
 import math
-import struct
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from acker_redis import ids, keys, scripts
+from acker_redis import keys, scripts
+from acker_redis.entries import Entry, Fields, as_dict, claimed_entries, read_reply
 from acker_redis.errors import AckerError, BadConfigError, LedgerLostError
 from acker_redis.ledger import Shards
-from acker_redis.model import Outcome, Receipt
+from acker_redis.model import Outcome, PackedOutcomes
 from acker_redis.scripts import Call
 
-_ROW = struct.Struct(">qIB")
 _BLOCK_SLICE_MS = 1000
 _CLUSTER_PAUSE_SECS = 0.01
 _MAX_ENTRIES = 1000
@@ -36,7 +35,8 @@ class _Stream:
 class _Consumer:
     """What this process knows of one consumer name on some lanes."""
 
-    backlog: deque[Iterator[Outcome]]
+    backlog: deque[Entry] = field(default_factory=deque)
+    begun: Iterator[Outcome] = field(default_factory=lambda: iter(()))
     recovered: bool = False
     claimed_at: float = float("-inf")
     cursors: dict[str, bytes] = field(default_factory=dict)
@@ -56,14 +56,52 @@ class Delivery:
         self._by_key = {stream.key: stream for stream in self._streams}
         self._consumers: dict[tuple[str, int | None], _Consumer] = {}
         self._stage_names: dict[int, str] = {}
+        self._held: dict[tuple[str, bytes], str] = {}  # entry -> the consumer of this process that has it
 
     def forget(self) -> None:
         """Drop what was read and not handed out: after the server lost its data, or to read unconfirmed entries again."""
         self._consumers.clear()
         self._stage_names.clear()
+        self._held.clear()
 
     def poll(self, max_outcomes: int, block_ms: int, consumer: str, lane: int | None) -> list[Outcome]:
         """Up to `max_outcomes` outcomes; see `Acker.poll`."""
+        state, streams = self._consumer(max_outcomes, block_ms, consumer, lane)
+        outcomes: list[Outcome] = []
+
+        def take() -> int:
+            while len(outcomes) < max_outcomes:
+                outcome = next(state.begun, None)
+                if outcome is not None:
+                    outcomes.append(outcome)
+                elif state.backlog:
+                    state.begun = state.backlog.popleft().outcomes(self._stage_name)
+                else:
+                    break
+            return max_outcomes - len(outcomes)
+
+        self._gather(take, max_outcomes, block_ms, state, streams, consumer)
+        return outcomes
+
+    def poll_packed(self, max_outcomes: int, block_ms: int, consumer: str, lane: int | None) -> list[PackedOutcomes]:
+        """Whole entries until they hold `max_outcomes` outcomes or more; see `Acker.poll_packed`."""
+        state, streams = self._consumer(max_outcomes, block_ms, consumer, lane)
+        taken: list[PackedOutcomes] = []
+        count = 0
+
+        def take() -> int:
+            nonlocal count
+            while state.backlog and count < max_outcomes:
+                taken.append(state.backlog.popleft().packed())
+                count += len(taken[-1].roots)
+            return max_outcomes - count
+
+        self._gather(take, max_outcomes, block_ms, state, streams, consumer)
+        return taken
+
+    def _consumer(
+        self, max_outcomes: int, block_ms: int, consumer: str, lane: int | None
+    ) -> tuple[_Consumer, list[_Stream]]:
         if not isinstance(max_outcomes, int) or max_outcomes < 1:
             raise BadConfigError(f"max_outcomes={max_outcomes!r}: use an integer of 1 or more")
         if not isinstance(block_ms, int) or block_ms < 0:
@@ -75,23 +113,30 @@ class Delivery:
         if lane is not None and not 0 <= lane < self._shards.config.lanes:
             raise BadConfigError(f"lane={lane!r}: this app has lanes 0 to {self._shards.config.lanes - 1}")
         streams = [s for s in self._streams if lane is None or s.lane == lane]
-        state = self._consumers.setdefault((consumer, lane), _Consumer(deque()))
+        return self._consumers.setdefault((consumer, lane), _Consumer()), streams
+
+    def _gather(
+        self,
+        take: Callable[[], int],
+        wanted: int,
+        block_ms: int,
+        state: _Consumer,
+        streams: list[_Stream],
+        consumer: str,
+    ) -> None:
+        """Take from the backlog, and fill it, until enough was taken or nothing is there and the time is up."""
         deadline = time.monotonic() + block_ms / 1000
-        outcomes: list[Outcome] = []
-        while True:
-            self._take(state, outcomes, max_outcomes)
-            if len(outcomes) >= max_outcomes:
-                return outcomes
+        while (left := take()) > 0:
             try:
-                if self._fill(state, streams, consumer, max_outcomes - len(outcomes)):
+                if self._fill(state, streams, consumer, left):
                     continue
             except AckerError:
-                if outcomes:  # taken off the backlog already: hand them out, the next poll meets the error
-                    return outcomes
+                if left < wanted:  # taken off the backlog already: hand them out, the next poll meets the error
+                    return
                 raise
             left_ms = int((deadline - time.monotonic()) * 1000)
-            if outcomes or left_ms <= 0:
-                return outcomes
+            if left < wanted or left_ms <= 0:
+                return
             self._wait(state, streams, consumer, min(left_ms, _BLOCK_SLICE_MS, self._shards.client.max_block_ms))
 
     def confirm(self, outcomes: Iterable[Outcome]) -> int:
@@ -105,6 +150,13 @@ class Delivery:
                     finished.setdefault(receipt.stream, []).append(receipt.entry_id)
         return self._finish(finished)
 
+    def confirm_packed(self, packed: Iterable[PackedOutcomes]) -> int:
+        """Confirm whole entries; returns how many were trimmed."""
+        finished: dict[str, list[bytes]] = {}
+        for one in packed:
+            finished.setdefault(one.receipt.stream, []).append(one.receipt.entry_id)
+        return self._finish(finished)
+
     def _finish(self, finished: dict[str, list[bytes]]) -> int:
         calls = [
             self._confirm_call(stream, entries[start : start + _MAX_ENTRIES])
@@ -116,20 +168,15 @@ class Delivery:
             if isinstance(reply, AckerError):
                 raise reply
             confirmed += reply[0]
+        for stream, entries in finished.items():
+            for entry_id in entries:
+                self._held.pop((stream, entry_id), None)
         return confirmed
 
     def _confirm_call(self, stream: str, entries: list[bytes]) -> Call:
         shard = self._by_key[stream].shard
         shard_keys = {"meta": self._shards.keys[shard].meta, "outcomes": stream}
         return scripts.load("confirm").call(shard_keys, self._shards.generations[shard], *entries)
-
-    def _take(self, state: _Consumer, outcomes: list[Outcome], limit: int) -> None:
-        while state.backlog and len(outcomes) < limit:
-            for outcome in state.backlog[0]:
-                outcomes.append(outcome)
-                if len(outcomes) == limit:
-                    return
-            state.backlog.popleft()
 
     def _fill(self, state: _Consumer, streams: list[_Stream], consumer: str, wanted: int) -> bool:
         """Read more entries into the backlog; first what this consumer left behind, then new, then from the dead."""
@@ -155,10 +202,10 @@ class Delivery:
         found = False
         for stream in streams:
             after = b"0"
-            while entries := self._entries(
+            while entries := read_reply(
                 self._shards.client.pipeline([self._xreadgroup(consumer, _MAX_ENTRIES, [stream], after)])[0]
             ):
-                found = self._add(state, entries, redelivered=True) or found
+                found = self._add(state, consumer, entries, redelivered=True) or found
                 after = entries[-1][1]
         return found
 
@@ -169,7 +216,7 @@ class Delivery:
         commands = [self._xreadgroup(consumer, count, group) for group in by_shard.values()]
         found = False
         for reply in self._shards.client.pipeline(commands):
-            found = self._add(state, self._entries(reply), redelivered=False) or found
+            found = self._add(state, consumer, read_reply(reply), redelivered=False) or found
         return found
 
     def _claim(self, state: _Consumer, streams: list[_Stream], consumer: str, count: int) -> bool:
@@ -195,9 +242,9 @@ class Delivery:
                 del state.cursors[stream.key]
             else:
                 state.cursors[stream.key] = reply[0]
-            claimed = _claimed_entries(reply)
-            found = self._add(state, [(stream.key, i, f) for i, f in claimed if f], redelivered=True) or found
-            gone = [entry_id for entry_id, entry_fields in claimed if entry_fields is None and entry_id]
+            claimed = claimed_entries(reply)
+            found = self._add(state, consumer, [(stream.key, i, f) for i, f in claimed if f], redelivered=True) or found
+            gone = [entry_id for entry_id, fields in claimed if fields is None]
             if gone:  # Redis 6.2 hands out entries that were trimmed; newer servers drop them by themselves
                 dangling[stream.key] = gone
         self._finish(dangling)
@@ -214,7 +261,7 @@ class Delivery:
             if str(reply).startswith("UNBLOCKED"):  # the stream went away, or the server's role changed: look anew
                 return
             raise client.translate(reply) from reply
-        self._add(state, self._entries(reply), redelivered=False)
+        self._add(state, consumer, read_reply(reply), redelivered=False)
 
     def _xreadgroup(
         self, consumer: str, count: int, streams: list[_Stream], after: bytes = b">", block_ms: int | None = None
@@ -225,71 +272,26 @@ class Delivery:
             "XREADGROUP", "GROUP", keys.GROUP, consumer, "COUNT", count, *block, "STREAMS", *names, *[after] * len(names),
         )  # fmt: skip
 
-    def _entries(self, reply: Any) -> list[tuple[str, bytes, dict[bytes, bytes] | None]]:
-        """Flatten an XREADGROUP reply, which is a list of pairs or (RESP3) a mapping."""
-        if not reply:
-            return []
-        by_stream = reply.items() if isinstance(reply, dict) else reply
-        entries: list[tuple[str, bytes, dict[bytes, bytes] | None]] = []
-        for name, rows in by_stream:
-            if rows and isinstance(rows[0], list):  # some drivers wrap the rows once more
-                rows = rows[0]
-            entries.extend((name.decode(), entry_id, _as_dict(entry_fields)) for entry_id, entry_fields in rows)
-        return entries
-
     def _add(
-        self, state: _Consumer, entries: list[tuple[str, bytes, dict[bytes, bytes] | None]], *, redelivered: bool
+        self, state: _Consumer, consumer: str, entries: list[tuple[str, bytes, Fields | None]], *, redelivered: bool
     ) -> bool:
+        found = False
         dangling: dict[str, list[bytes]] = {}
-        for name, entry_id, entry_fields in entries:
-            if entry_fields:
-                stream = self._by_key[name]
-                state.backlog.append(self._outcomes(stream, entry_id, entry_fields, redelivered))
-            else:
+        for name, entry_id, fields in entries:
+            if not fields:
                 dangling.setdefault(name, []).append(entry_id)
+            elif self._held.get((name, entry_id)) != consumer:  # else it was read before, and claimed from itself now
+                self._held[name, entry_id] = consumer
+                stream = self._by_key[name]
+                state.backlog.append(Entry(stream.kind, stream.shard, name, entry_id, fields, redelivered))
+                found = True
         self._finish(dangling)
-        return len(entries) > sum(map(len, dangling.values()))
-
-    def _outcomes(
-        self, stream: _Stream, entry_id: bytes, entry_fields: dict[bytes, bytes], redelivered: bool
-    ) -> Iterator[Outcome]:
-        task = int(entry_fields[b"task"])
-        receipt = Receipt(stream.shard, stream.key, entry_id, set())
-        if stream.kind == "fail":
-            root = ids.to_int64(int(entry_fields[b"root"], 16))
-            receipt.unconfirmed.add(root)
-            reason: Literal["failed", "timeout"] = "timeout" if entry_fields[b"reason"] == b"timeout" else "failed"
-            stage, detail = entry_fields[b"last_stage"].decode(), entry_fields.get(b"detail")
-            yield Outcome(
-                "fail", root, task, reason, int(entry_fields[b"age_ms"]), stage or None, redelivered,
-                None if detail is None else detail.decode(), receipt,
-            )  # fmt: skip
-            return
-        rows = list(_ROW.iter_unpack(entry_fields[b"roots"]))
-        receipt.unconfirmed.update(row[0] for row in rows)
-        for root, age_ms, number in rows:
-            yield Outcome(
-                "ack", root, task, None, age_ms, self._stage_name(number), redelivered, None, receipt
-            )  # fmt: skip
+        return found
 
     def _stage_name(self, number: int) -> str | None:
         if number == 0:
             return None
         if number not in self._stage_names:
             (pairs,) = self._shards.client.pipeline([("HGETALL", keys.stages(self._shards.config.app))])
-            self._stage_names = {int(value): name.decode() for name, value in _as_dict(pairs).items()}
+            self._stage_names = {int(value): name.decode() for name, value in as_dict(pairs).items()}
         return self._stage_names.get(number, str(number))
-
-
-def _as_dict(pairs: Any) -> dict[bytes, bytes]:
-    """Field-value pairs as a driver gives them: a mapping, a flat list, or None for an entry that was trimmed."""
-    if not pairs:
-        return {}
-    if isinstance(pairs, dict):
-        return pairs
-    return dict(zip(pairs[::2], pairs[1::2], strict=True))
-
-
-def _claimed_entries(reply: Any) -> list[tuple[bytes, dict[bytes, bytes] | None]]:
-    rows = reply[1] if len(reply) > 1 else []
-    return [(row[0], _as_dict(row[1]) or None) for row in rows if row and row[0]]

@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 
 class Applied(NamedTuple):
     """What a batch did.
@@ -23,7 +26,31 @@ class Receipt:
     shard: int
     stream: str
     entry_id: bytes
-    unconfirmed: set[int] = field(repr=False)
+    unconfirmed: set[int] = field(default_factory=set, repr=False)
+
+
+class PackedOutcomes(NamedTuple):
+    """The outcomes of one stream entry, not taken apart: for spouts that handle many at a time.
+
+    Attributes:
+        kind: `ack`, or `fail`.
+        task: the spout task that initialised the roots.
+        roots: signed 64-bit root ids; one only where kind is `fail`.
+        reason: None for acks, else `failed` or `timeout`.
+        last_stage: of a fail; None for acks (take `Outcome` for that).
+        redelivered: the entry was handed out before and not confirmed since.
+        detail: the `reason=` text of the fail call, where one was given.
+        receipt: for `Acker.confirm_packed`.
+    """
+
+    kind: Literal["ack", "fail"]
+    task: int
+    roots: npt.NDArray[np.int64]
+    reason: Literal["failed", "timeout"] | None
+    last_stage: str | None
+    redelivered: bool
+    detail: str | None
+    receipt: Receipt
 
 
 class Outcome(NamedTuple):

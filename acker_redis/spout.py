@@ -14,7 +14,7 @@ import numpy.typing as npt
 from acker_redis import ids
 from acker_redis.acker import Acker
 from acker_redis.errors import BadConfigError, LedgerLostError
-from acker_redis.model import Outcome
+from acker_redis.model import PackedOutcomes
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -84,6 +84,11 @@ class _InFlight:
     order: npt.NDArray[np.intp]
     sorted_roots: Int64Array
     open: npt.NDArray[np.bool_]
+
+    def find(self, roots: Int64Array) -> Int64Array:
+        """For each root the row that is open for it, -1 for none."""
+        place = np.minimum(np.searchsorted(self.sorted_roots, roots), len(self.sorted_roots) - 1)
+        return np.where((self.sorted_roots[place] == roots) & self.open[place], place, -1)
 
 
 def root_ids(app: str, run: str, message_ids: Int64Array, attempts: Int64Array) -> Int64Array:
@@ -179,16 +184,16 @@ class Spout:
         """
         lane = self.task % self.acker.config.lanes
         try:
-            outcomes = self.acker.poll(max_outcomes, block_ms, consumer=f"spout-{self.task}", lane=lane)
+            packed = self.acker.poll_packed(max_outcomes, block_ms, consumer=f"spout-{self.task}", lane=lane)
         except LedgerLostError:
             self.acker.recover()
             self._give_up_all("lost")
             return 0
-        if outcomes:
-            self._refuse_others(outcomes, lane)
-            self._settle(outcomes)
-            self.acker.confirm(outcomes)
-        return len(outcomes)
+        if packed:
+            self._refuse_others(packed, lane)
+            self._settle(packed)
+            self.acker.confirm_packed(packed)
+        return sum(len(one.roots) for one in packed)
 
     def reconcile(self) -> int:
         """Emit again what the ledger doesn't know: the init was lost (a failed job, a failover that lost writes).
@@ -208,8 +213,8 @@ class Spout:
         self._drop_finished()
         return lost
 
-    def _refuse_others(self, outcomes: list[Outcome], lane: int) -> None:
-        others = {outcome.task for outcome in outcomes} - {self.task}
+    def _refuse_others(self, packed: list[PackedOutcomes], lane: int) -> None:
+        others = {one.task for one in packed} - {self.task}
         if others:
             raise BadConfigError(
                 f"outcomes of task {min(others)} came to the spout of task {self.task}: both use lane {lane} of app "
@@ -217,22 +222,25 @@ class Spout:
                 "task number, or each program an app of its own; nothing was confirmed"
             )
 
-    def _settle(self, outcomes: list[Outcome]) -> None:
-        roots = np.fromiter((outcome.root for outcome in outcomes), np.int64, len(outcomes))
-        matched = np.zeros(len(roots), np.bool_)
+    def _settle(self, packed: list[PackedOutcomes]) -> None:
+        acks = [one.roots for one in packed if one.kind == "ack"]
+        fails = [one for one in packed if one.kind == "fail"]
+        acked = np.unique(np.concatenate(acks)) if acks else np.array([], np.int64)
+        failed = np.array([one.roots[0] for one in fails], np.int64)
+        known = 0
         for part in self._in_flight:
-            place = np.minimum(np.searchsorted(part.sorted_roots, roots), len(part.sorted_roots) - 1)
-            hits = np.flatnonzero((part.sorted_roots[place] == roots) & part.open[place] & ~matched)
-            rows, first = np.unique(place[hits], return_index=True)
-            hits = hits[first]
-            matched[hits] = True
-            is_ack = np.fromiter((outcomes[i].kind == "ack" for i in hits), np.bool_, len(hits))
-            self.counts.acked += int(is_ack.sum())
-            part.open[rows[is_ack]] = False
-            failed = [outcomes[i] for i in hits[~is_ack]]
-            reasons = [str(outcome.reason) for outcome in failed]
-            self._fail(part, rows[~is_ack], reasons, [outcome.last_stage for outcome in failed])
-        self.counts.late += int((~matched).sum())
+            rows = part.find(acked)
+            part.open[rows[rows >= 0]] = False
+            self.counts.acked += int((rows >= 0).sum())
+            known += int((rows >= 0).sum())
+            rows = part.find(failed)
+            of_row = {int(rows[i]): i for i in np.flatnonzero(rows >= 0)}  # an outcome may come twice, once redelivered
+            known += len(of_row)
+            hits = [fails[i] for i in of_row.values()]
+            self._fail(
+                part, np.array(list(of_row), np.int64), [str(o.reason) for o in hits], [o.last_stage for o in hits]
+            )
+        self.counts.late += sum(len(one.roots) for one in packed) - known
         self._drop_finished()
 
     def _fail(self, part: _InFlight, rows: Int64Array, reasons: Sequence[str], stages: Sequence[str | None]) -> None:
