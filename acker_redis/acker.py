@@ -182,6 +182,11 @@ class Acker:
         """
         return Batch(self._ledger, token)
 
+    @property
+    def ledger(self) -> Ledger:
+        """The ledgers themselves, for layers on top of this library."""
+        return self._ledger
+
     # -- outcomes
 
     def poll(

@@ -6,10 +6,11 @@ Guarantee: a batch sent again under its token changes nothing. Each call is atom
 import hashlib
 import secrets
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from acker_redis import ids, keys, scripts
 from acker_redis.client import Client
@@ -27,7 +28,9 @@ FAILS_PER_CALL = 500
 """Each failed root is one stream entry, which costs more than an ack."""
 
 _TOKEN_BYTES = 12
-_SEEN, _REUSED = scripts.load("ack").codes["SEEN"], scripts.load("ack").codes["REUSED"]
+_DIGEST_BYTES = 8
+_APPLIED, _SEEN, _REUSED, _PARTLY = (scripts.load("ack").codes[c] for c in ("APPLIED", "SEEN", "REUSED", "PARTLY"))
+_TOKEN = scripts.load("ack").args.index("tokens")
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,14 @@ class Update:
     vals: UInt64Array | None
     head: tuple[bytes | str | int, ...] = ()
     repeats: int = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of several updates that are folded into one value per root: an init or acks, under a token of its own."""
+
+    token: str
+    update: Update
 
 
 class Shards:
@@ -95,7 +106,7 @@ class Ledger:
     def init(self, roots: UInt64Array, vals: UInt64Array, task: int) -> Update:
         """Inits of one task's roots; of a root that stands twice the first counts, the others are counted as duplicates."""
         distinct, first = np.unique(roots, return_index=True)
-        return Update("init", distinct, vals[first], (task,), repeats=len(roots) - len(distinct))
+        return Update("init", distinct, vals[first], (task, 0), repeats=len(roots) - len(distinct))
 
     def ack(self, roots: UInt64Array, vals: UInt64Array, stage: str | None) -> Update:
         """Acks, combined per root by XOR."""
@@ -123,29 +134,57 @@ class Ledger:
         for part, update in enumerate(updates):
             calls.extend(self._calls(update, base, part))
         replies = self._client.run(calls)
-        applied, seen, reused = 0, False, 0
-        for call, reply in zip(calls, replies, strict=True):
-            if isinstance(reply, AckerError):
-                continue
-            status, count = reply
-            if status == _SEEN and token is None:  # our own first try got through, its reply did not
-                count = len(call.args[-1]) // (8 if call.script.name == "fail" else 16)
-            applied += count
-            seen = seen or status == _SEEN
-            reused += status == _REUSED
         _raise_first(replies)
-        if reused:
-            raise TokenReusedError(
-                f"token {token!r} was used before for a batch with other content: {reused} of {len(calls)} calls were "
-                f"left out, {applied} updates applied. Use one token per batch"
-            )
-        return Applied(applied, seen and token is not None)
+        if token is None:  # a call that was seen is our own first try, which got through while its reply did not
+            replies = [
+                [_APPLIED, _rows(call)] if reply[0] == _SEEN else reply
+                for call, reply in zip(calls, replies, strict=True)
+            ]
+        return _applied(replies, token)
+
+    def send_folded(self, parts: Sequence[Part]) -> Applied:
+        """Send parts as one value per root: what a partition's spout and bolts have to say of a root is one update.
+
+        Each part keeps its own token, so it makes no difference to the ledger which parts were folded together: where some
+        of them were applied before, the others are sent by themselves.
+
+        Args:
+            parts: an init or acks first, then acks. The roots of the later ones must be among those of the first, whose
+                cut into calls holds for all.
+
+        Raises:
+            TokenReusedError: a token was used before for other content; the calls it was met in were left out.
+            AckerError: as the server answered; sending again with the same tokens is exact.
+        """
+        cuts, places = self._cut(parts)
+        combined = np.zeros(len(parts[0].update.roots), np.uint64)
+        for part, place in zip(parts, places, strict=True):
+            if part.update.vals is not None:
+                combined[place] ^= part.update.vals
+        first, last = parts[0].update, parts[-1].update
+        repeats = first.repeats
+        calls: list[Call] = []
+        for cut in cuts:
+            tokens = b"".join(call.args[_TOKEN] for call in cut.calls)
+            digests = b"".join(call.args[_TOKEN + 1] for call in cut.calls)
+            stage = last.head[0] if last.operation == "ack" else 0
+            head = (first.head[0], stage, repeats) if first.operation == "init" else (stage,)
+            repeats = 0
+            packed = ids.pack(first.roots[cut.rows], combined[cut.rows])
+            calls.append(self._shards.call(first.operation, cut.shard, tokens, digests, *head, packed))
+        replies = self._client.run(calls)
+        _raise_first(replies)
+        alone = [call for cut, reply in zip(cuts, replies, strict=True) if reply[0] == _PARTLY for call in cut.calls]
+        by_themselves = self._client.run(alone)
+        _raise_first(by_themselves)
+        return _applied([*(reply for reply in replies if reply[0] != _PARTLY), *by_themselves], parts[0].token)
 
     def reset_timeout(self, roots: UInt64Array) -> int:
         """Give roots a whole timeout again; returns how many are in the nursery now."""
+        distinct = np.unique(roots)
         calls = [
-            self._shards.call("reset_timeout", shard, ids.pack(chunk))
-            for shard, (chunk,) in self._split(ROOTS_PER_CALL, np.unique(roots))
+            self._shards.call("reset_timeout", shard, ids.pack(distinct[rows]))
+            for shard, rows in self._split(ROOTS_PER_CALL, distinct)
         ]
         replies = self._client.run(calls)
         _raise_first(replies)
@@ -179,37 +218,96 @@ class Ledger:
 
     def _calls(self, update: Update, base: bytes, part: int) -> list[Call]:
         limit = FAILS_PER_CALL if update.operation == "fail" else ROOTS_PER_CALL
-        columns = (update.roots,) if update.vals is None else (update.roots, update.vals)
         calls: list[Call] = []
         repeats = update.repeats
         chunks = Counter[int]()  # per shard, so that a token meets itself whichever other shards a batch has
-        for shard, cut in self._split(limit, *columns):
-            packed = ids.pack(*cut)
-            token = _digest(
-                base, b"%s:%d:%d:%d" % (update.operation.encode(), part, shard, chunks[shard]), _TOKEN_BYTES
-            )
+        for shard, rows in self._split(limit, update.roots):
+            calls.append(self._call(update, base, part, shard, chunks[shard], rows, repeats))
             chunks[shard] += 1
-            head = (*update.head, repeats) if update.operation == "init" else update.head
-            content = _digest(packed, repr(head).encode(), 8)
-            calls.append(self._shards.call(update.operation, shard, token, content, *head, packed))
             repeats = 0
         return calls
 
-    def _split(self, limit: int, *columns: UInt64Array) -> Iterable[tuple[int, tuple[UInt64Array, ...]]]:
-        """Cut columns by shard, then into chunks; the order within a shard is kept, so the cut is reproducible."""
-        roots, shards = columns[0], self._shards.config.shards
-        if len(roots) == 0:
-            return
-        if len(roots) == 1:
-            yield int(ids.shard_of(roots, shards)[0]), columns
+    def _call(
+        self,
+        update: Update,
+        base: bytes,
+        part: int,
+        shard: int,
+        chunk: int,
+        rows: npt.NDArray[np.int64],
+        repeats: int,
+    ) -> Call:
+        columns = (update.roots,) if update.vals is None else (update.roots, update.vals)
+        packed = ids.pack(*(column[rows] for column in columns))
+        label = b"%s:%d:%d:%d" % (update.operation.encode(), part, shard, chunk)
+        head = (*update.head, repeats) if update.operation == "init" else update.head
+        token, content = _digest(base, label, _TOKEN_BYTES), _digest(packed, repr(head).encode(), _DIGEST_BYTES)
+        return self._shards.call(update.operation, shard, token, content, *head, packed)
+
+    def _cut(self, parts: Sequence[Part]) -> tuple[list["_Cut"], list[npt.NDArray[np.int64]]]:
+        """Cut the first part into calls, and the others along the same lines; also where the others' roots stand in it."""
+        roots = parts[0].update.roots
+        places = [np.searchsorted(roots, part.update.roots) for part in parts]
+        for part, place in zip(parts, places, strict=True):
+            if not bool((roots[np.minimum(place, len(roots) - 1)] == part.update.roots).all()):
+                raise BadBatchError(f"part {part.token!r} has roots that the first part does not have")
+        cuts: list[_Cut] = []
+        cut_of = np.empty(len(roots), np.int64)
+        chunks = Counter[int]()
+        for shard, rows in self._split(ROOTS_PER_CALL, roots):
+            cut_of[rows] = len(cuts)
+            cuts.append(_Cut(shard, chunks[shard], rows, []))
+            chunks[shard] += 1
+        for part, place in zip(parts, places, strict=True):
+            update, of_row = part.update, cut_of[place]
+            order = np.argsort(of_row, kind="stable")
+            bounds = np.searchsorted(of_row[order], np.arange(len(cuts) + 1))
+            repeats = update.repeats
+            for number, cut in enumerate(cuts):
+                rows = order[bounds[number] : bounds[number + 1]]
+                if len(rows):
+                    call = self._call(update, part.token.encode(), 0, cut.shard, cut.chunk, rows, repeats)
+                    cut.calls.append(call)
+                    repeats = 0
+        return cuts, places
+
+    def _split(self, limit: int, roots: UInt64Array) -> Iterable[tuple[int, npt.NDArray[np.int64]]]:
+        """Cut by shard, then into chunks: (shard, rows). The order within a shard is kept, so the cut is reproducible."""
+        shards = self._shards.config.shards
+        if len(roots) < 2:  # the slow path of single updates, kept short
+            yield from ((int(shard), np.zeros(1, np.int64)) for shard in ids.shard_of(roots, shards))
             return
         of_shard = ids.shard_of(roots, shards).astype(np.uint16)  # narrow, so that the stable sort is a radix sort
         order = np.argsort(of_shard, kind="stable")
         bounds = np.searchsorted(of_shard[order], np.arange(shards + 1))
         for shard in range(shards):
             for start in range(bounds[shard], bounds[shard + 1], limit):
-                rows = order[start : min(start + limit, bounds[shard + 1])]
-                yield shard, tuple(column[rows] for column in columns)
+                yield shard, order[start : min(start + limit, bounds[shard + 1])]
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """One call's worth of a first part: its rows, and a call of each part that has any of their roots."""
+
+    shard: int
+    chunk: int
+    rows: npt.NDArray[np.int64]
+    calls: list[Call]
+
+
+def _applied(replies: Sequence[Sequence[int]], token: str | None) -> Applied:
+    applied = sum(reply[1] for reply in replies)
+    reused = sum(reply[0] == _REUSED for reply in replies)
+    if reused:
+        raise TokenReusedError(
+            f"token {token!r} was used before for a batch with other content: {reused} of {len(replies)} calls were left "
+            f"out, {applied} updates applied. Use one token per batch"
+        )
+    return Applied(applied, token is not None and any(reply[0] == _SEEN for reply in replies))
+
+
+def _rows(call: Call) -> int:
+    return len(call.args[-1]) // (8 if call.script.name == "fail" else 16)
 
 
 def _digest(data: bytes, salt: bytes, size: int) -> bytes:

@@ -13,13 +13,14 @@ KEYS
   failed  STREAM*  acker:{app:shard}:failed:<lane>
 ARGV
   generation  marker the client read when it opened the shard
-  token       names this batch; a batch whose token was seen changes nothing
-  digest      8 bytes, hash of the batch's content
+  tokens      one or several of equal length, naming the parts folded into the values; nothing changes unless all are new
+  digests     8 bytes each, hash of a part's content
   task        owner of every root of this call, 0 <= task < 2^32
+  stage       number of the stage whose acks are folded into the values, 0 for none
   repeats     roots the client left out because they stand twice in its batch; counted as duplicate_inits
   updates     (root 8 bytes, value 8 bytes) x n, n <= 1000, roots distinct
 Returns
-  status      APPLIED 0, SEEN 1, REUSED 2
+  status      APPLIED 0, SEEN 1, REUSED 2, PARTLY 3
   applied     roots that took this init
 Errors
   ACKERLOST
@@ -29,28 +30,29 @@ Errors
 --- @include "lib/fence"
 --- @include "lib/outcomes"
 local ledger, meta, stats = KEYS[1], KEYS[2], KEYS[3]
-local generation, token, digest, task, repeats, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local generation, tokens, digests, task, stage, repeats, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 
 local shard = open_shard(meta, generation)
 if not shard then return lost() end
 local bucket, fence = 4, 4 + shard.slots
 local acked, failed = fence + shard.slots, fence + shard.slots + shard.lanes
 
-local status = fence_status(fence, shard.slots, token, digest)
+local members = fence_members(tokens, digests)
+local status = fence_status(fence, shard.slots, members)
 if status ~= APPLIED then
-  redis.call('HINCRBY', stats, 'fenced', 1)
+  if status ~= PARTLY then redis.call('HINCRBY', stats, 'fenced', 1) end
   return {status, 0}
 end
 
-task = tonumber(task)
+task, stage = tonumber(task), tonumber(stage)
 local now, stamp = shard.now, shard.stamp
-local new_tail = pack_bytes('>BBI2I4I6', 0, 1, stamp, task, now)
+local new_tail = pack_bytes('>BBI2I4I6', stage, 1, stamp, task, now)
 local zero = string.rep('\0', 8)
 local cohort, acked_rows, failed_rows, acked_count, duplicates = {}, {}, {}, 0, 0
 
-local function settle_acked(root, age, stage)
+local function settle_acked(root, age, last_stage)
   acked_count = acked_count + 1
-  acked_rows[acked_count] = root .. pack_bytes('>I4B', age, stage)
+  acked_rows[acked_count] = root .. pack_bytes('>I4B', age, last_stage)
 end
 
 -- In blocks: small calls cost less per root than large ones. All is read and worked out before the first write.
@@ -67,34 +69,35 @@ for first = 1, n, BLOCK do
     local updated
     if not record then
       if value == zero then
-        settle_acked(root, 0, 0)
+        settle_acked(root, 0, stage)
       else
         updated = value .. new_tail
         cohort[#cohort + 1] = root
       end
     else
-      local hi, lo, stage, flags, record_stamp, _, start = unpack_bytes('>i4i4BBI2I4I6', record)
+      local hi, lo, last_stage, flags, record_stamp, _, start = unpack_bytes('>i4i4BBI2I4I6', record)
+      if stage > 0 then last_stage = stage end
       local age = age_between(start, now)
       if flags == 1 then
         duplicates = duplicates + 1
       elseif flags == 2 then
         settled_count = settled_count + 1
         settled[settled_count] = root
-        failed_rows[#failed_rows + 1] = {root, age, stage}
+        failed_rows[#failed_rows + 1] = {root, age, last_stage}
       else
         local value_hi, value_lo = unpack_bytes('>i4i4', value)
         hi, lo = bxor(hi, value_hi), bxor(lo, value_lo)
         if hi == 0 and lo == 0 then
           settled_count = settled_count + 1
           settled[settled_count] = root
-          settle_acked(root, age, stage)
+          settle_acked(root, age, last_stage)
         else
           local young = shard.max_age_ms == 0 or now - start < shard.max_age_ms
           if shard.last_update and record_stamp ~= stamp and young then
             record_stamp = stamp
             cohort[#cohort + 1] = root
           end
-          updated = pack_bytes('>i4i4BBI2I4I6', hi, lo, stage, 1, record_stamp, task, start)
+          updated = pack_bytes('>i4i4BBI2I4I6', hi, lo, last_stage, 1, record_stamp, task, start)
         end
       end
     end
@@ -105,7 +108,7 @@ for first = 1, n, BLOCK do
   end
 end
 
-redis.call('SADD', KEYS[fence + shard.nursery], token, token .. digest)
+redis.call('SADD', KEYS[fence + shard.nursery], unpack(members))
 for first = 1, set_count, 2 * BLOCK do
   redis.call('HSET', ledger, unpack(sets, first, math.min(first + 2 * BLOCK - 1, set_count)))
 end

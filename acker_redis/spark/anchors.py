@@ -1,6 +1,7 @@
-"""The anchors of a tracked DataFrame: one column, `array<struct<root: bigint, edge: bigint>>`.
+"""The anchors of a tracked DataFrame: one column, `array<bigint>`: root, edge, root, edge ...
 
-A row has one anchor per root it came from (several after a join), none if it is untracked.
+A row has one anchor (a root and an edge) per root it came from, several after a join; none, so an empty array, if it is
+untracked. Flat, because a nested column costs twice as much in a shuffle.
 """
 
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, LongType, StructField, StructType
+from pyspark.sql.types import ArrayType, LongType
 
 from acker_redis import ids
 from acker_redis.errors import BadBatchError
@@ -17,11 +18,10 @@ from acker_redis.ids import UInt64Array
 COLUMN = "_anchors"
 """Name of the column."""
 
-TYPE = ArrayType(StructType([StructField("root", LongType(), False), StructField("edge", LongType(), False)]), False)
+TYPE = ArrayType(LongType(), False)
 """Its type as Spark knows it."""
 
-_ARROW_ANCHOR = pa.struct([pa.field("root", pa.int64(), nullable=False), pa.field("edge", pa.int64(), nullable=False)])
-ARROW_FIELD = pa.field(COLUMN, pa.list_(pa.field("element", _ARROW_ANCHOR, nullable=False)))
+ARROW_FIELD = pa.field(COLUMN, pa.list_(pa.field("element", pa.int64(), nullable=False)))
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,17 @@ class Anchors:
                 f"the DataFrame has no column {COLUMN!r}: make it tracked with spout(), and keep the column in every select"
             )
         column = batch.column(index)
-        starts = np.concatenate(([0], np.cumsum(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))))
-        values = column.flatten()
-        roots, edges = (
-            np.ascontiguousarray(values.field(i).to_numpy(zero_copy_only=False)).view(np.uint64) for i in (0, 1)
-        )
-        return cls(starts.astype(np.int64), roots, edges)
+        lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        if bool((lengths % 2).any()):
+            raise BadBatchError(f"column {COLUMN!r} is damaged: a row has a root without an edge")
+        pairs = column.flatten().to_numpy(zero_copy_only=False).view(np.uint64).reshape(-1, 2)
+        starts = np.concatenate(([0], np.cumsum(lengths // 2))).astype(np.int64)
+        return cls(starts, np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1]))
 
     def to_arrow(self) -> pa.Array:
         """The column."""
-        values = pa.StructArray.from_arrays(
-            [pa.array(self.roots.view(np.int64)), pa.array(self.edges.view(np.int64))], fields=list(_ARROW_ANCHOR)
-        )
-        return pa.ListArray.from_arrays(pa.array(self.starts, pa.int32()), values, type=ARROW_FIELD.type)
+        values = pa.array(np.stack([self.roots, self.edges], axis=1).reshape(-1).view(np.int64))
+        return pa.ListArray.from_arrays(pa.array(self.starts * 2, pa.int32()), values, type=ARROW_FIELD.type)
 
     def rows(self, rows: npt.NDArray[np.int64]) -> "Anchors":
         """The anchors of some rows, in their order; a row may stand there several times."""

@@ -19,6 +19,7 @@ from acker_redis.config import AckerConfig
 from acker_redis.errors import AckerError, BadBatchError
 from acker_redis.ids import UInt64Array
 from acker_redis.spark import anchors as anchor_column
+from acker_redis.spark import worker
 from acker_redis.spark.anchors import Anchors
 from acker_redis.spark.worker import Updates
 from acker_redis.spout import root_ids
@@ -204,7 +205,7 @@ class Chain:
         if written is None:
             for rows, anchors in stream or ():
                 yield anchor_column.attach(rows, anchors)
-        applied = sum(updates.send() for updates in sent)
+        applied = worker.send(sent)
         if written is not None:
             yield pa.RecordBatch.from_pydict({"rows": [written], "updates": [applied]})
 

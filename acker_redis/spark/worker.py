@@ -1,6 +1,7 @@
 """What runs in a Python worker: one acker per process, updates sent once per partition under a stable token."""
 
 import logging
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -9,8 +10,9 @@ import numpy as np
 from acker_redis import ids
 from acker_redis.acker import Acker
 from acker_redis.config import AckerConfig
-from acker_redis.errors import LedgerLostError, TokenReusedError
+from acker_redis.errors import BadBatchError, LedgerLostError, TokenReusedError
 from acker_redis.ids import UInt64Array
+from acker_redis.ledger import Ledger, Part, Update
 
 log = logging.getLogger("acker_redis.spark")
 
@@ -32,11 +34,7 @@ def acker_of_worker(url: str, config: AckerConfig) -> Acker:
 
 @dataclass
 class Updates:
-    """The updates of one partition of one operator.
-
-    Sent once, by `send`, after the partition was consumed to its end. A task that ends earlier (an error, a worker's
-    death, limit/take) sends nothing; one that runs again sends the same under the same token, which changes nothing.
-    """
+    """The updates of one partition of one operator; `send` sends those of operators that ran together."""
 
     url: str
     config: AckerConfig
@@ -65,43 +63,70 @@ class Updates:
         """Roots of rows that failed."""
         self._fails.setdefault(reason, []).append(roots)
 
-    def send(self) -> int:
-        """Send everything; returns the ledger updates applied (0 when a first run of the task got through before)."""
-        acker = acker_of_worker(self.url, self.config)
-        try:
-            return self._send(acker)
-        except LedgerLostError:
-            # The spout learns of the loss by itself and replays; these updates then wait for no one and expire.
-            acker.recover()
-            return self._send(acker)
+    def update(self, ledger: Ledger) -> Update | None:
+        """The init or the acks, combined per root; None if there are none.
 
-    def _send(self, acker: Acker) -> int:
-        try:
-            with acker.batch(self.token) as batch:
-                for task, roots, vals in self._inits:
-                    batch.init_many(roots, vals, task)
-                if self._ack_roots:
-                    batch.ack_many(_joined(self._ack_roots), _joined(self._ack_vals), self.stage)
-                for reason, fails in self._fails.items():
-                    batch.fail_many(_joined(fails), reason, self.stage)
-        except TokenReusedError as exc:
-            # The task ran before and gave other updates: its function is not deterministic. The rows handed on now are not
-            # those the ledger knows of, so these trees could complete without them: fail them, before anybody acks.
-            log.warning(
-                "%s: %s. The roots are failed, to be replayed; make the function deterministic", self.token, exc
-            )
-            acker.fail_many(self._roots(), f"{self.token}:again", NOT_DETERMINISTIC, self.stage)
-            return 0
-        return batch.result.applied if batch.result else 0
+        Raises:
+            BadBatchError: a root stands twice among the inits: its message id is not unique.
+        """
+        if self._inits:
+            task = self._inits[0][0]
+            roots = _joined([init_roots for _, init_roots, _ in self._inits])
+            update = ledger.init(roots, _joined([vals for _, _, vals in self._inits]), task)
+            if update.repeats:
+                raise BadBatchError(
+                    f"spout {self.stage!r}: {update.repeats} message ids stand more than once in one emission; each row "
+                    "needs an id of its own"
+                )
+            return update
+        return ledger.ack(_joined(self._ack_roots), _joined(self._ack_vals), self.stage) if self._ack_roots else None
 
-    def _roots(self) -> UInt64Array:
-        parts = [
-            *(roots for _, roots, _ in self._inits),
-            *self._ack_roots,
-            *(r for rs in self._fails.values() for r in rs),
-        ]
-        return _joined(parts)
+    def fail_all(self, acker: Acker) -> None:
+        """Fail the rows that failed."""
+        for reason, fails in sorted(self._fails.items()):
+            acker.fail_many(_joined(fails), f"{self.token}:{reason}", reason, self.stage)
+
+    def roots(self) -> UInt64Array:
+        """Every root these updates are about."""
+        return _joined(
+            [*(init[1] for init in self._inits), *self._ack_roots, *(r for rs in self._fails.values() for r in rs)]
+        )
+
+
+def send(sent: Sequence[Updates]) -> int:
+    """Send the updates of operators that ran together on one partition; returns the ledger updates applied.
+
+    Called once, after the partition was consumed to its end. A task that ends earlier (an error, a worker's death,
+    limit/take) sends nothing; one that runs again sends the same under the same tokens, which changes nothing.
+    """
+    acker = acker_of_worker(sent[0].url, sent[0].config)
+    try:
+        return _send(acker, sent)
+    except LedgerLostError:
+        # The spout learns of the loss by itself and replays; these updates then wait for no one and expire.
+        acker.recover()
+        return _send(acker, sent)
+
+
+def _send(acker: Acker, sent: Sequence[Updates]) -> int:
+    made = [(updates.token, updates.update(acker.ledger)) for updates in sent]
+    parts = [Part(token, update) for token, update in made if update is not None and len(update.roots)]
+    try:
+        applied = acker.ledger.send_folded(parts).applied if parts else 0
+        for updates in sent:
+            updates.fail_all(acker)
+    except TokenReusedError as exc:
+        # The task ran before and gave other updates: its function is not deterministic. The rows handed on now are not
+        # those the ledger knows of, so these trees could complete without them: fail them, before anybody acks.
+        log.warning("%s. The roots are failed, to be replayed; make the function deterministic", exc)
+        for updates in sent:
+            if len(roots := updates.roots()):
+                acker.fail_many(
+                    roots, f"{updates.token}:again:{secrets.token_hex(8)}", NOT_DETERMINISTIC, updates.stage
+                )
+        return 0
+    return applied
 
 
 def _joined(parts: Sequence[UInt64Array]) -> UInt64Array:
-    return np.concatenate(parts)
+    return np.concatenate(parts) if parts else np.array([], np.uint64)

@@ -175,8 +175,10 @@ class Lab:
         self.now = Between(low, self.server_ms())
         return reply
 
-    def init(self, *pairs: tuple[int, int], task: int = 7, token: bytes = TOKEN, repeats: int = 0) -> Any:
-        return self.run("init", token, DIGEST, task, repeats, pack_pairs(*pairs))
+    def init(
+        self, *pairs: tuple[int, int], task: int = 7, stage: int = 0, token: bytes = TOKEN, repeats: int = 0
+    ) -> Any:
+        return self.run("init", token, DIGEST, task, stage, repeats, pack_pairs(*pairs))
 
     def ack(self, *pairs: tuple[int, int], stage: int = 0, token: bytes = TOKEN) -> Any:
         return self.run("ack", token, DIGEST, stage, pack_pairs(*pairs))

@@ -8,7 +8,7 @@ from acker_redis.errors import LedgerLostError
 from tests.lua.seeding import DIGEST, TICK, TOKEN, pack_pairs, pack_roots
 
 CALLS: dict[str, tuple[Any, ...]] = {
-    "init": (TOKEN, DIGEST, 7, 0, pack_pairs((1, 5))),
+    "init": (TOKEN, DIGEST, 7, 0, 0, pack_pairs((1, 5))),
     "ack": (TOKEN, DIGEST, 0, pack_pairs((1, 5))),
     "fail": (TOKEN, DIGEST, 0, "", pack_roots(1)),
     "reset_timeout": (pack_roots(1),),

@@ -4,7 +4,7 @@ import os
 import signal
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -163,17 +163,16 @@ def test_a_task_that_dies_half_way_and_runs_again_counts_once(case, tmp_path, ac
     assert run.acker.stats().unowned == 0
 
 
-def die_after_sending(stage: str, mark: Path) -> None:
-    """In this worker, for the first task that comes by: let the updates of a stage go out, then fail."""
-    send = worker.Updates.send
+def die_after_sending(mark: Path) -> None:
+    """In this worker, for the first task that comes by: let the updates go out, then fail."""
+    send = worker.send
 
-    def send_and_die(updates: worker.Updates) -> int:
-        applied = send(updates)
-        if updates.stage == stage:
-            once(mark, raise_error)
+    def send_and_die(sent: Sequence[worker.Updates]) -> int:
+        applied = send(sent)
+        once(mark, raise_error)
         return applied
 
-    worker.Updates.send = send_and_die  # type: ignore[method-assign, assignment]
+    worker.send = send_and_die
 
 
 def test_a_task_that_fails_after_its_updates_went_out_counts_once(case, tmp_path) -> None:
@@ -183,7 +182,7 @@ def test_a_task_that_fails_after_its_updates_went_out_counts_once(case, tmp_path
 
     def bolt(batch: pa.RecordBatch) -> Emitted:
         if not mark.exists():
-            die_after_sending("derive", mark)
+            die_after_sending(mark)
         return fan_out(2, batch)
 
     derived = run.tracker.bolt(run.tracked, bolt, CHILD, name="derive")
@@ -220,7 +219,7 @@ def test_a_function_that_gives_other_rows_when_run_again_never_completes_falsely
 
     def undecided(batch: pa.RecordBatch) -> Emitted:
         if not mark.exists():
-            die_after_sending("undecided", mark)
+            die_after_sending(mark)
             return fan_out(2, batch)
         return fan_out(3, batch)
 
@@ -381,3 +380,31 @@ def test_a_cached_dataframe_is_not_computed_again(case, tmp_path) -> None:
     assert derived.count() > 0
     run.tracker.sink(derived, consume, name="sink")
     assert run.outcomes() == {"ack": 20}
+
+
+def test_a_message_id_that_stands_twice_is_an_error(case) -> None:
+    run = case(n=10)
+    twice = run.tracker.spout(run.messages.union(run.messages).coalesce(1), "id", "attempt", name="twice")
+    with pytest.raises(PySparkException, match="more than once in one emission"):
+        run.tracker.sink(twice, consume, name="sink")
+
+
+def test_steps_that_ran_alone_before_count_once_when_they_run_together(case) -> None:
+    """Every prefix of a chain is run by itself first: the tokens meet again, and only what is missing is applied."""
+    run = case(n=300)
+    first = run.tracker.bolt(run.tracked, partial(fan_out, 2), CHILD, name="first")
+    second = run.tracker.bolt(first, partial(fan_out, 3), CHILD, name="second")
+    for frame in (run.tracked, first, second):
+        assert frame.count() > 0
+    assert run.acker.stats().acked == 1  # message 0, which has no children
+    run.tracker.sink(second, consume, name="sink")
+    run.tracker.sink(second, consume, name="sink")
+    assert run.outcomes() == {"ack": 300}
+
+
+def test_a_chain_without_shuffle_settles_its_roots_in_one_update(case) -> None:
+    run = case(n=300)
+    derived = run.tracker.bolt(run.tracked, partial(fan_out, 2), CHILD, name="derive")
+    assert run.tracker.sink(derived, consume, name="sink").updates == 300
+    assert (run.acker.stats().inits, run.acker.stats().acks) == (300, 0)
+    assert run.outcomes() == {"ack": 300}
