@@ -4,8 +4,10 @@ Storm keeps this in SpoutExecutor's pending map and in the spout itself. A faile
 root, so a late update of an old attempt can't touch the new one. After its last attempt it is a dead letter, never an ack.
 """
 
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,10 +15,18 @@ import numpy.typing as npt
 
 from acker_redis import ids
 from acker_redis.acker import Acker
-from acker_redis.errors import BadConfigError, LedgerLostError
+from acker_redis.errors import AckerError, BadConfigError, LedgerLostError
 from acker_redis.model import PackedOutcomes
 
+log = logging.getLogger("acker_redis.spout")
+
 Int64Array = npt.NDArray[np.int64]
+
+MAX_EMIT_FAILURES = 3
+LOST_AFTER_TIMEOUTS = 4
+"""`run` asks the ledger for what is in flight after so many message timeouts without any outcome."""
+
+POLL_MS = 100
 
 
 @dataclass(frozen=True)
@@ -111,7 +121,7 @@ class Spout:
 
     Attributes:
         acker: where outcomes come from.
-        run: unique per run of the program.
+        run_id: unique per run of the program.
         task: owner of the roots.
         retry: when to emit again.
         max_spout_pending: at most so many messages in flight; None: no bound (Storm: topology.max.spout.pending).
@@ -119,7 +129,7 @@ class Spout:
     """
 
     acker: Acker
-    run: str
+    run_id: str
     task: int = 0
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     max_spout_pending: int | None = None
@@ -166,7 +176,7 @@ class Spout:
         message_ids, attempt_numbers = np.concatenate(parts), np.concatenate(attempts)
         if len(message_ids) == 0:
             return None
-        roots = root_ids(self.acker.config.app, self.run, message_ids, attempt_numbers)
+        roots = root_ids(self.acker.config.app, self.run_id, message_ids, attempt_numbers)
         emission = Emission(self._next_number, message_ids, attempt_numbers, roots)
         self._next_number += 1
         order = np.argsort(roots)
@@ -194,6 +204,46 @@ class Spout:
             self._settle(packed)
             self.acker.confirm_packed(packed)
         return sum(len(one.roots) for one in packed)
+
+    def run(self, emit: Callable[[Emission], object], progress: Callable[[bool], object] | None = None) -> SpoutCounts:
+        """Emit, poll, replay and reconcile until every message was acked or is a dead letter.
+
+        Args:
+            emit: makes tuples of an emission and waits until they went out (runs the Spark job). Called in a thread of its
+                own, one emission at a time, while outcomes are taken here. If it raises, its messages are found by
+                `reconcile` or time out, and are replayed; after MAX_EMIT_FAILURES in a row the error is raised.
+            progress: called several times a second; told whether an emission is under way.
+
+        Raises:
+            AckerError: `emit` failed again and again, or as `poll`.
+        """
+        patience_secs = LOST_AFTER_TIMEOUTS * self.acker.config.message_timeout_secs
+        failures, ask_now, quiet_since = 0, False, time.monotonic()
+        under_way: Future[object] | None = None
+        with ThreadPoolExecutor(1, thread_name_prefix="acker-emit") as emitter:
+            while not self.done:
+                if under_way is not None and under_way.done():
+                    failures = self._count_failure(failures, under_way.exception())
+                    ask_now = ask_now or failures > 0
+                    under_way = None
+                if under_way is None and (emission := self.next_emission()) is not None:
+                    under_way = emitter.submit(emit, emission)
+                if self.poll(block_ms=POLL_MS) or under_way is not None:
+                    quiet_since = time.monotonic()
+                elif ask_now or time.monotonic() - quiet_since > patience_secs:
+                    self.reconcile()
+                    ask_now, quiet_since = False, time.monotonic()
+                if progress is not None:
+                    progress(under_way is not None)
+        return self.counts
+
+    def _count_failure(self, failures: int, error: BaseException | None) -> int:
+        if error is None:
+            return 0
+        log.warning("emission failed (%d in a row), its messages are replayed: %s", failures + 1, error)
+        if failures + 1 == MAX_EMIT_FAILURES:
+            raise AckerError(f"{MAX_EMIT_FAILURES} emissions failed in a row, the last with: {error}") from error
+        return failures + 1
 
     def reconcile(self) -> int:
         """Emit again what the ledger doesn't know: the init was lost (a failed job, a failover that lost writes).

@@ -9,7 +9,6 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain, cycle, islice
 from pathlib import Path
@@ -21,7 +20,7 @@ from pyspark.sql import functions as F
 
 from acker_redis import Acker, AckerConfig
 from acker_redis.spark import Tracker, prepare_environment
-from acker_redis.spout import Spout
+from acker_redis.spout import Emission, RetryPolicy, Spout
 from benchmarks import harness
 from benchmarks.harness import Bench, Row
 from spark import word_count
@@ -30,7 +29,6 @@ _LINES = 2_000_000
 _ROUNDS = 3
 _NO_FAULTS = word_count.Faults(0, 0, False)
 _PARTITIONS = 2
-_BLOCK_MS = 200
 
 
 @harness.benchmark("word_count")
@@ -80,20 +78,14 @@ def _tracked(url: str, lines: DataFrame, rows: int, folder: Path, number: int) -
     folder.mkdir()
     (folder / "counted").mkdir()
     config = AckerConfig(app="bench", message_timeout_secs=3600)
-    with Acker.connect(url, config) as acker, ThreadPoolExecutor(1) as jobs:
-        spout = Spout(acker, run=f"round-{number}")
+    with Acker.connect(url, config) as acker:
+        spout = Spout(acker, run_id=f"round-{number}", retry=RetryPolicy(max_attempts=1))
         spout.add(np.arange(rows, dtype=np.int64))
-        emission = spout.next_emission()
-        if emission is None:
-            return
-        tracker = Tracker(url, config, spout.run, emission.number)
-        job = jobs.submit(word_count.count_words, lines, tracker, emission, _NO_FAULTS, folder)
-        while not spout.done:
-            if job.done():
-                job.result()
-            spout.poll(block_ms=_BLOCK_MS)
-        job.result()
-        if spout.counts.acked != rows:
+
+        def emit(emission: Emission) -> None:
+            word_count.count_words(lines, Tracker.of(url, spout, emission), emission, _NO_FAULTS, folder)
+
+        if spout.run(emit).acked != rows:
             raise RuntimeError(f"{spout.counts} of {rows} lines")
 
 

@@ -17,7 +17,6 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -45,8 +44,6 @@ NOT_WORD = "[^a-z0-9_']+"
 OCCURRENCE = "line bigint, position int, word string, forgotten boolean"
 MILLION = 1_000_000
 ROWS_PER_FILE = 4_000
-MAX_JOB_FAILURES = 3
-LOST_AFTER_TIMEOUTS = 4
 KILL_MARK = "killed"
 
 
@@ -111,7 +108,7 @@ def main(
             lines = write_lines(read_lines(inputs or []), Path(folder) / "lines", max_lines)
             if not lines:
                 raise typer.BadParameter("no line with text in the input", param_hint="--input")
-            spout = Spout(acker, run=uuid.uuid4().hex, retry=RetryPolicy(max_attempts=max_attempts))
+            spout = Spout(acker, run_id=uuid.uuid4().hex, retry=RetryPolicy(max_attempts=max_attempts))
             spout.add(np.arange(lines, dtype=np.int64))
             session = spark_session(master)
             try:
@@ -156,28 +153,14 @@ def run(session: SparkSession, url: str, spout: Spout, faults: Faults, folder: P
     lines = session.read.parquet(str(folder / "lines"))
     (folder / "counted").mkdir()
     started = time.monotonic()
-    last_news, job_failures = started, 0
-    job: Future[None] | None = None
-    with ThreadPoolExecutor(1) as jobs, Live(console=console, refresh_per_second=8, transient=True) as live:
-        while not (spout.done and acker.stats(oldest=False).pending == 0):
-            if job is not None and job.done():
-                job_failures = 0 if job.exception() is None else job_failures + 1
-                if job_failures:
-                    console.print(f"job failed, its lines are replayed: {str(job.exception())[:300]}", highlight=False)
-                    if job_failures == MAX_JOB_FAILURES:
-                        raise AckerError(f"{MAX_JOB_FAILURES} jobs failed in a row") from job.exception()
-                    last_news = float("-inf")
-                job = None
-            if job is None and (emission := spout.next_emission()) is not None:
-                job = jobs.submit(
-                    count_words, lines, Tracker(url, acker.config, spout.run, emission.number), emission, faults, folder
-                )
-            if spout.poll(block_ms=100):
-                last_news = time.monotonic()
-            elif job is None and time.monotonic() - last_news > LOST_AFTER_TIMEOUTS * acker.config.message_timeout_secs:
-                spout.reconcile()
-                last_news = time.monotonic()
-            live.update(progress(spout, acker, job is not None, time.monotonic() - started))
+
+    def emit(emission: Emission) -> None:
+        count_words(lines, Tracker.of(url, spout, emission), emission, faults, folder)
+
+    with Live(console=console, refresh_per_second=8, transient=True) as live:
+        spout.run(emit, lambda busy: live.update(progress(spout, acker, busy, time.monotonic() - started)))
+        while acker.stats(oldest=False).pending:  # somebody else's, of a run that was cut short: they time out
+            spout.poll(block_ms=100)
     secs = time.monotonic() - started
     counted = counts_of(session, folder / "counted", set(spout.dead_letters))
     truth = true_counts(folder / "lines", set(spout.dead_letters))

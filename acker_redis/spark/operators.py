@@ -51,12 +51,12 @@ class Origin:
 
     url: str
     config: AckerConfig
-    run: str
+    run_id: str
     emission: int
 
     def updates(self, name: str) -> Updates:
         """The updates of the running task under `name`; the token is the same over every kind of retry."""
-        token = f"{self.run}:{self.emission}:{name}:{_context().partitionId()}"
+        token = f"{self.run_id}:{self.emission}:{name}:{_context().partitionId()}"
         return Updates(self.url, self.config, name, token)
 
 
@@ -77,7 +77,7 @@ class SpoutStep:
             tracked = column.is_valid().to_numpy(zero_copy_only=False)
             messages = _int64(column.drop_null(), self.message_id)
             attempts = _int64(batch.column(self.attempt).filter(column.is_valid()), self.attempt)
-            roots = root_ids(origin.config.app, origin.run, messages, attempts).view(np.uint64)
+            roots = root_ids(origin.config.app, origin.run_id, messages, attempts).view(np.uint64)
             edges = ids.derive_many(target, roots)
             updates.init(self.task, roots, edges)
             yield batch, Anchors.single(roots, edges, tracked)

@@ -5,7 +5,7 @@ per partition, under tokens that a task retry, a stage retry and a speculative c
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame
@@ -15,6 +15,7 @@ from acker_redis.config import AckerConfig
 from acker_redis.errors import BadBatchError
 from acker_redis.spark import lineage
 from acker_redis.spark.operators import BoltStep, Chain, Execute, FanOutStep, Origin, SinkStep, SpoutStep, Write
+from acker_redis.spout import Emission, Spout
 
 
 class Written(NamedTuple):
@@ -35,15 +36,20 @@ class Tracker:
     Attributes:
         url: Redis, as the executors reach it.
         config: the app.
-        run: unique per run of the program; part of every root and token.
+        run_id: unique per run of the program (`Spout.run_id`); part of every root and token.
         emission: number of the emission the DataFrame is made of (`Spout.next_emission`); part of every token. A batch
             that is computed again must have the number it had, another batch must have another.
     """
 
     url: str
     config: AckerConfig
-    run: str
+    run_id: str
     emission: int
+
+    @classmethod
+    def of(cls, url: str, spout: Spout, emission: Emission) -> Self:
+        """The tracker of one emission of a spout; `url` is the server as the executors reach it."""
+        return cls(url, spout.acker.config, spout.run_id, emission.number)
 
     def spout(
         self, messages: DataFrame, message_id: str, attempt: str, name: str = "spout", task: int = 0
@@ -121,14 +127,14 @@ class Tracker:
         return self._make(source, chain.then(step), output, step.name)
 
     def _make(self, source: DataFrame, chain: Chain, output: StructType, producer: str) -> DataFrame:
-        made = source.mapInArrow(chain, lineage.with_anchors(output, f"{self.run}:{self.emission}:{producer}"))
+        made = source.mapInArrow(chain, lineage.with_anchors(output, f"{self.run_id}:{self.emission}:{producer}"))
         _chains[made] = (source, chain)
         return made
 
     def _consume(self, frame: DataFrame, name: str) -> tuple[DataFrame, Chain]:
         """Where the steps of `frame` begin, and the steps so far; refuses what could not be exact."""
         producer = lineage.check(frame, name)
-        lineage.claim(f"{self.run}:{self.emission}", producer, name)
+        lineage.claim(f"{self.run_id}:{self.emission}", producer, name)
         known = _chains.get(frame)
         if known is None or known[1].origin != self._origin or frame.is_cached:
             return frame, Chain(self._origin, ())
@@ -136,4 +142,4 @@ class Tracker:
 
     @property
     def _origin(self) -> Origin:
-        return Origin(self.url, self.config, self.run, self.emission)
+        return Origin(self.url, self.config, self.run_id, self.emission)

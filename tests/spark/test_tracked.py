@@ -31,11 +31,11 @@ class Case:
 
     def __init__(self, spark: Any, url: str, n: int = 400, partitions: int = 2) -> None:
         self.acker = Acker.connect(url, CONFIG)
-        self.spout = Spout(self.acker, run=uuid.uuid4().hex)
+        self.spout = Spout(self.acker, run_id=uuid.uuid4().hex)
         self.spout.add(np.arange(n, dtype=np.int64))
         emission = self.spout.next_emission()
         assert emission is not None
-        self.tracker = Tracker(url, CONFIG, self.spout.run, emission.number)
+        self.tracker = Tracker.of(url, self.spout, emission)
         self.messages = spark.range(0, n, 1, partitions).withColumn("attempt", F.lit(0).cast("bigint"))
         self.tracked = self.tracker.spout(self.messages, "id", "attempt")
 
@@ -135,7 +135,7 @@ def test_a_failed_row_fails_its_root_at_once_with_the_reason(case) -> None:
     outcomes = run.acker.poll()
     assert Counter(outcome.kind for outcome in outcomes) == {"ack": 18, "fail": 2}
     failed = {outcome.root: outcome for outcome in outcomes if outcome.kind == "fail"}
-    roots = root_ids(CONFIG.app, run.spout.run, np.array([3, 15]), np.zeros(2, np.int64))
+    roots = root_ids(CONFIG.app, run.spout.run_id, np.array([3, 15]), np.zeros(2, np.int64))
     assert set(failed) == set(roots.tolist())
     assert {(o.reason, o.detail, o.last_stage) for o in failed.values()} == {("failed", "odd one", "check")}
 
@@ -290,7 +290,7 @@ def test_a_ledger_lost_in_the_middle_is_replayed(case, spark, url, raw) -> None:
     emission = run.spout.next_emission()
     assert emission is not None
     assert emission.attempts.tolist() == [1] * 100
-    tracker = Tracker(url, CONFIG, run.spout.run, emission.number)
+    tracker = Tracker.of(url, run.spout, emission)
     again = tracker.spout(run.messages.withColumn("attempt", F.lit(1).cast("bigint")), "id", "attempt")
     tracker.sink(again, consume, name="sink")
     while run.spout.poll():

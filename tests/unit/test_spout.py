@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from acker_redis import Acker, AckerConfig, BadConfigError
+from acker_redis import Acker, AckerConfig, AckerError, BadConfigError
 from acker_redis.spout import Emission, RetryPolicy, Spout
 from acker_redis.testing import fake_acker
 
 
 def spout(acker: Acker, messages: int = 3, **options: object) -> Spout:
-    made = Spout(acker, run="run", **options)  # type: ignore[arg-type]
+    made = Spout(acker, run_id="run", **options)  # type: ignore[arg-type]
     made.add(np.arange(messages, dtype=np.int64))
     return made
 
@@ -144,7 +144,7 @@ def test_spouts_of_several_tasks_take_their_own_outcomes_only() -> None:
     acker = fake_acker(AckerConfig(app="test", shards=2, lanes=2))
     spouts = [spout(acker, task=task) for task in (0, 1)]
     for made in spouts:
-        made.run = f"run-{made.task}"
+        made.run_id = f"run-{made.task}"
         acker.ack_many(emit(made).roots, [7, 7, 7])
     for made in spouts:
         made.poll()
@@ -159,3 +159,49 @@ def test_a_lane_shared_by_two_tasks_is_an_error_that_loses_nothing() -> None:
     with pytest.raises(BadConfigError, match="more lanes"):
         made.poll()
     assert acker.stats().waiting == 1
+
+
+def test_run_goes_on_until_every_message_is_acked_or_dead() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=4, retry=RetryPolicy(max_attempts=2))
+    emitted: list[list[int]] = []
+
+    def emit(emission: Emission) -> None:
+        emitted.append(sorted(emission.message_ids.tolist()))
+        acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
+        for message, attempt, root in zip(emission.message_ids, emission.attempts, emission.roots, strict=True):
+            if message == 0 or (message == 1 and attempt == 0):
+                acker.fail(int(root))
+            else:
+                acker.ack(int(root), 7)
+
+    counts = made.run(emit)
+    assert emitted == [[0, 1, 2, 3], [0, 1]]
+    assert (counts.acked, counts.failed, counts.replayed, counts.dead_lettered) == (3, 3, 2, 1)
+    assert made.dead_letters == {0: (2, "failed", None)}
+
+
+def test_run_replays_what_a_failed_emission_did_not_initialise() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=3)
+
+    def emit(emission: Emission) -> None:
+        part = emission.roots if emission.number else emission.roots[:1]
+        acker.init_many(part, np.full(len(part), 7), 0)
+        acker.ack_many(part, np.full(len(part), 7))
+        if emission.number == 0:
+            raise RuntimeError("the job failed")
+
+    counts = made.run(emit)
+    assert (counts.acked, counts.lost, counts.replayed) == (3, 2, 2)
+
+
+def test_run_gives_up_when_emissions_keep_failing() -> None:
+    made = spout(fake_acker(), messages=1)
+
+    def emit(emission: Emission) -> None:
+        raise RuntimeError("no cluster")
+
+    with pytest.raises(AckerError, match="no cluster"):
+        made.run(emit)
+    assert not made.done
