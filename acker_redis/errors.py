@@ -39,6 +39,10 @@ class SettingsConflictError(AckerError):
     """
 
 
+class FailedError(AckerError):
+    """Raised by a user's bolt: fail this row, with this text as reason (Storm: FailedException)."""
+
+
 class LedgerLostError(AckerError):
     """A shard lost its data since this client opened it (FLUSHALL, restart without persistence, failover to an empty node).
 

@@ -29,8 +29,9 @@ _KEEPS_ROWS = frozenset({
 _SEMI_JOINS = ("LeftSemi", "LeftAnti")
 _REMEMBERED = 10_000
 
-_consumer_of: OrderedDict[tuple[str, str], str] = OrderedDict()
-_producer_for: OrderedDict[tuple[str, str], str] = OrderedDict()
+_consumer_of: OrderedDict[str, str] = OrderedDict()
+_source_of: OrderedDict[str, str] = OrderedDict()
+_first_of: OrderedDict[str, str] = OrderedDict()
 
 
 def with_anchors(schema: StructType, producer: str) -> StructType:
@@ -85,21 +86,45 @@ def claim(emission: str, producer: str, consumer: str) -> None:
     Raises:
         NotExactError: somebody else does already, or the name is taken by a consumer of something else.
     """
-    earlier = _remember(_consumer_of, (emission, producer), consumer)
-    if earlier != consumer:
-        made_by = producer.removeprefix(f"{emission}:")
+    me = f"{emission}:{consumer}"
+    earlier = _remember(_consumer_of, producer, me)
+    if earlier != me:
+        made_by, other = producer.rpartition(":")[2], earlier.rpartition(":")[2]
         raise NotExactError(
-            f"{consumer!r}: the rows of {made_by!r} are consumed by {earlier!r} already, and each edge can be acked once "
-            f"only. Use fan_out(df, {earlier!r}, {consumer!r}) and give each its own branch"
+            f"{consumer!r}: the rows of {made_by!r} are consumed by {other!r} already, and each edge can be acked once only. "
+            f"Use fan_out(df, {other!r}, ...) and give each its own branch"
         )
-    known = _remember(_producer_for, (emission, consumer), producer)
-    if known != producer:
+    claim_name(emission, consumer, producer)
+
+
+def claim_name(emission: str, name: str, source: str) -> None:
+    """Note what an operator works on.
+
+    Raises:
+        NotExactError: the name is taken by an operator that works on something else.
+    """
+    if _remember(_source_of, f"{emission}:{name}", source) != source:
         raise NotExactError(
-            f"{consumer!r} is the name of another operator of this emission: give each a name of its own"
+            f"{name!r} is the name of another operator of this emission, or the emission's number was used for other "
+            "messages: give each operator a name of its own, and each batch of messages a number"
         )
 
 
-def _remember(memory: OrderedDict[tuple[str, str], str], key: tuple[str, str], value: str) -> str:
+def claim_first(emission: str, name: str, first: str) -> None:
+    """Note with which step the chain begins that an operator runs in.
+
+    Raises:
+        NotExactError: it ran in another chain before (cached in between), whose updates were cut in another way.
+    """
+    known = _remember(_first_of, f"{emission}:{name}", first)
+    if known != first:
+        raise NotExactError(
+            f"{name!r} was planned in one worker with {known!r} before, and now begins behind {first!r}: cache a tracked "
+            "DataFrame before anything is derived from it, or not at all"
+        )
+
+
+def _remember(memory: OrderedDict[str, str], key: str, value: str) -> str:
     found = memory.setdefault(key, value)
     memory.move_to_end(key)
     if len(memory) > _REMEMBERED:

@@ -6,12 +6,13 @@ which steps ran together.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from acker_redis import ids
@@ -40,6 +41,9 @@ class Emitted(NamedTuple):
     failed: dict[int, str] | None = None
 
 
+DROPPED = "_acker_dropped"
+"""Column that names the SQL operator which left a row without children: to be acked and left out; else null."""
+
 Execute: TypeAlias = Callable[[pa.RecordBatch], Emitted]
 Write: TypeAlias = Callable[[Iterator[pa.RecordBatch], int], None]
 Stream: TypeAlias = Iterator[tuple[pa.RecordBatch, Anchors]]
@@ -49,15 +53,15 @@ Stream: TypeAlias = Iterator[tuple[pa.RecordBatch, Anchors]]
 class Origin:
     """What a worker has to know of the tracker: where the acker is, and what this emission is called."""
 
-    url: str
+    url: str = field(repr=False)
     config: AckerConfig
     run_id: str
     emission: int
 
-    def updates(self, name: str) -> Updates:
+    def updates(self, name: str, *, folds: bool) -> Updates:
         """The updates of the running task under `name`; the token is the same over every kind of retry."""
         token = f"{self.run_id}:{self.emission}:{name}:{_context().partitionId()}"
-        return Updates(self.url, self.config, name, token)
+        return Updates(self.url, self.config, name, token, folds)
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ class SpoutStep:
     def run(self, origin: Origin, updates: Updates, batches: Iterator[pa.RecordBatch]) -> Stream:
         """Rows with their first edge; a row without message id has no anchor."""
         target = ids.derive("spout", self.name)
+        seen, total = np.array([], np.uint64), 0
         for batch in batches:
             column = batch.column(self.message_id)
             tracked = column.is_valid().to_numpy(zero_copy_only=False)
@@ -79,6 +84,13 @@ class SpoutStep:
             attempts = _int64(batch.column(self.attempt).filter(column.is_valid()), self.attempt)
             roots = root_ids(origin.config.app, origin.run_id, messages, attempts).view(np.uint64)
             edges = ids.derive_many(target, roots)
+            seen = np.unique(np.concatenate([seen, roots]))
+            total += len(roots)
+            if len(seen) != total:  # before the rows are handed on
+                raise BadBatchError(
+                    f"spout {self.name!r}: {total - len(seen)} message ids stand more than once in one emission; each row "
+                    "needs an id of its own"
+                )
             updates.init(self.task, roots, edges)
             yield batch, Anchors.single(roots, edges, tracked)
 
@@ -89,13 +101,15 @@ class BoltStep:
 
     name: str
     execute: Execute
+    schema: pa.Schema
 
     def run(self, updates: Updates, stream: Stream) -> Stream:
         """Derived rows with the edges of their parents."""
         for batch, anchors in stream:
             emitted = self.execute(batch)
             rows, parents = emitted.rows, np.asarray(emitted.parents, np.int64)
-            self._check(batch.num_rows, rows.num_rows, parents)
+            self._check(batch.num_rows, rows.num_rows, parents, emitted.failed or {})
+            rows = self._conform(rows)
             if emitted.failed:
                 rows, parents = _without_failed(rows, parents, emitted.failed)
             children, vals = anchors.children(self.name, parents)
@@ -105,13 +119,42 @@ class BoltStep:
                 updates.ack(anchors.roots, vals)
             yield rows, children
 
-    def _check(self, inputs: int, outputs: int, parents: npt.NDArray[np.int64]) -> None:
+    def _conform(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        if rows.schema.names != self.schema.names:
+            raise BadBatchError(
+                f"bolt {self.name!r}: rows have columns {rows.schema.names}, its schema says {self.schema.names}"
+            )
+        return rows if rows.schema.types == self.schema.types else rows.cast(self.schema)
+
+    def _check(self, inputs: int, outputs: int, parents: npt.NDArray[np.int64], failed: dict[int, str]) -> None:
+        if any(not 0 <= row < inputs for row in failed):
+            raise BadBatchError(f"bolt {self.name!r}: failed names a row outside the {inputs} rows of its input batch")
         if len(parents) != outputs:
             raise BadBatchError(
                 f"bolt {self.name!r}: {outputs} output rows but {len(parents)} parents: give one parent per row"
             )
         if len(parents) and (int(parents.min()) < 0 or int(parents.max()) >= inputs):
             raise BadBatchError(f"bolt {self.name!r}: a parent is outside the {inputs} rows of its input batch")
+
+
+@dataclass(frozen=True)
+class DropStep:
+    """Acks the rows that an operator in SQL dropped, and leaves them out; the last such step takes the mark off."""
+
+    name: str
+    last: bool
+
+    def run(self, updates: Updates, stream: Stream) -> Stream:
+        """The rows that stay."""
+        for batch, anchors in stream:
+            rows = batch
+            mine = pc.equal(rows.column(DROPPED), self.name).fill_null(False)
+            gone = mine.to_numpy(zero_copy_only=False)
+            if gone.any():
+                dropped = anchors.rows(np.flatnonzero(gone))
+                updates.ack(dropped.roots, dropped.edges)
+                rows, anchors = rows.filter(pc.invert(mine)), anchors.rows(np.flatnonzero(~gone))
+            yield rows.drop_columns([DROPPED]) if self.last else rows, anchors
 
 
 @dataclass(frozen=True)
@@ -168,7 +211,7 @@ class SinkStep:
         return rows
 
 
-Step: TypeAlias = SpoutStep | BoltStep | FanOutStep | SinkStep
+Step: TypeAlias = SpoutStep | BoltStep | DropStep | FanOutStep | SinkStep
 
 
 @dataclass(frozen=True)
@@ -188,11 +231,14 @@ class Chain:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run on one partition."""
+        worker.acker_of_worker(
+            self.origin.url, self.origin.config
+        )  # what is wrong with it shows before anything is written
         sent: list[Updates] = []
         stream: Stream | None = None
         written: int | None = None
         for step in self.steps:
-            updates = self.origin.updates(step.name)
+            updates = self.origin.updates(step.name, folds=not isinstance(step, DropStep))
             sent.append(updates)
             if isinstance(step, SpoutStep):
                 stream = step.run(self.origin, updates, batches)

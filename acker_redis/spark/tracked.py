@@ -4,17 +4,32 @@ A tracked DataFrame is an ordinary one with a column of anchors (see `anchors`).
 per partition, under tokens that a task retry, a stage retry and a speculative copy share, so none of them counts twice.
 """
 
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 from weakref import WeakKeyDictionary
 
-from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import IntegralType, StructType
 
 from acker_redis.config import AckerConfig
-from acker_redis.errors import BadBatchError
-from acker_redis.spark import lineage
-from acker_redis.spark.operators import BoltStep, Chain, Execute, FanOutStep, Origin, SinkStep, SpoutStep, Write
+from acker_redis.errors import BadBatchError, NotExactError
+from acker_redis.spark import lineage, sql
+from acker_redis.spark.operators import (
+    DROPPED,
+    BoltStep,
+    Chain,
+    DropStep,
+    Execute,
+    FanOutStep,
+    Origin,
+    SinkStep,
+    SpoutStep,
+    Write,
+)
+from acker_redis.spark.rows import OnError, RowBolt, RowByRow, RowFunction
 from acker_redis.spout import Emission, Spout
 
 
@@ -24,6 +39,8 @@ class Written(NamedTuple):
     rows: int
     updates: int
 
+
+log = logging.getLogger("acker_redis.spark")
 
 _chains: WeakKeyDictionary[DataFrame, tuple[DataFrame, Chain]] = WeakKeyDictionary()
 """What a tracked DataFrame was made of: where it began, and the steps since. The next step joins them in one worker."""
@@ -38,35 +55,47 @@ class Tracker:
         config: the app.
         run_id: unique per run of the program (`Spout.run_id`); part of every root and token.
         emission: number of the emission the DataFrame is made of (`Spout.next_emission`); part of every token. A batch
-            that is computed again must have the number it had, another batch must have another.
+            that is computed again must have the number it had, another batch must have another. In `foreachBatch` it is
+            the batch id; a streaming DataFrame itself has no such number and is refused.
+        task: the spout task that will be told the outcomes (`Spout.task`).
     """
 
-    url: str
+    url: str = field(repr=False)
     config: AckerConfig
     run_id: str
     emission: int
+    task: int = 0
 
     @classmethod
     def of(cls, url: str, spout: Spout, emission: Emission) -> Self:
         """The tracker of one emission of a spout; `url` is the server as the executors reach it."""
-        return cls(url, spout.acker.config, spout.run_id, emission.number)
+        return cls(url, spout.acker.config, spout.run_id, emission.number, spout.task)
 
-    def spout(
-        self, messages: DataFrame, message_id: str, attempt: str, name: str = "spout", task: int = 0
-    ) -> DataFrame:
+    def spout(self, messages: DataFrame, message_id: str, attempt: str, name: str = "spout") -> DataFrame:
         """Make every row a tracked root, initialised by the executors.
 
         Args:
             messages: one row per message. Must give the same rows in the same partitions when a task runs again, as
                 files do; after an unordered shuffle of something random they would not.
-            message_id: bigint column; a row where it is null stays untracked.
+            message_id: bigint column, distinct over the emission (noticed within a partition only: ids that stand in two
+                partitions share one root, whose outcome then says nothing). A row where it is null stays untracked.
             attempt: bigint column: 0 for a first emission.
             name: of the spout, unique among the operators of the emission.
-            task: the spout task that will be told the outcomes.
+
+        Raises:
+            BadBatchError: a column is missing or not an integer, or the DataFrame is tracked already.
+            NotExactError: the DataFrame is a stream, or the name belongs to other messages of this emission.
         """
         if lineage.is_tracked(messages):
             raise BadBatchError(f"spout {name!r}: the DataFrame is tracked already; drop its anchors to begin anew")
-        return self._with_step(messages, SpoutStep(name, task, message_id, attempt), messages.schema)
+        if messages.isStreaming:
+            raise NotExactError(
+                f"spout {name!r}: a stream has many micro-batches and one emission number: use foreachBatch, and a Tracker "
+                "whose emission is the batch id"
+            )
+        columns = [_integer_column(messages, column, name) for column in (message_id, attempt)]
+        lineage.claim_name(f"{self.run_id}:{self.emission}", name, f"messages {messages.semanticHash()}")
+        return self._with_step(messages, SpoutStep(name, self.task, *columns), messages.schema)
 
     def fan_out(self, tracked: DataFrame, *branches: str, name: str = "fan-out") -> list[DataFrame]:
         """The same rows once per branch, each with edges of its own, for DataFrames that go several ways.
@@ -100,10 +129,52 @@ class Tracker:
             schema: of its output rows, without anchors; DDL or StructType.
             name: of the bolt, unique among the operators of the emission; shows as `last_stage`.
         """
-        output = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-        if not isinstance(output, StructType):
-            raise BadBatchError(f"bolt {name!r}: schema {schema!r} is not a list of columns")
-        return self._with_step(tracked, BoltStep(name, execute), output)
+        output = _struct(schema, name)
+        return self._with_step(tracked, BoltStep(name, execute, to_arrow_schema(output)), output)
+
+    def bolt_rows(
+        self,
+        tracked: DataFrame,
+        execute: RowFunction | RowBolt,
+        schema: str | StructType,
+        name: str,
+        on_error: OnError = "fail",
+    ) -> DataFrame:
+        """Turn rows into derived rows, one by one in Python; otherwise as `bolt`.
+
+        Args:
+            tracked: a tracked DataFrame.
+            execute: a function of one row (a dict) that returns or yields derived rows (dicts, or values in the order of
+                the schema), or an object with `execute(row, collector)`. A row it gives nothing for is acked. A row it
+                raises `FailedError` for fails with that reason, while the others go on.
+            schema: of the output rows; DDL or StructType.
+            name: of the bolt, unique among the operators of the emission; shows as `last_stage`.
+            on_error: what another exception does: `fail` fails the row with its message, `raise` fails the task.
+        """
+        if on_error not in ("fail", "raise"):
+            raise BadBatchError(f"bolt {name!r}: on_error={on_error!r}: use 'fail' or 'raise'")
+        if not callable(execute) and not isinstance(execute, RowBolt):
+            raise BadBatchError(f"bolt {name!r}: give a function of one row, or an object with execute(row, collector)")
+        output = _struct(schema, name)
+        return self.bolt(tracked, RowByRow(execute, to_arrow_schema(output), on_error), output, name)
+
+    def filter(self, tracked: DataFrame, condition: str | Column, name: str) -> DataFrame:
+        """Keep rows that meet a condition, in SQL; the others are acked. A null condition is not met."""
+        return self._sql(tracked, lambda frame: sql.filtered(frame, condition, name), name)
+
+    def explode(self, tracked: DataFrame, children: str | Column, name: str) -> DataFrame:
+        """Derive rows in SQL: one per element of an array expression; a row whose array is empty or null is acked.
+
+        Any one-to-many expression is an array: `transform(split(text, ' '), w -> struct(line, w AS word))`. No Python runs
+        per row and no update is sent for the derived rows: an edge is split among the children (see `sql`). So this bolt
+        does not show as `last_stage`, nor refresh a root under the clock `last_update`.
+
+        Args:
+            tracked: a tracked DataFrame.
+            children: an array; of structs, whose fields become the columns, or of values, in a column `value`.
+            name: unique among the operators of the emission.
+        """
+        return self._sql(tracked, lambda frame: sql.exploded(frame, children, name), name)
 
     def sink(self, tracked: DataFrame, write: Write, name: str) -> Written:
         """Write every partition, and ack its rows after `write` returned. Runs the job.
@@ -116,8 +187,16 @@ class Tracker:
             name: of the sink, unique among the operators of the emission; shows as `last_stage`.
         """
         source, chain = self._consume(tracked, name)
-        done = source.mapInArrow(chain.then(SinkStep(name, write)), "rows bigint, updates bigint").toArrow()
-        return Written(sum(done["rows"].to_pylist()), sum(done["updates"].to_pylist()))
+        chain = chain.then(SinkStep(name, write))
+        self._claim_chain(chain)
+        done = source.mapInArrow(chain, "rows bigint, updates bigint").toArrow()
+        written = Written(sum(done["rows"].to_pylist()), sum(done["updates"].to_pylist()))
+        if written.rows and not written.updates:
+            log.warning(
+                "sink %r wrote %d rows and acked none: they are untracked, or were acked under this name before",
+                name, written.rows,
+            )  # fmt: skip
+        return written
 
     def _with_step(self, frame: DataFrame, step: SpoutStep | BoltStep, output: StructType) -> DataFrame:
         if isinstance(step, SpoutStep):
@@ -126,7 +205,18 @@ class Tracker:
             source, chain = self._consume(frame, step.name)
         return self._make(source, chain.then(step), output, step.name)
 
+    def _sql(self, tracked: DataFrame, change: Callable[[DataFrame], DataFrame], name: str) -> DataFrame:
+        source, chain = self._consume(tracked, name)
+        earlier = [step for step in chain.steps if isinstance(step, DropStep)]
+        if len(earlier) != len(chain.steps):
+            source, earlier = tracked, []  # made by a Python worker; else SQL on SQL, which still has its dropped rows
+        changed = change(source)
+        output = lineage.without_anchors(StructType([f for f in changed.schema.fields if f.name != DROPPED]))
+        steps = (*(DropStep(step.name, last=False) for step in earlier), DropStep(name, last=True))
+        return self._make(changed, Chain(self._origin, steps), output, name)
+
     def _make(self, source: DataFrame, chain: Chain, output: StructType, producer: str) -> DataFrame:
+        self._claim_chain(chain)
         made = source.mapInArrow(chain, lineage.with_anchors(output, f"{self.run_id}:{self.emission}:{producer}"))
         _chains[made] = (source, chain)
         return made
@@ -140,6 +230,29 @@ class Tracker:
             return frame, Chain(self._origin, ())
         return known
 
+    def _claim_chain(self, chain: Chain) -> None:
+        """Updates that are folded are cut into calls along the first step's; so a step has to stay behind the same one."""
+        folded = [step.name for step in chain.steps if not isinstance(step, DropStep)]
+        for name in folded:
+            lineage.claim_first(f"{self.run_id}:{self.emission}", name, folded[0])
+
     @property
     def _origin(self) -> Origin:
         return Origin(self.url, self.config, self.run_id, self.emission)
+
+
+def _integer_column(frame: DataFrame, column: str, name: str) -> str:
+    """The column as it is spelled in the DataFrame; Spark doesn't mind the case."""
+    for found in frame.schema.fields:
+        if found.name.lower() == column.lower():
+            if isinstance(found.dataType, IntegralType):
+                return found.name
+            raise BadBatchError(f"spout {name!r}: column {column!r} is {found.dataType.simpleString()}, not bigint")
+    raise BadBatchError(f"spout {name!r}: there is no column {column!r} among {frame.columns}")
+
+
+def _struct(schema: str | StructType, name: str) -> StructType:
+    output = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(output, StructType):
+        raise BadBatchError(f"bolt {name!r}: schema {schema!r} is not a list of columns")
+    return output

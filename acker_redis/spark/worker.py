@@ -10,7 +10,7 @@ import numpy as np
 from acker_redis import ids
 from acker_redis.acker import Acker
 from acker_redis.config import AckerConfig
-from acker_redis.errors import BadBatchError, LedgerLostError, TokenReusedError
+from acker_redis.errors import LedgerLostError, NotExactError, TokenReusedError
 from acker_redis.ids import UInt64Array
 from acker_redis.ledger import Ledger, Part, Update
 
@@ -40,6 +40,7 @@ class Updates:
     config: AckerConfig
     stage: str
     token: str
+    folds: bool = True
     _inits: list[tuple[int, UInt64Array, UInt64Array]] = field(default_factory=list)
     _ack_roots: list[UInt64Array] = field(default_factory=list)
     _ack_vals: list[UInt64Array] = field(default_factory=list)
@@ -64,21 +65,11 @@ class Updates:
         self._fails.setdefault(reason, []).append(roots)
 
     def update(self, ledger: Ledger) -> Update | None:
-        """The init or the acks, combined per root; None if there are none.
-
-        Raises:
-            BadBatchError: a root stands twice among the inits: its message id is not unique.
-        """
+        """The init or the acks, combined per root; None if there are none."""
         if self._inits:
             task = self._inits[0][0]
             roots = _joined([init_roots for _, init_roots, _ in self._inits])
-            update = ledger.init(roots, _joined([vals for _, _, vals in self._inits]), task)
-            if update.repeats:
-                raise BadBatchError(
-                    f"spout {self.stage!r}: {update.repeats} message ids stand more than once in one emission; each row "
-                    "needs an id of its own"
-                )
-            return update
+            return ledger.init(roots, _joined([vals for _, _, vals in self._inits]), task)
         return ledger.ack(_joined(self._ack_roots), _joined(self._ack_vals), self.stage) if self._ack_roots else None
 
     def fail_all(self, acker: Acker) -> None:
@@ -109,23 +100,47 @@ def send(sent: Sequence[Updates]) -> int:
 
 
 def _send(acker: Acker, sent: Sequence[Updates]) -> int:
-    made = [(updates.token, updates.update(acker.ledger)) for updates in sent]
-    parts = [Part(token, update) for token, update in made if update is not None and len(update.roots)]
-    try:
-        applied = acker.ledger.send_folded(parts).applied if parts else 0
-        for updates in sent:
+    made = [(updates, updates.update(acker.ledger)) for updates in sent]
+    parts = [
+        (updates, Part(updates.token, update)) for updates, update in made if update is not None and len(update.roots)
+    ]
+    together = [part for updates, part in parts if updates.folds]
+    alone = [[part] for updates, part in parts if not updates.folds]
+    applied, reused = 0, None
+    for group in [*alone, together]:
+        try:
+            applied += acker.ledger.send_folded(group).applied if group else 0
+        except TokenReusedError as exc:
+            reused = exc
+    for updates in sent:
+        try:
             updates.fail_all(acker)
-    except TokenReusedError as exc:
-        # The task ran before and gave other updates: its function is not deterministic. The rows handed on now are not
-        # those the ledger knows of, so these trees could complete without them: fail them, before anybody acks.
-        log.warning("%s. The roots are failed, to be replayed; make the function deterministic", exc)
-        for updates in sent:
-            if len(roots := updates.roots()):
-                acker.fail_many(
-                    roots, f"{updates.token}:again:{secrets.token_hex(8)}", NOT_DETERMINISTIC, updates.stage
-                )
-        return 0
+        except TokenReusedError as exc:
+            reused = exc
+    if reused is not None:
+        _fail_reused(acker, sent, reused)
     return applied
+
+
+def _fail_reused(acker: Acker, sent: Sequence[Updates], reused: TokenReusedError) -> None:
+    """The task ran before and gave other updates: its function is not deterministic, or its token belongs to other rows.
+
+    The rows handed on now are not those the ledger knows of, so these trees could complete without them: fail them, before
+    anybody acks. A tree that is not pending can't be failed; then the rows must not be handed on.
+    """
+    roots = np.unique(_joined([updates.roots() for updates in sent]))
+    known = np.array([record is not None and record.task is not None for record in acker.inspect_many(roots)])
+    if known.any():
+        acker.fail_many(
+            roots[known], f"{sent[-1].token}:again:{secrets.token_hex(8)}", NOT_DETERMINISTIC, sent[-1].stage
+        )
+    if not known.all():
+        raise NotExactError(
+            f"{int((~known).sum())} of {len(roots)} roots had settled already, or were never initialised, when their task "
+            f"gave other updates under a token that was used: {reused}. Make functions deterministic, give each emission "
+            "a number of its own and each operator a name of its own"
+        ) from reused
+    log.warning("%s. The roots are failed, to be replayed; make the function deterministic", reused)
 
 
 def _joined(parts: Sequence[UInt64Array]) -> UInt64Array:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,6 +11,8 @@ from acker_redis.spark import prepare_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.spark.cases import MakeCase
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,3 +38,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture
+def case(spark: "SparkSession", url: str) -> Iterator["MakeCase"]:
+    from tests.spark.cases import Case
+
+    made: list[Case] = []
+
+    def make(**options: Any) -> Case:
+        made.append(Case(spark, url, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.acker.close()

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -15,56 +14,13 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from acker_redis import Acker, AckerConfig, BadBatchError, NotExactError
+from acker_redis import BadBatchError, NotExactError
 from acker_redis.spark import Emitted, Tracker, worker
 from acker_redis.spark.anchors import COLUMN
-from acker_redis.spout import Spout, root_ids
+from acker_redis.spout import root_ids
+from tests.spark.cases import CHILD, CONFIG, consume
 
 pytestmark = pytest.mark.spark
-
-CONFIG = AckerConfig(app="spark", shards=2)
-CHILD = "id bigint, child int"
-
-
-class Case:
-    """One emission of messages 0 ... n-1, and what became of them."""
-
-    def __init__(self, spark: Any, url: str, n: int = 400, partitions: int = 2) -> None:
-        self.acker = Acker.connect(url, CONFIG)
-        self.spout = Spout(self.acker, run_id=uuid.uuid4().hex)
-        self.spout.add(np.arange(n, dtype=np.int64))
-        emission = self.spout.next_emission()
-        assert emission is not None
-        self.tracker = Tracker.of(url, self.spout, emission)
-        self.messages = spark.range(0, n, 1, partitions).withColumn("attempt", F.lit(0).cast("bigint"))
-        self.tracked = self.tracker.spout(self.messages, "id", "attempt")
-
-    def outcomes(self) -> Counter[str]:
-        """What is settled now, without waiting."""
-        found: Counter[str] = Counter()
-        while outcomes := self.acker.poll():
-            found.update(outcome.reason or "ack" for outcome in outcomes)
-            self.acker.confirm(outcomes)
-        return found
-
-    def after_timeout(self) -> Counter[str]:
-        """What is settled once everything pending has timed out."""
-        for _ in range(CONFIG.num_buckets):
-            self.acker.rotate(force=True)
-        return self.outcomes()
-
-
-@pytest.fixture
-def case(spark: Any, url: str) -> Iterator[Callable[..., Case]]:
-    made: list[Case] = []
-
-    def make(**options: Any) -> Case:
-        made.append(Case(spark, url, **options))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.acker.close()
 
 
 def fan_out(children: int, batch: pa.RecordBatch) -> Emitted:
@@ -74,11 +30,6 @@ def fan_out(children: int, batch: pa.RecordBatch) -> Emitted:
     parents = np.repeat(np.arange(len(ids)), counts)
     ordinal = np.concatenate([np.arange(count) for count in counts]) if len(parents) else np.array([], int)
     return Emitted(pa.record_batch({"id": ids[parents], "child": pa.array(ordinal, pa.int32())}), parents)
-
-
-def consume(batches: Iterator[pa.RecordBatch], partition: int) -> None:
-    for _ in batches:
-        pass
 
 
 def once(mark: Path, act: Callable[[], None]) -> None:
@@ -234,7 +185,7 @@ def test_a_function_that_gives_other_rows_when_run_again_never_completes_falsely
 def test_rows_without_message_id_stay_untracked(case) -> None:
     run = case(n=10)
     messages = run.messages.withColumn("id", F.when(F.col("id") >= 4, F.col("id")))
-    tracked = run.tracker.spout(messages, "id", "attempt")
+    tracked = run.tracker.spout(messages, "id", "attempt", name="some")
     run.tracker.sink(tracked, consume, name="sink")
     assert run.outcomes() == {"ack": 6}
     assert tracked.where(F.size(COLUMN) == 0).count() == 4

@@ -25,6 +25,7 @@ ORDER = (
     ("server",),
     ("spark.environment", "spark.anchors", "spark.worker"),
     ("spark.operators", "spark.lineage"),
+    ("spark.rows", "spark.sql"),
     ("spark.tracked",),
     ("spark",),
     ("testing",),

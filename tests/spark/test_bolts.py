@@ -1,0 +1,195 @@
+"""Bolts row by row in Python and in SQL: the same meaning as the vectorised kind."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from acker_redis import BadBatchError, FailedError, NotExactError
+from acker_redis.spark import Collector, Emitted
+from acker_redis.spark.anchors import COLUMN
+from tests.spark.cases import CHILD, Case, MakeCase, consume
+
+pytestmark = pytest.mark.spark
+
+ITEMS = "transform(filter(sequence(0, cast(id AS int)), i -> i > 0), i -> struct(id, i AS item))"
+"""As many children as the id says, none for id 0."""
+
+
+def items(row: dict[str, Any]) -> Iterator[tuple[int, int]]:
+    for item in range(row["id"]):
+        yield row["id"], item
+
+
+class Splitter:
+    def execute(self, row: dict[str, Any], collector: Collector) -> None:
+        if row["id"] == 3:
+            collector.emit({"id": 3, "child": 0})
+            collector.fail("three is right out")
+        for item in range(row["id"]):
+            collector.emit({"id": row["id"], "child": item})
+
+
+def rows_of(run: Case, frame: Any, name: str = "sink") -> int:
+    return run.tracker.sink(frame, consume, name=name).rows
+
+
+def test_a_generator_derives_rows(case: MakeCase) -> None:
+    run = case(n=6)
+    derived = run.tracker.bolt_rows(run.tracked, items, CHILD, name="items")
+    assert rows_of(run, derived.repartition(2, "child")) == 15
+    assert run.outcomes() == {"ack": 6}
+
+
+def test_an_object_emits_through_a_collector_and_may_fail_its_row(case: MakeCase) -> None:
+    run = case(n=6)
+    derived = run.tracker.bolt_rows(run.tracked, Splitter(), CHILD, name="items")
+    assert rows_of(run, derived) == 12
+    outcomes = run.acker.poll()
+    assert Counter(outcome.kind for outcome in outcomes) == {"ack": 5, "fail": 1}
+    assert {o.detail for o in outcomes if o.kind == "fail"} == {"three is right out"}
+
+
+def test_an_exception_fails_its_row_with_its_message_and_the_others_go_on(case: MakeCase) -> None:
+    run = case(n=4)
+
+    def divide(row: dict[str, Any]) -> Iterator[tuple[int, int]]:
+        yield row["id"], 6 // row["id"]
+
+    rows_of(run, run.tracker.bolt_rows(run.tracked, divide, CHILD, name="divide"))
+    outcomes = run.acker.poll()
+    assert Counter(outcome.kind for outcome in outcomes) == {"ack": 3, "fail": 1}
+    assert [o.detail for o in outcomes if o.kind == "fail"] == ["ZeroDivisionError: integer division or modulo by zero"]
+
+
+def test_an_exception_may_fail_the_task_and_a_failure_still_fails_the_row(case: MakeCase) -> None:
+    run = case(n=4)
+
+    def broken(row: dict[str, Any]) -> list[tuple[int, int]]:
+        raise ZeroDivisionError("on purpose")
+
+    def failing(row: dict[str, Any]) -> list[tuple[int, int]]:
+        raise FailedError("no")
+
+    with pytest.raises(PySparkException, match="on purpose"):
+        rows_of(run, run.tracker.bolt_rows(run.tracked, broken, CHILD, name="x", on_error="raise"), "sink-x")
+    other = case(n=4)
+    rows_of(other, other.tracker.bolt_rows(other.tracked, failing, CHILD, name="y", on_error="raise"))
+    assert other.outcomes() == {"failed": 4}
+
+
+def test_rows_that_do_not_fit_the_schema_are_an_error(case: MakeCase) -> None:
+    run = case(n=4)
+    derived = run.tracker.bolt_rows(run.tracked, lambda row: [(1, 2, 3)], CHILD, name="wide")
+    with pytest.raises(PySparkException, match="3 values, the schema 2 columns"):
+        rows_of(run, derived)
+
+
+def test_bad_arguments_of_a_row_bolt(case: MakeCase) -> None:
+    run = case(n=1)
+    with pytest.raises(BadBatchError, match="on_error"):
+        run.tracker.bolt_rows(run.tracked, items, CHILD, name="x", on_error="skip")  # type: ignore[arg-type]
+    with pytest.raises(BadBatchError, match="function of one row"):
+        run.tracker.bolt_rows(run.tracked, 5, CHILD, name="x")  # type: ignore[arg-type]
+
+
+def test_sql_derives_rows_and_acks_those_without_children(case: MakeCase) -> None:
+    run = case(n=8)
+    derived = run.tracker.explode(run.tracked, ITEMS, name="items")
+    assert derived.columns == ["id", "item", COLUMN]
+    assert rows_of(run, derived.repartition(3, "item")) == 28
+    assert run.outcomes() == {"ack": 8}
+    assert run.acker.stats().unowned == 0
+
+
+def test_sql_on_sql_on_python_on_sql(case: MakeCase) -> None:
+    run = case(n=9)
+    first = run.tracker.explode(run.tracked, ITEMS, name="items")
+    second = run.tracker.filter(first, "item % 2 = 1", name="odd")
+    third = run.tracker.explode(second, F.array("item", "item"), name="twice")
+
+    def same(batch: pa.RecordBatch) -> Emitted:
+        return Emitted(batch.select(["value"]), np.arange(batch.num_rows))
+
+    fourth = run.tracker.bolt(third, same, "value int", name="python")
+    fifth = run.tracker.filter(fourth, "value > 1", name="more")
+    odd = sum((n + 1) // 2 for n in range(9))
+    assert rows_of(run, fifth) == 2 * (odd - 8)
+    assert run.outcomes() == {"ack": 9}
+
+
+def test_every_part_of_a_chain_in_sql_may_run_alone_before(case: MakeCase) -> None:
+    run = case(n=9)
+    first = run.tracker.explode(run.tracked, ITEMS, name="items")
+    second = run.tracker.filter(first, "item > 2", name="more")
+    third = run.tracker.explode(second, "array(item, item)", name="twice")
+    assert [frame.count() for frame in (first, second, third)] == [36, 21, 42]
+    rows_of(run, third)
+    assert run.outcomes() == {"ack": 9}
+    assert run.acker.stats().unowned == 0
+
+
+def test_what_sql_derives_completes_with_the_last_leaf_only(case: MakeCase) -> None:
+    run = case(n=5)
+    derived = run.tracker.explode(run.tracked, ITEMS, name="items")
+    rows_of(run, derived.where("NOT (id = 4 AND item = 4)"))
+    assert run.outcomes() == {"ack": 4}
+    assert run.after_timeout() == {"timeout": 1}
+
+
+def test_sql_splits_the_edges_of_every_root_of_a_row(case: MakeCase) -> None:
+    """Rows with several anchors, as a join will make them."""
+    run = case(n=1)
+    frame = run.messages.sparkSession.range(3).withColumn(
+        COLUMN, F.expr("flatten(transform(sequence(0, cast(id AS int)), i -> array(i, xxhash64(id, i))))")
+    )
+    from acker_redis.spark import sql
+
+    for children in range(1, 5):
+        split = sql.exploded(frame, F.expr(f"sequence(1, {children})"), "it's")
+        got: dict[tuple[int, int], int] = {}
+        for row in split.collect():
+            for root, edge in zip(row[COLUMN][::2], row[COLUMN][1::2], strict=True):
+                key = (len(row[COLUMN]), root)
+                got[key] = got.get(key, 0) ^ edge
+        want = {
+            (len(row[COLUMN]), root): edge
+            for row in frame.collect()
+            for root, edge in zip(row[COLUMN][::2], row[COLUMN][1::2], strict=True)
+        }
+        assert got == want
+
+
+def test_a_task_that_dies_half_way_counts_once_in_sql_too(case: MakeCase, tmp_path: Any) -> None:
+    run = case(n=60)
+    mark = tmp_path / "died"
+
+    def write(batches: Iterator[pa.RecordBatch], partition: int) -> None:
+        for _ in batches:
+            if not mark.exists():
+                mark.touch()
+                raise RuntimeError("on purpose")
+
+    derived = run.tracker.explode(run.tracked, ITEMS, name="items")
+    run.tracker.sink(derived.repartition(2, "item"), write, name="sink")
+    assert mark.exists()
+    assert run.outcomes() == {"ack": 60}
+
+
+def test_what_is_not_an_array_is_refused(case: MakeCase) -> None:
+    run = case(n=1)
+    with pytest.raises(BadBatchError, match="expected an array"):
+        run.tracker.explode(run.tracked, "id", name="x")
+
+
+def test_sql_operators_have_one_consumer_too(case: MakeCase) -> None:
+    run = case(n=3)
+    kept = run.tracker.filter(run.tracked, "id > 0", name="kept")
+    rows_of(run, kept, "one")
+    with pytest.raises(NotExactError, match="fan_out"):
+        rows_of(run, kept, "two")
