@@ -11,7 +11,8 @@ from acker_redis.batch import Batch
 from acker_redis.client import Client, RedisClient
 from acker_redis.config import AckerConfig
 from acker_redis.delivery import Delivery
-from acker_redis.errors import AckerError, BadBatchError, BadConfigError, SettingsConflictError
+from acker_redis.entries import as_dict
+from acker_redis.errors import BadBatchError, BadConfigError, SettingsConflictError
 from acker_redis.ids import Ids, UInt64Array
 from acker_redis.inspection import Inspection
 from acker_redis.ledger import Ledger, Shards
@@ -116,8 +117,8 @@ class Acker:
     def fail(self, root: SupportsIndex, reason: str | None = None, stage: str | None = None) -> None:
         """Fail one root. `reason` is text for people; it comes back as `Outcome.detail`.
 
-        Guarantee: the root's outcome is `fail`, unless it had completed before. A fail that comes before the init waits
-        for it; the text is then not kept.
+        Its first 1 000 characters are kept. Guarantee: the root's outcome is `fail`, unless it had completed before. A
+        fail that comes before the init waits for it; the text is then not kept.
         """
         self.fail_many(_one(root, "root"), reason=reason, stage=stage)
 
@@ -217,13 +218,20 @@ class Acker:
         return self._delivery.confirm(outcomes)
 
     def poll_packed(
-        self, max_outcomes: int = 1000, block_ms: int = 0, consumer: str = "spout", lane: int | None = None
+        self,
+        max_outcomes: int = 1000,
+        block_ms: int = 0,
+        consumer: str = "spout",
+        lane: int | None = None,
+        *,
+        again: bool = False,
     ) -> list[PackedOutcomes]:
         """As `poll`, but whole stream entries, whose acks come as arrays: for spouts that handle many.
 
-        May return more than `max_outcomes`, by one entry of at most 1 000.
+        May return more than `max_outcomes`, by one entry of at most 1 000. With `again` it begins with what this consumer
+        took and did not confirm; a reply that was lost with its connection is there, too.
         """
-        return self._delivery.poll_packed(max_outcomes, block_ms, consumer, lane)
+        return self._delivery.poll_packed(max_outcomes, block_ms, consumer, lane, again=again)
 
     def confirm_packed(self, packed: Iterable[PackedOutcomes]) -> int:
         """Say that the spout has acted on all outcomes of these entries. Returns the number of entries trimmed."""
@@ -272,7 +280,7 @@ class Acker:
         mine = self.config.as_fields()
         pairs = [part for pair in mine.items() for part in pair]
         call = scripts.load("configure").call({"config": keys.config(self.config.app)}, *pairs)
-        theirs = fields_of(self._client.run_one(call))
+        theirs = _texts(self._client.run_one(call))
         different = [
             f"{name} is {theirs.get(name)!r} there, {mine[name]!r} here"
             for name in mine
@@ -306,7 +314,7 @@ def stored_config(client: Client, app: str) -> AckerConfig:
     (pairs,) = client.pipeline([("HGETALL", keys.config(app))])
     if not pairs:
         raise BadConfigError(f"no app {app!r} on {client.address}: its first client creates it")
-    return AckerConfig.from_fields(app, fields_of(pairs))
+    return AckerConfig.from_fields(app, _texts(pairs))
 
 
 def apps(client: Client) -> list[str]:
@@ -315,13 +323,8 @@ def apps(client: Client) -> list[str]:
     return sorted(name for name in names if name is not None)
 
 
-def fields_of(reply: object) -> dict[str, str]:
-    """A HGETALL reply, whichever form the driver gives it."""
-    if isinstance(reply, dict):
-        return {name.decode(): value.decode() for name, value in reply.items()}
-    if not isinstance(reply, (list, tuple)):
-        raise AckerError(f"unexpected reply {reply!r}")
-    return {name.decode(): value.decode() for name, value in zip(reply[::2], reply[1::2], strict=True)}
+def _texts(reply: object) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in as_dict(reply).items()}
 
 
 def _one(value: SupportsIndex, name: str) -> UInt64Array:

@@ -32,6 +32,7 @@ class Batch:
         self._acks: dict[str | None, tuple[list[UInt64Array], list[UInt64Array]]] = {}
         self._fails: dict[tuple[str | None, str | None], list[UInt64Array]] = {}
         self.result: Applied | None = None
+        self._begun = False
 
     def init(self, root: SupportsIndex, val: SupportsIndex, task: SupportsIndex) -> None:
         """See `Acker.init`."""
@@ -58,7 +59,14 @@ class Batch:
         self._fails.setdefault((reason, stage), []).append(ids.to_uint64_array(roots, "roots"))
 
     def __enter__(self) -> Self:
-        """Begin to collect."""
+        """Begin to collect.
+
+        Raises:
+            BadBatchError: the batch was used before; its updates would go out twice.
+        """
+        if self._begun:
+            raise BadBatchError("a batch can be entered once: make another with Acker.batch()")
+        self._begun = True
         return self
 
     def __exit__(

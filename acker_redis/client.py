@@ -27,6 +27,9 @@ RedisClient: TypeAlias = Any
 WINDOW_BYTES = 1 << 20
 """Bytes of arguments sent per pipeline: bounds the memory of client and server, and what a lost connection repeats."""
 
+_SOCKET_TIMEOUT_SECS = 5.0
+"""A server that says nothing for so long is taken for lost: a frozen machine, a cable that was cut."""
+
 _RETRIES = 9
 _BACKOFF_BASE_SECS, _BACKOFF_CAP_SECS = 0.05, 1.0
 _CLUSTER_RETRIED = (redis.ConnectionError, redis.TimeoutError, ClusterDownError, MovedError, TryAgainError)
@@ -218,14 +221,16 @@ def _retry() -> Retry:
 
 
 def _from_url(url: str) -> RedisClient:
+    timeouts = {"socket_timeout": _SOCKET_TIMEOUT_SECS, "socket_connect_timeout": _SOCKET_TIMEOUT_SECS}
     try:
-        single = redis.Redis.from_url(url, retry=_retry())
-    except ValueError as exc:
+        single = redis.Redis.from_url(url, retry=_retry(), **timeouts)
+    except ValueError:  # its text may quote the password
         raise errors.BadConfigError(
-            f"{_address(url)!r} is no Redis URL ({exc}): use redis://[[user]:password@]host[:port][/db]"
-        ) from exc
+            f"{_address(url)!r} is no Redis URL: use redis://[[user]:password@]host[:port][/db], and percent-encode "
+            "special characters of the password"
+        ) from None
     # An AuthenticationError counts as a lost connection in redis-py, so ask once without retries.
-    probe = redis.Redis.from_url(url, retry=Retry(ExponentialWithJitterBackoff(), 0))
+    probe = redis.Redis.from_url(url, retry=Retry(ExponentialWithJitterBackoff(), 0), **timeouts)
     try:
         probe.ping()
     except (redis.AuthenticationError, redis.ResponseError):
@@ -236,7 +241,8 @@ def _from_url(url: str) -> RedisClient:
         probe.close()
     if int(_info(single, "cluster").get("cluster_enabled", 0)):
         single.close()
-        return RedisCluster.from_url(url, retry=Retry(ExponentialWithJitterBackoff(), 0))  # `Client` retries
+        no_retry = Retry(ExponentialWithJitterBackoff(), 0)  # `Client` retries
+        return RedisCluster.from_url(url, retry=no_retry, **timeouts)
     return single
 
 
@@ -275,9 +281,8 @@ def _address(source: str | RedisClient) -> str:
         kwargs = getattr(getattr(source, "connection_pool", None), "connection_kwargs", {})
         return f"{kwargs.get('host', 'server')}:{kwargs.get('port', '')}".rstrip(":")
     scheme, slashes, rest = source.partition("://")
-    authority, slash, path = rest.partition("/")
-    _, at, place = authority.rpartition("@")
-    return f"{scheme}{slashes}{'***@' if at else ''}{place}{slash}{path.partition('?')[0]}"
+    _, at, place = rest.rpartition("@")  # the last one: a password that was not encoded may hold any character
+    return f"{scheme}{slashes}{'***@' if at else ''}{place.partition('?')[0]}"
 
 
 def _translate(exc: BaseException, address: str) -> errors.AckerError:

@@ -7,20 +7,24 @@ outcomes is; until then all of it is delivered again after a crash, marked `rede
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from acker_redis import keys, scripts
-from acker_redis.entries import Entry, Fields, as_dict, claimed_entries, read_reply
+from acker_redis.entries import Entry, Fields, StageName, as_dict, claimed_entries, read_reply
 from acker_redis.errors import AckerError, BadConfigError, LedgerLostError
 from acker_redis.ledger import Shards
-from acker_redis.model import Outcome, PackedOutcomes
+from acker_redis.model import Outcome, PackedOutcomes, Receipt
 from acker_redis.scripts import Call
 
 _BLOCK_SLICE_MS = 1000
 _CLUSTER_PAUSE_SECS = 0.01
 _MAX_ENTRIES = 1000
+_OUTCOMES_PER_ENTRY = 1000.0
+"""First guess of how many outcomes an entry of an ack stream holds: one call's worth. Corrected by what is read."""
+
+EntryKey: TypeAlias = tuple[str, bytes]
 
 
 @dataclass(frozen=True)
@@ -37,9 +41,34 @@ class _Consumer:
 
     backlog: deque[Entry] = field(default_factory=deque)
     begun: Iterator[Outcome] = field(default_factory=lambda: iter(()))
-    recovered: bool = False
+    begun_entry: EntryKey | None = None
+    held: set[EntryKey] = field(default_factory=set)  # in the backlog, or begun: read and not handed out yet
+    unread: dict[str, bytes] | None = (
+        None  # of what it left behind: stream -> entry after which to go on; None: all of it
+    )
     claimed_at: float = float("-inf")
     cursors: dict[str, bytes] = field(default_factory=dict)
+    per_entry: float = _OUTCOMES_PER_ENTRY
+
+    def next_entry(self) -> Entry:
+        """Take an entry off the backlog."""
+        entry = self.backlog.popleft()
+        self.held.discard((entry.stream, entry.entry_id))
+        return entry
+
+    def begin(self, stage_name: StageName) -> None:
+        """Take the next entry apart; it is held until its last outcome was handed out."""
+        self.end()
+        entry = self.next_entry()
+        self.begun_entry = (entry.stream, entry.entry_id)
+        self.held.add(self.begun_entry)
+        self.begun = entry.outcomes(stage_name)
+
+    def end(self) -> None:
+        """The entry that was begun has been handed out."""
+        if self.begun_entry is not None:
+            self.held.discard(self.begun_entry)
+            self.begun_entry = None
 
 
 class Delivery:
@@ -56,13 +85,11 @@ class Delivery:
         self._by_key = {stream.key: stream for stream in self._streams}
         self._consumers: dict[tuple[str, int | None], _Consumer] = {}
         self._stage_names: dict[int, str] = {}
-        self._held: dict[tuple[str, bytes], str] = {}  # entry -> the consumer of this process that has it
 
     def forget(self) -> None:
-        """Drop what was read and not handed out: after the server lost its data, or to read unconfirmed entries again."""
+        """Drop what was read and not handed out: after the server lost its data."""
         self._consumers.clear()
         self._stage_names.clear()
-        self._held.clear()
 
     def poll(self, max_outcomes: int, block_ms: int, consumer: str, lane: int | None) -> list[Outcome]:
         """Up to `max_outcomes` outcomes; see `Acker.poll`."""
@@ -75,24 +102,29 @@ class Delivery:
                 if outcome is not None:
                     outcomes.append(outcome)
                 elif state.backlog:
-                    state.begun = state.backlog.popleft().outcomes(self._stage_name)
+                    state.begin(self._stage_name)
                 else:
+                    state.end()
                     break
             return max_outcomes - len(outcomes)
 
         self._gather(take, max_outcomes, block_ms, state, streams, consumer)
         return outcomes
 
-    def poll_packed(self, max_outcomes: int, block_ms: int, consumer: str, lane: int | None) -> list[PackedOutcomes]:
+    def poll_packed(
+        self, max_outcomes: int, block_ms: int, consumer: str, lane: int | None, *, again: bool
+    ) -> list[PackedOutcomes]:
         """Whole entries until they hold `max_outcomes` outcomes or more; see `Acker.poll_packed`."""
         state, streams = self._consumer(max_outcomes, block_ms, consumer, lane)
+        if again:
+            state.unread = None
         taken: list[PackedOutcomes] = []
         count = 0
 
         def take() -> int:
             nonlocal count
             while state.backlog and count < max_outcomes:
-                taken.append(state.backlog.popleft().packed())
+                taken.append(state.next_entry().packed())
                 count += len(taken[-1].roots)
             return max_outcomes - count
 
@@ -131,6 +163,7 @@ class Delivery:
                 if self._fill(state, streams, consumer, left):
                     continue
             except AckerError:
+                state.unread = None  # a reply may have been lost, and what it held is this consumer's now
                 if left < wanted:  # taken off the backlog already: hand them out, the next poll meets the error
                     return
                 raise
@@ -142,13 +175,18 @@ class Delivery:
     def confirm(self, outcomes: Iterable[Outcome]) -> int:
         """Confirm outcomes; returns how many stream entries are done with and trimmed."""
         finished: dict[str, list[bytes]] = {}
+        done: list[Receipt] = []
         for outcome in outcomes:
             receipt = outcome.receipt
-            if outcome.root in receipt.unconfirmed:
-                receipt.unconfirmed.remove(outcome.root)
-                if not receipt.unconfirmed:
-                    finished.setdefault(receipt.stream, []).append(receipt.entry_id)
-        return self._finish(finished)
+            if receipt.unconfirmed == {outcome.root}:  # stays until the server knows, so that it can be confirmed again
+                done.append(receipt)
+                finished.setdefault(receipt.stream, []).append(receipt.entry_id)
+            else:
+                receipt.unconfirmed.discard(outcome.root)
+        confirmed = self._finish(finished)
+        for receipt in done:
+            receipt.unconfirmed.clear()
+        return confirmed
 
     def confirm_packed(self, packed: Iterable[PackedOutcomes]) -> int:
         """Confirm whole entries; returns how many were trimmed."""
@@ -168,9 +206,6 @@ class Delivery:
             if isinstance(reply, AckerError):
                 raise reply
             confirmed += reply[0]
-        for stream, entries in finished.items():
-            for entry_id in entries:
-                self._held.pop((stream, entry_id), None)
         return confirmed
 
     def _confirm_call(self, stream: str, entries: list[bytes]) -> Call:
@@ -180,12 +215,12 @@ class Delivery:
 
     def _fill(self, state: _Consumer, streams: list[_Stream], consumer: str, wanted: int) -> bool:
         """Read more entries into the backlog; first what this consumer left behind, then new, then from the dead."""
-        count = max(1, min(_MAX_ENTRIES, wanted // len(streams) + 1))
         self._check_generations()
-        if not state.recovered:
-            state.recovered = True
-            return self._recover(state, streams, consumer) or self._read(state, streams, consumer, count)
-        return self._read(state, streams, consumer, count) or self._claim(state, streams, consumer, count)
+        return (
+            self._recover(state, streams, consumer, wanted)
+            or self._read(state, streams, consumer, wanted)
+            or self._claim(state, streams, consumer, wanted)
+        )
 
     def _check_generations(self) -> None:
         """Reading a stream says nothing of a ledger that was lost and opened anew by somebody else; the marker does."""
@@ -198,28 +233,42 @@ class Delivery:
                 "opened them. Call Acker.recover() and replay every root that has no outcome yet"
             )
 
-    def _recover(self, state: _Consumer, streams: list[_Stream], consumer: str) -> bool:
-        found = False
-        for stream in streams:
-            after = b"0"
-            while entries := read_reply(
-                self._shards.client.pipeline([self._xreadgroup(consumer, _MAX_ENTRIES, [stream], after)])[0]
-            ):
-                found = self._add(state, consumer, entries, redelivered=True) or found
-                after = entries[-1][1]
-        return found
+    def _recover(self, state: _Consumer, streams: list[_Stream], consumer: str, wanted: int) -> bool:
+        """Read what this consumer took and did not confirm, before it crashed or lost a reply; a bounded part at a time."""
+        if state.unread is None:
+            state.unread = {stream.key: b"0" for stream in streams}
+        while state.unread:
+            key, after = next(iter(state.unread.items()))
+            stream = self._by_key[key]
+            command = self._xreadgroup(consumer, self._count(state, stream.kind, wanted, 1), [stream], after)
+            entries = read_reply(self._shards.client.pipeline([command])[0])
+            if entries:
+                state.unread[key] = entries[-1][1]
+            else:
+                del state.unread[key]
+            if self._add(state, entries, redelivered=True):
+                return True
+        return False
 
-    def _read(self, state: _Consumer, streams: list[_Stream], consumer: str, count: int) -> bool:
-        by_shard: dict[int, list[_Stream]] = {}
+    def _read(self, state: _Consumer, streams: list[_Stream], consumer: str, wanted: int) -> bool:
+        groups: dict[tuple[int, Literal["ack", "fail"]], list[_Stream]] = {}
         for stream in streams:
-            by_shard.setdefault(stream.shard, []).append(stream)
-        commands = [self._xreadgroup(consumer, count, group) for group in by_shard.values()]
+            groups.setdefault((stream.shard, stream.kind), []).append(stream)
+        commands = [
+            self._xreadgroup(consumer, self._count(state, kind, wanted, len(streams)), group)
+            for (_, kind), group in groups.items()
+        ]
         found = False
         for reply in self._shards.client.pipeline(commands):
-            found = self._add(state, consumer, read_reply(reply), redelivered=False) or found
+            found = self._add(state, read_reply(reply), redelivered=False) or found
         return found
 
-    def _claim(self, state: _Consumer, streams: list[_Stream], consumer: str, count: int) -> bool:
+    def _count(self, state: _Consumer, kind: Literal["ack", "fail"], wanted: int, streams: int) -> int:
+        """How many entries to ask each of so many streams for, to get about as many outcomes as wanted."""
+        per_entry = state.per_entry if kind == "ack" else 1.0
+        return max(1, min(_MAX_ENTRIES, math.ceil(wanted / (streams * per_entry))))
+
+    def _claim(self, state: _Consumer, streams: list[_Stream], consumer: str, wanted: int) -> bool:
         """Take over entries that were left unconfirmed for a whole message timeout.
 
         One bounded step of a pass over the streams; a pass begins at most every half a message timeout.
@@ -233,9 +282,12 @@ class Delivery:
         idle_ms = math.ceil(timeout_secs * 1000)
         under_way = [stream for stream in streams if stream.key in state.cursors]
         commands = [
-            ("XAUTOCLAIM", s.key, keys.GROUP, consumer, idle_ms, state.cursors[s.key], "COUNT", count)
+            (
+                "XAUTOCLAIM", s.key, keys.GROUP, consumer, idle_ms, state.cursors[s.key],
+                "COUNT", self._count(state, s.kind, wanted, len(streams)),
+            )
             for s in under_way
-        ]
+        ]  # fmt: skip
         found, dangling = False, dict[str, list[bytes]]()
         for stream, reply in zip(under_way, self._shards.client.pipeline(commands), strict=True):
             if reply[0] == b"0-0":
@@ -243,7 +295,7 @@ class Delivery:
             else:
                 state.cursors[stream.key] = reply[0]
             claimed = claimed_entries(reply)
-            found = self._add(state, consumer, [(stream.key, i, f) for i, f in claimed if f], redelivered=True) or found
+            found = self._add(state, [(stream.key, i, f) for i, f in claimed if f], redelivered=True) or found
             gone = [entry_id for entry_id, fields in claimed if fields is None]
             if gone:  # Redis 6.2 hands out entries that were trimmed; newer servers drop them by themselves
                 dangling[stream.key] = gone
@@ -261,7 +313,7 @@ class Delivery:
             if str(reply).startswith("UNBLOCKED"):  # the stream went away, or the server's role changed: look anew
                 return
             raise client.translate(reply) from reply
-        self._add(state, consumer, read_reply(reply), redelivered=False)
+        self._add(state, read_reply(reply), redelivered=False)
 
     def _xreadgroup(
         self, consumer: str, count: int, streams: list[_Stream], after: bytes = b">", block_ms: int | None = None
@@ -272,19 +324,24 @@ class Delivery:
             "XREADGROUP", "GROUP", keys.GROUP, consumer, "COUNT", count, *block, "STREAMS", *names, *[after] * len(names),
         )  # fmt: skip
 
-    def _add(
-        self, state: _Consumer, consumer: str, entries: list[tuple[str, bytes, Fields | None]], *, redelivered: bool
-    ) -> bool:
+    def _add(self, state: _Consumer, entries: Sequence[tuple[str, bytes, Fields | None]], *, redelivered: bool) -> bool:
+        """Put entries into the backlog; those that are there already, claimed from oneself, are not put there again."""
         found = False
         dangling: dict[str, list[bytes]] = {}
+        sizes: list[int] = []
         for name, entry_id, fields in entries:
             if not fields:
                 dangling.setdefault(name, []).append(entry_id)
-            elif self._held.get((name, entry_id)) != consumer:  # else it was read before, and claimed from itself now
-                self._held[name, entry_id] = consumer
+            elif (name, entry_id) not in state.held:
+                state.held.add((name, entry_id))
                 stream = self._by_key[name]
-                state.backlog.append(Entry(stream.kind, stream.shard, name, entry_id, fields, redelivered))
+                entry = Entry(stream.kind, stream.shard, name, entry_id, fields, redelivered)
+                state.backlog.append(entry)
+                if stream.kind == "ack":
+                    sizes.append(len(entry))
                 found = True
+        if sizes:
+            state.per_entry = max(1.0, sum(sizes) / len(sizes))
         self._finish(dangling)
         return found
 

@@ -1,7 +1,8 @@
 """Reading entries of the outcome streams: from a driver's reply to outcomes (written by lua/lib/outcomes.lua)."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -14,7 +15,8 @@ StageName: TypeAlias = Callable[[int], str | None]
 _ROW = np.dtype([("root", ">i8"), ("age_ms", ">u4"), ("stage", "u1")])
 
 
-class Entry(NamedTuple):
+@dataclass(frozen=True)
+class Entry:
     """One entry as it came, not taken apart yet."""
 
     kind: Literal["ack", "fail"]
@@ -23,6 +25,10 @@ class Entry(NamedTuple):
     entry_id: bytes
     fields: Fields
     redelivered: bool
+
+    def __len__(self) -> int:
+        """How many outcomes it holds."""
+        return len(self.fields[b"roots"]) // _ROW.itemsize if self.kind == "ack" else 1
 
     def packed(self) -> PackedOutcomes:
         """All its outcomes at once."""
@@ -72,7 +78,7 @@ def claimed_entries(reply: Any) -> list[tuple[bytes, Fields | None]]:
 
 
 def as_dict(pairs: Any) -> Fields:
-    """Field-value pairs as a driver gives them: a mapping, a flat list, or nothing for an entry that was trimmed."""
+    """Field-value pairs of an entry or a hash, as a driver gives them: a mapping, a flat list, or nothing."""
     if not pairs:
         return {}
     if isinstance(pairs, dict):

@@ -1,12 +1,14 @@
 """Reading what the ledgers hold, without changing it."""
 
 import struct
-from typing import Any
 
-from acker_redis import ids, keys, scripts
+import numpy as np
+
+from acker_redis import ids, scripts
+from acker_redis.entries import Fields, as_dict
 from acker_redis.errors import AckerError
 from acker_redis.ids import UInt64Array
-from acker_redis.ledger import Shards
+from acker_redis.ledger import ROOTS_PER_CALL, Shards
 from acker_redis.model import RootRecord, Stats
 
 _RECORD = struct.Struct(">qBBH4s6s")
@@ -44,8 +46,8 @@ class Inspection:
         records = waiting = 0
         for shard in range(len(shards.keys)):
             counters, length, *streams = replies[shard * per_shard : (shard + 1) * per_shard]
-            for name, value in _decoded(counters).items():
-                total[name] += int(value)
+            for name, value in as_dict(counters).items():
+                total[name.decode()] += int(value)
             records += length
             waiting += sum(streams)
         pending = total["inits"] - total["acked"] - total["failed"] - total["timed_out"]
@@ -62,29 +64,21 @@ class Inspection:
     def inspect(self, roots: UInt64Array) -> list[RootRecord | None]:
         """The record of each root, None for a root the ledger does not hold."""
         shards = self._shards
-        names = ids.pack(roots)
-        of_shard = ids.shard_of(roots, shards.config.shards)
-        wanted = [
-            (int(shard), [i for i in range(len(roots)) if of_shard[i] == shard])
-            for shard in sorted(set(of_shard.tolist()))
-        ]
         found: list[RootRecord | None] = [None] * len(roots)
-        for shard, rows in wanted:
-            shard_keys = shards.keys[shard]
-            for start in range(0, len(rows), 1000):
-                part = rows[start : start + 1000]
-                values, meta, stages = shards.client.pipeline(
-                    [
-                        ("HMGET", shard_keys.ledger, *(names[i * 8 : i * 8 + 8] for i in part)),
-                        ("HMGET", shard_keys.meta, "tick", "num_buckets"),
-                        ("HGETALL", shard_keys.meta),
-                    ]
-                )
-                ((now_ms, _),) = self._run([shards.call("clock", shard)])
-                for i, value in zip(part, values, strict=True):
-                    if value is not None:
-                        root = int.from_bytes(names[i * 8 : i * 8 + 8], "big", signed=True)
-                        found[i] = _decode(root, value, meta, _decoded(stages), now_ms)
+        for shard, rows in shards.split(ROOTS_PER_CALL, roots):
+            shard_keys, part = shards.keys[shard], roots[rows]
+            packed = ids.pack(part)
+            values, pairs = shards.client.pipeline(
+                [
+                    ("HMGET", shard_keys.ledger, *(packed[at : at + 8] for at in range(0, len(packed), 8))),
+                    ("HGETALL", shard_keys.meta),
+                ]
+            )
+            meta = as_dict(pairs)
+            ((now_ms, _),) = self._run([shards.call("clock", shard)])
+            for row, root, value in zip(rows.tolist(), part.view(np.int64).tolist(), values, strict=True):
+                if value is not None:
+                    found[row] = _decode(root, value, meta, now_ms)
         return found
 
     def _oldest_age_ms(self) -> int | None:
@@ -116,27 +110,16 @@ class Inspection:
         return replies
 
 
-def stage_names(client: Any, app: str) -> dict[int, str]:
-    """Stage names of an app by number."""
-    (pairs,) = client.pipeline([("HGETALL", keys.stages(app))])
-    return {int(value): name for name, value in _decoded(pairs).items()}
-
-
-def _decode(root: int, value: bytes, meta: list[bytes], names: dict[str, str], now_ms: int) -> RootRecord:
+def _decode(root: int, value: bytes, meta: Fields, now_ms: int) -> RootRecord:
     val, stage, flags, stamp, task, start = _RECORD.unpack(value)
-    tick, num_buckets = int(meta[0]), int(meta[1])
+    tick, num_buckets = int(meta[b"tick"]), int(meta[b"num_buckets"])
+    name = meta.get(b"stage:%d" % stage) if stage else None
     return RootRecord(
         root=root,
         val=val,
         task=int.from_bytes(task, "big") if flags == _INITED else None,
         failed=flags == _FAILED,
         age_ms=max(0, now_ms - int.from_bytes(start, "big")),
-        last_stage=names.get(f"stage:{stage}") if stage else None,
+        last_stage=None if name is None else name.decode(),
         ticks_left=max(0, num_buckets - (tick - stamp) % 65536),
     )
-
-
-def _decoded(pairs: Any) -> dict[str, str]:
-    if not isinstance(pairs, dict):
-        pairs = dict(zip(pairs[::2], pairs[1::2], strict=True))
-    return {name.decode(): value.decode() for name, value in pairs.items()}

@@ -27,6 +27,9 @@ ROOTS_PER_CALL = 1000
 FAILS_PER_CALL = 500
 """Each failed root is one stream entry, which costs more than an ack."""
 
+REASON_CHARS = 1000
+"""Of a fail's text so much is kept: it stands in the stream once per root."""
+
 _TOKEN_BYTES = 12
 _DIGEST_BYTES = 8
 _APPLIED, _SEEN, _REUSED, _PARTLY = (scripts.load("ack").codes[c] for c in ("APPLIED", "SEEN", "REUSED", "PARTLY"))
@@ -93,6 +96,19 @@ class Shards:
         """The same call on every shard."""
         return [self.call(name, shard, *args) for shard in range(len(self.keys))]
 
+    def split(self, limit: int, roots: UInt64Array) -> Iterable[tuple[int, npt.NDArray[np.int64]]]:
+        """Cut by shard, then into chunks: (shard, rows). The order within a shard is kept, so the cut is reproducible."""
+        shards = self.config.shards
+        if len(roots) < 2:  # the slow path of single updates, kept short
+            yield from ((int(shard), np.zeros(1, np.int64)) for shard in ids.shard_of(roots, shards))
+            return
+        of_shard = ids.shard_of(roots, shards).astype(np.uint16)  # narrow, so that the stable sort is a radix sort
+        order = np.argsort(of_shard, kind="stable")
+        bounds = np.searchsorted(of_shard[order], np.arange(shards + 1))
+        for shard in range(shards):
+            for start in range(bounds[shard], bounds[shard + 1], limit):
+                yield shard, order[start : min(start + limit, bounds[shard + 1])]
+
 
 class Ledger:
     """Applies updates to the ledgers of one app."""
@@ -113,8 +129,11 @@ class Ledger:
         return Update("ack", *ids.xor_by_root(roots, vals), (self.stage_number(stage),))
 
     def fail(self, roots: UInt64Array, reason: str | None, stage: str | None) -> Update:
-        """Fails, each root once."""
-        return Update("fail", np.unique(roots), None, (self.stage_number(stage), reason or ""))
+        """Fails, each root once; the text of the reason is cut to REASON_CHARS."""
+        if reason is not None and not isinstance(reason, str):
+            raise BadBatchError(f"reason={reason!r}: give a text, or None")
+        text = (reason or "")[:REASON_CHARS].encode(errors="replace")
+        return Update("fail", np.unique(roots), None, (self.stage_number(stage), text))
 
     def send(self, updates: Iterable[Update], token: str | None) -> Applied:
         """Send updates under one token, pipelined.
@@ -127,7 +146,7 @@ class Ledger:
             TokenReusedError: the token was used before for other content; that part was left out.
             AckerError: as the server answered; parts may have been applied, and sending again with the token is exact.
         """
-        if token is not None and (not isinstance(token, str) or not token):
+        if token is not None and (not isinstance(token, str) or not token or not _encodable(token)):
             raise BadBatchError(f"token={token!r}: give a text that names this batch, or None")
         base = secrets.token_bytes(_TOKEN_BYTES) if token is None else token.encode()
         calls: list[Call] = []
@@ -177,14 +196,15 @@ class Ledger:
         alone = [call for cut, reply in zip(cuts, replies, strict=True) if reply[0] == _PARTLY for call in cut.calls]
         by_themselves = self._client.run(alone)
         _raise_first(by_themselves)
-        return _applied([*(reply for reply in replies if reply[0] != _PARTLY), *by_themselves], parts[0].token)
+        names = ", ".join(part.token for part in parts)
+        return _applied([*(reply for reply in replies if reply[0] != _PARTLY), *by_themselves], names)
 
     def reset_timeout(self, roots: UInt64Array) -> int:
         """Give roots a whole timeout again; returns how many are in the nursery now."""
         distinct = np.unique(roots)
         calls = [
             self._shards.call("reset_timeout", shard, ids.pack(distinct[rows]))
-            for shard, rows in self._split(ROOTS_PER_CALL, distinct)
+            for shard, rows in self._shards.split(ROOTS_PER_CALL, distinct)
         ]
         replies = self._client.run(calls)
         _raise_first(replies)
@@ -200,7 +220,7 @@ class Ledger:
             return 0
         number = self._stages.get(stage)
         if number is None:
-            if not isinstance(stage, str) or not 0 < len(stage) <= 100:
+            if not isinstance(stage, str) or not 0 < len(stage) <= 100 or not _encodable(stage):
                 raise BadBatchError(f"stage={stage!r}: use a name of 1 to 100 characters")
             call = scripts.load("stage").call({"stages": keys.stages(self._shards.config.app)}, stage)
             number = int(self._client.run_one(call)[0])
@@ -221,7 +241,7 @@ class Ledger:
         calls: list[Call] = []
         repeats = update.repeats
         chunks = Counter[int]()  # per shard, so that a token meets itself whichever other shards a batch has
-        for shard, rows in self._split(limit, update.roots):
+        for shard, rows in self._shards.split(limit, update.roots):
             calls.append(self._call(update, base, part, shard, chunks[shard], rows, repeats))
             chunks[shard] += 1
             repeats = 0
@@ -254,7 +274,7 @@ class Ledger:
         cuts: list[_Cut] = []
         cut_of = np.empty(len(roots), np.int64)
         chunks = Counter[int]()
-        for shard, rows in self._split(ROOTS_PER_CALL, roots):
+        for shard, rows in self._shards.split(ROOTS_PER_CALL, roots):
             cut_of[rows] = len(cuts)
             cuts.append(_Cut(shard, chunks[shard], rows, []))
             chunks[shard] += 1
@@ -270,19 +290,6 @@ class Ledger:
                     cut.calls.append(call)
                     repeats = 0
         return cuts, places
-
-    def _split(self, limit: int, roots: UInt64Array) -> Iterable[tuple[int, npt.NDArray[np.int64]]]:
-        """Cut by shard, then into chunks: (shard, rows). The order within a shard is kept, so the cut is reproducible."""
-        shards = self._shards.config.shards
-        if len(roots) < 2:  # the slow path of single updates, kept short
-            yield from ((int(shard), np.zeros(1, np.int64)) for shard in ids.shard_of(roots, shards))
-            return
-        of_shard = ids.shard_of(roots, shards).astype(np.uint16)  # narrow, so that the stable sort is a radix sort
-        order = np.argsort(of_shard, kind="stable")
-        bounds = np.searchsorted(of_shard[order], np.arange(shards + 1))
-        for shard in range(shards):
-            for start in range(bounds[shard], bounds[shard + 1], limit):
-                yield shard, order[start : min(start + limit, bounds[shard + 1])]
 
 
 @dataclass(frozen=True)
@@ -304,6 +311,11 @@ def _applied(replies: Sequence[Sequence[int]], token: str | None) -> Applied:
             f"out, {applied} updates applied. Use one token per batch"
         )
     return Applied(applied, token is not None and any(reply[0] == _SEEN for reply in replies))
+
+
+def _encodable(text: str) -> bool:
+    """Python's strings may hold halves of surrogate pairs, which UTF-8 can't."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _rows(call: Call) -> int:

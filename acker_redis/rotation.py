@@ -9,7 +9,7 @@ ROOTS_PER_EXPIRE = 250
 """Roots of one expire call: each that timed out is one entry of the fail stream."""
 
 MAX_EXPIRE_ROUNDS = 4000
-"""Expire calls per shard in one `rotate`: 2 million roots; the next `rotate` goes on."""
+"""Expire calls per shard in one `rotate`: 1 million roots; the next `rotate` goes on."""
 
 
 class Rotation:
@@ -42,7 +42,8 @@ class Rotation:
             due_in_ms = min([due_in_ms, *due]) if due_in_ms else min(due, default=0)
             ticked += sum(reply[0] == ticked_code for reply in replies)
             dead = [shard for shard, reply in zip(todo, replies, strict=True) if reply[2] > 0]
-            expired, lost_owner, draining = self._drain(dead, drain_calls or MAX_EXPIRE_ROUNDS)
+            expired, lost_owner, left = self._drain(dead, drain_calls or MAX_EXPIRE_ROUNDS)
+            draining |= left
             timed_out, orphaned = timed_out + expired, orphaned + lost_owner
             todo = [
                 shard

@@ -178,7 +178,7 @@ def check(url: str, names: Sequence[str] = ()) -> list[Health]:
 def _health(client: Client, app: str) -> Health:
     try:
         with_stats = Acker(client, stored_config(client, app))
-        stats = with_stats.stats()
+        stats = with_stats.stats(oldest=False)
     except ConnectionLostError:
         raise
     except AckerError as exc:

@@ -12,10 +12,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.retry import Retry
 
 from acker_redis import ids
 from acker_redis.acker import Acker
-from acker_redis.errors import AckerError, BadConfigError, LedgerLostError
+from acker_redis.errors import (
+    AckerError,
+    BadBatchError,
+    BadConfigError,
+    ConnectionLostError,
+    LedgerLostError,
+    NotExactError,
+    ServerRefusesWritesError,
+)
 from acker_redis.model import PackedOutcomes
 
 log = logging.getLogger("acker_redis.spout")
@@ -26,7 +36,16 @@ MAX_EMIT_FAILURES = 3
 LOST_AFTER_TIMEOUTS = 4
 """`run` asks the ledger for what is in flight after so many message timeouts without any outcome."""
 
+LOST_LIMIT = 10
+"""A message whose root got lost so often is a dead letter: it is given to `emit` and never initialised."""
+
+OUTAGE_TRIES = 40
+"""`run` tries to reach a lost server so often, each time with the client's own retries: several minutes."""
+
 POLL_MS = 100
+
+_OUTAGE = (ConnectionLostError, ServerRefusesWritesError)
+_HOPELESS = (BadBatchError, BadConfigError, NotExactError)
 
 
 @dataclass(frozen=True)
@@ -34,7 +53,8 @@ class RetryPolicy:
     """When a failed message is emitted again (Storm: KafkaSpoutRetryExponentialBackoff, with a last attempt that is kept).
 
     Attributes:
-        max_attempts: emissions of one message, the first included.
+        max_attempts: emissions of one message that may fail or time out. Those that got lost before the ledger knew of
+            them are not counted.
         first_delay_secs: wait before the second emission.
         multiplier: each further wait is so many times the one before.
         max_delay_secs: longest wait.
@@ -100,6 +120,11 @@ class _InFlight:
         place = np.minimum(np.searchsorted(self.sorted_roots, roots), len(self.sorted_roots) - 1)
         return np.where((self.sorted_roots[place] == roots) & self.open[place], place, -1)
 
+    def message(self, row: int) -> tuple[int, int]:
+        """The message and attempt of a row."""
+        index = self.order[row]
+        return int(self.emission.message_ids[index]), int(self.emission.attempts[index])
+
 
 def root_ids(app: str, run: str, message_ids: Int64Array, attempts: Int64Array) -> Int64Array:
     """Roots of emissions: derived from (app, run, message, attempt), so executors and spout agree without talking."""
@@ -116,8 +141,8 @@ class Spout:
 
     Guarantee: a message is counted acked only when a root of it completed; each ends as acked or dead-lettered. Not
     guaranteed: that a message was processed once; a replay does its work again, so sinks have to be idempotent by message.
-    Everything is kept in this process. One `Spout` per app: it takes and confirms the outcomes of all tasks, those it does
-    not know too, which it counts as `late`.
+    Everything is kept in this process. A `Spout` takes the outcomes of its task's lane; those of its task that it does not
+    know, it confirms and counts as `late`.
 
     Attributes:
         acker: where outcomes come from.
@@ -137,6 +162,7 @@ class Spout:
     dead_letters: dict[int, tuple[int, str, str | None]] = field(default_factory=dict)
     _fresh: list[Int64Array] = field(default_factory=list)
     _replays: dict[int, tuple[int, float]] = field(default_factory=dict)
+    _losses: dict[int, int] = field(default_factory=dict)
     _in_flight: list[_InFlight] = field(default_factory=list)
     _next_number: int = 0
 
@@ -192,18 +218,29 @@ class Spout:
         Raises:
             BadConfigError: another task's spout shares this one's lane.
         """
+        return self._poll(max_outcomes, block_ms)
+
+    def _poll(self, max_outcomes: int = 10_000, block_ms: int = 0, *, again: bool = False) -> int:
         lane = self.task % self.acker.config.lanes
         try:
-            packed = self.acker.poll_packed(max_outcomes, block_ms, consumer=f"spout-{self.task}", lane=lane)
+            packed = self.acker.poll_packed(
+                max_outcomes, block_ms, consumer=f"spout-{self.task}", lane=lane, again=again
+            )
+            mine = [one for one in packed if one.task == self.task]
+            self._settle(mine)
+            self.acker.confirm_packed(mine)
         except LedgerLostError:
-            self.acker.recover()
-            self._give_up_all("lost")
+            self._recover()
             return 0
-        if packed:
-            self._refuse_others(packed, lane)
-            self._settle(packed)
-            self.acker.confirm_packed(packed)
+        self._refuse_others(packed, lane)
         return sum(len(one.roots) for one in packed)
+
+    def _recover(self) -> None:
+        log.warning("the ledger lost its data: everything in flight is emitted again")
+        self.acker.recover()
+        for part in self._in_flight:
+            self._lose(part, np.flatnonzero(part.open))
+        self._drop_finished()
 
     def run(self, emit: Callable[[Emission], object], progress: Callable[[bool], object] | None = None) -> SpoutCounts:
         """Emit, poll, replay and reconcile until every message was acked or is a dead letter.
@@ -211,8 +248,11 @@ class Spout:
         Args:
             emit: makes tuples of an emission and waits until they went out (runs the Spark job). Called in a thread of its
                 own, one emission at a time, while outcomes are taken here. If it raises, its messages are found by
-                `reconcile` or time out, and are replayed; after MAX_EMIT_FAILURES in a row the error is raised.
+                `reconcile` or time out, and are replayed; after MAX_EMIT_FAILURES in a row the error is raised, and at once
+                if it is one of ours that trying again can't mend.
             progress: called several times a second; told whether an emission is under way.
+
+        A server that is gone is waited for, several minutes long.
 
         Raises:
             AckerError: `emit` failed again and again, or as `poll`.
@@ -220,6 +260,12 @@ class Spout:
         patience_secs = LOST_AFTER_TIMEOUTS * self.acker.config.message_timeout_secs
         failures, ask_now, quiet_since = 0, False, time.monotonic()
         under_way: Future[object] | None = None
+
+        def outage(error: Exception) -> None:
+            nonlocal ask_now
+            ask_now = True
+            log.warning("waiting for the server: %s", error)
+
         with ThreadPoolExecutor(1, thread_name_prefix="acker-emit") as emitter:
             while not self.done:
                 if under_way is not None and under_way.done():
@@ -228,19 +274,23 @@ class Spout:
                     under_way = None
                 if under_way is None and (emission := self.next_emission()) is not None:
                     under_way = emitter.submit(emit, emission)
-                if self.poll(block_ms=POLL_MS) or under_way is not None:
+                if _patient(lambda: self._poll(block_ms=POLL_MS), outage) or under_way is not None:
                     quiet_since = time.monotonic()
                 elif ask_now or time.monotonic() - quiet_since > patience_secs:
-                    self.reconcile()
+                    _patient(self.reconcile, outage)
                     ask_now, quiet_since = False, time.monotonic()
                 if progress is not None:
                     progress(under_way is not None)
+        if under_way is not None:
+            self._count_failure(0, under_way.exception())
         return self.counts
 
     def _count_failure(self, failures: int, error: BaseException | None) -> int:
         if error is None:
             return 0
-        log.warning("emission failed (%d in a row), its messages are replayed: %s", failures + 1, error)
+        log.warning("emission failed (%d in a row); messages without outcome are replayed: %s", failures + 1, error)
+        if isinstance(error, _HOPELESS):
+            raise error
         if failures + 1 == MAX_EMIT_FAILURES:
             raise AckerError(f"{MAX_EMIT_FAILURES} emissions failed in a row, the last with: {error}") from error
         return failures + 1
@@ -248,20 +298,22 @@ class Spout:
     def reconcile(self) -> int:
         """Emit again what the ledger doesn't know: the init was lost (a failed job, a failover that lost writes).
 
-        Call this only while nothing is being emitted and no outcome was there at the last poll.
+        Call this only while nothing is being emitted.
         """
-        lost = 0
-        for part in self._in_flight:
-            waiting = part.sorted_roots[part.open]
-            records = self.acker.inspect_many(waiting) if len(waiting) else []
-            unknown = waiting[[record is None or record.task is None for record in records]]
-            if self.poll() or not len(unknown):
-                continue
-            rows = np.flatnonzero(np.isin(part.sorted_roots, unknown) & part.open)
-            lost += len(rows)
-            self._fail(part, rows, ["lost"] * len(rows), [None] * len(rows))
+        before = self.counts.lost
+        try:
+            for part in self._in_flight:
+                waiting = part.sorted_roots[part.open]
+                records = self.acker.inspect_many(waiting) if len(waiting) else []
+                unknown = waiting[[record is None or record.task is None for record in records]]
+                # Those that settled have left the ledger with their outcome: in a stream, or in a reply that was lost.
+                while len(unknown) and self._poll(again=True):
+                    pass
+                self._lose(part, np.flatnonzero(np.isin(part.sorted_roots, unknown) & part.open))
+        except LedgerLostError:
+            self._recover()
         self._drop_finished()
-        return lost
+        return self.counts.lost - before
 
     def _refuse_others(self, packed: list[PackedOutcomes], lane: int) -> None:
         others = {one.task for one in packed} - {self.task}
@@ -269,7 +321,8 @@ class Spout:
             raise BadConfigError(
                 f"outcomes of task {min(others)} came to the spout of task {self.task}: both use lane {lane} of app "
                 f"{self.acker.config.app!r}, and would take each other's outcomes. Give the app more lanes than its highest "
-                "task number, or each program an app of its own; nothing was confirmed"
+                "task number, or each program an app of its own. Theirs were not confirmed. If they are left over from a "
+                f"program that is gone, drop them: acker.confirm(acker.poll(consumer='spout-{self.task}', lane={lane}))"
             )
 
     def _settle(self, packed: list[PackedOutcomes]) -> None:
@@ -297,25 +350,39 @@ class Spout:
         part.open[rows] = False
         now = time.monotonic()
         for row, reason, stage in zip(rows, reasons, stages, strict=True):
-            index = part.order[row]
-            message, attempt = int(part.emission.message_ids[index]), int(part.emission.attempts[index])
+            message, attempt = part.message(row)
             if reason == "timeout":
                 self.counts.timed_out += 1
-            elif reason == "lost":
-                self.counts.lost += 1
             else:
                 self.counts.failed += 1
-            if attempt + 1 >= self.retry.max_attempts:
-                self.dead_letters[message] = (attempt + 1, reason, stage)
-                self.counts.dead_lettered += 1
+            failures = attempt + 1 - self._losses.get(message, 0)
+            if failures >= self.retry.max_attempts:
+                self._give_up(message, failures, reason, stage)
             else:
-                self._replays[message] = (attempt + 1, now + self.retry.delay_secs(attempt + 1))
+                self._replays[message] = (attempt + 1, now + self.retry.delay_secs(failures))
 
-    def _give_up_all(self, reason: str) -> None:
-        for part in self._in_flight:
-            rows = np.flatnonzero(part.open)
-            self._fail(part, rows, [reason] * len(rows), [None] * len(rows))
-        self._drop_finished()
+    def _lose(self, part: _InFlight, rows: Int64Array) -> None:
+        part.open[rows] = False
+        self.counts.lost += len(rows)
+        now = time.monotonic()
+        for row in rows:
+            message, attempt = part.message(row)
+            self._losses[message] = losses = self._losses.get(message, 0) + 1
+            if losses >= LOST_LIMIT:
+                self._give_up(message, attempt + 1, "lost", None)
+            else:
+                self._replays[message] = (attempt + 1, now)
+
+    def _give_up(self, message: int, attempts: int, reason: str, stage: str | None) -> None:
+        self.dead_letters[message] = (attempts, reason, stage)
+        self.counts.dead_lettered += 1
 
     def _drop_finished(self) -> None:
         self._in_flight = [part for part in self._in_flight if part.open.any()]
+
+
+def _patient(do: Callable[[], int], outage: Callable[[Exception], None]) -> int:
+    """Try again while the server is gone."""
+    backoff = ExponentialWithJitterBackoff(base=0.5, cap=5.0)
+    retry: Retry = Retry(backoff, OUTAGE_TRIES, supported_errors=_OUTAGE)
+    return retry.call_with_retry(do, outage)

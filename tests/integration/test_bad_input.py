@@ -192,3 +192,33 @@ def _packed_bytes(command: bytes) -> int:
     """Bytes of a call's last argument, of which the slow log keeps 128; it lists the commands inside scripts too."""
     kept, _, more = command.rpartition(b"... (")
     return 128 + int(more.split()[0]) if kept.startswith(b"EVAL") else 0
+
+
+def test_text_that_utf8_cannot_hold_is_refused_or_replaced(url, connect) -> None:
+    acker: Acker = connect()
+    half = "half \ud83d"
+    with pytest.raises(BadBatchError, match="token="):
+        acker.init_many([1], [1], 0, token=half)
+    with pytest.raises(BadBatchError, match="stage="):
+        acker.ack_many([1], [1], stage=half)
+    with pytest.raises(BadBatchError, match="reason="):
+        acker.fail(1, reason=5)  # type: ignore[arg-type]
+    acker.init(1, 1, 0)
+    acker.fail(1, reason=half)
+    assert [outcome.detail for outcome in acker.poll()] == ["half ?"]
+
+
+def test_a_long_reason_is_cut(url, connect) -> None:
+    acker: Acker = connect()
+    acker.init(1, 1, 0)
+    acker.fail(1, reason="x" * 100_000)
+    assert [outcome.detail for outcome in acker.poll()] == ["x" * 1_000]
+
+
+def test_a_batch_is_entered_once(url, connect) -> None:
+    acker: Acker = connect()
+    with acker.batch() as batch:
+        batch.init(1, 1, 0)
+    with pytest.raises(BadBatchError, match="once"), batch:
+        pass
+    assert batch.result == Applied(1, False)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import redis
 
-from acker_redis import Acker, AckerConfig, Outcome
+from acker_redis import Acker, AckerConfig, ConnectionLostError, Outcome
 from acker_redis.testing import wait_until
 from tests.integration.rounds import full_round, take
 
@@ -257,3 +257,69 @@ def test_an_error_does_not_swallow_what_was_taken_off_the_streams(url, raw, conn
     assert len(acker.poll(max_outcomes=4)) == 4
     raw.flushall()
     assert len(acker.poll()) == 6
+
+
+def test_the_process_that_lost_its_place_gets_unconfirmed_outcomes_again(source, raw, connect) -> None:
+    """Without a restart: whoever took outcomes and did not confirm them gets them again after a message timeout."""
+    acker: Acker = connect(shards=2, message_timeout_secs=0.2)
+    roots = complete(acker, 20)
+    assert {outcome.redelivered for outcome in acker.poll()} == {False}
+    found: list[Outcome] = []
+
+    def again() -> bool:
+        found.extend(acker.poll())
+        return len(found) >= 20
+
+    wait_until(again, "the outcomes again")
+    assert {outcome.root for outcome in found} == roots
+    assert {outcome.redelivered for outcome in found} == {True}
+    acker.confirm(found)
+    assert unconfirmed(raw) == 0
+
+
+def test_what_was_read_and_not_handed_out_yet_is_not_claimed_from_oneself(source, connect) -> None:
+    acker: Acker = connect(shards=1, message_timeout_secs=0.05)
+    complete(acker, 30)
+    found = acker.poll(max_outcomes=10)
+    for _ in range(20):
+        time.sleep(0.005)  # idle longer than a message timeout
+        found += acker.poll(max_outcomes=1)
+    assert sorted(outcome.root for outcome in found) == list(range(1, 31))
+    assert not any(outcome.redelivered for outcome in found)
+
+
+def test_a_confirm_that_met_an_error_can_be_repeated(real_url, raw, connect, monkeypatch) -> None:
+    acker: Acker = connect(shards=1)
+    complete(acker, 10)
+    outcomes = acker.poll()
+    with monkeypatch.context() as patch:
+        patch.setattr(acker._client, "run", lambda calls: [ConnectionLostError("cut")] * len(calls))
+        with pytest.raises(ConnectionLostError):
+            acker.confirm(outcomes)
+    assert acker.confirm(outcomes) == 1
+    assert unconfirmed(raw) == 0
+
+
+def test_a_small_poll_takes_about_what_it_was_asked_for(real_url, raw, connect) -> None:
+    acker: Acker = connect(shards=2)
+    for first in range(1, 100_000, 2_000):
+        complete(acker, 2_000, first)
+    entries = sum(raw.xlen(key) for key in streams(raw))
+    assert entries >= 100
+    assert len(acker.poll(max_outcomes=1_000)) == 1_000
+    assert sum(raw.xinfo_groups(key)[0]["pending"] for key in streams(raw)) <= 4
+    assert len(acker.poll(max_outcomes=60_000)) == 60_000
+    assert sum(raw.xinfo_groups(key)[0]["pending"] for key in streams(raw)) <= 0.7 * entries
+
+
+def test_outcomes_whose_reply_was_lost_are_handed_out_when_asked_for_again(source, raw, connect) -> None:
+    acker: Acker = connect(shards=1)
+    acker.poll_packed()
+    roots = complete(acker, 10)
+    raw.xreadgroup("spout", "spout", {"acker:{test:0}:acked:0": ">"})  # the reply of the same consumer, lost
+    assert acker.poll_packed() == []
+    (packed,) = acker.poll_packed(again=True)
+    assert set(packed.roots.tolist()) == roots
+    assert packed.redelivered
+    acker.confirm_packed([packed])
+    assert acker.poll_packed(again=True) == []

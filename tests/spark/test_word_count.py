@@ -47,7 +47,7 @@ def test_lines_that_never_succeed_end_as_dead_letters_not_as_acked(tmp_path: Pat
     text = tmp_path / "text.txt"
     text.write_text("a b\n\nb c\nno one is spared\n" * 50)
     status, result, errors = demo(
-        "--input", str(text), "--fail-rate", "0.5", "--forget-rate", "0", "--timeout-secs", "1", "--max-attempts", "1"
+        "--input", str(text), "--fail-rate", "0.5", "--forget-rate", "0", "--timeout-secs", "60", "--max-attempts", "1"
     )
     assert status == 0, errors
     assert result["lines"] == 150

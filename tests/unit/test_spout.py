@@ -2,9 +2,17 @@
 
 import numpy as np
 import pytest
+from redis.backoff import NoBackoff
 
-from acker_redis import Acker, AckerConfig, AckerError, BadConfigError
-from acker_redis.spout import Emission, RetryPolicy, Spout
+from acker_redis import (
+    Acker,
+    AckerConfig,
+    AckerError,
+    BadConfigError,
+    ConnectionLostError,
+    ServerRefusesWritesError,
+)
+from acker_redis.spout import LOST_LIMIT, Emission, RetryPolicy, Spout
 from acker_redis.testing import fake_acker
 
 
@@ -154,11 +162,14 @@ def test_spouts_of_several_tasks_take_their_own_outcomes_only() -> None:
 def test_a_lane_shared_by_two_tasks_is_an_error_that_loses_nothing() -> None:
     acker = fake_acker()
     made = spout(acker)
-    emit(made)
+    acker.ack_many(emit(made).roots, [7, 7, 7])
     acker.init(123, 0, task=1)
     with pytest.raises(BadConfigError, match="more lanes"):
         made.poll()
+    assert made.counts.acked == 3
     assert acker.stats().waiting == 1
+    acker.confirm_packed(acker.poll_packed(consumer="spout-0", lane=0, again=True))
+    assert made.poll() == 0
 
 
 def test_run_goes_on_until_every_message_is_acked_or_dead() -> None:
@@ -205,3 +216,77 @@ def test_run_gives_up_when_emissions_keep_failing() -> None:
     with pytest.raises(AckerError, match="no cluster"):
         made.run(emit)
     assert not made.done
+
+
+def test_what_got_lost_is_no_failure_of_the_message() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1))
+    for lost in (1, 2, 3):
+        assert made.next_emission() is not None
+        assert made.reconcile() == 1
+        assert (made.counts.lost, made.counts.dead_lettered) == (lost, 0)
+    acker.fail(int(emit(made).roots[0]))
+    made.poll()
+    assert made.dead_letters == {0: (1, "failed", None)}
+
+
+def test_a_message_that_is_never_initialised_ends_as_a_dead_letter() -> None:
+    made = spout(fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=0.01)), messages=1)
+    counts = made.run(lambda emission: None)
+    assert (counts.lost, made.dead_letters) == (LOST_LIMIT, {0: (LOST_LIMIT, "lost", None)})
+
+
+def test_outcomes_whose_reply_was_lost_do_not_count_as_lost() -> None:
+    acker = fake_acker()
+    made = spout(acker)
+    made.poll()
+    acker.ack_many(emit(made).roots, [7, 7, 7])
+    for shard in range(acker.config.shards):
+        acker._client.redis.xreadgroup("spout", "spout-0", {f"acker:{{{acker.config.app}:{shard}}}:acked:0": ">"})
+    assert made.reconcile() == 0
+    assert (made.counts.acked, made.done) == (3, True)
+
+
+def test_an_error_of_the_last_emission_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    acker = fake_acker()
+    made = spout(acker)
+
+    def emit_and_raise(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.zeros(3, np.int64), 0)
+        raise OSError("can't tidy up")
+
+    assert made.run(emit_and_raise).acked == 3
+    assert "can't tidy up" in caplog.text
+
+
+def test_an_error_that_trying_again_cannot_mend_ends_the_run() -> None:
+    made = spout(fake_acker())
+
+    def emit_wrongly(emission: Emission) -> None:
+        raise BadConfigError("no such setting")
+
+    with pytest.raises(BadConfigError, match="no such setting"):
+        made.run(emit_wrongly)
+    assert made.counts.emitted == 3
+
+
+def test_a_run_waits_for_a_server_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    acker = fake_acker()
+    made = spout(acker)
+    poll_packed, failures = acker.poll_packed, iter([ConnectionLostError("gone"), ServerRefusesWritesError("replica")])
+
+    def poll(*args: object, **options: object) -> object:
+        for error in failures:
+            raise error
+        return poll_packed(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(acker, "poll_packed", poll)
+    monkeypatch.setattr("acker_redis.spout.ExponentialWithJitterBackoff", lambda **options: NoBackoff())
+
+    def emit_all(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.zeros(3, np.int64), 0)
+
+    assert made.run(emit_all).acked == 3
+    assert "waiting for the server: replica" in caplog.text
