@@ -252,8 +252,9 @@ class Delivery:
 
     def _read(self, state: _Consumer, streams: list[_Stream], consumer: str, wanted: int) -> bool:
         groups: dict[tuple[int, Literal["ack", "fail"]], list[_Stream]] = {}
-        for stream in streams:
-            groups.setdefault((stream.shard, stream.kind), []).append(stream)
+        for stream in streams:  # a command for each hash tag only where there are several nodes
+            shard = stream.shard if self._shards.client.is_cluster else 0
+            groups.setdefault((shard, stream.kind), []).append(stream)
         commands = [
             self._xreadgroup(consumer, self._count(state, kind, wanted, len(streams)), group)
             for (_, kind), group in groups.items()

@@ -8,6 +8,7 @@ ends when the last outcome was confirmed. The two take turns, after a warm-up of
 import os
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, cycle, islice
@@ -43,13 +44,11 @@ def run(bench: Bench) -> Iterator[Row]:
         try:
             lines = session.read.parquet(str(folder / "lines"))
             words = _untracked(lines, folder / "warm-up")
-            _tracked(bench.url, lines, rows, folder / "warm-up-tracked", 0)
+            _tracked(bench.url, lines, rows, folder / "warm-up-tracked")
             ratios, tracked_secs, plain_secs = [], [], []
             for number in range(1, _ROUNDS + 1):
                 plain_secs.append(_timed(partial(_untracked, lines, folder / f"plain-{number}")))
-                tracked_secs.append(
-                    _timed(partial(_tracked, bench.url, lines, rows, folder / f"tracked-{number}", number))
-                )
+                tracked_secs.append(_timed(partial(_tracked, bench.url, lines, rows, folder / f"tracked-{number}")))
                 ratios.append(tracked_secs[-1] / plain_secs[-1])
         finally:
             session.stop()
@@ -74,12 +73,12 @@ def _untracked(lines: DataFrame, folder: Path) -> int:
     return int(sum(done["rows"].to_pylist()))
 
 
-def _tracked(url: str, lines: DataFrame, rows: int, folder: Path, number: int) -> None:
+def _tracked(url: str, lines: DataFrame, rows: int, folder: Path) -> None:
     folder.mkdir()
     (folder / "counted").mkdir()
     config = AckerConfig(app="bench", message_timeout_secs=3600)
     with Acker.connect(url, config) as acker:
-        spout = Spout(acker, run_id=f"round-{number}", retry=RetryPolicy(max_attempts=1))
+        spout = Spout(acker, run_id=uuid.uuid4().hex, retry=RetryPolicy(max_attempts=1))
         spout.add(np.arange(rows, dtype=np.int64))
 
         def emit(emission: Emission) -> None:

@@ -67,6 +67,19 @@ class Anchors:
         starts, places = self._places(rows)
         return Anchors(starts, self.roots[places], self.edges[places])
 
+    def combined(self) -> "Anchors":
+        """Each root once per row, with the XOR of its edges (Storm: Utils.putXor, MessageId.makeId)."""
+        count = len(self.starts) - 1
+        if len(self.roots) <= count and bool((np.diff(self.starts) <= 1).all()):
+            return self
+        rows = np.repeat(np.arange(count), np.diff(self.starts))
+        order = np.lexsort((self.roots, rows))
+        rows, roots, edges = rows[order], self.roots[order], self.edges[order]
+        first = np.concatenate(([True], (rows[1:] != rows[:-1]) | (roots[1:] != roots[:-1])))
+        begins = np.flatnonzero(first)
+        starts = np.concatenate(([0], np.cumsum(np.bincount(rows[begins], minlength=count)))).astype(np.int64)
+        return Anchors(starts, roots[begins], np.bitwise_xor.reduceat(edges, begins))
+
     def children(self, operator: str, parents: npt.NDArray[np.int64]) -> tuple["Anchors", UInt64Array]:
         """The anchors of output rows, and what each anchor of the input has to be acked with.
 

@@ -8,10 +8,11 @@ that operator and its consumer is looked at.
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from acker_redis.errors import BadBatchError, NotExactError
@@ -26,6 +27,7 @@ _KEEPS_ROWS = frozenset({
 })  # fmt: skip
 """Plan nodes that give each input row at most once. One they drop is never acked and times out, which is safe."""
 
+_MAKES_ANCHORS = ("MapInArrow", "Project")
 _SEMI_JOINS = ("LeftSemi", "LeftAnti")
 _REMEMBERED = 10_000
 
@@ -38,6 +40,12 @@ def with_anchors(schema: StructType, producer: str) -> StructType:
     """A schema with the anchors column last, which says what made it."""
     field = StructField(anchor_column.COLUMN, anchor_column.TYPE, True, {_PRODUCER: producer})
     return StructType([*without_anchors(schema).fields, field])
+
+
+def marked(frame: DataFrame, producer: str) -> DataFrame:
+    """A DataFrame made in SQL, whose anchors column says what made it."""
+    column = F.col(anchor_column.COLUMN).alias(anchor_column.COLUMN, metadata={_PRODUCER: producer})
+    return frame.select(*(F.col(f"`{name}`") for name in frame.columns if name != anchor_column.COLUMN), column)
 
 
 def without_anchors(schema: StructType) -> StructType:
@@ -80,21 +88,22 @@ def check(frame: DataFrame, consumer: str) -> str:
     return producer
 
 
-def claim(emission: str, producer: str, consumer: str) -> None:
-    """Note who consumes a producer's rows.
+def claim(emission: str, producers: Sequence[str], consumer: str) -> None:
+    """Note who consumes the rows of producers.
 
     Raises:
         NotExactError: somebody else does already, or the name is taken by a consumer of something else.
     """
     me = f"{emission}:{consumer}"
-    earlier = _remember(_consumer_of, producer, me)
-    if earlier != me:
-        made_by, other = producer.rpartition(":")[2], earlier.rpartition(":")[2]
-        raise NotExactError(
-            f"{consumer!r}: the rows of {made_by!r} are consumed by {other!r} already, and each edge can be acked once only. "
-            f"Use fan_out(df, {other!r}, ...) and give each its own branch"
-        )
-    claim_name(emission, consumer, producer)
+    for producer in producers:
+        earlier = _remember(_consumer_of, producer, me)
+        if earlier != me or producers.count(producer) > 1:
+            made_by, other = producer.rpartition(":")[2], earlier.rpartition(":")[2]
+            raise NotExactError(
+                f"{consumer!r}: the rows of {made_by!r} are consumed by {other!r} already, and each edge can be acked once "
+                f"only. Use fan_out(df, {other!r}, ...) and give each its own branch"
+            )
+    claim_name(emission, consumer, " and ".join(producers))
 
 
 def claim_name(emission: str, name: str, source: str) -> None:
@@ -138,7 +147,7 @@ def _check_plan(node: Any, producer: str, consumer: str) -> None:
         children = list(_items(node.children()))
         if not children:
             return  # read back from files, or checkpointed: each row as it was written
-        if kind == "MapInArrow" and not any(_producer_of(child) == producer for child in children):
+        if kind in _MAKES_ANCHORS and not any(_producer_of(child) == producer for child in children):
             return
         if kind == "Repartition" and not node.shuffle():
             raise NotExactError(
@@ -150,8 +159,8 @@ def _check_plan(node: Any, producer: str, consumer: str) -> None:
         elif kind not in _KEEPS_ROWS:
             raise NotExactError(
                 f"{consumer!r}: a {kind} stands between it and {producer.rpartition(':')[2]!r} and may multiply rows; an "
-                "edge would be acked more than once and the root could complete too early. Do it in a bolt, which gives "
-                "every derived row an edge of its own, or before the spout"
+                "edge would be acked more than once and the root could complete too early. Use the tracker's own "
+                "explode, join, group, union or a bolt, which give derived rows edges of their own, or do it before the spout"
             )
         (node,) = children
 

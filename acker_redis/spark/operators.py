@@ -76,7 +76,6 @@ class SpoutStep:
     def run(self, origin: Origin, updates: Updates, batches: Iterator[pa.RecordBatch]) -> Stream:
         """Rows with their first edge; a row without message id has no anchor."""
         target = ids.derive("spout", self.name)
-        seen, total = np.array([], np.uint64), 0
         for batch in batches:
             column = batch.column(self.message_id)
             tracked = column.is_valid().to_numpy(zero_copy_only=False)
@@ -84,13 +83,6 @@ class SpoutStep:
             attempts = _int64(batch.column(self.attempt).filter(column.is_valid()), self.attempt)
             roots = root_ids(origin.config.app, origin.run_id, messages, attempts).view(np.uint64)
             edges = ids.derive_many(target, roots)
-            seen = np.unique(np.concatenate([seen, roots]))
-            total += len(roots)
-            if len(seen) != total:  # before the rows are handed on
-                raise BadBatchError(
-                    f"spout {self.name!r}: {total - len(seen)} message ids stand more than once in one emission; each row "
-                    "needs an id of its own"
-                )
             updates.init(self.task, roots, edges)
             yield batch, Anchors.single(roots, edges, tracked)
 
@@ -258,7 +250,7 @@ class Chain:
 
 def _read(batches: Iterator[pa.RecordBatch]) -> Stream:
     for batch in batches:
-        yield anchor_column.detach(batch), Anchors.of(batch)
+        yield anchor_column.detach(batch), Anchors.of(batch).combined()
 
 
 def _without_failed(

@@ -1,8 +1,11 @@
-"""Bolts in SQL: no Python per row, and no update to send for the rows they derive.
+"""Bolts and fan-in in SQL: no Python per row, and no update to send for the rows they derive.
 
 An edge is split: the children's edges are derived as ever, but for the last one, which is chosen so that all of them XOR
 to the parent's edge. Then acking the parent with its children folded in would XOR by zero, and need not be sent. The tree
 is complete when all leaves were acked, as before; any part of the children XORs to the parent by chance only.
+
+A row made of several has the anchors of all of them: each input's edge is split among the rows it went into, or, in an
+aggregate, all edges of a root are merged by XOR.
 
 Input rows without children have to be acked. They stay in the result as rows with `DROPPED` set, until the next step in a
 Python worker acks them under the token of the operator that dropped them, and leaves them out.
@@ -10,13 +13,14 @@ Python worker acks them under the token of the operator that dropped them, and l
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 from acker_redis.errors import BadBatchError
 from acker_redis.spark import anchors as anchor_column
 from acker_redis.spark.operators import DROPPED
 
 _CHILDREN, _CHILD, _POSITION, _COUNT = "_acker_children", "_acker_child", "_acker_position", "_acker_count"
+_LEFT, _RIGHT, _PLACE, _OTHER_COUNT = "_acker_left", "_acker_right", "_acker_place", "_acker_other_count"
 
 
 def filtered(frame: DataFrame, condition: str | Column, name: str) -> DataFrame:
@@ -36,35 +40,122 @@ def exploded(frame: DataFrame, children: str | Column, name: str) -> DataFrame:
     kind = marked.schema[_CHILDREN].dataType
     if not isinstance(kind, ArrayType):
         raise BadBatchError(f"{name!r}: expected an array of the rows to derive, got {kind.simpleString()}")
+    element = kind.elementType
+    columns = [f"{_CHILD}.`{field.name}`" for field in element.fields] if isinstance(element, StructType) else []
+    return _one_row_per_child(marked, [], [F.col(column) for column in columns] or [F.col(_CHILD).alias("value")], name)
+
+
+def looked_up(frame: DataFrame, table: DataFrame, on: list[str], name: str, *, keep_unmatched: bool) -> DataFrame:
+    """Join with a table that isn't tracked: one row per match; one marked as dropped where there is none.
+
+    The matches of a key are one array, so that a row knows how many children it has, and which of them is which.
+    """
+    others = [column for column in table.columns if column not in on]
+    matches = table.groupBy(*on).agg(_as_array(table, others).alias(_CHILDREN))
+    found = frame.join(matches, on, "left")
+    if keep_unmatched:
+        nothing = F.lit(None).cast(matches.schema[_CHILDREN].dataType.elementType)  # type: ignore[attr-defined]
+        found = found.withColumn(_CHILDREN, F.coalesce(_CHILDREN, F.array(nothing)))
+    own = [column for column in frame.columns if column not in (anchor_column.COLUMN, DROPPED)]
+    return _one_row_per_child(found, own, [F.col(f"{_CHILD}.`{column}`") for column in others], name)
+
+
+def matched(left: DataFrame, right: DataFrame, on: list[str], how: str, name: str) -> DataFrame:
+    """Join two tracked DataFrames. Each row is anchored to the two it was made of; unmatched ones are marked as dropped."""
+    sides = [
+        frame.groupBy(*on).agg(_as_array(frame, [c for c in frame.columns if c not in on]).alias(side))
+        for frame, side in ((left, _LEFT), (right, _RIGHT))
+    ]
+    met = sides[0].join(sides[1], on, "full")
+    lonely = {_LEFT: F.col(_RIGHT).isNull(), _RIGHT: F.col(_LEFT).isNull()}
+    kept = (~lonely[_LEFT] & ~lonely[_RIGHT]) | (lonely[_LEFT] & F.lit(how in ("left", "full")))
+    kept = kept | (lonely[_RIGHT] & F.lit(how in ("right", "full")))
+    arrays = [
+        F.when(kept, F.coalesce(side, F.array(F.lit(None).cast(met.schema[side].dataType.elementType)))).alias(side)  # type: ignore[attr-defined]
+        for side in (_LEFT, _RIGHT)
+    ]
+    every = F.expr(f"flatten(transform({_LEFT}, row -> row.{anchor_column.COLUMN}))")
+    every_right = F.expr(f"flatten(transform({_RIGHT}, row -> row.{anchor_column.COLUMN}))")
+    rows = met.select(*on, *arrays, F.when(~kept, F.coalesce(every, every_right)).alias(_CHILDREN))
+    rows = rows.select(
+        *on, _RIGHT, _CHILDREN, F.size(_LEFT).alias(_COUNT), F.posexplode_outer(_LEFT).alias(_PLACE, _LEFT)
+    )
+    size = F.size(_RIGHT).alias(_OTHER_COUNT)
+    rows = rows.select(*on, _LEFT, _CHILDREN, _COUNT, _PLACE, size, F.posexplode_outer(_RIGHT).alias(_POSITION, _RIGHT))
+    anchors = [
+        f"coalesce({_split_edges(name, f'{_LEFT}.{anchor_column.COLUMN}', _POSITION, _OTHER_COUNT)}, array())",
+        f"coalesce({_split_edges(name, f'{_RIGHT}.{anchor_column.COLUMN}', _PLACE, _COUNT)}, array())",
+    ]
+    output = [
+        F.col(f"{side}.`{column}`")
+        for frame, side in ((left, _LEFT), (right, _RIGHT))
+        for column in frame.columns
+        if column not in (*on, anchor_column.COLUMN)
+    ]
+    return rows.select(
+        *on,
+        *output,
+        F.coalesce(_CHILDREN, F.expr(f"concat({anchors[0]}, {anchors[1]})")).alias(anchor_column.COLUMN),
+        F.when(F.col(_CHILDREN).isNotNull(), F.lit(name)).alias(DROPPED),
+    )
+
+
+def grouped(frame: DataFrame, keys: list[str | Column], aggregates: list[Column]) -> DataFrame:
+    """One row per group, with the anchors of all its rows. They are combined per root where Python reads them next.
+
+    A group's edge of a root is the XOR of the edges it took in: acking those with the new one folded in would be XOR by
+    zero, so nothing has to be sent.
+    """
+    every = F.flatten(F.collect_list(anchor_column.COLUMN)).alias(anchor_column.COLUMN)
+    return frame.groupBy(*keys).agg(*aggregates, every)
+
+
+def _one_row_per_child(frame: DataFrame, own: list[str], output: list[Column], name: str) -> DataFrame:
+    """Rows for the elements of `_CHILDREN`; one marked as dropped by `name` where it is empty or null."""
     if DROPPED in frame.columns:
-        marked = marked.withColumn(_CHILDREN, F.when(F.col(DROPPED).isNull(), F.col(_CHILDREN)))
-    rows = marked.select(
+        frame = frame.withColumn(_CHILDREN, F.when(F.col(DROPPED).isNull(), F.col(_CHILDREN)))
+    rows = frame.select(
+        *own,
         anchor_column.COLUMN,
         _dropped_by(frame).alias(DROPPED),
         F.coalesce(F.size(_CHILDREN), F.lit(0)).alias(_COUNT),
         F.posexplode_outer(_CHILDREN).alias(_POSITION, _CHILD),
     )
-    element = kind.elementType
-    columns = [f"{_CHILD}.`{field.name}`" for field in element.fields] if isinstance(element, StructType) else []
-    output = [F.col(column) for column in columns] or [F.col(_CHILD).alias("value")]
     return rows.select(
+        *own,
         *output,
-        F.expr(_split_edges(name)).alias(anchor_column.COLUMN),
+        F.expr(_split_edges(name, anchor_column.COLUMN, _POSITION, _COUNT)).alias(anchor_column.COLUMN),
         F.coalesce(DROPPED, F.when(F.col(_POSITION).isNull(), F.lit(name))).alias(DROPPED),
     )
 
 
-def _split_edges(name: str) -> str:
-    """The anchors of the child at `_POSITION` of `_COUNT`, as an SQL expression over the parent's."""
+def _as_array(frame: DataFrame, columns: list[str]) -> Column:
+    """The rows of a group, sorted where their type has an order, so that a task that runs again gives them in it."""
+    row = (
+        F.struct(*(F.col(f"`{column}`") for column in columns)) if columns else F.struct(F.lit(0).alias("_acker_none"))
+    )
+    rows = F.collect_list(row)
+    return F.sort_array(rows) if all(_has_order(frame.schema[column].dataType) for column in columns) else rows
+
+
+def _has_order(kind: DataType) -> bool:
+    if isinstance(kind, ArrayType):
+        return _has_order(kind.elementType)
+    if isinstance(kind, StructType):
+        return all(_has_order(field.dataType) for field in kind.fields)
+    return not isinstance(kind, (MapType, VariantType))
+
+
+def _split_edges(name: str, column: str, position: str, count: str) -> str:
+    """The anchors of the child at `position` of `count`, as an SQL expression over the parent's in `column`."""
     operator = "'" + name.replace("\\", "\\\\").replace("'", "\\'") + "'"
-    column = anchor_column.COLUMN
 
     def edge(parent: str) -> str:
-        others = f"sequence(0, {_COUNT} - 2)"
+        others = f"sequence(0, {count} - 2)"
         last = f"aggregate({others}, {parent}, (acc, i) -> acc ^ xxhash64({parent}, {operator}, i))"
         return (
-            f"CASE WHEN {_COUNT} < 2 THEN {parent} WHEN {_POSITION} < {_COUNT} - 1 "
-            f"THEN xxhash64({parent}, {operator}, {_POSITION}) ELSE {last} END"
+            f"CASE WHEN {count} < 2 THEN {parent} WHEN {position} < {count} - 1 "
+            f"THEN xxhash64({parent}, {operator}, {position}) ELSE {last} END"
         )
 
     # One root is the common case, and compiled; the general one walks the array.

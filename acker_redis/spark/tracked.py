@@ -5,7 +5,7 @@ per partition, under tokens that a task retry, a stage retry and a speculative c
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 from weakref import WeakKeyDictionary
@@ -16,6 +16,7 @@ from pyspark.sql.types import IntegralType, StructType
 
 from acker_redis.config import AckerConfig
 from acker_redis.errors import BadBatchError, NotExactError
+from acker_redis.spark import anchors as anchor_column
 from acker_redis.spark import lineage, sql
 from acker_redis.spark.operators import (
     DROPPED,
@@ -176,6 +177,63 @@ class Tracker:
         """
         return self._sql(tracked, lambda frame: sql.exploded(frame, children, name), name)
 
+    def join(
+        self, left: DataFrame, right: DataFrame, on: str | Sequence[str], name: str, how: str = "inner"
+    ) -> DataFrame:
+        """Join on equal columns, in SQL. Each row is anchored to all it was made of; a row that is left out is acked.
+
+        Args:
+            left: a tracked DataFrame.
+            right: another tracked DataFrame, or one that isn't, such as a reference table. Tracked ones have to come from
+                different operators: fan one out before it is joined with itself.
+            on: column or columns both have. Null is equal to nothing.
+            name: unique among the operators of the emission.
+            how: `inner` or `left`; if both are tracked `right` and `full` too. A tracked row has to be in one task with
+                all its matches, so a key with very many on both sides needs memory.
+
+        Raises:
+            BadBatchError: a column is missing, or both sides have a column of one name besides `on`.
+            NotExactError: as for any operator.
+        """
+        keys = [on] if isinstance(on, str) else list(on)
+        both = lineage.is_tracked(right)
+        _check_join(left, right, keys, how, ("inner", "left", "right", "full") if both else ("inner", "left"), name)
+        if not both:
+            keep = how == "left"
+            return self._sql(left, lambda frame: sql.looked_up(frame, right, keys, name, keep_unmatched=keep), name)
+        producers = [lineage.check(frame, name) for frame in (left, right)]
+        lineage.claim(f"{self.run_id}:{self.emission}", producers, name)
+        return self._after_sql(sql.matched(left, right, keys, how, name), [], name)
+
+    def group(
+        self, tracked: DataFrame, keys: str | Column | Sequence[str | Column], aggregates: Sequence[Column], name: str
+    ) -> DataFrame:
+        """Aggregate groups, in SQL: one row per group, anchored to all rows of the group (Storm: multi-anchoring).
+
+        A group's row carries one anchor per root it came from: 16 bytes each, so groups of millions need memory.
+
+        Args:
+            tracked: a tracked DataFrame.
+            keys: columns or expressions to group by.
+            aggregates: such as `F.sum("bytes").alias("bytes")`.
+            name: unique among the operators of the emission.
+        """
+        producer = lineage.check(tracked, name)
+        lineage.claim(f"{self.run_id}:{self.emission}", [producer], name)
+        by = [keys] if isinstance(keys, (str, Column)) else list(keys)
+        return lineage.marked(sql.grouped(tracked, by, list(aggregates)), self._producer(name))
+
+    def union(self, *tracked: DataFrame, name: str) -> DataFrame:
+        """The rows of several tracked DataFrames, matched by column name."""
+        if len(tracked) < 2:
+            raise BadBatchError(f"union {name!r}: give two or more tracked DataFrames")
+        producers = [lineage.check(frame, name) for frame in tracked]
+        lineage.claim(f"{self.run_id}:{self.emission}", producers, name)
+        together = tracked[0]
+        for frame in tracked[1:]:
+            together = together.unionByName(frame)
+        return lineage.marked(together, self._producer(name))
+
     def sink(self, tracked: DataFrame, write: Write, name: str) -> Written:
         """Write every partition, and ack its rows after `write` returned. Runs the job.
 
@@ -210,21 +268,24 @@ class Tracker:
         earlier = [step for step in chain.steps if isinstance(step, DropStep)]
         if len(earlier) != len(chain.steps):
             source, earlier = tracked, []  # made by a Python worker; else SQL on SQL, which still has its dropped rows
-        changed = change(source)
+        return self._after_sql(change(source), earlier, name)
+
+    def _after_sql(self, changed: DataFrame, earlier: Sequence[DropStep], name: str) -> DataFrame:
+        """The rows that operators in SQL left, and the steps that ack those they dropped."""
         output = lineage.without_anchors(StructType([f for f in changed.schema.fields if f.name != DROPPED]))
         steps = (*(DropStep(step.name, last=False) for step in earlier), DropStep(name, last=True))
         return self._make(changed, Chain(self._origin, steps), output, name)
 
     def _make(self, source: DataFrame, chain: Chain, output: StructType, producer: str) -> DataFrame:
         self._claim_chain(chain)
-        made = source.mapInArrow(chain, lineage.with_anchors(output, f"{self.run_id}:{self.emission}:{producer}"))
+        made = source.mapInArrow(chain, lineage.with_anchors(output, self._producer(producer)))
         _chains[made] = (source, chain)
         return made
 
     def _consume(self, frame: DataFrame, name: str) -> tuple[DataFrame, Chain]:
         """Where the steps of `frame` begin, and the steps so far; refuses what could not be exact."""
         producer = lineage.check(frame, name)
-        lineage.claim(f"{self.run_id}:{self.emission}", producer, name)
+        lineage.claim(f"{self.run_id}:{self.emission}", [producer], name)
         known = _chains.get(frame)
         if known is None or known[1].origin != self._origin or frame.is_cached:
             return frame, Chain(self._origin, ())
@@ -235,6 +296,9 @@ class Tracker:
         folded = [step.name for step in chain.steps if not isinstance(step, DropStep)]
         for name in folded:
             lineage.claim_first(f"{self.run_id}:{self.emission}", name, folded[0])
+
+    def _producer(self, name: str) -> str:
+        return f"{self.run_id}:{self.emission}:{name}"
 
     @property
     def _origin(self) -> Origin:
@@ -249,6 +313,19 @@ def _integer_column(frame: DataFrame, column: str, name: str) -> str:
                 return found.name
             raise BadBatchError(f"spout {name!r}: column {column!r} is {found.dataType.simpleString()}, not bigint")
     raise BadBatchError(f"spout {name!r}: there is no column {column!r} among {frame.columns}")
+
+
+def _check_join(
+    left: DataFrame, right: DataFrame, on: list[str], how: str, allowed: tuple[str, ...], name: str
+) -> None:
+    if how not in allowed:
+        raise BadBatchError(f"join {name!r}: how={how!r}: use one of {', '.join(allowed)}")
+    missing = [column for column in on for frame in (left, right) if column not in frame.columns]
+    if missing or not on:
+        raise BadBatchError(f"join {name!r}: both sides need the columns to join on; missing: {missing or 'all'}")
+    mine, theirs = ({c.lower() for c in f.columns if c not in (*on, anchor_column.COLUMN)} for f in (left, right))
+    if mine & theirs:
+        raise BadBatchError(f"join {name!r}: both sides have {sorted(mine & theirs)}: rename or drop them on one side")
 
 
 def _struct(schema: str | StructType, name: str) -> StructType:

@@ -10,7 +10,7 @@ import numpy as np
 from acker_redis import ids
 from acker_redis.acker import Acker
 from acker_redis.config import AckerConfig
-from acker_redis.errors import LedgerLostError, NotExactError, TokenReusedError
+from acker_redis.errors import BadBatchError, LedgerLostError, NotExactError, TokenReusedError
 from acker_redis.ids import UInt64Array
 from acker_redis.ledger import Ledger, Part, Update
 
@@ -46,6 +46,7 @@ class Updates:
     _ack_vals: list[UInt64Array] = field(default_factory=list)
     _fails: dict[str, list[UInt64Array]] = field(default_factory=dict)
     _rows: int = 0
+    _distinct: int = 0
 
     def init(self, task: int, roots: UInt64Array, vals: UInt64Array) -> None:
         """Roots of a spout task."""
@@ -56,9 +57,10 @@ class Updates:
         self._ack_roots.append(roots)
         self._ack_vals.append(vals)
         self._rows += len(roots)
-        if self._rows >= COMPACT_ROWS:
+        if self._rows >= max(COMPACT_ROWS, self._distinct):
             combined = ids.xor_by_root(np.concatenate(self._ack_roots), np.concatenate(self._ack_vals))
             self._ack_roots, self._ack_vals, self._rows = [combined[0]], [combined[1]], 0
+            self._distinct = len(combined[0])
 
     def fail(self, roots: UInt64Array, reason: str) -> None:
         """Roots of rows that failed."""
@@ -69,7 +71,13 @@ class Updates:
         if self._inits:
             task = self._inits[0][0]
             roots = _joined([init_roots for _, init_roots, _ in self._inits])
-            return ledger.init(roots, _joined([vals for _, _, vals in self._inits]), task)
+            update = ledger.init(roots, _joined([vals for _, _, vals in self._inits]), task)
+            if update.repeats:  # early enough: nobody acks a row of this task before its updates went out
+                raise BadBatchError(
+                    f"spout {self.stage!r}: {update.repeats} message ids stand more than once in one emission; each row "
+                    "needs an id of its own"
+                )
+            return update
         return ledger.ack(_joined(self._ack_roots), _joined(self._ack_vals), self.stage) if self._ack_roots else None
 
     def fail_all(self, acker: Acker) -> None:

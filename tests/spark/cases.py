@@ -21,6 +21,7 @@ class Case:
     """One emission of messages 0 ... n-1, and what became of them."""
 
     def __init__(self, spark: Any, url: str, n: int = 400, partitions: int = 2) -> None:
+        self.spark = spark
         self.acker = Acker.connect(url, CONFIG)
         self.spout = Spout(self.acker, run_id=uuid.uuid4().hex)
         self.spout.add(np.arange(n, dtype=np.int64))

@@ -76,3 +76,14 @@ def test_no_rows() -> None:
     empty = anchors()
     assert empty.children("a", np.array([], np.int64))[0].roots.tolist() == []
     assert Anchors.of(attach(pa.record_batch({"x": pa.array([], pa.int64())}), empty)).starts.tolist() == [0]
+
+
+def test_combining_xors_the_edges_of_a_root_within_a_row() -> None:
+    anchors = Anchors(
+        np.array([0, 3, 3, 4, 6]), np.array([7, 5, 7, 7, 5, 7], np.uint64), np.array([1, 2, 4, 8, 16, 32], np.uint64)
+    )
+    combined = anchors.combined()
+    assert combined.starts.tolist() == [0, 2, 2, 3, 5]
+    assert combined.roots.tolist() == [5, 7, 7, 5, 7]
+    assert combined.edges.tolist() == [2, 5, 8, 16, 32]
+    assert combined.combined().edges.tolist() == combined.edges.tolist()
