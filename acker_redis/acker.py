@@ -126,7 +126,7 @@ class Acker:
         """Give one root a whole message timeout again. Returns False if the ledger doesn't know it, or it is too old."""
         return self.reset_timeout_many(_one(root, "root")) == 1
 
-    # -- updates, many at once: split into calls of 1 000 roots, pipelined
+    # -- updates, many at once: split into calls of 500 roots, pipelined
 
     def init_many(self, roots: Ids, vals: Ids, task: SupportsIndex, token: str | None = None) -> Applied:
         """Initialise roots of one task.
@@ -228,7 +228,7 @@ class Acker:
     ) -> list[PackedOutcomes]:
         """As `poll`, but whole stream entries, whose acks come as arrays: for spouts that handle many.
 
-        May return more than `max_outcomes`, by one entry of at most 1 000. With `again` it begins with what this consumer
+        May return more than `max_outcomes`, by one entry of at most 500. With `again` it begins with what this consumer
         took and did not confirm; a reply that was lost with its connection is there, too.
         """
         return self._delivery.poll_packed(max_outcomes, block_ms, consumer, lane, again=again)

@@ -21,7 +21,7 @@ from acker_redis.scripts import Call
 _BLOCK_SLICE_MS = 1000
 _CLUSTER_PAUSE_SECS = 0.01
 _MAX_ENTRIES = 1000
-_OUTCOMES_PER_ENTRY = 1000.0
+_OUTCOMES_PER_ENTRY = 500.0
 """First guess of how many outcomes an entry of an ack stream holds: one call's worth. Corrected by what is read."""
 
 EntryKey: TypeAlias = tuple[str, bytes]

@@ -21,10 +21,10 @@ from acker_redis.keys import ShardKeys
 from acker_redis.model import Applied
 from acker_redis.scripts import Call
 
-ROOTS_PER_CALL = 1000
+ROOTS_PER_CALL = 500
 """Rows of one script call: holds the server about 1 ms (Lua's unpack fails at 8000)."""
 
-FAILS_PER_CALL = 500
+FAILS_PER_CALL = 250
 """Each failed root is one stream entry, which costs more than an ack."""
 
 REASON_CHARS = 1000

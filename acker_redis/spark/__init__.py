@@ -3,6 +3,16 @@
 from acker_redis.spark.environment import JavaNotFoundError, prepare_environment
 from acker_redis.spark.operators import Emitted
 from acker_redis.spark.rows import Collector
+from acker_redis.spark.run import each_batch, run_tracked
 from acker_redis.spark.tracked import Tracker, Written
 
-__all__ = ["Collector", "Emitted", "JavaNotFoundError", "Tracker", "Written", "prepare_environment"]
+__all__ = [
+    "Collector",
+    "Emitted",
+    "JavaNotFoundError",
+    "Tracker",
+    "Written",
+    "each_batch",
+    "prepare_environment",
+    "run_tracked",
+]

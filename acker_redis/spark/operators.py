@@ -5,9 +5,10 @@ them no anchors are written out. Each step keeps its own updates and its own tok
 which steps ran together.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +18,17 @@ from pyspark import TaskContext
 
 from acker_redis import ids
 from acker_redis.config import AckerConfig
-from acker_redis.errors import AckerError, BadBatchError
+from acker_redis.errors import AckerError, BadBatchError, FailedError
 from acker_redis.ids import UInt64Array
 from acker_redis.spark import anchors as anchor_column
 from acker_redis.spark import worker
 from acker_redis.spark.anchors import Anchors
 from acker_redis.spark.worker import Updates
 from acker_redis.spout import root_ids
+
+log = logging.getLogger("acker_redis.spark")
+
+REASON_CHARS = 300
 
 
 class Emitted(NamedTuple):
@@ -46,6 +51,7 @@ DROPPED = "_acker_dropped"
 
 Execute: TypeAlias = Callable[[pa.RecordBatch], Emitted]
 Write: TypeAlias = Callable[[Iterator[pa.RecordBatch], int], None]
+OnWriteError: TypeAlias = Literal["timeout", "fail"]
 Stream: TypeAlias = Iterator[tuple[pa.RecordBatch, Anchors]]
 
 
@@ -177,25 +183,41 @@ class FanOutStep:
 
 @dataclass(frozen=True)
 class SinkStep:
-    """Writes rows, and acks them after the write returned."""
+    """Writes rows, and acks them after the write returned. If it raises, they are failed or left to time out, as told."""
 
     name: str
     write: Write
+    on_error: OnWriteError = "timeout"
 
     def run(self, updates: Updates, stream: Stream) -> int:
         """Number of rows written."""
         rows = 0
-        finished = False
+        finished = upstream_failed = False
 
         def without_anchors() -> Iterator[pa.RecordBatch]:
-            nonlocal rows, finished
-            for batch, anchors in stream:
-                updates.ack(anchors.roots, anchors.edges)
-                rows += batch.num_rows
-                yield batch
+            nonlocal rows, finished, upstream_failed
+            try:
+                for batch, anchors in stream:
+                    updates.ack(anchors.roots, anchors.edges)
+                    rows += len(anchors.starts) - 1
+                    yield batch
+            except Exception:
+                upstream_failed = True
+                raise
             finished = True
 
-        self.write(without_anchors(), _context().partitionId())
+        try:
+            self.write(without_anchors(), _context().partitionId())
+        except Exception as exc:
+            if self.on_error == "timeout" or upstream_failed:
+                raise
+            reason = str(exc) if isinstance(exc, FailedError) else f"{type(exc).__name__}: {exc}"
+            reason = reason[:REASON_CHARS]
+            for _, anchors in stream:
+                updates.ack(anchors.roots, anchors.edges)
+            updates.fail_instead(reason)
+            log.warning("sink %r failed its rows: %s", self.name, reason)
+            return 0
         if not finished:
             raise AckerError(
                 f"sink {self.name!r}: write returned before it had consumed its partition, so nothing was acked"

@@ -11,14 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from acker_redis.errors import BadBatchError, FailedError
-from acker_redis.spark.operators import Emitted
+from acker_redis.spark.operators import REASON_CHARS, Emitted
 
 Row: TypeAlias = Mapping[str, Any] | Sequence[Any]
 """An output row: a mapping by column name, or values in the order of the schema."""
 
 OnError: TypeAlias = Literal["fail", "raise"]
-
-_REASON_CHARS = 300
 
 
 @runtime_checkable
@@ -72,12 +70,12 @@ class RowByRow:
             try:
                 derived = self._derive(row)
             except FailedError as exc:
-                failed[number] = str(exc)[:_REASON_CHARS]
+                failed[number] = str(exc)[:REASON_CHARS]
                 continue
             except Exception as exc:
                 if self.on_error == "raise":
                     raise
-                failed[number] = f"{type(exc).__name__}: {exc}"[:_REASON_CHARS]
+                failed[number] = f"{type(exc).__name__}: {exc}"[:REASON_CHARS]
                 continue
             rows.extend(derived)
             parents.extend([number] * len(derived))

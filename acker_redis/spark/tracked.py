@@ -5,19 +5,23 @@ per partition, under tokens that a task retry, a stage retry and a speculative c
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, Self
 from weakref import WeakKeyDictionary
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegralType, StructType
 
 from acker_redis.config import AckerConfig
-from acker_redis.errors import BadBatchError, NotExactError
+from acker_redis.errors import BadBatchError, FailedError, NotExactError
 from acker_redis.spark import anchors as anchor_column
-from acker_redis.spark import lineage, sql
+from acker_redis.spark import lineage, sql, transport
+from acker_redis.spark.data_source import Committing, acking
 from acker_redis.spark.operators import (
     DROPPED,
     BoltStep,
@@ -25,6 +29,7 @@ from acker_redis.spark.operators import (
     DropStep,
     Execute,
     FanOutStep,
+    OnWriteError,
     Origin,
     SinkStep,
     SpoutStep,
@@ -94,7 +99,7 @@ class Tracker:
                 f"spout {name!r}: a stream has many micro-batches and one emission number: use foreachBatch, and a Tracker "
                 "whose emission is the batch id"
             )
-        columns = [_integer_column(messages, column, name) for column in (message_id, attempt)]
+        columns = [integer_column(messages, column, name) for column in (message_id, attempt)]
         lineage.claim_name(f"{self.run_id}:{self.emission}", name, f"messages {messages.semanticHash()}")
         return self._with_step(messages, SpoutStep(name, self.task, *columns), messages.schema)
 
@@ -152,8 +157,7 @@ class Tracker:
             name: of the bolt, unique among the operators of the emission; shows as `last_stage`.
             on_error: what another exception does: `fail` fails the row with its message, `raise` fails the task.
         """
-        if on_error not in ("fail", "raise"):
-            raise BadBatchError(f"bolt {name!r}: on_error={on_error!r}: use 'fail' or 'raise'")
+        _check_on_error(on_error, ("fail", "raise"), name)
         if not callable(execute) and not isinstance(execute, RowBolt):
             raise BadBatchError(f"bolt {name!r}: give a function of one row, or an object with execute(row, collector)")
         output = _struct(schema, name)
@@ -234,18 +238,117 @@ class Tracker:
             together = together.unionByName(frame)
         return lineage.marked(together, self._producer(name))
 
-    def sink(self, tracked: DataFrame, write: Write, name: str) -> Written:
+    def hand_over(
+        self, tracked: DataFrame, name: str, form: transport.Form = "binary", column: str = "anchors"
+    ) -> DataFrame:
+        """Rows for another application: an ordinary DataFrame, whose anchors are in `column` in one of three forms.
+
+        Nothing is acked: the roots stay pending until whoever calls `take_over` has acked what it makes of the rows. Each
+        row must be taken over once: if it is written twice and both are read, the root may complete too early.
+
+        Args:
+            tracked: a tracked DataFrame.
+            name: unique among the operators of the emission.
+            form: `binary`, `json` or `array`; see `transport`.
+            column: name of the column.
+        """
+        if form not in transport.FORMS:
+            raise BadBatchError(f"hand_over {name!r}: form={form!r}: use one of {', '.join(transport.FORMS)}")
+        producer = lineage.check(tracked, name)
+        lineage.claim(f"{self.run_id}:{self.emission}", [producer], name)
+        return tracked.withColumn(column, transport.packed(form)).drop(anchor_column.COLUMN)
+
+    def take_over(self, rows: DataFrame, name: str, column: str = "anchors") -> DataFrame:
+        """Carry on the trees of rows that another application handed over; they need the same acker, so the same config.
+
+        Rows that are read again after a crash should be read under the run id and emission they had, as long as tokens live
+        (1.5 message timeouts): then what was acked already is left out. Otherwise their roots may time out and be replayed.
+        None completes falsely.
+
+        Args:
+            rows: as they were handed over; must give the same rows in the same partitions when a task runs again.
+            name: unique among the operators of the emission.
+            column: binary, string (JSON) or array; null makes an untracked row.
+        """
+        if lineage.is_tracked(rows):
+            raise BadBatchError(f"take_over {name!r}: the DataFrame is tracked already")
+        anchors = transport.unpacked(rows, column, name)
+        lineage.claim_name(f"{self.run_id}:{self.emission}", name, f"rows {rows.semanticHash()}")
+        return lineage.marked(rows.withColumn(anchor_column.COLUMN, anchors).drop(column), self._producer(name))
+
+    def write(
+        self, tracked: DataFrame, save: Callable[[DataFrame], object], name: str, on_error: OnWriteError = "timeout"
+    ) -> Written:
+        """Write with Spark's own writers, and ack all rows after `save` returned. Runs the job.
+
+        The rows are persisted meanwhile, so that those acked are those written. Two jobs: `save`'s, and one that acks.
+
+        Args:
+            tracked: a tracked DataFrame.
+            save: called with the DataFrame without its anchors, such as `lambda df: df.write.parquet(path)`. Has to write
+                all of it, and to be idempotent.
+            name: of the sink, unique among the operators of the emission; shows as `last_stage`.
+            on_error: if `save` raises, `timeout` raises it too and leaves the roots to time out, `fail` fails them.
+        """
+        _check_on_error(on_error, ("timeout", "fail"), name)
+        lineage.claim(f"{self.run_id}:{self.emission}", [lineage.check(tracked, name)], name)
+        was_cached = tracked.is_cached
+        tracked.persist()
+        try:
+            step = SinkStep(name, _drain)
+            try:
+                save(tracked.drop(anchor_column.COLUMN))
+            except Exception as exc:
+                if on_error == "timeout":
+                    raise
+                step = SinkStep(name, partial(_raise, f"{type(exc).__name__}: {exc}"), "fail")
+            return self._run(tracked.select(anchor_column.COLUMN), Chain(self._origin, (step,)), name)
+        finally:
+            if not was_cached:
+                tracked.unpersist()
+
+    def save(
+        self,
+        tracked: DataFrame,
+        source: type[DataSource],
+        name: str,
+        on_error: OnWriteError = "timeout",
+        mode: str = "append",
+        **options: str,
+    ) -> None:
+        """Write with a Python data source, and ack all rows after its writer's `commit` returned. Runs the job.
+
+        Args:
+            tracked: a tracked DataFrame.
+            source: class whose `writer` gives a `DataSourceWriter` or `DataSourceArrowWriter`, which see no anchors.
+            name: of the sink, unique among the operators of the emission; shows as `last_stage`.
+            on_error: if a write or `commit` raises, the job fails. `timeout` leaves the roots to time out; `fail` fails
+                those of the partitions that were written, the others time out.
+            mode: `append` or `overwrite`.
+            options: of the data source.
+        """
+        _check_on_error(on_error, ("timeout", "fail"), name)
+        lineage.claim(f"{self.run_id}:{self.emission}", [lineage.check(tracked, name)], name)
+        made = acking(source, Committing(self._origin, name, on_error))
+        tracked.sparkSession.dataSource.register(made)
+        tracked.write.format(made.name()).mode(mode).options(**options).save()
+
+    def sink(self, tracked: DataFrame, write: Write, name: str, on_error: OnWriteError = "timeout") -> Written:
         """Write every partition, and ack its rows after `write` returned. Runs the job.
 
         Args:
             tracked: a tracked DataFrame.
             write: called with the record batches of one partition, without anchors, and the partition's number; has to
-                consume them all, and to be idempotent: a partition may be written again. If it raises, nothing of the
-                partition is acked and the task fails.
+                consume them all, and to be idempotent: a partition may be written again.
             name: of the sink, unique among the operators of the emission; shows as `last_stage`.
+            on_error: if `write` raises, nothing of the partition is acked. `timeout`: the task fails, is tried again by
+                Spark, and what never gets written times out. `fail`: the roots of the partition fail at once.
         """
+        _check_on_error(on_error, ("timeout", "fail"), name)
         source, chain = self._consume(tracked, name)
-        chain = chain.then(SinkStep(name, write))
+        return self._run(source, chain.then(SinkStep(name, write, on_error)), name)
+
+    def _run(self, source: DataFrame, chain: Chain, name: str) -> Written:
         self._claim_chain(chain)
         done = source.mapInArrow(chain, "rows bigint, updates bigint").toArrow()
         written = Written(sum(done["rows"].to_pylist()), sum(done["updates"].to_pylist()))
@@ -305,7 +408,7 @@ class Tracker:
         return Origin(self.url, self.config, self.run_id, self.emission)
 
 
-def _integer_column(frame: DataFrame, column: str, name: str) -> str:
+def integer_column(frame: DataFrame, column: str, name: str) -> str:
     """The column as it is spelled in the DataFrame; Spark doesn't mind the case."""
     for found in frame.schema.fields:
         if found.name.lower() == column.lower():
@@ -313,6 +416,20 @@ def _integer_column(frame: DataFrame, column: str, name: str) -> str:
                 return found.name
             raise BadBatchError(f"spout {name!r}: column {column!r} is {found.dataType.simpleString()}, not bigint")
     raise BadBatchError(f"spout {name!r}: there is no column {column!r} among {frame.columns}")
+
+
+def _check_on_error(on_error: str, allowed: tuple[str, str], name: str) -> None:
+    if on_error not in allowed:
+        raise BadBatchError(f"{name!r}: on_error={on_error!r}: use {allowed[0]!r} or {allowed[1]!r}")
+
+
+def _drain(batches: Iterator[pa.RecordBatch], partition: int) -> None:
+    for _ in batches:
+        pass
+
+
+def _raise(reason: str, batches: Iterator[pa.RecordBatch], partition: int) -> None:
+    raise FailedError(reason)
 
 
 def _check_join(

@@ -66,6 +66,11 @@ class Updates:
         """Roots of rows that failed."""
         self._fails.setdefault(reason, []).append(roots)
 
+    def fail_instead(self, reason: str) -> None:
+        """Fail what was to be acked."""
+        self._fails.setdefault(reason, []).extend(self._ack_roots)
+        self._ack_roots, self._ack_vals, self._rows, self._distinct = [], [], 0, 0
+
     def update(self, ledger: Ledger) -> Update | None:
         """The init or the acks, combined per root; None if there are none."""
         if self._inits:

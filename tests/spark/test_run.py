@@ -1,0 +1,150 @@
+"""A whole run: every message through the pipeline until it was acked or is a dead letter."""
+
+import uuid
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from acker_redis import Acker, BadBatchError, FailedError
+from acker_redis.spark import Tracker, each_batch, run_tracked
+from acker_redis.spout import RetryPolicy, Spout
+from tests.spark.cases import CONFIG
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = pa.schema([("id", pa.int64())])
+QUICK = RetryPolicy(max_attempts=3)
+
+
+@pytest.fixture
+def acker(url: str) -> Iterator[Acker]:
+    with Acker.connect(url, CONFIG) as acker:
+        yield acker
+
+
+def write_ids(folder: Path, emission: str, batches: Iterator[pa.RecordBatch], partition: int) -> None:
+    pq.write_table(pa.Table.from_batches(batches, SCHEMA), folder / f"{emission}-{partition}.parquet")
+
+
+def fails_at_first(row: dict[str, Any]) -> list[tuple[int]]:
+    if row["id"] % 10 == 7:
+        raise FailedError("never")
+    return [(row["id"],)]
+
+
+def pipeline(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
+    derived = tracker.bolt_rows(messages, fails_at_first, "id bigint", name="pass")
+    tracker.sink(derived, partial(write_ids, folder, f"{tracker.run_id}-{tracker.emission}"), name="save")
+
+
+def written(folder: Path) -> list[int]:
+    found = [i for path in folder.glob("*.parquet") for i in pq.read_table(path)["id"].to_pylist()]
+    return sorted(found, key=lambda i: (i is None, i))
+
+
+def test_every_message_is_acked_or_a_dead_letter(spark: Any, url: str, acker: Acker, tmp_path: Path) -> None:
+    spout = run_tracked(
+        spark.range(100), partial(pipeline, tmp_path), acker=acker, url=url, message_id="id", retry=QUICK
+    )
+    assert spout.dead_letters == dict.fromkeys(range(7, 100, 10), (3, "failed", "pass"))
+    assert (spout.counts.acked, spout.counts.dead_lettered, spout.counts.lost) == (90, 10, 0)
+    assert written(tmp_path) == [i for i in range(100) if i % 10 != 7]
+    assert acker.stats().pending == 0
+
+
+def test_messages_in_flight_are_bounded_and_rows_without_id_go_through_once(
+    spark: Any, url: str, acker: Acker, tmp_path: Path
+) -> None:
+    messages = spark.range(60).withColumn("id", F.when(F.col("id") < 50, F.col("id")))
+    pending: list[int] = []
+    spout = run_tracked(
+        messages, partial(plain, tmp_path), acker=acker, url=url, message_id="ID", max_spout_pending=20,
+        progress=lambda spout, busy: pending.append(spout.pending),
+    )  # fmt: skip
+    assert spout.counts.acked == 50
+    assert 0 < max(pending) <= 20
+    assert written(tmp_path) == [*range(50), *[None] * 10]
+
+
+def plain(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
+    tracker.sink(messages, partial(write_ids, folder, f"{tracker.run_id}-{tracker.emission}"), name="save")
+
+
+def test_only_rows_without_id(spark: Any, url: str, acker: Acker, tmp_path: Path) -> None:
+    messages = spark.range(5).selectExpr("CAST(NULL AS bigint) AS id")
+    spout = run_tracked(messages, partial(plain, tmp_path), acker=acker, url=url, message_id="id")
+    assert spout.counts.emitted == 0
+    assert written(tmp_path) == [None] * 5
+
+
+def test_ids_that_stand_twice_are_refused(spark: Any, url: str, acker: Acker, tmp_path: Path) -> None:
+    twice = spark.range(5).unionByName(spark.range(2))
+    with pytest.raises(BadBatchError, match="2 message ids stand more than once"):
+        run_tracked(twice, partial(plain, tmp_path), acker=acker, url=url, message_id="id")
+    assert acker.stats().inits == 0
+
+
+def test_micro_batches_of_a_stream(spark: Any, url: str, acker: Acker, tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    out.mkdir()
+    dead: list[int] = []
+
+    def done(batch: DataFrame, spout: Spout) -> None:
+        assert spout.done
+        dead.extend(row["id"] for row in batch.where(F.col("id").isin(list(spout.dead_letters))).collect())
+
+    handle = each_batch(partial(pipeline, out), acker=acker, url=url, message_id="id", retry=QUICK, done=done)
+    for part in range(3):
+        spark.range(part * 50, part * 50 + 50).write.mode("append").parquet(str(source))
+        query = (
+            spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1).parquet(str(source)).writeStream
+            .foreachBatch(handle).option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+            .start()
+        )  # fmt: skip
+        query.awaitTermination()
+    assert written(out) == [i for i in range(150) if i % 10 != 7]
+    assert sorted(dead) == list(range(7, 150, 10))
+    assert acker.stats().pending == 0
+
+
+def test_a_micro_batch_that_failed_is_read_again_under_fresh_roots(
+    spark: Any, url: str, acker: Acker, tmp_path: Path
+) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    out.mkdir()
+    spark.range(40).write.parquet(str(source))
+    failures = iter([True, False])
+
+    def done(batch: DataFrame, spout: Spout) -> None:
+        if next(failures):
+            raise OSError("on purpose")
+
+    for shuffle_partitions in (3, 5):
+        handle = each_batch(partial(shuffled, out), acker=acker, url=url, message_id="id", retry=QUICK, done=done)
+        spark.conf.set("spark.sql.shuffle.partitions", shuffle_partitions)
+        query = (
+            spark.readStream.schema("id bigint").parquet(str(source)).writeStream
+            .foreachBatch(handle).option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+            .start()
+        )  # fmt: skip
+        try:
+            query.awaitTermination()
+        except Exception as exc:
+            assert "on purpose" in str(exc)
+    spark.conf.set("spark.sql.shuffle.partitions", 2)
+    assert written(out) == sorted([*range(40), *range(40)])
+    stats = acker.stats()
+    assert (stats.acked, stats.pending, stats.unowned, stats.duplicate_inits) == (80, 0, 0, 0)
+
+
+def shuffled(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
+    groups = tracker.group(messages, "id", [F.count("*").alias("n")], name="group").drop("n")
+    name = f"{uuid.uuid4().hex}-{tracker.emission}"
+    tracker.sink(groups, partial(write_ids, folder, name), name="save")
