@@ -55,7 +55,7 @@ def test_the_pipeline_runs(server: Server, tmp_path: Path) -> None:
     shown = run_program(program("SparkSession"), server.url, tmp_path)
     assert "emitted=5, acked=2, failed=3, timed_out=0, lost=0, replayed=2, dead_lettered=1, late=0" in shown
     assert "{3: (3, 'failed', 'split')}" in shown
-    written = pa.concat_tables(pq.read_table(path) for path in tmp_path.glob("items-*.parquet"))
+    written = pa.concat_tables(pq.read_table(path) for path in tmp_path.glob("items/*/*.parquet"))
     found = zip(written["order"].to_pylist(), written["item"].to_pylist(), strict=True)
     assert sorted(found) == [(1, "milk"), (1, "tea"), (2, "bread")]
 
