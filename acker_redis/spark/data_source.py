@@ -54,7 +54,7 @@ class Committing:
         for one in messages:
             if one is not None:
                 updates.ack(one.roots, one.vals)
-        worker.send([updates])
+        worker.send([updates], worker.Handed())
 
     def abort(self, inner: Any, messages: list[Acks | None]) -> None:
         """Some of it could not be written, or not committed."""
@@ -64,7 +64,7 @@ class Committing:
             for one in messages:
                 if one is not None and len(one.roots):
                     updates.fail(one.roots, NOT_WRITTEN)
-            worker.send([updates])
+            worker.send([updates], worker.Handed())
 
     def _updates(self, what: str) -> Updates:
         origin = self.origin

@@ -249,6 +249,7 @@ class Chain:
             self.origin.url, self.origin.config
         )  # what is wrong with it shows before anything is written
         sent: list[Updates] = []
+        handed = worker.Handed()
         stream: Stream | None = None
         written: int | None = None
         for step in self.steps:
@@ -264,8 +265,9 @@ class Chain:
                 stream = step.run(updates, source)
         if written is None:
             for rows, anchors in stream or ():
+                handed.add(anchors.roots)
                 yield anchor_column.attach(rows, anchors)
-        applied = worker.send(sent)
+        applied = worker.send(sent, handed)
         if written is not None:
             yield pa.RecordBatch.from_pydict({"rows": [written], "updates": [applied]})
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from acker_redis import ids
 from acker_redis.acker import Acker
@@ -97,22 +98,49 @@ class Updates:
         )
 
 
-def send(sent: Sequence[Updates]) -> int:
+@dataclass
+class Handed:
+    """The roots of rows handed on, each about once; bounded by the partition's distinct roots."""
+
+    _parts: list[UInt64Array] = field(default_factory=list)
+    _rows: int = 0
+    _distinct: int = 0
+
+    def add(self, roots: UInt64Array) -> None:
+        """Roots of one batch, with repeats; children of one row stand side by side, so most repeats are cheap to leave out."""
+        if len(roots):
+            roots = roots[np.concatenate([[True], roots[1:] != roots[:-1]])]
+        self._parts.append(roots)
+        self._rows += len(roots)
+        if self._rows >= max(COMPACT_ROWS, 2 * self._distinct):
+            self._parts = [self.roots()]
+            self._rows = self._distinct = len(self._parts[0])
+
+    def roots(self) -> UInt64Array:
+        """Distinct."""
+        return np.unique(_joined(self._parts))
+
+
+def send(sent: Sequence[Updates], handed: Handed) -> int:
     """Send the updates of operators that ran together on one partition; returns the ledger updates applied.
 
     Called once, after the partition was consumed to its end. A task that ends earlier (an error, a worker's death,
     limit/take) sends nothing; one that runs again sends the same under the same tokens, which changes nothing.
+
+    Raises:
+        NotExactError: the task ran before and gave other updates, and rows handed on now belong to trees that settled
+            without them; or its tokens belong to other rows.
     """
     acker = acker_of_worker(sent[0].url, sent[0].config)
     try:
-        return _send(acker, sent)
+        return _send(acker, sent, handed)
     except LedgerLostError:
         # The spout learns of the loss by itself and replays; these updates then wait for no one and expire.
         acker.recover()
-        return _send(acker, sent)
+        return _send(acker, sent, handed)
 
 
-def _send(acker: Acker, sent: Sequence[Updates]) -> int:
+def _send(acker: Acker, sent: Sequence[Updates], handed: Handed) -> int:
     made = [(updates, updates.update(acker.ledger)) for updates in sent]
     parts = [
         (updates, Part(updates.token, update)) for updates, update in made if update is not None and len(update.roots)
@@ -131,29 +159,48 @@ def _send(acker: Acker, sent: Sequence[Updates]) -> int:
         except TokenReusedError as exc:
             reused = exc
     if reused is not None:
-        _fail_reused(acker, sent, reused)
+        _check_inits(acker, together)
+        _fail_reused(acker, sent, handed, reused)
     return applied
 
 
-def _fail_reused(acker: Acker, sent: Sequence[Updates], reused: TokenReusedError) -> None:
-    """The task ran before and gave other updates: its function is not deterministic, or its token belongs to other rows.
+def _check_inits(acker: Acker, parts: Sequence[Part]) -> None:
+    """Inits under a token that other rows have were left out: nobody would ever hear of these roots."""
+    inits = [part for part in parts if part.update.operation == "init"]
+    try:
+        for part in inits:
+            acker.ledger.send([part.update], part.token)
+    except TokenReusedError as exc:
+        raise NotExactError(
+            f"the roots of {part.token!r} were never initialised: {exc}. Give each emission a number of its own and each "
+            "operator a name of its own, and let a source give the same rows when it is read again"
+        ) from exc
+
+
+def _fail_reused(acker: Acker, sent: Sequence[Updates], handed: Handed, reused: TokenReusedError) -> None:
+    """The task ran before and gave other updates: its function is not deterministic.
 
     The rows handed on now are not those the ledger knows of, so these trees could complete without them: fail them, before
-    anybody acks. A tree that is not pending can't be failed; then the rows must not be handed on.
+    anybody acks. A tree that settled can't be failed any more; if rows of it are handed on now, the task must not end well.
     """
-    roots = np.unique(_joined([updates.roots() for updates in sent]))
-    known = np.array([record is not None and record.task is not None for record in acker.inspect_many(roots)])
-    if known.any():
-        acker.fail_many(
-            roots[known], f"{sent[-1].token}:again:{secrets.token_hex(8)}", NOT_DETERMINISTIC, sent[-1].stage
-        )
-    if not known.all():
+    rows = handed.roots()
+    settled = len(rows) - int(_pending(acker, rows).sum())
+    if settled:
         raise NotExactError(
-            f"{int((~known).sum())} of {len(roots)} roots had settled already, or were never initialised, when their task "
-            f"gave other updates under a token that was used: {reused}. Make functions deterministic, give each emission "
-            "a number of its own and each operator a name of its own"
+            f"{settled} of {len(rows)} roots had settled before their task ran again and gave other rows: {reused}. Make "
+            "functions deterministic, give each emission a number of its own and each operator a name of its own"
         ) from reused
+    roots = np.unique(_joined([updates.roots() for updates in sent]))
+    roots = roots[_pending(acker, roots)]
+    if len(roots):
+        token = f"{sent[-1].token}:again:{secrets.token_hex(8)}"
+        acker.fail_many(roots, token, NOT_DETERMINISTIC, sent[-1].stage)
     log.warning("%s. The roots are failed, to be replayed; make the function deterministic", reused)
+
+
+def _pending(acker: Acker, roots: UInt64Array) -> npt.NDArray[np.bool_]:
+    records = acker.inspect_many(roots) if len(roots) else []
+    return np.array([record is not None and record.task is not None for record in records], np.bool_)
 
 
 def _joined(parts: Sequence[UInt64Array]) -> UInt64Array:

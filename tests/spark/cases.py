@@ -21,12 +21,13 @@ class Case:
     """One emission of messages 0 ... n-1, and what became of them."""
 
     def __init__(self, spark: Any, url: str, n: int = 400, partitions: int = 2) -> None:
-        self.spark = spark
+        self.spark, self.url = spark, url
         self.acker = Acker.connect(url, CONFIG)
         self.spout = Spout(self.acker, run_id=uuid.uuid4().hex)
         self.spout.add(np.arange(n, dtype=np.int64))
         emission = self.spout.next_emission()
         assert emission is not None
+        self.emission = emission
         self.tracker = Tracker.of(url, self.spout, emission)
         self.messages = spark.range(0, n, 1, partitions).withColumn("attempt", F.lit(0).cast("bigint"))
         self.tracked = self.tracker.spout(self.messages, "id", "attempt")

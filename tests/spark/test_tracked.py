@@ -118,8 +118,8 @@ def die_after_sending(mark: Path) -> None:
     """In this worker, for the first task that comes by: let the updates go out, then fail."""
     send = worker.send
 
-    def send_and_die(sent: Sequence[worker.Updates]) -> int:
-        applied = send(sent)
+    def send_and_die(sent: Sequence[worker.Updates], handed: worker.Handed) -> int:
+        applied = send(sent, handed)
         once(mark, raise_error)
         return applied
 
@@ -180,6 +180,43 @@ def test_a_function_that_gives_other_rows_when_run_again_never_completes_falsely
     assert mark.exists()
     assert settled["failed"] > 0
     assert settled == {"ack": 200 - settled["failed"], "failed": settled["failed"]}
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0)])
+def test_rows_of_a_tree_that_settled_without_them_end_the_job(case, tmp_path, before: int, after: int) -> None:
+    """Nothing came of the messages at first, so they are acked; rows of theirs can't be handed on afterwards."""
+    run = case(n=20)
+    mark = tmp_path / "ran"
+
+    def undecided(batch: pa.RecordBatch) -> Emitted:
+        return fan_out(after if mark.exists() else before, batch)
+
+    derived = run.tracker.bolt(run.tracked, undecided, CHILD, name="undecided").repartition(2, "child")
+    derived.count()
+    mark.touch()
+    if after:
+        with pytest.raises(PySparkException, match="had settled before their task ran again"):
+            run.tracker.sink(derived, consume, name="sink")
+        assert run.outcomes() == {"ack": 20}
+    else:
+        run.tracker.sink(derived, consume, name="sink")
+        assert run.outcomes() == {"ack": 1, "failed": 19}  # message 0 had no rows either time
+
+
+def test_a_source_that_gives_other_rows_when_read_again_ends_the_job(case, tmp_path) -> None:
+    """Their inits would be left out under the token of the first rows, and nobody would ever hear of them."""
+    run = case(n=20)
+    messages = tmp_path / "messages"
+    run.messages.coalesce(1).write.parquet(str(messages))
+    tracked = run.tracker.spout(run.spark.read.parquet(str(messages)), "id", "attempt", name="files")
+    tracked.count()
+    run.messages.selectExpr("id + 100 AS id", "attempt").coalesce(1).write.parquet(str(messages), "overwrite")
+    again = Tracker.of(run.url, run.spout, run.emission)
+    tracked = again.spout(run.spark.read.parquet(str(messages)), "id", "attempt", name="files")
+    with pytest.raises(PySparkException, match="never initialised"):
+        again.sink(tracked, consume, name="sink")
+    assert run.outcomes() == {}
+    assert run.after_timeout() == {"timeout": 20}
 
 
 def test_rows_without_message_id_stay_untracked(case) -> None:
