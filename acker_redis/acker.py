@@ -10,6 +10,7 @@ from acker_redis import ids, keys, scripts
 from acker_redis.batch import Batch
 from acker_redis.client import Client, RedisClient
 from acker_redis.config import AckerConfig
+from acker_redis.dead_letters import DeadLetters
 from acker_redis.delivery import Delivery
 from acker_redis.entries import as_dict
 from acker_redis.errors import BadBatchError, BadConfigError, SettingsConflictError
@@ -17,6 +18,7 @@ from acker_redis.ids import Ids, UInt64Array
 from acker_redis.inspection import Inspection
 from acker_redis.ledger import Ledger, Shards
 from acker_redis.model import Applied, Outcome, PackedOutcomes, RootRecord, Rotated, Stats
+from acker_redis.payloads import Payloads
 from acker_redis.rotation import Rotation
 
 
@@ -27,6 +29,10 @@ class Acker:
     any order and from any process. Exactly one outcome is written per initialised root.
 
     One object may be used by one thread at a time, except that different threads may poll and update.
+
+    Attributes:
+        config: settings of the app.
+        dead_letters: messages that spouts gave up.
     """
 
     def __init__(self, client: Client, config: AckerConfig) -> None:
@@ -39,6 +45,7 @@ class Acker:
         self._rotation = Rotation(self._shards)
         self._delivery = Delivery(self._shards)
         self._inspection = Inspection(self._shards)
+        self.dead_letters = DeadLetters(client, config.app)
 
     @classmethod
     def connect(cls, source: str | RedisClient, config: AckerConfig) -> Self:
@@ -263,6 +270,10 @@ class Acker:
     def inspect_many(self, roots: Ids) -> list[RootRecord | None]:
         """The record of each root."""
         return self._inspection.inspect(self._roots(roots))
+
+    def payloads(self, run_id: str) -> Payloads:
+        """Messages of one run, kept for replay."""
+        return Payloads(self._client, self.config.app, run_id)
 
     def recover(self) -> list[int]:
         """Open the app anew after `LedgerLostError`, and go on with the generation in force.

@@ -1,4 +1,4 @@
-"""The command line: `acker-redis rotator`, `stats`, `inspect`, `apps`.
+"""The command line: `acker-redis rotator`, `stats`, `inspect`, `dead-letters`, `apps`.
 
 Exit status: 0 well, 1 unhealthy or not found, 2 wrong usage, 3 the server can't be used.
 """
@@ -100,6 +100,28 @@ def inspect(
         typer.echo(f"root {root} is not in the ledger: never seen here, or settled, or expired", err=True)
         raise typer.Exit(UNHEALTHY)
     _print(record._asdict(), as_json)
+
+
+@app.command(name="dead-letters")
+def dead_letters(
+    app_name: OneApp,
+    redis: Url = _DEFAULT_URL,
+    count: Annotated[int, typer.Option("--count", min=1, help="At most so many, the oldest first.")] = 100,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete those that were printed.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print messages that were given up after their last attempt; with --json one object per line."""
+    with _errors(), Acker.attach(redis, app_name) as acker:
+        letters = acker.dead_letters.read(count)
+        for letter in letters:
+            payload = letter.payload.decode(errors="replace") if letter.payload is not None else None
+            _print(letter._replace(payload=None)._asdict() | {"payload": payload}, as_json)
+            if not as_json:
+                typer.echo("")
+        if delete:
+            acker.dead_letters.delete(letter.entry_id for letter in letters)
+        left = acker.dead_letters.count()
+    typer.echo(f"{len(letters)} printed{' and deleted' if delete else ''}, {left} in the stream", err=True)
 
 
 @app.command(name="apps")

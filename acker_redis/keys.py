@@ -26,6 +26,16 @@ def stages(app: str) -> str:
     return f"acker:{{{app}}}:stages"
 
 
+def dead_letters(app: str) -> str:
+    """STREAM, messages that were given up."""
+    return f"acker:{{{app}}}:dead"
+
+
+def payloads(app: str, run_id: str) -> str:
+    """HASH, message id -> message, of a run that keeps them for replay."""
+    return f"acker:{{{app}}}:payloads:{run_id}"
+
+
 def app_of_config(key: str) -> str | None:
     """The app whose config key this is, or None."""
     match = _CONFIG_KEY.fullmatch(key)

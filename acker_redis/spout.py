@@ -5,8 +5,9 @@ root, so a late update of an old attempt can't touch the new one. After its last
 """
 
 import logging
+import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from redis.retry import Retry
 
 from acker_redis import ids
 from acker_redis.acker import Acker
+from acker_redis.dead_letters import DeadLetter
 from acker_redis.errors import (
     AckerError,
     BadBatchError,
@@ -58,12 +60,14 @@ class RetryPolicy:
         first_delay_secs: wait before the second emission.
         multiplier: each further wait is so many times the one before.
         max_delay_secs: longest wait.
+        jitter: share of each wait that is drawn at random, 0 to 1, so that what failed together does not come back together.
     """
 
     max_attempts: int = 5
     first_delay_secs: float = 0.0
     multiplier: float = 2.0
     max_delay_secs: float = 10.0
+    jitter: float = 0.0
 
     def __post_init__(self) -> None:
         """Check every setting."""
@@ -71,10 +75,13 @@ class RetryPolicy:
             raise BadConfigError(f"max_attempts={self.max_attempts}: use 1 or more")
         if self.first_delay_secs < 0 or self.max_delay_secs < 0 or self.multiplier < 1:
             raise BadConfigError("use delays of 0 s or more and a multiplier of 1 or more")
+        if not 0 <= self.jitter <= 1:
+            raise BadConfigError(f"jitter={self.jitter}: use a share of 0 to 1")
 
     def delay_secs(self, failures: int) -> float:
         """Wait after so many failures."""
-        return float(min(self.max_delay_secs, self.first_delay_secs * self.multiplier ** (failures - 1)))
+        longest = min(self.max_delay_secs, self.first_delay_secs * self.multiplier ** (failures - 1))
+        return float(longest * (1 - self.jitter * random.random()))  # noqa: S311
 
 
 @dataclass(frozen=True)
@@ -150,7 +157,11 @@ class Spout:
         task: owner of the roots.
         retry: when to emit again.
         max_spout_pending: at most so many messages in flight; None: no bound (Storm: topology.max.spout.pending).
-        dead_letters: message id -> (attempts, reason, last stage).
+        dead_letters: message id -> its letter. They are written to the app's dead-letter stream, too, before their last
+            outcome is confirmed.
+        payload: gives the payload of message ids that are given up, None for one it does not have; to be kept with the
+            letter. None: a letter has the message id only.
+        on_done: called with the ids of messages that were acked or became dead letters, before their outcomes are confirmed.
     """
 
     acker: Acker
@@ -159,10 +170,14 @@ class Spout:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     max_spout_pending: int | None = None
     counts: SpoutCounts = field(default_factory=SpoutCounts)
-    dead_letters: dict[int, tuple[int, str, str | None]] = field(default_factory=dict)
+    dead_letters: dict[int, DeadLetter] = field(default_factory=dict)
+    payload: Callable[[list[int]], list[bytes | None]] | None = None
+    on_done: Callable[[Int64Array], object] | None = None
     _fresh: list[Int64Array] = field(default_factory=list)
     _replays: dict[int, tuple[int, float]] = field(default_factory=dict)
     _losses: dict[int, int] = field(default_factory=dict)
+    _given_up: list[DeadLetter] = field(default_factory=list)
+    _acked: list[Int64Array] = field(default_factory=list)
     _in_flight: list[_InFlight] = field(default_factory=list)
     _next_number: int = 0
 
@@ -228,6 +243,7 @@ class Spout:
             )
             mine = [one for one in packed if one.task == self.task]
             self._settle(mine)
+            self._tell()
             self.acker.confirm_packed(mine)
         except LedgerLostError:
             self._recover()
@@ -241,6 +257,7 @@ class Spout:
         for part in self._in_flight:
             self._lose(part, np.flatnonzero(part.open))
         self._drop_finished()
+        self._tell()
 
     def run(self, emit: Callable[[Emission], object], progress: Callable[[bool], object] | None = None) -> SpoutCounts:
         """Emit, poll, replay and reconcile until every message was acked or is a dead letter.
@@ -257,8 +274,10 @@ class Spout:
         Raises:
             AckerError: `emit` failed again and again, or as `poll`.
         """
-        patience_secs = LOST_AFTER_TIMEOUTS * self.acker.config.message_timeout_secs
+        timeout_secs = self.acker.config.message_timeout_secs
+        patience_secs = LOST_AFTER_TIMEOUTS * timeout_secs
         failures, ask_now, quiet_since = 0, False, time.monotonic()
+        look_at = quiet_since + timeout_secs
         under_way: Future[object] | None = None
 
         def outage(error: Exception) -> None:
@@ -279,11 +298,24 @@ class Spout:
                 elif ask_now or time.monotonic() - quiet_since > patience_secs:
                     _patient(self.reconcile, outage)
                     ask_now, quiet_since = False, time.monotonic()
+                if time.monotonic() > look_at:
+                    _patient(self._look_for_rotator, outage)
+                    look_at = time.monotonic() + timeout_secs
                 if progress is not None:
                     progress(under_way is not None)
         if under_way is not None:
             self._count_failure(0, under_way.exception())
         return self.counts
+
+    def _look_for_rotator(self) -> int:
+        try:
+            stats = self.acker.stats(oldest=False)
+        except LedgerLostError:  # `poll` meets it, too, and recovers
+            return 0
+        if stats.last_rotation_ms > 3 * stats.tick_ms:
+            app = self.acker.config.app
+            log.warning("nobody rotates app %r, so nothing times out: start `acker-redis rotator --app %s`", app, app)
+        return 0
 
     def _count_failure(self, failures: int, error: BaseException | None) -> int:
         if error is None:
@@ -294,6 +326,17 @@ class Spout:
         if failures + 1 == MAX_EMIT_FAILURES:
             raise AckerError(f"{MAX_EMIT_FAILURES} emissions failed in a row, the last with: {error}") from error
         return failures + 1
+
+    def give_up(self, message_ids: Int64Array) -> None:
+        """Dead-letter messages in flight, as lost: their source can't give them again, so they were not made tuples."""
+        for part in self._in_flight:
+            rows = np.flatnonzero(part.open & np.isin(part.emission.message_ids[part.order], message_ids))
+            part.open[rows] = False
+            self.counts.lost += len(rows)
+            for message, attempt in map(part.message, rows.tolist()):
+                self._give_up(DeadLetter(message, self.run_id, attempt + 1, "lost"))
+        self._drop_finished()
+        self._tell()
 
     def reconcile(self) -> int:
         """Emit again what the ledger doesn't know: the init was lost (a failed job, a failover that lost writes).
@@ -313,6 +356,7 @@ class Spout:
         except LedgerLostError:
             self._recover()
         self._drop_finished()
+        self._tell()
         return self.counts.lost - before
 
     def _refuse_others(self, packed: list[PackedOutcomes], lane: int) -> None:
@@ -333,31 +377,32 @@ class Spout:
         known = 0
         for part in self._in_flight:
             rows = part.find(acked)
-            part.open[rows[rows >= 0]] = False
-            self.counts.acked += int((rows >= 0).sum())
-            known += int((rows >= 0).sum())
+            rows = rows[rows >= 0]
+            part.open[rows] = False
+            self.counts.acked += len(rows)
+            known += len(rows)
+            self._acked.append(part.emission.message_ids[part.order[rows]])
             rows = part.find(failed)
             of_row = {int(rows[i]): i for i in np.flatnonzero(rows >= 0)}  # an outcome may come twice, once redelivered
             known += len(of_row)
             hits = [fails[i] for i in of_row.values()]
-            self._fail(
-                part, np.array(list(of_row), np.int64), [str(o.reason) for o in hits], [o.last_stage for o in hits]
-            )
+            self._fail(part, list(of_row), hits)
         self.counts.late += sum(len(one.roots) for one in packed) - known
         self._drop_finished()
 
-    def _fail(self, part: _InFlight, rows: Int64Array, reasons: Sequence[str], stages: Sequence[str | None]) -> None:
+    def _fail(self, part: _InFlight, rows: list[int], outcomes: list[PackedOutcomes]) -> None:
         part.open[rows] = False
         now = time.monotonic()
-        for row, reason, stage in zip(rows, reasons, stages, strict=True):
+        for row, outcome in zip(rows, outcomes, strict=True):
             message, attempt = part.message(row)
-            if reason == "timeout":
+            if outcome.reason == "timeout":
                 self.counts.timed_out += 1
             else:
                 self.counts.failed += 1
             failures = attempt + 1 - self._losses.get(message, 0)
             if failures >= self.retry.max_attempts:
-                self._give_up(message, failures, reason, stage)
+                reason = outcome.reason or "failed"
+                self._give_up(DeadLetter(message, self.run_id, failures, reason, outcome.last_stage, outcome.detail))
             else:
                 self._replays[message] = (attempt + 1, now + self.retry.delay_secs(failures))
 
@@ -369,13 +414,28 @@ class Spout:
             message, attempt = part.message(row)
             self._losses[message] = losses = self._losses.get(message, 0) + 1
             if losses >= LOST_LIMIT:
-                self._give_up(message, attempt + 1, "lost", None)
+                self._give_up(DeadLetter(message, self.run_id, attempt + 1, "lost"))
             else:
                 self._replays[message] = (attempt + 1, now)
 
-    def _give_up(self, message: int, attempts: int, reason: str, stage: str | None) -> None:
-        self.dead_letters[message] = (attempts, reason, stage)
+    def _give_up(self, letter: DeadLetter) -> None:
+        self.dead_letters[letter.message_id] = letter
         self.counts.dead_lettered += 1
+        self._given_up.append(letter)
+
+    def _tell(self) -> None:
+        """Keep the dead letters, then say what is done. What is left of this after an error is done at the next call."""
+        if self._given_up:
+            letters = self._given_up
+            if self.payload is not None:
+                payloads = self.payload([letter.message_id for letter in letters])
+                letters = [letter._replace(payload=one) for letter, one in zip(letters, payloads, strict=True)]
+            self.acker.dead_letters.add(letters)
+            self._acked.append(np.array([letter.message_id for letter in letters], np.int64))
+            self._given_up = []
+        if self._acked and self.on_done is not None:
+            self.on_done(np.concatenate(self._acked))
+        self._acked = []
 
     def _drop_finished(self) -> None:
         self._in_flight = [part for part in self._in_flight if part.open.any()]

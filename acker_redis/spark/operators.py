@@ -78,6 +78,7 @@ class SpoutStep:
     task: int
     message_id: str
     attempt: str
+    payload: str | None = None
 
     def run(self, origin: Origin, updates: Updates, batches: Iterator[pa.RecordBatch]) -> Stream:
         """Rows with their first edge; a row without message id has no anchor."""
@@ -90,6 +91,13 @@ class SpoutStep:
             roots = root_ids(origin.config.app, origin.run_id, messages, attempts).view(np.uint64)
             edges = ids.derive_many(target, roots)
             updates.init(self.task, roots, edges)
+            if self.payload is not None:
+                kept = batch.column(self.payload).filter(column.is_valid()).cast(pa.binary()).to_pylist()
+                pairs = [
+                    (message, one) for message, one in zip(messages.tolist(), kept, strict=True) if one is not None
+                ]
+                worker.acker_of_worker(origin.url, origin.config).payloads(origin.run_id).put(pairs)
+                batch = batch.drop_columns([self.payload])
             yield batch, Anchors.single(roots, edges, tracked)
 
 

@@ -1,25 +1,29 @@
 """A pipeline over a DataFrame, or over the micro-batches of a stream, until every message was acked or is a dead letter."""
 
+import time
 import uuid
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
-import pyarrow as pa
+import numpy.typing as npt
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import LongType
 
 from acker_redis.acker import Acker
-from acker_redis.errors import BadBatchError
-from acker_redis.spark.tracked import Tracker, integer_column
+from acker_redis.errors import BadConfigError
+from acker_redis.offsets import Offsets
+from acker_redis.payloads import Payloads
+from acker_redis.spark.files import FILE, ROW
+from acker_redis.spark.messages import ATTEMPT, PAYLOAD, Fetch, Messages, not_done, with_message_ids
+from acker_redis.spark.tracked import Tracker
 from acker_redis.spout import Emission, RetryPolicy, Spout
 
 Pipeline: TypeAlias = Callable[[Tracker, DataFrame], object]
 """Bolts and sinks of one emission: called with its tracker and its tracked messages."""
 
-_ATTEMPT = "_acker_attempt"
+SAVE_SECS = 1.0
+"""Offsets are written at most so often, and at the end."""
 
 
 def run_tracked(
@@ -28,74 +32,93 @@ def run_tracked(
     *,
     acker: Acker,
     url: str,
-    message_id: str,
+    message_id: str | None = None,
+    offsets: Offsets | None = None,
+    partition: str = FILE,
+    offset: str = ROW,
     run_id: str | None = None,
     task: int = 0,
     retry: RetryPolicy | None = None,
     max_spout_pending: int | None = None,
+    payload_bytes: int = 0,
+    keep_payload: bool = False,
+    fetch: Fetch | None = None,
+    on_done: Callable[[npt.NDArray[np.int64]], object] | None = None,
     progress: Callable[[Spout, bool], object] | None = None,
 ) -> Spout:
     """Put every row of a DataFrame through a pipeline, again where it fails or times out, until none is left.
 
     Guarantee: when this returns, each message was acked, so that everything derived from it was written, or is in
-    `Spout.dead_letters`. Not guaranteed: that its work was done once; sinks have to be idempotent by message.
+    `Spout.dead_letters` and the app's dead-letter stream. Not guaranteed: that its work was done once; sinks have to be
+    idempotent by message.
 
     Args:
         messages: one row per message. Has to give the same rows whenever it is computed, as files do; a failed message is
-            read from it again.
+            read from it again, unless `keep_payload` or `fetch` says otherwise.
         pipeline: called once per emission with a tracker and the tracked messages; has to run its sinks before it returns.
             What it writes to must not depend on how messages are spread over emissions, or carry `tracker.emission` in its
             name.
         acker: of this process, which takes the outcomes.
         url: the same server, as the executors reach it.
-        message_id: integer column, distinct. Rows where it is null go through once, untracked.
+        message_id: integer column, distinct. Rows where it is null go through once, untracked. None: a column `message_id`
+            is made of partition and offset.
+        offsets: where to begin, and where to note what is done. A restarted run goes on with the first message of each
+            partition that is not known to be done; what was under way beyond it is repeated under fresh roots.
+        partition: string column, for message ids and offsets that are made of it.
+        offset: integer column, counting within a partition.
         run_id: unique per run; None: a random one.
         task: owner of the roots; see `Spout`.
         retry: when to emit again.
         max_spout_pending: at most so many messages in flight.
+        payload_bytes: a dead letter keeps its message, as JSON, if it is not longer; 0: its id only.
+        keep_payload: keep messages of up to payload_bytes in Redis while they are not done, and replay them from there.
+        fetch: called with message ids, gives the DataFrame to replay them from, as where the source can be looked up by id.
+            With `keep_payload` it is asked for what was too long to be kept.
+        on_done: called with the ids of messages that were acked or are kept as dead letters.
         progress: called several times a second with the spout, and whether an emission is under way.
 
     Raises:
-        BadBatchError: no such column, or its values are not distinct; nothing was emitted.
+        BadBatchError: no such column, or message ids are not distinct; nothing was emitted.
         AckerError: as `Spout.run`.
     """
-    spout = Spout(acker, run_id or uuid.uuid4().hex, task, retry or RetryPolicy(), max_spout_pending=max_spout_pending)
-    column = integer_column(messages, message_id, "run_tracked")
-    ids, untracked = _ids(messages, column)
-    if len(ids):
-        spout.add(ids)
+    if payload_bytes < 0 or (keep_payload and not payload_bytes):
+        raise BadConfigError(f"payload_bytes={payload_bytes}: give the longest message to keep, in bytes")
+    messages, column = with_message_ids(messages, message_id, partition, offset)
+    if offsets is not None:
+        messages = not_done(messages, offsets, partition, offset)
+    run_id = run_id or uuid.uuid4().hex
+    kept = acker.payloads(run_id) if keep_payload else None
+    source = Messages(messages, column, payload_bytes, kept, fetch)
+    noted = _Noted(offsets, kept, on_done)
+    spout = Spout(
+        acker, run_id, task, retry or RetryPolicy(), max_spout_pending,
+        payload=source.payloads if payload_bytes else None, on_done=noted.done,
+    )  # fmt: skip
+    ids = source.read_ids(offsets, partition, offset)
 
     def emit(emission: Emission) -> None:
         tracker = Tracker.of(url, spout, emission)
-        if emission.number == 0 and len(emission.message_ids) == len(ids):
-            due = messages.withColumn(_ATTEMPT, F.lit(0).cast(LongType()))
-        else:
-            wanted = pa.table({column: emission.message_ids, _ATTEMPT: emission.attempts})
-            due = messages.join(F.broadcast(messages.sparkSession.createDataFrame(wanted)), column)
-            if emission.number == 0 and untracked:
-                null = messages.where(F.col(f"`{column}`").isNull())
-                due = due.unionByName(null.withColumn(_ATTEMPT, F.lit(0).cast(LongType())))
-        pipeline(tracker, tracker.spout(due, column, _ATTEMPT).drop(_ATTEMPT))
+        payload = PAYLOAD if keep_payload else None
+        pipeline(tracker, tracker.spout(source.of(emission), column, ATTEMPT, payload=payload).drop(ATTEMPT))
 
-    if not len(ids) and untracked:  # nothing to wait for
-        tracker = Tracker(url, acker.config, spout.run_id, 0, task)
-        due = messages.withColumn(_ATTEMPT, F.lit(0).cast(LongType()))
-        pipeline(tracker, tracker.spout(due, column, _ATTEMPT).drop(_ATTEMPT))
-    show = None if progress is None else (lambda busy: progress(spout, busy))
-    spout.run(inheritable_thread_target(messages.sparkSession)(emit), show)
+    if len(ids):
+        spout.add(ids)
+    elif source.untracked:  # nothing to wait for
+        emit(Emission(0, ids, ids, ids))
+
+    def between(busy: bool) -> None:
+        while not source.gone.empty():
+            spout.give_up(source.gone.get())
+        if progress is not None:
+            progress(spout, busy)
+
+    spout.run(inheritable_thread_target(messages.sparkSession)(emit), between)
+    noted.end()
     return spout
 
 
 def each_batch(
-    pipeline: Pipeline,
-    *,
-    acker: Acker,
-    url: str,
-    message_id: str,
-    done: Callable[[DataFrame, Spout], object] | None = None,
-    task: int = 0,
-    retry: RetryPolicy | None = None,
-    max_spout_pending: int | None = None,
+    pipeline: Pipeline, *, done: Callable[[DataFrame, Spout], object] | None = None, **options: Any
 ) -> Callable[[DataFrame, int], None]:
     """A function for `DataStreamWriter.foreachBatch`: every micro-batch goes through `run_tracked`.
 
@@ -105,22 +128,17 @@ def each_batch(
 
     Args:
         pipeline: as for `run_tracked`.
-        acker: of this process.
-        url: the same server, as the executors reach it.
-        message_id: integer column, distinct within a micro-batch.
-        done: called with the micro-batch and its spout before the batch ends; the place to keep dead letters.
-        task: owner of the roots.
-        retry: when to emit again.
-        max_spout_pending: at most so many messages in flight.
+        done: called with the micro-batch and its spout before the batch ends; the place to keep what became of it.
+        options: as for `run_tracked`, except `offsets` and `run_id`: Spark's checkpoint has the offsets.
     """
+    wrong = {"offsets", "run_id"} & set(options)
+    if wrong:
+        raise BadConfigError(f"each_batch takes no {' and '.join(sorted(wrong))}: Spark's checkpoint has the offsets")
 
     def handle(batch: DataFrame, batch_id: int) -> None:
         batch.persist()  # read once, not for every job
         try:
-            spout = run_tracked(
-                batch, pipeline, acker=acker, url=url, message_id=message_id, task=task, retry=retry,
-                max_spout_pending=max_spout_pending,
-            )  # fmt: skip
+            spout = run_tracked(batch, pipeline, **options)
             if done is not None:
                 done(batch, spout)
         finally:
@@ -129,13 +147,31 @@ def each_batch(
     return handle
 
 
-def _ids(messages: DataFrame, column: str) -> tuple[np.ndarray, int]:
-    """The message ids, and how many rows have none."""
-    found = messages.select(F.col(f"`{column}`").cast(LongType())).toArrow().column(0)
-    ids = found.drop_null().to_numpy().astype(np.int64)
-    repeated = len(ids) - len(np.unique(ids))
-    if repeated:
-        raise BadBatchError(
-            f"column {column!r}: {repeated} message ids stand more than once: each message needs an id of its own"
-        )
-    return ids, found.null_count
+class _Noted:
+    """Passes on what is done."""
+
+    def __init__(
+        self,
+        offsets: Offsets | None,
+        kept: Payloads | None,
+        on_done: Callable[[npt.NDArray[np.int64]], object] | None,
+    ) -> None:
+        self._offsets, self._kept, self._on_done = offsets, kept, on_done
+        self._saved_at = time.monotonic()
+
+    def done(self, message_ids: npt.NDArray[np.int64]) -> None:
+        if self._on_done is not None:
+            self._on_done(message_ids)
+        if self._offsets is not None:
+            self._offsets.complete(message_ids)
+            if time.monotonic() - self._saved_at >= SAVE_SECS:
+                self._offsets.save()
+                self._saved_at = time.monotonic()
+        if self._kept is not None:
+            self._kept.remove(message_ids.tolist())
+
+    def end(self) -> None:
+        if self._offsets is not None:
+            self._offsets.save()
+        if self._kept is not None:
+            self._kept.clear()

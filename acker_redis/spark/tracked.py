@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import IntegralType, StructType
+from pyspark.sql.types import BinaryType, IntegralType, StringType, StructType
 
 from acker_redis.config import AckerConfig
 from acker_redis.errors import BadBatchError, FailedError, NotExactError
@@ -77,7 +77,9 @@ class Tracker:
         """The tracker of one emission of a spout; `url` is the server as the executors reach it."""
         return cls(url, spout.acker.config, spout.run_id, emission.number, spout.task)
 
-    def spout(self, messages: DataFrame, message_id: str, attempt: str, name: str = "spout") -> DataFrame:
+    def spout(
+        self, messages: DataFrame, message_id: str, attempt: str, name: str = "spout", payload: str | None = None
+    ) -> DataFrame:
         """Make every row a tracked root, initialised by the executors.
 
         Args:
@@ -87,6 +89,8 @@ class Tracker:
                 partitions share one root, whose outcome then says nothing). A row where it is null stays untracked.
             attempt: bigint column: 0 for a first emission.
             name: of the spout, unique among the operators of the emission.
+            payload: string or binary column to be kept in Redis for replay, before the row's root is initialised; null
+                keeps nothing. The column is left out of the tracked rows. See `payloads.Payloads`.
 
         Raises:
             BadBatchError: a column is missing or not an integer, or the DataFrame is tracked already.
@@ -99,9 +103,14 @@ class Tracker:
                 f"spout {name!r}: a stream has many micro-batches and one emission number: use foreachBatch, and a Tracker "
                 "whose emission is the batch id"
             )
-        columns = [integer_column(messages, column, name) for column in (message_id, attempt)]
+        id_column, attempt_column = (integer_column(messages, column, name) for column in (message_id, attempt))
+        output = messages.schema
+        if payload is not None:
+            if payload not in messages.columns or not isinstance(output[payload].dataType, (StringType, BinaryType)):
+                raise BadBatchError(f"spout {name!r}: payload {payload!r}: give a column of strings or binaries")
+            output = StructType([field for field in output if field.name != payload])
         lineage.claim_name(f"{self.run_id}:{self.emission}", name, f"messages {messages.semanticHash()}")
-        return self._with_step(messages, SpoutStep(name, self.task, *columns), messages.schema)
+        return self._with_step(messages, SpoutStep(name, self.task, id_column, attempt_column, payload), output)
 
     def fan_out(self, tracked: DataFrame, *branches: str, name: str = "fan-out") -> list[DataFrame]:
         """The same rows once per branch, each with edges of its own, for DataFrames that go several ways.
@@ -135,8 +144,8 @@ class Tracker:
             schema: of its output rows, without anchors; DDL or StructType.
             name: of the bolt, unique among the operators of the emission; shows as `last_stage`.
         """
-        output = _struct(schema, name)
-        return self._with_step(tracked, BoltStep(name, execute, to_arrow_schema(output)), output)
+        output = struct_of(schema, name)
+        return self._with_step(tracked, BoltStep(name, execute, arrow_schema(output)), output)
 
     def bolt_rows(
         self,
@@ -160,8 +169,8 @@ class Tracker:
         _check_on_error(on_error, ("fail", "raise"), name)
         if not callable(execute) and not isinstance(execute, RowBolt):
             raise BadBatchError(f"bolt {name!r}: give a function of one row, or an object with execute(row, collector)")
-        output = _struct(schema, name)
-        return self.bolt(tracked, RowByRow(execute, to_arrow_schema(output), on_error), output, name)
+        output = struct_of(schema, name)
+        return self.bolt(tracked, RowByRow(execute, arrow_schema(output), on_error), output, name)
 
     def filter(self, tracked: DataFrame, condition: str | Column, name: str) -> DataFrame:
         """Keep rows that meet a condition, in SQL; the others are acked. A null condition is not met."""
@@ -445,7 +454,13 @@ def _check_join(
         raise BadBatchError(f"join {name!r}: both sides have {sorted(mine & theirs)}: rename or drop them on one side")
 
 
-def _struct(schema: str | StructType, name: str) -> StructType:
+def arrow_schema(columns: StructType) -> pa.Schema:
+    """Columns as Arrow has them; times are instants, whatever the session's time zone."""
+    return to_arrow_schema(columns, timezone="UTC")
+
+
+def struct_of(schema: str | StructType, name: str) -> StructType:
+    """Columns as DDL or StructType gives them."""
     output = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(output, StructType):
         raise BadBatchError(f"bolt {name!r}: schema {schema!r} is not a list of columns")

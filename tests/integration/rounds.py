@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from acker_redis import Acker, Applied, Outcome
+from acker_redis.dead_letters import DeadLetter
 from acker_redis.testing import wait_until
 
 
@@ -74,6 +75,18 @@ def full_round(acker: Acker) -> None:
     stats = acker.stats()
     assert (stats.pending, stats.unowned, stats.waiting, stats.timed_out) == (0, 0, 0, 150)
     assert acker.recover() == []
+
+    letter = DeadLetter(7, "run", 1, "failed", "parse", "bad", b"\xff")
+    acker.dead_letters.add([letter])
+    (found,) = acker.dead_letters.read()
+    assert found._replace(entry_id="") == letter
+    assert (acker.dead_letters.delete([found.entry_id]), acker.dead_letters.count()) == (1, 0)
+    payloads = acker.payloads("run")
+    payloads.put([(7, b"x"), (-8, b"")])
+    payloads.remove([7])
+    assert payloads.get([7, -8, 9]) == [None, b"", None]
+    payloads.clear()
+    assert payloads.get([-8]) == [None]
 
 
 def exact_values(acker: Acker, roots: Any, vals: Any) -> None:

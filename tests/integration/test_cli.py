@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from acker_redis import Acker, client
 from acker_redis.cli import app
+from acker_redis.dead_letters import DeadLetter
 from acker_redis.testing import wait_until
 
 
@@ -121,3 +122,20 @@ def test_apps(url, connect) -> None:
     connect(app="orders")
     result = run("apps", "--redis", url)
     assert (result.exit_code, result.output) == (0, "orders\npayments\n")
+
+
+def test_dead_letters_are_printed_and_deleted(url, connect) -> None:
+    acker: Acker = connect(app="orders")
+    acker.dead_letters.add([DeadLetter(n, "run", 3, "failed", "parse", "bad", b"line %d" % n) for n in range(3)])
+    first = run("dead-letters", "--redis", url, "--app", "orders", "--count", "2", "--json", "--delete")
+    assert first.exit_code == 0
+    shown = [json.loads(line) for line in first.stdout.splitlines()]
+    assert [(one["message_id"], one["payload"], one["last_stage"]) for one in shown] == [
+        (0, "line 0", "parse"),
+        (1, "line 1", "parse"),
+    ]
+    assert "2 printed and deleted, 1 in the stream" in first.stderr
+    second = run("dead-letters", "--redis", url, "--app", "orders")
+    assert "message_id  2" in second.stdout
+    assert acker.dead_letters.count() == 1
+    assert run("dead-letters", "--redis", url, "--app", "none").exit_code == 2

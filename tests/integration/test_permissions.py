@@ -12,6 +12,8 @@ COMMANDS = (
     # called inside the scripts
     "time", "exists", "hset", "hdel", "hincrby", "sismember", "sadd", "zadd", "zrange", "zrem", "zcard", "unlink", "xadd",
     "xgroup|create", "xack", "xdel",
+    # dead letters and kept payloads
+    "xrange", "expire",
 )  # fmt: skip
 """What a user needs to init, ack, fail, poll, confirm, rotate and look; `+` before each makes it an ACL rule."""
 

@@ -1,5 +1,7 @@
 """The spout's bookkeeping, on an acker in memory."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 from redis.backoff import NoBackoff
@@ -12,6 +14,8 @@ from acker_redis import (
     ConnectionLostError,
     ServerRefusesWritesError,
 )
+from acker_redis.dead_letters import DeadLetter
+from acker_redis.model import PackedOutcomes
 from acker_redis.spout import LOST_LIMIT, Emission, RetryPolicy, Spout
 from acker_redis.testing import fake_acker
 
@@ -79,7 +83,7 @@ def test_after_the_last_attempt_a_message_is_a_dead_letter() -> None:
     for _ in range(2):
         acker.fail(int(emit(made).roots[0]), stage="parse")
         made.poll()
-    assert made.dead_letters == {0: (2, "failed", "parse")}
+    assert made.dead_letters == {0: DeadLetter(0, "run", 2, "failed", "parse")}
     assert (made.counts.dead_lettered, made.counts.acked, made.done) == (1, 0, True)
     assert made.next_emission() is None
 
@@ -189,7 +193,7 @@ def test_run_goes_on_until_every_message_is_acked_or_dead() -> None:
     counts = made.run(emit)
     assert emitted == [[0, 1, 2, 3], [0, 1]]
     assert (counts.acked, counts.failed, counts.replayed, counts.dead_lettered) == (3, 3, 2, 1)
-    assert made.dead_letters == {0: (2, "failed", None)}
+    assert made.dead_letters == {0: DeadLetter(0, "run", 2, "failed")}
 
 
 def test_run_replays_what_a_failed_emission_did_not_initialise() -> None:
@@ -227,13 +231,13 @@ def test_what_got_lost_is_no_failure_of_the_message() -> None:
         assert (made.counts.lost, made.counts.dead_lettered) == (lost, 0)
     acker.fail(int(emit(made).roots[0]))
     made.poll()
-    assert made.dead_letters == {0: (1, "failed", None)}
+    assert made.dead_letters == {0: DeadLetter(0, "run", 1, "failed")}
 
 
 def test_a_message_that_is_never_initialised_ends_as_a_dead_letter() -> None:
     made = spout(fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=0.01)), messages=1)
     counts = made.run(lambda emission: None)
-    assert (counts.lost, made.dead_letters) == (LOST_LIMIT, {0: (LOST_LIMIT, "lost", None)})
+    assert (counts.lost, made.dead_letters) == (LOST_LIMIT, {0: DeadLetter(0, "run", LOST_LIMIT, "lost")})
 
 
 def test_outcomes_whose_reply_was_lost_do_not_count_as_lost() -> None:
@@ -290,3 +294,87 @@ def test_a_run_waits_for_a_server_that_is_gone(
 
     assert made.run(emit_all).acked == 3
     assert "waiting for the server: replica" in caplog.text
+
+
+def test_dead_letters_are_kept_with_their_payload_before_their_outcome_is_confirmed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    acker = fake_acker()
+    payloads = {0: b"zero", 1: None}
+    made = spout(acker, messages=3, retry=RetryPolicy(max_attempts=1), payload=lambda ids: [payloads[i] for i in ids])
+    emission = emit(made)
+    confirm = acker.confirm_packed
+    kept: list[int] = []
+
+    def confirm_packed(packed: Iterable[PackedOutcomes]) -> int:
+        kept.append(acker.dead_letters.count())
+        return confirm(packed)
+
+    monkeypatch.setattr(acker, "confirm_packed", confirm_packed)
+    acker.fail_many(emission.roots[:2], reason="broken", stage="parse")
+    made.poll()
+    assert kept == [2]
+    letters = acker.dead_letters.read()
+    assert {letter.message_id: letter.payload for letter in letters} == payloads
+    assert {(e.run_id, e.attempts, e.reason, e.last_stage, e.detail) for e in letters} == {
+        ("run", 1, "failed", "parse", "broken")
+    }
+    assert [letter.message_id for letter in acker.dead_letters.read(after=letters[0].entry_id)] == [
+        letters[1].message_id
+    ]
+    assert len(acker.dead_letters.read(count=1)) == 1
+    assert acker.dead_letters.delete(letter.entry_id for letter in letters) == 2
+    assert acker.dead_letters.count() == 0
+    with pytest.raises(AckerError, match="entry_id"):
+        acker.dead_letters.delete([""])
+
+
+def test_what_is_done_is_told_once() -> None:
+    acker = fake_acker()
+    done: list[int] = []
+    made = spout(acker, messages=4, retry=RetryPolicy(max_attempts=1), on_done=lambda ids: done.extend(ids.tolist()))
+    emission = emit(made)
+    of = {int(message): int(root) for message, root in zip(emission.message_ids, emission.roots, strict=True)}
+    acker.ack(of[2], 7)
+    made.poll()
+    assert done == [2]
+    acker.fail(of[0])
+    acker.ack(of[3], 7)
+    made.poll()
+    assert sorted(done) == [0, 2, 3]
+    expire(acker)
+    made.poll()
+    assert sorted(done) == [0, 1, 2, 3]
+
+
+def test_run_says_when_nobody_rotates(caplog: pytest.LogCaptureFixture) -> None:
+    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=0.2))
+    made = spout(acker, messages=2)
+    sent: list[Emission] = []
+
+    def emit_later(emission: Emission) -> None:
+        sent.append(emission)
+        acker.init_many(emission.roots, [7, 7], 0)
+
+    def ack_after_the_warning(busy: bool) -> None:
+        if "start `acker-redis rotator --app test`" in caplog.text:
+            acker.ack_many(sent[0].roots, [7, 7])
+
+    assert made.run(emit_later, ack_after_the_warning).acked == 2
+
+
+def test_messages_whose_source_is_gone_are_dead_letters_at_once() -> None:
+    done: list[int] = []
+    made = spout(fake_acker(), messages=3, on_done=lambda ids: done.extend(ids.tolist()))
+    emit(made)
+    made.give_up(np.array([0, 2, 99]))
+    assert {message: letter.reason for message, letter in made.dead_letters.items()} == {0: "lost", 2: "lost"}
+    assert (made.counts.lost, made.pending, sorted(done), made.done) == (2, 1, [0, 2], False)
+
+
+def test_jitter_shortens_delays_at_random() -> None:
+    delays = {RetryPolicy(first_delay_secs=8, jitter=0.5).delay_secs(1) for _ in range(100)}
+    assert len(delays) > 50
+    assert 4 <= min(delays) < max(delays) <= 8
+    with pytest.raises(BadConfigError, match="jitter"):
+        RetryPolicy(jitter=1.5)

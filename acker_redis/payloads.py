@@ -1,0 +1,49 @@
+"""Messages of a run, kept in Redis from their first emission until they are done: for replays of what can't be read again.
+
+One hash per run, so on a cluster one node holds it. It goes when the run ends, and by itself `KEEP_SECS` after the last
+message was put there, so that a run that died leaves nothing for good.
+"""
+
+from collections.abc import Sequence
+
+from acker_redis import keys
+from acker_redis.client import Client
+
+KEEP_SECS = 7 * 24 * 3600
+
+_PER_PIPELINE = 1000
+
+
+class Payloads:
+    """Puts, gets and removes the payloads of one run."""
+
+    def __init__(self, client: Client, app: str, run_id: str) -> None:
+        """Work on one run of an app; nothing is sent."""
+        self._client = client
+        self._key = keys.payloads(app, run_id)
+
+    def put(self, payloads: Sequence[tuple[int, bytes]]) -> None:
+        """Keep (message id, payload) pairs; putting one again changes nothing.
+
+        Raises:
+            OutOfMemoryError: the server is above maxmemory; some may have been kept.
+        """
+        for start in range(0, len(payloads), _PER_PIPELINE):
+            part = payloads[start : start + _PER_PIPELINE]
+            pairs = [item for message_id, payload in part for item in (message_id, payload)]
+            self._client.pipeline([("HSET", self._key, *pairs), ("EXPIRE", self._key, KEEP_SECS)])
+
+    def get(self, message_ids: Sequence[int]) -> list[bytes | None]:
+        """The payload of each, None for one that is not kept."""
+        parts = [message_ids[at : at + _PER_PIPELINE] for at in range(0, len(message_ids), _PER_PIPELINE)]
+        replies = self._client.pipeline([("HMGET", self._key, *part) for part in parts])
+        return [payload for reply in replies for payload in reply]
+
+    def remove(self, message_ids: Sequence[int]) -> None:
+        """Remove those of messages that are done."""
+        parts = [message_ids[at : at + _PER_PIPELINE] for at in range(0, len(message_ids), _PER_PIPELINE)]
+        self._client.pipeline([("HDEL", self._key, *part) for part in parts])
+
+    def clear(self) -> None:
+        """Remove all: the run is over."""
+        self._client.pipeline([("UNLINK", self._key)])

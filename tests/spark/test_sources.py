@@ -1,0 +1,289 @@
+"""Where messages come from, and where they come from again: files with offsets, payloads in Redis, the user's fetch."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from acker_redis import Acker, BadBatchError, BadConfigError, FailedError
+from acker_redis.offsets import Offsets
+from acker_redis.spark import Tracker, read_files, run_tracked
+from acker_redis.spark.anchors import COLUMN
+from acker_redis.spout import RetryPolicy, Spout
+from tests.spark.cases import CONFIG, consume
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def acker(url: str) -> Iterator[Acker]:
+    with Acker.connect(url, CONFIG) as acker:
+        yield acker
+
+
+def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
+    """Rows with the name of their file instead of its path."""
+    return sorted((Path(row["file"]).name, *row[1:]) for row in frame.collect())
+
+
+def test_lines_of_text_files(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a.txt").write_bytes(b"one\r\n\ntw\xffo\nlast")
+    with gzip.open(tmp_path / "sub" / "b.gz", "wb") as file:
+        file.write(b"packed\n")
+    (tmp_path / "_SUCCESS").write_text("")
+    (tmp_path / "empty.txt").write_text("")
+    expected = [
+        ("a.txt", 0, "one"),
+        ("a.txt", 1, ""),
+        ("a.txt", 2, "tw�o"),
+        ("a.txt", 3, "last"),
+        ("b.gz", 0, "packed"),
+    ]
+    assert rows_of(read_files(spark, str(tmp_path))) == expected
+    assert rows_of(read_files(spark, (tmp_path / "a.txt").as_uri())) == expected[:4]
+
+
+def test_records_of_json_csv_and_parquet_files(spark: Any, tmp_path: Path) -> None:
+    table = pa.table({"n": pa.array([1, None, 3]), "t": ["x", "y", "z, w"]})
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json" / "a.jsonl").write_text("\n".join(json.dumps(row) for row in table.to_pylist()))
+    pa.csv.write_csv(table, tmp_path / "a.csv")
+    pq.write_table(table, tmp_path / "a.parquet")
+    expected = [(number, row["n"], row["t"]) for number, row in enumerate(table.to_pylist())]
+    for place, kind in [("json", "json"), ("a.csv", "csv"), ("a.parquet", "parquet")]:
+        for schema in (None, "n bigint, t string"):
+            found = read_files(spark, str(tmp_path / place), kind, schema)  # type: ignore[arg-type]
+            assert [row[1:] for row in rows_of(found)] == expected
+            assert found.columns == ["file", "row", "n", "t"]
+
+
+def test_what_can_not_be_read_is_said_at_once(spark: Any, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"row": [1]}), tmp_path / "a.parquet")
+    with pytest.raises(BadConfigError, match="there is no"):
+        read_files(spark, str(tmp_path / "none"))
+    with pytest.raises(BadConfigError, match="use one of text, json, csv, parquet"):
+        read_files(spark, str(tmp_path), "xml")  # type: ignore[arg-type]
+    with pytest.raises(BadConfigError, match="rename them"):
+        read_files(spark, str(tmp_path), "parquet")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadConfigError, match="no files"):
+        read_files(spark, str(tmp_path / "empty"))
+
+
+SCHEMA = pa.schema([("value", pa.string())])
+
+
+def write_values(folder: Path, emission: str, batches: Iterator[pa.RecordBatch], partition: int) -> None:
+    with pq.ParquetWriter(folder / f"{emission}-{partition}.parquet", SCHEMA) as writer:
+        for batch in batches:
+            writer.write_batch(batch.select(["value"]))
+
+
+def save(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
+    tracker.sink(messages, partial(write_values, folder, f"{tracker.run_id}-{tracker.emission}"), name="save")
+
+
+def saved(folder: Path) -> list[str]:
+    return sorted(v for path in folder.glob("*.parquet") for v in pq.read_table(path)["value"].to_pylist())
+
+
+def test_a_restarted_run_begins_behind_what_is_done_and_waits_for_nobody(
+    spark: Any, url: str, acker: Acker, tmp_path: Path
+) -> None:
+    """The first run ends with messages in flight; no bucket is rotated, so the second can't have waited for them."""
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    out.mkdir()
+    for name in "ab":
+        (source / name).write_text("".join(f"{name}{n}\n" for n in range(30)))
+    noted = tmp_path / "offsets.json"
+
+    def breaks_down(tracker: Tracker, messages: DataFrame) -> None:
+        save(out, tracker, messages.where("value != 'a7'"))  # a plain filter: it is never acked
+        if tracker.emission == 2:
+            raise BadBatchError("on purpose")
+
+    messages = read_files(spark, str(source))
+    with pytest.raises(BadBatchError, match="on purpose"):
+        run_tracked(
+            messages, breaks_down, acker=acker, url=url, offsets=Offsets(noted), max_spout_pending=15,
+        )  # fmt: skip
+    begin = {Path(path).name: offset for path, offset in json.loads(noted.read_text()).items()}
+    assert 0 <= begin["a"] <= 7
+    assert sum(begin.values()) > 0
+    first = set(saved(out))
+    before = acker.stats()
+    assert before.pending > 0
+    spout = run_tracked(messages, partial(save, out), acker=acker, url=url, offsets=Offsets(noted))
+    assert spout.counts.acked == 60 - sum(begin.values())
+    assert set(saved(out)) == {f"{name}{n}" for name in "ab" for n in range(30)}
+    assert "a7" not in first
+    assert {Path(path).name: offset for path, offset in json.loads(noted.read_text()).items()} == {"a": 30, "b": 30}
+    assert acker.stats().timed_out == 0
+    again = run_tracked(messages, partial(save, out), acker=acker, url=url, offsets=Offsets(noted))
+    assert again.counts.emitted == 0
+
+
+def fails_first(folder: Path, row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every message fails once; `never` fails always."""
+    mark = folder / str(row["id"])
+    if row["value"] == "never" or not mark.exists():
+        mark.touch()
+        raise FailedError("on purpose")
+    return [row]
+
+
+def replayed(marks: Path, out: Path, tracker: Tracker, messages: DataFrame) -> None:
+    marks.mkdir(exist_ok=True)
+    derived = tracker.bolt_rows(messages, partial(fails_first, marks), messages.drop(COLUMN).schema, name="once")
+    rows = f"{tracker.run_id}-{tracker.emission}"
+    tracker.sink(
+        derived.selectExpr("to_json(struct(*)) AS value", COLUMN), partial(write_values, out, rows), name="save"
+    )
+
+
+WHEN = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+
+
+def test_messages_are_replayed_from_redis_as_they_were(
+    spark: Any, url: str, acker: Acker, raw: Any, tmp_path: Path
+) -> None:
+    """The source is gone after the first emission, so what is replayed can have come from Redis only."""
+    folder, out = tmp_path / "in", tmp_path / "out"
+    out.mkdir()
+    rows = [
+        Row(id=1, value="short", at=WHEN, price=Decimal("1.50"), raw=bytearray(b"\x00\xff"), tags=["a", None], n=0.1),
+        Row(id=2, value="x" * 500, at=WHEN, price=None, raw=None, tags=None, n=float("inf")),
+        Row(id=3, value="never", at=None, price=None, raw=None, tags=[], n=None),
+    ]
+    schema = "id long, value string, at timestamp, price decimal(5,2), raw binary, tags array<string>, n double"
+    spark.createDataFrame(rows, schema).coalesce(1).write.parquet(str(folder))
+    lengths: list[int] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        replayed(tmp_path / "marks", out, tracker, messages)
+        lengths.append(sum(raw.hlen(key) for key in raw.scan_iter("acker:{spark}:payloads:*")))
+        for file in folder.glob("*.parquet"):
+            file.unlink()
+
+    asked: list[list[int]] = []
+
+    def fetch(ids: list[int]) -> Any:
+        asked.append(ids)
+        return spark.createDataFrame([row for row in rows if row["id"] in ids], schema)
+
+    spout = run_tracked(
+        spark.read.parquet(str(folder)), pipeline, acker=acker, url=url, message_id="id",
+        payload_bytes=300, keep_payload=True, fetch=fetch, retry=RetryPolicy(max_attempts=3),
+    )  # fmt: skip
+    assert (spout.counts.acked, sorted(spout.dead_letters)) == (2, [3])
+    found = {row["id"]: row for row in map(json.loads, saved(out)) if row.pop(COLUMN)}
+    again = {row["id"]: row for row in map(json.loads, [r[0] for r in spark.createDataFrame(rows, schema).select(
+        F.to_json(F.struct("*"))).collect()])}  # fmt: skip
+    assert found == {1: again[1], 2: again[2]}
+    assert {one for ids in asked for one in ids} == {2}
+    assert max(lengths) == 2
+    assert not list(raw.scan_iter("acker:{spark}:payloads:*"))
+    (letter,) = acker.dead_letters.read()
+    assert (letter.message_id, letter.reason, letter.detail, letter.attempts) == (3, "failed", "on purpose", 3)
+    assert json.loads(letter.payload or b"") == {"id": 3, "value": "never", "tags": []}
+
+
+def test_payloads_keep_microseconds(spark: Any, url: str, acker: Acker, tmp_path: Path) -> None:
+    frame = spark.createDataFrame([Row(id=1, at=WHEN)], "id long, at timestamp")
+    seen: list[Any] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        seen.append(messages.selectExpr("unix_micros(at) AS us").collect()[0]["us"])
+        bolt = tracker.bolt_rows(messages, partial(fails_first, tmp_path), "id long", name="once", on_error="fail")
+        tracker.sink(bolt, consume, name="sink")
+
+    frame = frame.withColumn("value", F.lit("x"))
+    run_tracked(frame, pipeline, acker=acker, url=url, message_id="id", payload_bytes=1000, keep_payload=True)
+    assert seen == [1767323045678901] * 2
+
+
+def test_a_dead_letter_without_kept_payloads_is_read_from_the_source(
+    spark: Any, url: str, acker: Acker, tmp_path: Path
+) -> None:
+    messages = spark.createDataFrame([(1, "never"), (2, "never" * 100)], "id long, value string")
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        def fail(row: dict[str, Any]) -> list[Any]:
+            raise FailedError("bad")
+
+        tracker.sink(tracker.bolt_rows(messages, fail, "id long", name="fail"), consume, name="sink")
+
+    spout = run_tracked(
+        messages, pipeline, acker=acker, url=url, message_id="id", payload_bytes=100, retry=RetryPolicy(max_attempts=1)
+    )
+    assert sorted(spout.dead_letters) == [1, 2]
+    letters = {letter.message_id: letter for letter in acker.dead_letters.read()}
+    assert letters[1].payload == b'{"id":1,"value":"never"}'
+    assert letters[2].payload is None
+    assert {letter.last_stage for letter in letters.values()} == {"fail"}
+
+
+def test_messages_that_fetch_does_not_give_become_dead_letters(
+    spark: Any, url: str, acker: Acker, tmp_path: Path
+) -> None:
+    messages = spark.createDataFrame([(1, "x"), (2, "x")], "id long, value string")
+    out = tmp_path / "out"
+    out.mkdir()
+    spout = run_tracked(
+        messages, partial(replayed, tmp_path / "marks", out), acker=acker, url=url, message_id="id",
+        fetch=lambda ids: messages.where("id = 1"),
+    )  # fmt: skip
+    assert (spout.counts.acked, spout.dead_letters[2].reason) == (1, "lost")
+
+
+def test_fetch_has_to_give_all_columns(spark: Any, url: str, acker: Acker, tmp_path: Path) -> None:
+    messages = spark.createDataFrame([(1, "x")], "id long, value string")
+    with pytest.raises(BadBatchError, match=r"without \['value'\]"):
+        run_tracked(
+            messages, partial(replayed, tmp_path / "marks", tmp_path), acker=acker, url=url, message_id="id",
+            fetch=lambda ids: messages.select("id"),
+        )  # fmt: skip
+    with pytest.raises(BadConfigError, match="longest message"):
+        run_tracked(messages, lambda *_: None, acker=acker, url=url, message_id="id", keep_payload=True)
+
+
+def test_a_full_loss_of_redis_in_the_middle_of_a_run(
+    spark: Any, url: str, acker: Acker, raw: Any, tmp_path: Path
+) -> None:
+    """Everything is flushed while rows are on their way, twice, payloads too: each message is processed or dead-lettered."""
+    out = tmp_path / "out"
+    out.mkdir()
+    messages = spark.range(200).withColumn("value", F.concat(F.lit("m"), "id"))
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        def check(row: dict[str, Any]) -> list[dict[str, Any]]:
+            if row["id"] == 13:
+                raise FailedError("poison")
+            return [row]
+
+        derived = tracker.bolt_rows(messages, check, "id long, value string", name="check").repartition(2, "id")
+        if tracker.emission in (0, 1):
+            derived.cache().count()  # inits and acks went out
+            raw.flushall()
+        save(out, tracker, derived)
+
+    spout: Spout = run_tracked(
+        messages, pipeline, acker=acker, url=url, message_id="id", payload_bytes=100, keep_payload=True,
+        retry=RetryPolicy(max_attempts=2),
+    )  # fmt: skip
+    assert sorted(spout.dead_letters) == [13]
+    assert spout.counts.lost >= 199
+    assert set(saved(out)) == {f"m{n}" for n in range(200) if n != 13}
+    assert acker.dead_letters.count() == 1
