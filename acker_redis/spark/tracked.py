@@ -100,7 +100,7 @@ class Tracker:
                 "whose emission is the batch id"
             )
         columns = [integer_column(messages, column, name) for column in (message_id, attempt)]
-        lineage.claim_name(f"{self.run_id}:{self.emission}", name, f"messages {messages.semanticHash()}")
+        lineage.claim_name(f"{self.run_id}:{self.emission}", name, f"messages of {lineage.source(messages)}")
         return self._with_step(messages, SpoutStep(name, self.task, *columns), messages.schema)
 
     def fan_out(self, tracked: DataFrame, *branches: str, name: str = "fan-out") -> list[DataFrame]:
@@ -273,7 +273,7 @@ class Tracker:
         if lineage.is_tracked(rows):
             raise BadBatchError(f"take_over {name!r}: the DataFrame is tracked already")
         anchors = transport.unpacked(rows, column, name)
-        lineage.claim_name(f"{self.run_id}:{self.emission}", name, f"rows {rows.semanticHash()}")
+        lineage.claim_name(f"{self.run_id}:{self.emission}", name, f"rows of {lineage.source(rows)}")
         return lineage.marked(rows.withColumn(anchor_column.COLUMN, anchors).drop(column), self._producer(name))
 
     def write(
