@@ -78,7 +78,7 @@ class Cluster:
         env = environment(self.folder) | {
             "SPARK_LOCAL_IP": host,
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": java_options(self.folder),
+            "SPARK_DAEMON_JAVA_OPTS": f"{java_options(self.folder)} -Dspark.deploy.maxExecutorRetries=-1",
             "SPARK_CONF_DIR": str(self.folder),
         }
         program = str(Path(str(pyspark.__file__)).parent / "bin" / "spark-class")

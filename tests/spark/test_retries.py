@@ -1,6 +1,5 @@
 """What Spark runs again by itself, and what it leaves unfinished: outcomes are counted and compared with the truth."""
 
-import secrets
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -17,6 +15,7 @@ from acker_redis import Acker
 from acker_redis.spark import Emitted, Tracker, run_tracked
 from acker_redis.spark.anchors import COLUMN
 from acker_redis.spout import RetryPolicy, Spout
+from tests.spark import drawing
 from tests.spark.cases import CHILD, CONFIG, Case, MakeCase, consume
 from tests.spark.faults import (
     attempts,
@@ -147,27 +146,19 @@ def test_a_partition_that_take_abandoned_is_exact_when_it_is_written(
     assert run.acker.stats().unowned == 0
 
 
-DRAWN = pa.schema([("id", pa.int64()), ("draw", pa.int64()), ("child", pa.int32()), ("children", pa.int32())])
-DRAWN_DDL = "id bigint, draw bigint, child int, children int"
-
-
 def draw(folder: Path, batch: pa.RecordBatch) -> Emitted:
-    """One to four children per row, drawn anew each time. A worker dies here, another after its updates went out."""
+    """Random children. A worker dies here, another after its updates went out."""
     ids = batch.column("id").to_numpy()
     if 60 in ids:
         once(folder / "killed-before", kill_self)
     if 160 in ids and not (folder / "killed-after").exists():
         die_after_sending(folder / "killed-after", kill_self)
-    counts = np.array([secrets.randbelow(4) + 1 for _ in ids])
-    draws = np.array([secrets.randbits(62) for _ in ids])
-    parents = np.repeat(np.arange(len(ids)), counts)
-    ordinals = np.concatenate([np.arange(count) for count in counts])
-    return Emitted(pa.record_batch([ids[parents], draws[parents], ordinals, counts[parents]], DRAWN), parents)
+    return drawing.drawn(ids, random=True)
 
 
 def write_drawn(folder: Path, emission: str, batches: Iterator[pa.RecordBatch], partition: int) -> None:
     """Idempotent by (run, emission, partition). A worker dies when its file is written and nothing is acked."""
-    pq.write_table(pa.Table.from_batches(batches, DRAWN), folder / f"{emission}-{partition}.parquet")
+    drawing.write(pa.Table.from_batches(batches, drawing.SCHEMA), folder, f"{emission}-{partition}")
     once(folder / "killed-in-sink", kill_self)
 
 
@@ -175,7 +166,7 @@ def test_random_children_under_killed_workers_through_a_whole_run(spark: Any, ur
     """What the ledger was told of and what is handed on differ; a message is acked when all of one drawing was written."""
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        derived = tracker.bolt(messages.select("id", COLUMN), partial(draw, tmp_path), DRAWN_DDL, name="draw")
+        derived = tracker.bolt(messages.select("id", COLUMN), partial(draw, tmp_path), drawing.DDL, name="draw")
         name = f"{tracker.run_id}-{tracker.emission}"
         tracker.sink(derived.repartition(3, "draw", "child"), partial(write_drawn, tmp_path, name), name="save")
 
@@ -193,9 +184,4 @@ def test_random_children_under_killed_workers_through_a_whole_run(spark: Any, ur
     assert len(list(tmp_path.glob("killed-*"))) == 3
     assert spout.counts.failed > 0
     assert spout.counts.acked + len(spout.dead_letters) == 200
-    rows = pa.concat_tables([pq.read_table(path) for path in tmp_path.glob("*.parquet")]).to_pylist()
-    found: dict[tuple[int, int, int], set[int]] = {}
-    for row in rows:
-        found.setdefault((row["id"], row["draw"], row["children"]), set()).add(row["child"])
-    whole = {message for (message, _, children), present in found.items() if present == set(range(children))}
-    assert whole | set(spout.dead_letters) == set(range(200))
+    assert drawing.whole(tmp_path) | set(spout.dead_letters) == set(range(200))
