@@ -30,6 +30,8 @@ _KEEPS_ROWS = frozenset({
 _MAKES_ANCHORS = ("MapInArrow", "Project")
 _SEMI_JOINS = ("LeftSemi", "LeftAnti")
 _REMEMBERED = 10_000
+_MICRO_BATCH = ("sql.streaming.queryId", "streaming.sql.batchId")
+"""Local properties of Spark's that a streaming query sets for its jobs."""
 
 _consumer_of: OrderedDict[str, str] = OrderedDict()
 _source_of: OrderedDict[str, str] = OrderedDict()
@@ -86,6 +88,18 @@ def check(frame: DataFrame, consumer: str) -> str:
         return producer
     _check_plan(plan.queryExecution().analyzed(), producer, consumer)
     return producer
+
+
+def source(frame: DataFrame) -> str:
+    """What a DataFrame reads, the same when it is made again.
+
+    A micro-batch that Spark runs again, as after a failed commit, has another plan; query and batch id are what stays.
+    """
+    if getattr(frame, "_jdf", None) is not None:
+        query, batch = (frame.sparkSession.sparkContext.getLocalProperty(name) for name in _MICRO_BATCH)
+        if query and batch:
+            return f"micro-batch {batch} of query {query}"
+    return f"plan {frame.semanticHash()}"
 
 
 def claim(emission: str, producers: Sequence[str], consumer: str) -> None:

@@ -109,7 +109,7 @@ class Tracker:
             if payload not in messages.columns or not isinstance(output[payload].dataType, (StringType, BinaryType)):
                 raise BadBatchError(f"spout {name!r}: payload {payload!r}: give a column of strings or binaries")
             output = StructType([field for field in output if field.name != payload])
-        lineage.claim_name(f"{self.run_id}:{self.emission}", name, f"messages {messages.semanticHash()}")
+        lineage.claim_name(f"{self.run_id}:{self.emission}", name, f"messages of {lineage.source(messages)}")
         return self._with_step(messages, SpoutStep(name, self.task, id_column, attempt_column, payload), output)
 
     def fan_out(self, tracked: DataFrame, *branches: str, name: str = "fan-out") -> list[DataFrame]:
@@ -282,7 +282,7 @@ class Tracker:
         if lineage.is_tracked(rows):
             raise BadBatchError(f"take_over {name!r}: the DataFrame is tracked already")
         anchors = transport.unpacked(rows, column, name)
-        lineage.claim_name(f"{self.run_id}:{self.emission}", name, f"rows {rows.semanticHash()}")
+        lineage.claim_name(f"{self.run_id}:{self.emission}", name, f"rows of {lineage.source(rows)}")
         return lineage.marked(rows.withColumn(anchor_column.COLUMN, anchors).drop(column), self._producer(name))
 
     def write(

@@ -184,17 +184,20 @@ def _fail_reused(acker: Acker, sent: Sequence[Updates], handed: Handed, reused: 
     anybody acks. A tree that settled can't be failed any more; if rows of it are handed on now, the task must not end well.
     """
     rows = handed.roots()
-    settled = len(rows) - int(_pending(acker, rows).sum())
+    roots = np.unique(_joined([rows, *(updates.roots() for updates in sent)]))
+    roots = roots[_pending(acker, roots)]
+    settled = len(rows) - int(np.isin(rows, roots).sum())
+    if not settled:
+        if len(roots):
+            token = f"{sent[-1].token}:again:{secrets.token_hex(8)}"
+            acker.fail_many(roots, token, NOT_DETERMINISTIC, sent[-1].stage)
+        # What settled after it was looked at had no owner any more to be failed: the fail stands there and waits for one.
+        settled = sum(record is not None for record in acker.inspect_many(rows)) if len(rows) else 0
     if settled:
         raise NotExactError(
             f"{settled} of {len(rows)} roots had settled before their task ran again and gave other rows: {reused}. Make "
             "functions deterministic, give each emission a number of its own and each operator a name of its own"
         ) from reused
-    roots = np.unique(_joined([updates.roots() for updates in sent]))
-    roots = roots[_pending(acker, roots)]
-    if len(roots):
-        token = f"{sent[-1].token}:again:{secrets.token_hex(8)}"
-        acker.fail_many(roots, token, NOT_DETERMINISTIC, sent[-1].stage)
     log.warning("%s. The roots are failed, to be replayed; make the function deterministic", reused)
 
 

@@ -3,6 +3,7 @@
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,12 +19,16 @@ CHILD = "id bigint, child int"
 
 
 class Case:
-    """One emission of messages 0 ... n-1, and what became of them."""
+    """One emission of messages 0 ... n-1, and what became of them.
+
+    Each has an app of its own: a task of a job that failed may send its updates when the next test has begun.
+    """
 
     def __init__(self, spark: Any, url: str, n: int = 400, partitions: int = 2) -> None:
         self.spark, self.url = spark, url
-        self.acker = Acker.connect(url, CONFIG)
-        self.spout = Spout(self.acker, run_id=uuid.uuid4().hex)
+        run_id = uuid.uuid4().hex
+        self.acker = Acker.connect(url, replace(CONFIG, app=f"spark-{run_id}"))
+        self.spout = Spout(self.acker, run_id)
         self.spout.add(np.arange(n, dtype=np.int64))
         emission = self.spout.next_emission()
         assert emission is not None

@@ -1,7 +1,6 @@
 """Sinks: acked after the write, and only then; failed or left to time out where it raises, as told."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import DataSource
 
 from acker_redis import BadBatchError
 from acker_redis.spark.anchors import COLUMN
 from tests.spark.cases import MakeCase, consume
+from tests.spark.files_source import BatchesToFiles, RowsToFiles
 
 pytestmark = pytest.mark.spark
 
@@ -95,62 +94,6 @@ def test_an_error_of_a_bolt_is_not_the_sinks(case: MakeCase) -> None:
     with pytest.raises(PySparkException, match="on purpose"):
         run.tracker.sink(derived, consume, name="sink", on_error="fail")
     assert run.outcomes() == {}
-
-
-@dataclass
-class Count(WriterCommitMessage):
-    rows: int
-
-
-class RowsToFiles(DataSource):
-    """Writes a file per partition; the names of those committed go into `committed`. May fail as told."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "rows_to_files"
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return FileWriter(Path(self.options["folder"]), self.options.get("fail", ""), schema.names)
-
-
-class FileWriter(DataSourceWriter):
-    def __init__(self, folder: Path, fail: str, names: list[str]) -> None:
-        self.folder, self.fail, self.names = folder, fail, names
-
-    def write(self, iterator: Iterator[Row]) -> Count:
-        rows = list(iterator)
-        assert all(row.__fields__ == self.names for row in rows)
-        if self.fail == "write" and any(row["id"] == 0 for row in rows):
-            raise OSError("disk full")
-        return Count(len(rows))
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        once = self.folder / "failed"
-        if self.fail == "commit" or (self.fail == "first commit" and not once.exists()):
-            once.touch()
-            raise OSError("no commit")
-        (self.folder / "committed").write_text(str(sum(m.rows for m in messages if isinstance(m, Count))))
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        (self.folder / "aborted").write_text(str(sum(m.rows for m in messages if isinstance(m, Count))))
-
-
-class BatchesToFiles(RowsToFiles):
-    @classmethod
-    def name(cls) -> str:
-        return "batches_to_files"
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return BatchWriter(Path(self.options["folder"]), self.options.get("fail", ""), schema.names)
-
-
-class BatchWriter(FileWriter, DataSourceArrowWriter):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Count:
-        rows = 0
-        for batch in iterator:
-            assert batch.schema.names == self.names
-            rows += batch.num_rows
-        return Count(rows)
 
 
 @pytest.mark.parametrize("source", [RowsToFiles, BatchesToFiles])

@@ -1,11 +1,9 @@
 """Tracked DataFrames on real Spark and a real server: outcomes are counted and compared with the truth."""
 
 import os
-import signal
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,38 +13,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from acker_redis import BadBatchError, NotExactError
-from acker_redis.spark import Emitted, Tracker, worker
+from acker_redis.spark import Emitted, Tracker
 from acker_redis.spark.anchors import COLUMN
 from acker_redis.spout import root_ids
-from tests.spark.cases import CHILD, CONFIG, consume
+from tests.spark.cases import CHILD, consume
+from tests.spark.faults import die_after_sending, fan_out, kill_self, once, raise_error
 
 pytestmark = pytest.mark.spark
-
-
-def fan_out(children: int, batch: pa.RecordBatch) -> Emitted:
-    """So many children per row; row 0 of the messages has none."""
-    ids = batch.column("id").to_numpy()
-    counts = np.where(ids == 0, 0, children)
-    parents = np.repeat(np.arange(len(ids)), counts)
-    ordinal = np.concatenate([np.arange(count) for count in counts]) if len(parents) else np.array([], int)
-    return Emitted(pa.record_batch({"id": ids[parents], "child": pa.array(ordinal, pa.int32())}), parents)
-
-
-def once(mark: Path, act: Callable[[], None]) -> None:
-    """Do something the first time only, however many processes come by."""
-    try:
-        mark.touch(exist_ok=False)
-    except FileExistsError:
-        return
-    act()
-
-
-def raise_error() -> None:
-    raise RuntimeError("on purpose")
-
-
-def kill_self() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_every_root_completes_when_every_child_was_written(case) -> None:
@@ -86,7 +59,7 @@ def test_a_failed_row_fails_its_root_at_once_with_the_reason(case) -> None:
     outcomes = run.acker.poll()
     assert Counter(outcome.kind for outcome in outcomes) == {"ack": 18, "fail": 2}
     failed = {outcome.root: outcome for outcome in outcomes if outcome.kind == "fail"}
-    roots = root_ids(CONFIG.app, run.spout.run_id, np.array([3, 15]), np.zeros(2, np.int64))
+    roots = root_ids(run.acker.config.app, run.spout.run_id, np.array([3, 15]), np.zeros(2, np.int64))
     assert set(failed) == set(roots.tolist())
     assert {(o.reason, o.detail, o.last_stage) for o in failed.values()} == {("failed", "odd one", "check")}
 
@@ -112,18 +85,6 @@ def test_a_task_that_dies_half_way_and_runs_again_counts_once(case, tmp_path, ac
     assert mark.exists()
     assert run.outcomes() == {"ack": 1000}
     assert run.acker.stats().unowned == 0
-
-
-def die_after_sending(mark: Path) -> None:
-    """In this worker, for the first task that comes by: let the updates go out, then fail."""
-    send = worker.send
-
-    def send_and_die(sent: Sequence[worker.Updates], handed: worker.Handed) -> int:
-        applied = send(sent, handed)
-        once(mark, raise_error)
-        return applied
-
-    worker.send = send_and_die
 
 
 def test_a_task_that_fails_after_its_updates_went_out_counts_once(case, tmp_path) -> None:
