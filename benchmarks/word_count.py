@@ -8,27 +8,23 @@ ends when the last outcome was confirmed. The two take turns, after a warm-up of
 import os
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, cycle, islice
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from acker_redis import Acker, AckerConfig
-from acker_redis.spark import Tracker, prepare_environment
-from acker_redis.spout import Emission, RetryPolicy, Spout
+from acker_redis.spark import prepare_environment, run_tracked
+from acker_redis.spout import RetryPolicy
 from benchmarks import harness
 from benchmarks.harness import Bench, Row
 from spark import word_count
 
 _LINES = 2_000_000
 _ROUNDS = 3
-_NO_FAULTS = word_count.Faults(0, 0, False)
 _PARTITIONS = 2
 
 
@@ -66,8 +62,7 @@ def _timed(act: Callable[[], object]) -> float:
 
 def _untracked(lines: DataFrame, folder: Path) -> int:
     folder.mkdir()
-    messages = lines.withColumn("attempt", F.lit(0).cast("bigint"))
-    words = messages.mapInArrow(_split_only, word_count.OCCURRENCE).where("NOT forgotten").drop("forgotten")
+    words = lines.mapInArrow(_split_only, word_count.OCCURRENCE).where("NOT forgotten").drop("forgotten")
     shuffled = words.repartition(_PARTITIONS, "word")
     done = shuffled.mapInArrow(partial(_write_only, folder), "rows bigint").toArrow()
     return int(sum(done["rows"].to_pylist()))
@@ -75,22 +70,17 @@ def _untracked(lines: DataFrame, folder: Path) -> int:
 
 def _tracked(url: str, lines: DataFrame, rows: int, folder: Path) -> None:
     folder.mkdir()
-    (folder / "counted").mkdir()
     config = AckerConfig(app="bench", message_timeout_secs=3600)
     with Acker.connect(url, config) as acker:
-        spout = Spout(acker, run_id=uuid.uuid4().hex, retry=RetryPolicy(max_attempts=1))
-        spout.add(np.arange(rows, dtype=np.int64))
-
-        def emit(emission: Emission) -> None:
-            word_count.count_words(lines, Tracker.of(url, spout, emission), emission, _NO_FAULTS, folder)
-
-        if spout.run(emit).acked != rows:
+        pipeline = partial(word_count.count_words, word_count.Operators.PYTHON, word_count.NO_FAULTS, folder)
+        spout = run_tracked(lines, pipeline, acker=acker, url=url, message_id="line", retry=RetryPolicy(max_attempts=1))
+        if spout.counts.acked != rows:
             raise RuntimeError(f"{spout.counts} of {rows} lines")
 
 
 def _split_only(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        yield word_count.split(_NO_FAULTS, None, batch).rows
+        yield word_count.split(word_count.NO_FAULTS, batch).rows
 
 
 def _write_only(folder: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -106,7 +96,7 @@ def _write_only(folder: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
             yield batch
 
     partition = context.partitionId() if context else 0
-    word_count.write_occurrences(folder, 0, counted(), partition)
+    word_count.write_occurrences(word_count.NO_FAULTS, folder, 0, counted(), partition)
     yield pa.RecordBatch.from_pydict({"rows": [rows]})
 
 

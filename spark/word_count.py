@@ -1,8 +1,8 @@
 """Word count, tracked: every non-blank line of real text is one root, and is done when all its words were counted.
 
-spout (lines) -> bolt `split` (one anchored word per word) -> repartition by word, a true shuffle -> `count`, a sink that
-writes every occurrence under (line, position) and acks only after its write. That key makes the sink idempotent per line,
-so that a replayed line does not count twice.
+spout (lines) -> bolt `split` (one anchored word per word; in Python on Arrow batches, or in SQL only) -> repartition by
+word, a true shuffle -> `count`, a sink that writes every occurrence under (line, position) and acks only after its write.
+That key makes the sink idempotent per line, so that a replayed line does not count twice.
 
 On purpose, at first attempt only, some lines fail and some words are forgotten: dropped behind the bolt by a plain filter,
 never acked. Their lines time out. Both kinds are replayed with fresh roots until nothing is pending.
@@ -18,6 +18,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -29,15 +30,15 @@ import pyarrow.parquet as pq
 import typer
 from py4j.protocol import Py4JError
 from pyspark import TaskContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from acker_redis import Acker, AckerConfig, AckerError, ids
-from acker_redis.spark import Emitted, Tracker, prepare_environment
-from acker_redis.spout import Emission, RetryPolicy, Spout
+from acker_redis.spark import Emitted, Tracker, prepare_environment, run_tracked
+from acker_redis.spout import RetryPolicy, Spout
 
 WORD = re.compile(r"[a-z0-9_']+")
 NOT_WORD = "[^a-z0-9_']+"
@@ -45,6 +46,7 @@ OCCURRENCE = "line bigint, position int, word string, forgotten boolean"
 MILLION = 1_000_000
 ROWS_PER_FILE = 4_000
 KILL_MARK = "killed"
+PAYLOAD_BYTES = 1000
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,16 @@ class Faults:
     fail_rate: float
     forget_rate: float
     kill_task: bool
+
+
+NO_FAULTS = Faults(0, 0, False)
+
+
+class Operators(StrEnum):
+    """What the bolt is written in."""
+
+    PYTHON = "python"
+    SQL = "sql"
 
 
 @dataclass
@@ -92,6 +104,7 @@ def main(
     app: Annotated[str, typer.Option(help="Name of the acker's app.")] = "word-count",
     fail_rate: Annotated[float, typer.Option(min=0, max=1, help="Lines that fail at first attempt.")] = 0.01,
     forget_rate: Annotated[float, typer.Option(min=0, max=1, help="Words forgotten at first attempt.")] = 0.01,
+    operators: Annotated[Operators, typer.Option(help="What the bolt is written in.")] = Operators.PYTHON,
     kill_task: Annotated[bool, typer.Option("--kill-task", help="Kill one Python worker half-way.")] = False,
     timeout_secs: Annotated[float, typer.Option(min=0.5, help="Message timeout.")] = 5.0,
     max_attempts: Annotated[int, typer.Option(min=1, help="Emissions of one line before it is a dead letter.")] = 5,
@@ -108,11 +121,11 @@ def main(
             lines = write_lines(read_lines(inputs or []), Path(folder) / "lines", max_lines)
             if not lines:
                 raise typer.BadParameter("no line with text in the input", param_hint="--input")
-            spout = Spout(acker, run_id=uuid.uuid4().hex, retry=RetryPolicy(max_attempts=max_attempts))
-            spout.add(np.arange(lines, dtype=np.int64))
+            policy = RetryPolicy(max_attempts=max_attempts)
+            pipeline = partial(count_words, operators, faults, Path(folder))
             session = spark_session(master)
             try:
-                result = run(session, redis, spout, faults, Path(folder), console)
+                result = run(session, redis, acker, policy, pipeline, Path(folder), console)
             finally:
                 session.stop()
     except (AckerError, OSError) as exc:
@@ -146,19 +159,24 @@ def spark_session(master: str, arrow_rows: int = 1_000) -> SparkSession:
     return session
 
 
-def run(session: SparkSession, url: str, spout: Spout, faults: Faults, folder: Path, console: Console) -> Result:
-    """Emit and poll until nothing is pending; then count and check."""
-    acker = spout.acker
+def run(
+    session: SparkSession,
+    url: str,
+    acker: Acker,
+    policy: RetryPolicy,
+    pipeline: Callable[[Tracker, DataFrame], object],
+    folder: Path,
+    console: Console,
+) -> Result:
+    """Every line through the pipeline until nothing is pending; then count and check."""
     before = acker.stats()
     lines = session.read.parquet(str(folder / "lines"))
-    (folder / "counted").mkdir()
     started = time.monotonic()
-
-    def emit(emission: Emission) -> None:
-        count_words(lines, Tracker.of(url, spout, emission), emission, faults, folder)
-
     with Live(console=console, refresh_per_second=8, transient=True) as live:
-        spout.run(emit, lambda busy: live.update(progress(spout, acker, busy, time.monotonic() - started)))
+        spout = run_tracked(
+            lines, pipeline, acker=acker, url=url, message_id="line", retry=policy, payload_bytes=PAYLOAD_BYTES,
+            progress=lambda spout, busy: live.update(progress(spout, acker, busy, time.monotonic() - started)),
+        )  # fmt: skip
         while acker.stats(oldest=False).pending:  # somebody else's, of a run that was cut short: they time out
             spout.poll(block_ms=100)
     secs = time.monotonic() - started
@@ -194,40 +212,56 @@ def run(session: SparkSession, url: str, spout: Spout, faults: Faults, folder: P
     )
 
 
-def count_words(lines: DataFrame, tracker: Tracker, emission: Emission, faults: Faults, folder: Path) -> None:
+def count_words(operators: Operators, faults: Faults, folder: Path, tracker: Tracker, lines: DataFrame) -> None:
     """One emission through the pipeline: the Spark job."""
-    session = lines.sparkSession
-    if emission.number == 0:  # every line, at first attempt
-        messages = lines.withColumn("attempt", F.lit(0).cast("bigint"))
-    else:
-        wanted = session.createDataFrame(pa.table({"line": emission.message_ids, "attempt": emission.attempts}))
-        messages = lines.join(F.broadcast(wanted), "line")
-    kill_mark = folder / KILL_MARK if faults.kill_task and emission.number == 0 else None
-    emitted = tracker.spout(messages, message_id="line", attempt="attempt", name="lines")
-    words = tracker.bolt(emitted, partial(split, faults, kill_mark), OCCURRENCE, name="split")
+    if tracker.emission:
+        faults = NO_FAULTS  # replays
+    words = (
+        split_in_sql(faults, tracker, lines) if operators is Operators.SQL else split_in_python(faults, tracker, lines)
+    )
     # A plain filter on a tracked DataFrame forgets what it drops: just what this demo wants to show.
     kept = words.where("NOT forgotten").drop("forgotten")
-    shuffled = kept.repartition(session.sparkContext.defaultParallelism, "word")
-    tracker.sink(shuffled, partial(write_occurrences, folder / "counted", emission.number), name="count")
+    shuffled = kept.repartition(lines.sparkSession.sparkContext.defaultParallelism, "word")
+    tracker.sink(shuffled, partial(write_occurrences, faults, folder, tracker.emission), name="count")
 
 
-def split(faults: Faults, kill_mark: Path | None, batch: pa.RecordBatch) -> Emitted:
-    """One word per word of each line."""
-    if kill_mark is not None:
-        kill_worker_half_way(kill_mark)
-    lines, first = batch.column("line").to_numpy(), batch.column("attempt").to_numpy() == 0
+def split_in_sql(faults: Faults, tracker: Tracker, lines: DataFrame) -> DataFrame:
+    """One word per word of each line, without Python."""
+    good = tracker.fail(lines, chosen_in_sql(faults.fail_rate, "fail", "line"), "failed on purpose", name="check")
+
+    def occurrence(word: Column, position: Column) -> Column:
+        forgotten = chosen_in_sql(faults.forget_rate, "forget", "line", position)
+        return F.struct("line", position.alias("position"), word.alias("word"), forgotten.alias("forgotten"))
+
+    words = F.transform(F.split(F.lower("text"), NOT_WORD), occurrence)
+    return tracker.explode(good, F.filter(words, lambda one: one["word"] != ""), name="split")
+
+
+def split_in_python(faults: Faults, tracker: Tracker, lines: DataFrame) -> DataFrame:
+    """One word per word of each line, in Arrow batches."""
+    return tracker.bolt(lines, partial(split, faults), OCCURRENCE, name="split")
+
+
+def split(faults: Faults, batch: pa.RecordBatch) -> Emitted:
+    """The words of a batch of lines."""
+    lines = batch.column("line").to_numpy()
     words = pc.split_pattern_regex(pc.utf8_lower(batch.column("text")), pattern=NOT_WORD)
     parents, flat = pc.list_parent_indices(words), pc.list_flatten(words)
     real = pc.not_equal(flat, "")
     word, parent = flat.filter(real), parents.filter(real).to_numpy().astype(np.int64)
     position = np.arange(len(parent)) - np.searchsorted(parent, parent)
     line = lines[parent]
-    forgotten = first[parent] & chosen(faults.forget_rate, "forget", line, position)
-    failing = np.flatnonzero(first & chosen(faults.fail_rate, "fail", lines))
+    forgotten = chosen(faults.forget_rate, "forget", line, position)
+    failing = np.flatnonzero(chosen(faults.fail_rate, "fail", lines))
     rows = pa.record_batch(
         {"line": line, "position": pa.array(position, pa.int32()), "word": word, "forgotten": pa.array(forgotten)}
     )
     return Emitted(rows, parent, dict.fromkeys(failing.tolist(), "failed on purpose"))
+
+
+def chosen_in_sql(rate: float, salt: str, *columns: str | Column) -> Column:
+    """A share of rows, the same ones whenever they are computed again."""
+    return F.pmod(F.xxhash64(F.lit(salt), *columns), F.lit(MILLION)) < F.lit(round(rate * MILLION))
 
 
 def chosen(rate: float, salt: str, *columns: np.ndarray) -> np.ndarray:
@@ -236,28 +270,31 @@ def chosen(rate: float, salt: str, *columns: np.ndarray) -> np.ndarray:
     return np.asarray(hashed % np.uint64(MILLION) < np.uint64(round(rate * MILLION)))
 
 
-_batches_seen = Counter[int]()
-
-
-def kill_worker_half_way(mark: Path) -> None:
-    """End this worker as a crash would, in the first attempt of the first task, after some of its rows were emitted."""
-    context = TaskContext.get()
-    if context is not None and context.partitionId() == 0 and context.attemptNumber() == 0:
-        _batches_seen[context.taskAttemptId()] += 1
-        if _batches_seen[context.taskAttemptId()] == 2:
-            mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def write_occurrences(folder: Path, emission: int, batches: Iterator[pa.RecordBatch], partition: int) -> None:
+def write_occurrences(
+    faults: Faults, folder: Path, emission: int, batches: Iterator[pa.RecordBatch], partition: int
+) -> None:
     """Write a partition's words as one file that appears whole, and is the same file when the task runs again."""
-    target = folder / f"emission-{emission}-partition-{partition}.parquet"
+    if faults.kill_task:
+        batches = killed_half_way(folder / KILL_MARK, batches)
+    target = folder / "counted" / f"emission-{emission}-partition-{partition}.parquet"
+    target.parent.mkdir(exist_ok=True)
     draft = target.with_suffix(f".{uuid.uuid4().hex}")
     schema = pa.schema([("line", pa.int64()), ("position", pa.int32()), ("word", pa.string())])
     with pq.ParquetWriter(draft, schema) as writer:
         for batch in batches:
             writer.write_batch(batch.cast(schema))
     draft.rename(target)
+
+
+def killed_half_way(mark: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """End this worker as a crash would, in the first attempt of the first task, after its first rows were written."""
+    context = TaskContext.get()
+    first = context is not None and context.partitionId() == 0 and context.attemptNumber() == 0
+    for batch in batches:
+        yield batch
+        if first:
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def counts_of(session: SparkSession, folder: Path, dead: set[int]) -> Counter[str]:

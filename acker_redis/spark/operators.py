@@ -145,10 +145,14 @@ class BoltStep:
 
 @dataclass(frozen=True)
 class DropStep:
-    """Acks the rows that an operator in SQL dropped, and leaves them out; the last such step takes the mark off."""
+    """Acks the rows that an operator in SQL dropped, and leaves them out; the last such step takes the mark off.
+
+    With a reason they are failed instead.
+    """
 
     name: str
     last: bool
+    reason: str | None = None
 
     def run(self, updates: Updates, stream: Stream) -> Stream:
         """The rows that stay."""
@@ -158,7 +162,10 @@ class DropStep:
             gone = mine.to_numpy(zero_copy_only=False)
             if gone.any():
                 dropped = anchors.rows(np.flatnonzero(gone))
-                updates.ack(dropped.roots, dropped.edges)
+                if self.reason is None:
+                    updates.ack(dropped.roots, dropped.edges)
+                else:
+                    updates.fail(dropped.roots, self.reason)
                 rows, anchors = rows.filter(pc.invert(mine)), anchors.rows(np.flatnonzero(~gone))
             yield rows.drop_columns([DROPPED]) if self.last else rows, anchors
 

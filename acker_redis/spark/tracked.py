@@ -6,13 +6,14 @@ per partition, under tokens that a task retry, a stage retry and a speculative c
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegralType, StringType, StructType
@@ -175,6 +176,13 @@ class Tracker:
     def filter(self, tracked: DataFrame, condition: str | Column, name: str) -> DataFrame:
         """Keep rows that meet a condition, in SQL; the others are acked. A null condition is not met."""
         return self._sql(tracked, lambda frame: sql.filtered(frame, condition, name), name)
+
+    def fail(self, tracked: DataFrame, condition: str | Column, reason: str, name: str) -> DataFrame:
+        """Fail the roots of rows that meet a condition, in SQL; the others go on. A null condition is not met."""
+        if not isinstance(reason, str) or not reason:
+            raise BadBatchError(f"fail {name!r}: reason={reason!r}: give a text that says what is wrong with the rows")
+        good = ~F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
+        return self._sql(tracked, lambda frame: sql.filtered(frame, good, name), name, reason)
 
     def explode(self, tracked: DataFrame, children: str | Column, name: str) -> DataFrame:
         """Derive rows in SQL: one per element of an array expression; a row whose array is empty or null is acked.
@@ -375,17 +383,21 @@ class Tracker:
             source, chain = self._consume(frame, step.name)
         return self._make(source, chain.then(step), output, step.name)
 
-    def _sql(self, tracked: DataFrame, change: Callable[[DataFrame], DataFrame], name: str) -> DataFrame:
+    def _sql(
+        self, tracked: DataFrame, change: Callable[[DataFrame], DataFrame], name: str, reason: str | None = None
+    ) -> DataFrame:
         source, chain = self._consume(tracked, name)
         earlier = [step for step in chain.steps if isinstance(step, DropStep)]
         if len(earlier) != len(chain.steps):
             source, earlier = tracked, []  # made by a Python worker; else SQL on SQL, which still has its dropped rows
-        return self._after_sql(change(source), earlier, name)
+        return self._after_sql(change(source), earlier, name, reason)
 
-    def _after_sql(self, changed: DataFrame, earlier: Sequence[DropStep], name: str) -> DataFrame:
+    def _after_sql(
+        self, changed: DataFrame, earlier: Sequence[DropStep], name: str, reason: str | None = None
+    ) -> DataFrame:
         """The rows that operators in SQL left, and the steps that ack those they dropped."""
         output = lineage.without_anchors(StructType([f for f in changed.schema.fields if f.name != DROPPED]))
-        steps = (*(DropStep(step.name, last=False) for step in earlier), DropStep(name, last=True))
+        steps = (*(replace(step, last=False) for step in earlier), DropStep(name, True, reason))
         return self._make(changed, Chain(self._origin, steps), output, name)
 
     def _make(self, source: DataFrame, chain: Chain, output: StructType, producer: str) -> DataFrame:

@@ -123,6 +123,23 @@ def test_sql_on_sql_on_python_on_sql(case: MakeCase) -> None:
     assert run.outcomes() == {"ack": 9}
 
 
+def test_sql_fails_rows_with_a_reason_and_the_others_go_on(case: MakeCase) -> None:
+    """Before and behind other operators in SQL; what was dropped or failed before is not asked again."""
+    run = case(n=12)
+    kept = run.tracker.filter(run.tracked, "id <> 1", name="keep")
+    first = run.tracker.fail(kept, "id < 3", "too small", name="check")
+    items = run.tracker.explode(first, "if(id = 4, null, array(id, NULL))", name="items")
+    second = run.tracker.fail(items, "value % 5 = 0", "a multiple of five", name="again")
+    rows = run.tracker.sink(run.tracker.filter(second, "true", name="all"), consume, name="sink").rows
+    assert rows == 2 * (12 - 1 - 2 - 1) - 2
+    outcomes = run.acker.poll()
+    assert Counter(outcome.kind for outcome in outcomes) == {"ack": 8, "fail": 4}
+    failed = Counter((one.detail, one.last_stage) for one in outcomes if one.kind == "fail")
+    assert failed == {("too small", "check"): 2, ("a multiple of five", "again"): 2}
+    with pytest.raises(BadBatchError, match="what is wrong"):
+        run.tracker.fail(run.tracked, "id = 1", "", name="no-reason")
+
+
 def test_every_part_of_a_chain_in_sql_may_run_alone_before(case: MakeCase) -> None:
     run = case(n=9)
     first = run.tracker.explode(run.tracked, ITEMS, name="items")

@@ -17,7 +17,7 @@ from tests import servers
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).resolve().parents[2]
-FAULTS = ("--fail-rate", "0.02", "--forget-rate", "0.02", "--timeout-secs", "2")
+FAULTS = ("--fail-rate", "0.02", "--forget-rate", "0.02", "--timeout-secs", "6")
 
 
 def demo(*arguments: str, **environment: str) -> tuple[int, dict[str, Any], str]:
@@ -29,8 +29,9 @@ def demo(*arguments: str, **environment: str) -> tuple[int, dict[str, Any], str]
     return done.returncode, json.loads(done.stdout) if done.stdout.strip() else {}, done.stderr
 
 
-def test_the_demo_accounts_for_every_line_with_a_worker_killed(tmp_path: Path) -> None:
-    status, result, errors = demo("--kill-task", "--max-lines", "2500", *FAULTS)
+@pytest.mark.parametrize("operators", ["python", "sql"])
+def test_the_demo_accounts_for_every_line_with_a_worker_killed(operators: str) -> None:
+    status, result, errors = demo("--kill-task", "--max-lines", "2500", "--operators", operators, *FAULTS)
     assert status == 0, errors
     assert result["workers_killed"] == 1
     assert result["lines"] == result["acked"] == 2500

@@ -1,0 +1,146 @@
+"""Spark applications in processes of their own, that share one acker.
+
+    python -m tests.spark.app_job alone URL FOLDER APP           # messages through a pipeline of one's own app
+    python -m tests.spark.app_job first URL FOLDER TIMEOUT_SECS  # emits, hands rows over in parquet files, takes the outcomes
+    python -m tests.spark.app_job second URL FOLDER              # carries the trees on, until `FOLDER/over` is there
+
+`first` writes a folder of rows per emission, named by its number and run, that appears whole. `second` works off every such
+folder it has not noted as done, under tokens made of the folder's name, so that a second life of it repeats what the first
+had begun. It holds still in the middle of its first folder's sink until `FOLDER/go` is there.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from acker_redis import Acker, AckerConfig
+from acker_redis.spark import Tracker, prepare_environment, run_tracked
+from acker_redis.spout import RetryPolicy
+from acker_redis.testing import wait_until
+from tests.spark.cases import CHILD
+from tests.spark.cluster import HOSTS, java_options
+from tests.spark.faults import WAIT_SECS, fan_out, once, wait_for
+
+MESSAGES, CHILDREN = 120, 3
+PATIENT = RetryPolicy(max_attempts=20)
+"""It may take a while until somebody carries on."""
+
+SHARED = "shared"
+OUTPUT = pa.schema([("id", pa.int64()), ("child", pa.int32())])
+SETTINGS: dict[str, dict[str, Any]] = {
+    "one": {"shards": 2},
+    "two": {"shards": 5, "num_buckets": 4, "message_timeout_secs": 600.0, "clock": "last_update"},
+}
+
+
+def shared(timeout_secs: float) -> AckerConfig:
+    """Of the app that both halves of a tree are in."""
+    return AckerConfig(app=SHARED, shards=2, message_timeout_secs=timeout_secs)
+
+
+def session(folder: Path) -> SparkSession:
+    """Two cores, loopback, everything in the folder."""
+    prepare_environment()
+    builder = SparkSession.builder.master("local[2,4]").appName("app")
+    for name, value in {
+        "spark.driver.extraJavaOptions": java_options(folder),
+        "spark.driver.host": HOSTS[0],
+        "spark.local.dir": str(folder),
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.ui.enabled": "false",
+    }.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def write(target: Path, batches: Iterator[pa.RecordBatch], partition: int) -> None:
+    """A whole file or none."""
+    draft = target.with_name(f".{target.name}-{partition}")
+    pq.write_table(pa.Table.from_batches(batches, OUTPUT), draft)
+    draft.rename(target.with_name(f"{target.name}-{partition}.parquet"))
+
+
+def alone(url: str, folder: Path, app: str) -> Any:
+    """One app's messages; its first sink task of the first emission holds still until `go` is there."""
+
+    def save(name: str, batches: Iterator[pa.RecordBatch], partition: int) -> None:
+        once(folder / f"{app}-middle", partial(wait_for, folder / f"{app}-go"))
+        write(folder / name, batches, partition)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        derived = tracker.bolt(messages, partial(fan_out, CHILDREN), CHILD, name="fan-out").repartition(2, "child")
+        tracker.sink(derived, partial(save, f"{app}-{tracker.run_id}-{tracker.emission}"), name="save")
+
+    spark = session(folder)
+    with Acker.connect(url, AckerConfig(app=app, **SETTINGS[app])) as acker:
+        spout = run_tracked(spark.range(MESSAGES), pipeline, acker=acker, url=url, message_id="id")
+        stats = acker.stats()
+    spark.stop()
+    counts = spout.counts
+    return {
+        "acked": counts.acked,
+        "others": counts.failed + counts.timed_out + counts.lost + counts.late + counts.dead_lettered,
+        "stats": {name: getattr(stats, name) for name in ("pending", "timed_out", "failed", "fenced", "unowned")},
+    }
+
+
+def first(url: str, folder: Path, timeout_secs: str) -> Any:
+    """Emits, and replays what nobody carried on."""
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        derived = tracker.bolt(messages, partial(fan_out, CHILDREN), CHILD, name="fan-out")
+        draft = folder / f".draft-{tracker.emission}"
+        tracker.hand_over(derived, name="out").write.parquet(str(draft))
+        draft.rename(folder / "between" / f"{tracker.emission:03}-{tracker.run_id}")
+
+    spark = session(folder)
+    with Acker.connect(url, shared(float(timeout_secs))) as acker:
+        spout = run_tracked(spark.range(MESSAGES), pipeline, acker=acker, url=url, message_id="id", retry=PATIENT)
+    (folder / "over").touch()
+    spark.stop()
+    return {name: getattr(spout.counts, name) for name in ("acked", "timed_out", "failed", "lost", "dead_lettered")}
+
+
+def second(url: str, folder: Path) -> Any:
+    """Carries on until the first is over."""
+
+    def save(name: str, batches: Iterator[pa.RecordBatch], partition: int) -> None:
+        rows = pa.Table.from_batches(batches, OUTPUT)
+        if partition == 1:
+            wait_until((folder / f"{name}-0.parquet").exists, "the other partition to be written", WAIT_SECS)
+            once(folder / "middle", partial(wait_for, folder / "go"))
+        write(folder / name, iter(rows.to_batches()), partition)
+
+    spark = session(folder)
+    with Acker.attach(url, SHARED) as acker:
+        config = acker.config
+    noted = folder / "noted"
+
+    def work_off() -> bool:
+        done = noted.read_text().split() if noted.exists() else []
+        for rows in sorted((folder / "between").iterdir()):
+            if rows.name not in done:
+                tracker = Tracker(url, config, f"second-{rows.name}", 0)
+                taken = tracker.take_over(spark.read.parquet(str(rows)), name="in").repartition(2, "child")
+                tracker.sink(taken, partial(save, f"out-{rows.name}"), name="save")
+                with noted.open("a") as file:
+                    file.write(f"{rows.name}\n")
+        return (folder / "over").exists()
+
+    wait_until(work_off, "the first application to be over", WAIT_SECS)
+    spark.stop()
+    return {"folders": len(noted.read_text().split())}
+
+
+if __name__ == "__main__":
+    url, folder = sys.argv[2], Path(sys.argv[3])
+    print(json.dumps({"alone": alone, "first": first, "second": second}[sys.argv[1]](url, folder, *sys.argv[4:])))  # type: ignore[operator]  # noqa: T201
