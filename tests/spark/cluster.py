@@ -36,7 +36,6 @@ class Cluster:
     """
 
     def __init__(self, folder: Path) -> None:
-        prepare_environment()
         self.folder = folder
         self.url = ""
         self.pids: list[int] = []
@@ -110,6 +109,7 @@ def java_options(folder: Path) -> str:
 
 def environment(folder: Path) -> dict[str, str]:
     """Of Spark's processes: loopback, workers that can import the tests, temporary files in `folder`."""
+    prepare_environment()
     return os.environ | {
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "SPARK_LOCAL_IP": HOSTS[0],
