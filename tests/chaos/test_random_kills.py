@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="a second loopback address and /proc are Linux'"),
 ]
 
-SECS = float(os.environ.get("ACKER_CHAOS_SECS", "180"))
+SECS = float(os.environ.get("ACKER_CHAOS_SECS", "90"))
 SEED = int(os.environ.get("ACKER_CHAOS_SEED", "1"))
 PAUSE_SECS = (0.2, 3.0)
 EXECUTORS = 0.25

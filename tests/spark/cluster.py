@@ -36,11 +36,10 @@ class Cluster:
     """
 
     def __init__(self, folder: Path) -> None:
-        prepare_environment()
         self.folder = folder
         self.url = ""
         self.pids: list[int] = []
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
         """Start all three, and wait until the workers are registered."""
@@ -60,9 +59,9 @@ class Cluster:
 
     def stop(self) -> None:
         """End the workers, then the master; whatever is left of their sessions is killed."""
-        for process in reversed(self._started):
+        for process in reversed(self._started.values()):
             process.terminate()
-        for process in self._started:
+        for process in self._started.values():
             try:
                 process.wait(timeout=20)
             except subprocess.TimeoutExpired:
@@ -87,12 +86,12 @@ class Cluster:
                 [program, main, "--webui-port", "0", *arguments],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, cwd=self.folder, start_new_session=True,
             )  # fmt: skip
-        self._started.append(process)
+        self._started[name] = process
         return process.pid
 
     def _wait(self, pattern: str, name: str) -> re.Match[str]:
         log = self.folder / f"{name}.log"
-        process = self._started[-1] if name == "master" else self._started[1 + int(name[-1])]
+        process = self._started[name]
         wait_until(
             lambda: process.poll() is not None or re.search(pattern, log.read_text(errors="replace")) is not None,
             f"{name} starts",
@@ -110,6 +109,7 @@ def java_options(folder: Path) -> str:
 
 def environment(folder: Path) -> dict[str, str]:
     """Of Spark's processes: loopback, workers that can import the tests, temporary files in `folder`."""
+    prepare_environment()
     return os.environ | {
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "SPARK_LOCAL_IP": HOSTS[0],

@@ -25,6 +25,7 @@ from tests.spark.faults import fan_out, once, wait_for
 
 CONFIG = AckerConfig(app="stream", shards=2)
 BATCH, BATCHES = 60, 3
+ALL = range(BATCH * BATCHES)
 CHILDREN = 3
 STILL = 90
 """A message of the second micro-batch; whoever writes it first holds still."""

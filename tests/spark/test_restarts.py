@@ -107,10 +107,21 @@ def test_a_commit_that_fails_within_a_micro_batch_is_made_up_for(
     assert (stats.acked, stats.pending, stats.unowned) == (40, 0, 0)
 
 
+def give_messages(folder: Path) -> None:
+    """One file per micro-batch."""
+    for part in ("in", "out"):
+        (folder / part).mkdir(parents=True)
+    for number in range(stream_job.BATCHES):
+        ids = pa.array(range(number * stream_job.BATCH, (number + 1) * stream_job.BATCH), pa.int64())
+        path = folder / "in" / f"{number}.parquet"
+        pq.write_table(pa.table({"id": ids}), path)
+        os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))  # Spark reads the oldest first
+
+
 def acked_messages(folder: Path, acker: Acker) -> dict[str, set[int]]:
     """Which messages were told to be complete, by run; every root must be one of a message of a run."""
     runs = set((folder / "runs").read_text().split())
-    ids = np.arange(stream_job.BATCH * stream_job.BATCHES, dtype=np.int64)
+    ids = np.array(stream_job.ALL, np.int64)
     known = {
         root: (run, message)
         for run in runs
@@ -136,21 +147,16 @@ def whole_messages(folder: Path, run: str) -> set[int]:
         for row in pq.read_table(path).to_pylist()
     }
     children = range(stream_job.CHILDREN)
-    messages = range(stream_job.BATCH * stream_job.BATCHES)
-    return {message for message in messages if message == 0 or all((message, child) in rows for child in children)}
+    return {
+        message for message in stream_job.ALL if message == 0 or all((message, child) in rows for child in children)
+    }
 
 
 def test_a_stream_killed_in_a_micro_batch_goes_on_in_a_new_process_with_other_settings(
     url: str, tmp_path: Path
 ) -> None:
     """No message is acked whose rows are not in the sink, at any time; in the end all are acked, and nothing is left."""
-    for folder in ("in", "out"):
-        (tmp_path / folder).mkdir()
-    for number in range(stream_job.BATCHES):
-        ids = pa.array(range(number * stream_job.BATCH, (number + 1) * stream_job.BATCH), pa.int64())
-        path = tmp_path / "in" / f"{number}.parquet"
-        pq.write_table(pa.table({"id": ids}), path)
-        os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))  # Spark reads the oldest first
+    give_messages(tmp_path)
     module = "tests.spark.stream_job"
     with Acker.connect(url, stream_job.CONFIG) as acker:
         killed = start_python(tmp_path, module, url, str(tmp_path), "3", "false")
@@ -170,7 +176,7 @@ def test_a_stream_killed_in_a_micro_batch_goes_on_in_a_new_process_with_other_se
         for run, messages in acked_messages(tmp_path, acker).items():
             assert messages <= whole_messages(tmp_path, run)
         acked = set().union(*acked_messages(tmp_path, acker).values())
-        assert acked == set(range(stream_job.BATCH * stream_job.BATCHES))
+        assert acked == set(stream_job.ALL)
         before = acker.stats()
         assert 0 < before.pending < stream_job.BATCH  # of the run that was killed
         for _ in range(stream_job.CONFIG.num_buckets):
