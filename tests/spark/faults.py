@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from acker_redis.spark import Emitted, worker
 from acker_redis.testing import wait_until
 
-WAIT_SECS = 100.0
+WAIT_SECS = 150.0
 """No test waits longer for another process; the machine may be busy."""
 
 
