@@ -33,7 +33,8 @@ def start(url: str, tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
     yield start_one
     for process in started:
-        kill(process)
+        if process.returncode is None:
+            kill(process)
 
 
 @pytest.fixture
