@@ -181,7 +181,14 @@ def with_message_ids(frame: DataFrame, message_id: str | None, partition: str, o
 
 
 def not_done(frame: DataFrame, offsets: Offsets, partition: str, offset: str) -> DataFrame:
-    """Rows from the offset on where their partition begins."""
+    """Rows from the offset on where their partition begins.
+
+    Raises:
+        BadBatchError: a column is missing.
+    """
+    missing = [column for column in (partition, offset) if column not in frame.columns]
+    if missing:
+        raise BadBatchError(f"offsets need the columns {missing}: name them with partition= and offset=")
     known = offsets.known()
     if not known:
         return frame

@@ -255,6 +255,10 @@ def test_fetch_has_to_give_all_columns(spark: Any, url: str, acker: Acker, tmp_p
             messages, partial(replayed, tmp_path / "marks", tmp_path), acker=acker, url=url, message_id="id",
             fetch=lambda ids: messages.select("id"),
         )  # fmt: skip
+    with pytest.raises(BadBatchError, match="partition= and offset="):
+        run_tracked(
+            messages, lambda *_: None, acker=acker, url=url, message_id="id", offsets=Offsets(tmp_path / "offsets")
+        )
     with pytest.raises(BadConfigError, match="longest message"):
         run_tracked(messages, lambda *_: None, acker=acker, url=url, message_id="id", keep_payload=True)
 
