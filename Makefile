@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 ARGS ?=
 
-.PHONY: help setup demo test check fmt bench chaos clean
+.PHONY: help setup demo logs test check fmt bench chaos clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP) ## run the word count on Spark with a rotator beside it; ARGS="--help" lists options
 	@$(BIN)/python spark/demo.py $(ARGS)
+
+logs: $(STAMP) ## run the access-log pipeline, killed in the middle and started again; ARGS="--help" lists options
+	@$(BIN)/python -m spark.demo_logs $(ARGS)
 
 test: $(STAMP) ## run the whole test suite; ARGS="-k name" picks
 	$(BIN)/python -m pytest $(ARGS)

@@ -137,11 +137,11 @@ def main(
     raise typer.Exit(0 if result.accounted_for else 1)
 
 
-def spark_session(master: str, arrow_rows: int = 1_000) -> SparkSession:
+def spark_session(master: str, arrow_rows: int = 1_000, app_name: str = "word-count") -> SparkSession:
     """A quiet local session."""
     builder = (
         SparkSession.builder.master(master)
-        .appName("word-count")
+        .appName(app_name)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")

@@ -1,0 +1,94 @@
+"""Where the log pipeline keeps its results: a folder of parquet files, and sums in SQLite that count each line once."""
+
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.parquet as pq
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS counted (message_id INTEGER PRIMARY KEY, batch INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS per_minute (
+    minute TEXT, section TEXT, hits INTEGER, bytes INTEGER, errors INTEGER, over_budget INTEGER, PRIMARY KEY (minute, section)
+);
+"""
+_COUNT_IT = "INSERT OR IGNORE INTO counted VALUES (?, ?)"
+_ADD = """
+INSERT INTO per_minute VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
+    hits = hits + excluded.hits, bytes = bytes + excluded.bytes,
+    errors = errors + excluded.errors, over_budget = over_budget + excluded.over_budget
+"""
+
+
+class Minute(NamedTuple):
+    """Sums of one section in one minute."""
+
+    minute: str
+    section: str
+    hits: int
+    bytes: int
+    errors: int
+    over_budget: int
+
+
+class Store:
+    """The folder given as --out.
+
+    Attributes:
+        hits: folder of parquet files. A message may stand in several of them.
+        database: SQLite file; written by one process only.
+        checkpoint: Spark's notes on which files it has read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Make the folder, or go on with it."""
+        self.hits, self.database, self.checkpoint = folder / "hits", folder / "minutes.sqlite", folder / "checkpoint"
+        self.hits.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(self.database)) as database, database:
+            database.executescript(_TABLES)
+
+    def count(self, batch: int, groups: Iterable[Any]) -> None:
+        """Add groups of hits to the sums, leaving out those that are in already.
+
+        Guarantee: a message counts once, however often it comes and wherever the process is killed, because the sums and the
+        ids they contain change in one transaction. Ids of finished micro-batches never come again and could be deleted.
+
+        Args:
+            batch: number of the micro-batch.
+            groups: rows with `minute`, `section` and `hits`.
+        """
+        with closing(sqlite3.connect(self.database)) as database, database:
+            for group in groups:
+                fresh = [
+                    hit for hit in group["hits"] if database.execute(_COUNT_IT, (hit["message_id"], batch)).rowcount
+                ]
+                sums = (
+                    len(fresh),
+                    sum(hit["bytes"] for hit in fresh),
+                    sum(hit["status"] >= 500 for hit in fresh),
+                    sum(hit["over_budget"] for hit in fresh),
+                )
+                if fresh:
+                    database.execute(_ADD, (group["minute"], group["section"], *sums))
+
+    def minutes(self) -> list[Minute]:
+        """The sums."""
+        with closing(sqlite3.connect(self.database)) as database:
+            return [Minute(*row) for row in database.execute("SELECT * FROM per_minute ORDER BY minute, section")]
+
+    def counted(self) -> set[int]:
+        """Message ids that are in the sums."""
+        with closing(sqlite3.connect(self.database)) as database:
+            return {one for (one,) in database.execute("SELECT message_id FROM counted")}
+
+    def written(self) -> tuple[int, dict[int, tuple[str, int]]]:
+        """Rows in the parquet files, and of each message once: id -> name of its file, number of its line."""
+        rows, found = 0, {}
+        for path in self.hits.glob("*.parquet"):
+            table = pq.read_table(path, columns=["message_id", "file", "row"])
+            rows += len(table)
+            for message, file, row in zip(*(column.to_pylist() for column in table.columns), strict=True):
+                found[message] = (file.rpartition("/")[2], row)
+        return rows, found
