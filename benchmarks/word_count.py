@@ -36,7 +36,7 @@ def run(bench: Bench) -> Iterator[Row]:
         rows = bench.size(_LINES)
         texts = islice(chain.from_iterable(cycle([list(word_count.read_lines([]))])), rows * 2)
         word_count.write_lines(texts, folder / "lines", rows, rows_per_file=100_000)
-        session = _session()
+        session = spark_session()
         try:
             lines = session.read.parquet(str(folder / "lines"))
             words = _untracked(lines, folder / "warm-up")
@@ -100,7 +100,7 @@ def _write_only(folder: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
     yield pa.RecordBatch.from_pydict({"rows": [rows]})
 
 
-def _session() -> SparkSession:
+def spark_session() -> SparkSession:
     prepare_environment()
     # Workers import the functions above by name.
     os.environ["PYTHONPATH"] = os.pathsep.join(

@@ -63,39 +63,38 @@ class RowByRow:
 
     def __call__(self, batch: pa.RecordBatch) -> Emitted:
         """Work on one record batch."""
+        derive = self._derive_with_collector if isinstance(self.bolt, RowBolt) else self.bolt
         rows: list[Row] = []
-        parents: list[int] = []
+        ends = [0]
         failed: dict[int, str] = {}
         for number, row in enumerate(batch.to_pylist()):
             try:
-                derived = self._derive(row)
-            except FailedError as exc:
-                failed[number] = str(exc)[:REASON_CHARS]
-                continue
+                rows.extend(derive(row) or ())
             except Exception as exc:
-                if self.on_error == "raise":
+                known = isinstance(exc, FailedError)
+                if self.on_error == "raise" and not known:
                     raise
-                failed[number] = f"{type(exc).__name__}: {exc}"[:REASON_CHARS]
-                continue
-            rows.extend(derived)
-            parents.extend([number] * len(derived))
-        return Emitted(self._batch(rows), np.array(parents, np.int64), failed or None)
+                failed[number] = (str(exc) if known else f"{type(exc).__name__}: {exc}")[:REASON_CHARS]
+                del rows[ends[-1] :]
+            ends.append(len(rows))
+        return Emitted(self._batch(rows), np.repeat(np.arange(batch.num_rows), np.diff(ends)), failed or None)
 
-    def _derive(self, row: dict[str, Any]) -> list[Row]:
-        if isinstance(self.bolt, RowBolt):
-            collector = Collector()
-            self.bolt.execute(row, collector)
-            return collector.rows
-        return list(self.bolt(row) or ())
+    def _derive_with_collector(self, row: dict[str, Any]) -> list[Row]:
+        collector = Collector()
+        self.bolt.execute(row, collector)  # type: ignore[union-attr]
+        return collector.rows
 
     def _batch(self, rows: list[Row]) -> pa.RecordBatch:
-        names = self.schema.names
-        columns: list[list[Any]] = [[] for _ in names]
-        for row in rows:
-            values = [row[name] for name in names] if isinstance(row, Mapping) else row
-            if len(values) != len(names):
-                raise BadBatchError(f"a row has {len(values)} values, the schema {len(names)} columns: {names}")
-            for column, value in zip(columns, values, strict=True):
-                column.append(value)
+        columns = self._columns(rows)
         arrays = [pa.array(column, f.type) for column, f in zip(columns, self.schema, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _columns(self, rows: list[Row]) -> Iterable[Sequence[Any]]:
+        names = self.schema.names
+        if all(type(row) is dict for row in rows):  # the common case, a column at a time: a third of the time
+            return [[row[name] for row in rows] for name in names]
+        values = [[row[name] for name in names] if isinstance(row, Mapping) else row for row in rows]
+        for row in values:
+            if len(row) != len(names):
+                raise BadBatchError(f"a row has {len(row)} values, the schema {len(names)} columns: {names}")
+        return zip(*values, strict=True)

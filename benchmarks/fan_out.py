@@ -1,0 +1,240 @@
+"""What tracking costs on local[2] where every message becomes ten rows: 500 000 messages, 5 000 000 derived rows.
+
+Messages are read from parquet, split into ten rows each, shuffled by a derived column and written to parquet again. In
+three ways, each tracked and untracked with the very same user work: the split in SQL (with a filter behind it), in a
+function of Arrow record batches, and in a Python function of one row, a dict, that yields dicts. The untracked side of the
+last runs the same function in `mapInArrow` over `to_pylist` and back with `from_pylist`: of what PySpark offers for rows in
+Python that is the shortest program that keeps dicts, and several times as fast as an RDD's `flatMap`.
+
+The write is the same function of a partition's record batches on both sides. The SQL split is also measured with Spark's
+own parquet writer in its place, which `Tracker.write` runs behind a persisted copy of the rows.
+
+Tracked time begins before the roots are made and ends when the last outcome was confirmed. The two take turns, after a
+warm-up of both. A run where anything failed, timed out or was replayed is an error.
+"""
+
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from acker_redis import Acker, AckerConfig
+from acker_redis.spark import Emitted, Tracker
+from acker_redis.spout import Emission, RetryPolicy, Spout
+from benchmarks import harness
+from benchmarks.harness import Bench, Row
+from benchmarks.word_count import spark_session
+
+_MESSAGES = 500_000
+_FAN_OUT = 10
+_FILES = 8
+_PARTITIONS = 2
+_VOCABULARY = 5_000
+_ROUNDS = 5
+_SCHEMA = "message bigint, position int, word string"
+_ARROW = pa.schema([("message", pa.int64()), ("position", pa.int32()), ("word", pa.string())])
+_CHILDREN = "transform(split(text, ','), (word, position) -> struct(message, position, word))"
+_WANTED = "word <> 'word-0'"
+
+
+def split_batch(batch: pa.RecordBatch) -> Emitted:
+    """A row for each word of each message, in Arrow."""
+    words = pc.split_pattern(batch.column("text"), ",")
+    parents = pc.list_parent_indices(words).to_numpy().astype(np.int64)
+    position = np.arange(len(parents)) - np.searchsorted(parents, parents)
+    columns = [batch.column("message").take(pa.array(parents)), pa.array(position, pa.int32()), pc.list_flatten(words)]
+    return Emitted(pa.RecordBatch.from_arrays(columns, schema=_ARROW), parents)
+
+
+def split_row(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The same for one message in plain Python."""
+    for position, word in enumerate(row["text"].split(",")):
+        yield {"message": row["message"], "position": position, "word": word}
+
+
+def _split_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield split_batch(batch).rows
+
+
+def _split_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        derived = [child for row in batch.to_pylist() for child in split_row(row)]
+        yield pa.RecordBatch.from_pylist(derived, schema=_ARROW)
+
+
+def write_partition(folder: Path, batches: Iterator[pa.RecordBatch], partition: int) -> None:
+    """One parquet file."""
+    with pq.ParquetWriter(folder / f"{partition}.parquet", _ARROW) as writer:
+        for batch in batches:
+            writer.write_batch(batch.cast(_ARROW))
+
+
+def _write(folder: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    context = TaskContext.get()
+    write_partition(folder, batches, context.partitionId() if context else 0)
+    yield pa.RecordBatch.from_pydict({"done": [True]})
+
+
+def _plain_sink(rows: DataFrame, folder: Path) -> None:
+    rows.mapInArrow(partial(_write, folder), "done boolean").toArrow()
+
+
+def _tracked_sink(tracker: Tracker, rows: DataFrame, folder: Path) -> None:
+    tracker.sink(rows, partial(write_partition, folder), name="write")
+
+
+def _plain_write(rows: DataFrame, folder: Path) -> None:
+    rows.write.mode("overwrite").parquet(str(folder))
+
+
+def _tracked_write(tracker: Tracker, rows: DataFrame, folder: Path) -> None:
+    tracker.write(rows, lambda plain: _plain_write(plain, folder), name="write")
+
+
+def _plain_sql(messages: DataFrame) -> DataFrame:
+    return messages.selectExpr(f"inline({_CHILDREN})").where(_WANTED)
+
+
+def _tracked_sql(tracker: Tracker, messages: DataFrame) -> DataFrame:
+    return tracker.filter(tracker.explode(messages, _CHILDREN, name="split"), _WANTED, name="wanted")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A pipeline both ways: how messages are split, and how the rows are written."""
+
+    name: str
+    target: float | None
+    plain: Callable[[DataFrame], DataFrame]
+    tracked: Callable[[Tracker, DataFrame], DataFrame]
+    plain_sink: Callable[[DataFrame, Path], None] = _plain_sink
+    tracked_sink: Callable[[Tracker, DataFrame, Path], None] = _tracked_sink
+
+
+VARIANTS = (
+    Variant("SQL", 1.2, _plain_sql, _tracked_sql),
+    Variant(
+        "Arrow bolt",
+        1.3,
+        lambda messages: messages.mapInArrow(_split_batches, _SCHEMA),
+        lambda tracker, messages: tracker.bolt(messages, split_batch, _SCHEMA, name="split"),
+    ),
+    Variant(
+        "per-row Python",
+        1.5,
+        lambda messages: messages.mapInArrow(_split_rows, _SCHEMA),
+        lambda tracker, messages: tracker.bolt_rows(messages, split_row, _SCHEMA, name="split"),
+    ),
+    Variant("SQL, Spark's parquet writer", None, _plain_sql, _tracked_sql, _plain_write, _tracked_write),
+)
+
+
+@dataclass
+class _Measured:
+    plain_secs: list[float] = field(default_factory=list)
+    tracked_secs: list[float] = field(default_factory=list)
+    updates: list[float] = field(default_factory=list)
+
+
+@harness.benchmark("fan_out")
+def run(bench: Bench) -> Iterator[Row]:
+    """Interleaved rounds of every variant, both ways."""
+    count = bench.size(_MESSAGES)
+    measured = {variant.name: _Measured() for variant in VARIANTS}
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        write_messages(folder / "messages", count)
+        session = spark_session()
+        try:
+            messages = session.read.parquet(str(folder / "messages"))
+            for number in range(_ROUNDS + 1):
+                for variant in VARIANTS:
+                    plain_secs = _plain(variant, messages, folder / "plain")
+                    tracked_secs, updates = _tracked(bench.url, variant, messages, count, folder / "tracked")
+                    _check_same(folder)
+                    if number:  # the first is the warm-up
+                        result = measured[variant.name]
+                        result.plain_secs.append(plain_secs)
+                        result.tracked_secs.append(tracked_secs)
+                        result.updates.append(updates / (count * (1 + _FAN_OUT)))
+        finally:
+            session.stop()
+    for variant in VARIANTS:
+        result = measured[variant.name]
+        ratios = [a / b for a, b in zip(result.tracked_secs, result.plain_secs, strict=True)]
+        yield bench.row(
+            f"fan-out {_FAN_OUT} on local[2], {variant.name}: tracked / untracked wall, {count * _FAN_OUT:,} derived rows",
+            ratios, "x", target=variant.target,
+            context=f"{np.median(result.tracked_secs):.1f} s / {np.median(result.plain_secs):.1f} s, no replays",
+        )  # fmt: skip
+        yield bench.row(f"fan-out {_FAN_OUT}, {variant.name}: ledger updates per tuple acked", result.updates, "")
+
+
+def write_messages(folder: Path, count: int) -> None:
+    """Messages of ten words, the same in every run."""
+    folder.mkdir()
+    words = np.array([f"word-{number}" for number in range(_VOCABULARY)])
+    drawn = np.random.default_rng(8).choice(words, (count, _FAN_OUT))
+    texts = [",".join(row) for row in drawn.tolist()]
+    for number, part in enumerate(np.array_split(np.arange(count), _FILES)):
+        table = pa.table({"message": part, "text": texts[part[0] : part[-1] + 1]})
+        pq.write_table(table, folder / f"{number}.parquet")
+
+
+def _plain(variant: Variant, messages: DataFrame, folder: Path) -> float:
+    _empty(folder)
+    started = time.perf_counter()
+    variant.plain_sink(variant.plain(messages).repartition(_PARTITIONS, "word"), folder)
+    return time.perf_counter() - started
+
+
+def _tracked(url: str, variant: Variant, messages: DataFrame, count: int, folder: Path) -> tuple[float, int]:
+    """Seconds, and updates sent to the ledger."""
+    _empty(folder)
+    with Acker.connect(url, AckerConfig(app="fan-out", message_timeout_secs=3600)) as acker:
+        before = acker.stats(oldest=False)
+        spout = Spout(acker, run_id=uuid.uuid4().hex, retry=RetryPolicy(first_delay_secs=0))
+        started = time.perf_counter()
+        spout.add(np.arange(count, dtype=np.int64))
+
+        def emit(emission: Emission) -> None:
+            tracker = Tracker.of(url, spout, emission)
+            roots = tracker.spout(messages.withColumn("attempt", F.lit(0).cast("bigint")), "message", "attempt")
+            rows = variant.tracked(tracker, roots).repartition(_PARTITIONS, "word")
+            variant.tracked_sink(tracker, rows, folder)
+
+        counts = spout.run(emit)
+        secs = time.perf_counter() - started
+        after = acker.stats(oldest=False)
+    if (counts.emitted, counts.acked, counts.replayed) != (count, count, 0):
+        raise RuntimeError(f"{variant.name}: not every message was acked at its first attempt: {counts}")
+    return secs, after.inits + after.acks - before.inits - before.acks
+
+
+def _check_same(folder: Path) -> None:
+    plain, tracked = (sum(_rows(path) for path in (folder / side).glob("*.parquet")) for side in ("plain", "tracked"))
+    if plain != tracked:
+        raise RuntimeError(f"{plain} rows were written untracked, {tracked} tracked")
+
+
+def _rows(path: Path) -> int:
+    return int(pq.read_metadata(path).num_rows)
+
+
+def _empty(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
