@@ -82,12 +82,12 @@ def one_run(spark: SparkSession, url: str, acker: Acker, folder: Path, seed: str
 
 
 def main(master: str, url: str, root: Path, secs: float, seed: str) -> None:
-    """Runs with the same children each time, and with random ones, in turn."""
-    until = time.monotonic() + secs
+    """Runs with the same children each time, and with random ones, in turn; until one gave other rows when run again."""
     spark = session(master, root, **SPECULATION, **{"spark.task.maxFailures": "12"})
+    until = time.monotonic() + secs
     runs: list[dict[str, Any]] = []
     with Acker.connect(url, CONFIG) as acker:
-        while time.monotonic() < until:
+        while time.monotonic() < until or not any(run["random"] and run["replayed"] for run in runs):
             runs.append(one_run(spark, url, acker, root / str(len(runs)), seed, random=len(runs) % 2 == 1))
         print(json.dumps({"runs": runs, "fenced": acker.stats().fenced}))  # noqa: T201
     spark.stop()

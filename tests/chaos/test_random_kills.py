@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from acker_redis.testing import wait_until
 from tests.chaos.kills_job import MESSAGES
-from tests.spark.cluster import Cluster, kill, start_python
+from tests.spark.cluster import JOB_SECS, Cluster, kill, start_python
 from tests.spark.faults import parent
 
 pytestmark = [
@@ -26,7 +27,7 @@ PAUSE_SECS = (0.2, 3.0)
 EXECUTORS = 0.25
 """Share of the kills that hit an executor; the others hit a Python process of one."""
 
-LONGEST_SECS = SECS + 240
+LONGEST_SECS = SECS + 2 * JOB_SECS
 
 
 @pytest.fixture
@@ -74,6 +75,7 @@ def test_runs_under_random_kills(cluster: Cluster, url: str, tmp_path: Path) -> 
     until = SECS
     job = start_python(tmp_path, "tests.chaos.kills_job", cluster.url, url, str(tmp_path), str(SECS), str(SEED))
     try:
+        wait_until(lambda: job.poll() is not None or (tmp_path / "0").exists(), "the first run begins", JOB_SECS)
         while job.poll() is None and until > 0:
             pause = chance.uniform(*PAUSE_SECS)
             until -= pause
@@ -82,7 +84,7 @@ def test_runs_under_random_kills(cluster: Cluster, url: str, tmp_path: Path) -> 
             except subprocess.TimeoutExpired:
                 killed = kill_one(chance, cluster)
                 kills += [killed] if killed else []
-        printed, _ = job.communicate(timeout=LONGEST_SECS - SECS)
+        printed, _ = job.communicate(timeout=JOB_SECS)
     finally:
         kill(job)
     log = (tmp_path / "tests.chaos.kills_job.log").read_text(errors="replace")
