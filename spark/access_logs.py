@@ -209,6 +209,8 @@ def main(
     poison: Annotated[float, typer.Option(min=0, max=0.5, help="Share of lines that fail behind the parser.")] = 0.01,
 ) -> None:
     """Write access logs with seeded faults, the reference table that goes with them, and the truth about both."""
+    if (out / "logs").exists():
+        raise typer.BadParameter(f"{out} has logs already, which are not in the new truth", param_hint="--out")
     truth = generate(out, lines, seed, files, malformed, poison)
     typer.echo(f"{truth.lines} lines in {files} files: {len(truth.malformed)} malformed, {len(truth.poison)} poison")
 

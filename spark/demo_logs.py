@@ -22,7 +22,8 @@ def main(
     seed: Annotated[int, typer.Option(help="The same seed gives the same logs.")] = 1,
     files: Annotated[int, typer.Option(min=3, help="Files they are spread over; two per micro-batch.")] = 8,
     folder: Annotated[
-        Path | None, typer.Option(file_okay=False, help="For logs and results, kept; default: a temporary one.")
+        Path | None,
+        typer.Option(file_okay=False, help="A new folder for logs and results, kept; default: a temporary one."),
     ] = None,
     without_kill: Annotated[bool, typer.Option("--without-kill", help="Let the pipeline run through.")] = False,
     server: Annotated[
@@ -31,6 +32,8 @@ def main(
 ) -> None:
     """Run the log pipeline with everything it needs. Further options are log_pipeline.py's own."""
     quiet = "--json" in context.args
+    if folder is not None and folder.exists():
+        raise typer.BadParameter(f"{folder} exists: its files may have been read already", param_hint="--folder")
     with contextlib.ExitStack() as stack:
         here = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="access-logs-")))
         truth = generate(here, lines, seed, files)
