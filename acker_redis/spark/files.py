@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from acker_redis.errors import BadConfigError
-from acker_redis.spark.tracked import arrow_schema, struct_of
+from acker_redis.spark import checks
 
 Format: TypeAlias = Literal["text", "json", "csv", "parquet"]
 
@@ -54,13 +54,13 @@ def read_files(
         first = _TEXT if file_format == "text" else next(_READERS[file_format](paths[0], None)).schema
         output = from_arrow_schema(first)
     else:
-        output = struct_of(schema, "read_files")
+        output = checks.struct(schema, "read_files")
     taken = {FILE, ROW} & set(output.names)
     if taken:
         raise BadConfigError(f"the files have columns {sorted(taken)}, which this source gives: rename them there")
     names = session.createDataFrame(pa.table({FILE: paths}))
     with_place = StructType([StructField(FILE, StringType()), StructField(ROW, LongType()), *output.fields])
-    return names.mapInArrow(_Reading(file_format, arrow_schema(output)), with_place)
+    return names.mapInArrow(_Reading(file_format, checks.arrow_schema(output)), with_place)
 
 
 def list_files(path: str) -> list[str]:

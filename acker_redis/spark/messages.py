@@ -16,7 +16,8 @@ from pyspark.sql.types import LongType
 from acker_redis.errors import BadBatchError
 from acker_redis.offsets import Offsets
 from acker_redis.payloads import Payloads
-from acker_redis.spark.tracked import integer_column
+from acker_redis.spark import checks
+from acker_redis.spark.operators import ATTEMPT
 from acker_redis.spout import Emission
 
 Fetch: TypeAlias = Callable[[list[int]], DataFrame]
@@ -25,7 +26,6 @@ Fetch: TypeAlias = Callable[[list[int]], DataFrame]
 MESSAGE_ID = "message_id"
 """Column that is added where message ids are made of partition and offset."""
 
-ATTEMPT = "_acker_attempt"
 PAYLOAD = "_acker_payload"
 _BEGIN = "_acker_begin"
 _JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
@@ -172,7 +172,7 @@ class Messages:
 def with_message_ids(frame: DataFrame, message_id: str | None, partition: str, offset: str) -> tuple[DataFrame, str]:
     """The frame and its column of message ids; where none is named it is made of partition and offset."""
     if message_id is not None:
-        return frame, integer_column(frame, message_id, "run_tracked")
+        return frame, checks.integer_column(frame, message_id, "run_tracked")
     if MESSAGE_ID in frame.columns:
         raise BadBatchError(f"the DataFrame has a column {MESSAGE_ID!r}: name it as message_id, or rename it")
     if partition not in frame.columns or offset not in frame.columns:

@@ -49,6 +49,9 @@ class Emitted(NamedTuple):
 DROPPED = "_acker_dropped"
 """Column that names the SQL operator which left a row without children: to be acked and left out; else null."""
 
+ATTEMPT = "_acker_attempt"
+"""Column of attempts that `run_tracked` adds: a spout leaves it out of its rows."""
+
 Execute: TypeAlias = Callable[[pa.RecordBatch], Emitted]
 Write: TypeAlias = Callable[[Iterator[pa.RecordBatch], int], None]
 OnWriteError: TypeAlias = Literal["timeout", "fail"]
@@ -80,6 +83,11 @@ class SpoutStep:
     attempt: str
     payload: str | None = None
 
+    @property
+    def left_out(self) -> list[str]:
+        """Columns that are for the spout only."""
+        return [c for c in (self.payload, ATTEMPT if self.attempt == ATTEMPT else None) if c is not None]
+
     def run(self, origin: Origin, updates: Updates, batches: Iterator[pa.RecordBatch]) -> Stream:
         """Rows with their first edge; a row without message id has no anchor."""
         target = ids.derive("spout", self.name)
@@ -97,8 +105,7 @@ class SpoutStep:
                     (message, one) for message, one in zip(messages.tolist(), kept, strict=True) if one is not None
                 ]
                 worker.acker_of_worker(origin.url, origin.config).payloads(origin.run_id).put(pairs)
-                batch = batch.drop_columns([self.payload])
-            yield batch, Anchors.single(roots, edges, tracked)
+            yield batch.drop_columns(self.left_out), Anchors.single(roots, edges, tracked)
 
 
 @dataclass(frozen=True)

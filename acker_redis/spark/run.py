@@ -15,7 +15,8 @@ from acker_redis.errors import BadConfigError
 from acker_redis.offsets import Offsets
 from acker_redis.payloads import Payloads
 from acker_redis.spark.files import FILE, ROW
-from acker_redis.spark.messages import ATTEMPT, PAYLOAD, Fetch, Messages, not_done, with_message_ids
+from acker_redis.spark.messages import PAYLOAD, Fetch, Messages, not_done, with_message_ids
+from acker_redis.spark.operators import ATTEMPT
 from acker_redis.spark.tracked import Tracker
 from acker_redis.spout import Emission, RetryPolicy, Spout
 
@@ -99,7 +100,7 @@ def run_tracked(
     def emit(emission: Emission) -> None:
         tracker = Tracker.of(url, spout, emission)
         payload = PAYLOAD if keep_payload else None
-        pipeline(tracker, tracker.spout(source.of(emission), column, ATTEMPT, payload=payload).drop(ATTEMPT))
+        pipeline(tracker, tracker.spout(source.of(emission), column, ATTEMPT, payload=payload))
 
     if len(ids):
         spout.add(ids)

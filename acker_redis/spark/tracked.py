@@ -12,16 +12,16 @@ from typing import NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, IntegralType, StringType, StructType
+from pyspark.sql.types import BinaryType, StringType, StructType
 
 from acker_redis.config import AckerConfig
 from acker_redis.errors import BadBatchError, FailedError, NotExactError
 from acker_redis.spark import anchors as anchor_column
-from acker_redis.spark import lineage, sql, transport
+from acker_redis.spark import checks, lineage, sql, transport
 from acker_redis.spark.data_source import Committing, acking
 from acker_redis.spark.operators import (
     DROPPED,
@@ -34,6 +34,7 @@ from acker_redis.spark.operators import (
     Origin,
     SinkStep,
     SpoutStep,
+    Step,
     Write,
 )
 from acker_redis.spark.rows import OnError, RowBolt, RowByRow, RowFunction
@@ -104,14 +105,15 @@ class Tracker:
                 f"spout {name!r}: a stream has many micro-batches and one emission number: use foreachBatch, and a Tracker "
                 "whose emission is the batch id"
             )
-        id_column, attempt_column = (integer_column(messages, column, name) for column in (message_id, attempt))
-        output = messages.schema
-        if payload is not None:
-            if payload not in messages.columns or not isinstance(output[payload].dataType, (StringType, BinaryType)):
-                raise BadBatchError(f"spout {name!r}: payload {payload!r}: give a column of strings or binaries")
-            output = StructType([field for field in output if field.name != payload])
+        id_column, attempt_column = (checks.integer_column(messages, c, name) for c in (message_id, attempt))
+        if payload is not None and (
+            payload not in messages.columns
+            or not isinstance(messages.schema[payload].dataType, (StringType, BinaryType))
+        ):
+            raise BadBatchError(f"spout {name!r}: payload {payload!r}: give a column of strings or binaries")
         lineage.claim_name(f"{self.run_id}:{self.emission}", name, f"messages of {lineage.source(messages)}")
-        return self._with_step(messages, SpoutStep(name, self.task, id_column, attempt_column, payload), output)
+        step = SpoutStep(name, self.task, id_column, attempt_column, payload)
+        return self._with_step(messages, step, StructType([f for f in messages.schema if f.name not in step.left_out]))
 
     def fan_out(self, tracked: DataFrame, *branches: str, name: str = "fan-out") -> list[DataFrame]:
         """The same rows once per branch, each with edges of its own, for DataFrames that go several ways.
@@ -145,8 +147,8 @@ class Tracker:
             schema: of its output rows, without anchors; DDL or StructType.
             name: of the bolt, unique among the operators of the emission; shows as `last_stage`.
         """
-        output = struct_of(schema, name)
-        return self._with_step(tracked, BoltStep(name, execute, arrow_schema(output)), output)
+        output = checks.struct(schema, name)
+        return self._with_step(tracked, BoltStep(name, execute, checks.arrow_schema(output)), output)
 
     def bolt_rows(
         self,
@@ -167,36 +169,42 @@ class Tracker:
             name: of the bolt, unique among the operators of the emission; shows as `last_stage`.
             on_error: what another exception does: `fail` fails the row with its message, `raise` fails the task.
         """
-        _check_on_error(on_error, ("fail", "raise"), name)
+        checks.on_error(on_error, ("fail", "raise"), name)
         if not callable(execute) and not isinstance(execute, RowBolt):
             raise BadBatchError(f"bolt {name!r}: give a function of one row, or an object with execute(row, collector)")
-        output = struct_of(schema, name)
-        return self.bolt(tracked, RowByRow(execute, arrow_schema(output), on_error), output, name)
+        output = checks.struct(schema, name)
+        return self.bolt(tracked, RowByRow(execute, checks.arrow_schema(output), on_error), output, name)
 
     def filter(self, tracked: DataFrame, condition: str | Column, name: str) -> DataFrame:
         """Keep rows that meet a condition, in SQL; the others are acked. A null condition is not met."""
-        return self._sql(tracked, lambda frame: sql.filtered(frame, condition, name), name)
+        return self._kept(tracked, condition, name)
 
     def fail(self, tracked: DataFrame, condition: str | Column, reason: str, name: str) -> DataFrame:
         """Fail the roots of rows that meet a condition, in SQL; the others go on. A null condition is not met."""
         if not isinstance(reason, str) or not reason:
             raise BadBatchError(f"fail {name!r}: reason={reason!r}: give a text that says what is wrong with the rows")
         good = ~F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
-        return self._sql(tracked, lambda frame: sql.filtered(frame, good, name), name, reason)
+        return self._kept(tracked, good, name, reason)
 
     def explode(self, tracked: DataFrame, children: str | Column, name: str) -> DataFrame:
         """Derive rows in SQL: one per element of an array expression; a row whose array is empty or null is acked.
 
         Any one-to-many expression is an array: `transform(split(text, ' '), w -> struct(line, w AS word))`. No Python runs
         per row and no update is sent for the derived rows: an edge is split among the children (see `sql`). So this bolt
-        does not show as `last_stage`, nor refresh a root under the clock `last_update`.
+        does not show as `last_stage`, nor refresh a root under the clock `last_update`. Right behind a spout, but for
+        filters, the array is computed twice per message.
 
         Args:
             tracked: a tracked DataFrame.
             children: an array; of structs, whose fields become the columns, or of values, in a column `value`.
             name: unique among the operators of the emission.
         """
-        return self._sql(tracked, lambda frame: sql.exploded(frame, children, name), name)
+        value = F.expr(children) if isinstance(children, str) else children
+        kept = self._before_python(tracked, F.size(value) > 0, name) if sql.is_repeatable(tracked, value) else None
+        if kept is None:
+            return self._sql(tracked, lambda frame: sql.exploded(frame, value, name), name)
+        every = sql.exploded(kept, value, name)
+        return lineage.marked(every.where(F.col(DROPPED).isNull()).drop(DROPPED), self._producer(name))
 
     def join(
         self, left: DataFrame, right: DataFrame, on: str | Sequence[str], name: str, how: str = "inner"
@@ -218,7 +226,7 @@ class Tracker:
         """
         keys = [on] if isinstance(on, str) else list(on)
         both = lineage.is_tracked(right)
-        _check_join(left, right, keys, how, ("inner", "left", "right", "full") if both else ("inner", "left"), name)
+        checks.join(left, right, keys, how, ("inner", "left", "right", "full") if both else ("inner", "left"), name)
         if not both:
             keep = how == "left"
             return self._sql(left, lambda frame: sql.looked_up(frame, right, keys, name, keep_unmatched=keep), name)
@@ -307,7 +315,7 @@ class Tracker:
             name: of the sink, unique among the operators of the emission; shows as `last_stage`.
             on_error: if `save` raises, `timeout` raises it too and leaves the roots to time out, `fail` fails them.
         """
-        _check_on_error(on_error, ("timeout", "fail"), name)
+        checks.on_error(on_error, ("timeout", "fail"), name)
         lineage.claim(f"{self.run_id}:{self.emission}", [lineage.check(tracked, name)], name)
         was_cached = tracked.is_cached
         tracked.persist()
@@ -344,7 +352,7 @@ class Tracker:
             mode: `append` or `overwrite`.
             options: of the data source.
         """
-        _check_on_error(on_error, ("timeout", "fail"), name)
+        checks.on_error(on_error, ("timeout", "fail"), name)
         lineage.claim(f"{self.run_id}:{self.emission}", [lineage.check(tracked, name)], name)
         made = acking(source, Committing(self._origin, name, on_error))
         tracked.sparkSession.dataSource.register(made)
@@ -361,7 +369,7 @@ class Tracker:
             on_error: if `write` raises, nothing of the partition is acked. `timeout`: the task fails, is tried again by
                 Spark, and what never gets written times out. `fail`: the roots of the partition fail at once.
         """
-        _check_on_error(on_error, ("timeout", "fail"), name)
+        checks.on_error(on_error, ("timeout", "fail"), name)
         source, chain = self._consume(tracked, name)
         return self._run(source, chain.then(SinkStep(name, write, on_error)), name)
 
@@ -383,21 +391,53 @@ class Tracker:
             source, chain = self._consume(frame, step.name)
         return self._make(source, chain.then(step), output, step.name)
 
+    def _kept(self, tracked: DataFrame, condition: str | Column, name: str, reason: str | None = None) -> DataFrame:
+        """Rows that meet a condition; the others are acked, or failed with a reason."""
+        kept = self._before_python(tracked, condition, name, reason)
+        if kept is None:
+            kept = self._sql(tracked, lambda frame: sql.filtered(frame, condition, name), name, reason)
+        return kept
+
+    def _before_python(
+        self, tracked: DataFrame, condition: str | Column, name: str, reason: str | None = None
+    ) -> DataFrame | None:
+        """Filter a spout's own rows where they come from, which saves them a way to Python and back.
+
+        None where that can't be: something else made the rows, or the condition is bound to columns of this DataFrame.
+        """
+        source, chain = self._consume(tracked, name)
+        if not chain.steps or not isinstance(chain.steps[0], SpoutStep):
+            return None
+        if not all(isinstance(step, DropStep) for step in chain.steps[1:]):
+            return None
+        try:
+            changed = sql.filtered(source, condition, name)
+        except AnalysisException:
+            return None
+        return self._after_sql(changed, chain.steps, name, reason)
+
     def _sql(
         self, tracked: DataFrame, change: Callable[[DataFrame], DataFrame], name: str, reason: str | None = None
     ) -> DataFrame:
         source, chain = self._consume(tracked, name)
         earlier = [step for step in chain.steps if isinstance(step, DropStep)]
-        if len(earlier) != len(chain.steps):
-            source, earlier = tracked, []  # made by a Python worker; else SQL on SQL, which still has its dropped rows
-        return self._after_sql(change(source), earlier, name, reason)
+        if earlier and len(earlier) == len(chain.steps):  # SQL on SQL, which still has its dropped rows
+            try:
+                return self._after_sql(change(source), earlier, name, reason)
+            except AnalysisException:  # bound to columns of this DataFrame
+                pass
+        return self._after_sql(change(tracked), [], name, reason)
 
     def _after_sql(
-        self, changed: DataFrame, earlier: Sequence[DropStep], name: str, reason: str | None = None
+        self, changed: DataFrame, earlier: Sequence[Step], name: str, reason: str | None = None
     ) -> DataFrame:
-        """The rows that operators in SQL left, and the steps that ack those they dropped."""
-        output = lineage.without_anchors(StructType([f for f in changed.schema.fields if f.name != DROPPED]))
-        steps = (*(replace(step, last=False) for step in earlier), DropStep(name, True, reason))
+        """The rows that operators in SQL left, and the steps that ack or fail those they dropped."""
+        left_out = {DROPPED, *(column for step in earlier if isinstance(step, SpoutStep) for column in step.left_out)}
+        output = lineage.without_anchors(StructType([f for f in changed.schema if f.name not in left_out]))
+        steps = (
+            *(replace(step, last=False) if isinstance(step, DropStep) else step for step in earlier),
+            DropStep(name, True, reason),
+        )
         return self._make(changed, Chain(self._origin, steps), output, name)
 
     def _make(self, source: DataFrame, chain: Chain, output: StructType, producer: str) -> DataFrame:
@@ -429,21 +469,6 @@ class Tracker:
         return Origin(self.url, self.config, self.run_id, self.emission)
 
 
-def integer_column(frame: DataFrame, column: str, name: str) -> str:
-    """The column as it is spelled in the DataFrame; Spark doesn't mind the case."""
-    for found in frame.schema.fields:
-        if found.name.lower() == column.lower():
-            if isinstance(found.dataType, IntegralType):
-                return found.name
-            raise BadBatchError(f"spout {name!r}: column {column!r} is {found.dataType.simpleString()}, not bigint")
-    raise BadBatchError(f"spout {name!r}: there is no column {column!r} among {frame.columns}")
-
-
-def _check_on_error(on_error: str, allowed: tuple[str, str], name: str) -> None:
-    if on_error not in allowed:
-        raise BadBatchError(f"{name!r}: on_error={on_error!r}: use {allowed[0]!r} or {allowed[1]!r}")
-
-
 def _drain(batches: Iterator[pa.RecordBatch], partition: int) -> None:
     for _ in batches:
         pass
@@ -451,29 +476,3 @@ def _drain(batches: Iterator[pa.RecordBatch], partition: int) -> None:
 
 def _raise(reason: str, batches: Iterator[pa.RecordBatch], partition: int) -> None:
     raise FailedError(reason)
-
-
-def _check_join(
-    left: DataFrame, right: DataFrame, on: list[str], how: str, allowed: tuple[str, ...], name: str
-) -> None:
-    if how not in allowed:
-        raise BadBatchError(f"join {name!r}: how={how!r}: use one of {', '.join(allowed)}")
-    missing = [column for column in on for frame in (left, right) if column not in frame.columns]
-    if missing or not on:
-        raise BadBatchError(f"join {name!r}: both sides need the columns to join on; missing: {missing or 'all'}")
-    mine, theirs = ({c.lower() for c in f.columns if c not in (*on, anchor_column.COLUMN)} for f in (left, right))
-    if mine & theirs:
-        raise BadBatchError(f"join {name!r}: both sides have {sorted(mine & theirs)}: rename or drop them on one side")
-
-
-def arrow_schema(columns: StructType) -> pa.Schema:
-    """Columns as Arrow has them; times are instants, whatever the session's time zone."""
-    return to_arrow_schema(columns, timezone="UTC")
-
-
-def struct_of(schema: str | StructType, name: str) -> StructType:
-    """Columns as DDL or StructType gives them."""
-    output = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-    if not isinstance(output, StructType):
-        raise BadBatchError(f"bolt {name!r}: schema {schema!r} is not a list of columns")
-    return output

@@ -87,7 +87,7 @@ SCHEMA = pa.schema([("value", pa.string())])
 def write_values(folder: Path, emission: str, batches: Iterator[pa.RecordBatch], partition: int) -> None:
     with pq.ParquetWriter(folder / f"{emission}-{partition}.parquet", SCHEMA) as writer:
         for batch in batches:
-            writer.write_batch(batch.select(["value"]))
+            writer.write_batch(batch.select(["value"]).cast(SCHEMA))
 
 
 def save(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
