@@ -49,6 +49,9 @@ class Emitted(NamedTuple):
 DROPPED = "_acker_dropped"
 """Column that names the SQL operator which left a row without children: to be acked and left out; else null."""
 
+ATTEMPT = "_acker_attempt"
+"""Column of attempts that `run_tracked` adds: a spout leaves it out of its rows."""
+
 Execute: TypeAlias = Callable[[pa.RecordBatch], Emitted]
 Write: TypeAlias = Callable[[Iterator[pa.RecordBatch], int], None]
 OnWriteError: TypeAlias = Literal["timeout", "fail"]
@@ -90,7 +93,8 @@ class SpoutStep:
             roots = root_ids(origin.config.app, origin.run_id, messages, attempts).view(np.uint64)
             edges = ids.derive_many(target, roots)
             updates.init(self.task, roots, edges)
-            yield batch, Anchors.single(roots, edges, tracked)
+            rows = batch.drop_columns([ATTEMPT]) if self.attempt == ATTEMPT else batch
+            yield rows, Anchors.single(roots, edges, tracked)
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,12 @@ from pyspark.sql.types import LongType
 
 from acker_redis.acker import Acker
 from acker_redis.errors import BadBatchError
+from acker_redis.spark.operators import ATTEMPT
 from acker_redis.spark.tracked import Tracker, integer_column
 from acker_redis.spout import Emission, RetryPolicy, Spout
 
 Pipeline: TypeAlias = Callable[[Tracker, DataFrame], object]
 """Bolts and sinks of one emission: called with its tracker and its tracked messages."""
-
-_ATTEMPT = "_acker_attempt"
 
 
 def run_tracked(
@@ -68,19 +67,19 @@ def run_tracked(
     def emit(emission: Emission) -> None:
         tracker = Tracker.of(url, spout, emission)
         if emission.number == 0 and len(emission.message_ids) == len(ids):
-            due = messages.withColumn(_ATTEMPT, F.lit(0).cast(LongType()))
+            due = messages.withColumn(ATTEMPT, F.lit(0).cast(LongType()))
         else:
-            wanted = pa.table({column: emission.message_ids, _ATTEMPT: emission.attempts})
+            wanted = pa.table({column: emission.message_ids, ATTEMPT: emission.attempts})
             due = messages.join(F.broadcast(messages.sparkSession.createDataFrame(wanted)), column)
             if emission.number == 0 and untracked:
                 null = messages.where(F.col(f"`{column}`").isNull())
-                due = due.unionByName(null.withColumn(_ATTEMPT, F.lit(0).cast(LongType())))
-        pipeline(tracker, tracker.spout(due, column, _ATTEMPT).drop(_ATTEMPT))
+                due = due.unionByName(null.withColumn(ATTEMPT, F.lit(0).cast(LongType())))
+        pipeline(tracker, tracker.spout(due, column, ATTEMPT))
 
     if not len(ids) and untracked:  # nothing to wait for
         tracker = Tracker(url, acker.config, spout.run_id, 0, task)
-        due = messages.withColumn(_ATTEMPT, F.lit(0).cast(LongType()))
-        pipeline(tracker, tracker.spout(due, column, _ATTEMPT).drop(_ATTEMPT))
+        due = messages.withColumn(ATTEMPT, F.lit(0).cast(LongType()))
+        pipeline(tracker, tracker.spout(due, column, ATTEMPT))
     show = None if progress is None else (lambda busy: progress(spout, busy))
     spout.run(inheritable_thread_target(messages.sparkSession)(emit), show)
     return spout

@@ -23,6 +23,7 @@ from acker_redis.spark import anchors as anchor_column
 from acker_redis.spark import lineage, sql, transport
 from acker_redis.spark.data_source import Committing, acking
 from acker_redis.spark.operators import (
+    ATTEMPT,
     DROPPED,
     BoltStep,
     Chain,
@@ -101,7 +102,8 @@ class Tracker:
             )
         columns = [integer_column(messages, column, name) for column in (message_id, attempt)]
         lineage.claim_name(f"{self.run_id}:{self.emission}", name, f"messages {messages.semanticHash()}")
-        return self._with_step(messages, SpoutStep(name, self.task, *columns), messages.schema)
+        output = StructType([f for f in messages.schema.fields if f.name != ATTEMPT])
+        return self._with_step(messages, SpoutStep(name, self.task, *columns), output)
 
     def fan_out(self, tracked: DataFrame, *branches: str, name: str = "fan-out") -> list[DataFrame]:
         """The same rows once per branch, each with edges of its own, for DataFrames that go several ways.
