@@ -13,8 +13,9 @@ from pyspark.sql.types import LongType
 
 from acker_redis.acker import Acker
 from acker_redis.errors import BadBatchError
+from acker_redis.spark.checks import integer_column
 from acker_redis.spark.operators import ATTEMPT
-from acker_redis.spark.tracked import Tracker, integer_column
+from acker_redis.spark.tracked import Tracker
 from acker_redis.spout import Emission, RetryPolicy, Spout
 
 Pipeline: TypeAlias = Callable[[Tracker, DataFrame], object]

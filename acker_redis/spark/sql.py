@@ -7,6 +7,9 @@ is complete when all leaves were acked, as before; any part of the children XORs
 A row made of several has the anchors of all of them: each input's edge is split among the rows it went into, or, in an
 aggregate, all edges of a root are merged by XOR.
 
+What SQL says of a spout's own rows is evaluated before they go to Python, so that derived rows need not go there to be
+told from those without children.
+
 Input rows without children have to be acked. They stay in the result as rows with `DROPPED` set, until the next step in a
 Python worker acks them under the token of the operator that dropped them, and leaves them out.
 """
@@ -43,6 +46,21 @@ def exploded(frame: DataFrame, children: str | Column, name: str) -> DataFrame:
     element = kind.elementType
     columns = [f"{_CHILD}.`{field.name}`" for field in element.fields] if isinstance(element, StructType) else []
     return _one_row_per_child(marked, [], [F.col(column) for column in columns] or [F.col(_CHILD).alias("value")], name)
+
+
+def is_repeatable(frame: DataFrame, value: Column) -> bool:
+    """Whether an expression gives the same when it is evaluated again, for each row by itself."""
+    plan = getattr(frame, "_jdf", None)
+    if plan is None:  # Spark Connect
+        return False
+    below = plan.queryExecution().analyzed()
+    project = frame.select(value)._jdf.queryExecution().analyzed()  # noqa: SLF001
+    expressions, children = project.expressions(), project.children()
+    return (
+        project.nodeName() == "Project"
+        and all(expressions.apply(i).deterministic() for i in range(expressions.size()))
+        and bool(children.apply(0).sameResult(below))  # else a window or a generator stands between
+    )
 
 
 def looked_up(frame: DataFrame, table: DataFrame, on: list[str], name: str, *, keep_unmatched: bool) -> DataFrame:

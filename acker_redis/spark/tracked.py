@@ -12,15 +12,17 @@ from typing import NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import IntegralType, StructType
+from pyspark.sql.types import StructType
 
 from acker_redis.config import AckerConfig
 from acker_redis.errors import BadBatchError, FailedError, NotExactError
 from acker_redis.spark import anchors as anchor_column
-from acker_redis.spark import lineage, sql, transport
+from acker_redis.spark import checks, lineage, sql, transport
 from acker_redis.spark.data_source import Committing, acking
 from acker_redis.spark.operators import (
     ATTEMPT,
@@ -34,6 +36,7 @@ from acker_redis.spark.operators import (
     Origin,
     SinkStep,
     SpoutStep,
+    Step,
     Write,
 )
 from acker_redis.spark.rows import OnError, RowBolt, RowByRow, RowFunction
@@ -100,7 +103,7 @@ class Tracker:
                 f"spout {name!r}: a stream has many micro-batches and one emission number: use foreachBatch, and a Tracker "
                 "whose emission is the batch id"
             )
-        columns = [integer_column(messages, column, name) for column in (message_id, attempt)]
+        columns = [checks.integer_column(messages, column, name) for column in (message_id, attempt)]
         lineage.claim_name(f"{self.run_id}:{self.emission}", name, f"messages {messages.semanticHash()}")
         output = StructType([f for f in messages.schema.fields if f.name != ATTEMPT])
         return self._with_step(messages, SpoutStep(name, self.task, *columns), output)
@@ -137,7 +140,7 @@ class Tracker:
             schema: of its output rows, without anchors; DDL or StructType.
             name: of the bolt, unique among the operators of the emission; shows as `last_stage`.
         """
-        output = _struct(schema, name)
+        output = checks.struct(schema, name)
         return self._with_step(tracked, BoltStep(name, execute, to_arrow_schema(output)), output)
 
     def bolt_rows(
@@ -159,29 +162,36 @@ class Tracker:
             name: of the bolt, unique among the operators of the emission; shows as `last_stage`.
             on_error: what another exception does: `fail` fails the row with its message, `raise` fails the task.
         """
-        _check_on_error(on_error, ("fail", "raise"), name)
+        checks.on_error(on_error, ("fail", "raise"), name)
         if not callable(execute) and not isinstance(execute, RowBolt):
             raise BadBatchError(f"bolt {name!r}: give a function of one row, or an object with execute(row, collector)")
-        output = _struct(schema, name)
+        output = checks.struct(schema, name)
         return self.bolt(tracked, RowByRow(execute, to_arrow_schema(output), on_error), output, name)
 
     def filter(self, tracked: DataFrame, condition: str | Column, name: str) -> DataFrame:
         """Keep rows that meet a condition, in SQL; the others are acked. A null condition is not met."""
-        return self._sql(tracked, lambda frame: sql.filtered(frame, condition, name), name)
+        kept = self._before_python(tracked, condition, name)
+        return self._sql(tracked, lambda frame: sql.filtered(frame, condition, name), name) if kept is None else kept
 
     def explode(self, tracked: DataFrame, children: str | Column, name: str) -> DataFrame:
         """Derive rows in SQL: one per element of an array expression; a row whose array is empty or null is acked.
 
         Any one-to-many expression is an array: `transform(split(text, ' '), w -> struct(line, w AS word))`. No Python runs
         per row and no update is sent for the derived rows: an edge is split among the children (see `sql`). So this bolt
-        does not show as `last_stage`, nor refresh a root under the clock `last_update`.
+        does not show as `last_stage`, nor refresh a root under the clock `last_update`. Right behind a spout, but for
+        filters, the array is computed twice per message.
 
         Args:
             tracked: a tracked DataFrame.
             children: an array; of structs, whose fields become the columns, or of values, in a column `value`.
             name: unique among the operators of the emission.
         """
-        return self._sql(tracked, lambda frame: sql.exploded(frame, children, name), name)
+        value = F.expr(children) if isinstance(children, str) else children
+        kept = self._before_python(tracked, F.size(value) > 0, name) if sql.is_repeatable(tracked, value) else None
+        if kept is None:
+            return self._sql(tracked, lambda frame: sql.exploded(frame, value, name), name)
+        every = sql.exploded(kept, value, name)
+        return lineage.marked(every.where(F.col(DROPPED).isNull()).drop(DROPPED), self._producer(name))
 
     def join(
         self, left: DataFrame, right: DataFrame, on: str | Sequence[str], name: str, how: str = "inner"
@@ -203,7 +213,7 @@ class Tracker:
         """
         keys = [on] if isinstance(on, str) else list(on)
         both = lineage.is_tracked(right)
-        _check_join(left, right, keys, how, ("inner", "left", "right", "full") if both else ("inner", "left"), name)
+        checks.join(left, right, keys, how, ("inner", "left", "right", "full") if both else ("inner", "left"), name)
         if not both:
             keep = how == "left"
             return self._sql(left, lambda frame: sql.looked_up(frame, right, keys, name, keep_unmatched=keep), name)
@@ -292,7 +302,7 @@ class Tracker:
             name: of the sink, unique among the operators of the emission; shows as `last_stage`.
             on_error: if `save` raises, `timeout` raises it too and leaves the roots to time out, `fail` fails them.
         """
-        _check_on_error(on_error, ("timeout", "fail"), name)
+        checks.on_error(on_error, ("timeout", "fail"), name)
         lineage.claim(f"{self.run_id}:{self.emission}", [lineage.check(tracked, name)], name)
         was_cached = tracked.is_cached
         tracked.persist()
@@ -329,7 +339,7 @@ class Tracker:
             mode: `append` or `overwrite`.
             options: of the data source.
         """
-        _check_on_error(on_error, ("timeout", "fail"), name)
+        checks.on_error(on_error, ("timeout", "fail"), name)
         lineage.claim(f"{self.run_id}:{self.emission}", [lineage.check(tracked, name)], name)
         made = acking(source, Committing(self._origin, name, on_error))
         tracked.sparkSession.dataSource.register(made)
@@ -346,7 +356,7 @@ class Tracker:
             on_error: if `write` raises, nothing of the partition is acked. `timeout`: the task fails, is tried again by
                 Spark, and what never gets written times out. `fail`: the roots of the partition fail at once.
         """
-        _check_on_error(on_error, ("timeout", "fail"), name)
+        checks.on_error(on_error, ("timeout", "fail"), name)
         source, chain = self._consume(tracked, name)
         return self._run(source, chain.then(SinkStep(name, write, on_error)), name)
 
@@ -368,17 +378,41 @@ class Tracker:
             source, chain = self._consume(frame, step.name)
         return self._make(source, chain.then(step), output, step.name)
 
+    def _before_python(self, tracked: DataFrame, condition: str | Column, name: str) -> DataFrame | None:
+        """Filter a spout's own rows where they come from, which saves them a way to Python and back.
+
+        None where that can't be: something else made the rows, or the condition is bound to columns of this DataFrame.
+        """
+        source, chain = self._consume(tracked, name)
+        if not chain.steps or not isinstance(chain.steps[0], SpoutStep):
+            return None
+        if not all(isinstance(step, DropStep) for step in chain.steps[1:]):
+            return None
+        try:
+            changed = sql.filtered(source, condition, name)
+        except AnalysisException:
+            return None
+        return self._after_sql(changed, chain.steps, name)
+
     def _sql(self, tracked: DataFrame, change: Callable[[DataFrame], DataFrame], name: str) -> DataFrame:
         source, chain = self._consume(tracked, name)
         earlier = [step for step in chain.steps if isinstance(step, DropStep)]
-        if len(earlier) != len(chain.steps):
-            source, earlier = tracked, []  # made by a Python worker; else SQL on SQL, which still has its dropped rows
-        return self._after_sql(change(source), earlier, name)
+        if earlier and len(earlier) == len(chain.steps):  # SQL on SQL, which still has its dropped rows
+            try:
+                return self._after_sql(change(source), earlier, name)
+            except AnalysisException:  # bound to columns of this DataFrame
+                pass
+        return self._after_sql(change(tracked), [], name)
 
-    def _after_sql(self, changed: DataFrame, earlier: Sequence[DropStep], name: str) -> DataFrame:
+    def _after_sql(self, changed: DataFrame, earlier: Sequence[Step], name: str) -> DataFrame:
         """The rows that operators in SQL left, and the steps that ack those they dropped."""
-        output = lineage.without_anchors(StructType([f for f in changed.schema.fields if f.name != DROPPED]))
-        steps = (*(DropStep(step.name, last=False) for step in earlier), DropStep(name, last=True))
+        output = lineage.without_anchors(
+            StructType([f for f in changed.schema.fields if f.name not in (ATTEMPT, DROPPED)])
+        )
+        steps = (
+            *(DropStep(step.name, last=False) if isinstance(step, DropStep) else step for step in earlier),
+            DropStep(name, last=True),
+        )
         return self._make(changed, Chain(self._origin, steps), output, name)
 
     def _make(self, source: DataFrame, chain: Chain, output: StructType, producer: str) -> DataFrame:
@@ -410,21 +444,6 @@ class Tracker:
         return Origin(self.url, self.config, self.run_id, self.emission)
 
 
-def integer_column(frame: DataFrame, column: str, name: str) -> str:
-    """The column as it is spelled in the DataFrame; Spark doesn't mind the case."""
-    for found in frame.schema.fields:
-        if found.name.lower() == column.lower():
-            if isinstance(found.dataType, IntegralType):
-                return found.name
-            raise BadBatchError(f"spout {name!r}: column {column!r} is {found.dataType.simpleString()}, not bigint")
-    raise BadBatchError(f"spout {name!r}: there is no column {column!r} among {frame.columns}")
-
-
-def _check_on_error(on_error: str, allowed: tuple[str, str], name: str) -> None:
-    if on_error not in allowed:
-        raise BadBatchError(f"{name!r}: on_error={on_error!r}: use {allowed[0]!r} or {allowed[1]!r}")
-
-
 def _drain(batches: Iterator[pa.RecordBatch], partition: int) -> None:
     for _ in batches:
         pass
@@ -432,23 +451,3 @@ def _drain(batches: Iterator[pa.RecordBatch], partition: int) -> None:
 
 def _raise(reason: str, batches: Iterator[pa.RecordBatch], partition: int) -> None:
     raise FailedError(reason)
-
-
-def _check_join(
-    left: DataFrame, right: DataFrame, on: list[str], how: str, allowed: tuple[str, ...], name: str
-) -> None:
-    if how not in allowed:
-        raise BadBatchError(f"join {name!r}: how={how!r}: use one of {', '.join(allowed)}")
-    missing = [column for column in on for frame in (left, right) if column not in frame.columns]
-    if missing or not on:
-        raise BadBatchError(f"join {name!r}: both sides need the columns to join on; missing: {missing or 'all'}")
-    mine, theirs = ({c.lower() for c in f.columns if c not in (*on, anchor_column.COLUMN)} for f in (left, right))
-    if mine & theirs:
-        raise BadBatchError(f"join {name!r}: both sides have {sorted(mine & theirs)}: rename or drop them on one side")
-
-
-def _struct(schema: str | StructType, name: str) -> StructType:
-    output = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-    if not isinstance(output, StructType):
-        raise BadBatchError(f"bolt {name!r}: schema {schema!r} is not a list of columns")
-    return output

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from acker_redis import BadBatchError, FailedError, NotExactError
-from acker_redis.spark import Collector, Emitted
+from acker_redis.spark import Collector, Emitted, sql
 from acker_redis.spark.anchors import COLUMN
 from tests.spark.cases import CHILD, Case, MakeCase, consume
 
@@ -134,6 +134,29 @@ def test_every_part_of_a_chain_in_sql_may_run_alone_before(case: MakeCase) -> No
     assert run.acker.stats().unowned == 0
 
 
+@pytest.mark.parametrize("bound", [False, True], ids=["free", "bound to the DataFrame"])
+def test_sql_behind_a_spout_acks_what_it_drops(case: MakeCase, bound: bool) -> None:
+    run = case(n=9)
+    kept = run.tracker.filter(run.tracked, run.tracked["id"] != 3 if bound else "id <> 3", name="kept")
+    children = F.sequence(F.lit(1), F.when((kept["id"] if bound else F.col("id")) > 4, F.lit(2)))
+    derived = run.tracker.explode(kept, children, name="two")
+    assert derived.columns == ["value", COLUMN]
+    assert sorted(row["value"] for row in derived.select("value").collect()) == [1] * 4 + [2] * 4
+    assert rows_of(run, derived) == 8
+    assert run.outcomes() == {"ack": 9}
+    assert run.acker.stats().unowned == 0
+
+
+def test_sql_that_is_not_repeatable_is_evaluated_once(case: MakeCase) -> None:
+    run = case(n=40)
+    assert not sql.is_repeatable(run.tracked, F.expr("sequence(1, cast(rand() * 3 AS int))"))
+    assert not sql.is_repeatable(run.tracked, F.expr("collect_list(id) OVER (ORDER BY id)"))
+    assert sql.is_repeatable(run.tracked, F.expr(ITEMS))
+    derived = run.tracker.explode(run.tracked, "filter(array(1, 2), i -> rand() < 0.5)", name="some")
+    rows_of(run, derived)
+    assert run.outcomes() == {"ack": 40}
+
+
 def test_what_sql_derives_completes_with_the_last_leaf_only(case: MakeCase) -> None:
     run = case(n=5)
     derived = run.tracker.explode(run.tracked, ITEMS, name="items")
@@ -148,8 +171,6 @@ def test_sql_splits_the_edges_of_every_root_of_a_row(case: MakeCase) -> None:
     frame = run.messages.sparkSession.range(3).withColumn(
         COLUMN, F.expr("flatten(transform(sequence(0, cast(id AS int)), i -> array(i, xxhash64(id, i))))")
     )
-    from acker_redis.spark import sql
-
     for children in range(1, 5):
         split = sql.exploded(frame, F.expr(f"sequence(1, {children})"), "it's")
         got: dict[tuple[int, int], int] = {}

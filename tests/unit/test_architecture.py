@@ -25,7 +25,7 @@ ORDER = (
     ("server",),
     ("spark.environment", "spark.anchors", "spark.worker"),
     ("spark.operators", "spark.lineage"),
-    ("spark.rows", "spark.sql", "spark.transport", "spark.data_source"),
+    ("spark.rows", "spark.sql", "spark.transport", "spark.data_source", "spark.checks"),
     ("spark.tracked",),
     ("spark.run",),
     ("spark",),

@@ -1,0 +1,43 @@
+"""Arguments of the tracker's operators, looked at before anything runs."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import IntegralType, StructType
+
+from acker_redis.errors import BadBatchError
+from acker_redis.spark import anchors as anchor_column
+
+
+def integer_column(frame: DataFrame, column: str, name: str) -> str:
+    """The column as it is spelled in the DataFrame; Spark doesn't mind the case."""
+    for found in frame.schema.fields:
+        if found.name.lower() == column.lower():
+            if isinstance(found.dataType, IntegralType):
+                return found.name
+            raise BadBatchError(f"spout {name!r}: column {column!r} is {found.dataType.simpleString()}, not bigint")
+    raise BadBatchError(f"spout {name!r}: there is no column {column!r} among {frame.columns}")
+
+
+def on_error(on_error: str, allowed: tuple[str, str], name: str) -> None:
+    """What to do about errors is one of two things."""
+    if on_error not in allowed:
+        raise BadBatchError(f"{name!r}: on_error={on_error!r}: use {allowed[0]!r} or {allowed[1]!r}")
+
+
+def join(left: DataFrame, right: DataFrame, on: list[str], how: str, allowed: tuple[str, ...], name: str) -> None:
+    """Both sides have the columns to join on, and no other in common."""
+    if how not in allowed:
+        raise BadBatchError(f"join {name!r}: how={how!r}: use one of {', '.join(allowed)}")
+    missing = [column for column in on for frame in (left, right) if column not in frame.columns]
+    if missing or not on:
+        raise BadBatchError(f"join {name!r}: both sides need the columns to join on; missing: {missing or 'all'}")
+    mine, theirs = ({c.lower() for c in f.columns if c not in (*on, anchor_column.COLUMN)} for f in (left, right))
+    if mine & theirs:
+        raise BadBatchError(f"join {name!r}: both sides have {sorted(mine & theirs)}: rename or drop them on one side")
+
+
+def struct(schema: str | StructType, name: str) -> StructType:
+    """A schema, from DDL too."""
+    output = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(output, StructType):
+        raise BadBatchError(f"bolt {name!r}: schema {schema!r} is not a list of columns")
+    return output
