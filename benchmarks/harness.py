@@ -1,8 +1,10 @@
 """What every benchmark uses: registration, result rows, servers, timers."""
 
+import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -174,6 +176,26 @@ def cpu_micros(client: RedisClient) -> float:
     """CPU the server has used so far, user and system, in microseconds."""
     info: dict[str, Any] = client.info("cpu")
     return (float(info["used_cpu_user"]) + float(info["used_cpu_sys"])) * 1e6
+
+
+def cpu_secs() -> float:
+    """CPU that this process and all that came of it have used so far, in seconds; 0 where there is no /proc."""
+    spent: dict[int, tuple[int, float]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended since
+            continue
+        spent[int(stat.parent.name)] = int(fields[1]), sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    children: dict[int, list[int]] = {}
+    for process, (parent, _) in spent.items():
+        children.setdefault(parent, []).append(process)
+    total, left = 0.0, [os.getpid()]
+    while left:
+        process = left.pop()
+        total += spent.get(process, (0, 0.0))[1]
+        left.extend(children.get(process, ()))
+    return total
 
 
 def random_ids(count: int, seed: int) -> UInt64Array:
