@@ -24,7 +24,6 @@ from acker_redis.spark import anchors as anchor_column
 from acker_redis.spark import checks, lineage, sql, transport
 from acker_redis.spark.data_source import Committing, acking
 from acker_redis.spark.operators import (
-    ATTEMPT,
     DROPPED,
     BoltStep,
     Chain,
