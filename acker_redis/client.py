@@ -257,7 +257,7 @@ def _checked(client: RedisClient) -> RedisClient:
 def _max_block_ms(client: RedisClient) -> int:
     """How long a command may block before the client's own socket timeout takes the server for lost."""
     kwargs = getattr(getattr(client, "connection_pool", None), "connection_kwargs", {})
-    return max(1, int((kwargs.get("socket_timeout") or 60) * 500))
+    return max(1, int((kwargs.get("socket_timeout") or _SOCKET_TIMEOUT_SECS) * 500))
 
 
 def _primaries(client: RedisClient) -> list[RedisClient]:

@@ -81,12 +81,13 @@ class Offsets:
 
     def save(self) -> dict[str, int]:
         """Write how far each partition is contiguously done; returns it."""
-        for number, name in enumerate(self._names):
-            mine = self._partition_of == number
-            if mine.any():
-                offsets, done = self._offset_of[mine], self._done[mine]
-                first_open = offsets[~done].min() if not done.all() else offsets.max() + 1
-                self._begin[name] = max(self.begin(name), int(first_open))
+        seen = np.bincount(self._partition_of, minlength=len(self._names)) > 0
+        first_open = np.full(len(self._names), np.iinfo(np.int64).min)
+        np.maximum.at(first_open, self._partition_of, self._offset_of + 1)  # where all is done: behind the last
+        np.minimum.at(first_open, self._partition_of[~self._done], self._offset_of[~self._done])
+        for number in np.flatnonzero(seen).tolist():
+            name, offset = self._names[number], int(first_open[number])
+            self._begin[name] = max(self._begin.get(name, offset), offset)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=self._path.parent, prefix=self._path.name, delete=False) as file:
             json.dump(self._begin, file)

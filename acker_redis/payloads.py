@@ -7,7 +7,7 @@ message was put there, so that a run that died leaves nothing for good.
 from collections.abc import Sequence
 
 from acker_redis import keys
-from acker_redis.client import Client
+from acker_redis.client import WINDOW_BYTES, Client
 
 KEEP_SECS = 7 * 24 * 3600
 
@@ -28,10 +28,14 @@ class Payloads:
         Raises:
             OutOfMemoryError: the server is above maxmemory; some may have been kept.
         """
-        for start in range(0, len(payloads), _PER_PIPELINE):
-            part = payloads[start : start + _PER_PIPELINE]
-            pairs = [item for message_id, payload in part for item in (message_id, payload)]
-            self._client.pipeline([("HSET", self._key, *pairs), ("EXPIRE", self._key, KEEP_SECS)])
+        pairs: list[int | bytes] = []
+        size = 0
+        for number, (message_id, payload) in enumerate(payloads, 1):
+            pairs += (message_id, payload)
+            size += len(payload)
+            if size >= WINDOW_BYTES or len(pairs) >= 2 * _PER_PIPELINE or number == len(payloads):
+                self._client.pipeline([("HSET", self._key, *pairs), ("EXPIRE", self._key, KEEP_SECS)])
+                pairs, size = [], 0
 
     def get(self, message_ids: Sequence[int]) -> list[bytes | None]:
         """The payload of each, None for one that is not kept."""

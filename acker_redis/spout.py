@@ -193,7 +193,7 @@ class Spout:
     @property
     def done(self) -> bool:
         """Whether every message given was acked or is a dead letter."""
-        return not self._fresh and not self._replays and not self._in_flight
+        return not (self._fresh or self._replays or self._in_flight or self._given_up or self._acked)
 
     def next_emission(self) -> Emission | None:
         """Messages to emit now: replays that are due, then fresh ones, as many as max_spout_pending leaves room for."""
@@ -243,7 +243,11 @@ class Spout:
             )
             mine = [one for one in packed if one.task == self.task]
             self._settle(mine)
-            self._tell()
+            try:
+                self._tell()
+            except _OUTAGE:  # a server that is full takes no dead letter, and has to get rid of what was acked
+                self.acker.confirm_packed([one for one in mine if one.kind == "ack"])
+                raise
             self.acker.confirm_packed(mine)
         except LedgerLostError:
             self._recover()
@@ -328,7 +332,10 @@ class Spout:
         return failures + 1
 
     def give_up(self, message_ids: Int64Array) -> None:
-        """Dead-letter messages in flight, as lost: their source can't give them again, so they were not made tuples."""
+        """Dead-letter messages in flight, as lost: their source can't give them again, so they were not made tuples.
+
+        The letters are written by the next `poll`.
+        """
         for part in self._in_flight:
             rows = np.flatnonzero(part.open & np.isin(part.emission.message_ids[part.order], message_ids))
             part.open[rows] = False
@@ -336,7 +343,6 @@ class Spout:
             for message, attempt in map(part.message, rows.tolist()):
                 self._give_up(DeadLetter(message, self.run_id, attempt + 1, "lost"))
         self._drop_finished()
-        self._tell()
 
     def reconcile(self) -> int:
         """Emit again what the ledger doesn't know: the init was lost (a failed job, a failover that lost writes).
@@ -424,18 +430,32 @@ class Spout:
         self._given_up.append(letter)
 
     def _tell(self) -> None:
-        """Keep the dead letters, then say what is done. What is left of this after an error is done at the next call."""
+        """Say what is done, and keep the dead letters. What is left of this after an error is done at the next call."""
+        self._tell_done()
         if self._given_up:
-            letters = self._given_up
-            if self.payload is not None:
-                payloads = self.payload([letter.message_id for letter in letters])
-                letters = [letter._replace(payload=one) for letter, one in zip(letters, payloads, strict=True)]
+            letters = self._with_payloads(self._given_up)
             self.acker.dead_letters.add(letters)
             self._acked.append(np.array([letter.message_id for letter in letters], np.int64))
             self._given_up = []
+            self._tell_done()
+
+    def _tell_done(self) -> None:
         if self._acked and self.on_done is not None:
             self.on_done(np.concatenate(self._acked))
         self._acked = []
+
+    def _with_payloads(self, letters: list[DeadLetter]) -> list[DeadLetter]:
+        """A letter without its message is better than none, so whatever goes wrong with the source is only logged."""
+        if self.payload is None:
+            return letters
+        try:
+            payloads = self.payload([letter.message_id for letter in letters])
+            return [letter._replace(payload=one) for letter, one in zip(letters, payloads, strict=True)]
+        except _OUTAGE:
+            raise
+        except Exception:
+            log.exception("dead letters are kept without their messages, which could not be read")
+            return letters
 
     def _drop_finished(self) -> None:
         self._in_flight = [part for part in self._in_flight if part.open.any()]

@@ -11,7 +11,7 @@ from acker_redis.spark import anchors as anchor_column
 
 def integer_column(frame: DataFrame, column: str, name: str) -> str:
     """The column as it is spelled in the DataFrame; Spark doesn't mind the case."""
-    for found in frame.schema.fields:
+    for found in sorted(frame.schema.fields, key=lambda field: field.name != column):  # the same spelling first
         if found.name.lower() == column.lower():
             if isinstance(found.dataType, IntegralType):
                 return found.name

@@ -4,6 +4,7 @@ Spark's own readers don't number the rows of text, CSV and JSON. Here a file is 
 """
 
 import io
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -27,6 +28,9 @@ FILE, ROW = "file", "row"
 """Columns that every row gets: path of its file, and its number in it from 0."""
 
 _ROWS_PER_BATCH = 10_000
+_BLOCK_BYTES = 16 << 20
+"""The longest record of JSON or CSV."""
+
 _TEXT = pa.schema([("value", pa.string())])
 
 
@@ -34,6 +38,10 @@ def read_files(
     session: SparkSession, path: str, file_format: Format = "text", schema: str | StructType | None = None
 ) -> DataFrame:
     """Rows of files, with the columns `file` and `row` before their own; compressed files are read too.
+
+    A file is known by its path. It has to be complete when it is read, and stay as it is: rows put in front of others get the
+    numbers those had, and with `Offsets` a file that replaces another under its name is taken for the one it replaced.
+    Write under another name and rename, as log rotation does.
 
     Args:
         session: Spark.
@@ -50,17 +58,14 @@ def read_files(
     paths = list_files(path)
     if not paths:
         raise BadConfigError(f"no files in {path}")
-    if schema is None:
-        first = _TEXT if file_format == "text" else next(_READERS[file_format](paths[0], None)).schema
-        output = from_arrow_schema(first)
-    else:
-        output = checks.struct(schema, "read_files")
-    taken = {FILE, ROW} & set(output.names)
+    found = from_arrow_schema(_schema_of(path, paths, file_format)) if schema is None else schema
+    output = checks.struct(found, "read_files")
+    taken = {FILE, ROW} & {name.lower() for name in output.names}
     if taken:
         raise BadConfigError(f"the files have columns {sorted(taken)}, which this source gives: rename them there")
     names = session.createDataFrame(pa.table({FILE: paths}))
     with_place = StructType([StructField(FILE, StringType()), StructField(ROW, LongType()), *output.fields])
-    return names.mapInArrow(_Reading(file_format, checks.arrow_schema(output)), with_place)
+    return names.mapInArrow(_Reading(path, file_format, checks.arrow_schema(output)), with_place)
 
 
 def list_files(path: str) -> list[str]:
@@ -69,18 +74,40 @@ def list_files(path: str) -> list[str]:
     Raises:
         BadConfigError: there is no such path.
     """
-    system, place = pa.fs.FileSystem.from_uri(path) if "://" in path else (pa.fs.LocalFileSystem(), path)
-    scheme = path.partition("://")[0] + "://" if "://" in path else ""
+    system, place = _system(path)
     found = system.get_file_info(place)
     if found.type == pa.fs.FileType.NotFound:
         raise BadConfigError(f"there is no {path}")
     if found.type == pa.fs.FileType.File:
-        return [path]
+        return [place]
     inside = system.get_file_info(pa.fs.FileSelector(place, recursive=True))
-    files = [
+    return sorted(
         info.path for info in inside if info.type == pa.fs.FileType.File and not _is_hidden(info.path[len(place) :])
-    ]
-    return sorted(scheme + file for file in files)
+    )
+
+
+def _system(path: str) -> tuple[pa.fs.FileSystem, str]:
+    """The file system of a path or URI, and its path there: only whole URIs are parsed, never names of files."""
+    if "://" in path:
+        found: tuple[pa.fs.FileSystem, str] = pa.fs.FileSystem.from_uri(path)
+        return found
+    return pa.fs.LocalFileSystem(), os.path.abspath(path)  # noqa: PTH100
+
+
+def _schema_of(path: str, paths: list[str], file_format: Format) -> pa.Schema:
+    """Columns of the first file that has any."""
+    if file_format == "text":
+        return _TEXT
+    system, _ = _system(path)
+    for place in paths:
+        if file_format == "parquet":
+            with pq.ParquetFile(place, filesystem=system) as file:
+                return file.schema_arrow
+        for batch in _READERS[file_format](system, place, None):
+            # A column without any value yet: text holds whatever comes.
+            fields = [field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in batch.schema]
+            return pa.schema(fields)
+    raise BadConfigError(f"the files in {path} are empty: give their schema")
 
 
 def _is_hidden(inner: str) -> bool:
@@ -89,14 +116,16 @@ def _is_hidden(inner: str) -> bool:
 
 @dataclass(frozen=True)
 class _Reading:
+    base: str
     file_format: Format
     schema: pa.Schema
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        system, _ = _system(self.base)
         for names in batches:
             for path in names.column(0).to_pylist():
                 row = 0
-                for batch in _READERS[self.file_format](path, self.schema):
+                for batch in _READERS[self.file_format](system, path, self.schema):
                     rows = batch.select(self.schema.names).cast(self.schema)
                     places = [pa.array([path] * len(rows)), pa.array(np.arange(row, row + len(rows)))]
                     row += len(rows)
@@ -104,15 +133,15 @@ class _Reading:
                     yield pa.RecordBatch.from_arrays([*places, *rows.columns], schema=with_place)
 
 
-def _open(path: str) -> pa.NativeFile:
-    system, place = pa.fs.FileSystem.from_uri(path) if "://" in path else (pa.fs.LocalFileSystem(), path)
-    return system.open_input_stream(place)  # decompresses by the file's name
+def _open(system: pa.fs.FileSystem, path: str) -> io.BufferedReader:
+    """Decompressed by the file's name. pyarrow's own stream can't give lines of a compressed file."""
+    return io.BufferedReader(system.open_input_stream(path))
 
 
-def _text(path: str, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+def _text(system: pa.fs.FileSystem, path: str, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
     lines: list[str] = []
-    with _open(path) as stream:
-        for line in io.BufferedReader(stream):  # pyarrow's own can't give lines of a compressed file
+    with _open(system, path) as stream:
+        for line in stream:
             lines.append(line.rstrip(b"\r\n").decode(errors="replace"))
             if len(lines) == _ROWS_PER_BATCH:
                 yield pa.RecordBatch.from_arrays([pa.array(lines)], schema=_TEXT)
@@ -120,24 +149,30 @@ def _text(path: str, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], schema=_TEXT)
 
 
-def _json(path: str, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    with _open(path) as stream:
-        options = pa.json.ParseOptions(explicit_schema=schema)
-        yield from pa.json.read_json(stream, parse_options=options).to_batches(_ROWS_PER_BATCH)
+def _json(system: pa.fs.FileSystem, path: str, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    with _open(system, path) as stream:
+        if stream.peek(1):
+            read = pa.json.ReadOptions(block_size=_BLOCK_BYTES)
+            options = pa.json.ParseOptions(explicit_schema=schema)
+            yield from pa.json.read_json(stream, read, options).to_batches(_ROWS_PER_BATCH)
 
 
-def _csv(path: str, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    with _open(path) as stream:
-        yield from pa.csv.open_csv(stream, convert_options=pa.csv.ConvertOptions(column_types=schema))
+def _csv(system: pa.fs.FileSystem, path: str, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    with _open(system, path) as stream:
+        if stream.peek(1):
+            read = pa.csv.ReadOptions(block_size=_BLOCK_BYTES)
+            with pa.csv.open_csv(stream, read, convert_options=pa.csv.ConvertOptions(column_types=schema)) as reader:
+                if schema is None:  # a header alone has columns, too
+                    yield pa.RecordBatch.from_pylist([], reader.schema)
+                yield from reader
 
 
-def _parquet(path: str, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    system, place = pa.fs.FileSystem.from_uri(path) if "://" in path else (pa.fs.LocalFileSystem(), path)
-    with pq.ParquetFile(place, filesystem=system) as file:
+def _parquet(system: pa.fs.FileSystem, path: str, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(path, filesystem=system) as file:
         yield from file.iter_batches(_ROWS_PER_BATCH)
 
 
-_READERS: dict[str, Callable[[str, pa.Schema | None], Iterator[pa.RecordBatch]]] = {
+_READERS: dict[str, Callable[[pa.fs.FileSystem, str, pa.Schema | None], Iterator[pa.RecordBatch]]] = {
     "text": _text,
     "json": _json,
     "csv": _csv,

@@ -31,6 +31,9 @@ _BEGIN = "_acker_begin"
 _JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
 """Spark's default leaves out microseconds."""
 
+_PARSE = {**_JSON, "mode": "FAILFAST", "columnNameOfCorruptRecord": "_acker_corrupt"}
+"""What was kept comes back as it was, a column `_corrupt_record` too, or not at all."""
+
 
 @dataclass
 class Messages:
@@ -63,7 +66,7 @@ class Messages:
         """
         wanted = [self._id()]
         if offsets is not None:
-            wanted += [F.col(partition), F.col(offset).cast(LongType())]
+            wanted += [F.col(f"`{partition}`"), F.col(f"`{offset}`").cast(LongType())]
         found = self.frame.select(*wanted).toArrow()
         self.untracked = found.column(0).null_count
         found = found.filter(pc.is_valid(found.column(0)))
@@ -74,6 +77,11 @@ class Messages:
                 f"column {self.column!r}: {repeated} message ids stand more than once: each message needs an id of its own"
             )
         if offsets is not None:
+            nulls = found.column(1).null_count + found.column(2).null_count
+            if nulls:
+                raise BadBatchError(
+                    f"{nulls} messages have no {partition!r} or {offset!r}: leave them out, or give them one"
+                )
             of = found.column(1).combine_chunks().dictionary_encode()
             of = of.combine_chunks() if isinstance(of, pa.ChunkedArray) else of
             places = of.indices.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -118,7 +126,7 @@ class Messages:
             has = np.array([payload is not None for payload in payloads])
             if has.any():
                 texts = pa.table({PAYLOAD: pa.array([p.decode() for p in payloads if p is not None], pa.string())})
-                parsed = F.from_json(PAYLOAD, self.frame.schema, _JSON).alias("row")
+                parsed = F.from_json(PAYLOAD, self.frame.schema, _PARSE).alias("row")
                 rows = self.frame.sparkSession.createDataFrame(texts).select(parsed).select("row.*")
                 parts.append(self._with_attempts(rows, ids[has], attempts[has]))
             ids, attempts = ids[~has], attempts[~has]
@@ -129,7 +137,10 @@ class Messages:
 
     def _fetched(self, ids: npt.NDArray[np.int64]) -> DataFrame:
         rows = self._source(ids.tolist())
-        gone = np.setdiff1d(ids, rows.select(self._id()).toArrow().column(0).to_numpy())
+        found = rows.select(self._id()).toArrow().column(0)
+        if found.null_count or len(found) != len(pc.unique(found)):
+            raise BadBatchError("fetch gave messages twice, or without id: give each of those asked for once")
+        gone = np.setdiff1d(ids, found.to_numpy())
         if len(gone):
             self.gone.put(gone)
         return rows
@@ -177,7 +188,9 @@ def with_message_ids(frame: DataFrame, message_id: str | None, partition: str, o
         raise BadBatchError(f"the DataFrame has a column {MESSAGE_ID!r}: name it as message_id, or rename it")
     if partition not in frame.columns or offset not in frame.columns:
         raise BadBatchError(f"give message_id, or columns {partition!r} and {offset!r} among {frame.columns}")
-    return frame.withColumn(MESSAGE_ID, F.xxhash64(partition, F.col(offset).cast(LongType()))), MESSAGE_ID
+    return frame.withColumn(
+        MESSAGE_ID, F.xxhash64(F.col(f"`{partition}`"), F.col(f"`{offset}`").cast(LongType()))
+    ), MESSAGE_ID
 
 
 def not_done(frame: DataFrame, offsets: Offsets, partition: str, offset: str) -> DataFrame:
@@ -196,4 +209,5 @@ def not_done(frame: DataFrame, offsets: Offsets, partition: str, offset: str) ->
         pa.table({partition: list(known), _BEGIN: pa.array(known.values(), pa.int64())})
     )
     found = frame.join(F.broadcast(begins), partition, "left")
-    return found.where(F.col(offset) >= F.coalesce(_BEGIN, F.lit(0))).drop(_BEGIN)
+    here = F.col(f"`{offset}`")
+    return found.where(F.col(_BEGIN).isNull() | here.isNull() | (here >= F.col(_BEGIN))).drop(_BEGIN)

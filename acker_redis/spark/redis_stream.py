@@ -63,23 +63,28 @@ def run_stream(
         raise BadConfigError(
             f"fields={list(fields)!r}: give one or more names other than {MESSAGE_ID!r} and {ENTRY_ID!r}"
         )
+    wrong = {"message_id", "on_done", "run_id", "offsets"} & set(options)
+    if wrong:
+        raise BadConfigError(
+            f"run_stream takes no {' and '.join(sorted(wrong))}: they are made of the stream's entries"
+        )
+    if max_spout_pending < 1 or block_ms < 1:
+        raise BadConfigError(f"max_spout_pending={max_spout_pending}, block_ms={block_ms}: use 1 or more")
     client = Client(source)
     acknowledged = 0
     try:
-        (made,) = client.pipeline([("XGROUP", "CREATE", stream, group, "0", "MKSTREAM")], raise_on_error=False)
-        if isinstance(made, Exception) and not str(made).startswith("BUSYGROUP"):
-            raise client.translate(made)
+        _make_group(client, stream, group)
         behind = True  # first what an earlier process of this name did not acknowledge
         while not stop.is_set():
             wait = () if behind else ("BLOCK", min(block_ms, client.max_block_ms))
-            (reply,) = client.pipeline(
-                [
-                    (
-                        "XREADGROUP", "GROUP", group, consumer, "COUNT", max_spout_pending, *wait,
-                        "STREAMS", stream, "0" if behind else ">",
-                    )
-                ]
-            )  # fmt: skip
+            read = ("XREADGROUP", "GROUP", group, consumer, "COUNT", max_spout_pending, *wait, "STREAMS", stream)
+            (reply,) = client.pipeline([(*read, "0" if behind else ">")], raise_on_error=False)
+            if isinstance(reply, Exception):
+                if not str(reply).startswith(("NOGROUP", "UNBLOCKED")):
+                    raise client.translate(reply)
+                _make_group(client, stream, group)  # the stream was deleted, or lost with the server's memory
+                behind = True
+                continue
             entries = read_reply(reply)
             gone = [entry_id for _, entry_id, found in entries if not found]  # deleted from the stream meanwhile
             _acknowledge(client, stream, group, gone)
@@ -93,11 +98,17 @@ def run_stream(
                 acknowledged += len(alive)
                 if done is not None:
                     done(spout)
-            elif behind and not gone:
-                behind = False
+            # After new entries look back, too: a reply that was lost with its connection left some to this consumer.
+            behind = bool(entries) or not behind
     finally:
         client.close()
     return acknowledged
+
+
+def _make_group(client: Client, stream: str, group: str) -> None:
+    (made,) = client.pipeline([("XGROUP", "CREATE", stream, group, "0", "MKSTREAM")], raise_on_error=False)
+    if isinstance(made, Exception) and not str(made).startswith("BUSYGROUP"):
+        raise client.translate(made)
 
 
 class _Batch:

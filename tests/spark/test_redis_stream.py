@@ -91,6 +91,24 @@ def test_what_a_run_that_broke_down_did_not_acknowledge_goes_back(
     assert {*saved_values(tmp_path)} >= {f"v{n}" for n in range(12) if n != 1} | {None}
 
 
+def test_a_stream_that_is_lost_in_the_middle_is_read_from_its_new_beginning(
+    spark: Any, url: str, acker: Acker, raw: Any, tmp_path: Path
+) -> None:
+    for n in range(3):
+        raw.xadd("orders", {"value": f"old{n}"})
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        save(tmp_path, tracker, messages)
+        if not raw.exists("flushed"):
+            raw.flushall()
+            raw.set("flushed", 1)
+            for n in range(12):
+                raw.xadd("orders", {"value": f"new{n}"})
+
+    run(spark, url, acker, pipeline, entries=15)
+    assert {*saved_values(tmp_path)} == {f"old{n}" for n in range(3)} | {f"new{n}" for n in range(12)}
+
+
 def saved_values(folder: Path) -> list[str | None]:
     import pyarrow.parquet as pq
 
@@ -103,3 +121,9 @@ def test_field_names_are_checked(spark: Any, url: str, acker: Acker) -> None:
             spark, lambda *_: None, acker=acker, url=url, source=url, stream="s", fields=["message_id"], group="g",
             consumer="c", stop=threading.Event(),
         )  # fmt: skip
+    for wrong, text in ({"block_ms": 0}, "use 1 or more"), ({"run_id": "mine"}, "takes no run_id"):
+        with pytest.raises(BadConfigError, match=text):
+            run_stream(
+                spark, lambda *_: None, acker=acker, url=url, source=url, stream="s", fields=["v"], group="g",
+                consumer="c", stop=threading.Event(), **wrong,
+            )  # fmt: skip

@@ -68,6 +68,31 @@ def test_records_of_json_csv_and_parquet_files(spark: Any, tmp_path: Path) -> No
             assert found.columns == ["file", "row", "n", "t"]
 
 
+def test_names_and_emptiness_of_files(spark: Any, tmp_path: Path) -> None:
+    """Names that mean something in a URI, files without rows, without columns, and with a very long record."""
+    odd, csv, parquet = tmp_path / "odd", tmp_path / "csv", tmp_path / "parquet"
+    for folder in (odd, csv, parquet):
+        folder.mkdir()
+    names = ["a", "a#b", "a%20b", "a b", "a?b", "ü%"]
+    for name in names:
+        (odd / name).write_text(f"of {name}\n")
+    expected = sorted((name, 0, f"of {name}") for name in names)
+    assert rows_of(read_files(spark, str(odd))) == rows_of(read_files(spark, odd.as_uri())) == expected
+    (csv / "0").write_text("")
+    (csv / "1").write_text("n,t\n")
+    (csv / "2").write_text("n,t\n1,\n")
+    (csv / "3").write_text(f"n,t\n2,{'x' * 3_000_000}\n")
+    found = read_files(spark, str(csv), "csv", "n bigint, t string")
+    assert sorted((row["n"], len(row["t"])) for row in found.collect()) == [(1, 0), (2, 3_000_000)]
+    assert read_files(spark, str(csv), "csv").columns == ["file", "row", "n", "t"]
+    pq.write_table(pa.table({"n": pa.array([], pa.int64())}), parquet / "0")
+    pq.write_table(pa.table({"n": [7]}), parquet / "1")
+    assert rows_of(read_files(spark, str(parquet), "parquet")) == [("1", 0, 7)]
+    (tmp_path / "none").write_text("")
+    with pytest.raises(BadConfigError, match="give their schema"):
+        read_files(spark, str(tmp_path / "none"), "json")
+
+
 def test_what_can_not_be_read_is_said_at_once(spark: Any, tmp_path: Path) -> None:
     pq.write_table(pa.table({"row": [1]}), tmp_path / "a.parquet")
     with pytest.raises(BadConfigError, match="there is no"):
@@ -200,18 +225,20 @@ def test_messages_are_replayed_from_redis_as_they_were(
     assert json.loads(letter.payload or b"") == {"id": 3, "value": "never", "tags": []}
 
 
-def test_payloads_keep_microseconds(spark: Any, url: str, acker: Acker, tmp_path: Path) -> None:
+def test_payloads_keep_microseconds_and_what_could_not_be_parsed(
+    spark: Any, url: str, acker: Acker, tmp_path: Path
+) -> None:
     frame = spark.createDataFrame([Row(id=1, at=WHEN)], "id long, at timestamp")
     seen: list[Any] = []
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        seen.append(messages.selectExpr("unix_micros(at) AS us").collect()[0]["us"])
+        seen.append(messages.selectExpr("unix_micros(at) AS us", "_corrupt_record").collect()[0].asDict())
         bolt = tracker.bolt_rows(messages, partial(fails_first, tmp_path), "id long", name="once", on_error="fail")
         tracker.sink(bolt, consume, name="sink")
 
-    frame = frame.withColumn("value", F.lit("x"))
+    frame = frame.withColumn("value", F.lit("x")).withColumn("_corrupt_record", F.lit("{bad"))
     run_tracked(frame, pipeline, acker=acker, url=url, message_id="id", payload_bytes=1000, keep_payload=True)
-    assert seen == [1767323045678901] * 2
+    assert seen == [{"us": 1767323045678901, "_corrupt_record": "{bad"}] * 2
 
 
 def test_a_dead_letter_without_kept_payloads_is_read_from_the_source(
@@ -259,6 +286,16 @@ def test_fetch_has_to_give_all_columns(spark: Any, url: str, acker: Acker, tmp_p
         run_tracked(
             messages, lambda *_: None, acker=acker, url=url, message_id="id", offsets=Offsets(tmp_path / "offsets")
         )
+    places = spark.createDataFrame([(1, None, 3)], "id long, file string, row long")
+    with pytest.raises(BadBatchError, match="1 messages have no 'file' or 'row'"):
+        run_tracked(
+            places, lambda *_: None, acker=acker, url=url, message_id="id", offsets=Offsets(tmp_path / "offsets")
+        )
+    with pytest.raises(BadBatchError, match="fetch gave messages twice"):
+        run_tracked(
+            messages, partial(replayed, tmp_path / "twice", tmp_path), acker=acker, url=url, message_id="id",
+            fetch=lambda ids: messages.union(messages),
+        )  # fmt: skip
     with pytest.raises(BadConfigError, match="longest message"):
         run_tracked(messages, lambda *_: None, acker=acker, url=url, message_id="id", keep_payload=True)
 

@@ -19,6 +19,14 @@ def tracked(path: Path) -> Offsets:
     return offsets
 
 
+def test_offsets_below_zero_and_partitions_without_messages(tmp_path: Path) -> None:
+    offsets = Offsets(tmp_path / "offsets.json")
+    offsets.track(np.array([1, 2]), ["none", "below"], np.array([1, 1]), np.array([-3, -2]))
+    assert offsets.save() == {"below": -3}
+    offsets.complete(np.array([1]))
+    assert offsets.save() == {"below": -2}
+
+
 def test_what_is_done_above_a_gap_is_not_committed(tmp_path: Path) -> None:
     offsets = tracked(tmp_path / "sub" / "offsets.json")
     assert offsets.save() == {"a": 0, "b": 7}

@@ -12,6 +12,7 @@ from acker_redis import (
     AckerError,
     BadConfigError,
     ConnectionLostError,
+    OutOfMemoryError,
     ServerRefusesWritesError,
 )
 from acker_redis.dead_letters import DeadLetter
@@ -329,6 +330,38 @@ def test_dead_letters_are_kept_with_their_payload_before_their_outcome_is_confir
         acker.dead_letters.delete([""])
 
 
+def test_a_dead_letter_is_kept_without_its_message_where_that_can_not_be_read() -> None:
+    acker = fake_acker()
+
+    def gone(ids: list[int]) -> list[bytes | None]:
+        raise OSError("no such file")
+
+    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1), payload=gone)
+    acker.fail_many(emit(made).roots)
+    made.poll()
+    assert [letter.payload for letter in acker.dead_letters.read()] == [None]
+    assert made.done
+
+
+def test_a_full_server_that_takes_no_dead_letter_gets_rid_of_what_was_acked(monkeypatch: pytest.MonkeyPatch) -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=2, retry=RetryPolicy(max_attempts=1))
+    roots = emit(made).roots
+    acker.ack(int(roots[0]), 7)
+    acker.fail(int(roots[1]))
+
+    def full(letters: object) -> None:
+        raise OutOfMemoryError("full")
+
+    with monkeypatch.context() as patch, pytest.raises(OutOfMemoryError):
+        patch.setattr(acker.dead_letters, "add", full)
+        made.poll()
+    assert acker.stats().waiting == 1
+    assert not made.done
+    made.poll()
+    assert (made.done, acker.dead_letters.count(), made.counts.dead_lettered) == (True, 1, 1)
+
+
 def test_what_is_done_is_told_once() -> None:
     acker = fake_acker()
     done: list[int] = []
@@ -368,6 +401,7 @@ def test_messages_whose_source_is_gone_are_dead_letters_at_once() -> None:
     made = spout(fake_acker(), messages=3, on_done=lambda ids: done.extend(ids.tolist()))
     emit(made)
     made.give_up(np.array([0, 2, 99]))
+    assert made.poll() == 0
     assert {message: letter.reason for message, letter in made.dead_letters.items()} == {0: "lost", 2: "lost"}
     assert (made.counts.lost, made.pending, sorted(done), made.done) == (2, 1, [0, 2], False)
 
