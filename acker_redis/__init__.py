@@ -3,6 +3,7 @@
 from acker_redis.acker import Acker
 from acker_redis.batch import Batch
 from acker_redis.config import AckerConfig
+from acker_redis.dead_letters import DeadLetter
 from acker_redis.errors import (
     AckerError,
     AuthenticationError,
@@ -23,6 +24,8 @@ from acker_redis.errors import (
     TokenReusedError,
 )
 from acker_redis.model import Applied, Outcome, PackedOutcomes, RootRecord, Rotated, Stats
+from acker_redis.offsets import Offsets
+from acker_redis.spout import RetryPolicy, Spout
 
 __version__ = "0.1.0"
 
@@ -31,6 +34,11 @@ __all__ = [
     "Acker",
     "AckerConfig",
     "Batch",
+    # The spout's side
+    "DeadLetter",
+    "Offsets",
+    "RetryPolicy",
+    "Spout",
     # What it answers
     "Applied",
     "Outcome",
