@@ -1,12 +1,14 @@
 """Spark applications in processes of their own, that share one acker.
 
-    python -m tests.spark.app_job alone URL FOLDER APP           # messages through a pipeline of one's own app
-    python -m tests.spark.app_job first URL FOLDER TIMEOUT_SECS  # emits, hands rows over in parquet files, takes the outcomes
-    python -m tests.spark.app_job second URL FOLDER              # carries the trees on, until `FOLDER/over` is there
+    python -m tests.spark.app_job alone URL FOLDER APP
+    python -m tests.spark.app_job first URL FOLDER TIMEOUT_SECS
+    python -m tests.spark.app_job second URL FOLDER TIMEOUT_SECS FOLDERS
 
-`first` writes a folder of rows per emission, named by its number and run, that appears whole. `second` works off every such
-folder it has not noted as done, under tokens made of the folder's name, so that a second life of it repeats what the first
-had begun. It holds still in the middle of its first folder's sink until `FOLDER/go` is there.
+`alone` puts messages through a pipeline of its own app. `first` and `second` share an app. `first` emits, hands the rows
+over in parquet files, a folder per emission, named by its number and run, that appears whole, and takes the outcomes.
+`second` carries the trees on, once there are so many folders: it works off every one it has not noted as done, until
+`FOLDER/over` is there, under tokens made of the folder's name, so that a second life of it repeats what the first had begun.
+It holds still in the middle of its first sink until `FOLDER/go` is there.
 """
 
 import json
@@ -110,8 +112,9 @@ def first(url: str, folder: Path, timeout_secs: str) -> Any:
     return {name: getattr(spout.counts, name) for name in ("acked", "timed_out", "failed", "lost", "dead_lettered")}
 
 
-def second(url: str, folder: Path) -> Any:
+def second(url: str, folder: Path, timeout_secs: str, folders: str) -> Any:
     """Carries on until the first is over."""
+    config = shared(float(timeout_secs))
 
     def save(name: str, batches: Iterator[pa.RecordBatch], partition: int) -> None:
         rows = pa.Table.from_batches(batches, OUTPUT)
@@ -121,8 +124,7 @@ def second(url: str, folder: Path) -> Any:
         write(folder / name, iter(rows.to_batches()), partition)
 
     spark = session(folder)
-    with Acker.attach(url, SHARED) as acker:
-        config = acker.config
+    wait_until(lambda: len(list((folder / "between").iterdir())) >= int(folders), "rows to be handed over", WAIT_SECS)
     noted = folder / "noted"
 
     def work_off() -> bool:

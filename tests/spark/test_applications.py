@@ -99,9 +99,7 @@ def test_a_tree_that_starts_in_one_application_completes_in_another(
 ) -> None:
     (tmp_path / "between").mkdir()
     (tmp_path / "go").touch()
-    first = start("first", "600")
-    wait_until(lambda: any((tmp_path / "between").iterdir()), "rows to be handed over", WAIT_SECS)
-    second = start("second")
+    first, second = start("first", "600"), start("second", "600", "1")
     expected = {"acked": MESSAGES, "timed_out": 0, "failed": 0, "lost": 0, "dead_lettered": 0}
     assert printed(first, tmp_path) == expected
     assert printed(second, tmp_path) == {"folders": 1}
@@ -118,14 +116,11 @@ def test_what_an_application_that_died_had_taken_over_is_replayed_by_the_first(
     """The second is killed with one partition acked and one not. The first emits those again, and a new second ends them."""
     between = tmp_path / "between"
     between.mkdir()
-    first = start("first", "8")
-    wait_until(lambda: any(between.iterdir()), "rows to be handed over", WAIT_SECS)
-    second = start("second")
+    first, second = start("first", "8"), start("second", "8", "1")
     wait_until((tmp_path / "middle").exists, "the second to be in the middle", WAIT_SECS)
     kill(second)
-    wait_until(lambda: len(list(between.iterdir())) > 1, "the first to emit again", WAIT_SECS)
     (tmp_path / "go").touch()
-    again = start("second")
+    again = start("second", "8", "2")
     counts = printed(first, tmp_path)
     assert counts["acked"] == MESSAGES
     assert counts["timed_out"] > 0

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from acker_redis import Acker
 from acker_redis.testing import wait_until
 from tests import servers
 
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).resolve().parents[2]
-FAULTS = ("--fail-rate", "0.02", "--forget-rate", "0.02", "--timeout-secs", "6")
+FAULTS = ("--fail-rate", "0.02", "--forget-rate", "0.02", "--timeout-secs", "4")
 
 
 def demo(*arguments: str, **environment: str) -> tuple[int, dict[str, Any], str]:
@@ -44,32 +45,26 @@ def test_the_demo_accounts_for_every_line_with_a_worker_killed(operators: str) -
     assert result["top_words"][0][0] == "the"
 
 
-def test_lines_that_never_succeed_end_as_dead_letters_not_as_acked(tmp_path: Path) -> None:
+def test_lines_that_never_succeed_end_as_dead_letters_on_a_server_of_ones_own(tmp_path: Path, url: str) -> None:
     text = tmp_path / "text.txt"
     text.write_text("a b\n\nb c\nno one is spared\n" * 50)
     status, result, errors = demo(
-        "--input", str(text), "--fail-rate", "0.5", "--forget-rate", "0", "--timeout-secs", "60", "--max-attempts", "1"
-    )
+        "--input", str(text), "--fail-rate", "0.5", "--forget-rate", "0", "--timeout-secs", "60", "--max-attempts", "1",
+        ACKER_REDIS_URL=url,
+    )  # fmt: skip
     assert status == 0, errors
     assert result["lines"] == 150
     assert 0 < result["dead_lettered"] == result["failed"]
     assert result["acked"] == 150 - result["dead_lettered"]
+    with Acker.attach(url, "word-count") as acker:
+        letters = acker.dead_letters.read()
+    assert len(letters) == result["dead_lettered"]
+    assert {(letter.detail, letter.last_stage) for letter in letters} == {("failed on purpose", "split")}
+    assert all(json.loads(letter.payload or b"")["line"] == letter.message_id for letter in letters)
 
 
-def test_a_server_of_ones_own_is_used_through_the_environment(url: str) -> None:
-    status, result, errors = demo("--max-lines", "300", "--timeout-secs", "1", ACKER_REDIS_URL=url)
-    assert status == 0, errors
-    assert result["acked"] == 300
-
-
-def test_a_server_program_on_path_is_used_when_asked_for() -> None:
+def test_without_java_the_wheel_stands_in_and_a_server_program_on_path_is_used_when_asked_for(tmp_path: Path) -> None:
     servers.REDIS7.program()
-    status, result, errors = demo("--server", "redis-server", "--max-lines", "300", "--timeout-secs", "1")
-    assert status == 0, errors
-    assert result["acked"] == 300
-
-
-def test_without_java_the_wheel_stands_in(tmp_path: Path) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
     for folder in os.get_exec_path():
@@ -78,7 +73,8 @@ def test_without_java_the_wheel_stands_in(tmp_path: Path) -> None:
             if not program.name.startswith("java") and not link.exists() and os.access(program, os.X_OK):
                 link.symlink_to(program)
     assert shutil.which("java", path=str(programs)) is None
-    status, result, errors = demo("--max-lines", "300", "--timeout-secs", "1", PATH=str(programs), JAVA_HOME="")
+    small = ("--server", "redis-server", "--max-lines", "300", "--timeout-secs", "1")
+    status, result, errors = demo(*small, PATH=str(programs), JAVA_HOME="")
     assert status == 0, errors
     assert result["acked"] == 300
 
