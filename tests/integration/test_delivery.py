@@ -281,9 +281,12 @@ def test_what_was_read_and_not_handed_out_yet_is_not_claimed_from_oneself(source
     acker: Acker = connect(shards=1, message_timeout_secs=0.05)
     complete(acker, 30)
     found = acker.poll(max_outcomes=10)
-    for _ in range(20):
-        time.sleep(0.005)  # idle longer than a message timeout
-        found += acker.poll(max_outcomes=1)
+
+    def one_by_one() -> bool:
+        found.extend(acker.poll(max_outcomes=1))
+        return len(found) >= 30
+
+    wait_until(one_by_one, "the others, after more than a message timeout")  # which looks 50 times a second
     assert sorted(outcome.root for outcome in found) == list(range(1, 31))
     assert not any(outcome.redelivered for outcome in found)
 
