@@ -21,7 +21,7 @@ Int64Array = npt.NDArray[np.int64]
 class Offsets:
     """Contiguous progress of a source's partitions.
 
-    Guarantee: every offset below `begin(partition)` was done. The file is replaced as a whole, so a crash leaves the old
+    Guarantee: every offset below a partition's in `known` was done. The file is replaced as a whole, so a crash leaves the old
     one. Not guaranteed: that an offset above was not done.
     """
 
@@ -47,12 +47,8 @@ class Offsets:
         self._done = np.array([], np.bool_)
         self._names: list[str] = []
 
-    def begin(self, partition: str) -> int:
-        """The first offset of a partition that is not known to be done; 0 for a new one."""
-        return self._begin.get(partition, 0)
-
     def known(self) -> dict[str, int]:
-        """Where each partition begins that something is known of."""
+        """The first offset that is not known to be done, of each partition that something is known of."""
         return dict(self._begin)
 
     def track(

@@ -387,7 +387,8 @@ class Spout:
             part.open[rows] = False
             self.counts.acked += len(rows)
             known += len(rows)
-            self._acked.append(part.emission.message_ids[part.order[rows]])
+            if len(rows):
+                self._acked.append(part.emission.message_ids[part.order[rows]])
             rows = part.find(failed)
             of_row = {int(rows[i]): i for i in np.flatnonzero(rows >= 0)}  # an outcome may come twice, once redelivered
             known += len(of_row)

@@ -44,7 +44,7 @@ def test_a_new_run_begins_where_the_last_one_ended(tmp_path: Path) -> None:
     offsets.complete(np.array([50]))
     offsets.save()
     again = Offsets(tmp_path / "offsets.json")
-    assert (again.begin("a"), again.begin("b"), again.begin("c")) == (1, 7, 0)
+    assert again.known() == {"a": 1, "b": 7}
     again.complete(np.array([1]))
     assert again.save() == {"a": 1, "b": 7}
 
