@@ -20,14 +20,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from acker_redis import Acker, AckerConfig
-from acker_redis.spark import Tracker, prepare_environment, run_tracked
+from acker_redis.spark import Tracker, run_tracked
 from acker_redis.spout import RetryPolicy
 from acker_redis.testing import wait_until
 from tests.spark.cases import CHILD
-from tests.spark.cluster import HOSTS, java_options
+from tests.spark.cluster import session
 from tests.spark.faults import WAIT_SECS, fan_out, once, wait_for
 
 MESSAGES, CHILDREN = 120, 3
@@ -35,6 +35,7 @@ PATIENT = RetryPolicy(max_attempts=20)
 """It may take a while until somebody carries on."""
 
 SHARED = "shared"
+TWO_PARTITIONS = {"spark.sql.shuffle.partitions": "2"}
 OUTPUT = pa.schema([("id", pa.int64()), ("child", pa.int32())])
 SETTINGS: dict[str, dict[str, Any]] = {
     "one": {"shards": 2},
@@ -45,23 +46,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def shared(timeout_secs: float) -> AckerConfig:
     """Of the app that both halves of a tree are in."""
     return AckerConfig(app=SHARED, shards=2, message_timeout_secs=timeout_secs)
-
-
-def session(folder: Path) -> SparkSession:
-    """Two cores, loopback, everything in the folder."""
-    prepare_environment()
-    builder = SparkSession.builder.master("local[2,4]").appName("app")
-    for name, value in {
-        "spark.driver.extraJavaOptions": java_options(folder),
-        "spark.driver.host": HOSTS[0],
-        "spark.local.dir": str(folder),
-        "spark.log.level": "ERROR",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.ui.enabled": "false",
-    }.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
 
 
 def write(target: Path, batches: Iterator[pa.RecordBatch], partition: int) -> None:
@@ -82,7 +66,7 @@ def alone(url: str, folder: Path, app: str) -> Any:
         derived = tracker.bolt(messages, partial(fan_out, CHILDREN), CHILD, name="fan-out").repartition(2, "child")
         tracker.sink(derived, partial(save, f"{app}-{tracker.run_id}-{tracker.emission}"), name="save")
 
-    spark = session(folder)
+    spark = session(folder, TWO_PARTITIONS)
     with Acker.connect(url, AckerConfig(app=app, **SETTINGS[app])) as acker:
         spout = run_tracked(spark.range(MESSAGES), pipeline, acker=acker, url=url, message_id="id")
         stats = acker.stats()
@@ -104,7 +88,7 @@ def first(url: str, folder: Path, timeout_secs: str) -> Any:
         tracker.hand_over(derived, name="out").write.parquet(str(draft))
         draft.rename(folder / "between" / f"{tracker.emission:03}-{tracker.run_id}")
 
-    spark = session(folder)
+    spark = session(folder, TWO_PARTITIONS)
     with Acker.connect(url, shared(float(timeout_secs))) as acker:
         spout = run_tracked(spark.range(MESSAGES), pipeline, acker=acker, url=url, message_id="id", retry=PATIENT)
     (folder / "over").touch()
@@ -123,7 +107,7 @@ def second(url: str, folder: Path, timeout_secs: str, folders: str) -> Any:
             once(folder / "middle", partial(wait_for, folder / "go"))
         write(folder / name, iter(rows.to_batches()), partition)
 
-    spark = session(folder)
+    spark = session(folder, TWO_PARTITIONS)
     wait_until(lambda: len(list((folder / "between").iterdir())) >= int(folders), "rows to be handed over", WAIT_SECS)
     noted = folder / "noted"
 

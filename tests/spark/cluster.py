@@ -107,6 +107,25 @@ def java_options(folder: Path) -> str:
     return f"-Djava.io.tmpdir={folder} -XX:-UsePerfData"
 
 
+def session(folder: Path, settings: dict[str, str], master: str = "local[2,4]") -> Any:
+    """A session in an application of its own, which writes nothing outside the folder."""
+    from pyspark.sql import SparkSession
+
+    prepare_environment()
+    builder = SparkSession.builder.master(master).appName("tests")
+    for name, value in {
+        "spark.driver.extraJavaOptions": java_options(folder),
+        "spark.driver.host": HOSTS[0],
+        "spark.local.dir": str(folder),
+        "spark.log.level": "ERROR",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.ui.enabled": "false",
+        **settings,
+    }.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
 def environment(folder: Path) -> dict[str, str]:
     """Of Spark's processes: loopback, workers that can import the tests, temporary files in `folder`."""
     prepare_environment()

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from acker_redis.spark import Emitted
+from tests.spark import cluster
 from tests.spark.cases import CHILD, Case
-from tests.spark.cluster import HOSTS, java_options
 from tests.spark.faults import (
     around_send,
     attempts,
@@ -34,31 +33,22 @@ VICTIM = 350
 """A message in the middle of the second partition."""
 
 
-def session(master: str, folder: Path, **settings: str) -> SparkSession:
+def session(master: str, folder: Path, **settings: str) -> Any:
     """Two executors of one core on two hosts; the first job waits for both."""
-    builder = SparkSession.builder.master(master).appName("faults")
-    for name, value in {
-        "spark.driver.host": HOSTS[0],
-        "spark.driver.extraJavaOptions": java_options(folder),
-        "spark.executor.extraJavaOptions": java_options(folder),
+    executors = {
+        "spark.executor.extraJavaOptions": cluster.java_options(folder),
         "spark.driver.memory": "512m",
         "spark.executor.memory": "512m",
         "spark.executor.cores": "1",
-        "spark.local.dir": str(folder),
         "spark.locality.wait": "0",
-        "spark.log.level": "ERROR",
         "spark.python.task.killTimeout": "60s",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50",
         "spark.sql.shuffle.partitions": "2",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.cores.max": str(len(HOSTS)),
-        "spark.ui.enabled": "false",
-        **settings,
-    }.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+        "spark.cores.max": str(len(cluster.HOSTS)),
+    }
+    return cluster.session(folder, executors | settings, master)
 
 
 def outcome(run: Case, folder: Path) -> dict[str, Any]:

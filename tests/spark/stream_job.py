@@ -14,13 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from acker_redis import Acker, AckerConfig
 from acker_redis.model import PackedOutcomes
 from acker_redis.spark import Tracker, each_batch
 from tests.spark.cases import CHILD
-from tests.spark.cluster import HOSTS, java_options
+from tests.spark.cluster import session
 from tests.spark.faults import fan_out, once, wait_for
 
 CONFIG = AckerConfig(app="stream", shards=2)
@@ -68,19 +68,8 @@ def pipeline(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
 
 def main(url: str, folder: Path, shuffle_partitions: str, adaptive: str) -> None:
     """Run to the end of what is there."""
-    builder = SparkSession.builder.master("local[2,4]").appName("stream")
-    for name, value in {
-        "spark.driver.extraJavaOptions": java_options(folder),
-        "spark.driver.host": HOSTS[0],
-        "spark.local.dir": str(folder),
-        "spark.log.level": "ERROR",
-        "spark.sql.adaptive.enabled": adaptive,
-        "spark.sql.shuffle.partitions": shuffle_partitions,
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.ui.enabled": "false",
-    }.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    settings = {"spark.sql.adaptive.enabled": adaptive, "spark.sql.shuffle.partitions": shuffle_partitions}
+    spark = session(folder, settings)
     with Telling.connect(url, CONFIG) as acker:
         acker.folder = folder
         handle = each_batch(partial(pipeline, folder), acker=acker, url=url, message_id="id")
