@@ -1,7 +1,9 @@
 """Micro-batches that run again: the sink's commit failed, or the whole process was killed and came back."""
 
+import json
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -22,7 +24,7 @@ from acker_redis.testing import wait_until
 from tests.spark import stream_job
 from tests.spark.cases import CONFIG
 from tests.spark.cluster import kill, run_python, start_python
-from tests.spark.faults import WAIT_SECS, wait_for
+from tests.spark.faults import WAIT_SECS, raise_error, wait_for
 from tests.spark.files_source import RowsToFiles
 
 pytestmark = pytest.mark.spark
@@ -34,14 +36,6 @@ def acker(url: str) -> Iterator[Acker]:
         yield acker
 
 
-@pytest.fixture
-def shuffle_partitions(spark: Any) -> Iterator[Any]:
-    """Sets them for a test; the session's come back."""
-    before = spark.conf.get("spark.sql.shuffle.partitions")
-    yield lambda count: spark.conf.set("spark.sql.shuffle.partitions", count)
-    spark.conf.set("spark.sql.shuffle.partitions", before)
-
-
 def run_stream(spark: Any, folder: Path, handle: Any) -> None:
     query = (
         spark.readStream.schema("id bigint").parquet(str(folder / "in")).writeStream.foreachBatch(handle)
@@ -51,28 +45,82 @@ def run_stream(spark: Any, folder: Path, handle: Any) -> None:
 
 
 def test_a_micro_batch_under_its_old_number_after_its_commit_failed(
-    spark: Any, url: str, acker: Acker, tmp_path: Path, shuffle_partitions: Any
+    spark: Any, url: str, acker: Acker, tmp_path: Path
 ) -> None:
     """The query dies with the commit; started again, it meets its own tokens, though its rows are spread otherwise."""
     spark.range(40).write.parquet(str(tmp_path / "in"))
 
-    def handle(batch: DataFrame, batch_id: int) -> None:
+    def handle(partitions: int, batch: DataFrame, batch_id: int) -> None:
         tracker = Tracker(url, CONFIG, "stream", batch_id)
         tracked = tracker.spout(batch.withColumn("attempt", F.lit(0).cast("bigint")), "id", "attempt")
         derived = tracker.explode(tracked, "transform(array(0, 1), i -> struct(id, i AS child))", name="two")
-        spread = derived.repartition("id", "child")
+        spread = derived.repartition(partitions, "id", "child")
         tracker.save(spread, RowsToFiles, name="files", folder=str(tmp_path), fail="first commit")
 
-    shuffle_partitions(3)
     with pytest.raises(PySparkException, match="no commit"):
-        run_stream(spark, tmp_path, handle)
+        run_stream(spark, tmp_path, partial(handle, 3))
     assert (acker.stats().pending, acker.poll()) == (40, [])
-    shuffle_partitions(5)
-    run_stream(spark, tmp_path, handle)
+    run_stream(spark, tmp_path, partial(handle, 5))
     assert (tmp_path / "committed").read_text() == "80"
     assert sorted(outcome.kind for outcome in acker.poll()) == ["ack"] * 40
     stats = acker.stats()
     assert (stats.inits, stats.pending, stats.unowned, stats.duplicate_inits) == (40, 0, 0, 0)
+
+
+def test_a_micro_batch_under_its_old_number_whose_sink_had_acked_some_of_it(
+    spark: Any, url: str, acker: Acker, tmp_path: Path
+) -> None:
+    """Spread otherwise, its partitions meet the tokens of other rows: what was acked twice or not at all never completes."""
+    spark.range(200).write.parquet(str(tmp_path / "in"))
+    (tmp_path / "out").mkdir()
+    second = tmp_path / "second"
+
+    def write(batches: Iterator[pa.RecordBatch], partition: int) -> None:
+        if partition and not second.exists():
+            with Acker.connect(url, CONFIG) as other:
+                wait_until(lambda: other.stats().acks > 0, "another partition is acked", WAIT_SECS)
+            raise_error()
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        (tmp_path / "out" / f"{second.exists()}-{partition}").write_text(json.dumps(rows))
+
+    def handle(partitions: int, batch: DataFrame, batch_id: int) -> None:
+        tracker = Tracker(url, CONFIG, "partly", batch_id)
+        tracked = tracker.spout(batch.withColumn("attempt", F.lit(0).cast("bigint")), "id", "attempt")
+        derived = tracker.explode(tracked, "transform(array(0, 1), i -> struct(id, i AS child))", name="two")
+        tracker.sink(derived.repartition(partitions, "id", "child"), write, name="sink")
+
+    def written() -> set[tuple[int, int]]:
+        rows = [row for path in (tmp_path / "out").iterdir() for row in json.loads(path.read_text())]
+        return {(row["id"], row["child"]) for row in rows}
+
+    messages = np.arange(200)
+    message_of = dict(
+        zip(root_ids(CONFIG.app, "partly", messages, 0 * messages).tolist(), messages.tolist(), strict=True)
+    )
+    kinds: dict[int, str] = {}
+
+    def take_outcomes() -> None:
+        while outcomes := acker.poll():
+            for outcome in outcomes:
+                message = message_of[outcome.root]
+                assert outcome.kind == "fail" or {(message, 0), (message, 1)} <= written()
+                assert kinds.setdefault(message, outcome.kind) == outcome.kind
+            acker.confirm(outcomes)
+
+    with pytest.raises(PySparkException, match="on purpose"):
+        run_stream(spark, tmp_path, partial(handle, 2))
+    take_outcomes()
+    second.touch()
+    run_stream(spark, tmp_path, partial(handle, 5))
+    assert len(written()) == 400
+    take_outcomes()
+    for _ in range(CONFIG.num_buckets):
+        acker.rotate(force=True)
+    take_outcomes()
+    assert sorted(kinds) == messages.tolist()
+    assert set(kinds.values()) == {"ack", "fail"}
+    stats = acker.stats()
+    assert (stats.pending, stats.unowned) == (0, 0)
 
 
 @pytest.mark.parametrize("on_error", ["fail", "timeout"])
