@@ -267,10 +267,7 @@ class Ledger:
     def _cut(self, parts: Sequence[Part]) -> tuple[list["_Cut"], list[npt.NDArray[np.int64]]]:
         """Cut the first part into calls, and the others along the same lines; also where the others' roots stand in it."""
         roots = parts[0].update.roots
-        places = [np.searchsorted(roots, part.update.roots) for part in parts]
-        for part, place in zip(parts, places, strict=True):
-            if not bool((roots[np.minimum(place, len(roots) - 1)] == part.update.roots).all()):
-                raise BadBatchError(f"part {part.token!r} has roots that the first part does not have")
+        places = [_places(roots, part) for part in parts]
         cuts: list[_Cut] = []
         cut_of = np.empty(len(roots), np.int64)
         chunks = Counter[int]()
@@ -300,6 +297,16 @@ class _Cut:
     chunk: int
     rows: npt.NDArray[np.int64]
     calls: list[Call]
+
+
+def _places(roots: UInt64Array, part: Part) -> npt.NDArray[np.int64]:
+    """Where a part's roots stand among these; both are sorted."""
+    if np.array_equal(roots, part.update.roots):
+        return np.arange(len(roots))
+    places = np.searchsorted(roots, part.update.roots)
+    if not bool((roots[np.minimum(places, len(roots) - 1)] == part.update.roots).all()):
+        raise BadBatchError(f"part {part.token!r} has roots that the first part does not have")
+    return places
 
 
 def _applied(replies: Sequence[Sequence[int]], token: str | None) -> Applied:

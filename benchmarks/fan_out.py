@@ -1,14 +1,18 @@
 """What tracking costs on local[2] where every message becomes ten rows: 500 000 messages, 5 000 000 derived rows.
 
-Messages are read from parquet, split into ten rows each, shuffled by a derived column and written to parquet again. In
-three ways, each tracked and untracked with the very same user work: the split in SQL (behind a filter that all meet), in a
-function of Arrow record batches, and in a Python function of one row, a dict, that yields dicts. The untracked side of the
-last runs the same function in `mapInArrow` over `to_pylist` and back with `from_pylist`: of what PySpark offers for rows in
-Python that is the shortest program that keeps dicts, and several times as fast as an RDD's `flatMap`.
+Messages are read from parquet, split into ten rows each, and written to parquet again, either at once or behind a shuffle by
+a derived column, which parts each message's rows among the tasks behind it. Split in three ways: in SQL (behind a filter that
+all meet), in a function of Arrow record batches, and in a Python function of one row, a dict, that yields dicts.
 
-The write is the same function of a partition's record batches on both sides. Tracked time begins before the roots are made
-and ends when the last outcome was confirmed. The two take turns, after a warm-up of both. A run where anything failed,
-timed out or was replayed is an error.
+The untracked side runs the same operators: the split, in `selectExpr` or `mapInArrow`, then the write in `mapInArrow`, the
+same function of a partition's record batches on both sides. Rows in Python go over `to_pylist` and back with `from_pylist`:
+of what PySpark offers that is the shortest program that keeps dicts, and several times as fast as an RDD's `flatMap`.
+
+Without a shuffle the tracker runs spout, bolt and sink in one worker, while Spark hands all rows back between two
+`mapInArrow`. So there is a second untracked side, where split and write are made one function by hand.
+
+Tracked time begins before the roots are made and ends when the last outcome was confirmed. Both sides take turns, after a
+warm-up of both. A run where anything failed, timed out or was replayed is an error.
 
 Beside wall time stands the CPU of all processes: Spark, its Python workers, this program and the server. The tracked side
 has more processes, so a machine that is busy with other work gives it the larger share, and wall time flatters it.
@@ -22,7 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +53,9 @@ _SCHEMA = "message bigint, position int, word string"
 _ARROW = pa.schema([("message", pa.int64()), ("position", pa.int32()), ("word", pa.string())])
 _CHILDREN = "transform(split(text, ','), (word, position) -> struct(message, position, word))"
 _WANTED = "length(text) > 0"
+
+Batches: TypeAlias = Iterator[pa.RecordBatch]
+SplitBatches: TypeAlias = Callable[[Batches], Batches]
 
 
 def split_batch(batch: pa.RecordBatch) -> Emitted:
@@ -84,9 +91,10 @@ def write_partition(folder: Path, batches: Iterator[pa.RecordBatch], partition: 
             writer.write_batch(batch.cast(_ARROW))
 
 
-def _write(folder: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _write(folder: Path, split: SplitBatches | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     context = TaskContext.get()
-    write_partition(folder, batches, context.partitionId() if context else 0)
+    rows = batches if split is None else split(batches)
+    write_partition(folder, rows, context.partitionId() if context else 0)
     yield pa.RecordBatch.from_pydict({"done": [True]})
 
 
@@ -100,12 +108,13 @@ def _tracked_sql(tracker: Tracker, messages: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to split messages, on both sides."""
+    """A way to split messages, on both sides; `split`: the untracked one as a function, where it is one."""
 
     name: str
     target: float
     plain: Callable[[DataFrame], DataFrame]
     tracked: Callable[[Tracker, DataFrame], DataFrame]
+    split: SplitBatches | None = None
 
 
 VARIANTS = (
@@ -115,20 +124,40 @@ VARIANTS = (
         1.3,
         lambda messages: messages.mapInArrow(_split_batches, _SCHEMA),
         lambda tracker, messages: tracker.bolt(messages, split_batch, _SCHEMA, name="split"),
+        _split_batches,
     ),
     Variant(
         "per-row Python",
         1.5,
         lambda messages: messages.mapInArrow(_split_rows, _SCHEMA),
         lambda tracker, messages: tracker.bolt_rows(messages, split_row, _SCHEMA, name="split"),
+        _split_rows,
     ),
 )
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A variant, with or without a shuffle between split and write."""
+
+    variant: Variant
+    is_shuffled: bool
+
+    def shuffled(self, rows: DataFrame) -> DataFrame:
+        return rows.repartition(_PARTITIONS, "word") if self.is_shuffled else rows
+
+    def __str__(self) -> str:
+        return f"{self.variant.name}, {'with a shuffle' if self.is_shuffled else 'no shuffle'}"
+
+
+CASES = tuple(_Case(variant, is_shuffled) for is_shuffled in (False, True) for variant in VARIANTS)
 
 
 @dataclass
 class _Measured:
     plain_secs: list[float] = field(default_factory=list)
     tracked_secs: list[float] = field(default_factory=list)
+    by_hand_secs: list[float] = field(default_factory=list)
     plain_cpu: list[float] = field(default_factory=list)
     tracked_cpu: list[float] = field(default_factory=list)
     updates: list[float] = field(default_factory=list)
@@ -136,31 +165,33 @@ class _Measured:
 
 @harness.benchmark("fan_out")
 def run(bench: Bench) -> Iterator[Row]:
-    """Interleaved rounds of every variant, both ways."""
+    """Interleaved rounds of every case, both ways."""
     count = bench.size(_MESSAGES)
-    measured = {variant.name: _Measured() for variant in VARIANTS}
+    measured = {case: _Measured() for case in CASES}
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
         write_messages(folder / "messages", count)
         session = spark_session()
         try:
             messages = session.read.parquet(str(folder / "messages"))
-            rounds = _ROUNDS if bench.scale >= 1 else 1
-            for number in range(rounds + 1):
-                for variant in VARIANTS:
-                    result = measured[variant.name] if number else _Measured()  # the first is the warm-up
-                    _plain(variant, messages, folder / "plain", result)
-                    _tracked(bench, variant, messages, count, folder / "tracked", result)
+            is_short = bench.scale < 1
+            for number in range(1 if is_short else 1 + _ROUNDS):
+                for case in CASES:
+                    result = measured[case] if number or is_short else _Measured()  # the first is the warm-up
+                    _plain(case, messages, folder / "plain", result)
+                    _tracked(bench, case, messages, count, folder / "tracked", result)
                     _check_same(folder)
         finally:
             session.stop()
-    for variant in VARIANTS:
-        result = measured[variant.name]
-        what = f"fan-out {_FAN_OUT} on local[2], {variant.name}, {count * _FAN_OUT:,} derived rows: tracked / untracked"
-        yield _ratio(bench, f"{what} wall", result.tracked_secs, result.plain_secs, variant.target)
+    for case in CASES:
+        result = measured[case]
+        what = f"fan-out {_FAN_OUT} on local[2], {count * _FAN_OUT:,} derived rows, {case}: tracked / untracked"
+        yield _ratio(bench, f"{what} wall", result.tracked_secs, result.plain_secs, case.variant.target)
         if min(result.plain_cpu) > 0:
             yield _ratio(bench, f"{what} CPU", result.tracked_cpu, result.plain_cpu, None)
-        yield bench.row(f"fan-out {_FAN_OUT}, {variant.name}: ledger updates per tuple acked", result.updates, "")
+        if result.by_hand_secs:
+            yield _ratio(bench, f"{what} in one function by hand, wall", result.tracked_secs, result.by_hand_secs, None)
+        yield bench.row(f"fan-out {_FAN_OUT}, {case}: ledger updates per tuple acked", result.updates, "")
 
 
 def _ratio(bench: Bench, what: str, tracked: list[float], plain: list[float], target: float | None) -> Row:
@@ -180,16 +211,25 @@ def write_messages(folder: Path, count: int) -> None:
         pq.write_table(table, folder / f"{number}.parquet")
 
 
-def _plain(variant: Variant, messages: DataFrame, folder: Path, result: _Measured) -> None:
+def _plain(case: _Case, messages: DataFrame, folder: Path, result: _Measured) -> None:
     _empty(folder)
     started, cpu = time.perf_counter(), harness.cpu_secs()
-    rows = variant.plain(messages).repartition(_PARTITIONS, "word")
-    rows.mapInArrow(partial(_write, folder), "done boolean").toArrow()
+    _run(case.shuffled(case.variant.plain(messages)), partial(_write, folder, None))
     result.plain_secs.append(time.perf_counter() - started)
     result.plain_cpu.append(harness.cpu_secs() - cpu)
+    if case.variant.split is None or case.is_shuffled:
+        return
+    _empty(folder)
+    started = time.perf_counter()
+    _run(messages, partial(_write, folder, case.variant.split))
+    result.by_hand_secs.append(time.perf_counter() - started)
 
 
-def _tracked(bench: Bench, variant: Variant, messages: DataFrame, count: int, folder: Path, result: _Measured) -> None:
+def _run(rows: DataFrame, write: SplitBatches) -> None:
+    rows.mapInArrow(write, "done boolean").toArrow()
+
+
+def _tracked(bench: Bench, case: _Case, messages: DataFrame, count: int, folder: Path, result: _Measured) -> None:
     _empty(folder)
     with Acker.connect(bench.url, AckerConfig(app="fan-out", message_timeout_secs=3600)) as acker:
         before = acker.stats(oldest=False)
@@ -200,7 +240,7 @@ def _tracked(bench: Bench, variant: Variant, messages: DataFrame, count: int, fo
         def emit(emission: Emission) -> None:
             tracker = Tracker.of(bench.url, spout, emission)
             roots = tracker.spout(messages.withColumn("attempt", F.lit(0).cast("bigint")), "message", "attempt")
-            rows = variant.tracked(tracker, roots).repartition(_PARTITIONS, "word")
+            rows = case.shuffled(case.variant.tracked(tracker, roots))
             tracker.sink(rows, partial(write_partition, folder), name="write")
 
         counts = spout.run(emit)
@@ -208,7 +248,7 @@ def _tracked(bench: Bench, variant: Variant, messages: DataFrame, count: int, fo
         result.tracked_cpu.append(harness.cpu_secs() - cpu)
         after = acker.stats(oldest=False)
     if (counts.emitted, counts.acked, counts.replayed) != (count, count, 0):
-        raise RuntimeError(f"{variant.name}: not every message was acked at its first attempt: {counts}")
+        raise RuntimeError(f"{case}: not every message was acked at its first attempt: {counts}")
     updates = after.inits + after.acks - before.inits - before.acks
     result.updates.append(updates / (count * (1 + _FAN_OUT)))
 

@@ -89,7 +89,8 @@ class Anchors:
         """
         starts, places = self._places(parents)
         ordinals = np.repeat(_ordinals(parents), np.diff(starts)).view(np.uint64)
-        edges = ids.derive_many(ids.derive("bolt", operator), self.edges[places], ordinals)
+        seeds = ids.derive_many(ids.derive("bolt", operator), self.edges)  # once per parent, not per child
+        edges = ids.mix64(seeds[places] ^ ids.mix64(ordinals))
         return Anchors(starts, self.roots[places], edges), self.edges ^ _xor_at(len(self.edges), places, edges)
 
     def _places(self, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

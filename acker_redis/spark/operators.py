@@ -30,6 +30,9 @@ log = logging.getLogger("acker_redis.spark")
 
 REASON_CHARS = 300
 
+EXPLODED_ROWS = 20_000
+"""An array from SQL is short in bytes and may be long in rows: so many are taken apart at a time."""
+
 
 class Emitted(NamedTuple):
     """What a bolt made of one record batch.
@@ -48,6 +51,12 @@ class Emitted(NamedTuple):
 
 DROPPED = "_acker_dropped"
 """Column that names the SQL operator which left a row without children: to be acked and left out; else null."""
+
+VALUE = "value"
+"""Column that an array of simple values is exploded to."""
+
+CHILDREN = "_acker_children"
+"""Column of the rows that SQL derives from a row, as an array, until they are taken apart."""
 
 ATTEMPT = "_acker_attempt"
 """Column of attempts that `run_tracked` adds: a spout leaves it out of its rows."""
@@ -82,6 +91,11 @@ class SpoutStep:
     message_id: str
     attempt: str
     payload: str | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns that it reads."""
+        return [column for column in (self.message_id, self.attempt, self.payload) if column is not None]
 
     @property
     def left_out(self) -> list[str]:
@@ -148,6 +162,26 @@ class BoltStep:
             )
         if len(parents) and (int(parents.min()) < 0 or int(parents.max()) >= inputs):
             raise BadBatchError(f"bolt {self.name!r}: a parent is outside the {inputs} rows of its input batch")
+
+
+@dataclass(frozen=True)
+class ExplodeStep:
+    """A bolt whose children SQL has made, as arrays in `CHILDREN`, and which are taken apart here."""
+
+    name: str
+    schema: pa.Schema
+
+    def run(self, updates: Updates, stream: Stream) -> Stream:
+        """Derived rows with the edges of their parents."""
+        return BoltStep(self.name, self._children, self.schema).run(updates, _cut_by_children(stream))
+
+    def _children(self, batch: pa.RecordBatch) -> Emitted:
+        arrays = batch.column(CHILDREN)
+        rows = pc.list_flatten(arrays)
+        columns = rows.flatten() if pa.types.is_struct(rows.type) else [rows]
+        return Emitted(
+            pa.RecordBatch.from_arrays(columns, names=self.schema.names), pc.list_parent_indices(arrays).to_numpy()
+        )
 
 
 @dataclass(frozen=True)
@@ -247,7 +281,7 @@ class SinkStep:
         return rows
 
 
-Step: TypeAlias = SpoutStep | BoltStep | DropStep | FanOutStep | SinkStep
+Step: TypeAlias = SpoutStep | BoltStep | ExplodeStep | DropStep | FanOutStep | SinkStep
 
 
 @dataclass(frozen=True)
@@ -260,6 +294,14 @@ class Chain:
 
     origin: Origin
     steps: tuple[Step, ...]
+
+    @property
+    def spout(self) -> SpoutStep | None:
+        """The spout, if the rows are its own messages still, but for some that were dropped."""
+        first = self.steps[0] if self.steps else None
+        if isinstance(first, SpoutStep) and all(isinstance(step, DropStep) for step in self.steps[1:]):
+            return first
+        return None
 
     def then(self, step: Step) -> "Chain":
         """This chain with one more step."""
@@ -297,6 +339,20 @@ class Chain:
 def _read(batches: Iterator[pa.RecordBatch]) -> Stream:
     for batch in batches:
         yield anchor_column.detach(batch), Anchors.of(batch).combined()
+
+
+def _cut_by_children(stream: Stream) -> Stream:
+    """Batches whose arrays have EXPLODED_ROWS elements in all at most, or a single row."""
+    for batch, anchors in stream:
+        ends = np.cumsum(pc.list_value_length(batch.column(CHILDREN)).fill_null(0).to_numpy(zero_copy_only=False))
+        begin = 0
+        while begin < batch.num_rows:
+            before = int(ends[begin - 1]) if begin else 0
+            end = max(begin + 1, int(np.searchsorted(ends, before + EXPLODED_ROWS, "right")))
+            rows = np.arange(begin, end)
+            whole = end - begin == batch.num_rows
+            yield (batch, anchors) if whole else (batch.slice(begin, end - begin), anchors.rows(rows))
+            begin = end
 
 
 def _without_failed(

@@ -1,14 +1,15 @@
 """Bolts and fan-in in SQL: no Python per row, and no update to send for the rows they derive.
 
-An edge is split: the children's edges are derived as ever, but for the last one, which is chosen so that all of them XOR
-to the parent's edge. Then acking the parent with its children folded in would XOR by zero, and need not be sent. The tree
-is complete when all leaves were acked, as before; any part of the children XORs to the parent by chance only.
+An edge is split: a hash of (parent edge, operator, place) stands at each cut between two children, and a child's edge is
+the XOR of the cuts at its two sides; before the first child stands the parent's edge, behind the last one zero. So all of
+them XOR to the parent's edge: acking the parent with its children folded in would XOR by zero, and need not be sent. The
+tree is complete when all leaves were acked, as before; some of the children XOR to the parent, or to zero, by chance only.
 
 A row made of several has the anchors of all of them: each input's edge is split among the rows it went into, or, in an
 aggregate, all edges of a root are merged by XOR.
 
-What SQL says of a spout's own rows is evaluated before they go to Python, so that derived rows need not go there to be
-told from those without children.
+What SQL says of a spout's own rows is evaluated before they go to Python. The arrays of rows that it derives from them are
+taken apart there (`operators.exploded`), many at a time: that costs less than to have them go there again from SQL.
 
 Input rows without children have to be acked. They stay in the result as rows with `DROPPED` set, until the next step in a
 Python worker acks them under the token of the operator that dropped them, and leaves them out.
@@ -16,19 +17,19 @@ Python worker acks them under the token of the operator that dropped them, and l
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
 
 from acker_redis.errors import BadBatchError
 from acker_redis.spark import anchors as anchor_column
-from acker_redis.spark.operators import DROPPED
+from acker_redis.spark.operators import CHILDREN, DROPPED, VALUE
 
-_CHILDREN, _CHILD, _POSITION, _COUNT = "_acker_children", "_acker_child", "_acker_position", "_acker_count"
+_CHILD, _POSITION, _COUNT = "_acker_child", "_acker_position", "_acker_count"
 _LEFT, _RIGHT, _PLACE, _OTHER_COUNT = "_acker_left", "_acker_right", "_acker_place", "_acker_other_count"
 
 
 def filtered(frame: DataFrame, condition: str | Column, name: str) -> DataFrame:
     """The same rows, those that don't meet the condition marked as dropped by `name`."""
-    wanted = F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
+    wanted = F.coalesce(_column(condition), F.lit(False))
     return frame.withColumn(DROPPED, F.coalesce(_dropped_by(frame), F.when(~wanted, F.lit(name))))
 
 
@@ -38,28 +39,47 @@ def exploded(frame: DataFrame, children: str | Column, name: str) -> DataFrame:
     Raises:
         BadBatchError: `children` is not an array.
     """
-    value = F.expr(children) if isinstance(children, str) else children
-    marked = frame.withColumn(_CHILDREN, value)
-    kind = marked.schema[_CHILDREN].dataType
+    marked = frame.withColumn(CHILDREN, _column(children))
+    columns = child(marked, name).names
+    if isinstance(marked.schema[CHILDREN].dataType.elementType, StructType):  # type: ignore[attr-defined]
+        return _one_row_per_child(marked, [], [F.col(f"{_CHILD}.`{column}`") for column in columns], name)
+    return _one_row_per_child(marked, [], [F.col(_CHILD).alias(VALUE)], name)
+
+
+def with_children(frame: DataFrame, children: str | Column, kept: list[str], name: str) -> DataFrame:
+    """Some columns and the array `children`, empty for rows that were dropped before.
+
+    Raises:
+        BadBatchError: `children` is not an array.
+    """
+    dropped = [F.col(DROPPED)] if DROPPED in frame.columns else []
+    made = _without_dropped(frame.withColumn(CHILDREN, _column(children)))
+    child(made, name)
+    return made.select(*(F.col(f"`{column}`") for column in kept), *dropped, CHILDREN)
+
+
+def child(frame: DataFrame, name: str) -> StructType:
+    """The columns that an element of `CHILDREN` becomes; any may be null, as an element may be.
+
+    Raises:
+        BadBatchError: it is not an array.
+    """
+    kind = frame.schema[CHILDREN].dataType
     if not isinstance(kind, ArrayType):
         raise BadBatchError(f"{name!r}: expected an array of the rows to derive, got {kind.simpleString()}")
-    element = kind.elementType
-    columns = [f"{_CHILD}.`{field.name}`" for field in element.fields] if isinstance(element, StructType) else []
-    return _one_row_per_child(marked, [], [F.col(column) for column in columns] or [F.col(_CHILD).alias("value")], name)
+    if not isinstance(kind.elementType, StructType):
+        return StructType().add(VALUE, kind.elementType)
+    return StructType([StructField(field.name, field.dataType, True) for field in kind.elementType.fields])
 
 
-def is_repeatable(frame: DataFrame, value: Column) -> bool:
-    """Whether an expression gives the same when it is evaluated again, for each row by itself."""
+def is_of_one_row(frame: DataFrame, value: str | Column) -> bool:
+    """Whether an expression needs nothing but the row it is evaluated for: no window, no generator."""
     plan = getattr(frame, "_jdf", None)
     if plan is None:  # Spark Connect
         return False
-    below = plan.queryExecution().analyzed()
-    project = frame.select(value)._jdf.queryExecution().analyzed()  # noqa: SLF001
-    expressions, children = project.expressions(), project.children()
-    return (
-        project.nodeName() == "Project"
-        and all(expressions.apply(i).deterministic() for i in range(expressions.size()))
-        and bool(children.apply(0).sameResult(below))  # else a window or a generator stands between
+    project = frame.select(_column(value))._jdf.queryExecution().analyzed()  # noqa: SLF001
+    return project.nodeName() == "Project" and bool(
+        project.children().apply(0).sameResult(plan.queryExecution().analyzed())
     )
 
 
@@ -69,11 +89,11 @@ def looked_up(frame: DataFrame, table: DataFrame, on: list[str], name: str, *, k
     The matches of a key are one array, so that a row knows how many children it has, and which of them is which.
     """
     others = [column for column in table.columns if column not in on]
-    matches = table.groupBy(*on).agg(_as_array(table, others).alias(_CHILDREN))
+    matches = table.groupBy(*on).agg(_as_array(table, others).alias(CHILDREN))
     found = frame.join(matches, on, "left")
     if keep_unmatched:
-        nothing = F.lit(None).cast(matches.schema[_CHILDREN].dataType.elementType)  # type: ignore[attr-defined]
-        found = found.withColumn(_CHILDREN, F.coalesce(_CHILDREN, F.array(nothing)))
+        nothing = F.lit(None).cast(matches.schema[CHILDREN].dataType.elementType)  # type: ignore[attr-defined]
+        found = found.withColumn(CHILDREN, F.coalesce(CHILDREN, F.array(nothing)))
     own = [column for column in frame.columns if column not in (anchor_column.COLUMN, DROPPED)]
     return _one_row_per_child(found, own, [F.col(f"{_CHILD}.`{column}`") for column in others], name)
 
@@ -94,12 +114,12 @@ def matched(left: DataFrame, right: DataFrame, on: list[str], how: str, name: st
     ]
     every = F.expr(f"flatten(transform({_LEFT}, row -> row.{anchor_column.COLUMN}))")
     every_right = F.expr(f"flatten(transform({_RIGHT}, row -> row.{anchor_column.COLUMN}))")
-    rows = met.select(*on, *arrays, F.when(~kept, F.coalesce(every, every_right)).alias(_CHILDREN))
+    rows = met.select(*on, *arrays, F.when(~kept, F.coalesce(every, every_right)).alias(CHILDREN))
     rows = rows.select(
-        *on, _RIGHT, _CHILDREN, F.size(_LEFT).alias(_COUNT), F.posexplode_outer(_LEFT).alias(_PLACE, _LEFT)
+        *on, _RIGHT, CHILDREN, F.size(_LEFT).alias(_COUNT), F.posexplode_outer(_LEFT).alias(_PLACE, _LEFT)
     )
     size = F.size(_RIGHT).alias(_OTHER_COUNT)
-    rows = rows.select(*on, _LEFT, _CHILDREN, _COUNT, _PLACE, size, F.posexplode_outer(_RIGHT).alias(_POSITION, _RIGHT))
+    rows = rows.select(*on, _LEFT, CHILDREN, _COUNT, _PLACE, size, F.posexplode_outer(_RIGHT).alias(_POSITION, _RIGHT))
     anchors = [
         f"coalesce({_split_edges(name, f'{_LEFT}.{anchor_column.COLUMN}', _POSITION, _OTHER_COUNT)}, array())",
         f"coalesce({_split_edges(name, f'{_RIGHT}.{anchor_column.COLUMN}', _PLACE, _COUNT)}, array())",
@@ -113,8 +133,8 @@ def matched(left: DataFrame, right: DataFrame, on: list[str], how: str, name: st
     return rows.select(
         *on,
         *output,
-        F.coalesce(_CHILDREN, F.expr(f"concat({anchors[0]}, {anchors[1]})")).alias(anchor_column.COLUMN),
-        F.when(F.col(_CHILDREN).isNotNull(), F.lit(name)).alias(DROPPED),
+        F.coalesce(CHILDREN, F.expr(f"concat({anchors[0]}, {anchors[1]})")).alias(anchor_column.COLUMN),
+        F.when(F.col(CHILDREN).isNotNull(), F.lit(name)).alias(DROPPED),
     )
 
 
@@ -129,15 +149,13 @@ def grouped(frame: DataFrame, keys: list[str | Column], aggregates: list[Column]
 
 
 def _one_row_per_child(frame: DataFrame, own: list[str], output: list[Column], name: str) -> DataFrame:
-    """Rows for the elements of `_CHILDREN`; one marked as dropped by `name` where it is empty or null."""
-    if DROPPED in frame.columns:
-        frame = frame.withColumn(_CHILDREN, F.when(F.col(DROPPED).isNull(), F.col(_CHILDREN)))
-    rows = frame.select(
+    """Rows for the elements of `CHILDREN`; one marked as dropped by `name` where it is empty or null."""
+    rows = _without_dropped(frame).select(
         *own,
         anchor_column.COLUMN,
         _dropped_by(frame).alias(DROPPED),
-        F.coalesce(F.size(_CHILDREN), F.lit(0)).alias(_COUNT),
-        F.posexplode_outer(_CHILDREN).alias(_POSITION, _CHILD),
+        F.coalesce(F.size(CHILDREN), F.lit(0)).alias(_COUNT),
+        F.posexplode_outer(CHILDREN).alias(_POSITION, _CHILD),
     )
     return rows.select(
         *own,
@@ -145,6 +163,13 @@ def _one_row_per_child(frame: DataFrame, own: list[str], output: list[Column], n
         F.expr(_split_edges(name, anchor_column.COLUMN, _POSITION, _COUNT)).alias(anchor_column.COLUMN),
         F.coalesce(DROPPED, F.when(F.col(_POSITION).isNull(), F.lit(name))).alias(DROPPED),
     )
+
+
+def _without_dropped(frame: DataFrame) -> DataFrame:
+    """No `CHILDREN` for rows that were dropped before."""
+    if DROPPED not in frame.columns:
+        return frame
+    return frame.withColumn(CHILDREN, F.when(F.col(DROPPED).isNull(), F.col(CHILDREN)))
 
 
 def _as_array(frame: DataFrame, columns: list[str]) -> Column:
@@ -169,16 +194,20 @@ def _split_edges(name: str, column: str, position: str, count: str) -> str:
     operator = "'" + name.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
     def edge(parent: str) -> str:
-        others = f"sequence(0, {count} - 2)"
-        last = f"aggregate({others}, {parent}, (acc, i) -> acc ^ xxhash64({parent}, {operator}, i))"
-        return (
-            f"CASE WHEN {count} < 2 THEN {parent} WHEN {position} < {count} - 1 "
-            f"THEN xxhash64({parent}, {operator}, {position}) ELSE {last} END"
-        )
+        def cut(place: str) -> str:
+            return f"xxhash64({parent}, {operator}, {place})"
+
+        first, last = f"{position} = 0", f"{position} = {count} - 1"
+        begin, end = f"IF({first}, {parent}, {cut(position)})", f"IF({last}, 0L, {cut(f'{position} + 1')})"
+        return f"IF({count} < 2, {parent}, {begin} ^ {end})"
 
     # One root is the common case, and compiled; the general one walks the array.
     general = f"transform({column}, (value, place) -> IF(place % 2 = 0, value, {edge('value')}))"
     return f"IF(size({column}) = 2, array({column}[0], {edge(column + '[1]')}), {general})"
+
+
+def _column(value: str | Column) -> Column:
+    return F.expr(value) if isinstance(value, str) else value
 
 
 def _dropped_by(frame: DataFrame) -> Column:

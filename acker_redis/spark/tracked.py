@@ -29,6 +29,7 @@ from acker_redis.spark.operators import (
     Chain,
     DropStep,
     Execute,
+    ExplodeStep,
     FanOutStep,
     OnWriteError,
     Origin,
@@ -192,19 +193,23 @@ class Tracker:
         Any one-to-many expression is an array: `transform(split(text, ' '), w -> struct(line, w AS word))`. No Python runs
         per row and no update is sent for the derived rows: an edge is split among the children (see `sql`). So this bolt
         does not show as `last_stage`, nor refresh a root under the clock `last_update`. Right behind a spout, but for
-        filters, the array is computed twice per message.
+        filters, it is a bolt like any other, in the worker that makes the roots: SQL makes the arrays, and the worker takes
+        them apart, many at a time.
 
         Args:
             tracked: a tracked DataFrame.
             children: an array; of structs, whose fields become the columns, or of values, in a column `value`.
             name: unique among the operators of the emission.
         """
-        value = F.expr(children) if isinstance(children, str) else children
-        kept = self._before_python(tracked, F.size(value) > 0, name) if sql.is_repeatable(tracked, value) else None
-        if kept is None:
-            return self._sql(tracked, lambda frame: sql.exploded(frame, value, name), name)
-        every = sql.exploded(kept, value, name)
-        return lineage.marked(every.where(F.col(DROPPED).isNull()).drop(DROPPED), self._producer(name))
+        source, chain = self._consume(tracked, name)
+        if chain.spout is None or not sql.is_of_one_row(tracked, children):
+            return self._sql(tracked, lambda frame: sql.exploded(frame, children, name), name)
+        try:
+            messages = sql.with_children(source, children, chain.spout.columns, name)
+        except AnalysisException:  # bound to columns of this DataFrame
+            return self._sql(tracked, lambda frame: sql.exploded(frame, children, name), name)
+        output = sql.child(messages, name)
+        return self._make(messages, chain.then(ExplodeStep(name, checks.arrow_schema(output))), output, name)
 
     def join(
         self, left: DataFrame, right: DataFrame, on: str | Sequence[str], name: str, how: str = "inner"
@@ -406,9 +411,7 @@ class Tracker:
         None where that can't be: something else made the rows, or the condition is bound to columns of this DataFrame.
         """
         source, chain = self._consume(tracked, name)
-        if not chain.steps or not isinstance(chain.steps[0], SpoutStep):
-            return None
-        if not all(isinstance(step, DropStep) for step in chain.steps[1:]):
+        if chain.spout is None:
             return None
         try:
             changed = sql.filtered(source, condition, name)

@@ -55,6 +55,7 @@ class Updates:
 
     def ack(self, roots: UInt64Array, vals: UInt64Array) -> None:
         """Edges consumed or produced; an ack is the XOR of both."""
+        roots, vals = ids.xor_runs(roots, vals)
         self._ack_roots.append(roots)
         self._ack_vals.append(vals)
         self._rows += len(roots)

@@ -4,8 +4,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from acker_redis import BadBatchError, ids
+from acker_redis import AckerConfig, BadBatchError, ids
+from acker_redis.spark import operators
 from acker_redis.spark.anchors import Anchors, attach, detach
+from acker_redis.spark.operators import CHILDREN, ExplodeStep
+from acker_redis.spark.worker import Updates
 
 
 def anchors(*rows: list[tuple[int, int]]) -> Anchors:
@@ -65,6 +68,31 @@ def test_ordinals_do_not_depend_on_the_order_of_other_parents() -> None:
     grouped = parents.children("a", np.array([0, 0, 1]))[0].edges.tolist()
     mixed = parents.children("a", np.array([0, 1, 0]))[0].edges.tolist()
     assert [mixed[0], mixed[2], mixed[1]] == grouped
+
+
+def test_arrays_are_taken_apart_a_bounded_number_of_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "EXPLODED_ROWS", 4)
+    lengths = [3, 0, 1, 1, 9, 0, 2, 2]
+    arrays = [None if n == 0 else [{"parent": row, "n": n} for n in range(n)] for row, n in enumerate(lengths)]
+    schema = pa.schema([("parent", pa.int64()), ("n", pa.int64())])
+    batch = pa.record_batch([pa.array(arrays, pa.list_(pa.struct(schema)))], names=[CHILDREN])
+    before = anchors(*([(row, 100 + row)] for row in range(len(lengths))))
+    updates = Updates("", AckerConfig(app="x"), "explode", "token")
+    made = list(
+        ExplodeStep("explode", schema).run(
+            updates, iter([(batch, before), (batch.slice(4), before.rows(np.arange(4, 8)))])
+        )
+    )
+    assert [rows.num_rows for rows, _ in made] == [4, 1, 9, 4, 9, 4]
+    for rows, children in made:
+        assert children.roots.tolist() == rows.column("parent").to_pylist()
+    whole = [Anchors.of(attach(rows, children)) for rows, children in made]
+    roots, vals = ids.xor_by_root(np.concatenate(updates._ack_roots), np.concatenate(updates._ack_vals))
+    acked = dict(zip(roots.tolist(), vals.tolist(), strict=True))
+    first = total(*whole[:4])
+    # The second batch repeats rows 4 to 7, whose acks cancel the first ones'.
+    assert {row: acked[row] for row in range(4)} == {row: (100 + row) ^ first.get(row, 0) for row in range(4)}
+    assert {acked[row] for row in range(4, 8)} == {0}
 
 
 def test_a_batch_without_the_column_says_what_to_do() -> None:

@@ -2,6 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import reduce
+from itertools import combinations
+from operator import xor
 from typing import Any
 
 import numpy as np
@@ -166,12 +169,41 @@ def test_sql_behind_a_spout_acks_what_it_drops(case: MakeCase, bound: bool) -> N
 
 def test_sql_that_is_not_repeatable_is_evaluated_once(case: MakeCase) -> None:
     run = case(n=40)
-    assert not sql.is_repeatable(run.tracked, F.expr("sequence(1, cast(rand() * 3 AS int))"))
-    assert not sql.is_repeatable(run.tracked, F.expr("collect_list(id) OVER (ORDER BY id)"))
-    assert sql.is_repeatable(run.tracked, F.expr(ITEMS))
+    assert not sql.is_of_one_row(run.tracked, "collect_list(id) OVER (ORDER BY id)")
+    assert sql.is_of_one_row(run.tracked, F.expr(ITEMS))
     derived = run.tracker.explode(run.tracked, "filter(array(1, 2), i -> rand() < 0.5)", name="some")
     rows_of(run, derived)
     assert run.outcomes() == {"ack": 40}
+
+
+def test_sql_behind_a_spout_and_its_sink_are_one_update_per_message(case: MakeCase) -> None:
+    run = case(n=8)
+    derived = run.tracker.explode(run.tracked, ITEMS, name="items")
+    assert run.tracker.sink(derived, consume, name="sink") == (28, 8)
+    stats = run.acker.stats()
+    assert (stats.inits, stats.acks) == (8, 0)
+    assert run.outcomes() == {"ack": 8}
+
+
+def test_arrays_hold_nulls_and_nested_types_or_are_long(case: MakeCase) -> None:
+    run = case(n=4, partitions=1)
+    structs = """CASE id WHEN 0 THEN array(struct(id, map('a', array(1)) AS m), NULL) WHEN 1 THEN NULL WHEN 2 THEN array()
+        ELSE transform(sequence(1, 50000), i -> struct(id, map('b', array(i)) AS m)) END"""
+    derived = run.tracker.explode(run.tracked, structs, name="structs")
+    counted = derived.groupBy("id").agg(F.count("*").alias("n"), F.sum(F.expr("m['b'][0]")).alias("sum")).collect()
+    assert {row["id"]: (row["n"], row["sum"]) for row in counted} == {
+        0: (1, None), None: (1, None), 3: (50_000, 50_000 * 50_001 // 2),
+    }  # fmt: skip
+    assert rows_of(run, derived) == 50_002
+    assert run.outcomes() == {"ack": 4}
+
+
+def test_what_was_dropped_is_not_evaluated(case: MakeCase) -> None:
+    run = case(n=6)
+    kept = run.tracker.filter(run.tracked, "id > 0", name="not-zero")
+    derived = run.tracker.explode(kept, "transform(array(1), i -> if(id = 0, raise_error('no'), id))", name="one")
+    assert rows_of(run, derived) == 5
+    assert run.outcomes() == {"ack": 6}
 
 
 def test_what_sql_derives_completes_with_the_last_leaf_only(case: MakeCase) -> None:
@@ -188,19 +220,21 @@ def test_sql_splits_the_edges_of_every_root_of_a_row(case: MakeCase) -> None:
     frame = run.messages.sparkSession.range(3).withColumn(
         COLUMN, F.expr("flatten(transform(sequence(0, cast(id AS int)), i -> array(i, xxhash64(id, i))))")
     )
+    want = {
+        (len(row[COLUMN]), root): edge
+        for row in frame.collect()
+        for root, edge in zip(row[COLUMN][::2], row[COLUMN][1::2], strict=True)
+    }
     for children in range(1, 5):
         split = sql.exploded(frame, F.expr(f"sequence(1, {children})"), "it's")
-        got: dict[tuple[int, int], int] = {}
+        got: dict[tuple[int, int], list[int]] = {}
         for row in split.collect():
             for root, edge in zip(row[COLUMN][::2], row[COLUMN][1::2], strict=True):
-                key = (len(row[COLUMN]), root)
-                got[key] = got.get(key, 0) ^ edge
-        want = {
-            (len(row[COLUMN]), root): edge
-            for row in frame.collect()
-            for root, edge in zip(row[COLUMN][::2], row[COLUMN][1::2], strict=True)
-        }
-        assert got == want
+                got.setdefault((len(row[COLUMN]), root), []).append(edge)
+        assert {key: reduce(xor, edges) for key, edges in got.items()} == want
+        for key, edges in got.items():
+            some = [reduce(xor, part) for n in range(1, children) for part in combinations(edges, n)]
+            assert not {0, want[key]} & set(some)
 
 
 def test_a_task_that_dies_half_way_counts_once_in_sql_too(case: MakeCase, tmp_path: Any) -> None:
