@@ -9,7 +9,7 @@ A row made of several has the anchors of all of them: each input's edge is split
 aggregate, all edges of a root are merged by XOR.
 
 What SQL says of a spout's own rows is evaluated before they go to Python. The arrays of rows that it derives from them are
-taken apart there (`operators.exploded`), many at a time: that costs less than to have them go there again from SQL.
+taken apart there (`operators.ExplodeStep`), many at a time: that costs less than to have them go there again from SQL.
 
 Input rows without children have to be acked. They stay in the result as rows with `DROPPED` set, until the next step in a
 Python worker acks them under the token of the operator that dropped them, and leaves them out.
