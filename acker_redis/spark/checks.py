@@ -1,5 +1,7 @@
 """Arguments of the tracker's operators, looked at before anything runs."""
 
+from collections.abc import Container, Iterable
+
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -7,6 +9,24 @@ from pyspark.sql.types import IntegralType, StructType
 
 from acker_redis.errors import BadBatchError
 from acker_redis.spark import anchors as anchor_column
+
+
+def own_names(columns: Iterable[str], name: str, made_here: Container[str | None] = ()) -> None:
+    """No column has a name that the tracker uses for its own, which would be taken for it.
+
+    Raises:
+        BadBatchError: one has, and is not one of those made here.
+    """
+    taken = [
+        column
+        for column in columns
+        if column not in made_here and (column.lower().startswith("_acker_") or column.lower() == anchor_column.COLUMN)
+    ]
+    if taken:
+        raise BadBatchError(
+            f"{name!r}: {', '.join(taken)}: names that begin with _acker_, and {anchor_column.COLUMN}, are the tracker's own: "
+            "rename the columns, and name those you want instead of giving *"
+        )
 
 
 def integer_column(frame: DataFrame, column: str, name: str) -> str:
@@ -42,6 +62,7 @@ def struct(schema: str | StructType, name: str) -> StructType:
     output = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(output, StructType):
         raise BadBatchError(f"bolt {name!r}: schema {schema!r} is not a list of columns")
+    own_names(output.names, name)
     return output
 
 

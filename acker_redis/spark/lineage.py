@@ -17,6 +17,7 @@ from pyspark.sql.types import StructField, StructType
 
 from acker_redis.errors import BadBatchError, NotExactError
 from acker_redis.spark import anchors as anchor_column
+from acker_redis.spark import checks
 
 _PRODUCER = "acker_producer"
 
@@ -64,7 +65,7 @@ def check(frame: DataFrame, consumer: str) -> str:
     """The producer of a DataFrame's anchors; refuses a plan that may multiply rows.
 
     Raises:
-        BadBatchError: the DataFrame isn't tracked.
+        BadBatchError: the DataFrame isn't tracked, or has a column with a name of the tracker's own.
         NotExactError: rows may have been multiplied since the last operator of the tracker.
     """
     if not is_tracked(frame):
@@ -72,6 +73,7 @@ def check(frame: DataFrame, consumer: str) -> str:
             f"{consumer!r}: the DataFrame has no column {anchor_column.COLUMN!r}: make it tracked with spout(), and keep the "
             "column in every select"
         )
+    checks.own_names((column for column in frame.columns if column != anchor_column.COLUMN), consumer)
     producer = str(frame.schema[anchor_column.COLUMN].metadata.get(_PRODUCER, ""))
     if not producer:
         raise NotExactError(

@@ -95,7 +95,8 @@ class SpoutStep:
     @property
     def columns(self) -> list[str]:
         """Columns that it reads."""
-        return [column for column in (self.message_id, self.attempt, self.payload) if column is not None]
+        columns = dict.fromkeys((self.message_id, self.attempt, self.payload))
+        return [column for column in columns if column is not None]
 
     @property
     def left_out(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Bolts and fan-in in SQL: no Python per row, and no update to send for the rows they derive.
+"""Bolts and fan-in in SQL: no Python per row, and, but right behind a spout, no update to send for the rows they derive.
 
 An edge is split: a hash of (parent edge, operator, place) stands at each cut between two children, and a child's edge is
 the XOR of the cuts at its two sides; before the first child stands the parent's edge, behind the last one zero. So all of
@@ -17,14 +17,35 @@ Python worker acks them under the token of the operator that dropped them, and l
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    MapType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
 
 from acker_redis.errors import BadBatchError
 from acker_redis.spark import anchors as anchor_column
+from acker_redis.spark import checks
 from acker_redis.spark.operators import CHILDREN, DROPPED, VALUE
 
 _CHILD, _POSITION, _COUNT = "_acker_child", "_acker_position", "_acker_count"
 _LEFT, _RIGHT, _PLACE, _OTHER_COUNT = "_acker_left", "_acker_right", "_acker_place", "_acker_other_count"
+
+
+_CROSSES = (
+    BinaryType, BooleanType, DateType, DayTimeIntervalType, NumericType, StringType, TimestampNTZType, TimestampType,
+)  # fmt: skip
 
 
 def filtered(frame: DataFrame, condition: str | Column, name: str) -> DataFrame:
@@ -37,20 +58,19 @@ def exploded(frame: DataFrame, children: str | Column, name: str) -> DataFrame:
     """One row per element of the array `children`; one marked as dropped where it is empty or null.
 
     Raises:
-        BadBatchError: `children` is not an array.
+        BadBatchError: as `child`.
     """
     marked = frame.withColumn(CHILDREN, _column(children))
-    columns = child(marked, name).names
-    if isinstance(marked.schema[CHILDREN].dataType.elementType, StructType):  # type: ignore[attr-defined]
-        return _one_row_per_child(marked, [], [F.col(f"{_CHILD}.`{column}`") for column in columns], name)
-    return _one_row_per_child(marked, [], [F.col(_CHILD).alias(VALUE)], name)
+    element = child(marked, name)
+    columns = [F.col(f"{_CHILD}.`{column}`") for column in element.names] if isinstance(element, StructType) else []
+    return _one_row_per_child(marked, [], columns or [F.col(_CHILD).alias(VALUE)], name)
 
 
 def with_children(frame: DataFrame, children: str | Column, kept: list[str], name: str) -> DataFrame:
     """Some columns and the array `children`, empty for rows that were dropped before.
 
     Raises:
-        BadBatchError: `children` is not an array.
+        BadBatchError: as `child`.
     """
     dropped = [F.col(DROPPED)] if DROPPED in frame.columns else []
     made = _without_dropped(frame.withColumn(CHILDREN, _column(children)))
@@ -58,18 +78,41 @@ def with_children(frame: DataFrame, children: str | Column, kept: list[str], nam
     return made.select(*(F.col(f"`{column}`") for column in kept), *dropped, CHILDREN)
 
 
-def child(frame: DataFrame, name: str) -> StructType:
-    """The columns that an element of `CHILDREN` becomes; any may be null, as an element may be.
+def child(frame: DataFrame, name: str) -> DataType:
+    """The type of the elements of `CHILDREN`.
 
     Raises:
-        BadBatchError: it is not an array.
+        BadBatchError: it is not an array, or one of structs with a field that has a name of the tracker's own.
     """
     kind = frame.schema[CHILDREN].dataType
     if not isinstance(kind, ArrayType):
         raise BadBatchError(f"{name!r}: expected an array of the rows to derive, got {kind.simpleString()}")
-    if not isinstance(kind.elementType, StructType):
-        return StructType().add(VALUE, kind.elementType)
-    return StructType([StructField(field.name, field.dataType, True) for field in kind.elementType.fields])
+    if isinstance(kind.elementType, StructType):
+        checks.own_names(kind.elementType.names, name)
+    return kind.elementType
+
+
+def columns_of(element: DataType) -> StructType:
+    """The columns that an element of `CHILDREN` becomes; any may be null, as an element may be."""
+    if not isinstance(element, StructType):
+        return StructType().add(VALUE, element)
+    return StructType([StructField(field.name, field.dataType, True) for field in element.fields])
+
+
+def crosses_to_python(kind: DataType) -> bool:
+    """Whether Arrow carries a type as what it is in Spark; others are exploded by Spark itself.
+
+    Not so: user-defined types, variants and geometries (structs or bytes there), structs without fields or with two of one
+    name.
+    """
+    if isinstance(kind, ArrayType):
+        return crosses_to_python(kind.elementType)
+    if isinstance(kind, MapType):
+        return crosses_to_python(kind.keyType) and crosses_to_python(kind.valueType)
+    if isinstance(kind, StructType):
+        distinct = {name.lower() for name in kind.names}
+        return 0 < len(kind) == len(distinct) and all(crosses_to_python(field.dataType) for field in kind.fields)
+    return isinstance(kind, _CROSSES)
 
 
 def is_of_one_row(frame: DataFrame, value: str | Column) -> bool:

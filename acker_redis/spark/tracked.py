@@ -106,6 +106,7 @@ class Tracker:
                 f"spout {name!r}: a stream has many micro-batches and one emission number: use foreachBatch, and a Tracker "
                 "whose emission is the batch id"
             )
+        checks.own_names(messages.columns, name, (attempt, payload))
         id_column, attempt_column = (checks.integer_column(messages, c, name) for c in (message_id, attempt))
         if payload is not None and (
             payload not in messages.columns
@@ -202,14 +203,20 @@ class Tracker:
             name: unique among the operators of the emission.
         """
         source, chain = self._consume(tracked, name)
-        if chain.spout is None or not sql.is_of_one_row(tracked, children):
-            return self._sql(tracked, lambda frame: sql.exploded(frame, children, name), name)
-        try:
-            messages = sql.with_children(source, children, chain.spout.columns, name)
-        except AnalysisException:  # bound to columns of this DataFrame
-            return self._sql(tracked, lambda frame: sql.exploded(frame, children, name), name)
-        output = sql.child(messages, name)
-        return self._make(messages, chain.then(ExplodeStep(name, checks.arrow_schema(output))), output, name)
+        if chain.spout is not None and sql.is_of_one_row(tracked, children):
+            try:
+                messages = sql.with_children(source, children, chain.spout.columns, name)
+            except AnalysisException:  # bound to columns of this DataFrame
+                pass
+            else:
+                element = sql.child(messages, name)
+                if sql.crosses_to_python(element):
+                    output = sql.columns_of(element)
+                    step = ExplodeStep(name, checks.arrow_schema(output))
+                    return self._make(messages, chain.then(step), output, name)
+        exploded = self._sql(tracked, lambda frame: sql.exploded(frame, children, name), name)
+        lineage.claim_first(f"{self.run_id}:{self.emission}", name, "SQL")  # where its edges are others
+        return exploded
 
     def join(
         self, left: DataFrame, right: DataFrame, on: str | Sequence[str], name: str, how: str = "inner"

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import reduce
 from itertools import combinations
 from operator import xor
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as F
 
 from acker_redis import BadBatchError, FailedError, NotExactError
@@ -196,6 +197,63 @@ def test_arrays_hold_nulls_and_nested_types_or_are_long(case: MakeCase) -> None:
     }  # fmt: skip
     assert rows_of(run, derived) == 50_002
     assert run.outcomes() == {"ack": 4}
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        'cast(parse_json(\'[{"a": 1}, {"b": 2}]\') AS array<variant>)',
+        "array_repeat(named_struct(), 2)",
+    ],
+)
+def test_types_that_do_not_cross_to_python_are_exploded_by_spark(case: MakeCase, array: str) -> None:
+    run = case(n=3)
+    derived = run.tracker.explode(run.tracked, array, name="two")
+    assert rows_of(run, derived.select(F.lit(1).alias("one"), COLUMN)) == 6
+    assert run.outcomes() == {"ack": 3}
+
+
+def test_fields_of_one_name_are_refused_before_anything_runs(case: MakeCase) -> None:
+    run = case(n=1)
+    for array in ("array(named_struct('a', id, 'a', id))", "array(named_struct('a', id, 'A', id))"):
+        with pytest.raises(AnalysisException, match="AMBIGUOUS"):
+            run.tracker.explode(run.tracked, array, name="two")
+
+
+def test_an_explode_planned_in_another_way_is_refused(case: MakeCase) -> None:
+    """Its edges would be others, under the token of the first."""
+    run = case(n=5)
+    assert run.tracker.explode(run.tracked, "array(id, id)", name="e").count() == 10
+    with pytest.raises(NotExactError, match="planned in one worker with 'spout' before"):
+        run.tracker.explode(run.tracked.withColumn("more", F.lit(1)), "array(id, id)", name="e")
+    with pytest.raises(NotExactError, match="planned in one worker with 'spout' before"):
+        run.tracker.explode(run.tracked, F.array(run.tracked["id"], run.tracked["id"]), name="e")
+    assert rows_of(run, run.tracker.explode(run.tracked, "array(id, id)", name="e")) == 10
+    assert run.outcomes() == {"ack": 5}
+
+
+def test_names_of_the_trackers_own_are_refused(case: MakeCase) -> None:
+    """A column that names an operator which dropped the row would have its row acked unseen."""
+    run = case(n=3)
+    with pytest.raises(BadBatchError, match="_acker_dropped"):
+        run.tracker.spout(run.messages.withColumn("_acker_dropped", F.lit("x")), "id", "attempt", name="other")
+    kept = run.tracker.filter(run.tracked, "id > 0", name="kept")
+    with pytest.raises(BadBatchError, match="_acker_dropped"):
+        run.tracker.bolt_rows(kept, items, "_acker_dropped string", name="b")
+    with pytest.raises(BadBatchError, match="_acker_dropped"):
+        run.tracker.filter(kept.withColumn("_acker_dropped", F.lit("all")), "true", name="all")
+    with pytest.raises(BadBatchError, match="_Acker_dropped"):
+        run.tracker.explode(kept, "array(struct(id, 'all' AS _Acker_dropped))", name="e")
+    with pytest.raises(BadBatchError, match=r"instead of giving \*"):
+        run.tracker.explode(kept, "array(struct(*))", name="e")
+    assert rows_of(run, run.tracker.explode(kept, "array(struct(id))", name="e")) == 2
+    assert run.outcomes() == {"ack": 3}
+
+
+def test_a_message_id_may_be_the_attempt(case: MakeCase) -> None:
+    run = case(n=3)
+    tracked = replace(run.tracker, emission=1).spout(run.messages, "id", "id")
+    assert replace(run.tracker, emission=1).explode(tracked, "array(id)", name="e").count() == 3
 
 
 def test_what_was_dropped_is_not_evaluated(case: MakeCase) -> None:
