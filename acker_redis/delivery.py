@@ -167,7 +167,7 @@ class Delivery:
                 if left < wanted:  # taken off the backlog already: hand them out, the next poll meets the error
                     return
                 raise
-            left_ms = int((deadline - time.monotonic()) * 1000)
+            left_ms = math.ceil((deadline - time.monotonic()) * 1000)
             if left < wanted or left_ms <= 0:
                 return
             self._wait(state, streams, consumer, min(left_ms, _BLOCK_SLICE_MS, self._shards.client.max_block_ms))
