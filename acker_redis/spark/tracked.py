@@ -404,27 +404,17 @@ class Tracker:
         return self._make(source, chain.then(step), output, step.name)
 
     def _kept(self, tracked: DataFrame, condition: str | Column, name: str, reason: str | None = None) -> DataFrame:
-        """Rows that meet a condition; the others are acked, or failed with a reason."""
-        kept = self._before_python(tracked, condition, name, reason)
-        if kept is None:
-            kept = self._sql(tracked, lambda frame: sql.filtered(frame, condition, name), name, reason)
-        return kept
+        """Rows that meet a condition; the others are acked, or failed with a reason.
 
-    def _before_python(
-        self, tracked: DataFrame, condition: str | Column, name: str, reason: str | None = None
-    ) -> DataFrame | None:
-        """Filter a spout's own rows where they come from, which saves them a way to Python and back.
-
-        None where that can't be: something else made the rows, or the condition is bound to columns of this DataFrame.
+        A spout's own rows are filtered where they come from, which saves them a way to Python and back.
         """
         source, chain = self._consume(tracked, name)
-        if chain.spout is None:
-            return None
-        try:
-            changed = sql.filtered(source, condition, name)
-        except AnalysisException:
-            return None
-        return self._after_sql(changed, chain.steps, name, reason)
+        if chain.spout is not None:
+            try:
+                return self._after_sql(sql.filtered(source, condition, name), chain.steps, name, reason)
+            except AnalysisException:  # bound to columns of this DataFrame
+                pass
+        return self._sql(tracked, lambda frame: sql.filtered(frame, condition, name), name, reason)
 
     def _sql(
         self, tracked: DataFrame, change: Callable[[DataFrame], DataFrame], name: str, reason: str | None = None
