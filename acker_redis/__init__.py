@@ -17,10 +17,13 @@ from acker_redis.errors import (
     NotExactError,
     OutOfMemoryError,
     ScriptFailedError,
+    ServerBusyError,
     ServerNotFoundError,
     ServerRefusesWritesError,
+    ServerUnavailableError,
     ServerVersionError,
     SettingsConflictError,
+    TlsError,
     TokenReusedError,
 )
 from acker_redis.model import Applied, Outcome, PackedOutcomes, RootRecord, Rotated, Stats
@@ -59,10 +62,13 @@ __all__ = [
     "NotExactError",
     "OutOfMemoryError",
     "ScriptFailedError",
+    "ServerBusyError",
     "ServerNotFoundError",
     "ServerRefusesWritesError",
+    "ServerUnavailableError",
     "ServerVersionError",
     "SettingsConflictError",
+    "TlsError",
     "TokenReusedError",
     "__version__",
 ]  # fmt: skip

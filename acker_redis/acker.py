@@ -8,8 +8,9 @@ import numpy as np
 
 from acker_redis import ids, keys, scripts
 from acker_redis.batch import Batch
-from acker_redis.client import Client, RedisClient
+from acker_redis.client import PATIENCE_SECS, Client
 from acker_redis.config import AckerConfig
+from acker_redis.connection import RedisClient
 from acker_redis.dead_letters import DeadLetters
 from acker_redis.delivery import Delivery
 from acker_redis.entries import as_dict
@@ -48,22 +49,26 @@ class Acker:
         self.dead_letters = DeadLetters(client, config.app)
 
     @classmethod
-    def connect(cls, source: str | RedisClient, config: AckerConfig) -> Self:
+    def connect(cls, source: str | RedisClient, config: AckerConfig, *, patience_secs: float = PATIENCE_SECS) -> Self:
         """Connect and open the app, creating it at its first use.
 
         Args:
-            source: `redis://[[user]:password@]host[:port][/db]`, or a redis-py client (single or cluster) with
-                decode_responses=False, which stays open when the acker closes.
+            source: `redis://[[user]:password@]host[:port][/db]`, `rediss://` for TLS, `unix://path`,
+                `redis+sentinel://[[user]:password@]host[:port],host[:port]/service[/db]`, or a redis-py client (single or
+                cluster) with decode_responses=False, which stays open when the acker closes.
             config: settings; all clients of one app must agree.
+            patience_secs: how long a call tries again while the server is gone, fails over, loads or is busy, before it
+                raises a `ServerUnavailableError`; at most 5 s for the first one.
 
         Raises:
             ConnectionLostError: no server answers.
             AuthenticationError: login or permission refused.
+            TlsError: a certificate is refused.
             ServerVersionError: older than Redis 6.2.
             SettingsConflictError: the app is in use with other settings.
             EvictionPolicyWarning: (a warning) the server may evict keys.
         """
-        client = Client(source)
+        client = Client(source, patience_secs=patience_secs)
         try:
             return cls(client, config)
         except BaseException:

@@ -1,4 +1,4 @@
-"""The only place where a Redis connection is made, and where scripts are sent.
+"""The only place where commands and scripts are sent: pipelined, and sent again while the server can't take them.
 
 Script calls are pipelined in bounded windows. Calls of a script the server does not know (restart, failover, SCRIPT
 FLUSH) are sent again with the script's text; after a lost connection the whole window is sent again, which is exact
@@ -8,88 +8,130 @@ because every update carries a fence token.
 import re
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeAlias
+from functools import cached_property
+from typing import Any, TypeVar
 
 import redis
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.cluster import PipelineCommand, RedisCluster
-from redis.exceptions import ClusterDownError, MovedError, RedisClusterException, TryAgainError
+from redis.exceptions import (
+    AuthorizationError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
+    ReadOnlyError,
+    RedisClusterException,
+    TryAgainError,
+)
 from redis.retry import Retry
 
-from acker_redis import errors, scripts
+from acker_redis import connection, errors, scripts
+from acker_redis.connection import DRIVER_ERRORS, RedisClient
 from acker_redis.scripts import Call
-
-RedisClient: TypeAlias = Any
-"""A redis-py client: `redis.Redis`, `redis.cluster.RedisCluster`, or fakeredis's stand-in."""
 
 WINDOW_BYTES = 1 << 20
 """Bytes of arguments sent per pipeline: bounds the memory of client and server, and what a lost connection repeats."""
 
-_SOCKET_TIMEOUT_SECS = 5.0
-"""A server that says nothing for so long is taken for lost: a frozen machine, a cable that was cut."""
+PATIENCE_SECS = 15.0
+"""How long a call is sent again while the server is gone, busy or a replica, before it raises."""
 
-_RETRIES = 9
+CONNECT_SECS = 5.0
+"""The same until a first call succeeded: a wrong address should show soon."""
+
 _BACKOFF_BASE_SECS, _BACKOFF_CAP_SECS = 0.05, 1.0
-_CLUSTER_RETRIED = (redis.ConnectionError, redis.TimeoutError, ClusterDownError, MovedError, TryAgainError)
+_LOST = (
+    redis.ConnectionError,
+    redis.TimeoutError,
+    ClusterDownError,
+    MovedError,
+    TryAgainError,
+    RedisClusterException,
+    OSError,
+)
+_REFUSED = (redis.AuthenticationError, AuthorizationError)
+_ROLE_CODES = ("READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN", "NOREPLICAS")
+"""Answers of a server that another one may have replaced, or that needs time: the address may lead elsewhere by now."""
+
+_PASSING_CODES = (*_ROLE_CODES, "BUSY", "TRYAGAIN")
+_CODES = {ReadOnlyError: "READONLY", MasterDownError: "MASTERDOWN", ClusterDownError: "CLUSTERDOWN"}
+"""redis-py cuts these codes off the text."""
+
+_GAVE_UP = (errors.ConnectionLostError, errors.ServerBusyError)
 _OLDEST_VERSION = (6, 2)
 _DETAIL_CHARS = 300
 _SCRIPT_DENIED = "The user executing the script can't"
 _CODE_IN_SCRIPT = re.compile(r"(?<![\w-])-([A-Z]{3,}) ")  # Redis 6.2 wraps the code of an error inside a script in text
 
+_T = TypeVar("_T")
+
 
 class Client:
     """A Redis, Valkey or cluster client that runs the library's scripts.
 
+    Connecting writes nothing and runs no script, so it works on a replica and for a user who may only read.
+
     Args:
-        source: a URL (`redis://`, `rediss://`, `unix://`) or a redis-py client. A URL that leads to a cluster node gives
-            a cluster client. A client given stays the caller's: it is not closed, and its own retry settings hold.
+        source: a URL (see `connection`) or a redis-py client. A URL that leads to a cluster node gives a cluster client. A
+            client given stays the caller's: it is not closed, and its own timeouts and retries hold besides.
+        patience_secs: how long a call goes on trying while the server is gone, busy, loading or a replica. 0: once. Below
+            CONNECT_SECS a silent server is given up after 2 s instead of 5.
 
     Raises:
         ConnectionLostError: no server answers within some seconds.
         AuthenticationError: user name or password is refused.
+        TlsError: a certificate is refused.
         ServerVersionError: older than Redis 6.2.
         BadConfigError: the URL is malformed, or the client given decodes responses.
     """
 
-    def __init__(self, source: str | RedisClient) -> None:
-        """Connect, check the server, and find out whether it knows shebang lines (Redis 7)."""
+    def __init__(self, source: str | RedisClient, *, patience_secs: float = PATIENCE_SECS) -> None:
+        """Connect and check the server."""
         self._owned = isinstance(source, str)
-        self.address = _address(source)
+        self.address = connection.address(source)
+        self._patience_secs = min(patience_secs, CONNECT_SECS)
+        self.redis: RedisClient = None
         with self.translated():
-            self.redis = _checked(_from_url(source) if isinstance(source, str) else source)
-            self._nodes = _primaries(self.redis)
-            self._check_servers()
-            self._shebang = self._knows_shebang()
+            try:
+                self.redis = self._connected(source) if isinstance(source, str) else source
+                if self.redis.get_encoder().decode_responses:
+                    raise errors.BadConfigError(
+                        "the redis client decodes responses, which damages packed ids: use decode_responses=False"
+                    )
+                policies = self._patiently(self._check_servers)
+            except BaseException:
+                self.close()
+                raise
+        for policy in sorted(policies):
+            warnings.warn(
+                f"{self.address} has maxmemory-policy {policy}: under memory pressure it may evict ledgers, and "
+                "records in flight are lost to tracking. Set maxmemory-policy to noeviction.",
+                errors.EvictionPolicyWarning,
+                stacklevel=3,
+            )
+        self._later_patience_secs = patience_secs
         self.is_cluster = isinstance(self.redis, RedisCluster)
-        self.max_block_ms = _max_block_ms(self.redis)
+        self.max_block_ms = connection.max_block_ms(self.redis)
+        self._by_function: bool | None = None
         self._texts: dict[str, tuple[str, bytes]] = {}
 
     def close(self) -> None:
         """Close the connections this client made."""
-        if self._owned:
-            self.redis.close()
+        if self._owned and self.redis is not None:
+            connection.close(self.redis)
 
     def run(self, calls: Sequence[Call]) -> list[Any]:
         """Send calls, pipelined; replies in the same order.
 
         An error of the library's own kind is returned in place of the reply, so that the caller sees what the others did.
-
-        Raises:
-            ConnectionLostError: the connection was lost and did not come back. Calls may have been applied.
         """
         replies: list[Any] = []
-        window: list[Call] = []
-        size = 0
-        for call in calls:
-            window.append(call)
-            size += sum(len(arg) for arg in call.args if isinstance(arg, (bytes, str)))
-            if size >= WINDOW_BYTES:
-                replies.extend(self._run_window(window))
-                window, size = [], 0
-        if window:
+        for window in _windows(calls):
             replies.extend(self._run_window(window))
+            gone = next((reply for reply in replies if isinstance(reply, _GAVE_UP)), None)
+            if gone is not None:  # patience was spent on it: the others would cost as much again
+                return replies + [gone] * (len(calls) - len(replies))
         return replies
 
     def run_one(self, call: Call) -> Any:
@@ -106,11 +148,27 @@ class Client:
     def pipeline(self, commands: Sequence[tuple[Any, ...]], *, raise_on_error: bool = True) -> list[Any]:
         """Send plain commands, pipelined without a transaction; replies in the same order.
 
+        What the server could not take for now is sent again until the client's patience is at its end: after a lost
+        connection all of it, else the commands that were refused.
+
         Raises:
             AckerError: the first error among the replies; with raise_on_error=False errors stand among the replies.
         """
-        with self.translated():
-            replies = self._send_to_cluster(commands) if self.is_cluster else self._send_to_one(commands)
+        send = self._send_to_cluster if self.is_cluster else self._send_to_one
+        replies: list[Any] = [None] * len(commands)
+        todo = list(range(len(commands)))
+
+        def attempt() -> None:
+            nonlocal todo
+            for i, reply in zip(todo, send([commands[i] for i in todo]), strict=True):
+                replies[i] = reply
+            todo = [i for i in todo if isinstance(replies[i], Exception) and _passes(replies[i])]
+            if todo:
+                raise replies[todo[0]]
+
+        if commands:
+            with suppress(*DRIVER_ERRORS):  # they stand among the replies
+                self._patiently(attempt)
         if raise_on_error:
             for reply in replies:
                 if isinstance(reply, Exception):
@@ -118,190 +176,279 @@ class Client:
         return replies
 
     def find_keys(self, pattern: str) -> list[str]:
-        """Keys that match a pattern, by SCAN."""
+        """Keys that match a pattern, by SCAN, on every node; bytes that are no UTF-8 come as backslashes."""
         with self.translated():
-            return sorted(key.decode() for key in self.redis.scan_iter(match=pattern, count=1000))
+            found = self._patiently(lambda: list(self.redis.scan_iter(match=pattern, count=1000)))
+        return sorted(key.decode(errors="backslashreplace") for key in found)
+
+    def server_ids(self) -> frozenset[tuple[str, str]]:
+        """Run id and replication id of each primary, as far as INFO gives them.
+
+        Others than before mean that a server was restarted or replaced, and that the last writes may be missing.
+        """
+        with self.translated():
+            infos = self._patiently(lambda: [connection.info(node) for node in connection.primaries(self.redis)])
+        return frozenset((str(one["run_id"]), str(one.get("master_replid", ""))) for one in infos if "run_id" in one)
 
     @contextmanager
     def translated(self) -> Iterator[None]:
         """Raise the driver's errors as this library's own."""
         try:
             yield
-        except (redis.RedisError, RedisClusterException, OSError) as exc:
+        except DRIVER_ERRORS as exc:
             raise self.translate(exc) from exc
 
     def translate(self, exc: BaseException) -> errors.AckerError:
         """The library's error for one of the driver's."""
         return _translate(exc, self.address)
 
+    def install(self) -> str:
+        """Load the scripts as a library of functions into every primary (Redis 7 and newer, Valkey); returns its name.
+
+        From then on clients of this version call them with FCALL and need no EVAL. A repeat changes nothing.
+
+        Raises:
+            ServerVersionError: the server has no functions.
+            AckerError: as the server answered.
+        """
+        library = scripts.library()
+        with self.translated():
+            for node in connection.primaries(self.redis):
+                try:
+                    node.execute_command("FUNCTION", "LOAD", "REPLACE", library.text)
+                except redis.ResponseError as exc:
+                    if "unknown command" not in str(exc).lower():
+                        raise
+                    raise errors.ServerVersionError(
+                        f"{self.address} has no functions: use Redis 7 or newer, or Valkey. Clients use EVAL there"
+                    ) from exc
+        self._by_function = None
+        return library.name
+
     def _run_window(self, calls: list[Call]) -> list[Any]:
-        commands = [("EVALSHA", self._text(c.script)[0], len(c.keys), *c.keys, *c.args) for c in calls]
-        replies = self.pipeline(commands, raise_on_error=False)
-        unknown = [i for i, reply in enumerate(replies) if isinstance(reply, redis.exceptions.NoScriptError)]
-        if unknown:  # with its text a call can't be refused again, whatever is flushed meanwhile
-            again = [("EVAL", self._text(calls[i].script)[1], *commands[i][2:]) for i in unknown]
-            for i, reply in zip(unknown, self.pipeline(again, raise_on_error=False), strict=True):
+        replies: list[Any] = [None] * len(calls)
+        todo = list(range(len(calls)))
+        if self._by_function is not False:
+            for i, reply in zip(todo, self._send_calls(calls, self._fcall), strict=True):
                 replies[i] = reply
-        return [self.translate(reply) if isinstance(reply, Exception) else reply for reply in replies]
+            todo = [i for i in todo if _is_no_function(replies[i])]
+            self._by_function = not todo
+        for command in (self._evalsha, self._eval):  # with its text a call can't be refused again, whatever is flushed
+            refused = self._send_calls([calls[i] for i in todo], command)
+            for i, reply in zip(todo, refused, strict=True):
+                replies[i] = reply
+            todo = [i for i in todo if isinstance(replies[i], redis.exceptions.NoScriptError)]
+        if not all(isinstance(reply, Exception) for reply in replies):
+            self._patience_secs = self._later_patience_secs
+        return [self._explain(reply) if isinstance(reply, Exception) else reply for reply in replies]
+
+    def _send_calls(self, calls: Sequence[Call], command: Callable[[Call], tuple[Any, ...]]) -> list[Any]:
+        return self.pipeline([command(call) for call in calls], raise_on_error=False)
+
+    def _fcall(self, call: Call) -> tuple[Any, ...]:
+        return ("FCALL", scripts.library().functions[call.script.name], len(call.keys), *call.keys, *call.args)
+
+    def _evalsha(self, call: Call) -> tuple[Any, ...]:
+        return ("EVALSHA", self._text(call.script)[0], len(call.keys), *call.keys, *call.args)
+
+    def _eval(self, call: Call) -> tuple[Any, ...]:
+        return ("EVAL", self._text(call.script)[1], len(call.keys), *call.keys, *call.args)
+
+    def _explain(self, exc: Exception) -> errors.AckerError:
+        found = self.translate(exc)
+        if isinstance(found, errors.AuthenticationError) and _denies_eval(exc):
+            self._by_function = None  # they may be loaded by the time of the next call
+            return errors.AuthenticationError(
+                f"{found}. Or load the scripts of this version as functions, with a user who may: acker-redis install"
+            )
+        return found
+
+    def _patiently(self, attempt: Callable[[], _T]) -> _T:
+        """Try again while what hinders it is passing, and the client's patience lasts."""
+        began = time.monotonic()
+
+        def goes_on(exc: Exception) -> bool:
+            return _passes(exc) and time.monotonic() - began < self._patience_secs
+
+        backoff = ExponentialWithJitterBackoff(base=_BACKOFF_BASE_SECS, cap=_BACKOFF_CAP_SECS)
+        retry: Retry = Retry(backoff, -1, supported_errors=DRIVER_ERRORS)
+        return retry.call_with_retry(attempt, self._start_over, is_retryable=goes_on)
+
+    def _start_over(self, exc: Exception) -> None:
+        """Leave connections that lead to a server which was replaced, and ask a cluster again who has which slot."""
+        if isinstance(self.redis, RedisCluster):
+            with suppress(*DRIVER_ERRORS):  # asked again at the next attempt
+                self.redis.nodes_manager.initialize()
+        elif _code(exc) in _ROLE_CODES:
+            connection.drop_idle(self.redis)
 
     def _send_to_one(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         pipe = self.redis.pipeline(transaction=False)
         for command in commands:
             pipe.execute_command(*command)
-        replies: list[Any] = pipe.execute(raise_on_error=False)
+        try:
+            replies: list[Any] = pipe.execute(raise_on_error=False)
+        except DRIVER_ERRORS as exc:
+            replies = [exc] * len(commands)
         return replies
 
     def _send_to_cluster(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """One pipeline per node. What a node did not take is sent again, together and a bounded number of times.
+        """One pipeline per node.
 
         redis-py's own redirection sends every refused command by itself, each with all its retries: minutes for a
         window of calls when a node is gone.
         """
-        replies: list[Any] = [None] * len(commands)
-        todo = list(range(len(commands)))
-        backoff = ExponentialWithJitterBackoff(base=_BACKOFF_BASE_SECS, cap=_BACKOFF_CAP_SECS)
-        for attempt in range(_RETRIES + 1):
-            if attempt:
-                time.sleep(backoff.compute(attempt))
-                with suppress(redis.RedisError, RedisClusterException):  # nodes are asked anew at the next attempt
-                    self.redis.nodes_manager.initialize()
-            stack = [
-                PipelineCommand(commands[i], {}, position)  # type: ignore[no-untyped-call]
-                for position, i in enumerate(todo)
-            ]
-            try:
-                found = self.redis.pipeline().send_cluster_commands(
-                    stack, raise_on_error=False, allow_redirections=False
-                )
-            except (*_CLUSTER_RETRIED, RedisClusterException) as exc:
-                found = [exc] * len(todo)
-            for i, reply in zip(todo, found, strict=True):
-                is_ask = isinstance(reply, redis.exceptions.AskError) and not isinstance(reply, MovedError)
-                replies[i] = self.redis.execute_command(*commands[i]) if is_ask else reply
-            todo = [i for i in todo if isinstance(replies[i], (*_CLUSTER_RETRIED, RedisClusterException))]
-            if not todo:
-                break
-        return replies
+        stack = [
+            PipelineCommand(command, self._options(command), position)  # type: ignore[no-untyped-call]
+            for position, command in enumerate(commands)
+        ]
+        try:
+            found = self.redis.pipeline().send_cluster_commands(stack, raise_on_error=False, allow_redirections=False)
+        except DRIVER_ERRORS as exc:
+            found = [exc] * len(commands)
+        return [
+            self._follow(command) if _is_ask(reply) else reply for command, reply in zip(commands, found, strict=True)
+        ]
+
+    def _options(self, command: tuple[Any, ...]) -> dict[str, Any]:
+        """redis-py would ask the server for the keys of each FCALL."""
+        node = self.redis.get_node_from_key(command[3]) if command[0] == "FCALL" else None
+        return {} if node is None else {"target_nodes": node}
+
+    def _follow(self, command: tuple[Any, ...]) -> Any:
+        try:
+            return self.redis.execute_command(*command)
+        except DRIVER_ERRORS as exc:
+            return exc
 
     def _text(self, script: scripts.Script) -> tuple[str, bytes]:
         cached = self._texts.get(script.name)
         if cached is None:
-            text = script.text_for(shebang=self._shebang)
+            text = script.text_for(shebang=self._knows_shebang)
             cached = self._texts[script.name] = (scripts.sha1(text), text)
         return cached
 
+    @cached_property
     def _knows_shebang(self) -> bool:
-        try:
-            self._nodes[0].eval("#!lua\nreturn 1", 0)
-        except redis.ResponseError:
-            return False
-        return True
+        """Whether the server knows `#!lua` lines (Redis 7); asked at the first script."""
+        node = connection.primaries(self.redis)[0]
 
-    def _check_servers(self) -> None:
-        for node in self._nodes:
-            info = _info(node)
+        def ask() -> bool:
+            try:
+                node.eval("#!lua flags=no-writes\nreturn 1", 0)
+            except redis.ResponseError as exc:
+                if _passes(exc):
+                    raise
+                return False
+            return True
+
+        with self.translated():
+            return self._patiently(ask)
+
+    def _connected(self, url: str) -> RedisClient:
+        patient = self._patience_secs >= CONNECT_SECS
+        timeout_secs = connection.SOCKET_TIMEOUT_SECS if patient else connection.SHORT_SOCKET_TIMEOUT_SECS
+        single = self.redis = connection.connect_single(url, socket_timeout_secs=timeout_secs)
+        try:
+            cluster_info = self._patiently(lambda: connection.info(single, "cluster"))
+        except TypeError:  # an option that redis-py does not know
+            raise errors.BadConfigError(f"{self.address!r}: an option of the URL is not known to redis-py") from None
+        if not int(cluster_info.get("cluster_enabled", 0)):
+            return single
+        connection.close(single)
+        return self._patiently(lambda: connection.connect_cluster(url, socket_timeout_secs=timeout_secs))
+
+    def _check_servers(self) -> set[str]:
+        """Refuse old servers; returns the eviction policies that may cost ledgers."""
+        policies = set[str]()
+        for node in connection.primaries(self.redis):
+            node.ping()
+            info = connection.info(node)
             version = str(info.get("redis_version", ""))
             numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
             if numbers and numbers < _OLDEST_VERSION:
                 raise errors.ServerVersionError(
                     f"{self.address} runs Redis {version}: use Redis 6.2 or newer, or Valkey 7.2 or newer"
                 )
-            policy = info.get("maxmemory_policy", "noeviction")
-            if policy != "noeviction":
-                warnings.warn(
-                    f"{self.address} has maxmemory-policy {policy}: under memory pressure it may evict ledgers, and "
-                    "records in flight are lost to tracking. Set maxmemory-policy to noeviction.",
-                    errors.EvictionPolicyWarning,
-                    stacklevel=4,
-                )
+            policies.add(info.get("maxmemory_policy", "noeviction"))
+        return policies - {"noeviction"}
 
 
-def _retry() -> Retry:
-    return Retry(ExponentialWithJitterBackoff(base=_BACKOFF_BASE_SECS, cap=_BACKOFF_CAP_SECS), _RETRIES)
+def _windows(calls: Sequence[Call]) -> Iterator[list[Call]]:
+    window: list[Call] = []
+    size = 0
+    for call in calls:
+        window.append(call)
+        size += sum(len(arg) for arg in call.args if isinstance(arg, (bytes, str)))
+        if size >= WINDOW_BYTES:
+            yield window
+            window, size = [], 0
+    if window:
+        yield window
 
 
-def _from_url(url: str) -> RedisClient:
-    timeouts = {"socket_timeout": _SOCKET_TIMEOUT_SECS, "socket_connect_timeout": _SOCKET_TIMEOUT_SECS}
-    try:
-        single = redis.Redis.from_url(url, retry=_retry(), **timeouts)
-    except ValueError:  # its text may quote the password
-        raise errors.BadConfigError(
-            f"{_address(url)!r} is no Redis URL: use redis://[[user]:password@]host[:port][/db], and percent-encode "
-            "special characters of the password"
-        ) from None
-    # An AuthenticationError counts as a lost connection in redis-py, so ask once without retries.
-    probe = redis.Redis.from_url(url, retry=Retry(ExponentialWithJitterBackoff(), 0), **timeouts)
-    try:
-        probe.ping()
-    except (redis.AuthenticationError, redis.ResponseError):
-        raise
-    except (redis.ConnectionError, redis.TimeoutError):
-        single.ping()
-    finally:
-        probe.close()
-    if int(_info(single, "cluster").get("cluster_enabled", 0)):
-        single.close()
-        no_retry = Retry(ExponentialWithJitterBackoff(), 0)  # `Client` retries
-        return RedisCluster.from_url(url, retry=no_retry, **timeouts)
-    return single
+def _code(exc: BaseException) -> str:
+    """The code word of an error reply."""
+    if isinstance(exc, redis.exceptions.BusyLoadingError):
+        return "LOADING"
+    for kind, code in _CODES.items():
+        if isinstance(exc, kind):
+            return code
+    text = str(exc)[:_DETAIL_CHARS]
+    inside = _CODE_IN_SCRIPT.search(text)
+    return inside[1] if inside else text.partition(" ")[0]
 
 
-def _checked(client: RedisClient) -> RedisClient:
-    if client.get_encoder().decode_responses:
-        raise errors.BadConfigError(
-            "the redis client decodes responses, which damages packed ids: use decode_responses=False"
-        )
-    return client
+def _passes(exc: BaseException) -> bool:
+    """Whether the same may well succeed in a moment."""
+    if isinstance(exc, _REFUSED) or _sentinels_refuse(exc) or connection.tls_error(exc) is not None:
+        return False
+    return isinstance(exc, _LOST) or _code(exc) in _PASSING_CODES
 
 
-def _max_block_ms(client: RedisClient) -> int:
-    """How long a command may block before the client's own socket timeout takes the server for lost."""
-    kwargs = getattr(getattr(client, "connection_pool", None), "connection_kwargs", {})
-    return max(1, int((kwargs.get("socket_timeout") or _SOCKET_TIMEOUT_SECS) * 500))
+def _sentinels_refuse(exc: BaseException) -> bool:
+    """No sentinel lets us in; redis-py has their errors as text."""
+    return isinstance(exc, redis.sentinel.MasterNotFoundError) and "AuthenticationError" in str(exc)
 
 
-def _primaries(client: RedisClient) -> list[RedisClient]:
-    if isinstance(client, RedisCluster):
-        nodes: list[Any] = client.get_primaries()  # type: ignore[no-untyped-call]
-        return [client.get_redis_connection(node) for node in nodes]
-    return [client]
+def _is_ask(reply: object) -> bool:
+    return isinstance(reply, redis.exceptions.AskError) and not isinstance(reply, MovedError)
 
 
-def _info(node: RedisClient, *sections: str) -> dict[str, Any]:
-    """INFO, or nothing where a server (fakeredis, a narrow ACL) doesn't tell."""
-    try:
-        info: dict[str, Any] = node.info(*sections)
-    except redis.ResponseError:
-        return {}
-    return info
+def _is_no_function(reply: object) -> bool:
+    """The server has no functions, not ours, or keeps them from this user: then scripts are sent."""
+    text = str(reply).lower()
+    return isinstance(reply, redis.ResponseError) and (
+        "function not found" in text or "unknown command" in text or (_denied(reply) and "fcall" in text)
+    )
 
 
-def _address(source: str | RedisClient) -> str:
-    if not isinstance(source, str):
-        kwargs = getattr(getattr(source, "connection_pool", None), "connection_kwargs", {})
-        return f"{kwargs.get('host', 'server')}:{kwargs.get('port', '')}".rstrip(":")
-    scheme, slashes, rest = source.partition("://")
-    _, at, place = rest.rpartition("@")  # the last one: a password that was not encoded may hold any character
-    return f"{scheme}{slashes}{'***@' if at else ''}{place.partition('?')[0]}"
+def _denies_eval(exc: BaseException) -> bool:
+    return _denied(exc) and "'eval" in str(exc).lower()
+
+
+def _denied(exc: BaseException) -> bool:
+    return isinstance(exc, redis.exceptions.NoPermissionError) or _code(exc) == "NOPERM" or _SCRIPT_DENIED in str(exc)
 
 
 def _translate(exc: BaseException, address: str) -> errors.AckerError:
-    text = str(exc)[:_DETAIL_CHARS]
-    inside = _CODE_IN_SCRIPT.search(text)
-    code = inside[1] if inside else text.partition(" ")[0]
+    text, code = str(exc)[:_DETAIL_CHARS], _code(exc)
     if isinstance(exc, errors.AckerError):
         return exc
-    if code == "ACKERLOST" or code == "NOGROUP":
+    if code in ("ACKERLOST", "NOGROUP"):
         return errors.LedgerLostError(
             f"{address}: a shard lost its data since this client opened it (FLUSHALL, or a restart without persistence). "
             "Call Acker.recover() and replay every root that has no outcome yet"
         )
-    if isinstance(exc, (redis.AuthenticationError, redis.exceptions.AuthorizationError)) or code in (
-        "NOAUTH",
-        "WRONGPASS",
-    ):
+    refused = connection.tls_error(exc)
+    if refused is not None:
+        return errors.TlsError(
+            f"{address}: TLS failed ({refused}): check the certificates and ssl_ca_certs, ssl_certfile and ssl_keyfile of the "
+            "URL, that the name in the URL is in the server's certificate, and that the port speaks TLS"
+        )
+    if isinstance(exc, _REFUSED) or code in ("NOAUTH", "WRONGPASS") or _sentinels_refuse(exc):
         return errors.AuthenticationError(f"{address} refused the login ({text}): check user name and password")
-    if isinstance(exc, redis.exceptions.NoPermissionError) or code == "NOPERM" or _SCRIPT_DENIED in text:
+    if _denied(exc):
         return errors.AuthenticationError(
             f"{address}: the user lacks a permission ({text}): allow the command it names, and the keys acker:{{APP:* and "
             "acker:{APP}:* where APP is the app's name"
@@ -311,12 +458,16 @@ def _translate(exc: BaseException, address: str) -> errors.AckerError:
             f"{address} is above maxmemory and takes no new roots ({text}): raise maxmemory, or wait until pending roots "
             "settle; acks, fails and rotation still work"
         )
-    if isinstance(exc, redis.exceptions.ReadOnlyError) or code in ("READONLY", "MISCONF", "NOREPLICAS"):
+    if code in ("READONLY", "MISCONF", "NOREPLICAS"):
         return errors.ServerRefusesWritesError(
-            f"{address} refuses writes ({text}): connect to the primary if this is a replica, else mend what the server "
+            f"{address} refuses writes ({text}): connect to the primary if this is a replica, else repair what the server "
             "says; nothing was changed"
         )
-    if isinstance(exc, (*_CLUSTER_RETRIED, redis.exceptions.ClusterError, RedisClusterException, OSError)):
+    if code == "BUSY":
+        return errors.ServerBusyError(
+            f"{address} is busy with somebody's script ({text}): wait, or end it with SCRIPT KILL; nothing was changed"
+        )
+    if isinstance(exc, (*_LOST, redis.exceptions.ClusterError)):
         return errors.ConnectionLostError(
             f"{address} can't be reached ({text}): check that the server runs and the URL is right. A batch that met this "
             "may have been applied in part; sending it again with the same token is exact"

@@ -50,10 +50,29 @@ class LedgerLostError(AckerError):
     """
 
 
-class ConnectionLostError(AckerError):
-    """The server can't be reached, or went away and did not come back within the client's retries.
+class ServerUnavailableError(AckerError):
+    """The server can't do it now and may do it later: an outage, to be waited for. `Spout.run` and the rotator wait."""
+
+
+class ConnectionLostError(ServerUnavailableError):
+    """The server can't be reached, or went away and did not come back within the client's patience.
 
     A batch that raised this may have been applied in part. Sending it again with the same token is exact.
+    """
+
+
+class ServerBusyError(ServerUnavailableError):
+    """Somebody's script holds the server, and went on for longer than the client's patience. Nothing was changed.
+
+    Operator action: `redis-cli SCRIPT KILL` (or `FUNCTION KILL`) ends it if it has written nothing yet; `SLOWLOG GET` names it
+    once it has ended.
+    """
+
+
+class TlsError(AckerError):
+    """A certificate or a TLS handshake was refused. Not tried again: it would be refused again.
+
+    Operator action: see the text of the TLS library, which is part of this one.
     """
 
 
@@ -61,8 +80,8 @@ class AuthenticationError(AckerError):
     """The server refused the user name or password, or the user's ACL refuses a command or key."""
 
 
-class ServerRefusesWritesError(AckerError):
-    """The server is up but takes no writes now: it is a replica, or persistence fails.
+class ServerRefusesWritesError(ServerUnavailableError):
+    """The server is up but takes no writes now: it is a replica, lacks replicas, or persistence fails.
 
     Operator action: see the server's own message, which is part of this one.
     """

@@ -21,6 +21,8 @@ NAMES = (
     "oldest", "clock",
 )  # fmt: skip
 
+_DIGEST_CHARS = 12
+
 _INCLUDE = re.compile(r'^--- @include "([a-z0-9_/]+)"\n', re.MULTILINE)
 _HEADER = re.compile(r"\A#!lua(?: flags=(?P<flags>\S+))?\n--\[\[\n(?P<text>.*?)\n\]\]\n", re.DOTALL)
 _RESULT = re.compile(r"\b([A-Z][A-Z_]+) (\d+)")
@@ -86,6 +88,21 @@ class Script:
 
 
 @dataclass(frozen=True)
+class Library:
+    """All scripts as one library of functions, for servers that have them (Redis 7 and newer, Valkey).
+
+    Attributes:
+        name: `acker_` and a digest of the text, so that clients of several versions find each its own.
+        functions: script name -> function name.
+        text: for FUNCTION LOAD.
+    """
+
+    name: str
+    functions: Mapping[str, str]
+    text: str
+
+
+@dataclass(frozen=True)
 class Call:
     """A script with its KEYS and ARGV, ready to be sent."""
 
@@ -124,6 +141,23 @@ def load(name: str) -> Script:
         codes=codes,
         source=_resolve(text, seen=(f"{name}.lua",), included=set()),
     )
+
+
+@cache
+def library() -> Library:
+    """The scripts as functions. Each is the script's own text, with KEYS and ARGV as parameters."""
+    digest = sha1("".join(load(name).source for name in NAMES).encode())[:_DIGEST_CHARS]
+    functions = {name: f"acker_{name}_{digest}" for name in NAMES}
+    parts = [f"#!lua name=acker_{digest}\n"]
+    for name in NAMES:
+        script = load(name)
+        _, _, body = script.source.partition("\n")
+        flags = ", ".join(f"'{flag}'" for flag in script.flags)
+        parts.append(
+            f"redis.register_function{{function_name = '{functions[name]}', flags = {{{flags}}}, "
+            f"callback = function(KEYS, ARGV)\n{body}end}}\n"
+        )
+    return Library(f"acker_{digest}", functions, "".join(parts))
 
 
 def root() -> Traversable:

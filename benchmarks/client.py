@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from acker_redis import Acker, ids
-from acker_redis.client import RedisClient
+from acker_redis.connection import RedisClient
 from acker_redis.ids import UInt64Array
 from benchmarks import harness
 from benchmarks.harness import BATCH, SHARDS, Bench, Row

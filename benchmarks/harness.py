@@ -11,7 +11,7 @@ import numpy as np
 import redis
 
 from acker_redis import Acker, AckerConfig, ids
-from acker_redis.client import RedisClient
+from acker_redis.connection import RedisClient
 from acker_redis.errors import ServerNotFoundError
 from acker_redis.ids import UInt64Array
 from acker_redis.server import Server, find_program

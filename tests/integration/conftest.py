@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from acker_redis import Acker, AckerConfig
+from acker_redis.client import PATIENCE_SECS
 from acker_redis.server import Server
 from tests.integration.proxy import Proxy
 from tests.servers import REAL_KINDS, REAL_NAMES
@@ -44,7 +45,8 @@ def open_acker() -> Iterator[Callable[..., Acker]]:
 
     def make(source: Any, **settings: Any) -> Acker:
         settings.setdefault("app", "test")
-        acker = Acker.connect(source, AckerConfig(**settings))
+        patience_secs = settings.pop("patience_secs", PATIENCE_SECS)
+        acker = Acker.connect(source, AckerConfig(**settings), patience_secs=patience_secs)
         made.append(acker)
         return acker
 

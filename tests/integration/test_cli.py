@@ -18,7 +18,7 @@ def run(*arguments: str) -> Any:
 
 @pytest.fixture
 def unreachable(start_server, monkeypatch) -> str:
-    monkeypatch.setattr(client, "_RETRIES", 0)
+    monkeypatch.setattr(client, "CONNECT_SECS", 0.0)
     server = start_server()
     server.kill()
     return str(server.url)

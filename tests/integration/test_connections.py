@@ -46,7 +46,7 @@ def test_a_malformed_url_says_how_to_write_one(url) -> None:
 
 
 def test_no_error_shows_the_password(start_server, monkeypatch) -> None:
-    monkeypatch.setattr(client, "_RETRIES", 0)
+    monkeypatch.setattr(client, "CONNECT_SECS", 0.0)
     server = start_server()
     server.kill()
     for url in (
@@ -72,7 +72,7 @@ def test_a_server_that_is_down_is_waited_for_some_seconds(start_server) -> None:
 
 
 def test_an_unknown_host_is_named(monkeypatch) -> None:
-    monkeypatch.setattr(client, "_RETRIES", 1)
+    monkeypatch.setattr(client, "CONNECT_SECS", 0.0)
     with pytest.raises(ConnectionLostError, match=r"redis://no-such-host\.invalid"):
         Acker.connect("redis://no-such-host.invalid:6379/0", CONFIG)
 
@@ -128,10 +128,10 @@ def test_a_read_only_replica_is_refused(start_server, open_acker, plain, kind) -
     raw = plain(replica.url)
     wait_until(lambda: raw.info("replication")["master_link_status"] == "up", "the replica is in step")
     with pytest.raises(ServerRefusesWritesError, match="connect to the primary"):
-        Acker.connect(replica.url, CONFIG)
+        Acker.connect(replica.url, CONFIG, patience_secs=0.1)
 
     raw.replicaof("NO", "ONE")
-    promoted = open_acker(replica.url)
+    promoted = open_acker(replica.url, patience_secs=0.1)
     promoted.ack(1, 1)
     raw.replicaof("127.0.0.1", str(primary.port))
     call: Any

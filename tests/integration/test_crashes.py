@@ -104,13 +104,10 @@ def test_a_server_killed_and_restarted_in_the_middle_of_a_batch(
 
 
 @pytest.mark.usefixtures("small_windows")
-def test_a_batch_that_gave_up_half_way_is_completed_by_sending_it_again(
-    start_server, start_proxy, open_acker, monkeypatch
-) -> None:
+def test_a_batch_that_gave_up_half_way_is_completed_by_sending_it_again(start_server, start_proxy, open_acker) -> None:
     server = start_server(*DURABLE)
     proxy = start_proxy(server)
-    monkeypatch.setattr(client, "_RETRIES", 1)
-    acker: Acker = open_acker(proxy.url, shards=2)
+    acker: Acker = open_acker(proxy.url, shards=2, patience_secs=1)
     warm_up(acker)
     acker.init_many(ROOTS, VALS, 0)
     proxy.cut_replies(200, server.kill)

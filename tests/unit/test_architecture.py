@@ -14,7 +14,7 @@ PACKAGE = Path(acker_redis.__file__).parent
 ORDER = (
     ("errors",),
     ("ids", "config", "keys", "model", "offsets"),
-    ("scripts", "entries"),
+    ("scripts", "entries", "connection"),
     ("client",),
     ("ledger",),
     ("rotation", "delivery", "inspection", "dead_letters", "payloads"),
@@ -122,11 +122,20 @@ def test_only_keys_spells_a_key() -> None:
     assert {name for name in MODULES if any(text.startswith("acker:{") for text in strings(name))} == {"keys"}
 
 
-def test_only_client_makes_connections() -> None:
+def test_only_connection_makes_connections() -> None:
     """The server process asks for a ping until it is up; tests of users get a fakeredis."""
-    makers = ("Redis", "RedisCluster", "StrictRedis", "Sentinel", "from_url", "ConnectionPool", "FakeRedis")
+    makers = (
+        "Redis",
+        "RedisCluster",
+        "StrictRedis",
+        "Sentinel",
+        "from_url",
+        "master_for",
+        "ConnectionPool",
+        "FakeRedis",
+    )
     found = {name for name in MODULES if any(call.split(".")[-1] in makers for call in called(name))}
-    assert found == {"client", "server", "testing"}
+    assert found == {"connection", "server", "testing"}
     assert {call for call in called("testing") if call.split(".")[-1] in makers} == {"fakeredis.FakeRedis"}
 
 

@@ -44,7 +44,7 @@ def test_out_of_memory_is_a_refusal_of_writes() -> None:
         (redis.exceptions.OutOfMemoryError("command not allowed"), errors.OutOfMemoryError, "raise maxmemory"),
         (redis.ResponseError("OOM command not allowed when used memory"), errors.OutOfMemoryError, "raise maxmemory"),
         (redis.exceptions.ReadOnlyError("READONLY replica"), errors.ServerRefusesWritesError, "primary"),
-        (redis.ResponseError("MISCONF Redis is configured"), errors.ServerRefusesWritesError, "mend"),
+        (redis.ResponseError("MISCONF Redis is configured"), errors.ServerRefusesWritesError, "repair"),
         (redis.ConnectionError("refused"), errors.ConnectionLostError, "check that the server runs"),
         (redis.TimeoutError("slow"), errors.ConnectionLostError, "same token"),
         (OSError("no route"), errors.ConnectionLostError, "check that the server runs"),
