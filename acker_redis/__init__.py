@@ -28,7 +28,8 @@ from acker_redis.errors import (
 )
 from acker_redis.model import Applied, Outcome, PackedOutcomes, RootRecord, Rotated, Stats
 from acker_redis.offsets import Offsets
-from acker_redis.spout import RetryPolicy, Spout
+from acker_redis.retry import RetryPolicy
+from acker_redis.spout import Spout
 
 __version__ = "0.1.0"
 

@@ -5,18 +5,15 @@ root, so a late update of an old attempt can't touch the new one. After its last
 """
 
 import logging
-import random
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
-from acker_redis import ids
 from acker_redis.acker import Acker
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.errors import (
@@ -29,10 +26,10 @@ from acker_redis.errors import (
     ServerRefusesWritesError,
 )
 from acker_redis.model import PackedOutcomes
+from acker_redis.pending import Emission, InFlight, Int64Array, root_ids
+from acker_redis.retry import RetryPolicy
 
 log = logging.getLogger("acker_redis.spout")
-
-Int64Array = npt.NDArray[np.int64]
 
 MAX_EMIT_FAILURES = 3
 LOST_AFTER_TIMEOUTS = 4
@@ -50,57 +47,6 @@ _OUTAGE = (ConnectionLostError, ServerRefusesWritesError)
 _HOPELESS = (BadBatchError, BadConfigError, NotExactError)
 
 
-@dataclass(frozen=True)
-class RetryPolicy:
-    """When a failed message is emitted again (Storm: KafkaSpoutRetryExponentialBackoff, with a last attempt that is kept).
-
-    Attributes:
-        max_attempts: emissions of one message that may fail or time out. Those that got lost before the ledger knew of
-            them are not counted.
-        first_delay_secs: wait before the second emission.
-        multiplier: each further wait is so many times the one before.
-        max_delay_secs: longest wait.
-        jitter: share of each wait that is drawn at random, 0 to 1, so that what failed together does not come back together.
-    """
-
-    max_attempts: int = 5
-    first_delay_secs: float = 0.0
-    multiplier: float = 2.0
-    max_delay_secs: float = 10.0
-    jitter: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Check every setting."""
-        if self.max_attempts < 1:
-            raise BadConfigError(f"max_attempts={self.max_attempts}: use 1 or more")
-        if self.first_delay_secs < 0 or self.max_delay_secs < 0 or self.multiplier < 1:
-            raise BadConfigError("use delays of 0 s or more and a multiplier of 1 or more")
-        if not 0 <= self.jitter <= 1:
-            raise BadConfigError(f"jitter={self.jitter}: use a share of 0 to 1")
-
-    def delay_secs(self, failures: int) -> float:
-        """Wait after so many failures."""
-        longest = min(self.max_delay_secs, self.first_delay_secs * self.multiplier ** (failures - 1))
-        return float(longest * (1 - self.jitter * random.random()))  # noqa: S311
-
-
-@dataclass(frozen=True)
-class Emission:
-    """Messages emitted together.
-
-    Attributes:
-        number: counts the emissions of this spout; part of the fence tokens of everything made from them.
-        message_ids: 64-bit ids the source knows its messages by.
-        attempts: 0 for a first emission, per message.
-        roots: root of each, as `root_ids` derives it.
-    """
-
-    number: int
-    message_ids: Int64Array
-    attempts: Int64Array
-    roots: Int64Array
-
-
 @dataclass
 class SpoutCounts:
     """What a spout has seen so far; every emitted attempt ends as exactly one of acked, failed, timed_out or lost."""
@@ -113,30 +59,6 @@ class SpoutCounts:
     replayed: int = 0
     dead_lettered: int = 0
     late: int = 0
-
-
-@dataclass
-class _InFlight:
-    emission: Emission
-    order: npt.NDArray[np.intp]
-    sorted_roots: Int64Array
-    open: npt.NDArray[np.bool_]
-
-    def find(self, roots: Int64Array) -> Int64Array:
-        """For each root the row that is open for it, -1 for none."""
-        place = np.minimum(np.searchsorted(self.sorted_roots, roots), len(self.sorted_roots) - 1)
-        return np.where((self.sorted_roots[place] == roots) & self.open[place], place, -1)
-
-    def message(self, row: int) -> tuple[int, int]:
-        """The message and attempt of a row."""
-        index = self.order[row]
-        return int(self.emission.message_ids[index]), int(self.emission.attempts[index])
-
-
-def root_ids(app: str, run: str, message_ids: Int64Array, attempts: Int64Array) -> Int64Array:
-    """Roots of emissions: derived from (app, run, message, attempt), so executors and spout agree without talking."""
-    seed = ids.derive(app, run)
-    return ids.derive_many(seed, message_ids.view(np.uint64), attempts.view(np.uint64)).view(np.int64)
 
 
 @dataclass
@@ -178,7 +100,7 @@ class Spout:
     _losses: dict[int, int] = field(default_factory=dict)
     _given_up: list[DeadLetter] = field(default_factory=list)
     _acked: list[Int64Array] = field(default_factory=list)
-    _in_flight: list[_InFlight] = field(default_factory=list)
+    _in_flight: list[InFlight] = field(default_factory=list)
     _next_number: int = 0
 
     def add(self, message_ids: Int64Array) -> None:
@@ -221,7 +143,7 @@ class Spout:
         emission = Emission(self._next_number, message_ids, attempt_numbers, roots)
         self._next_number += 1
         order = np.argsort(roots)
-        self._in_flight.append(_InFlight(emission, order, roots[order], np.ones(len(roots), np.bool_)))
+        self._in_flight.append(InFlight(emission, order, roots[order], np.ones(len(roots), np.bool_)))
         self.counts.emitted += len(roots)
         return emission
 
@@ -397,7 +319,7 @@ class Spout:
         self.counts.late += sum(len(one.roots) for one in packed) - known
         self._drop_finished()
 
-    def _fail(self, part: _InFlight, rows: list[int], outcomes: list[PackedOutcomes]) -> None:
+    def _fail(self, part: InFlight, rows: list[int], outcomes: list[PackedOutcomes]) -> None:
         part.open[rows] = False
         now = time.monotonic()
         for row, outcome in zip(rows, outcomes, strict=True):
@@ -413,7 +335,7 @@ class Spout:
             else:
                 self._replays[message] = (attempt + 1, now + self.retry.delay_secs(failures))
 
-    def _lose(self, part: _InFlight, rows: Int64Array) -> None:
+    def _lose(self, part: InFlight, rows: Int64Array) -> None:
         part.open[rows] = False
         self.counts.lost += len(rows)
         now = time.monotonic()

@@ -37,8 +37,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from acker_redis import Acker, AckerConfig
+from acker_redis.pending import Emission
+from acker_redis.retry import RetryPolicy
 from acker_redis.spark import Emitted, Tracker
-from acker_redis.spout import Emission, RetryPolicy, Spout
+from acker_redis.spout import Spout
 from benchmarks import harness
 from benchmarks.harness import Bench, Row
 from benchmarks.word_count import spark_session

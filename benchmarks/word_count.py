@@ -17,8 +17,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis import Acker, AckerConfig
+from acker_redis.retry import RetryPolicy
 from acker_redis.spark import prepare_environment, run_tracked
-from acker_redis.spout import RetryPolicy
 from benchmarks import harness
 from benchmarks.harness import Bench, Row
 from spark import word_count

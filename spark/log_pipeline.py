@@ -28,8 +28,9 @@ from pyspark.sql import functions as F
 from rich.console import Console
 
 from acker_redis import Acker, AckerConfig, AckerError, FailedError
+from acker_redis.retry import RetryPolicy
 from acker_redis.spark import Tracker, each_batch, prepare_environment
-from acker_redis.spout import RetryPolicy, Spout
+from acker_redis.spout import Spout
 from spark import log_report
 from spark.log_store import Store
 from spark.word_count import spark_session

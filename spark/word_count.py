@@ -37,8 +37,9 @@ from rich.live import Live
 from rich.table import Table
 
 from acker_redis import Acker, AckerConfig, AckerError, ids
+from acker_redis.retry import RetryPolicy
 from acker_redis.spark import Emitted, Tracker, prepare_environment, run_tracked
-from acker_redis.spout import RetryPolicy, Spout
+from acker_redis.spout import Spout
 
 WORD = re.compile(r"[a-z0-9_']+")
 NOT_WORD = "[^a-z0-9_']+"

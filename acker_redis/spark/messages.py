@@ -16,9 +16,9 @@ from pyspark.sql.types import LongType
 from acker_redis.errors import BadBatchError
 from acker_redis.offsets import Offsets
 from acker_redis.payloads import Payloads
+from acker_redis.pending import Emission
 from acker_redis.spark import checks
 from acker_redis.spark.operators import ATTEMPT
-from acker_redis.spout import Emission
 
 Fetch: TypeAlias = Callable[[list[int]], DataFrame]
 """Gives messages by their ids, with all the columns they had; those it leaves out are gone: dead letters, as `lost`."""

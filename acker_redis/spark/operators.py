@@ -20,11 +20,11 @@ from acker_redis import ids
 from acker_redis.config import AckerConfig
 from acker_redis.errors import AckerError, BadBatchError, FailedError
 from acker_redis.ids import UInt64Array
+from acker_redis.pending import root_ids
 from acker_redis.spark import anchors as anchor_column
 from acker_redis.spark import worker
 from acker_redis.spark.anchors import Anchors
 from acker_redis.spark.worker import Updates
-from acker_redis.spout import root_ids
 
 log = logging.getLogger("acker_redis.spark")
 

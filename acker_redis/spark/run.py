@@ -14,11 +14,13 @@ from acker_redis.acker import Acker
 from acker_redis.errors import BadConfigError
 from acker_redis.offsets import Offsets
 from acker_redis.payloads import Payloads
+from acker_redis.pending import Emission
+from acker_redis.retry import RetryPolicy
 from acker_redis.spark.files import FILE, ROW
 from acker_redis.spark.messages import PAYLOAD, Fetch, Messages, not_done, with_message_ids
 from acker_redis.spark.operators import ATTEMPT
 from acker_redis.spark.tracked import Tracker
-from acker_redis.spout import Emission, RetryPolicy, Spout
+from acker_redis.spout import Spout
 
 Pipeline: TypeAlias = Callable[[Tracker, DataFrame], object]
 """Bolts and sinks of one emission: called with its tracker and its tracked messages."""

@@ -20,6 +20,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from acker_redis.config import AckerConfig
 from acker_redis.errors import BadBatchError, FailedError, NotExactError
+from acker_redis.pending import Emission
 from acker_redis.spark import anchors as anchor_column
 from acker_redis.spark import checks, lineage, sql, transport
 from acker_redis.spark.data_source import Committing, acking
@@ -39,7 +40,7 @@ from acker_redis.spark.operators import (
     Write,
 )
 from acker_redis.spark.rows import OnError, RowBolt, RowByRow, RowFunction
-from acker_redis.spout import Emission, Spout
+from acker_redis.spout import Spout
 
 
 class Written(NamedTuple):

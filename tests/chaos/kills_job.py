@@ -16,9 +16,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis import Acker, AckerConfig
+from acker_redis.retry import RetryPolicy
 from acker_redis.spark import Emitted, Tracker, run_tracked
 from acker_redis.spark.anchors import COLUMN
-from acker_redis.spout import RetryPolicy, Spout
+from acker_redis.spout import Spout
 from tests.spark import drawing
 from tests.spark.cluster_job import SPECULATION, session
 from tests.spark.faults import around_send, context, kill_self

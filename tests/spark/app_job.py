@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from acker_redis import Acker, AckerConfig
+from acker_redis.retry import RetryPolicy
 from acker_redis.spark import Tracker, run_tracked
-from acker_redis.spout import RetryPolicy
 from acker_redis.testing import wait_until
 from tests.spark.cases import CHILD
 from tests.spark.cluster import session

@@ -10,8 +10,9 @@ import pytest
 from pyspark.sql import DataFrame
 
 from acker_redis import Acker, BadBatchError, BadConfigError
+from acker_redis.retry import RetryPolicy
 from acker_redis.spark import Tracker, run_stream
-from acker_redis.spout import RetryPolicy, Spout
+from acker_redis.spout import Spout
 from tests.spark.cases import CONFIG
 from tests.spark.test_sources import replayed, save, saved
 

@@ -17,9 +17,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from acker_redis import Acker
+from acker_redis.pending import root_ids
 from acker_redis.spark import Tracker, each_batch
 from acker_redis.spark.operators import OnWriteError
-from acker_redis.spout import Spout, root_ids
+from acker_redis.spout import Spout
 from acker_redis.testing import wait_until
 from tests.spark import stream_job
 from tests.spark.cases import CONFIG

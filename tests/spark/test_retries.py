@@ -12,9 +12,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from acker_redis import Acker
+from acker_redis.retry import RetryPolicy
 from acker_redis.spark import Emitted, Tracker, run_tracked
 from acker_redis.spark.anchors import COLUMN
-from acker_redis.spout import RetryPolicy, Spout
+from acker_redis.spout import Spout
 from tests.spark import drawing
 from tests.spark.cases import CHILD, CONFIG, Case, MakeCase, consume
 from tests.spark.faults import (

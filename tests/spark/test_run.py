@@ -13,8 +13,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from acker_redis import Acker, BadBatchError, FailedError
+from acker_redis.retry import RetryPolicy
 from acker_redis.spark import Tracker, each_batch, run_tracked
-from acker_redis.spout import RetryPolicy, Spout
+from acker_redis.spout import Spout
 from tests.spark.cases import CONFIG
 
 pytestmark = pytest.mark.spark

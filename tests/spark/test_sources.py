@@ -17,9 +17,10 @@ from pyspark.sql import functions as F
 
 from acker_redis import Acker, BadBatchError, BadConfigError, FailedError
 from acker_redis.offsets import Offsets
+from acker_redis.retry import RetryPolicy
 from acker_redis.spark import Tracker, read_files, run_tracked
 from acker_redis.spark.anchors import COLUMN
-from acker_redis.spout import RetryPolicy, Spout
+from acker_redis.spout import Spout
 from tests.spark.cases import CONFIG, consume
 
 pytestmark = pytest.mark.spark

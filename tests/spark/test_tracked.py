@@ -13,9 +13,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from acker_redis import BadBatchError, NotExactError
+from acker_redis.pending import root_ids
 from acker_redis.spark import Emitted, Tracker
 from acker_redis.spark.anchors import COLUMN
-from acker_redis.spout import root_ids
 from tests.spark.cases import CHILD, consume
 from tests.spark.faults import die_after_sending, fan_out, kill_self, once, raise_error
 

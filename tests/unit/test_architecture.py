@@ -13,8 +13,8 @@ import acker_redis
 PACKAGE = Path(acker_redis.__file__).parent
 ORDER = (
     ("errors",),
-    ("ids", "config", "keys", "model", "offsets"),
-    ("scripts", "entries", "connection"),
+    ("ids", "config", "keys", "model", "offsets", "retry"),
+    ("scripts", "entries", "connection", "pending"),
     ("client",),
     ("ledger",),
     ("rotation", "delivery", "inspection", "dead_letters", "payloads"),

@@ -17,7 +17,9 @@ from acker_redis import (
 )
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.model import PackedOutcomes
-from acker_redis.spout import LOST_LIMIT, Emission, RetryPolicy, Spout
+from acker_redis.pending import Emission
+from acker_redis.retry import RetryPolicy
+from acker_redis.spout import LOST_LIMIT, Spout
 from acker_redis.testing import fake_acker
 
 
