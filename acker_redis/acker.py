@@ -268,6 +268,10 @@ class Acker:
         """Counters over all shards. `oldest=False` leaves out `oldest_age_ms`, which has to be looked for."""
         return self._inspection.stats(oldest=oldest)
 
+    def server_ids(self) -> frozenset[tuple[str, str]]:
+        """Run id and replication id of each primary, where the user may run INFO; others mean a restart or failover."""
+        return self._client.server_ids()
+
     def inspect(self, root: SupportsIndex) -> RootRecord | None:
         """The record of one root, None if the ledger doesn't hold it (not seen, settled or expired)."""
         return self._inspection.inspect(_one(root, "root"))[0]

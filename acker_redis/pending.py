@@ -29,12 +29,17 @@ class Emission:
 
 @dataclass
 class InFlight:
-    """An emission, by root."""
+    """An emission, by root.
+
+    Attributes:
+        excused: it was broken off by an outage, so roots that got lost or time out don't count against their messages.
+    """
 
     emission: Emission
     order: npt.NDArray[np.intp]
     sorted_roots: Int64Array
     open: npt.NDArray[np.bool_]
+    excused: bool = False
 
     def find(self, roots: Int64Array) -> Int64Array:
         """For each root the row that is open for it, -1 for none."""

@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 from redis.backoff import ExponentialWithJitterBackoff
-from redis.retry import Retry
 
 from acker_redis.acker import Acker
 from acker_redis.dead_letters import DeadLetter
@@ -20,12 +22,12 @@ from acker_redis.errors import (
     AckerError,
     BadBatchError,
     BadConfigError,
-    ConnectionLostError,
     LedgerLostError,
     NotExactError,
-    ServerRefusesWritesError,
+    ServerUnavailableError,
 )
-from acker_redis.model import PackedOutcomes
+from acker_redis.model import PackedOutcomes, Stats
+from acker_redis.outages import BACKOFF_BASE_SECS, BACKOFF_CAP_SECS, OUTAGE_TRIES, Outages
 from acker_redis.pending import Emission, InFlight, Int64Array, root_ids
 from acker_redis.retry import RetryPolicy
 
@@ -38,12 +40,10 @@ LOST_AFTER_TIMEOUTS = 4
 LOST_LIMIT = 10
 """A message whose root got lost so often is a dead letter: it is given to `emit` and never initialised."""
 
-OUTAGE_TRIES = 40
-"""`run` tries to reach a lost server so often, each time with the client's own retries: several minutes."""
-
 POLL_MS = 100
+LOOK_SECS = 1.0
+"""How often `run` looks whether the server lost something."""
 
-_OUTAGE = (ConnectionLostError, ServerRefusesWritesError)
 _HOPELESS = (BadBatchError, BadConfigError, NotExactError)
 
 
@@ -167,7 +167,9 @@ class Spout:
             self._settle(mine)
             try:
                 self._tell()
-            except _OUTAGE:  # a server that is full takes no dead letter, and has to get rid of what was acked
+            except (
+                ServerUnavailableError
+            ):  # a server that is full takes no dead letter, and has to get rid of what was acked
                 self.acker.confirm_packed([one for one in mine if one.kind == "ack"])
                 raise
             self.acker.confirm_packed(mine)
@@ -192,66 +194,47 @@ class Spout:
             emit: makes tuples of an emission and waits until they went out (runs the Spark job). Called in a thread of its
                 own, one emission at a time, while outcomes are taken here. If it raises, its messages are found by
                 `reconcile` or time out, and are replayed; after MAX_EMIT_FAILURES in a row the error is raised, and at once
-                if it is one of ours that trying again can't mend.
+                if it is one of ours that trying again can't change, or if nothing is left to do but this.
             progress: called several times a second; told whether an emission is under way.
 
-        A server that is gone is waited for, several minutes long.
+        A server that is gone, full, busy or a replica is waited for, several minutes long; emissions that it broke off don't
+        count as failed. What it lost (a restart, a failover) is looked for as soon as the server is another one, or knows of
+        fewer pending roots than it should.
 
         Raises:
             AckerError: `emit` failed again and again, or as `poll`.
         """
-        timeout_secs = self.acker.config.message_timeout_secs
-        patience_secs = LOST_AFTER_TIMEOUTS * timeout_secs
-        failures, ask_now, quiet_since = 0, False, time.monotonic()
-        look_at = quiet_since + timeout_secs
-        under_way: Future[object] | None = None
-
-        def outage(error: Exception) -> None:
-            nonlocal ask_now
-            ask_now = True
-            log.warning("waiting for the server: %s", error)
-
-        with ThreadPoolExecutor(1, thread_name_prefix="acker-emit") as emitter:
+        quiet_secs = LOST_AFTER_TIMEOUTS * self.acker.config.message_timeout_secs
+        quiet_since = time.monotonic()
+        outages = Outages(log)
+        watch = _Watch(self.acker)
+        ask_now = False
+        with _Emitter(emit) as emitter:
             while not self.done:
-                if under_way is not None and under_way.done():
-                    failures = self._count_failure(failures, under_way.exception())
-                    ask_now = ask_now or failures > 0
-                    under_way = None
-                if under_way is None and (emission := self.next_emission()) is not None:
-                    under_way = emitter.submit(emit, emission)
-                if _patient(lambda: self._poll(block_ms=POLL_MS), outage) or under_way is not None:
+                ended = emitter.collect()
+                if ended is not None:
+                    ask_now = True
+                    self._excuse(ended, emitter.by_outage)
+                if emitter.is_free and (emission := self.next_emission()) is not None:
+                    emitter.start(emission)
+                taken = outages.wait_for(lambda: self._poll(block_ms=POLL_MS))
+                if taken or emitter.emission is not None:
                     quiet_since = time.monotonic()
-                elif ask_now or time.monotonic() - quiet_since > patience_secs:
-                    _patient(self.reconcile, outage)
-                    ask_now, quiet_since = False, time.monotonic()
-                if time.monotonic() > look_at:
-                    _patient(self._look_for_rotator, outage)
-                    look_at = time.monotonic() + timeout_secs
+                idle_for = None if taken or emitter.emission is not None else self.pending
+                missing = outages.wait_for(partial(watch.something_is_missing, idle_for, self._next_number))
+                ask_now = ask_now or missing or outages.seen
+                if not taken and (ask_now or time.monotonic() - quiet_since > quiet_secs):
+                    outages.wait_for(lambda: self._reconcile(emitter.emission))
+                    ask_now, outages.seen, quiet_since = False, False, time.monotonic()
                 if progress is not None:
-                    progress(under_way is not None)
-        if under_way is not None:
-            self._count_failure(0, under_way.exception())
+                    progress(emitter.emission is not None)
         return self.counts
 
-    def _look_for_rotator(self) -> int:
-        try:
-            stats = self.acker.stats(oldest=False)
-        except LedgerLostError:  # `poll` meets it, too, and recovers
-            return 0
-        if stats.last_rotation_ms > 3 * stats.tick_ms:
-            app = self.acker.config.app
-            log.warning("nobody rotates app %r, so nothing times out: start `acker-redis rotator --app %s`", app, app)
-        return 0
-
-    def _count_failure(self, failures: int, error: BaseException | None) -> int:
-        if error is None:
-            return 0
-        log.warning("emission failed (%d in a row); messages without outcome are replayed: %s", failures + 1, error)
-        if isinstance(error, _HOPELESS):
-            raise error
-        if failures + 1 == MAX_EMIT_FAILURES:
-            raise AckerError(f"{MAX_EMIT_FAILURES} emissions failed in a row, the last with: {error}") from error
-        return failures + 1
+    def _excuse(self, emission: Emission, by_outage: bool) -> None:
+        """What an outage broke off is not the messages' fault."""
+        for part in self._in_flight:
+            if part.emission is emission:
+                part.excused = by_outage
 
     def give_up(self, message_ids: Int64Array) -> None:
         """Dead-letter messages in flight, as lost: their source can't give them again, so they were not made tuples.
@@ -271,9 +254,15 @@ class Spout:
 
         Call this only while nothing is being emitted.
         """
+        return self._reconcile(None)
+
+    def _reconcile(self, under_way: Emission | None) -> int:
+        """As `reconcile`, but for an emission that is under way."""
         before = self.counts.lost
         try:
             for part in self._in_flight:
+                if part.emission is under_way:
+                    continue
                 waiting = part.sorted_roots[part.open]
                 records = self.acker.inspect_many(waiting) if len(waiting) else []
                 unknown = waiting[[record is None or record.task is None for record in records]]
@@ -328,6 +317,8 @@ class Spout:
                 self.counts.timed_out += 1
             else:
                 self.counts.failed += 1
+            if part.excused and outcome.reason == "timeout":
+                self._losses[message] = self._losses.get(message, 0) + 1
             failures = attempt + 1 - self._losses.get(message, 0)
             if failures >= self.retry.max_attempts:
                 reason = outcome.reason or "failed"
@@ -342,7 +333,7 @@ class Spout:
         for row in rows:
             message, attempt = part.message(row)
             self._losses[message] = losses = self._losses.get(message, 0) + 1
-            if losses >= LOST_LIMIT:
+            if losses >= LOST_LIMIT and not part.excused:
                 self._give_up(DeadLetter(message, self.run_id, attempt + 1, "lost"))
             else:
                 self._replays[message] = (attempt + 1, now)
@@ -374,7 +365,7 @@ class Spout:
         try:
             payloads = self.payload([letter.message_id for letter in letters])
             return [letter._replace(payload=one) for letter, one in zip(letters, payloads, strict=True)]
-        except _OUTAGE:
+        except ServerUnavailableError:
             raise
         except Exception:
             log.exception("dead letters are kept without their messages, which could not be read")
@@ -384,8 +375,120 @@ class Spout:
         self._in_flight = [part for part in self._in_flight if part.open.any()]
 
 
-def _patient(do: Callable[[], int], outage: Callable[[Exception], None]) -> int:
-    """Try again while the server is gone."""
-    backoff = ExponentialWithJitterBackoff(base=0.5, cap=5.0)
-    retry: Retry = Retry(backoff, OUTAGE_TRIES, supported_errors=_OUTAGE)
-    return retry.call_with_retry(do, outage)
+class _Emitter:
+    """Runs `emit` in a thread of its own, one emission at a time; pauses after one that failed.
+
+    Attributes:
+        emission: the one under way.
+        by_outage: whether the one that failed last was broken off by the server.
+    """
+
+    def __init__(self, emit: Callable[[Emission], object]) -> None:
+        self.emission: Emission | None = None
+        self.by_outage = False
+        self._emit = emit
+        self._outages = Outages(log)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="acker-emit")
+        self._future: Future[object] | None = None
+        self._failed: BaseException | None = None
+        self._failures = self._broken_off = 0
+        self._not_before = float("-inf")
+        self._backoff = ExponentialWithJitterBackoff(base=BACKOFF_BASE_SECS, cap=BACKOFF_CAP_SECS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait for the emission under way. An error of the last one is raised: no later one has made up for it."""
+        self._pool.shutdown()
+        failed = self._failed if self._future is None else self._future.exception()
+        if kind is None and failed is not None:
+            if isinstance(failed, AckerError):
+                raise failed
+            raise AckerError(f"every message is done, but its emission failed: {failed}") from failed
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the next emission may begin."""
+        return self._future is None and time.monotonic() >= self._not_before
+
+    def start(self, emission: Emission) -> None:
+        """Begin."""
+        self.emission, self._failed = emission, None
+        self._future = self._pool.submit(self._emit, emission)
+
+    def collect(self) -> Emission | None:
+        """Take note of an emission that has ended; returns it if it failed.
+
+        Raises:
+            AckerError: too many failed in a row, or this one will fail whenever it is tried.
+        """
+        if self._future is None or not self._future.done():
+            return None
+        ended, error = self.emission, self._future.exception()
+        self._failed = error
+        self._future = self.emission = None
+        if error is None:
+            self._failures = self._broken_off = 0
+            self._outages.up()
+            return None
+        self.by_outage = isinstance(error, ServerUnavailableError)
+        if isinstance(error, ServerUnavailableError):
+            self._broken_off += 1
+            self._outages.down(error)
+            tries, limit = self._broken_off, OUTAGE_TRIES
+        else:
+            self._failures += 1
+            tries, limit = self._failures, MAX_EMIT_FAILURES
+            log.warning("emission failed (%d in a row); messages without outcome are replayed: %s", tries, error)
+        if isinstance(error, _HOPELESS):
+            raise error
+        if tries == limit:
+            raise AckerError(f"{limit} emissions failed in a row, the last with: {error}") from error
+        self._not_before = time.monotonic() + self._backoff.compute(tries)
+        return ended
+
+
+class _Watch:
+    """Looks now and then whether the server lost something, and whether anybody rotates."""
+
+    def __init__(self, acker: Acker) -> None:
+        self._acker = acker
+        self._servers: frozenset[tuple[str, str]] | None = None
+        self._doubted: tuple[int, int, int] | None = None
+        self._look_at = float("-inf")
+        self._rotator_at = time.monotonic() + acker.config.message_timeout_secs
+
+    def something_is_missing(self, pending: int | None, emissions: int) -> bool:
+        """Whether the ledger should be asked for what is in flight.
+
+        Args:
+            pending: roots the spout waits for; None while some may not have been initialised yet, or have outcomes.
+            emissions: made so far; the same counts are doubted once only until there is another.
+        """
+        now = time.monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + LOOK_SECS
+        try:
+            servers, stats = self._acker.server_ids(), self._acker.stats(oldest=False)
+        except LedgerLostError:  # `poll` meets it, too, and recovers
+            return False
+        if now > self._rotator_at:
+            self._rotator_at = now + self._acker.config.message_timeout_secs
+            self._warn_of_rotator(stats)
+        replaced = self._servers is not None and servers != self._servers
+        self._servers = servers
+        if replaced:
+            log.warning("a server was restarted or replaced: asking it for what is in flight")
+        if pending is None or stats.waiting or stats.pending >= pending:
+            return replaced
+        doubted, self._doubted = self._doubted, (pending, stats.pending, emissions)
+        return replaced or doubted != self._doubted
+
+    def _warn_of_rotator(self, stats: Stats) -> None:
+        if stats.last_rotation_ms > 3 * stats.tick_ms:
+            app = self._acker.config.app
+            log.warning("nobody rotates app %r, so nothing times out: start `acker-redis rotator --app %s`", app, app)

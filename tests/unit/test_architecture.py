@@ -13,7 +13,7 @@ import acker_redis
 PACKAGE = Path(acker_redis.__file__).parent
 ORDER = (
     ("errors",),
-    ("ids", "config", "keys", "model", "offsets", "retry"),
+    ("ids", "config", "keys", "model", "offsets", "outages", "retry"),
     ("scripts", "entries", "connection", "pending"),
     ("client",),
     ("ledger",),

@@ -13,6 +13,7 @@ from acker_redis import (
     BadConfigError,
     ConnectionLostError,
     OutOfMemoryError,
+    ServerBusyError,
     ServerRefusesWritesError,
 )
 from acker_redis.dead_letters import DeadLetter
@@ -39,6 +40,11 @@ def emit(made: Spout) -> Emission:
 def expire(acker: Acker) -> None:
     for _ in range(acker.config.num_buckets):
         acker.rotate(force=True)
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("acker_redis.spout.ExponentialWithJitterBackoff", lambda **options: NoBackoff())
 
 
 def test_it_is_done_when_every_message_was_acked() -> None:
@@ -199,7 +205,7 @@ def test_run_goes_on_until_every_message_is_acked_or_dead() -> None:
     assert made.dead_letters == {0: DeadLetter(0, "run", 2, "failed")}
 
 
-def test_run_replays_what_a_failed_emission_did_not_initialise() -> None:
+def test_run_replays_what_a_failed_emission_did_not_initialise(no_pauses: None) -> None:
     acker = fake_acker()
     made = spout(acker, messages=3)
 
@@ -214,7 +220,7 @@ def test_run_replays_what_a_failed_emission_did_not_initialise() -> None:
     assert (counts.acked, counts.lost, counts.replayed) == (3, 2, 2)
 
 
-def test_run_gives_up_when_emissions_keep_failing() -> None:
+def test_run_gives_up_when_emissions_keep_failing(no_pauses: None) -> None:
     made = spout(fake_acker(), messages=1)
 
     def emit(emission: Emission) -> None:
@@ -254,7 +260,7 @@ def test_outcomes_whose_reply_was_lost_do_not_count_as_lost() -> None:
     assert (made.counts.acked, made.done) == (3, True)
 
 
-def test_an_error_of_the_last_emission_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_the_last_emission_is_raised() -> None:
     acker = fake_acker()
     made = spout(acker)
 
@@ -262,8 +268,89 @@ def test_an_error_of_the_last_emission_is_told(caplog: pytest.LogCaptureFixture)
         acker.init_many(emission.roots, np.zeros(3, np.int64), 0)
         raise OSError("can't tidy up")
 
-    assert made.run(emit_and_raise).acked == 3
-    assert "can't tidy up" in caplog.text
+    with pytest.raises(AckerError, match="every message is done, but its emission failed: can't tidy up") as caught:
+        made.run(emit_and_raise)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert (made.done, made.counts.acked) == (True, 3)
+
+
+@pytest.mark.parametrize("outage", [OutOfMemoryError("full"), ServerBusyError("a loop"), ConnectionLostError("gone")])
+def test_emissions_that_an_outage_broke_off_do_not_count(
+    outage: Exception, no_pauses: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=0.2))
+    made = spout(acker, retry=RetryPolicy(max_attempts=1))
+
+    def emit(emission: Emission) -> None:
+        begun = emission.roots[:1] if emission.number < 2 * LOST_LIMIT else emission.roots
+        acker.init_many(begun, np.full(len(begun), 7), 0)  # a part gets through, and then times out
+        if emission.number < 2 * LOST_LIMIT:
+            raise outage
+        acker.ack_many(emission.roots, np.full(len(begun), 7))
+
+    def rotate(busy: bool) -> None:
+        acker.rotate()
+
+    counts = made.run(emit, rotate)
+    assert counts.lost > 2 * LOST_LIMIT
+    assert (counts.acked, counts.dead_lettered) == (3, 0)
+    assert caplog.text.count("waiting for the server") == 1
+    assert caplog.text.count("the server is back") == 1
+
+
+def test_emissions_pause_longer_after_each_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[int] = []
+
+    class Noted(NoBackoff):
+        def compute(self, failures: int) -> float:
+            pauses.append(failures)
+            return 0.0
+
+    monkeypatch.setattr("acker_redis.spout.ExponentialWithJitterBackoff", lambda **options: Noted())
+    acker = fake_acker()
+    made = spout(acker)
+
+    def emit(emission: Emission) -> None:
+        if emission.number < 2:
+            raise RuntimeError("no cluster")
+        acker.init_many(emission.roots, np.zeros(3, np.int64), 0)
+
+    assert made.run(emit).acked == 3
+    assert pauses == [1, 2]
+
+
+def test_what_a_server_forgot_is_found_long_before_it_would_time_out(caplog: pytest.LogCaptureFixture) -> None:
+    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=3600))
+    made = spout(acker)
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.full(3, 7 if emission.number < 2 else 0), 0)
+        if emission.number < 2:  # as after a failover that lost the last writes, twice
+            acker._client.redis.delete("acker:{test:0}:ledger")
+            acker._client.redis.hincrby("acker:{test:0}:stats", "inits", -3)
+
+    counts = made.run(emit)
+    assert (counts.acked, counts.lost, counts.emitted) == (3, 6, 9)
+
+
+def test_a_server_that_was_replaced_is_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its counters don't show the loss: roots of somebody else's make up for ours."""
+    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=3600))
+    made = spout(acker)
+    servers = ["first"]
+    monkeypatch.setattr(acker, "server_ids", lambda: frozenset([(servers[-1], "")]))
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.full(3, 7 if emission.number == 0 else 0), 0)
+        if emission.number == 0:
+            acker._client.redis.delete("acker:{test:0}:ledger")
+
+    def replace(busy: bool) -> None:
+        if not busy and len(servers) == 1:
+            servers.append("second")
+
+    counts = made.run(emit, replace)
+    assert (counts.acked, counts.lost) == (3, 3)
 
 
 def test_an_error_that_trying_again_cannot_mend_ends_the_run() -> None:
@@ -290,7 +377,7 @@ def test_a_run_waits_for_a_server_that_is_gone(
         return poll_packed(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(acker, "poll_packed", poll)
-    monkeypatch.setattr("acker_redis.spout.ExponentialWithJitterBackoff", lambda **options: NoBackoff())
+    monkeypatch.setattr("acker_redis.outages.ExponentialWithJitterBackoff", lambda **options: NoBackoff())
 
     def emit_all(emission: Emission) -> None:
         acker.init_many(emission.roots, np.zeros(3, np.int64), 0)
