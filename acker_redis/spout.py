@@ -459,6 +459,7 @@ class _Watch:
         self._servers: frozenset[tuple[str, str]] | None = None
         self._doubted: tuple[int, int, int] | None = None
         self._look_at = float("-inf")
+        self._late = False
         self._rotator_at = time.monotonic() + acker.config.message_timeout_secs
 
     def something_is_missing(self, pending: int | None, emissions: int) -> bool:
@@ -476,9 +477,7 @@ class _Watch:
             servers, stats = self._acker.server_ids(), self._acker.stats(oldest=False)
         except LedgerLostError:  # `poll` meets it, too, and recovers
             return False
-        if now > self._rotator_at:
-            self._rotator_at = now + self._acker.config.message_timeout_secs
-            self._warn_of_rotator(stats)
+        self._look_for_rotator(stats)
         replaced = self._servers is not None and servers != self._servers
         self._servers = servers
         if replaced:
@@ -488,7 +487,10 @@ class _Watch:
         doubted, self._doubted = self._doubted, (pending, stats.pending, emissions)
         return replaced or doubted != self._doubted
 
-    def _warn_of_rotator(self, stats: Stats) -> None:
-        if stats.last_rotation_ms > 3 * stats.tick_ms:
+    def _look_for_rotator(self, stats: Stats) -> None:
+        is_late = stats.last_rotation_ms > 3 * stats.tick_ms
+        if is_late and not self._late and time.monotonic() > self._rotator_at:
             app = self._acker.config.app
             log.warning("nobody rotates app %r, so nothing times out: start `acker-redis rotator --app %s`", app, app)
+            self._late = True
+        self._late = self._late and is_late
