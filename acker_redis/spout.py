@@ -404,7 +404,9 @@ class _Emitter:
         """Wait for the emission under way. An error of the last one is raised: no later one has made up for it."""
         self._pool.shutdown()
         failed = self._failed if self._future is None else self._future.exception()
-        if kind is None and failed is not None:
+        if failed is None:
+            self._outages.up()
+        elif kind is None:
             if isinstance(failed, AckerError):
                 raise failed
             raise AckerError(f"every message is done, but its emission failed: {failed}") from failed
