@@ -6,11 +6,13 @@ from acker_redis.config import AckerConfig
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.errors import (
     AckerError,
+    AppNotFoundError,
     AuthenticationError,
     BadBatchError,
     BadConfigError,
     BadIdError,
     ConnectionLostError,
+    DamagedDataError,
     EvictionPolicyWarning,
     FailedError,
     LedgerLostError,
@@ -52,11 +54,13 @@ __all__ = [
     "Stats",
     # Errors
     "AckerError",
+    "AppNotFoundError",
     "AuthenticationError",
     "BadBatchError",
     "BadConfigError",
     "BadIdError",
     "ConnectionLostError",
+    "DamagedDataError",
     "EvictionPolicyWarning",
     "FailedError",
     "LedgerLostError",

@@ -7,14 +7,14 @@ from typing import Self, SupportsIndex
 import numpy as np
 
 from acker_redis import ids, keys, scripts
+from acker_redis.apps import as_texts, stored_config
 from acker_redis.batch import Batch
 from acker_redis.client import PATIENCE_SECS, Client
 from acker_redis.config import AckerConfig
 from acker_redis.connection import RedisClient
 from acker_redis.dead_letters import DeadLetters
 from acker_redis.delivery import Delivery
-from acker_redis.entries import as_dict
-from acker_redis.errors import BadBatchError, BadConfigError, SettingsConflictError
+from acker_redis.errors import BadBatchError, SettingsConflictError
 from acker_redis.ids import Ids, UInt64Array
 from acker_redis.inspection import Inspection
 from acker_redis.ledger import Ledger, Shards
@@ -36,12 +36,19 @@ class Acker:
         dead_letters: messages that spouts gave up.
     """
 
-    def __init__(self, client: Client, config: AckerConfig) -> None:
-        """Open the app on a connected client; `connect` is the usual way."""
+    def __init__(self, client: Client, config: AckerConfig, *, create: bool = True) -> None:
+        """Open the app on a connected client; `connect` and `attach` are the usual ways.
+
+        Args:
+            client: stays the caller's until `close`.
+            config: settings.
+            create: write the settings and make the shards where they are not there; False: see `attach`.
+        """
         self.config = config
         self._client = client
-        self._agree()
-        self._shards = Shards(client, config)
+        if create:
+            self._agree()
+        self._shards = Shards(client, config, create=create)
         self._ledger = Ledger(self._shards)
         self._rotation = Rotation(self._shards)
         self._delivery = Delivery(self._shards)
@@ -77,14 +84,21 @@ class Acker:
 
     @classmethod
     def attach(cls, source: str | RedisClient, app: str) -> Self:
-        """Connect to an app with the settings that stand in Redis; for rotators and operators.
+        """Connect to an app with the settings that stand in Redis; for operators and their tools.
+
+        Guarantee: nothing is written, by this call and by those that only look (`stats`, `inspect`, `dead_letters.read`).
+        They send plain commands that read, so they work with a replica, under a user who may not write, and with a server
+        that refuses writes. Everything else works as after `connect`.
 
         Raises:
-            BadConfigError: no such app yet.
+            AppNotFoundError: no such app yet.
+            LedgerLostError: a shard of it holds nothing.
+            SettingsConflictError, DamagedDataError: a shard or the settings are not as a client left them.
+            AckerError: as `connect`.
         """
         client = Client(source)
         try:
-            return cls(client, stored_config(client, app))
+            return cls(client, stored_config(client, app), create=False)
         except BaseException:
             client.close()
             raise
@@ -300,7 +314,7 @@ class Acker:
         mine = self.config.as_fields()
         pairs = [part for pair in mine.items() for part in pair]
         call = scripts.load("configure").call({"config": keys.config(self.config.app)}, *pairs)
-        theirs = _texts(self._client.run_one(call))
+        theirs = as_texts(self._client.run_one(call))
         different = [
             f"{name} is {theirs.get(name)!r} there, {mine[name]!r} here"
             for name in mine
@@ -323,28 +337,6 @@ class Acker:
         if len(root_ids) != len(values):
             raise BadBatchError(f"{len(root_ids)} roots but {len(values)} vals: give one val per root")
         return root_ids, values
-
-
-def stored_config(client: Client, app: str) -> AckerConfig:
-    """The settings of an app as Redis holds them.
-
-    Raises:
-        BadConfigError: no such app, or its settings are damaged.
-    """
-    (pairs,) = client.pipeline([("HGETALL", keys.config(app))])
-    if not pairs:
-        raise BadConfigError(f"no app {app!r} on {client.address}: its first client creates it")
-    return AckerConfig.from_fields(app, _texts(pairs))
-
-
-def apps(client: Client) -> list[str]:
-    """Every app on the server, by name."""
-    names = (keys.app_of_config(key) for key in client.find_keys(keys.CONFIG_PATTERN))
-    return sorted(name for name in names if name is not None)
-
-
-def _texts(reply: object) -> dict[str, str]:
-    return {name.decode(): value.decode() for name, value in as_dict(reply).items()}
 
 
 def _one(value: SupportsIndex, name: str) -> UInt64Array:

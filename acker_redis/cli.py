@@ -8,15 +8,19 @@ import logging
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Annotated
 
 import typer
 
 from acker_redis import rotator as rotation_process
-from acker_redis.acker import Acker, apps
+from acker_redis.acker import Acker
+from acker_redis.apps import apps, stored_config
 from acker_redis.client import Client
+from acker_redis.dead_letters import DeadLetters
 from acker_redis.errors import AckerError, BadConfigError, BadIdError
+from acker_redis.health import OF_THE_APP
+from acker_redis.health import check as check_health
 
 UNHEALTHY, USAGE, SERVER = 1, 2, 3
 
@@ -53,7 +57,7 @@ def rotator(
         raise typer.BadParameter("name apps with --app NAME, or give --all for every app on the server")
     if check:
         with _errors():
-            found = rotation_process.check(redis, names)
+            found = check_health(redis, names)
         for health in found:
             typer.echo(f"{health.app}: {health.text}")
         if not found:
@@ -111,16 +115,18 @@ def dead_letters(
     as_json: AsJson = False,
 ) -> None:
     """Print messages that were given up after their last attempt; with --json one object per line."""
-    with _errors(), Acker.attach(redis, app_name) as acker:
-        letters = acker.dead_letters.read(count)
+    with _errors(), closing(Client(redis)) as client:
+        stored_config(client, app_name)
+        stream = DeadLetters(client, app_name)  # in none of the shards, so it is there if some of them are not
+        letters = stream.read(count)
         for letter in letters:
             payload = letter.payload.decode(errors="replace") if letter.payload is not None else None
             _print(letter._replace(payload=None)._asdict() | {"payload": payload}, as_json)
             if not as_json:
                 typer.echo("")
         if delete:
-            acker.dead_letters.delete(letter.entry_id for letter in letters)
-        left = acker.dead_letters.count()
+            stream.delete(letter.entry_id for letter in letters)
+        left = stream.count()
     typer.echo(f"{len(letters)} printed{' and deleted' if delete else ''}, {left} in the stream", err=True)
 
 
@@ -165,6 +171,9 @@ def _errors() -> Iterator[None]:
     except (BadConfigError, BadIdError) as exc:
         typer.echo(f"error: {exc}", err=True)
         raise typer.Exit(USAGE) from exc
+    except OF_THE_APP as exc:
+        typer.echo(f"error: {exc}", err=True)
+        raise typer.Exit(UNHEALTHY) from exc
     except AckerError as exc:
         typer.echo(f"error: {exc}", err=True)
         raise typer.Exit(SERVER) from exc

@@ -190,6 +190,26 @@ class Client:
             infos = self._patiently(lambda: [connection.info(node) for node in connection.primaries(self.redis)])
         return frozenset((str(one["run_id"]), str(one.get("master_replid", ""))) for one in infos if "run_id" in one)
 
+    def clocks_ms(self, of_keys: Sequence[str]) -> list[int]:
+        """The time of the server that holds each key, in milliseconds: ages are never taken from a client's clock."""
+
+        def ask() -> list[int]:
+            if not self.is_cluster:
+                return [_milliseconds(self.redis.time())] * len(of_keys)
+            holders = [self.redis.get_node_from_key(key) for key in of_keys]
+            nodes = {node.name: node for node in holders}
+            now = {name: _milliseconds(self.redis.time(target_nodes=node)) for name, node in nodes.items()}
+            return [now[node.name] for node in holders]
+
+        with self.translated():
+            return self._patiently(ask)
+
+    def replication(self) -> list[dict[str, Any]]:
+        """INFO replication of every primary, or of the server; empty where it is not told."""
+        with self.translated():
+            nodes = connection.primaries(self.redis)
+            return self._patiently(lambda: [connection.info(node, "replication") for node in nodes])
+
     @contextmanager
     def translated(self) -> Iterator[None]:
         """Raise the driver's errors as this library's own."""
@@ -362,7 +382,7 @@ class Client:
         """Refuse old servers; returns the eviction policies that may cost ledgers."""
         policies = set[str]()
         for node in connection.primaries(self.redis):
-            node.ping()
+            _greet(node)
             info = connection.info(node)
             version = str(info.get("redis_version", ""))
             numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
@@ -385,6 +405,14 @@ def _windows(calls: Sequence[Call]) -> Iterator[list[Call]]:
             window, size = [], 0
     if window:
         yield window
+
+
+def _greet(node: RedisClient) -> None:
+    try:
+        node.ping()
+    except redis.ResponseError as exc:
+        if _code(exc) != "MISCONF":  # a server that can't persist refuses even PING, and can be read
+            raise
 
 
 def _code(exc: BaseException) -> str:
@@ -421,6 +449,10 @@ def _is_no_function(reply: object) -> bool:
     return isinstance(reply, redis.ResponseError) and (
         "function not found" in text or "unknown command" in text or (_denied(reply) and "fcall" in text)
     )
+
+
+def _milliseconds(time: tuple[int, int]) -> int:
+    return time[0] * 1000 + time[1] // 1000
 
 
 def _denies_eval(exc: BaseException) -> bool:
@@ -471,5 +503,10 @@ def _translate(exc: BaseException, address: str) -> errors.AckerError:
         return errors.ConnectionLostError(
             f"{address} can't be reached ({text}): check that the server runs and the URL is right. A batch that met this "
             "may have been applied in part; sending it again with the same token is exact"
+        )
+    if code == "WRONGTYPE":
+        return errors.DamagedDataError(
+            f"{address}: a key of the app is not of the type it was made with ({text}): something else wrote it. Compare the "
+            "types (redis-cli TYPE) with the README's table of keys, and delete what is not the app's"
         )
     return errors.ScriptFailedError(f"{address}: {text}")

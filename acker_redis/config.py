@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from acker_redis.errors import BadConfigError
+from acker_redis.errors import BadConfigError, DamagedDataError
 
 Clock = Literal["first_seen", "last_update"]
 
@@ -42,10 +42,7 @@ class AckerConfig:
 
     def __post_init__(self) -> None:
         """Check every setting."""
-        if not isinstance(self.app, str) or not _APP_NAME.fullmatch(self.app):
-            raise BadConfigError(
-                f"app={self.app!r}: use 1 to 64 letters, digits, '_', '.' or '-', beginning with a letter or digit"
-            )
+        check_app_name(self.app)
         _check_int("shards", self.shards, 1, 4096)
         _check_int("num_buckets", self.num_buckets, 2, 1000)
         _check_int("lanes", self.lanes, 1, 64)
@@ -86,7 +83,7 @@ class AckerConfig:
         """The settings that an app's config hash holds.
 
         Raises:
-            BadConfigError: the hash is damaged.
+            DamagedDataError: a setting is missing or makes no sense.
         """
         try:
             return cls(
@@ -99,9 +96,21 @@ class AckerConfig:
                 lanes=int(fields["lanes"]),
             )
         except (KeyError, ValueError) as exc:
-            raise BadConfigError(
-                f"the stored settings of app {app!r} are damaged ({exc}): delete the app's keys"
+            raise DamagedDataError(
+                f"the stored settings of app {app!r} are damaged ({exc}): delete the app with `acker-redis evict --app {app}`"
             ) from exc
+
+
+def check_app_name(app: str) -> None:
+    """Refuse what can't be the name of an app.
+
+    Raises:
+        BadConfigError: says what a name may hold.
+    """
+    if not isinstance(app, str) or not _APP_NAME.fullmatch(app):
+        raise BadConfigError(
+            f"app={app!r}: use 1 to 64 letters, digits, '_', '.' or '-', beginning with a letter or digit"
+        )
 
 
 def _check_int(name: str, value: int, low: int, high: int) -> None:

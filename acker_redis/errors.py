@@ -39,6 +39,17 @@ class SettingsConflictError(AckerError):
     """
 
 
+class AppNotFoundError(AckerError):
+    """The server holds no app of this name: it was not used yet, or its data was lost or evicted. Nothing was created."""
+
+
+class DamagedDataError(AckerError):
+    """A key of the app holds what this library did not write there, or has lost part of it.
+
+    Operator action: find out who wrote the key that the message names; delete it, or the app with `acker-redis evict`.
+    """
+
+
 class FailedError(AckerError):
     """Raised by a user's bolt: fail this row, with this text as reason (Storm: FailedException)."""
 

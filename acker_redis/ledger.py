@@ -15,7 +15,7 @@ import numpy.typing as npt
 from acker_redis import ids, keys, scripts
 from acker_redis.client import Client
 from acker_redis.config import AckerConfig
-from acker_redis.errors import AckerError, BadBatchError, SettingsConflictError, TokenReusedError
+from acker_redis.errors import AckerError, BadBatchError, LedgerLostError, SettingsConflictError, TokenReusedError
 from acker_redis.ids import UInt64Array
 from acker_redis.keys import ShardKeys
 from acker_redis.model import Applied
@@ -58,13 +58,16 @@ class Part:
 class Shards:
     """The opened shards of one app: their keys and generation markers."""
 
-    def __init__(self, client: Client, config: AckerConfig) -> None:
-        """Open every shard; see `open`."""
+    def __init__(self, client: Client, config: AckerConfig, *, create: bool = True) -> None:
+        """Open every shard, see `open`; or only find them, see `find`."""
         self.client = client
         self.config = config
         self.keys = [ShardKeys(config.app, s, config.num_buckets, config.lanes) for s in range(config.shards)]
         self.generations: list[bytes] = []
-        self.open()
+        if create:
+            self.open()
+        else:
+            self.find()
 
     def open(self) -> list[int]:
         """Make every shard ready; adopt the markers in force. Returns the shards that were new or had lost their data.
@@ -74,18 +77,32 @@ class Shards:
             AckerError: a shard can't be opened.
         """
         config, script = self.config, scripts.load("open")
-        settings = (config.num_buckets, config.lanes, config.clock, config.max_age_ms, config.tick_ms)
+        settings = _shard_settings(config).values()
         calls = [script.call(_as_mapping(k, script), secrets.token_hex(8), *settings) for k in self.keys]
         replies = self.client.run(calls)
         _raise_first(replies)
         created, conflict = script.codes["CREATED"], script.codes["CONFLICT"]
         if any(reply[0] == conflict for reply in replies):
-            raise SettingsConflictError(
-                f"app {config.app!r} has shards that were created with other settings than its config key says: give all "
-                "clients the settings the app was created with, or delete all of its keys, not one"
-            )
+            raise _conflict(config.app)
         self.generations = [reply[1] for reply in replies]
         return [shard for shard, reply in enumerate(replies) if reply[0] == created]
+
+    def find(self) -> None:
+        """Adopt the markers in force with plain reads; nothing is made or written.
+
+        Raises:
+            LedgerLostError: a shard is not there.
+            SettingsConflictError: as `open`.
+        """
+        settings = _shard_settings(self.config)
+        found = self.client.pipeline([("HMGET", k.meta, "generation", *settings) for k in self.keys])
+        lost = [k.shard for k, (generation, *_) in zip(self.keys, found, strict=True) if generation is None]
+        if lost:
+            raise lost_shards(self.client.address, self.config, lost)
+        expected = [str(value).encode() for value in settings.values()]
+        if any(values != expected for _, *values in found):
+            raise _conflict(self.config.app)
+        self.generations = [generation for generation, *_ in found]
 
     def call(self, name: str, shard: int, *args: bytes | str | int) -> Call:
         """A call of a script on one shard; the generation goes first, as every shard script has it."""
@@ -307,6 +324,33 @@ def _places(roots: UInt64Array, part: Part) -> npt.NDArray[np.int64]:
     if not bool((roots[np.minimum(places, len(roots) - 1)] == part.update.roots).all()):
         raise BadBatchError(f"part {part.token!r} has roots that the first part does not have")
     return places
+
+
+def lost_shards(address: str, config: AckerConfig, lost: Sequence[int]) -> LedgerLostError:
+    """The error of shards whose marker is gone, or another one than this client knows."""
+    return LedgerLostError(
+        f"{address}: app {config.app!r} has lost its data in {len(lost)} of {config.shards} shards (the first is "
+        f"{lost[0]}), by a restart without persistence, FLUSHALL or eviction. "
+        "Call Acker.recover() and replay every root that has no outcome yet; a Spout that runs does so by itself"
+    )
+
+
+def _shard_settings(config: AckerConfig) -> dict[str, int | str]:
+    """Settings as they stand in every shard's `meta`."""
+    return {
+        "num_buckets": config.num_buckets,
+        "lanes": config.lanes,
+        "clock": config.clock,
+        "max_age_ms": config.max_age_ms,
+        "tick_ms": config.tick_ms,
+    }
+
+
+def _conflict(app: str) -> SettingsConflictError:
+    return SettingsConflictError(
+        f"app {app!r} has shards that were created with other settings than its config key says: give all clients the "
+        "settings the app was created with, or delete all of its keys, not one"
+    )
 
 
 def _applied(replies: Sequence[Sequence[int]], token: str | None) -> Applied:

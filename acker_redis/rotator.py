@@ -7,11 +7,11 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from redis.backoff import ExponentialWithJitterBackoff
 
-from acker_redis.acker import Acker, apps, stored_config
+from acker_redis.acker import Acker
+from acker_redis.apps import apps, stored_config
 from acker_redis.client import Client
 from acker_redis.errors import (
     AckerError,
@@ -28,20 +28,6 @@ DISCOVERY_SECS = 5.0
 
 DRAIN_CALLS_PER_TURN = 16
 """Expire calls per shard before the other apps get their turn: a death row of millions must not hold up their ticks."""
-
-LATE_TICKS = 2
-"""An app is unhealthy when some shard has not ticked for so many tick times (and at least LATE_SECS)."""
-
-LATE_SECS = 2.0
-
-
-@dataclass(frozen=True)
-class Health:
-    """How one app is doing, for `acker-redis rotator --check`."""
-
-    app: str
-    healthy: bool
-    text: str
 
 
 class Rotator:
@@ -160,33 +146,3 @@ class Rotator:
         del self._due[app]
         self._turns.pop(app, None)
         self._discovered_at = float("-inf")  # a client may have created it anew already
-
-
-def check(url: str, names: Sequence[str] = ()) -> list[Health]:
-    """Whether every app is rotated in time; an app that isn't there is unhealthy.
-
-    Raises:
-        AckerError: the server can't be asked.
-    """
-    client = Client(url)
-    try:
-        return [_health(client, app) for app in (names or apps(client))]
-    finally:
-        client.close()
-
-
-def _health(client: Client, app: str) -> Health:
-    try:
-        with_stats = Acker(client, stored_config(client, app))
-        stats = with_stats.stats(oldest=False)
-    except ConnectionLostError:
-        raise
-    except AckerError as exc:
-        return Health(app, False, str(exc))
-    limit_ms = max(LATE_TICKS * stats.tick_ms, stats.tick_ms + LATE_SECS * 1000)
-    healthy = stats.last_rotation_ms <= limit_ms
-    text = (
-        f"last tick {stats.last_rotation_ms / 1000:.1f} s ago (tick every {stats.tick_ms / 1000:.1f} s), "
-        f"{stats.pending} pending, {stats.waiting} outcome entries waiting"
-    )
-    return Health(app, healthy, text if healthy else f"NOT ROTATING: {text}; start a rotator for this app")

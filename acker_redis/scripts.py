@@ -18,7 +18,6 @@ from acker_redis.errors import ScriptFailedError
 
 NAMES = (
     "init", "ack", "fail", "reset_timeout", "rotate", "expire", "open", "configure", "stage", "name_stage", "confirm",
-    "oldest", "clock",
 )  # fmt: skip
 
 _DIGEST_CHARS = 12

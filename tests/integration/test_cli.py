@@ -83,9 +83,9 @@ def test_stats(url, connect) -> None:
     assert lines[0].split() == ["pending", "1"]
 
 
-def test_stats_of_an_app_that_is_not_there_is_wrong_usage(url) -> None:
+def test_stats_of_an_app_that_is_not_there(url) -> None:
     result = run("stats", "--app", "nobody", "--redis", url)
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert "no app 'nobody'" in result.output
 
 
@@ -138,4 +138,4 @@ def test_dead_letters_are_printed_and_deleted(url, connect) -> None:
     second = run("dead-letters", "--redis", url, "--app", "orders")
     assert "message_id  2" in second.stdout
     assert acker.dead_letters.count() == 1
-    assert run("dead-letters", "--redis", url, "--app", "none").exit_code == 2
+    assert run("dead-letters", "--redis", url, "--app", "none").exit_code == 1

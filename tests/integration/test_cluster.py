@@ -12,10 +12,12 @@ import redis
 from redis.cluster import RedisCluster
 
 from acker_redis import Acker, AckerConfig, AuthenticationError, ConnectionLostError, LedgerLostError
-from acker_redis.rotator import Rotator, check
+from acker_redis.health import check
+from acker_redis.rotator import Rotator
 from acker_redis.server import Server
 from acker_redis.testing import wait_until
 from tests.integration.rounds import exact_values, full_round, take
+from tests.integration.test_attach import fill, look, rules_of_oncall
 from tests.integration.test_permissions import COMMANDS, COMMANDS_ON_A_CLUSTER, key_patterns
 from tests.servers import REAL_KINDS
 
@@ -188,3 +190,11 @@ def test_the_user_of_an_app_on_a_cluster(one_node, open_acker, plain) -> None:
     full_round(acker)
     with pytest.raises(AuthenticationError, match="lacks a permission"):
         open_acker(f"redis://orders:secret@127.0.0.1:{one_node.port}/0", app="payments")
+
+
+def test_a_user_who_may_only_read_can_look_at_a_cluster(three_nodes, nodes, open_acker) -> None:
+    fill(open_acker(three_nodes[0].url, app="orders", shards=9))
+    more = [f"+{command}" for command in COMMANDS_ON_A_CLUSTER]
+    for node in nodes:
+        node.execute_command("ACL", "SETUSER", "oncall", "reset", "on", ">secret", *rules_of_oncall(), *more)
+    look(f"redis://oncall:secret@127.0.0.1:{three_nodes[0].port}/0")

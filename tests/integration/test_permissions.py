@@ -3,7 +3,7 @@
 import pytest
 
 from acker_redis import Acker, AckerConfig, AuthenticationError
-from acker_redis.rotator import check
+from acker_redis.health import check
 from tests.integration.rounds import full_round, take
 
 COMMANDS = (

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from acker_redis import AckerConfig, BadConfigError
+from acker_redis import AckerConfig, BadConfigError, DamagedDataError
 
 
 def test_the_defaults() -> None:
@@ -82,11 +82,11 @@ def test_an_integer_and_the_equal_float_are_one_setting() -> None:
 @pytest.mark.parametrize("damage", [{"shards": "x"}, {"shards": "0"}, {"message_timeout_secs": ""}, {"lanes": None}])
 def test_damaged_fields_are_refused(damage: dict[str, Any]) -> None:
     fields = {**AckerConfig(app="orders").as_fields(), **damage}
-    with pytest.raises(BadConfigError, match="'orders' are damaged"):
+    with pytest.raises(DamagedDataError, match="'orders' are damaged"):
         AckerConfig.from_fields("orders", {name: value for name, value in fields.items() if value is not None})
 
 
 def test_an_unknown_clock_in_redis_is_refused() -> None:
     fields = {**AckerConfig(app="orders").as_fields(), "clock": "wall"}
-    with pytest.raises(BadConfigError, match="damaged"):
+    with pytest.raises(DamagedDataError, match="damaged"):
         AckerConfig.from_fields("orders", fields)

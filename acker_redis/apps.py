@@ -1,0 +1,33 @@
+"""Which apps a server holds, and with what settings; read with plain commands, so also from a replica."""
+
+from acker_redis import keys
+from acker_redis.client import Client
+from acker_redis.config import AckerConfig, check_app_name
+from acker_redis.entries import as_dict
+from acker_redis.errors import AppNotFoundError
+
+
+def apps(client: Client) -> list[str]:
+    """Every app on the server, by name."""
+    names = (keys.app_of_config(key) for key in client.find_keys(keys.CONFIG_PATTERN))
+    return sorted(name for name in names if name is not None)
+
+
+def stored_config(client: Client, app: str) -> AckerConfig:
+    """The settings of an app as Redis holds them.
+
+    Raises:
+        BadConfigError: this can't be the name of an app.
+        AppNotFoundError: no such app.
+        DamagedDataError: its settings are damaged.
+    """
+    check_app_name(app)
+    (pairs,) = client.pipeline([("HGETALL", keys.config(app))])
+    if not pairs:
+        raise AppNotFoundError(f"no app {app!r} on {client.address}: its first client creates it")
+    return AckerConfig.from_fields(app, as_texts(pairs))
+
+
+def as_texts(reply: object) -> dict[str, str]:
+    """A hash of texts, as a driver gives it."""
+    return {name.decode(errors="replace"): value.decode(errors="replace") for name, value in as_dict(reply).items()}

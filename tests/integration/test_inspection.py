@@ -1,0 +1,149 @@
+"""What the ledgers hold, read from outside: the age of the oldest root, of the last tick, and damaged keys."""
+
+import struct
+from typing import Any
+
+import pytest
+
+from acker_redis import Acker, DamagedDataError
+
+LEDGER, META, STATS = (f"acker:{{test:0}}:{name}" for name in ("ledger", "meta", "stats"))
+WAITING, OWNED, FAILED = 0, 1, 2
+
+
+def pack(*roots: int) -> bytes:
+    return struct.pack(f">{len(roots)}q", *roots)
+
+
+class Ring:
+    """One shard whose records and cohorts a test writes itself."""
+
+    def __init__(self, acker: Acker, raw: Any, tick: int) -> None:
+        self.acker, self.raw, self.tick = acker, raw, tick
+        raw.hset(META, "tick", tick)
+        raw.hset(STATS, "inits", 1)  # something is pending, so the oldest is looked for
+        secs, micros = raw.time()
+        self.seeded_ms = secs * 1000 + micros // 1000
+
+    def record(self, root: int, *, tick: int, ago_ms: int, flags: int = OWNED) -> None:
+        start = (self.seeded_ms - ago_ms).to_bytes(6, "big")
+        self.raw.hset(LEDGER, pack(root), struct.pack(">qBBHI", 5, 0, flags, tick % 65536, 7) + start)
+
+    def cohort(self, tick: int, *roots: int, score: int = 1) -> None:
+        self.raw.zadd(f"acker:{{test:0}}:bucket:{tick % 4}", {pack(*roots): score})
+
+    def oldest_ms(self) -> int | None:
+        """How long before the seeding the oldest root began, to the second."""
+        age_ms = self.acker.stats().oldest_age_ms
+        secs, micros = self.raw.time()
+        passed = secs * 1000 + micros // 1000 - self.seeded_ms
+        return None if age_ms is None else round((age_ms - passed) / 1000) * 1000
+
+
+@pytest.fixture
+def ring(connect, raw):
+    def make(tick: int = 10) -> Ring:
+        return Ring(connect(shards=1, num_buckets=3), raw, tick)
+
+    return make
+
+
+@pytest.mark.parametrize("steps_back", [0, 1, 2, 3], ids=["nursery", "middle", "oldest", "death row"])
+@pytest.mark.parametrize("tick", [10, 65_537], ids=["", "stamps wrapped"])
+def test_the_oldest_owned_root_of_a_cohort_is_found(source, ring, tick, steps_back) -> None:
+    made: Ring = ring(tick)
+    put = tick - steps_back
+    for root, ago_ms, flags in (
+        (1, 10_000, OWNED), (2, 30_000, OWNED), (3, 20_000, OWNED), (4, 90_000, WAITING), (5, 90_000, FAILED),
+    ):  # fmt: skip
+        made.record(root, tick=put, ago_ms=ago_ms, flags=flags)
+    made.cohort(put, 1, 2, 3, 4, 5, 6)
+    assert made.oldest_ms() == 30_000
+
+
+def test_a_root_that_moved_on_is_not_found_where_it_was(source, ring) -> None:
+    made: Ring = ring()
+    made.record(1, tick=10, ago_ms=90_000)
+    made.record(2, tick=8, ago_ms=20_000)
+    made.cohort(7, 1)
+    made.cohort(8, 2)
+    assert made.oldest_ms() == 20_000
+
+
+@pytest.mark.parametrize("settled", [0, 3, 4, 5, 9])
+def test_a_root_behind_settled_cohorts_is_found(source, ring, settled) -> None:
+    made: Ring = ring()
+    for root in range(100, 100 + settled):
+        made.cohort(9, root, score=root)
+    assert made.oldest_ms() is None
+    made.record(1, tick=9, ago_ms=40_000)
+    made.cohort(9, 1, score=1_000)
+    assert made.oldest_ms() == 40_000
+
+
+def test_the_search_is_bounded(source, ring) -> None:
+    made: Ring = ring()
+    made.raw.zadd("acker:{test:0}:bucket:1", {pack(root): root for root in range(10, 1_000)})
+    made.record(1, tick=9, ago_ms=40_000)
+    made.cohort(9, 1, score=1_000)
+    assert made.oldest_ms() is None
+
+
+@pytest.mark.parametrize("tick", [0, 1])
+def test_there_is_nothing_before_the_first_tick(source, ring, tick) -> None:
+    made: Ring = ring(tick)
+    made.record(1, tick=0, ago_ms=40_000)
+    made.cohort(0, 1)
+    assert made.oldest_ms() == 40_000
+
+
+def test_the_oldest_of_many_shards(source, connect) -> None:
+    acker: Acker = connect(shards=70)
+    acker.init_many(range(1, 501), range(1, 501), 0)
+    age_ms = acker.stats().oldest_age_ms
+    assert age_ms is not None
+    assert 0 <= age_ms < 60_000
+
+
+@pytest.mark.parametrize("ago_ms", [0, 60_000, 2**32 + 5])
+def test_the_age_of_the_last_tick_is_that_of_the_shard_that_ticked_longest_ago(source, ring, ago_ms) -> None:
+    made: Ring = ring()
+    made.raw.hset(META, "last_rotation_ms", made.seeded_ms - ago_ms)
+    assert ago_ms <= made.acker.stats().last_rotation_ms < ago_ms + 30_000
+
+
+def test_a_tick_in_the_future_has_no_age(source, ring) -> None:
+    made: Ring = ring()
+    made.raw.hset(META, "last_rotation_ms", made.seeded_ms + 3_600_000)
+    assert made.acker.stats().last_rotation_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "field", "value", "words"),
+    [
+        (STATS, "acked", "many", r"acker:\{test:0\}:stats: b'many' stands there instead of a number"),
+        (META, "last_rotation_ms", "now", r"acker:\{test:0\}:meta: b'now' stands there"),
+        (META, "tick", "", r"acker:\{test:0\}:meta: b'' stands there"),
+        (LEDGER, pack(1), "short", r"acker:\{test:0\}:ledger: a record has 5 bytes instead of 22"),
+    ],
+)
+def test_a_damaged_field_is_named(source, ring, key, field, value, words) -> None:
+    made: Ring = ring()
+    made.cohort(10, 1)
+    made.raw.hset(key, field, value)
+    with pytest.raises(DamagedDataError, match=words):
+        made.acker.stats()
+
+
+def test_a_counter_that_is_not_ours_is_left_alone(source, ring, raw) -> None:
+    made: Ring = ring()
+    raw.hset(STATS, "theirs", "x")
+    assert made.acker.stats().inits == 1
+
+
+@pytest.mark.parametrize("name", ["meta", "stats", "ledger", "failed:0", "bucket:1"])
+def test_a_foreign_key_is_an_error_that_says_so(source, ring, raw, name) -> None:
+    made: Ring = ring()
+    raw.set(f"acker:{{test:0}}:{name}", "theirs")
+    with pytest.raises(DamagedDataError, match="not of the type it was made with"):
+        made.acker.stats()
