@@ -265,7 +265,7 @@ class Acker:
 
     # -- rotation and looking
 
-    def rotate(self, force: bool = False, drain_calls: int | None = None) -> Rotated:
+    def rotate(self, force: bool = False, drain_calls: int | None = None, shards: range | None = None) -> Rotated:
         """One guarded tick and bounded draining of death row (Storm: RotatingMap.rotate).
 
         Between T and T * num_buckets / (num_buckets - 1) after it entered the nursery a root expires, given that
@@ -274,9 +274,10 @@ class Acker:
         Args:
             force: turn the buckets now, whatever the server's clock says; for tests and operators.
             drain_calls: drain in at most so many calls of 250 roots per shard; None: in as many as it takes, up to a
-                million roots per shard. `Rotated.draining` tells whether something is left for the next call.
+                million roots per shard. `Rotated.draining` says whether something is left for the next call.
+            shards: only these, as for a rotator that gives every app a turn; None: all.
         """
-        return self._rotation.rotate(force=force, drain_calls=drain_calls)
+        return self._rotation.rotate(force=force, drain_calls=drain_calls, shards=shards)
 
     def stats(self, *, oldest: bool = True) -> Stats:
         """Counters over all shards. `oldest=False` leaves out `oldest_age_ms`, which has to be looked for."""

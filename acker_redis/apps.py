@@ -2,15 +2,26 @@
 
 from acker_redis import keys
 from acker_redis.client import Client
-from acker_redis.config import AckerConfig, check_app_name
+from acker_redis.config import AckerConfig, check_app_name, is_app_name
 from acker_redis.entries import as_dict
 from acker_redis.errors import AppNotFoundError
 
 
 def apps(client: Client) -> list[str]:
     """Every app on the server, by name."""
-    names = (keys.app_of_config(key) for key in client.find_keys(keys.CONFIG_PATTERN))
-    return sorted(name for name in names if name is not None)
+    return find_apps(client)[0]
+
+
+def find_apps(client: Client) -> tuple[list[str], list[str]]:
+    """Names of the apps on the server; and keys that look like an app's settings and can't be, as anybody may write them."""
+    names, strays = [], []
+    for key in client.find_keys(keys.CONFIG_PATTERN):
+        name = keys.app_of_config(key)
+        if name is not None and is_app_name(name):
+            names.append(name)
+        else:
+            strays.append(key)
+    return sorted(names), strays
 
 
 def stored_config(client: Client, app: str) -> AckerConfig:

@@ -76,7 +76,7 @@ class Client:
         source: a URL (see `connection`) or a redis-py client. A URL that leads to a cluster node gives a cluster client. A
             client given stays the caller's: it is not closed, and its own timeouts and retries hold besides.
         patience_secs: how long a call goes on trying while the server is gone, busy, loading or a replica. 0: once. Below
-            CONNECT_SECS a silent server is given up after 2 s instead of 5.
+            CONNECT_SECS a silent server is given up after 1.5 s instead of 5.
 
     Raises:
         ConnectionLostError: no server answers within some seconds.

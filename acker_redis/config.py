@@ -101,13 +101,18 @@ class AckerConfig:
             ) from exc
 
 
+def is_app_name(text: str) -> bool:
+    """Whether an app may be called so."""
+    return _APP_NAME.fullmatch(text) is not None
+
+
 def check_app_name(app: str) -> None:
     """Refuse what can't be the name of an app.
 
     Raises:
         BadConfigError: says what a name may hold.
     """
-    if not isinstance(app, str) or not _APP_NAME.fullmatch(app):
+    if not isinstance(app, str) or not is_app_name(app):
         raise BadConfigError(
             f"app={app!r}: use 1 to 64 letters, digits, '_', '.' or '-', beginning with a letter or digit"
         )

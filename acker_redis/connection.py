@@ -30,7 +30,7 @@ DRIVER_ERRORS = (redis.RedisError, RedisClusterException, OSError)
 SOCKET_TIMEOUT_SECS = 5.0
 """A server that says nothing for so long is taken for lost: a frozen machine, a cable that was cut."""
 
-SHORT_SOCKET_TIMEOUT_SECS = 2.0
+SHORT_SOCKET_TIMEOUT_SECS = 1.5
 """The same for those who must not be held up."""
 
 _SENTINEL_TIMEOUT_SECS = 1.0

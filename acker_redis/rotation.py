@@ -19,56 +19,58 @@ class Rotation:
         """Work on opened shards."""
         self._shards = shards
 
-    def rotate(self, *, force: bool = False, drain_calls: int | None = None) -> Rotated:
-        """One guarded tick of every shard, and draining of what is on death row before and after it.
+    def rotate(self, *, force: bool = False, drain_calls: int | None = None, shards: range | None = None) -> Rotated:
+        """One guarded tick of each shard, and draining of what is on death row before and after it.
 
         A root put into the nursery expires on the num_buckets-th tick after. A tick waits until death row is empty.
 
         Args:
             force: turn the buckets now, whatever the server's clock says (for tests and operators).
             drain_calls: expire calls per shard at most; None: MAX_EXPIRE_ROUNDS. What is left is for the next call.
+            shards: only these; None: all.
 
         Raises:
-            AckerError: as the server answered. Nothing is lost: what is on death row stays there for the next call.
+            AckerError: as the server answered for some shard, after the others were done. Nothing is lost: what is on death
+                row stays there for the next call.
         """
         script = scripts.load("rotate")
         ticked_code, draining_code = script.codes["TICKED"], script.codes["DRAINING"]
-        todo = list(range(len(self._shards.keys)))
+        todo = list(range(len(self._shards.keys)) if shards is None else shards)
         ticked, timed_out, orphaned, due_in_ms = 0, 0, 0, 0
         draining: set[int] = set()
+        failed: list[AckerError] = []
         for _ in range(2):  # a shard whose death row was not empty is drained first, then ticks
-            replies = self._run([self._shards.call("rotate", shard, int(force)) for shard in todo])
-            due = [reply[1] for reply in replies if reply[1] > 0]
+            replies = self._run("rotate", todo, int(force), failed)
+            due = [due_ms for _, due_ms, _ in replies.values() if due_ms > 0]
             due_in_ms = min([due_in_ms, *due]) if due_in_ms else min(due, default=0)
-            ticked += sum(reply[0] == ticked_code for reply in replies)
-            dead = [shard for shard, reply in zip(todo, replies, strict=True) if reply[2] > 0]
-            expired, lost_owner, left = self._drain(dead, drain_calls or MAX_EXPIRE_ROUNDS)
+            ticked += sum(status == ticked_code for status, _, _ in replies.values())
+            dead = [shard for shard, (_, _, cohorts) in replies.items() if cohorts > 0]
+            expired, lost_owner, left = self._drain(dead, drain_calls or MAX_EXPIRE_ROUNDS, failed)
             draining |= left
             timed_out, orphaned = timed_out + expired, orphaned + lost_owner
             todo = [
-                shard
-                for shard, reply in zip(todo, replies, strict=True)
-                if reply[0] == draining_code and shard not in draining
+                shard for shard, (status, _, _) in replies.items() if status == draining_code and shard not in draining
             ]
             if not todo:
                 break
+        if failed:
+            raise failed[0]
         return Rotated(ticked, timed_out, orphaned, len(draining), due_in_ms)
 
-    def _drain(self, dead: list[int], rounds: int) -> tuple[int, int, set[int]]:
+    def _drain(self, dead: list[int], rounds: int, failed: list[AckerError]) -> tuple[int, int, set[int]]:
         timed_out = orphaned = 0
         left = list(dead)
         for _ in range(rounds):
             if not left:
                 break
-            replies = self._run([self._shards.call("expire", shard, ROOTS_PER_EXPIRE) for shard in left])
-            timed_out += sum(reply[0] for reply in replies)
-            orphaned += sum(reply[1] for reply in replies)
-            left = [shard for shard, reply in zip(left, replies, strict=True) if reply[2] > 0]
+            replies = self._run("expire", left, ROOTS_PER_EXPIRE, failed)
+            timed_out += sum(reply[0] for reply in replies.values())
+            orphaned += sum(reply[1] for reply in replies.values())
+            left = [shard for shard, reply in replies.items() if reply[2] > 0]
         return timed_out, orphaned, set(left)
 
-    def _run(self, calls: list[scripts.Call]) -> list[list[int]]:
-        replies = self._shards.client.run(calls)
-        for reply in replies:
-            if isinstance(reply, AckerError):
-                raise reply
-        return replies
+    def _run(self, script: str, todo: list[int], argument: int, failed: list[AckerError]) -> dict[int, list[int]]:
+        """Replies by shard. One that fails, as on a cluster's node that is gone, doesn't keep the others from their turn."""
+        replies = self._shards.client.run([self._shards.call(script, shard, argument) for shard in todo])
+        failed += [reply for reply in replies if isinstance(reply, AckerError)]
+        return {shard: reply for shard, reply in zip(todo, replies, strict=True) if not isinstance(reply, AckerError)}

@@ -3,11 +3,13 @@
 import os
 import re
 import signal
+import time
 
 import numpy as np
 import pytest
 
-from acker_redis import Acker, LedgerLostError
+from acker_redis import Acker, ConnectionLostError, LedgerLostError
+from acker_redis.health import check
 from acker_redis.testing import wait_until
 from tests.integration.rounds import take
 
@@ -71,7 +73,7 @@ def test_an_app_that_can_not_be_opened_keeps_no_other_waiting(url, raw, connect,
     times_out(sound, "the sound app's roots time out")
     assert "app damaged: the stored settings of app 'damaged' are damaged" in process.log()
     assert "app changed: app 'changed' has shards that were created with other settings" in process.log()
-    assert "attempt" not in process.log()
+    assert "waiting for the server" not in process.log()
 
 
 def test_two_copies(url, raw, connect, start_process) -> None:
@@ -99,13 +101,14 @@ def test_a_server_that_restarts_is_waited_for(start_server, open_acker, start_pr
     process = start_process("rotator", "--redis", server.url, "--app", "test")
     times_out(acker, "the rotator works")
     server.kill()
-    wait_until(lambda: "attempt 1 failed, next in" in process.log(), "the rotator misses the server")
+    wait_until(lambda: "waiting for the server" in process.log(), "the rotator misses the server")
     server.start()
-    wait_until(lambda: "server is back after" in process.log(), "the rotator finds the server again")
+    wait_until(lambda: "the server is back after" in process.log(), "the rotator finds the server again")
     acker.init_many(PENDING + 1_000, PENDING, 0)
     assert {outcome.reason for outcome in take(acker, len(PENDING))} == {"timeout"}
     process.popen.send_signal(signal.SIGTERM)
     assert process.popen.wait(timeout=20) == 0
+    assert process.log().count("waiting for the server") == 1
 
 
 def test_a_server_that_is_down_at_start_is_waited_for(start_server, open_acker, start_process) -> None:
@@ -122,13 +125,52 @@ def test_a_lost_ledger_is_left_to_its_clients(url, raw, connect, start_process) 
     process = start_process("rotator", "--redis", url, "--app", "test")
     times_out(acker, "the rotator works")
     raw.flushall()
-    wait_until(lambda: "app test: ledger lost" in process.log(), "the rotator learns of the loss")
+    wait_until(
+        lambda: "app test: not rotated until it is there again" in process.log(), "the rotator learns of the loss"
+    )
     wait_until(lambda: "its first client creates it" in process.log(), "the rotator looks for the app again")
     assert raw.dbsize() == 0
     with pytest.raises(LedgerLostError):
         acker.poll()
     assert len(acker.recover()) == 8
     times_out(acker, "the rotator goes on")
+
+
+def test_a_frozen_server_does_not_hold_up_its_end(start_server, open_acker, start_process) -> None:
+    """Containers are killed after 10 s."""
+    server = start_server()
+    acker: Acker = open_acker(server.url, shards=2, num_buckets=2, message_timeout_secs=0.3)
+    process = start_process("rotator", "--redis", server.url, "--app", "test")
+    times_out(acker, "the rotator works")
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: "waiting for the server" in process.log(), "the rotator misses the server")
+        process.popen.send_signal(signal.SIGTERM)
+        assert process.popen.wait(timeout=3) == 0
+        began = time.monotonic()
+        with pytest.raises(ConnectionLostError):
+            check(server.url, ["test"])
+        assert time.monotonic() - began < 5
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def test_a_hostile_key_stops_nobody(url, raw, connect, start_process) -> None:
+    """A user limited to an app's keys may write them."""
+    for name in (b"orders:\xff", b"orders:\x1b[2J", b"orders*"):
+        raw.hset(b"acker:{%s}:config" % name, "shards", "8")
+    raw.set("acker:{text}:config", "no hash")
+    raw.hset("acker:{binary}:config", "shards", b"\xff\xfe")
+    acker: Acker = connect(app="sound", num_buckets=2, message_timeout_secs=0.3)
+    process = start_process("rotator", "--redis", url, "--all")
+    times_out(acker, "the sound app's roots time out")
+    log = process.log()
+    assert log.count(r"acker:{orders:\\xff}:config': skipped") == 1
+    assert log.count(r"acker:{orders:\x1b[2J}:config': skipped") == 1
+    assert "\x1b" not in log
+    assert "app binary: the stored settings" in log
+    assert "app text: " in log
+    assert [health.healthy for health in check(url, ["sound"])] == [True]
 
 
 def test_wrong_usage_ends_with_status_2(start_process) -> None:

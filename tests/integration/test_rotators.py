@@ -3,6 +3,7 @@
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
@@ -127,3 +128,46 @@ def test_a_row_that_is_drained_slowly_never_becomes_the_nursery(source, connect,
     assert drained == len(old)
     assert all(record is not None for record in acker.inspect_many(young))
     assert {outcome.root for outcome in take(acker, len(old))} == set(old.tolist())
+
+
+def test_apps_take_turns_of_a_bounded_size(url, connect, monkeypatch) -> None:
+    """One that can't keep up (a tick every 2 ms, 500 buckets in each of 64 shards) waits behind the others each time."""
+    connect(app="huge", shards=64, num_buckets=500, message_timeout_secs=1)
+    connect(app="small", shards=2, num_buckets=2, message_timeout_secs=0.05)
+    turns: list[tuple[str, int]] = []
+    rotate = Acker.rotate
+
+    def noted(self: Acker, **options: Any) -> Any:
+        turns.append((self.config.app, len(options["shards"])))
+        return rotate(self, **options)
+
+    monkeypatch.setattr(Acker, "rotate", noted)
+    rotator = Rotator(url)
+    rounds: list[list[tuple[str, int]]] = []
+    while sum(("small", 2) in turns for turns in rounds) < 20:
+        turns = []
+        rotator.run_once()
+        rounds.append(turns)
+    rotator.close()
+    assert all(len({app for app, _ in turns}) == len(turns) for turns in rounds)  # one turn each
+    assert {count for turns in rounds for app, count in turns if app == "huge"} == {
+        3,
+        1,
+    }  # 21 times 3, and the last one
+    with Acker.attach(url, "huge") as huge:
+        assert huge.stats(oldest=False).last_rotation_ms < 60_000
+
+
+def test_one_app_s_error_is_its_own(url, raw, connect, caplog) -> None:
+    sound: Acker = connect(app="sound", shards=1, num_buckets=2, message_timeout_secs=3600)
+    connect(app="broken", shards=1, message_timeout_secs=0.01)
+    sound.init(1, 1, 0)
+    rotator = Rotator(url)
+    rotator.run_once()
+    raw.hset("acker:{broken:0}:meta", "tick", "no number")
+    for _ in range(20):
+        rotator.run_once()
+        sound.rotate(force=True)
+    rotator.close()
+    assert sound.stats().timed_out == 1
+    assert sum("app broken" in record.message for record in caplog.records if record.levelname == "ERROR") == 1
