@@ -184,7 +184,7 @@ class Acker:
             stage: name of the stage that acks; shows as `last_stage`. At most 255 names per app.
 
         Returns:
-            Applied.applied counts distinct roots.
+            Applied.applied counts distinct roots, without those that failed a short time ago: their acks are late.
         """
         root_ids, values = self._pairs(roots, vals)
         return self._ledger.send([self._ledger.ack(root_ids, values, stage)], token)
@@ -192,7 +192,7 @@ class Acker:
     def fail_many(
         self, roots: Ids, token: str | None = None, reason: str | None = None, stage: str | None = None
     ) -> Applied:
-        """Fail roots; see `fail`. Applied.applied counts distinct roots."""
+        """Fail roots; see `fail`. Applied.applied counts distinct roots, without those that have failed already."""
         return self._ledger.send([self._ledger.fail(self._roots(roots), reason, stage)], token)
 
     def reset_timeout_many(self, roots: Ids) -> int:

@@ -99,7 +99,7 @@ class ServerRefusesWritesError(ServerUnavailableError):
 
 
 class OutOfMemoryError(ServerRefusesWritesError):
-    """The server is above `maxmemory` and refuses new roots; acks, fails and rotation still work and free memory."""
+    """The server is above `maxmemory` and refuses new roots; acks, fails and rotation still work."""
 
 
 class ServerVersionError(AckerError):

@@ -14,12 +14,16 @@ from acker_redis.entries import Fields, as_dict
 from acker_redis.errors import DamagedDataError
 from acker_redis.ids import UInt64Array
 from acker_redis.ledger import ROOTS_PER_CALL, Shards, lost_shards
-from acker_redis.model import RootRecord, Stats
+from acker_redis.model import RootRecord, State, Stats
 
 _RECORD = struct.Struct(">qBBH4s6s")
-_INITED, _FAILED = 1, 2
+_STATES: tuple[State, ...] = ("waiting", "owned", "failed", "closed")
+"""By the flags of lua/lib/record.lua."""
+
+_WITH_OWNER = ("owned", "closed")
 _COUNTERS = (
-    "inits", "acks", "fails", "acked", "failed", "timed_out", "orphaned", "duplicate_inits", "fenced", "late_updates",
+    "inits", "acks", "fails", "acked", "failed", "timed_out", "orphaned", "closed", "duplicate_inits", "fenced",
+    "late_updates",
 )  # fmt: skip
 
 _COHORTS_PER_STEP = 4
@@ -71,7 +75,7 @@ class Inspection:
         ticks = [_number(k.meta, meta[2]) for k, (*_, meta) in zip(shards.keys, parts, strict=True)]
         return Stats(
             pending=pending,
-            unowned=max(0, records - pending),
+            unowned=max(0, records - pending - total["closed"]),
             oldest_age_ms=self._oldest_age_ms(ticks, now) if oldest and pending else None,
             waiting=sum(sum(streams) for _, _, *streams, _ in parts),
             last_rotation_ms=max(_age_ms(then, at) for then, at in zip(rotated, now, strict=True)),
@@ -152,7 +156,9 @@ class Inspection:
     def _oldest(self, shard: int, tick: int, values: list[bytes | None]) -> int | None:
         """Start of the oldest owned root of a cohort that was not put again since."""
         records = (_unpack(self._shards.keys[shard].ledger, value) for value in values if value is not None)
-        return min((one.start for one in records if one.flags == _INITED and one.stamp == tick % 65536), default=None)
+        return min(
+            (one.start for one in records if _STATES[one.flags] == "owned" and one.stamp == tick % 65536), default=None
+        )
 
 
 class _Record:
@@ -167,8 +173,8 @@ class _Record:
         return RootRecord(
             root=root,
             val=self.val,
-            task=self.task if self.flags == _INITED else None,
-            failed=self.flags == _FAILED,
+            task=self.task if _STATES[self.flags] in _WITH_OWNER else None,
+            state=_STATES[self.flags],
             age_ms=_age_ms(self.start, now_ms),
             last_stage=None if name is None else name.decode(errors="replace"),
             ticks_left=ticks_left,
@@ -177,9 +183,12 @@ class _Record:
 
 def _unpack(key: str, value: bytes) -> _Record:
     try:
-        return _Record(value)
+        record = _Record(value)
     except struct.error as exc:
         raise DamagedDataError(f"{key}: a record has {len(value)} bytes instead of {_RECORD.size}") from exc
+    if record.flags >= len(_STATES):
+        raise DamagedDataError(f"{key}: a record has flags {record.flags}, which this version does not know")
+    return record
 
 
 def _members(packed: bytes) -> Iterator[bytes]:

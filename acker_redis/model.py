@@ -1,7 +1,7 @@
 """The values that cross the library's boundary."""
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +79,9 @@ class Outcome(NamedTuple):
     receipt: Receipt
 
 
+State: TypeAlias = Literal["waiting", "owned", "failed", "closed"]
+
+
 class RootRecord(NamedTuple):
     """A root that the ledger holds.
 
@@ -86,16 +89,17 @@ class RootRecord(NamedTuple):
         root: signed 64-bit root id.
         val: ack value now, signed; a tree completes when it is 0.
         task: owner, or None while the init has not arrived.
-        failed: a fail arrived before the init.
+        state: `waiting` for its init; `owned` and pending; `failed` and waiting for its init; `closed`: it failed and its
+            outcome is written, in a stream or delivered. A closed record changes no more and goes when its time is over.
         age_ms: since the first message, by the server's clock.
         last_stage: the stage that touched the root last, where stages are named.
-        ticks_left: ticks until the root expires if nothing happens: num_buckets in the nursery, 0 on death row.
+        ticks_left: ticks until the record expires if nothing happens: num_buckets in the nursery, 0 on death row.
     """
 
     root: int
     val: int
     task: int | None
-    failed: bool
+    state: State
     age_ms: int
     last_stage: str | None
     ticks_left: int
@@ -125,19 +129,21 @@ class Stats(NamedTuple):
     Attributes:
         pending: owned roots without outcome now; exact.
         unowned: records that wait for their init now.
+        closed: records of failed roots that are kept now, so that late updates are known for what they are.
         oldest_age_ms: age of a pending root among those longest without being put into the nursery; None if none, or if
             more than a bounded number of settled cohorts hides it.
         inits: roots initialised.
-        acks: ack updates applied, after combining equal roots.
-        fails: fail updates applied.
+        acks: ack updates applied, after combining equal roots; late ones are not among them.
+        fails: fail updates applied; late ones are not among them.
         acked: roots completed.
         failed: roots failed by a bolt.
         timed_out: owned roots that expired.
-        orphaned: records that expired without ever getting an owner: updates that came late, or whose init was lost.
-        duplicate_inits: inits of roots that had their owner, ignored.
+        orphaned: records that expired without owner: their init was lost, or they were made by an ack or fail of a root
+            that had left the ledger (acked, timed out, or closed and gone), which looks like one that precedes its init.
+        duplicate_inits: inits of roots that had their owner, pending or closed; ignored.
         fenced: calls whose token was seen before, ignored.
-        late_updates: `reset_timeout` of roots the ledger does not know. A late ack or fail can't be told from one that
-            came before its init; it ends as `orphaned`.
+        late_updates: acks, fails and `reset_timeout` of roots that have failed already, as long as their record is there
+            (at least message_timeout_secs); and `reset_timeout` of roots the ledger does not know. They changed nothing.
         waiting: stream entries of outcomes not confirmed yet.
         last_rotation_ms: milliseconds since the shard that ticked longest ago did; a dead rotator shows here.
         tick_ms: time between two ticks.
@@ -145,6 +151,7 @@ class Stats(NamedTuple):
 
     pending: int
     unowned: int
+    closed: int
     oldest_age_ms: int | None
     inits: int
     acks: int

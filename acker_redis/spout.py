@@ -265,8 +265,8 @@ class Spout:
                     continue
                 waiting = part.sorted_roots[part.open]
                 records = self.acker.inspect_many(waiting) if len(waiting) else []
-                unknown = waiting[[record is None or record.task is None for record in records]]
-                # Those that settled have left the ledger with their outcome: in a stream, or in a reply that was lost.
+                unknown = waiting[[record is None or record.state != "owned" for record in records]]
+                # Those that settled have their outcome written: it is in a stream, or in a reply that was lost.
                 while len(unknown) and self._poll(again=True):
                     pass
                 self._lose(part, np.flatnonzero(np.isin(part.sorted_roots, unknown) & part.open))

@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 --[[
 ack: fold one ack value into each root's tree and settle the trees that reach zero.
-Storm: Acker.execute, stream __ack_ack. An ack may come before its init: the record then waits for its owner.
+Storm: Acker.execute, stream __ack_ack. An ack may come before its init: the record then waits for its owner. An ack of a
+root that is closed is late: it is counted and changes nothing.
 
 KEYS
   ledger  HASH     acker:{app:shard}:ledger
@@ -23,6 +24,7 @@ Errors
   ACKERLOST
 ]]
 --- @include "lib/bytes"
+--- @include "lib/record"
 --- @include "lib/shard"
 --- @include "lib/fence"
 --- @include "lib/outcomes"
@@ -43,13 +45,18 @@ end
 
 stage = tonumber(stage)
 local now, stamp = shard.now, shard.stamp
-local new_tail = pack_bytes('>BBI2I4I6', stage, 0, stamp, 0, now)
-local cohort, by_task, settled_count = {}, {}, 0
+local new_tail = pack_bytes('>BBI2I4I6', stage, WAITING, stamp, 0, now)
+local cohort, by_task, settled_count, late = {}, {}, 0, 0
 local sub, byte = string.sub, string.byte
 
--- The last 14 bytes are the same in all records of one init, so what follows from them is worked out once.
+-- The last 14 bytes are the same in all records of one init, so what follows from them is worked out once. A closed root
+-- has no next tail, which is told by false.
 local next_tails, moves = {}, {}
 local function tail_after(tail)
+  if byte(tail, 2) == CLOSED then
+    next_tails[tail] = false
+    return false
+  end
   local next_tail = tail
   if stage > 0 then next_tail = string.char(stage) .. sub(tail, 2) end
   if shard.last_update then
@@ -92,17 +99,22 @@ for first = 1, n, BLOCK do
     else
       local old_hi, old_lo, tail = unpack_bytes('>i4i4c14', record)
       hi, lo = bxor(hi, old_hi), bxor(lo, old_lo)
-      if hi == 0 and lo == 0 and byte(tail, 2) == 1 then
+      if hi == 0 and lo == 0 and byte(tail, 2) == OWNED then
         local outcome, rows = outcomes[tail] or outcome_of(tail), rows_of[tail]
         local row = #rows
         rows[row + 1], rows[row + 2] = root, outcome
         settled_count = settled_count + 1
         settled[settled_count] = root
       else
-        local next_tail = next_tails[tail] or tail_after(tail)
-        if moves[tail] then cohort[#cohort + 1] = root end
-        sets[set_count + 1], sets[set_count + 2] = root, pack_bytes('>i4i4c14', hi, lo, next_tail)
-        set_count = set_count + 2
+        local next_tail = next_tails[tail]
+        if next_tail == nil then next_tail = tail_after(tail) end
+        if next_tail then
+          if moves[tail] then cohort[#cohort + 1] = root end
+          sets[set_count + 1], sets[set_count + 2] = root, pack_bytes('>i4i4c14', hi, lo, next_tail)
+          set_count = set_count + 2
+        else
+          late = late + 1
+        end
       end
     end
   end
@@ -120,5 +132,6 @@ if settled_count > 0 then
   redis.call('HINCRBY', stats, 'acked', settled_count)
 end
 if #cohort > 0 then redis.call('ZADD', KEYS[bucket + shard.nursery], now, table.concat(cohort)) end
-redis.call('HINCRBY', stats, 'acks', n)
-return {APPLIED, n}
+if late > 0 then redis.call('HINCRBY', stats, 'late_updates', late) end
+redis.call('HINCRBY', stats, 'acks', n - late)
+return {APPLIED, n - late}

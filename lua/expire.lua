@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --[[
 expire: drain a bounded part of death row. A root that was not moved since it was put there times out: owned, it becomes
-one entry of the fail stream; without owner, it goes silently and is counted.
+one entry of the fail stream; without owner, it goes silently and is counted; closed, it goes silently.
 Storm: the expiry callback of RotatingMap. Divergence: Storm's acker has no callback and leaves timeouts to the spout.
 
 KEYS
@@ -22,7 +22,7 @@ Errors
 ]]
 --- @include "lib/bytes"
 --- @include "lib/shard"
---- @include "lib/outcomes"
+--- @include "lib/expiry"
 local ledger, meta, stats = KEYS[1], KEYS[2], KEYS[3]
 local generation, limit = ARGV[1], ARGV[2]
 
@@ -53,32 +53,13 @@ end
 if #roots == 0 then return {0, 0, 0} end
 local records = redis.call('HMGET', ledger, unpack(roots))
 
-local timed_out, gone, orphaned = {}, {}, 0
-local seen = {}
+local expired = none_expired()
 for i, root in ipairs(roots) do
   local record = records[i]
-  if record and not seen[root] then
-    local last_stage, flags, stamp, task, start = unpack_bytes('>BBI2I4I6', record, 9)
-    if stamp == dead_stamp then
-      seen[root] = true
-      gone[#gone + 1] = root
-      if flags == 1 then
-        timed_out[#timed_out + 1] = {root, task, age_between(start, shard.now), last_stage}
-      else
-        orphaned = orphaned + 1
-      end
-    end
-  end
+  if record and unpack_bytes('>I2', record, 11) == dead_stamp then take_expired(expired, root, record, shard.now) end
 end
 
-if #gone > 0 then redis.call('HDEL', ledger, unpack(gone)) end
 redis.call('ZREM', death_row, unpack(drained))
 if rest then redis.call('ZADD', death_row, rest_score, rest) end
-local names = {}
-for _, row in ipairs(timed_out) do
-  local task = row[2]
-  write_failed(KEYS[failed + task % shard.lanes], row[1], task, 'timeout', '', row[3], stage_name(meta, names, row[4]))
-end
-if #timed_out > 0 then redis.call('HINCRBY', stats, 'timed_out', #timed_out) end
-if orphaned > 0 then redis.call('HINCRBY', stats, 'orphaned', orphaned) end
-return {#timed_out, orphaned, redis.call('ZCARD', death_row)}
+write_expired(failed, shard.lanes, ledger, meta, stats, expired)
+return {#expired.timed_out, expired.orphaned, redis.call('ZCARD', death_row)}

@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 --[[
 fail: mark each root's tree failed; one that has its owner settles at once, one that has not waits for its init.
-Storm: Acker.execute, stream __ack_fail. Divergence: failed beats zero, so the outcome does not depend on arrival order.
+Storm: Acker.execute, stream __ack_fail. Divergences: failed beats zero, so the outcome does not depend on arrival order;
+a root that settles here is closed and its record stays in the nursery, so that what comes later of it is known to be late.
 
 KEYS
   ledger  HASH     acker:{app:shard}:ledger
@@ -24,6 +25,7 @@ Errors
   ACKERLOST
 ]]
 --- @include "lib/bytes"
+--- @include "lib/record"
 --- @include "lib/shard"
 --- @include "lib/fence"
 --- @include "lib/outcomes"
@@ -49,26 +51,31 @@ local records = redis.call('HMGET', ledger, unpack(list))
 
 stage = tonumber(stage)
 local now, stamp = shard.now, shard.stamp
-local sets, settled, cohort = {}, {}, {}
+local sets, settled, cohort, late = {}, {}, {}, 0
 
 for i = 1, n do
   local root, record = list[i], records[i]
-  local hi, lo, last_stage, flags, record_stamp, task, start = 0, 0, stage, 0, nil, 0, now
+  local hi, lo, last_stage, flags, record_stamp, task, start = 0, 0, stage, WAITING, nil, 0, now
   if record then
     local old_stage
     hi, lo, old_stage, flags, record_stamp, task, start = unpack_bytes('>i4i4BBI2I4I6', record)
     if stage == 0 then last_stage = old_stage end
   end
-  if flags == 1 then
-    settled[#settled + 1] = {root = root, task = task, age = age_between(start, now), stage = last_stage}
+  if flags == CLOSED then
+    late = late + 1
   else
+    local closes = flags == OWNED
     local young = shard.max_age_ms == 0 or now - start < shard.max_age_ms
-    if record_stamp ~= stamp and (young or not record) then
+    if record_stamp ~= stamp and (young or closes or not record) then
       record_stamp = stamp
       cohort[#cohort + 1] = root
     end
+    if closes then
+      settled[#settled + 1] = {root = root, task = task, age = age_between(start, now), stage = last_stage}
+    end
+    flags = closes and CLOSED or FAILED
     sets[#sets + 1] = root
-    sets[#sets + 1] = pack_bytes('>i4i4BBI2I4I6', hi, lo, last_stage, 2, record_stamp, task, start)
+    sets[#sets + 1] = pack_bytes('>i4i4BBI2I4I6', hi, lo, last_stage, flags, record_stamp, task, start)
   end
 end
 
@@ -77,10 +84,13 @@ if #sets > 0 then redis.call('HSET', ledger, unpack(sets)) end
 if #cohort > 0 then redis.call('ZADD', KEYS[bucket + shard.nursery], now, table.concat(cohort)) end
 local names = {}
 for _, row in ipairs(settled) do
-  redis.call('HDEL', ledger, row.root)
   write_failed(KEYS[failed + row.task % shard.lanes], row.root, row.task, 'failed', detail, row.age,
     stage_name(meta, names, row.stage))
 end
-if #settled > 0 then redis.call('HINCRBY', stats, 'failed', #settled) end
-redis.call('HINCRBY', stats, 'fails', n)
-return {APPLIED, n}
+if #settled > 0 then
+  redis.call('HINCRBY', stats, 'failed', #settled)
+  redis.call('HINCRBY', stats, 'closed', #settled)
+end
+if late > 0 then redis.call('HINCRBY', stats, 'late_updates', late) end
+redis.call('HINCRBY', stats, 'fails', n - late)
+return {APPLIED, n - late}

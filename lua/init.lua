@@ -1,7 +1,8 @@
 #!lua
 --[[
 init: record the spout task of each root and its first ack value; a tree that is already zero or failed settles.
-Storm: Acker.execute, stream __ack_init. An init of a root that already has its owner is ignored and counted.
+Storm: Acker.execute, stream __ack_init. An init of a root that already has its owner is ignored and counted. A root that
+fails here is closed and its record moves to the nursery, as in fail.lua.
 
 KEYS
   ledger  HASH     acker:{app:shard}:ledger
@@ -26,6 +27,7 @@ Errors
   ACKERLOST
 ]]
 --- @include "lib/bytes"
+--- @include "lib/record"
 --- @include "lib/shard"
 --- @include "lib/fence"
 --- @include "lib/outcomes"
@@ -46,7 +48,7 @@ end
 
 task, stage = tonumber(task), tonumber(stage)
 local now, stamp = shard.now, shard.stamp
-local new_tail = pack_bytes('>BBI2I4I6', stage, 1, stamp, task, now)
+local new_tail = pack_bytes('>BBI2I4I6', stage, OWNED, stamp, task, now)
 local zero = string.rep('\0', 8)
 local cohort, acked_rows, failed_rows, acked_count, duplicates = {}, {}, {}, 0, 0
 
@@ -78,26 +80,25 @@ for first = 1, n, BLOCK do
       local hi, lo, last_stage, flags, record_stamp, _, start = unpack_bytes('>i4i4BBI2I4I6', record)
       if stage > 0 then last_stage = stage end
       local age = age_between(start, now)
-      if flags == 1 then
+      if flags == OWNED or flags == CLOSED then
         duplicates = duplicates + 1
-      elseif flags == 2 then
-        settled_count = settled_count + 1
-        settled[settled_count] = root
-        failed_rows[#failed_rows + 1] = {root, age, last_stage}
       else
         local value_hi, value_lo = unpack_bytes('>i4i4', value)
         hi, lo = bxor(hi, value_hi), bxor(lo, value_lo)
-        if hi == 0 and lo == 0 then
+        if flags == WAITING and hi == 0 and lo == 0 then
           settled_count = settled_count + 1
           settled[settled_count] = root
           settle_acked(root, age, last_stage)
         else
+          local closes = flags == FAILED
           local young = shard.max_age_ms == 0 or now - start < shard.max_age_ms
-          if shard.last_update and record_stamp ~= stamp and young then
+          if record_stamp ~= stamp and (closes or shard.last_update and young) then
             record_stamp = stamp
             cohort[#cohort + 1] = root
           end
-          updated = pack_bytes('>i4i4BBI2I4I6', hi, lo, last_stage, 1, record_stamp, task, start)
+          if closes then failed_rows[#failed_rows + 1] = {root, age, last_stage} end
+          flags = closes and CLOSED or OWNED
+          updated = pack_bytes('>i4i4BBI2I4I6', hi, lo, last_stage, flags, record_stamp, task, start)
         end
       end
     end
@@ -126,6 +127,7 @@ if #failed_rows > 0 then
     write_failed(KEYS[failed + task % shard.lanes], row[1], task, 'failed', '', row[2], stage_name(meta, names, row[3]))
   end
   redis.call('HINCRBY', stats, 'failed', #failed_rows)
+  redis.call('HINCRBY', stats, 'closed', #failed_rows)
 end
 redis.call('HINCRBY', stats, 'inits', n - duplicates)
 if duplicates + repeats > 0 then redis.call('HINCRBY', stats, 'duplicate_inits', duplicates + repeats) end

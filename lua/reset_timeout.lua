@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 --[[
 reset_timeout: give each root a whole message timeout again by moving it to the nursery.
-Storm: Acker.execute, stream __ack_reset_timeout. Divergence: an unknown root is left unknown. Needs no fence: a repeat
-only moves the root again. A root older than max_age_ms is not moved.
+Storm: Acker.execute, stream __ack_reset_timeout. Divergence: an unknown root is left unknown, and counted as late; so is a
+closed one. Needs no fence: a repeat only moves the root again. A root older than max_age_ms is not moved.
 
 KEYS
   ledger  HASH   acker:{app:shard}:ledger
@@ -18,6 +18,7 @@ Errors
   ACKERLOST
 ]]
 --- @include "lib/bytes"
+--- @include "lib/record"
 --- @include "lib/shard"
 local ledger, meta, stats = KEYS[1], KEYS[2], KEYS[3]
 local generation, roots = ARGV[1], ARGV[2]
@@ -32,11 +33,11 @@ for i = 1, n do list[i] = string.sub(roots, i * 8 - 7, i * 8) end
 local records = redis.call('HMGET', ledger, unpack(list))
 
 local new_stamp = pack_bytes('>I2', shard.stamp)
-local sets, cohort, applied, unknown = {}, {}, 0, 0
+local sets, cohort, applied, late = {}, {}, 0, 0
 for i = 1, n do
   local root, record = list[i], records[i]
-  if not record then
-    unknown = unknown + 1
+  if not record or string.byte(record, 10) == CLOSED then
+    late = late + 1
   else
     local record_stamp, _, start = unpack_bytes('>I2I4I6', record, 11)
     if record_stamp == shard.stamp then
@@ -54,5 +55,5 @@ if #sets > 0 then
   redis.call('HSET', ledger, unpack(sets))
   redis.call('ZADD', KEYS[bucket + shard.nursery], shard.now, table.concat(cohort))
 end
-if unknown > 0 then redis.call('HINCRBY', stats, 'late_updates', unknown) end
+if late > 0 then redis.call('HINCRBY', stats, 'late_updates', late) end
 return {applied}

@@ -42,14 +42,27 @@ class Sent(NamedTuple):
 
 @dataclass
 class Tree:
-    """What is known of one root. `vals` keeps every value apart, to check completions by counting edges."""
+    """What is known of one root. `vals` keeps every value apart, to check completions by counting edges.
+
+    A closed one failed and has its outcome; it stays until its time is over, and nothing changes it.
+    """
 
     put_at: int
     val: int = 0
     task: int | None = None
     failed: bool = False
+    closed: bool = False
     stage: str | None = None
     vals: list[int] = field(default_factory=list)
+
+    @property
+    def state(self) -> str:
+        """As `RootRecord.state` names it."""
+        if self.closed:
+            return "closed"
+        if self.task is not None:
+            return "owned"
+        return "failed" if self.failed else "waiting"
 
 
 class Oracle:
@@ -57,7 +70,7 @@ class Oracle:
 
     Attributes:
         ends: outcomes in the order they were written; the caller takes them away.
-        trees: pending and waiting roots.
+        trees: pending, waiting and closed roots.
         stats: the counters of the stats hash.
         completed: values of every tree that was reported acked.
     """
@@ -93,10 +106,10 @@ class Oracle:
         return Sent(applied, seen, reused)
 
     def reset_timeout(self, roots: Iterable[int]) -> int:
-        """Move known roots to the nursery; unknown ones stay unknown."""
+        """Move known roots to the nursery; unknown ones stay unknown, closed ones where they are."""
         known = 0
         for root in set(roots):
-            if root in self.trees:
+            if root in self.trees and not self.trees[root].closed:
                 self.trees[root].put_at = self.tick
                 known += 1
             else:
@@ -109,7 +122,10 @@ class Oracle:
         before = self.stats["timed_out"], self.stats["orphaned"]
         for root, tree in list(self.trees.items()):
             if self.tick - tree.put_at == self._num_buckets:
-                if tree.task is None:
+                if tree.closed:
+                    del self.trees[root]
+                    self.stats["closed"] -= 1
+                elif tree.task is None:
                     del self.trees[root]
                     self.stats["orphaned"] += 1
                 else:
@@ -120,7 +136,11 @@ class Oracle:
 
     def pending(self) -> int:
         """Owned roots without outcome."""
-        return sum(tree.task is not None for tree in self.trees.values())
+        return sum(tree.state == "owned" for tree in self.trees.values())
+
+    def unowned(self) -> int:
+        """Records that wait for their init."""
+        return sum(tree.task is None for tree in self.trees.values())
 
     def _apply(self, update: Update, root: int, val: int) -> bool:
         """One update of one root; whether it was applied."""
@@ -128,6 +148,9 @@ class Oracle:
         tree = self.trees.setdefault(root, Tree(put_at=self.tick))
         if update.operation == "init" and tree.task is not None:
             self.stats["duplicate_inits"] += 1
+            return False
+        if tree.closed:
+            self.stats["late_updates"] += 1
             return False
         self.stats[update.operation + "s"] += 1
         if new or update.operation == "fail" or self._clock == "last_update":
@@ -147,7 +170,12 @@ class Oracle:
         return True
 
     def _settle(self, root: int, task: int, reason: Literal["failed", "timeout"] | None) -> None:
-        tree = self.trees.pop(root)
+        tree = self.trees[root]
+        if reason == "failed":
+            tree.closed, tree.put_at = True, self.tick
+            self.stats["closed"] += 1
+        else:
+            del self.trees[root]
         self.ends.append(End("fail" if reason else "ack", root, task, reason, tree.stage))
         self.stats["timed_out" if reason == "timeout" else reason or "acked"] += 1
         if reason is None:

@@ -182,18 +182,20 @@ def _fail_reused(acker: Acker, sent: Sequence[Updates], handed: Handed, reused: 
     """The task ran before and gave other updates: its function is not deterministic.
 
     The rows handed on now are not those the ledger knows of, so these trees could complete without them: fail them, before
-    anybody acks. A tree that settled can't be failed any more; if rows of it are handed on now, the task must not end well.
+    anybody acks. A tree that completed can't be failed any more; if rows of it are handed on now, the task must not end well.
+    One that has failed already is replayed anyway.
     """
     rows = handed.roots()
     roots = np.unique(_joined([rows, *(updates.roots() for updates in sent)]))
-    roots = roots[_pending(acker, roots)]
-    settled = len(rows) - int(np.isin(rows, roots).sum())
+    states = _states(acker, roots)
+    settled = len(rows) - int(np.isin(rows, roots[np.isin(states, ("owned", "closed"))]).sum())
     if not settled:
-        if len(roots):
+        pending = roots[states == "owned"]
+        if len(pending):
             token = f"{sent[-1].token}:again:{secrets.token_hex(8)}"
-            acker.fail_many(roots, token, NOT_DETERMINISTIC, sent[-1].stage)
+            acker.fail_many(pending, token, NOT_DETERMINISTIC, sent[-1].stage)
         # What settled after it was looked at had no owner any more to be failed: the fail stands there and waits for one.
-        settled = sum(record is not None for record in acker.inspect_many(rows)) if len(rows) else 0
+        settled = int((_states(acker, rows) != "closed").sum())
     if settled:
         raise NotExactError(
             f"{settled} of {len(rows)} roots had settled before their task ran again and gave other rows: {reused}. Make "
@@ -202,9 +204,9 @@ def _fail_reused(acker: Acker, sent: Sequence[Updates], handed: Handed, reused: 
     log.warning("%s. The roots are failed, to be replayed; make the function deterministic", reused)
 
 
-def _pending(acker: Acker, roots: UInt64Array) -> npt.NDArray[np.bool_]:
+def _states(acker: Acker, roots: UInt64Array) -> npt.NDArray[np.str_]:
     records = acker.inspect_many(roots) if len(roots) else []
-    return np.array([record is not None and record.task is not None for record in records], np.bool_)
+    return np.array(["" if record is None else record.state for record in records], np.str_)
 
 
 def _joined(parts: Sequence[UInt64Array]) -> UInt64Array:

@@ -112,6 +112,34 @@ def test_a_root_is_acked_only_if_no_message_was_lost(source: Any, raw: Any, conn
     run()
 
 
+def test_what_comes_late_of_failed_roots_is_not_taken_for_orphans(source: Any, raw: Any, connect: Any) -> None:
+    """Every third root fails, before its init or after it, and is acked, failed, initialised and reset all the same."""
+    acker: Acker = connect(shards=2)
+    roots, rounds, ticks = 300, 4, acker.config.num_buckets - 1
+    for part in range(rounds):
+        every = np.arange(1, roots + 1) + part * roots
+        early, failing = every[::6], every[::3]
+        acker.fail_many(early)
+        acker.init_many(every, every * 3, 0)
+        acker.fail_many(np.setdiff1d(failing, early), reason="bad")
+        acker.ack_many(every, every, stage="first")
+        acker.fail_many(failing, reason="bad again")
+        for _ in range(ticks):
+            acker.rotate(force=True)
+        acker.ack_many(every, every * 3 ^ every, stage="last")
+        assert acker.init_many(every[::3], every[::3], 0).applied == 0
+        assert acker.reset_timeout_many(failing) == 0
+    stats, failed = acker.stats(), rounds * roots // 3
+    assert (stats.acked, stats.failed, stats.pending, stats.unowned) == (2 * failed, failed, 0, 0)
+    assert (stats.late_updates, stats.duplicate_inits, stats.fails) == (4 * failed, failed, failed)
+    assert stats.closed > 0
+    outcomes = run_out(acker)
+    assert (len(outcomes), max(Counter(o.root for o in outcomes).values())) == (rounds * roots, 1)
+    stats = acker.stats()
+    assert (stats.orphaned, stats.timed_out, stats.pending, stats.unowned, stats.closed) == (0, 0, 0, 0, 0)
+    assert_no_leaks(raw, "test")
+
+
 @pytest.mark.parametrize("operation", ["init", "ack", "fail"])
 def test_a_token_meets_itself_whichever_other_shards_a_batch_has(source: Any, connect: Any, operation: str) -> None:
     acker: Acker = connect(shards=2)

@@ -167,7 +167,8 @@ class AckerMachine(RuleBasedStateMachine):
             for _ in range(self.acker.config.num_buckets + 1):
                 self.oracle.rotate()
             self.check_ends(rest)
-            assert self.acker.stats().pending == self.acker.stats().unowned == 0
+            stats = self.acker.stats()
+            assert (stats.pending, stats.unowned, stats.closed) == (0, 0, 0)
             assert_no_leaks(self.raw, self.acker.config.app)
         finally:
             self.acker.close()
@@ -200,13 +201,13 @@ class AckerMachine(RuleBasedStateMachine):
             assert (record is None) == (tree is None)
             if record and tree:
                 left = self.acker.config.num_buckets - (self.oracle.tick - tree.put_at)
-                assert record[:4] == (root, tree.val, tree.task, tree.failed)
+                assert record[:4] == (root, tree.val, tree.task, tree.state)
                 assert (record.last_stage, record.ticks_left) == (tree.stage, left)
         stats = self.acker.stats()
         counters = {name: value for name, value in stats._asdict().items() if name in COUNTERS}
         assert counters == {name: self.oracle.stats[name] for name in COUNTERS}
         assert stats.pending == self.oracle.pending()
-        assert stats.unowned == len(self.oracle.trees) - self.oracle.pending()
+        assert stats.unowned == self.oracle.unowned()
         assert (stats.oldest_age_ms is None) == (stats.pending == 0)
         assert (stats.waiting > 0) == bool(self.held)
 
@@ -224,7 +225,8 @@ class AckerMachine(RuleBasedStateMachine):
 
 
 COUNTERS = (
-    "inits", "acks", "fails", "acked", "failed", "timed_out", "orphaned", "duplicate_inits", "fenced", "late_updates",
+    "inits", "acks", "fails", "acked", "failed", "timed_out", "orphaned", "closed", "duplicate_inits", "fenced",
+    "late_updates",
 )  # fmt: skip
 
 

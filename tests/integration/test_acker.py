@@ -17,6 +17,17 @@ def test_a_tree_completes_when_every_edge_was_acked(source, connect) -> None:
     assert acker.stats().pending == 0
 
 
+def test_a_record_says_where_its_root_stands(source, connect) -> None:
+    acker: Acker = connect()
+    acker.init_many([2, 4], [5, 5], 7)
+    acker.ack(1, 5)
+    acker.fail_many([3, 4])
+    states = [(record.state, record.task) for record in acker.inspect_many([1, 2, 3, 4]) if record]
+    assert states == [("waiting", None), ("owned", 7), ("failed", None), ("closed", 7)]
+    stats = acker.stats()
+    assert (stats.pending, stats.unowned, stats.closed) == (1, 2, 1)
+
+
 def test_a_root_that_nobody_acks_times_out(source, connect) -> None:
     acker: Acker = connect(num_buckets=3)
     acker.init(-1, 5, 0)

@@ -13,8 +13,8 @@ from acker_redis.client import Client
 
 GENERATION = "generation-1"
 TOKEN, DIGEST = b"token-token-", b"digested"
-WAITING, OWNED, FAILED = 0, 1, 2
-"""Flags of a record: waits for its init; has its owner; failed before its init."""
+WAITING, OWNED, FAILED, CLOSED = 0, 1, 2, 3
+"""Flags of a record: waits for its init; has its owner; failed before its init; failed, with its outcome written."""
 
 TICK = 10
 """Tick of a seeded shard. With three buckets: nursery slot 2, death row slot 3 with stamp 7."""
@@ -157,7 +157,9 @@ class Lab:
     ) -> Record:  # fmt: skip
         """Seed a record that entered the nursery at `tick`, with a cohort of its own unless told otherwise."""
         tick = self.tick if tick is None else tick
-        record = Record(val, 0 if flags != OWNED else task, flags, stage, tick % 65536, self.seeded_ms - ago_ms)
+        record = Record(
+            val, task if flags in (OWNED, CLOSED) else 0, flags, stage, tick % 65536, self.seeded_ms - ago_ms
+        )
         self.raw.hset(self.keys["ledger"], pack_roots(root), record.packed())
         if cohort:
             self.cohort(tick, root)

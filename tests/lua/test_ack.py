@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.lua.seeding import FAILED, OWNED, TICK, WAITING, Done, Record
+from tests.lua.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, Done, Record
 
 APPLIED = 0
 MIN, MAX = -(2**63), 2**63 - 1
@@ -63,6 +63,23 @@ def test_zero_does_not_complete_a_record_that_waits(lab, flags: int) -> None:
     shard.ack((1, 5))
     assert shard.state() == replace(
         before, ledger={1: waiting._replace(val=0)}, fences=shard.fenced(), stats={"acks": 1}
+    )
+
+
+@pytest.mark.parametrize("ack", [5, 4], ids=["would be zero", "other"])
+@pytest.mark.parametrize("clock", ["first_seen", "last_update"])
+def test_an_ack_of_a_closed_root_is_late(lab, clock: str, ack: int) -> None:
+    shard = lab(clock=clock)
+    closed = shard.put(1, 5, flags=CLOSED, stage=2, tick=TICK - 1)
+    owned = shard.put(2, 5)
+    shard.put(3, 5, flags=CLOSED, stage=2, tick=TICK - 1)
+    before = shard.state()
+    assert shard.ack((1, ack), (2, 4), (3, ack), stage=4) == [APPLIED, 1]
+    assert shard.state() == replace(
+        before,
+        ledger={1: closed, 2: owned._replace(val=1, stage=4), 3: closed},
+        fences=shard.fenced(),
+        stats={"acks": 1, "late_updates": 2},
     )
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.lua.seeding import FAILED, OWNED, TICK, WAITING, Failure
+from tests.lua.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, Failure
 
 DEAD = TICK - 3
 """Tick of death row in a shard of three buckets."""
@@ -34,6 +34,16 @@ def test_a_record_without_owner_goes_silently_and_is_counted(lab, flags: int) ->
     assert shard.state() == replace(before, ledger={}, buckets={}, stats={"orphaned": 1})
 
 
+def test_a_closed_record_goes_silently(lab) -> None:
+    shard = lab()
+    shard.raw.hset(shard.keys["stats"], mapping={"failed": 5, "closed": 3})
+    shard.put(1, 5, flags=CLOSED, tick=DEAD)
+    shard.put(2, 0, flags=CLOSED, tick=DEAD)
+    before = shard.state()
+    assert shard.run("expire", 500) == [0, 0, 0]
+    assert shard.state() == replace(before, ledger={}, buckets={}, stats={"failed": 5, "closed": 1})
+
+
 @pytest.mark.parametrize("tick", [TICK, TICK - 1, TICK - 2])
 def test_younger_buckets_are_left_alone(lab, tick: int) -> None:
     shard = lab()
@@ -43,7 +53,7 @@ def test_younger_buckets_are_left_alone(lab, tick: int) -> None:
     assert shard.state() == before
 
 
-@pytest.mark.parametrize("flags", [WAITING, OWNED, FAILED])
+@pytest.mark.parametrize("flags", [WAITING, OWNED, FAILED, CLOSED])
 @pytest.mark.parametrize("tick", [TICK, TICK - 1, TICK - 2])
 def test_a_root_that_moved_on_lives(lab, tick: int, flags: int) -> None:
     shard = lab()

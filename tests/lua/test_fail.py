@@ -4,23 +4,42 @@ from dataclasses import replace
 
 import pytest
 
-from tests.lua.seeding import FAILED, TICK, WAITING, Failure, Record
+from tests.lua.seeding import CLOSED, FAILED, TICK, WAITING, Failure, Record
 
 APPLIED = 0
 
 
-def test_an_owned_root_fails_at_once(lab) -> None:
-    shard = lab()
-    owned = shard.put(-2, 5, tick=TICK - 1)
+@pytest.mark.parametrize(
+    ("tick", "ago_ms", "moved"),
+    [
+        pytest.param(TICK - 3, 5000, True, id="death row"),
+        pytest.param(TICK - 1, 5000, True, id="between"),
+        pytest.param(TICK, 5000, False, id="nursery"),
+        pytest.param(TICK - 1, 60_000, True, id="older than max_age_ms"),
+    ],
+)
+def test_an_owned_root_fails_at_once_and_is_closed_in_the_nursery(lab, tick: int, ago_ms: int, moved: bool) -> None:
+    shard = lab(max_age_ms=60_000)
+    owned = shard.put(-2, 5, tick=tick, ago_ms=ago_ms)
     before = shard.state()
     assert shard.fail(-2) == [APPLIED, 1]
     assert shard.state() == replace(
         before,
-        ledger={},
+        ledger={-2: owned._replace(flags=CLOSED, stamp=TICK)},
+        buckets={**before.buckets, shard.nursery: {(-2,): shard.now}} if moved else before.buckets,
         failed={0: [Failure(-2, 7, "failed", shard.age(owned))]},
         fences=shard.fenced(),
-        stats={"fails": 1, "failed": 1},
+        stats={"fails": 1, "failed": 1, "closed": 1},
     )
+
+
+@pytest.mark.parametrize("tick", [TICK - 3, TICK - 1, TICK])
+def test_a_fail_of_a_closed_root_is_late(lab, tick: int) -> None:
+    shard = lab()
+    shard.put(1, 5, flags=CLOSED, stage=2, tick=tick)
+    before = shard.state()
+    assert shard.fail(1, stage=3, detail="again") == [APPLIED, 0]
+    assert shard.state() == replace(before, fences=shard.fenced(), stats={"fails": 0, "late_updates": 1})
 
 
 def test_an_entry_of_the_fail_stream_can_be_read_by_people(lab) -> None:
@@ -91,7 +110,10 @@ def test_the_last_stage_that_names_itself_is_kept(lab, old: int, given: int, kep
     owned, waiting = shard.put(1, 5, stage=old), shard.put(2, 5, flags=WAITING, stage=old)
     shard.fail(1, 2, stage=given)
     after = shard.state()
-    assert after.ledger == {2: waiting._replace(flags=FAILED, stage=kept)}
+    assert after.ledger == {
+        1: owned._replace(flags=CLOSED, stage=kept),
+        2: waiting._replace(flags=FAILED, stage=kept),
+    }
     assert after.failed == {0: [Failure(1, 7, "failed", shard.age(owned), str(kept))]}
 
 
@@ -107,26 +129,30 @@ def test_every_case_in_one_call(lab) -> None:
     shard = lab()
     owned = shard.put(2, 5, task=1, tick=TICK - 1)
     waiting = shard.put(3, 5, flags=WAITING, tick=TICK - 2)
+    closed = shard.put(4, 5, flags=CLOSED, tick=TICK - 1)
     before = shard.state()
-    assert shard.fail(1, 2, 3) == [APPLIED, 3]
+    assert shard.fail(1, 2, 3, 4) == [APPLIED, 3]
     assert shard.state() == replace(
         before,
         ledger={
             1: Record(0, task=0, flags=FAILED, start=shard.now),
+            2: owned._replace(flags=CLOSED, stamp=TICK),
             3: waiting._replace(flags=FAILED, stamp=TICK),
+            4: closed,
         },
-        buckets={**before.buckets, shard.nursery: {(1, 3): shard.now}},
+        buckets={**before.buckets, shard.nursery: {(1, 2, 3): shard.now}},
         failed={0: [Failure(2, 1, "failed", shard.age(owned))]},
         fences=shard.fenced(),
-        stats={"fails": 3, "failed": 1},
+        stats={"fails": 3, "failed": 1, "closed": 1, "late_updates": 1},
     )
 
 
 def test_a_call_takes_five_hundred_roots(lab) -> None:
     shard = lab()
     for root in range(500):
-        shard.put(root, 5, cohort=False)
+        shard.put(root, 5, tick=TICK - 1, cohort=False)
     assert shard.fail(*range(500)) == [APPLIED, 500]
     after = shard.state()
-    assert after.ledger == {}
+    assert {(record.flags, record.stamp) for record in after.ledger.values()} == {(CLOSED, TICK)}
+    assert after.buckets == {shard.nursery: {tuple(range(500)): shard.now}}
     assert [row.root for row in after.failed[0]] == list(range(500))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.lua.seeding import FAILED, TICK, WAITING, Done, Failure, Record
+from tests.lua.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, Done, Failure, Record
 
 APPLIED = 0
 MIN, MAX = -(2**63), 2**63 - 1
@@ -56,7 +56,7 @@ def test_a_waiting_record_gets_its_owner_and_stays_in_its_bucket(lab) -> None:
     assert shard.init((1, 2**32 + 6), task=9) == [APPLIED, 1]
     assert shard.state() == replace(
         before,
-        ledger={1: waiting._replace(val=7, task=9, flags=1)},
+        ledger={1: waiting._replace(val=7, task=9, flags=OWNED)},
         fences=shard.fenced(),
         stats={"inits": 1},
     )
@@ -80,7 +80,7 @@ def test_under_last_update_an_init_moves_a_waiting_record(lab, ago_ms: int, tick
         buckets[shard.nursery] = {(1,): shard.now}
     assert shard.state() == replace(
         before,
-        ledger={1: waiting._replace(val=3, task=7, flags=1, stamp=TICK if moved else tick)},
+        ledger={1: waiting._replace(val=3, task=7, flags=OWNED, stamp=TICK if moved else tick)},
         buckets=buckets,
         fences=shard.fenced(),
         stats={"inits": 1},
@@ -94,7 +94,7 @@ def test_the_ceiling_holds_for_ages_beyond_four_bytes(lab) -> None:
     shard.init((1, 6))
     assert shard.state() == replace(
         before,
-        ledger={1: waiting._replace(val=3, task=7, flags=1)},
+        ledger={1: waiting._replace(val=3, task=7, flags=OWNED)},
         fences=shard.fenced(),
         stats={"inits": 1},
     )
@@ -111,17 +111,32 @@ def test_a_root_that_failed_before_its_init_fails_now(lab, val: int, stage_name:
     assert shard.init((-1, val), task=7) == [APPLIED, 1]
     assert shard.state() == replace(
         before,
-        ledger={},
+        ledger={-1: failed._replace(val=5 ^ val, task=7, flags=CLOSED, stamp=TICK)},
+        buckets={**before.buckets, shard.nursery: {(-1,): shard.now}},
         failed={1: [Failure(-1, 7, "failed", shard.age(failed), stage_name or "3")]},
         fences=shard.fenced(),
-        stats={"inits": 1, "failed": 1},
+        stats={"inits": 1, "failed": 1, "closed": 1},
     )
 
 
+@pytest.mark.parametrize(
+    ("tick", "ago_ms", "moved"), [(TICK - 3, 5000, True), (TICK, 5000, False), (TICK - 1, 60_000, True)]
+)
+def test_a_root_that_fails_at_its_init_is_closed_in_the_nursery(lab, tick: int, ago_ms: int, moved: bool) -> None:
+    shard = lab(max_age_ms=60_000)
+    failed = shard.put(1, 5, flags=FAILED, tick=tick, ago_ms=ago_ms)
+    before = shard.state()
+    shard.init((1, 6))
+    after = shard.state()
+    assert after.ledger == {1: failed._replace(val=3, task=7, flags=CLOSED, stamp=TICK)}
+    assert after.buckets == ({**before.buckets, shard.nursery: {(1,): shard.now}} if moved else before.buckets)
+
+
+@pytest.mark.parametrize("flags", [OWNED, CLOSED], ids=["owned", "closed"])
 @pytest.mark.parametrize("val", [5, 6, 0], ids=["the same value", "another value", "no edges"])
-def test_a_second_init_is_ignored_and_counted(lab, val: int) -> None:
+def test_a_second_init_is_ignored_and_counted(lab, val: int, flags: int) -> None:
     shard = lab(clock="last_update")
-    shard.put(1, 5, task=7, tick=TICK - 1)
+    shard.put(1, 5, task=7, tick=TICK - 1, flags=flags)
     before = shard.state()
     assert shard.init((1, val), task=8) == [APPLIED, 0]
     assert shard.state() == replace(before, fences=shard.fenced(), stats={"inits": 0, "duplicate_inits": 1})
@@ -150,16 +165,23 @@ def test_every_case_in_one_call(lab) -> None:
     waits = shard.put(3, 5, flags=WAITING)
     failed = shard.put(4, 5, flags=FAILED)
     owned = shard.put(5, 5, task=1)
+    closed = shard.put(7, 5, flags=CLOSED, task=1)
     before = shard.state()
-    assert shard.init((1, 9), (2, 5), (3, 4), (4, 4), (5, 4), (6, 0)) == [APPLIED, 5]
+    assert shard.init((1, 9), (2, 5), (3, 4), (4, 4), (5, 4), (6, 0), (7, 5)) == [APPLIED, 5]
     assert shard.state() == replace(
         before,
-        ledger={1: Record(9, start=shard.now), 3: waits._replace(val=1, task=7, flags=1), 5: owned},
-        buckets={shard.nursery: {(2,): 1, (3,): 1, (4,): 1, (5,): 1, (1,): shard.now}},
+        ledger={
+            1: Record(9, start=shard.now),
+            3: waits._replace(val=1, task=7, flags=OWNED),
+            4: failed._replace(val=1, task=7, flags=CLOSED),
+            5: owned,
+            7: closed,
+        },
+        buckets={shard.nursery: {(2,): 1, (3,): 1, (4,): 1, (5,): 1, (7,): 1, (1,): shard.now}},
         acked={0: [(7, [Done(2, shard.age(completes), 2), Done(6)])]},
         failed={0: [Failure(4, 7, "failed", shard.age(failed))]},
         fences=shard.fenced(),
-        stats={"inits": 5, "duplicate_inits": 1, "acked": 2, "failed": 1},
+        stats={"inits": 5, "duplicate_inits": 2, "acked": 2, "failed": 1, "closed": 1},
     )
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.lua.seeding import FAILED, OWNED, TICK, WAITING, pack_roots
+from tests.lua.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, pack_roots
 
 
 @pytest.mark.parametrize("flags", [WAITING, OWNED, FAILED], ids=["waiting", "owned", "failed"])
@@ -37,6 +37,15 @@ def test_an_unknown_root_stays_unknown_and_is_counted(lab) -> None:
     assert shard.state() == replace(before, stats={"late_updates": 2})
 
 
+@pytest.mark.parametrize("tick", [TICK - 1, TICK])
+def test_a_closed_root_stays_where_it_is_and_is_counted(lab, tick: int) -> None:
+    shard = lab()
+    shard.put(1, 5, flags=CLOSED, tick=tick)
+    before = shard.state()
+    assert shard.run("reset_timeout", pack_roots(1)) == [0]
+    assert shard.state() == replace(before, stats={"late_updates": 1})
+
+
 @pytest.mark.parametrize("tick", [TICK - 1, TICK - 3])
 def test_a_root_older_than_the_ceiling_is_not_moved(lab, tick: int) -> None:
     shard = lab(max_age_ms=60_000)
@@ -50,13 +59,14 @@ def test_every_case_in_one_call(lab) -> None:
     shard = lab(max_age_ms=60_000)
     moved, also = shard.put(1, 5, tick=TICK - 1), shard.put(2, 5, tick=TICK - 2)
     here, old = shard.put(3, 5), shard.put(4, 5, tick=TICK - 1, ago_ms=99_000)
+    closed = shard.put(6, 5, flags=CLOSED, tick=TICK - 1)
     before = shard.state()
-    assert shard.run("reset_timeout", pack_roots(1, 2, 3, 4, 5)) == [3]
+    assert shard.run("reset_timeout", pack_roots(1, 2, 3, 4, 5, 6)) == [3]
     assert shard.state() == replace(
         before,
-        ledger={1: moved._replace(stamp=TICK), 2: also._replace(stamp=TICK), 3: here, 4: old},
+        ledger={1: moved._replace(stamp=TICK), 2: also._replace(stamp=TICK), 3: here, 4: old, 6: closed},
         buckets={**before.buckets, shard.nursery: {(3,): 1, (1, 2): shard.now}},
-        stats={"late_updates": 1},
+        stats={"late_updates": 2},
     )
 
 

@@ -118,7 +118,7 @@ def test_groups_of_keys_are_found_where_the_header_has_them(script: scripts.Scri
         else:
             assert first in groups, f"KEYS[{index}]"
             used.add(first)
-    for function, size in (("fence_status", "slots"), ("write_acked", "lanes")):
+    for function, size in (("fence_status", "slots"), ("write_acked", "lanes"), ("write_expired", "lanes")):
         for name, given in re.findall(rf"{function}\((\w+), shard\.(\w+)", text):
             assert (name in groups, given) == (True, size)
             used.add(name)

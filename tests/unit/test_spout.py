@@ -259,6 +259,24 @@ def test_outcomes_whose_reply_was_lost_do_not_count_as_lost() -> None:
     assert (made.counts.acked, made.done) == (3, True)
 
 
+def test_a_failed_root_whose_record_is_still_there_does_not_count_as_lost() -> None:
+    acker = fake_acker()
+    made = spout(acker)
+    acker.fail_many(emit(made).roots)
+    assert made.reconcile() == 0
+    assert (made.counts.failed, made.counts.lost, made.pending) == (3, 0, 0)
+
+
+def test_a_failed_root_whose_outcome_is_gone_counts_as_lost() -> None:
+    acker = fake_acker()
+    made = spout(acker)
+    acker.fail_many(emit(made).roots)
+    for shard in range(acker.config.shards):
+        acker._client.redis.xtrim(f"acker:{{{acker.config.app}:{shard}}}:failed:0", maxlen=0)
+    assert made.reconcile() == 3
+    assert (made.counts.failed, made.counts.lost, len(emit(made).roots)) == (0, 3, 3)
+
+
 def test_an_error_of_the_last_emission_is_raised() -> None:
     acker = fake_acker()
     made = spout(acker)

@@ -44,3 +44,5 @@ def test_a_tree_that_settles_while_it_is_to_be_failed(monkeypatch: pytest.Monkey
     else:
         run_task([11, 12])
         assert settle(acker) == {1: "failed", 2: "failed"}
+        run_task([13, 14])  # they are to be replayed already
+        assert settle(acker) == {}
