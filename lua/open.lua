@@ -2,10 +2,16 @@
 --[[
 open: make one shard of an app ready, or find it ready, and tell its generation marker.
 A shard without marker is new, or lost its data: it gets the marker the client drew. Clients that opened the shard before
-then learn of the loss from their next call (ACKERLOST).
+then learn of the loss from their next call (ACKERLOST). Where only the marker was lost, all the rest goes with it: records,
+cohorts and fences of a ring whose position nobody knows would never expire. The outcomes go too; nothing is missed by
+that, because who learns of the loss emits again, under fresh roots, whatever it has no outcome of.
 
 KEYS
   meta    HASH     acker:{app:shard}:meta
+  ledger  HASH     acker:{app:shard}:ledger
+  stats   HASH     acker:{app:shard}:stats
+  bucket  ZSET*    acker:{app:shard}:bucket:<slot>
+  fence   SET*     acker:{app:shard}:fence:<slot>
   acked   STREAM*  acker:{app:shard}:acked:<lane>
   failed  STREAM*  acker:{app:shard}:failed:<lane>
 ARGV
@@ -21,9 +27,11 @@ Returns
 Errors
   NOPERM
 ]]
-local meta = KEYS[1]
+local meta, ledger, stats = KEYS[1], KEYS[2], KEYS[3]
 local generation, num_buckets, lanes, clock, max_age_ms, tick_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local OPENED, CREATED, CONFLICT = 0, 1, 2
+local slots = num_buckets + 1
+local acked, failed = 4 + slots + slots, 4 + slots + slots + lanes
 
 -- A command that the user may not run would stop a later script half-way, after its first writes. Redis 7 can be asked.
 if redis.acl_check_cmd then
@@ -45,11 +53,16 @@ if current then
 else
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  redis.call('UNLINK', ledger, stats)
+  for i = 4, #KEYS do redis.call('UNLINK', KEYS[i]) end
   redis.call('HSET', meta, 'generation', generation, 'tick', 0, 'num_buckets', num_buckets, 'lanes', lanes,
     'clock', clock, 'max_age_ms', max_age_ms, 'tick_ms', tick_ms, 'created_ms', now, 'last_rotation_ms', now,
     'next_rotation_ms', now + tick_ms)
   status, current = CREATED, generation
 end
 -- The group may exist already: then this answers BUSYGROUP, which is what is wanted.
-for i = 2, #KEYS do redis.pcall('XGROUP', 'CREATE', KEYS[i], 'spout', '0', 'MKSTREAM') end
+for lane = 0, lanes - 1 do
+  redis.pcall('XGROUP', 'CREATE', KEYS[acked + lane], 'spout', '0', 'MKSTREAM')
+  redis.pcall('XGROUP', 'CREATE', KEYS[failed + lane], 'spout', '0', 'MKSTREAM')
+end
 return {status, current}

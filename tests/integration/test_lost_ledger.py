@@ -3,11 +3,14 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
-from acker_redis import Acker, LedgerLostError, Outcome
+from acker_redis import Acker, LedgerLostError, Outcome, ids
+from acker_redis.spout import Spout
 from acker_redis.testing import wait_until
 from tests.integration.rounds import full_round, take
+from tests.leaks import assert_no_leaks, run_out
 
 
 def calls(acker: Acker, outcomes: list[Outcome]) -> dict[str, Callable[[], object]]:
@@ -108,3 +111,33 @@ def test_one_shard_that_is_lost_is_enough(source, raw, connect) -> None:
         acker.rotate(force=True)
     assert acker.recover() == [1]
     assert acker.rotate(force=True).ticked == 2
+
+
+def test_a_shard_that_lost_its_meta_only_begins_anew(source, raw, connect) -> None:
+    acker: Acker = connect(shards=2)
+    acker.rotate(force=True)  # so that the ring is not where a new one begins
+    spout = Spout(acker, run_id="run")
+    spout.add(np.arange(5_000))
+    first = spout.next_emission()
+    assert first is not None
+    acker.init_many(first.roots, first.roots, spout.task)
+    acker.ack_many(first.roots[:100], first.roots[:100])  # outcomes that wait in the streams
+    kept = int((ids.shard_of(first.roots[100:].view(np.uint64), 2) == 0).sum())
+    raw.delete("acker:{test:1}:meta")
+
+    assert spout.poll() == 0
+    assert (spout.counts.lost, spout.counts.acked) == (5_000, 0)
+    assert acker.stats().pending == kept
+    again = spout.next_emission()
+    assert again is not None
+    acker.init_many(again.roots, again.roots, spout.task)
+    assert acker.stats().pending == kept + 5_000
+    acker.ack_many(again.roots, again.roots)
+    while spout.poll():
+        pass
+    assert (spout.done, spout.counts.acked) == (True, 5_000)
+
+    run_out(acker)
+    stats = acker.stats()
+    assert (stats.timed_out, stats.pending, stats.unowned, stats.orphaned) == (kept, 0, 0, 0)
+    assert_no_leaks(raw, "test")
