@@ -11,7 +11,7 @@ COMMANDS = (
     "ping", "info", "eval", "evalsha", "hgetall", "hget", "hmget", "hlen", "xlen", "xreadgroup", "xautoclaim",
     # called inside the scripts
     "time", "exists", "hset", "hdel", "hincrby", "sismember", "sadd", "zadd", "zrange", "zrem", "zcard", "unlink", "xadd",
-    "xgroup|create", "xack", "xdel",
+    "xgroup|create", "xack", "xpending", "xtrim", "xdel",
     # dead letters and kept payloads
     "xrange", "expire",
 )  # fmt: skip

@@ -44,6 +44,35 @@ def test_an_entry_that_was_trimmed_already_is_acknowledged(stream, raw: Any) -> 
     assert pending(raw) == [second, third]
 
 
+def test_an_older_entry_that_is_still_pending_stays(stream, raw: Any) -> None:
+    first, second, third, unread = (entry for entry, _ in raw.xrange(STREAM))
+    assert stream.run("confirm", second, third) == [2]
+    assert [entry for entry, _ in raw.xrange(STREAM)] == [first, unread]
+    assert pending(raw) == [first]
+    assert stream.run("confirm", first) == [1]
+    assert [entry for entry, _ in raw.xrange(STREAM)] == [unread]
+
+
+def test_what_a_group_that_was_made_anew_has_not_handed_out_stays(stream, raw: Any) -> None:
+    first, second, third, unread = (entry for entry, _ in raw.xrange(STREAM))
+    raw.xgroup_destroy(STREAM, "spout")
+    raw.xgroup_create(STREAM, "spout", "0")
+    raw.xreadgroup("spout", "consumer", {STREAM: ">"}, count=1)
+    assert stream.run("confirm", first, third) == [2]
+    assert [entry for entry, _ in raw.xrange(STREAM)] == [second, unread]
+    assert pending(raw) == []
+
+
+def test_entries_that_nobody_will_be_handed_again_go_too(stream, raw: Any) -> None:
+    """What a consumer held goes out of the group's list with the consumer."""
+    *_, unread = (entry for entry, _ in raw.xrange(STREAM))
+    raw.xgroup_delconsumer(STREAM, "spout", "consumer")
+    raw.xadd(STREAM, {"task": 7, "roots": b""})
+    raw.xreadgroup("spout", "consumer", {STREAM: ">"}, count=1)
+    assert stream.run("confirm", unread) == [4]
+    assert raw.xlen(STREAM) == 1
+
+
 def test_a_stream_that_is_gone_is_no_error(stream, raw: Any) -> None:
     raw.delete(STREAM)
     assert stream.run("confirm", "1-1") == [0]

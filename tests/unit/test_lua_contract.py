@@ -26,7 +26,9 @@ SLOTS, LANES = 100, 10_000
 WRITES = {
     "HSET", "HDEL", "HINCRBY", "SADD", "ZADD", "ZREM", "UNLINK", "DEL", "XADD", "XACK", "XDEL", "XGROUP", "XTRIM", "SET",
 }  # fmt: skip
-READS = {"HGET", "HGETALL", "HLEN", "HMGET", "EXISTS", "SISMEMBER", "ZRANGE", "ZCARD", "TIME", "XLEN"}
+READS = {
+    "HGET", "HGETALL", "HLEN", "HMGET", "EXISTS", "SISMEMBER", "ZRANGE", "ZCARD", "TIME", "XLEN", "XPENDING",
+}  # fmt: skip
 TYPES = {"H": "HASH", "Z": "ZSET", "S": "SET", "X": "STREAM"}
 GLOBALS = {
     "redis", "KEYS", "ARGV", "bit", "struct", "string", "table", "math", "unpack", "tonumber", "tostring", "ipairs",
