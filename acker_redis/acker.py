@@ -252,15 +252,16 @@ class Acker:
         *,
         again: bool = False,
     ) -> list[PackedOutcomes]:
-        """As `poll`, but whole stream entries, whose acks come as arrays: for spouts that handle many.
+        """As `poll`, but roots come as arrays, those that are alike together: for spouts that handle many.
 
-        May return more than `max_outcomes`, by one entry of at most 500. With `again` it begins with what this consumer
-        took and did not confirm; a reply that was lost with its connection is there, too.
+        A pack is of entries of one stream that were read together, so there are few of them where much is alike. May return
+        more than `max_outcomes`, by one entry of at most 500 acks. With `again` it begins with what this consumer took and
+        did not confirm; a reply that was lost with its connection is there, too.
         """
         return self._delivery.poll_packed(max_outcomes, block_ms, consumer, lane, again=again)
 
     def confirm_packed(self, packed: Iterable[PackedOutcomes]) -> int:
-        """Say that the spout has acted on all outcomes of these entries. Returns the number of entries trimmed."""
+        """Say that the spout has acted on all outcomes of these packs. Returns the number of entries trimmed."""
         return self._delivery.confirm_packed(packed)
 
     # -- rotation and looking

@@ -7,12 +7,13 @@ outcomes is; until then all of it is delivered again after a crash, marked `rede
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from itertools import chain, pairwise
+from typing import Any, Literal
 
 from acker_redis import keys, scripts
-from acker_redis.entries import Entry, Fields, StageName, as_dict, claimed_entries, read_reply
+from acker_redis.entries import Entries, Flat, StageName, as_dict, claimed_entries, read_flat
 from acker_redis.errors import AckerError, BadConfigError, LedgerLostError
 from acker_redis.ledger import Shards
 from acker_redis.model import Outcome, PackedOutcomes, Receipt
@@ -21,10 +22,10 @@ from acker_redis.scripts import Call
 _BLOCK_SLICE_MS = 1000
 _CLUSTER_PAUSE_SECS = 0.01
 _MAX_ENTRIES = 1000
+"""Entries of one command, read or confirmed: holds the server some 2 ms."""
+
 _OUTCOMES_PER_ENTRY = 500.0
 """First guess of how many outcomes an entry of an ack stream holds: one call's worth. Corrected by what is read."""
-
-EntryKey: TypeAlias = tuple[str, bytes]
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,10 @@ class _Stream:
 class _Consumer:
     """What this process knows of one consumer name on some lanes."""
 
-    backlog: deque[Entry] = field(default_factory=deque)
+    backlog: deque[Entries] = field(default_factory=deque)
     begun: Iterator[Outcome] = field(default_factory=lambda: iter(()))
-    begun_entry: EntryKey | None = None
-    held: set[EntryKey] = field(default_factory=set)  # in the backlog, or begun: read and not handed out yet
+    begun_entry: Entries | None = None
+    held: dict[str, set[bytes]] = field(default_factory=dict)  # per stream: read and not, or not wholly, handed out yet
     unread: dict[str, bytes] | None = (
         None  # of what it left behind: stream -> entry after which to go on; None: all of it
     )
@@ -50,25 +51,33 @@ class _Consumer:
     cursors: dict[str, bytes] = field(default_factory=dict)
     per_entry: float = _OUTCOMES_PER_ENTRY
 
-    def next_entry(self) -> Entry:
-        """Take an entry off the backlog."""
-        entry = self.backlog.popleft()
-        self.held.discard((entry.stream, entry.entry_id))
-        return entry
+    def put(self, entries: Entries) -> None:
+        """Add to the backlog."""
+        self.held.setdefault(entries.stream, set()).update(entries.entry_ids)
+        self.backlog.append(entries)
+
+    def take(self, outcomes: int) -> Entries:
+        """Take entries of one stream off the backlog, as few as hold so many outcomes, or all of those read together."""
+        taken = self.backlog[0].take(outcomes)
+        if not self.backlog[0].entry_ids:
+            self.backlog.popleft()
+        return taken
 
     def begin(self, stage_name: StageName) -> None:
         """Take the next entry apart; it is held until its last outcome was handed out."""
         self.end()
-        entry = self.next_entry()
-        self.begun_entry = (entry.stream, entry.entry_id)
-        self.held.add(self.begun_entry)
-        self.begun = entry.outcomes(stage_name)
+        self.begun_entry = self.take(1)
+        self.begun = self.begun_entry.outcomes(stage_name)
 
     def end(self) -> None:
         """The entry that was begun has been handed out."""
         if self.begun_entry is not None:
-            self.held.discard(self.begun_entry)
+            self.release(self.begun_entry)
             self.begun_entry = None
+
+    def release(self, entries: Entries) -> None:
+        """These were handed out."""
+        self.held[entries.stream].difference_update(entries.entry_ids)
 
 
 class Delivery:
@@ -114,7 +123,7 @@ class Delivery:
     def poll_packed(
         self, max_outcomes: int, block_ms: int, consumer: str, lane: int | None, *, again: bool
     ) -> list[PackedOutcomes]:
-        """Whole entries until they hold `max_outcomes` outcomes or more; see `Acker.poll_packed`."""
+        """Whole entries, packed, until they hold `max_outcomes` outcomes or more; see `Acker.poll_packed`."""
         state, streams = self._consumer(max_outcomes, block_ms, consumer, lane)
         if again:
             state.unread = None
@@ -124,8 +133,10 @@ class Delivery:
         def take() -> int:
             nonlocal count
             while state.backlog and count < max_outcomes:
-                taken.append(state.next_entry().packed())
-                count += len(taken[-1].roots)
+                entries = state.take(max_outcomes - count)
+                state.release(entries)
+                taken.extend(entries.packed())
+                count += sum(entries.sizes())
             return max_outcomes - count
 
         self._gather(take, max_outcomes, block_ms, state, streams, consumer)
@@ -174,13 +185,13 @@ class Delivery:
 
     def confirm(self, outcomes: Iterable[Outcome]) -> int:
         """Confirm outcomes; returns how many stream entries are done with and trimmed."""
-        finished: dict[str, list[bytes]] = {}
+        finished: dict[str, list[list[bytes]]] = {}
         done: list[Receipt] = []
         for outcome in outcomes:
             receipt = outcome.receipt
             if receipt.unconfirmed == {outcome.root}:  # stays until the server knows, so that it can be confirmed again
                 done.append(receipt)
-                finished.setdefault(receipt.stream, []).append(receipt.entry_id)
+                finished.setdefault(receipt.stream, []).append(receipt.entry_ids)
             else:
                 receipt.unconfirmed.discard(outcome.root)
         confirmed = self._finish(finished)
@@ -189,18 +200,20 @@ class Delivery:
         return confirmed
 
     def confirm_packed(self, packed: Iterable[PackedOutcomes]) -> int:
-        """Confirm whole entries; returns how many were trimmed."""
-        finished: dict[str, list[bytes]] = {}
+        """Confirm all entries of packs; returns how many were trimmed."""
+        finished: dict[str, list[list[bytes]]] = {}
         for one in packed:
-            finished.setdefault(one.receipt.stream, []).append(one.receipt.entry_id)
+            finished.setdefault(one.receipt.stream, []).append(one.receipt.entry_ids)
         return self._finish(finished)
 
-    def _finish(self, finished: dict[str, list[bytes]]) -> int:
-        calls = [
-            self._confirm_call(stream, entries[start : start + _MAX_ENTRIES])
-            for stream, entries in finished.items()
-            for start in range(0, len(entries), _MAX_ENTRIES)
-        ]
+    def _finish(self, finished: dict[str, list[list[bytes]]]) -> int:
+        calls: list[Call] = []
+        for stream, parts in finished.items():
+            entries = _in_order(parts)
+            calls.extend(
+                self._confirm_call(stream, entries[start : start + _MAX_ENTRIES])
+                for start in range(0, len(entries), _MAX_ENTRIES)
+            )
         confirmed = 0
         for reply in self._shards.client.run(calls):
             if isinstance(reply, AckerError):
@@ -241,12 +254,16 @@ class Delivery:
             key, after = next(iter(state.unread.items()))
             stream = self._by_key[key]
             command = self._xreadgroup(consumer, self._count(state, stream.kind, wanted, 1), [stream], after)
-            entries = read_reply(self._shards.client.pipeline([command])[0])
-            if entries:
-                state.unread[key] = entries[-1][1]
+            (reply,) = self._shards.client.pipeline([command])
+            found, last = False, b""
+            for name, entry_ids, fields in read_flat(reply):
+                found = self._add(state, name, entry_ids, fields, redelivered=True)
+                last = entry_ids[-1] if entry_ids else b""
+            if last:
+                state.unread[key] = last
             else:
                 del state.unread[key]
-            if self._add(state, entries, redelivered=True):
+            if found:
                 return True
         return False
 
@@ -255,17 +272,18 @@ class Delivery:
         for stream in streams:  # a command for each hash tag only where there are several nodes
             shard = stream.shard if self._shards.client.is_cluster else 0
             groups.setdefault((shard, stream.kind), []).append(stream)
-        commands = [
-            self._xreadgroup(consumer, self._count(state, kind, wanted, len(streams)), group)
-            for (_, kind), group in groups.items()
-        ]
-        found = False
-        for reply in self._shards.client.pipeline(commands):
-            found = self._add(state, read_reply(reply), redelivered=False) or found
-        return found
+        commands: list[tuple[Any, ...]] = []
+        for (_, kind), group in groups.items():
+            count = self._count(state, kind, wanted, sum(stream.kind == kind for stream in streams))
+            together = max(1, _MAX_ENTRIES // count)
+            commands.extend(
+                self._xreadgroup(consumer, count, group[start : start + together])
+                for start in range(0, len(group), together)
+            )
+        return self._add_all(state, self._shards.client.pipeline(commands))
 
     def _count(self, state: _Consumer, kind: Literal["ack", "fail"], wanted: int, streams: int) -> int:
-        """How many entries to ask each of so many streams for, to get about as many outcomes as wanted."""
+        """How many entries to ask each of so many streams for, to get about as many outcomes of a kind as wanted."""
         per_entry = state.per_entry if kind == "ack" else 1.0
         return max(1, min(_MAX_ENTRIES, math.ceil(wanted / (streams * per_entry))))
 
@@ -284,23 +302,19 @@ class Delivery:
         under_way = [stream for stream in streams if stream.key in state.cursors]
         commands = [
             (
-                "XAUTOCLAIM", s.key, keys.GROUP, consumer, idle_ms, state.cursors[s.key],
+                self._command("XAUTOCLAIM"), s.key, keys.GROUP, consumer, idle_ms, state.cursors[s.key],
                 "COUNT", self._count(state, s.kind, wanted, len(streams)),
             )
             for s in under_way
         ]  # fmt: skip
-        found, dangling = False, dict[str, list[bytes]]()
+        found = False
         for stream, reply in zip(under_way, self._shards.client.pipeline(commands), strict=True):
             if reply[0] == b"0-0":
                 del state.cursors[stream.key]
             else:
                 state.cursors[stream.key] = reply[0]
-            claimed = claimed_entries(reply)
-            found = self._add(state, [(stream.key, i, f) for i, f in claimed if f], redelivered=True) or found
-            gone = [entry_id for entry_id, fields in claimed if fields is None]
-            if gone:  # Redis 6.2 hands out entries that were trimmed; newer servers drop them by themselves
-                dangling[stream.key] = gone
-        self._finish(dangling)
+            entry_ids, fields = claimed_entries(reply)
+            found = self._add(state, stream.key, entry_ids, fields, redelivered=True) or found
         return found
 
     def _wait(self, state: _Consumer, streams: list[_Stream], consumer: str, block_ms: int) -> None:
@@ -314,7 +328,7 @@ class Delivery:
             if str(reply).startswith("UNBLOCKED"):  # the stream went away, or the server's role changed: look anew
                 return
             raise client.translate(reply) from reply
-        self._add(state, read_reply(reply), redelivered=False)
+        self._add_all(state, [reply])
 
     def _xreadgroup(
         self, consumer: str, count: int, streams: list[_Stream], after: bytes = b">", block_ms: int | None = None
@@ -322,29 +336,44 @@ class Delivery:
         block = () if block_ms is None else ("BLOCK", block_ms)
         names = [stream.key for stream in streams]
         return (
-            "XREADGROUP", "GROUP", keys.GROUP, consumer, "COUNT", count, *block, "STREAMS", *names, *[after] * len(names),
+            self._command("XREADGROUP"), "GROUP", keys.GROUP, consumer, "COUNT", count, *block,
+            "STREAMS", *names, *[after] * len(names),
         )  # fmt: skip
 
-    def _add(self, state: _Consumer, entries: Sequence[tuple[str, bytes, Fields | None]], *, redelivered: bool) -> bool:
-        """Put entries into the backlog; those that are there already, claimed from oneself, are not put there again."""
+    def _command(self, name: str) -> str | bytes:
+        """redis-py takes apart replies of commands it knows by name, a dict per entry, which costs more than reading them.
+
+        Under a name of bytes it hands them out as they came; a cluster client needs text, to find the node.
+        """
+        return name if self._shards.client.is_cluster else name.encode()
+
+    def _add_all(self, state: _Consumer, replies: Iterable[Any]) -> bool:
         found = False
-        dangling: dict[str, list[bytes]] = {}
-        sizes: list[int] = []
-        for name, entry_id, fields in entries:
-            if not fields:
-                dangling.setdefault(name, []).append(entry_id)
-            elif (name, entry_id) not in state.held:
-                state.held.add((name, entry_id))
-                stream = self._by_key[name]
-                entry = Entry(stream.kind, stream.shard, name, entry_id, fields, redelivered)
-                state.backlog.append(entry)
-                if stream.kind == "ack":
-                    sizes.append(len(entry))
-                found = True
-        if sizes:
-            state.per_entry = max(1.0, sum(sizes) / len(sizes))
-        self._finish(dangling)
+        for reply in replies:
+            for name, entry_ids, fields in read_flat(reply):
+                found = self._add(state, name, entry_ids, fields, redelivered=False) or found
         return found
+
+    def _add(
+        self, state: _Consumer, name: str, entry_ids: list[bytes], fields: list[Flat], *, redelivered: bool
+    ) -> bool:
+        """Put entries into the backlog; those that are there already, claimed from oneself, are not put there again."""
+        stream, gone = self._by_key[name], []
+        if redelivered:
+            held = state.held.get(name, set())
+            gone = [entry_id for entry_id, flat in zip(entry_ids, fields, strict=True) if not flat]
+            keep = [i for i, entry_id in enumerate(entry_ids) if fields[i] and entry_id not in held]
+            entry_ids, fields = [entry_ids[i] for i in keep], [fields[i] for i in keep]
+        if entry_ids:
+            entries = Entries(stream.kind, name, entry_ids, fields, redelivered)
+            state.put(entries)
+            if stream.kind == "ack":
+                state.per_entry = max(1.0, sum(entries.sizes()) / len(entry_ids))
+        if (
+            gone
+        ):  # trimmed, and still in the group's list; newer servers than Redis 6.2 drop those claimed by themselves
+            self._finish({name: [gone]})
+        return bool(entry_ids)
 
     def _stage_name(self, number: int) -> str | None:
         if number == 0:
@@ -353,3 +382,18 @@ class Delivery:
             (pairs,) = self._shards.client.pipeline([("HGETALL", keys.stages(self._shards.config.app))])
             self._stage_names = {int(value): name.decode() for name, value in as_dict(pairs).items()}
         return self._stage_names.get(number, str(number))
+
+
+def _in_order(parts: list[list[bytes]]) -> list[bytes]:
+    """Entry ids of one stream, oldest first; each part is in order by itself."""
+    parts = sorted(parts, key=lambda part: _age(part[0]))
+    entry_ids = list(chain.from_iterable(parts))
+    if any(_age(one[-1]) > _age(other[0]) for one, other in pairwise(parts)):
+        entry_ids.sort(key=_age)
+    return entry_ids
+
+
+def _age(entry_id: bytes) -> tuple[int, int]:
+    """Entry ids sort by their two numbers."""
+    millis, _, number = entry_id.partition(b"-")
+    return int(millis), int(number)

@@ -1,80 +1,115 @@
-"""Reading entries of the outcome streams: from a driver's reply to outcomes (written by lua/lib/outcomes.lua)."""
+"""Reading entries of the outcome streams: from a driver's reply to outcomes (written by lua/lib/outcomes.lua).
 
-from collections.abc import Callable, Iterator
+Fields are read by their place, which is the order in which the script writes them: a dict per entry costs more than all
+the rest.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from acker_redis import ids
 from acker_redis.model import Outcome, PackedOutcomes, Receipt
 
 Fields: TypeAlias = dict[bytes, bytes]
+Flat: TypeAlias = list[bytes]
+"""Names and values of an entry in turn, as they came; none where the entry was trimmed."""
+
 StageName: TypeAlias = Callable[[int], str | None]
 
 _ROW = np.dtype([("root", ">i8"), ("age_ms", ">u4"), ("stage", "u1")])
+_ACK_TASK, _ACK_ROOTS = 1, 3
+_ROOT, _TASK, _REASON, _AGE, _STAGE, _DETAIL = 1, 3, 5, 7, 9, 11
+
+_Key: TypeAlias = tuple[bytes, bytes | None, bytes | None, bytes | None]
+"""Task, reason, last stage and detail: what outcomes of one pack have in common."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One entry as it came, not taken apart yet."""
+@dataclass
+class Entries:
+    """Entries of one stream that were read together, as they came: not taken apart yet."""
 
     kind: Literal["ack", "fail"]
-    shard: int
     stream: str
-    entry_id: bytes
-    fields: Fields
+    entry_ids: list[bytes]
+    fields: list[Flat]
     redelivered: bool
 
-    def __len__(self) -> int:
-        """How many outcomes it holds."""
-        return len(self.fields[b"roots"]) // _ROW.itemsize if self.kind == "ack" else 1
+    def sizes(self) -> list[int]:
+        """How many outcomes each holds."""
+        if self.kind == "fail":
+            return [1] * len(self.fields)
+        return [len(fields[_ACK_ROOTS]) // _ROW.itemsize for fields in self.fields]
 
-    def packed(self) -> PackedOutcomes:
-        """All its outcomes at once."""
-        task, receipt = int(self.fields[b"task"]), Receipt(self.shard, self.stream, self.entry_id)
+    def take(self, outcomes: int) -> "Entries":
+        """Take off the first ones, as few as hold so many outcomes or all."""
+        count = outcomes
         if self.kind == "ack":
-            roots = np.frombuffer(self.fields[b"roots"], _ROW)["root"].astype(np.int64)
-            return PackedOutcomes("ack", task, roots, None, None, self.redelivered, None, receipt)
-        reason: Literal["failed", "timeout"] = "timeout" if self.fields[b"reason"] == b"timeout" else "failed"
-        stage, detail = self.fields[b"last_stage"].decode() or None, self.fields.get(b"detail")
-        root = np.array([ids.to_int64(int(self.fields[b"root"], 16))], np.int64)
-        text = None if detail is None else detail.decode()
-        return PackedOutcomes("fail", task, root, reason, stage, self.redelivered, text, receipt)
+            count = int(np.searchsorted(np.cumsum(self.sizes()), outcomes)) + 1
+        taken = Entries(self.kind, self.stream, self.entry_ids[:count], self.fields[:count], self.redelivered)
+        self.entry_ids, self.fields = self.entry_ids[count:], self.fields[count:]
+        return taken
+
+    def packed(self) -> Iterator[PackedOutcomes]:
+        """All outcomes, those that are alike together."""
+        alike: dict[_Key, list[int]] = {}
+        for row, key in enumerate(_ack_keys(self.fields) if self.kind == "ack" else _fail_keys(self.fields)):
+            alike.setdefault(key, []).append(row)
+        fail_roots = _fail_roots(self.fields) if self.kind == "fail" else None
+        for (task, reason, stage, detail), rows in alike.items():
+            roots = _ack_roots(self.fields[row] for row in rows) if fail_roots is None else fail_roots[rows]
+            entry_ids = self.entry_ids if len(alike) == 1 else [self.entry_ids[row] for row in rows]
+            yield PackedOutcomes(
+                self.kind, int(task), roots, _reason(reason), _text(stage), self.redelivered, _text(detail),
+                Receipt(self.stream, entry_ids),
+            )  # fmt: skip
 
     def outcomes(self, stage_name: StageName) -> Iterator[Outcome]:
-        """Its outcomes one by one."""
-        packed = self.packed()
-        receipt, task, redelivered = packed.receipt, packed.task, self.redelivered
-        receipt.unconfirmed.update(packed.roots.tolist())
-        if packed.kind == "fail":
-            age_ms = int(self.fields[b"age_ms"])
-            yield Outcome(
-                "fail", int(packed.roots[0]), task, packed.reason, age_ms, packed.last_stage, redelivered, packed.detail,
-                receipt,
-            )  # fmt: skip
-            return
-        for root, age_ms, number in np.frombuffer(self.fields[b"roots"], _ROW).tolist():
-            yield Outcome("ack", root, task, None, age_ms, stage_name(number), redelivered, None, receipt)
+        """All outcomes one by one; those of an entry share a receipt."""
+        for entry_id, fields in zip(self.entry_ids, self.fields, strict=True):
+            receipt = Receipt(self.stream, [entry_id])
+            if self.kind == "fail":
+                ((owner, reason, stage, detail),) = _fail_keys([fields])
+                root, age_ms = ids.to_int64(int(fields[_ROOT], 16)), int(fields[_AGE])
+                receipt.unconfirmed.add(root)
+                yield Outcome(
+                    "fail", root, int(owner), _reason(reason), age_ms, _text(stage), self.redelivered, _text(detail),
+                    receipt,
+                )  # fmt: skip
+                continue
+            task, rows = int(fields[_ACK_TASK]), np.frombuffer(fields[_ACK_ROOTS], _ROW)
+            receipt.unconfirmed.update(rows["root"].tolist())
+            for root, age_ms, number in rows.tolist():
+                yield Outcome("ack", root, task, None, age_ms, stage_name(number), self.redelivered, None, receipt)
 
 
-def read_reply(reply: Any) -> list[tuple[str, bytes, Fields | None]]:
-    """(stream, entry id, fields) of an XREADGROUP reply, which is a list of pairs or (RESP3) a mapping."""
+def read_reply(reply: Any) -> list[tuple[str, bytes, Fields]]:
+    """(stream, entry id, fields) of an XREADGROUP reply; no fields where the entry was trimmed."""
+    return [
+        (name, entry_id, as_dict(fields))
+        for name, entry_ids, rows in read_flat(reply)
+        for entry_id, fields in zip(entry_ids, rows, strict=True)
+    ]
+
+
+def read_flat(reply: Any) -> Iterator[tuple[str, list[bytes], list[Flat]]]:
+    """(stream, entry ids, fields) of an XREADGROUP reply, which is a list of pairs or (RESP3) a mapping."""
     if not reply:
-        return []
-    by_stream = reply.items() if isinstance(reply, dict) else reply
-    entries: list[tuple[str, bytes, Fields | None]] = []
-    for name, rows in by_stream:
-        if rows and isinstance(rows[0], list):  # some drivers wrap the rows once more
-            rows = rows[0]
-        entries.extend((name.decode(), entry_id, as_dict(fields)) for entry_id, fields in rows)
-    return entries
+        return
+    for name, rows in reply.items() if isinstance(reply, dict) else reply:
+        if rows and isinstance(rows[0], list) and not (rows[0] and isinstance(rows[0][0], bytes)):
+            rows = rows[0]  # some drivers wrap the rows once more
+        yield name.decode(), [row[0] for row in rows], [_flat(row[1]) for row in rows]
 
 
-def claimed_entries(reply: Any) -> list[tuple[bytes, Fields | None]]:
-    """(entry id, fields) of an XAUTOCLAIM reply; fields are None where Redis 6.2 hands out a trimmed entry."""
-    rows = reply[1] if len(reply) > 1 else []
-    return [(row[0], as_dict(row[1]) or None) for row in rows if row and row[0]]
+def claimed_entries(reply: Any) -> tuple[list[bytes], list[Flat]]:
+    """(entry ids, fields) of an XAUTOCLAIM reply, without the nothings that Redis 6.2 hands out for trimmed entries."""
+    rows = [row for row in reply[1] if row and row[0]] if len(reply) > 1 else []
+    return [row[0] for row in rows], [_flat(row[1]) for row in rows]
 
 
 def as_dict(pairs: Any) -> Fields:
@@ -84,3 +119,34 @@ def as_dict(pairs: Any) -> Fields:
     if isinstance(pairs, dict):
         return pairs
     return dict(zip(pairs[::2], pairs[1::2], strict=True))
+
+
+def _flat(pairs: Any) -> Flat:
+    return list(chain.from_iterable(pairs.items())) if isinstance(pairs, dict) else pairs or []
+
+
+def _ack_keys(entries: list[Flat]) -> list[_Key]:
+    return [(fields[_ACK_TASK], None, None, None) for fields in entries]
+
+
+def _fail_keys(entries: list[Flat]) -> list[_Key]:
+    return [(f[_TASK], f[_REASON], f[_STAGE], f[_DETAIL] if len(f) > _DETAIL else None) for f in entries]
+
+
+def _ack_roots(entries: Iterable[Flat]) -> npt.NDArray[np.int64]:
+    return np.frombuffer(b"".join([fields[_ACK_ROOTS] for fields in entries]), _ROW)["root"].astype(np.int64)
+
+
+def _fail_roots(entries: Iterable[Flat]) -> npt.NDArray[np.int64]:
+    digits = b"".join([fields[_ROOT] for fields in entries])
+    return np.frombuffer(bytes.fromhex(digits.decode()), ">i8").astype(np.int64)
+
+
+def _reason(reason: bytes | None) -> Literal["failed", "timeout"] | None:
+    if reason is None:
+        return None
+    return "timeout" if reason == b"timeout" else "failed"
+
+
+def _text(text: bytes | None) -> str | None:
+    return text.decode() if text else None

@@ -21,26 +21,25 @@ class Applied(NamedTuple):
 
 @dataclass(eq=False)
 class Receipt:
-    """Where a delivered outcome came from; shared by all outcomes of one stream entry."""
+    """Where delivered outcomes came from: one stream entry, shared by its outcomes, or all entries of a pack."""
 
-    shard: int
     stream: str
-    entry_id: bytes
+    entry_ids: list[bytes]
     unconfirmed: set[int] = field(default_factory=set, repr=False)
 
 
 class PackedOutcomes(NamedTuple):
-    """The outcomes of one stream entry, not taken apart: for spouts that handle many at a time.
+    """Outcomes that are alike in all but root and age, from entries of one stream: for spouts that handle many at a time.
 
     Attributes:
         kind: `ack`, or `fail`.
         task: the spout task that initialised the roots.
-        roots: signed 64-bit root ids; one only where kind is `fail`.
+        roots: signed 64-bit root ids. One that got two outcomes may stand there twice.
         reason: None for acks, else `failed` or `timeout`.
-        last_stage: of a fail; None for acks (take `Outcome` for that).
-        redelivered: the entry was handed out before and not confirmed since.
-        detail: the `reason=` text of the fail call, where one was given.
-        receipt: for `Acker.confirm_packed`.
+        last_stage: of fails; None for acks (take `Outcome` for that).
+        redelivered: the entries were handed out before and not confirmed since.
+        detail: the `reason=` text of the fail calls, where one was given.
+        receipt: for `Acker.confirm_packed`; stands for all of the entries.
     """
 
     kind: Literal["ack", "fail"]

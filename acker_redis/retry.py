@@ -1,9 +1,13 @@
 """When a spout emits a failed message again."""
 
-import random
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from acker_redis.errors import BadConfigError
+
+_random = np.random.default_rng()
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,11 @@ class RetryPolicy:
         if not 0 <= self.jitter <= 1:
             raise BadConfigError(f"jitter={self.jitter}: use a share of 0 to 1")
 
-    def delay_secs(self, failures: int) -> float:
-        """Wait after so many failures."""
-        longest = min(self.max_delay_secs, self.first_delay_secs * self.multiplier ** (failures - 1))
-        return float(longest * (1 - self.jitter * random.random()))  # noqa: S311
+    def delay_secs(self, failures: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Wait after so many failures, for each message."""
+        if self.first_delay_secs == 0:
+            return np.zeros(len(failures))
+        with np.errstate(over="ignore"):  # of an exponent that large the cap is what counts
+            growing = self.first_delay_secs * self.multiplier ** (failures - 1.0)
+        longest: npt.NDArray[np.float64] = np.minimum(self.max_delay_secs, growing)
+        return longest * (1 - self.jitter * _random.random(len(failures)))

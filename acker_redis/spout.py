@@ -6,6 +6,7 @@ root, so a late update of an old attempt can't touch the new one. After its last
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 from redis.backoff import ExponentialWithJitterBackoff
 
 from acker_redis.acker import Acker
@@ -28,7 +30,7 @@ from acker_redis.errors import (
 )
 from acker_redis.model import PackedOutcomes, Stats
 from acker_redis.outages import BACKOFF_BASE_SECS, BACKOFF_CAP_SECS, OUTAGE_TRIES, Outages
-from acker_redis.pending import Emission, InFlight, Int64Array, root_ids
+from acker_redis.pending import Emission, InFlight, Int64Array, Replays, Tries, merged, root_ids
 from acker_redis.retry import RetryPolicy
 
 log = logging.getLogger("acker_redis.spout")
@@ -95,9 +97,8 @@ class Spout:
     dead_letters: dict[int, DeadLetter] = field(default_factory=dict)
     payload: Callable[[list[int]], list[bytes | None]] | None = None
     on_done: Callable[[Int64Array], object] | None = None
-    _fresh: list[Int64Array] = field(default_factory=list)
-    _replays: dict[int, tuple[int, float]] = field(default_factory=dict)
-    _losses: dict[int, int] = field(default_factory=dict)
+    _fresh: deque[Int64Array] = field(default_factory=deque)
+    _replays: Replays = field(default_factory=Replays)
     _given_up: list[DeadLetter] = field(default_factory=list)
     _acked: list[Int64Array] = field(default_factory=list)
     _in_flight: list[InFlight] = field(default_factory=list)
@@ -110,7 +111,7 @@ class Spout:
     @property
     def pending(self) -> int:
         """Messages in flight."""
-        return sum(int(part.open.sum()) for part in self._in_flight)
+        return sum(part.count for part in self._in_flight)
 
     @property
     def done(self) -> bool:
@@ -120,32 +121,30 @@ class Spout:
     def next_emission(self) -> Emission | None:
         """Messages to emit now: replays that are due, then fresh ones, as many as max_spout_pending leaves room for."""
         room = None if self.max_spout_pending is None else max(0, self.max_spout_pending - self.pending)
-        now = time.monotonic()
-        due = [(message, attempt) for message, (attempt, at) in self._replays.items() if at <= now][:room]
-        parts = [np.array([message for message, _ in due], np.int64)]
-        attempts = [np.array([attempt for _, attempt in due], np.int64)]
-        for message, _ in due:
-            del self._replays[message]
-        self.counts.replayed += len(due)
-        left = None if room is None else room - len(due)
-        while self._fresh and left != 0:
-            messages = self._fresh.pop(0)
-            if left is not None and len(messages) > left:
-                self._fresh.insert(0, messages[left:])
-                messages = messages[:left]
-            parts.append(messages)
-            attempts.append(np.zeros(len(messages), np.int64))
-            left = None if left is None else left - len(messages)
-        message_ids, attempt_numbers = np.concatenate(parts), np.concatenate(attempts)
-        if len(message_ids) == 0:
+        replays = self._replays.take(time.monotonic(), room)
+        tries = Tries.concatenate(
+            [replays, Tries.first(self._take_fresh(None if room is None else room - len(replays)))]
+        )
+        if len(tries) == 0:
             return None
-        roots = root_ids(self.acker.config.app, self.run_id, message_ids, attempt_numbers)
-        emission = Emission(self._next_number, message_ids, attempt_numbers, roots)
+        roots = root_ids(self.acker.config.app, self.run_id, tries.message_ids, tries.attempts)
+        emission = Emission(self._next_number, tries.message_ids, tries.attempts, roots)
         self._next_number += 1
-        order = np.argsort(roots)
-        self._in_flight.append(InFlight(emission, order, roots[order], np.ones(len(roots), np.bool_)))
+        self._in_flight = merged([*self._in_flight, InFlight(roots, tries)])
+        self.counts.replayed += len(replays)
         self.counts.emitted += len(roots)
         return emission
+
+    def _take_fresh(self, room: int | None) -> Int64Array:
+        parts = [np.array([], np.int64)]
+        while self._fresh and room != 0:
+            messages = self._fresh.popleft()
+            if room is not None and len(messages) > room:
+                self._fresh.appendleft(messages[room:])
+                messages = messages[:room]
+            parts.append(messages)
+            room = None if room is None else room - len(messages)
+        return np.concatenate(parts)
 
     def poll(self, max_outcomes: int = 10_000, block_ms: int = 0) -> int:
         """Take outcomes, act on them, confirm them; returns how many there were.
@@ -232,9 +231,9 @@ class Spout:
 
     def _excuse(self, emission: Emission, by_outage: bool) -> None:
         """What an outage broke off is not the messages' fault."""
-        for part in self._in_flight:
-            if part.emission is emission:
-                part.excused = by_outage
+        for part in self._in_flight if by_outage else ():
+            rows = part.find(emission.roots)
+            part.tries.excused[rows[rows >= 0]] = True
 
     def give_up(self, message_ids: Int64Array) -> None:
         """Dead-letter messages in flight, as lost: their source can't give them again, so they were not made tuples.
@@ -242,11 +241,9 @@ class Spout:
         The letters are written by the next `poll`.
         """
         for part in self._in_flight:
-            rows = np.flatnonzero(part.open & np.isin(part.emission.message_ids[part.order], message_ids))
-            part.open[rows] = False
+            rows = np.flatnonzero(part.open & np.isin(part.tries.message_ids, message_ids))
             self.counts.lost += len(rows)
-            for message, attempt in map(part.message, rows.tolist()):
-                self._give_up(DeadLetter(message, self.run_id, attempt + 1, "lost"))
+            self._give_up_lost(part.close(rows))
         self._drop_finished()
 
     def reconcile(self) -> int:
@@ -261,9 +258,9 @@ class Spout:
         before = self.counts.lost
         try:
             for part in self._in_flight:
-                if part.emission is under_way:
-                    continue
                 waiting = part.sorted_roots[part.open]
+                if under_way is not None:
+                    waiting = np.setdiff1d(waiting, under_way.roots)
                 records = self.acker.inspect_many(waiting) if len(waiting) else []
                 unknown = waiting[[record is None or record.state != "owned" for record in records]]
                 # Those that settled have their outcome written: it is in a stream, or in a reply that was lost.
@@ -290,53 +287,50 @@ class Spout:
         acks = [one.roots for one in packed if one.kind == "ack"]
         fails = [one for one in packed if one.kind == "fail"]
         acked = np.unique(np.concatenate(acks)) if acks else np.array([], np.int64)
-        failed = np.array([one.roots[0] for one in fails], np.int64)
+        failed, of_fail = _distinct([one.roots for one in fails])
         known = 0
         for part in self._in_flight:
             rows = part.find(acked)
             rows = rows[rows >= 0]
-            part.open[rows] = False
-            self.counts.acked += len(rows)
-            known += len(rows)
             if len(rows):
-                self._acked.append(part.emission.message_ids[part.order[rows]])
+                self._acked.append(part.close(rows).message_ids)
+                self.counts.acked += len(rows)
+            known += len(rows)
             rows = part.find(failed)
-            of_row = {int(rows[i]): i for i in np.flatnonzero(rows >= 0)}  # an outcome may come twice, once redelivered
-            known += len(of_row)
-            hits = [fails[i] for i in of_row.values()]
-            self._fail(part, list(of_row), hits)
+            if (hits := rows >= 0).any():
+                self._fail(part.close(rows[hits]), fails, of_fail[hits])
+                known += int(hits.sum())
         self.counts.late += sum(len(one.roots) for one in packed) - known
         self._drop_finished()
 
-    def _fail(self, part: InFlight, rows: list[int], outcomes: list[PackedOutcomes]) -> None:
-        part.open[rows] = False
-        now = time.monotonic()
-        for row, outcome in zip(rows, outcomes, strict=True):
-            message, attempt = part.message(row)
-            if outcome.reason == "timeout":
-                self.counts.timed_out += 1
-            else:
-                self.counts.failed += 1
-            if part.excused and outcome.reason == "timeout":
-                self._losses[message] = self._losses.get(message, 0) + 1
-            failures = attempt + 1 - self._losses.get(message, 0)
-            if failures >= self.retry.max_attempts:
-                reason = outcome.reason or "failed"
-                self._give_up(DeadLetter(message, self.run_id, failures, reason, outcome.last_stage, outcome.detail))
-            else:
-                self._replays[message] = (attempt + 1, now + self.retry.delay_secs(failures))
+    def _fail(self, tries: Tries, fails: list[PackedOutcomes], of_fail: npt.NDArray[np.intp]) -> None:
+        timed_out = np.array([one.reason == "timeout" for one in fails])[of_fail]
+        self.counts.timed_out += int(timed_out.sum())
+        self.counts.failed += int((~timed_out).sum())
+        uncounted = timed_out & tries.excused
+        failures = tries.attempts + 1 - tries.losses - uncounted
+        spent = failures >= self.retry.max_attempts
+        again = ~spent
+        due = time.monotonic() + self.retry.delay_secs(failures[again])
+        self._replays.add(tries[again].again(uncounted[again]), due)
+        for message, count, i in zip(
+            tries.message_ids[spent].tolist(), failures[spent].tolist(), of_fail[spent].tolist(), strict=True
+        ):
+            one = fails[i]
+            self._give_up(DeadLetter(message, self.run_id, count, one.reason or "failed", one.last_stage, one.detail))
 
     def _lose(self, part: InFlight, rows: Int64Array) -> None:
-        part.open[rows] = False
+        tries = part.close(rows)
         self.counts.lost += len(rows)
-        now = time.monotonic()
-        for row in rows:
-            message, attempt = part.message(row)
-            self._losses[message] = losses = self._losses.get(message, 0) + 1
-            if losses >= LOST_LIMIT and not part.excused:
-                self._give_up(DeadLetter(message, self.run_id, attempt + 1, "lost"))
-            else:
-                self._replays[message] = (attempt + 1, now)
+        spent = (tries.losses + 1 >= LOST_LIMIT) & ~tries.excused
+        again = tries[~spent]
+        again = again.again(np.ones(len(again), np.bool_))
+        self._replays.add(again, np.full(len(again), time.monotonic()))
+        self._give_up_lost(tries[spent])
+
+    def _give_up_lost(self, tries: Tries) -> None:
+        for message, attempt in zip(tries.message_ids.tolist(), tries.attempts.tolist(), strict=True):
+            self._give_up(DeadLetter(message, self.run_id, attempt + 1, "lost"))
 
     def _give_up(self, letter: DeadLetter) -> None:
         self.dead_letters[letter.message_id] = letter
@@ -372,7 +366,15 @@ class Spout:
             return letters
 
     def _drop_finished(self) -> None:
-        self._in_flight = [part for part in self._in_flight if part.open.any()]
+        self._in_flight = [part for part in self._in_flight if part.count]
+
+
+def _distinct(parts: list[Int64Array]) -> tuple[Int64Array, npt.NDArray[np.intp]]:
+    """The distinct values of several arrays, and for each the number of the first array that has it."""
+    if not parts:
+        return np.array([], np.int64), np.array([], np.intp)
+    values, first = np.unique(np.concatenate(parts), return_index=True)
+    return values, np.repeat(np.arange(len(parts)), [len(part) for part in parts])[first]
 
 
 class _Emitter:

@@ -14,8 +14,6 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "reset_timeout": (pack_roots(1),),
     "rotate": (1,),
     "expire": (500,),
-    "oldest": (0, 0),
-    "clock": (),
     "confirm": ("1-1",),
     "name_stage": (3, "split"),
 }

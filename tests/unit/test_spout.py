@@ -1,6 +1,9 @@
 """The spout's bookkeeping, on an acker in memory."""
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +19,7 @@ from acker_redis import (
     ServerRefusesWritesError,
 )
 from acker_redis.dead_letters import DeadLetter
-from acker_redis.model import PackedOutcomes
+from acker_redis.model import PackedOutcomes, Receipt
 from acker_redis.pending import Emission
 from acker_redis.retry import RetryPolicy
 from acker_redis.spout import LOST_LIMIT, Spout
@@ -39,6 +42,25 @@ def emit(made: Spout) -> Emission:
 def expire(acker: Acker) -> None:
     for _ in range(acker.config.num_buckets):
         acker.rotate(force=True)
+
+
+def steps(work: Callable[[], object]) -> int:
+    """How many instructions of Python code a piece of work takes: what numpy does in one is one, however long the array."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
 
 
 @pytest.fixture
@@ -118,7 +140,7 @@ def test_a_replay_waits_for_its_delay() -> None:
 
 @pytest.mark.parametrize(("failures", "secs"), [(1, 1.0), (2, 2.0), (3, 4.0), (4, 5.0)])
 def test_delays_grow_up_to_the_cap(failures: int, secs: float) -> None:
-    assert RetryPolicy(first_delay_secs=1, multiplier=2, max_delay_secs=5).delay_secs(failures) == secs
+    assert RetryPolicy(first_delay_secs=1, multiplier=2, max_delay_secs=5).delay_secs(np.array([failures])) == [secs]
 
 
 def test_bad_policies_are_refused() -> None:
@@ -512,8 +534,89 @@ def test_messages_whose_source_is_gone_are_dead_letters_at_once() -> None:
 
 
 def test_jitter_shortens_delays_at_random() -> None:
-    delays = {RetryPolicy(first_delay_secs=8, jitter=0.5).delay_secs(1) for _ in range(100)}
+    delays = set(RetryPolicy(first_delay_secs=8, jitter=0.5).delay_secs(np.ones(100, np.int64)).tolist())
     assert len(delays) > 50
     assert 4 <= min(delays) < max(delays) <= 8
     with pytest.raises(BadConfigError, match="jitter"):
         RetryPolicy(jitter=1.5)
+
+
+def timed_out(emission: Emission, rows: slice = slice(None)) -> PackedOutcomes:
+    return PackedOutcomes(
+        "fail", 0, emission.roots[rows], "timeout", "parse", False, None, Receipt("acker:{test:0}:failed:0", [])
+    )
+
+
+def test_settling_and_replaying_take_no_python_per_message() -> None:
+    def settle_and_replay(messages: int) -> int:
+        made = spout(fake_acker(), messages)
+        emission = emit_nothing(made)
+        packed = [timed_out(emission, slice(0, -10)), timed_out(emission, slice(-10, -5))]
+        acked = [timed_out(emission, slice(-5, None))._replace(kind="ack", reason=None)]
+
+        def work() -> None:
+            made._settle(packed + acked)
+            emit_nothing(made)
+
+        count = steps(work)
+        assert (made.counts.timed_out, made.counts.replayed, made.counts.acked) == (messages - 5, messages - 5, 5)
+        return count
+
+    settle_and_replay(20)
+    assert settle_and_replay(20_000) <= 1.1 * settle_and_replay(20)
+
+
+def emit_nothing(made: Spout) -> Emission:
+    emission = made.next_emission()
+    assert emission is not None
+    return emission
+
+
+def test_losing_everything_takes_no_python_per_message() -> None:
+    def lose(messages: int) -> int:
+        made = spout(fake_acker(), messages)
+        emit_nothing(made)
+        (part,) = made._in_flight
+        count = steps(lambda: made._lose(part, np.arange(messages)))
+        assert made.counts.lost == messages
+        return count
+
+    lose(20)
+    assert lose(20_000) <= 1.1 * lose(20)
+
+
+def test_a_pack_of_which_a_part_is_late() -> None:
+    acker = fake_acker(AckerConfig(app="test", shards=1))
+    made = spout(acker)
+    emit(made)
+    acker.init_many([1001, 1002], [7, 7], 0)  # of an earlier run
+    expire(acker)
+    assert made.poll() == 5
+    assert (made.counts.timed_out, made.counts.late, made.pending) == (3, 2, 0)
+    assert acker.stats().waiting == 0
+    assert sorted(emit(made).message_ids.tolist()) == [0, 1, 2]
+
+
+def test_an_outcome_that_comes_twice_counts_once() -> None:
+    made = spout(fake_acker(), messages=4)
+    emission = emit_nothing(made)
+    twice = timed_out(emission)._replace(roots=np.repeat(emission.roots[:2], 2))
+    made._settle([twice, timed_out(emission, slice(0, 3))])
+    assert (made.counts.timed_out, made.counts.late, made.pending) == (3, 4, 1)
+    made._settle([timed_out(emission)._replace(redelivered=True, reason="failed")])
+    assert (made.counts.timed_out, made.counts.failed, made.counts.late, made.pending) == (3, 1, 7, 0)
+    assert sorted(emit_nothing(made).message_ids.tolist()) == [0, 1, 2, 3]
+
+
+def test_a_dead_letter_has_what_its_own_pack_says() -> None:
+    made = spout(fake_acker(), messages=3, retry=RetryPolicy(max_attempts=1))
+    emission = emit_nothing(made)
+    packs = [
+        timed_out(emission, slice(0, 2)),
+        timed_out(emission, slice(2, 3))._replace(reason="failed", last_stage="write", detail="full"),
+    ]
+    made._settle(packs)
+    assert made.dead_letters == {
+        **{m: DeadLetter(m, "run", 1, "timeout", "parse") for m in emission.message_ids[:2].tolist()},
+        int(emission.message_ids[2]): DeadLetter(int(emission.message_ids[2]), "run", 1, "failed", "write", "full"),
+    }

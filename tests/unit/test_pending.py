@@ -1,0 +1,63 @@
+"""Messages in flight and messages that wait for their replay, as arrays."""
+
+import numpy as np
+
+from acker_redis.pending import InFlight, Replays, Tries, merged
+
+
+def tries(*message_ids: int, attempt: int = 0) -> Tries:
+    first = Tries.first(np.array(message_ids, np.int64))
+    return Tries(first.message_ids, first.attempts + attempt, first.losses, first.excused)
+
+
+def taken(replays: Replays, now: float, room: int | None = None) -> list[int]:
+    message_ids: list[int] = replays.take(now, room).message_ids.tolist()
+    return message_ids
+
+
+def test_a_replay_is_taken_when_it_is_due() -> None:
+    replays = Replays()
+    replays.add(tries(1, 2, 3), np.array([30.0, 10.0, 20.0]))
+    replays.add(tries(4, 5), np.array([15.0, 40.0]))
+    assert (taken(replays, 5.0), len(replays)) == ([], 5)
+    assert (sorted(taken(replays, 20.0)), len(replays)) == ([2, 3, 4], 2)
+    assert (sorted(taken(replays, 40.0)), len(replays)) == ([1, 5], 0)
+    assert taken(replays, 50.0) == []
+
+
+def test_no_more_replays_are_taken_than_there_is_room_for() -> None:
+    replays = Replays()
+    replays.add(tries(1, 2, 3), np.array([1.0, 2.0, 3.0]))
+    replays.add(tries(4), np.array([9.0]))
+    assert [taken(replays, 10.0, room) for room in (0, 2, 2, None)] == [[], [1, 2], [3, 4], []]
+
+
+def test_a_replay_is_the_next_attempt_and_knows_what_got_lost() -> None:
+    again = tries(1, 2, attempt=3).again(np.array([False, True]))
+    assert (again.attempts.tolist(), again.losses.tolist()) == ([4, 4], [0, 1])
+
+
+def test_rows_are_found_by_root_until_they_are_closed() -> None:
+    part = InFlight(np.array([50, -10, 30]), tries(5, 1, 3))
+    rows = part.find(np.array([30, 99, 50]))
+    assert rows[1] == -1
+    assert (part.close(rows[[0, 2]]).message_ids.tolist(), part.count) == ([3, 5], 1)
+    assert part.find(np.array([-10, 30, 50])).tolist() == [0, -1, -1]
+
+
+def test_many_small_emissions_become_few_parts() -> None:
+    roots = np.random.default_rng(1).permutation(np.arange(-5_000, 5_000))
+    parts: list[InFlight] = []
+    for start in range(0, len(roots), 10):
+        some = roots[start : start + 10]
+        parts = merged([*parts, InFlight(some, tries(*some.tolist()))])
+        rows = parts[-1].find(some[:5])  # half of each settles
+        parts[-1].close(rows)
+        assert len(parts) <= 12
+    assert sum(part.count for part in parts) == 5_000
+    assert sum(len(part.open) for part in parts) < 15_000
+    for start in range(0, len(roots), 10):
+        some = roots[start : start + 10]
+        found = [(part, rows[rows >= 0]) for part in parts for rows in [part.find(some)]]
+        assert sorted(m for part, rows in found for m in part.close(rows).message_ids.tolist()) == sorted(some[5:])
+    assert merged(parts) == []
