@@ -16,19 +16,12 @@ from typing import Any, TypeVar
 import redis
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.cluster import PipelineCommand, RedisCluster
-from redis.exceptions import (
-    AuthorizationError,
-    ClusterDownError,
-    MasterDownError,
-    MovedError,
-    ReadOnlyError,
-    RedisClusterException,
-    TryAgainError,
-)
+from redis.exceptions import MovedError
 from redis.retry import Retry
 
-from acker_redis import connection, errors, scripts
+from acker_redis import connection, driver_errors, errors, scripts
 from acker_redis.connection import DRIVER_ERRORS, RedisClient
+from acker_redis.driver_errors import ROLE_CODES, code_of, is_denied, passes
 from acker_redis.scripts import Call
 
 WINDOW_BYTES = 1 << 20
@@ -41,28 +34,8 @@ CONNECT_SECS = 5.0
 """The same until a first call succeeded: a wrong address should show soon."""
 
 _BACKOFF_BASE_SECS, _BACKOFF_CAP_SECS = 0.05, 1.0
-_LOST = (
-    redis.ConnectionError,
-    redis.TimeoutError,
-    ClusterDownError,
-    MovedError,
-    TryAgainError,
-    RedisClusterException,
-    OSError,
-)
-_REFUSED = (redis.AuthenticationError, AuthorizationError)
-_ROLE_CODES = ("READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN", "NOREPLICAS")
-"""Answers of a server that another one may have replaced, or that needs time: the address may lead elsewhere by now."""
-
-_PASSING_CODES = (*_ROLE_CODES, "BUSY", "TRYAGAIN")
-_CODES = {ReadOnlyError: "READONLY", MasterDownError: "MASTERDOWN", ClusterDownError: "CLUSTERDOWN"}
-"""redis-py cuts these codes off the text."""
-
 _GAVE_UP = (errors.ConnectionLostError, errors.ServerBusyError)
 _OLDEST_VERSION = (6, 2)
-_DETAIL_CHARS = 300
-_SCRIPT_DENIED = "The user executing the script can't"
-_CODE_IN_SCRIPT = re.compile(r"(?<![\w-])-([A-Z]{3,}) ")  # Redis 6.2 wraps the code of an error inside a script in text
 
 _T = TypeVar("_T")
 
@@ -162,7 +135,7 @@ class Client:
             nonlocal todo
             for i, reply in zip(todo, send([commands[i] for i in todo]), strict=True):
                 replies[i] = reply
-            todo = [i for i in todo if isinstance(replies[i], Exception) and _passes(replies[i])]
+            todo = [i for i in todo if isinstance(replies[i], Exception) and passes(replies[i])]
             if todo:
                 raise replies[todo[0]]
 
@@ -220,7 +193,7 @@ class Client:
 
     def translate(self, exc: BaseException) -> errors.AckerError:
         """The library's error for one of the driver's."""
-        return _translate(exc, self.address)
+        return driver_errors.translate(exc, self.address)
 
     def install(self) -> str:
         """Load the scripts as a library of functions into every primary (Redis 7 and newer, Valkey); returns its name.
@@ -288,7 +261,7 @@ class Client:
         began = time.monotonic()
 
         def goes_on(exc: Exception) -> bool:
-            return _passes(exc) and time.monotonic() - began < self._patience_secs
+            return passes(exc) and time.monotonic() - began < self._patience_secs
 
         backoff = ExponentialWithJitterBackoff(base=_BACKOFF_BASE_SECS, cap=_BACKOFF_CAP_SECS)
         retry: Retry = Retry(backoff, -1, supported_errors=DRIVER_ERRORS)
@@ -299,7 +272,7 @@ class Client:
         if isinstance(self.redis, RedisCluster):
             with suppress(*DRIVER_ERRORS):  # asked again at the next attempt
                 self.redis.nodes_manager.initialize()
-        elif _code(exc) in _ROLE_CODES:
+        elif code_of(exc) in ROLE_CODES:
             connection.drop_idle(self.redis)
 
     def _send_to_one(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -357,7 +330,7 @@ class Client:
             try:
                 node.eval("#!lua flags=no-writes\nreturn 1", 0)
             except redis.ResponseError as exc:
-                if _passes(exc):
+                if passes(exc):
                     raise
                 return False
             return True
@@ -411,32 +384,8 @@ def _greet(node: RedisClient) -> None:
     try:
         node.ping()
     except redis.ResponseError as exc:
-        if _code(exc) != "MISCONF":  # a server that can't persist refuses even PING, and can be read
+        if code_of(exc) != "MISCONF":  # a server that can't persist refuses even PING, and can be read
             raise
-
-
-def _code(exc: BaseException) -> str:
-    """The code word of an error reply."""
-    if isinstance(exc, redis.exceptions.BusyLoadingError):
-        return "LOADING"
-    for kind, code in _CODES.items():
-        if isinstance(exc, kind):
-            return code
-    text = str(exc)[:_DETAIL_CHARS]
-    inside = _CODE_IN_SCRIPT.search(text)
-    return inside[1] if inside else text.partition(" ")[0]
-
-
-def _passes(exc: BaseException) -> bool:
-    """Whether the same may well succeed in a moment."""
-    if isinstance(exc, _REFUSED) or _sentinels_refuse(exc) or connection.tls_error(exc) is not None:
-        return False
-    return isinstance(exc, _LOST) or _code(exc) in _PASSING_CODES
-
-
-def _sentinels_refuse(exc: BaseException) -> bool:
-    """No sentinel lets us in; redis-py has their errors as text."""
-    return isinstance(exc, redis.sentinel.MasterNotFoundError) and "AuthenticationError" in str(exc)
 
 
 def _is_ask(reply: object) -> bool:
@@ -447,7 +396,7 @@ def _is_no_function(reply: object) -> bool:
     """The server has no functions, not ours, or keeps them from this user: then scripts are sent."""
     text = str(reply).lower()
     return isinstance(reply, redis.ResponseError) and (
-        "function not found" in text or "unknown command" in text or (_denied(reply) and "fcall" in text)
+        "function not found" in text or "unknown command" in text or (is_denied(reply) and "fcall" in text)
     )
 
 
@@ -456,57 +405,4 @@ def _milliseconds(time: tuple[int, int]) -> int:
 
 
 def _denies_eval(exc: BaseException) -> bool:
-    return _denied(exc) and "'eval" in str(exc).lower()
-
-
-def _denied(exc: BaseException) -> bool:
-    return isinstance(exc, redis.exceptions.NoPermissionError) or _code(exc) == "NOPERM" or _SCRIPT_DENIED in str(exc)
-
-
-def _translate(exc: BaseException, address: str) -> errors.AckerError:
-    text, code = str(exc)[:_DETAIL_CHARS], _code(exc)
-    if isinstance(exc, errors.AckerError):
-        return exc
-    if code in ("ACKERLOST", "NOGROUP"):
-        return errors.LedgerLostError(
-            f"{address}: a shard lost its data since this client opened it (FLUSHALL, or a restart without persistence). "
-            "Call Acker.recover() and replay every root that has no outcome yet"
-        )
-    refused = connection.tls_error(exc)
-    if refused is not None:
-        return errors.TlsError(
-            f"{address}: TLS failed ({refused}): check the certificates and ssl_ca_certs, ssl_certfile and ssl_keyfile of the "
-            "URL, that the name in the URL is in the server's certificate, and that the port speaks TLS"
-        )
-    if isinstance(exc, _REFUSED) or code in ("NOAUTH", "WRONGPASS") or _sentinels_refuse(exc):
-        return errors.AuthenticationError(f"{address} refused the login ({text}): check user name and password")
-    if _denied(exc):
-        return errors.AuthenticationError(
-            f"{address}: the user lacks a permission ({text}): allow the command it names, and the keys acker:{{APP:* and "
-            "acker:{APP}:* where APP is the app's name"
-        )
-    if isinstance(exc, redis.exceptions.OutOfMemoryError) or "OOM command not allowed" in text:
-        return errors.OutOfMemoryError(
-            f"{address} is above maxmemory and takes no new roots ({text}): raise maxmemory, or wait until pending roots "
-            "settle; acks, fails and rotation still work"
-        )
-    if code in ("READONLY", "MISCONF", "NOREPLICAS"):
-        return errors.ServerRefusesWritesError(
-            f"{address} refuses writes ({text}): connect to the primary if this is a replica, else repair what the server "
-            "says; nothing was changed"
-        )
-    if code == "BUSY":
-        return errors.ServerBusyError(
-            f"{address} is busy with somebody's script ({text}): wait, or end it with SCRIPT KILL; nothing was changed"
-        )
-    if isinstance(exc, (*_LOST, redis.exceptions.ClusterError)):
-        return errors.ConnectionLostError(
-            f"{address} can't be reached ({text}): check that the server runs and the URL is right. A batch that met this "
-            "may have been applied in part; sending it again with the same token is exact"
-        )
-    if code == "WRONGTYPE":
-        return errors.DamagedDataError(
-            f"{address}: a key of the app is not of the type it was made with ({text}): something else wrote it. Compare the "
-            "types (redis-cli TYPE) with the README's table of keys, and delete what is not the app's"
-        )
-    return errors.ScriptFailedError(f"{address}: {text}")
+    return is_denied(exc) and "'eval" in str(exc).lower()

@@ -8,34 +8,28 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
-from redis.backoff import ExponentialWithJitterBackoff
 
 from acker_redis.acker import Acker
 from acker_redis.dead_letters import DeadLetter
+from acker_redis.emitter import Emitter
 from acker_redis.errors import (
-    AckerError,
-    BadBatchError,
     BadConfigError,
     LedgerLostError,
-    NotExactError,
     ServerUnavailableError,
 )
-from acker_redis.model import PackedOutcomes, Stats
-from acker_redis.outages import BACKOFF_BASE_SECS, BACKOFF_CAP_SECS, OUTAGE_TRIES, Outages
+from acker_redis.model import PackedOutcomes
+from acker_redis.outages import Outages
 from acker_redis.pending import Emission, InFlight, Int64Array, Replays, Tries, merged, root_ids
 from acker_redis.retry import RetryPolicy
+from acker_redis.watch import Watch
 
 log = logging.getLogger("acker_redis.spout")
 
-MAX_EMIT_FAILURES = 3
 LOST_AFTER_TIMEOUTS = 4
 """`run` asks the ledger for what is in flight after so many message timeouts without any outcome."""
 
@@ -43,10 +37,6 @@ LOST_LIMIT = 10
 """A message whose root got lost so often is a dead letter: it is given to `emit` and never initialised."""
 
 POLL_MS = 100
-LOOK_SECS = 1.0
-"""How often `run` looks whether the server lost something."""
-
-_HOPELESS = (BadBatchError, BadConfigError, NotExactError)
 
 
 @dataclass
@@ -192,7 +182,7 @@ class Spout:
         Args:
             emit: makes tuples of an emission and waits until they went out (runs the Spark job). Called in a thread of its
                 own, one emission at a time, while outcomes are taken here. If it raises, its messages are found by
-                `reconcile` or time out, and are replayed; after MAX_EMIT_FAILURES in a row the error is raised, and at once
+                `reconcile` or time out, and are replayed; after three in a row the error is raised, and at once
                 if it is one of ours that trying again can't change, or if nothing is left to do but this.
             progress: called several times a second; told whether an emission is under way.
 
@@ -206,9 +196,9 @@ class Spout:
         quiet_secs = LOST_AFTER_TIMEOUTS * self.acker.config.message_timeout_secs
         quiet_since = time.monotonic()
         outages = Outages(log)
-        watch = _Watch(self.acker)
+        watch = Watch(self.acker)
         ask_now = False
-        with _Emitter(emit) as emitter:
+        with Emitter(emit) as emitter:
             while not self.done:
                 ended = emitter.collect()
                 if ended is not None:
@@ -375,126 +365,3 @@ def _distinct(parts: list[Int64Array]) -> tuple[Int64Array, npt.NDArray[np.intp]
         return np.array([], np.int64), np.array([], np.intp)
     values, first = np.unique(np.concatenate(parts), return_index=True)
     return values, np.repeat(np.arange(len(parts)), [len(part) for part in parts])[first]
-
-
-class _Emitter:
-    """Runs `emit` in a thread of its own, one emission at a time; pauses after one that failed.
-
-    Attributes:
-        emission: the one under way.
-        by_outage: whether the one that failed last was broken off by the server.
-    """
-
-    def __init__(self, emit: Callable[[Emission], object]) -> None:
-        self.emission: Emission | None = None
-        self.by_outage = False
-        self._emit = emit
-        self._outages = Outages(log)
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="acker-emit")
-        self._future: Future[object] | None = None
-        self._failed: BaseException | None = None
-        self._failures = self._broken_off = 0
-        self._not_before = float("-inf")
-        self._backoff = ExponentialWithJitterBackoff(base=BACKOFF_BASE_SECS, cap=BACKOFF_CAP_SECS)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Wait for the emission under way. An error of the last one is raised: no later one has made up for it."""
-        self._pool.shutdown()
-        failed = self._failed if self._future is None else self._future.exception()
-        if failed is None:
-            self._outages.up()
-        elif kind is None:
-            if isinstance(failed, AckerError):
-                raise failed
-            raise AckerError(f"every message is done, but its emission failed: {failed}") from failed
-
-    @property
-    def is_free(self) -> bool:
-        """Whether the next emission may begin."""
-        return self._future is None and time.monotonic() >= self._not_before
-
-    def start(self, emission: Emission) -> None:
-        """Begin."""
-        self.emission, self._failed = emission, None
-        self._future = self._pool.submit(self._emit, emission)
-
-    def collect(self) -> Emission | None:
-        """Take note of an emission that has ended; returns it if it failed.
-
-        Raises:
-            AckerError: too many failed in a row, or this one will fail whenever it is tried.
-        """
-        if self._future is None or not self._future.done():
-            return None
-        ended, error = self.emission, self._future.exception()
-        self._failed = error
-        self._future = self.emission = None
-        if error is None:
-            self._failures = self._broken_off = 0
-            self._outages.up()
-            return None
-        self.by_outage = isinstance(error, ServerUnavailableError)
-        if isinstance(error, ServerUnavailableError):
-            self._broken_off += 1
-            self._outages.down(error)
-            tries, limit = self._broken_off, OUTAGE_TRIES
-        else:
-            self._failures += 1
-            tries, limit = self._failures, MAX_EMIT_FAILURES
-            log.warning("emission failed (%d in a row); messages without outcome are replayed: %s", tries, error)
-        if isinstance(error, _HOPELESS):
-            raise error
-        if tries == limit:
-            raise AckerError(f"{limit} emissions failed in a row, the last with: {error}") from error
-        self._not_before = time.monotonic() + self._backoff.compute(tries)
-        return ended
-
-
-class _Watch:
-    """Looks now and then whether the server lost something, and whether anybody rotates."""
-
-    def __init__(self, acker: Acker) -> None:
-        self._acker = acker
-        self._servers: frozenset[tuple[str, str]] | None = None
-        self._doubted: tuple[int, int, int] | None = None
-        self._look_at = float("-inf")
-        self._late = False
-        self._rotator_at = time.monotonic() + acker.config.message_timeout_secs
-
-    def something_is_missing(self, pending: int | None, emissions: int) -> bool:
-        """Whether the ledger should be asked for what is in flight.
-
-        Args:
-            pending: roots the spout waits for; None while some may not have been initialised yet, or have outcomes.
-            emissions: made so far; the same counts are doubted once only until there is another.
-        """
-        now = time.monotonic()
-        if now < self._look_at:
-            return False
-        self._look_at = now + LOOK_SECS
-        try:
-            servers, stats = self._acker.server_ids(), self._acker.stats(oldest=False)
-        except LedgerLostError:  # `poll` meets it, too, and recovers
-            return False
-        self._look_for_rotator(stats)
-        replaced = self._servers is not None and servers != self._servers
-        self._servers = servers
-        if replaced:
-            log.warning("a server was restarted or replaced: asking it for what is in flight")
-        if pending is None or stats.waiting or stats.pending >= pending:
-            return replaced
-        doubted, self._doubted = self._doubted, (pending, stats.pending, emissions)
-        return replaced or doubted != self._doubted
-
-    def _look_for_rotator(self, stats: Stats) -> None:
-        is_late = stats.last_rotation_ms > 3 * stats.tick_ms
-        if is_late and not self._late and time.monotonic() > self._rotator_at:
-            app = self._acker.config.app
-            log.warning("nobody rotates app %r, so nothing times out: start `acker-redis rotator --app %s`", app, app)
-            self._late = True
-        self._late = self._late and is_late

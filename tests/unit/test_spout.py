@@ -65,7 +65,7 @@ def steps(work: Callable[[], object]) -> int:
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("acker_redis.spout.ExponentialWithJitterBackoff", lambda **options: NoBackoff())
+    monkeypatch.setattr("acker_redis.emitter.ExponentialWithJitterBackoff", lambda **options: NoBackoff())
 
 
 def test_it_is_done_when_every_message_was_acked() -> None:
@@ -343,7 +343,7 @@ def test_emissions_pause_longer_after_each_that_failed(monkeypatch: pytest.Monke
             pauses.append(failures)
             return 0.0
 
-    monkeypatch.setattr("acker_redis.spout.ExponentialWithJitterBackoff", lambda **options: Noted())
+    monkeypatch.setattr("acker_redis.emitter.ExponentialWithJitterBackoff", lambda **options: Noted())
     acker = fake_acker()
     made = spout(acker)
 

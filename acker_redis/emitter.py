@@ -1,0 +1,100 @@
+"""Emissions in a thread of their own, while the spout takes outcomes; which errors of them are waited for, which raised."""
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+from redis.backoff import ExponentialWithJitterBackoff
+
+from acker_redis.errors import AckerError, BadBatchError, BadConfigError, NotExactError, ServerUnavailableError
+from acker_redis.outages import BACKOFF_BASE_SECS, BACKOFF_CAP_SECS, OUTAGE_TRIES, Outages
+from acker_redis.pending import Emission
+
+log = logging.getLogger("acker_redis.spout")
+
+MAX_EMIT_FAILURES = 3
+
+_HOPELESS = (BadBatchError, BadConfigError, NotExactError)
+
+
+class Emitter:
+    """Runs `emit` in a thread of its own, one emission at a time; pauses after one that failed.
+
+    Attributes:
+        emission: the one under way.
+        by_outage: whether the one that failed last was broken off by the server.
+    """
+
+    def __init__(self, emit: Callable[[Emission], object]) -> None:
+        """Nothing is emitted yet."""
+        self.emission: Emission | None = None
+        self.by_outage = False
+        self._emit = emit
+        self._outages = Outages(log)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="acker-emit")
+        self._future: Future[object] | None = None
+        self._failed: BaseException | None = None
+        self._failures = self._broken_off = 0
+        self._not_before = float("-inf")
+        self._backoff = ExponentialWithJitterBackoff(base=BACKOFF_BASE_SECS, cap=BACKOFF_CAP_SECS)
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait for the emission under way. An error of the last one is raised: no later one has made up for it."""
+        self._pool.shutdown()
+        failed = self._failed if self._future is None else self._future.exception()
+        if failed is None:
+            self._outages.up()
+        elif kind is None:
+            if isinstance(failed, AckerError):
+                raise failed
+            raise AckerError(f"every message is done, but its emission failed: {failed}") from failed
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the next emission may begin."""
+        return self._future is None and time.monotonic() >= self._not_before
+
+    def start(self, emission: Emission) -> None:
+        """Begin."""
+        self.emission, self._failed = emission, None
+        self._future = self._pool.submit(self._emit, emission)
+
+    def collect(self) -> Emission | None:
+        """Take note of an emission that has ended; returns it if it failed.
+
+        Raises:
+            AckerError: too many failed in a row, or this one will fail whenever it is tried.
+        """
+        if self._future is None or not self._future.done():
+            return None
+        ended, error = self.emission, self._future.exception()
+        self._failed = error
+        self._future = self.emission = None
+        if error is None:
+            self._failures = self._broken_off = 0
+            self._outages.up()
+            return None
+        self.by_outage = isinstance(error, ServerUnavailableError)
+        if isinstance(error, ServerUnavailableError):
+            self._broken_off += 1
+            self._outages.down(error)
+            tries, limit = self._broken_off, OUTAGE_TRIES
+        else:
+            self._failures += 1
+            tries, limit = self._failures, MAX_EMIT_FAILURES
+            log.warning("emission failed (%d in a row); messages without outcome are replayed: %s", tries, error)
+        if isinstance(error, _HOPELESS):
+            raise error
+        if tries == limit:
+            raise AckerError(f"{limit} emissions failed in a row, the last with: {error}") from error
+        self._not_before = time.monotonic() + self._backoff.compute(tries)
+        return ended
