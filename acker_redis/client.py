@@ -261,11 +261,14 @@ class Client:
         began = time.monotonic()
 
         def goes_on(exc: Exception) -> bool:
-            return passes(exc) and time.monotonic() - began < self._patience_secs
+            if not passes(exc):
+                return False
+            self._start_over(exc)  # at the last attempt, too: the next call must not meet the same
+            return time.monotonic() - began < self._patience_secs
 
         backoff = ExponentialWithJitterBackoff(base=_BACKOFF_BASE_SECS, cap=_BACKOFF_CAP_SECS)
         retry: Retry = Retry(backoff, -1, supported_errors=DRIVER_ERRORS)
-        return retry.call_with_retry(attempt, self._start_over, is_retryable=goes_on)
+        return retry.call_with_retry(attempt, lambda exc: None, is_retryable=goes_on)
 
     def _start_over(self, exc: Exception) -> None:
         """Leave connections that lead to a server which was replaced, and ask a cluster again who has which slot."""

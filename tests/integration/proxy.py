@@ -37,6 +37,10 @@ class Proxy:
         self._meanwhile = meanwhile or _nothing
         self._pass_bytes = after_bytes
 
+    def lead_to(self, port: int) -> None:
+        """Where new connections lead from now on; open ones stay, as behind a name that was given to another server."""
+        self._target = port
+
     def close(self) -> None:
         self._waker.send(b"x")
         self._thread.join()
