@@ -267,7 +267,7 @@ class Acker:
     # -- rotation and looking
 
     def rotate(self, force: bool = False, drain_calls: int | None = None, shards: range | None = None) -> Rotated:
-        """One guarded tick and bounded draining of death row (Storm: RotatingMap.rotate).
+        """One guarded tick, bounded draining of death row, and a bounded sweep (Storm: RotatingMap.rotate).
 
         Between T and T * num_buckets / (num_buckets - 1) after it entered the nursery a root expires, given that
         something calls this about every tick: `acker-redis rotator` does. Safe to call from anywhere, at any time.

@@ -1,4 +1,6 @@
-"""Rotation: the tick that turns the buckets, and the bounded draining of death row (Storm: RotatingMap.rotate)."""
+"""Rotation: the tick that turns the buckets, the bounded draining of death row (Storm: RotatingMap.rotate), the sweep."""
+
+from collections import Counter
 
 from acker_redis import scripts
 from acker_redis.errors import AckerError
@@ -11,6 +13,15 @@ ROOTS_PER_EXPIRE = 250
 MAX_EXPIRE_ROUNDS = 4000
 """Expire calls per shard in one `rotate`: 1 million roots; the next `rotate` goes on."""
 
+RECORDS_PER_SWEEP = 250
+"""Records one sweep call looks at, roughly: what one step of HSCAN gives."""
+
+TICKS_PER_PASS = 4
+"""The sweeps after so many ticks go through a whole ledger; docs/architecture.md has the reasons for these numbers."""
+
+MAX_SWEPT_PER_TICK = 8_000
+"""Records of one shard looked at after a tick at most: about 12 ms of the server. Above 32 000 a pass takes more ticks."""
+
 
 class Rotation:
     """Turns the buckets of one app's shards. Any number of these may run in any number of processes."""
@@ -22,7 +33,9 @@ class Rotation:
     def rotate(self, *, force: bool = False, drain_calls: int | None = None, shards: range | None = None) -> Rotated:
         """One guarded tick of each shard, and draining of what is on death row before and after it.
 
-        A root put into the nursery expires on the num_buckets-th tick after. A tick waits until death row is empty.
+        A root put into the nursery expires on the num_buckets-th tick after. A tick waits until death row is empty. A shard
+        that ticked is swept: a part of its ledger is looked through for records that no bucket holds any more (it was
+        evicted), and those expire too.
 
         Args:
             force: turn the buckets now, whatever the server's clock says (for tests and operators).
@@ -36,14 +49,14 @@ class Rotation:
         script = scripts.load("rotate")
         ticked_code, draining_code = script.codes["TICKED"], script.codes["DRAINING"]
         todo = list(range(len(self._shards.keys)) if shards is None else shards)
-        ticked, timed_out, orphaned, due_in_ms = 0, 0, 0, 0
+        ticked, timed_out, orphaned, due_in_ms = list[int](), 0, 0, 0
         draining: set[int] = set()
         failed: list[AckerError] = []
         for _ in range(2):  # a shard whose death row was not empty is drained first, then ticks
             replies = self._run("rotate", todo, int(force), failed)
             due = [due_ms for _, due_ms, _ in replies.values() if due_ms > 0]
             due_in_ms = min([due_in_ms, *due]) if due_in_ms else min(due, default=0)
-            ticked += sum(status == ticked_code for status, _, _ in replies.values())
+            ticked += [shard for shard, (status, _, _) in replies.items() if status == ticked_code]
             dead = [shard for shard, (_, _, cohorts) in replies.items() if cohorts > 0]
             expired, lost_owner, left = self._drain(dead, drain_calls or MAX_EXPIRE_ROUNDS, failed)
             draining |= left
@@ -53,9 +66,10 @@ class Rotation:
             ]
             if not todo:
                 break
+        stale, without_owner = self._sweep(ticked, failed)
         if failed:
             raise failed[0]
-        return Rotated(ticked, timed_out, orphaned, len(draining), due_in_ms)
+        return Rotated(len(ticked), timed_out + stale, orphaned + without_owner, len(draining), due_in_ms)
 
     def _drain(self, dead: list[int], rounds: int, failed: list[AckerError]) -> tuple[int, int, set[int]]:
         timed_out = orphaned = 0
@@ -68,6 +82,21 @@ class Rotation:
             orphaned += sum(reply[1] for reply in replies.values())
             left = [shard for shard, reply in replies.items() if reply[2] > 0]
         return timed_out, orphaned, set(left)
+
+    def _sweep(self, left: list[int], failed: list[AckerError]) -> tuple[int, int]:
+        more = scripts.load("sweep").codes["MORE"]
+        timed_out = orphaned = 0
+        looked_at, share = Counter[int](), dict[int, float]()
+        while left:
+            replies = self._run("sweep", left, RECORDS_PER_SWEEP, failed)
+            left = []
+            for shard, (status, stale, without_owner, seen, records) in replies.items():
+                timed_out, orphaned = timed_out + stale, orphaned + without_owner
+                looked_at[shard] += max(seen, RECORDS_PER_SWEEP // 2)  # a step through an emptied table costs, too
+                share.setdefault(shard, min(records / TICKS_PER_PASS, MAX_SWEPT_PER_TICK))
+                if status == more and looked_at[shard] < share[shard]:
+                    left.append(shard)
+        return timed_out, orphaned
 
     def _run(self, script: str, todo: list[int], argument: int, failed: list[AckerError]) -> dict[int, list[int]]:
         """Replies by shard. One that fails, as on a cluster's node that is gone, doesn't keep the others from their turn."""

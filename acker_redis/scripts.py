@@ -17,7 +17,7 @@ from typing import Any
 from acker_redis.errors import ScriptFailedError
 
 NAMES = (
-    "init", "ack", "fail", "reset_timeout", "rotate", "expire", "open", "configure", "stage", "name_stage", "confirm",
+    "init", "ack", "fail", "reset_timeout", "rotate", "expire", "sweep", "open", "configure", "stage", "name_stage", "confirm",
 )  # fmt: skip
 
 _DIGEST_CHARS = 12

@@ -35,8 +35,8 @@ local acked, failed = 4 + slots + slots, 4 + slots + slots + lanes
 
 -- A command that the user may not run would stop a later script half-way, after its first writes. Redis 7 can be asked.
 if redis.acl_check_cmd then
-  for _, command in ipairs({'HGET', 'HMGET', 'HSET', 'HDEL', 'HINCRBY', 'SISMEMBER', 'SADD', 'ZADD', 'ZRANGE', 'ZREM',
-    'ZCARD', 'UNLINK', 'XADD', 'XACK', 'XPENDING', 'XTRIM', 'XDEL'}) do
+  for _, command in ipairs({'HGET', 'HMGET', 'HSET', 'HDEL', 'HINCRBY', 'HSCAN', 'HLEN', 'SISMEMBER', 'SADD', 'ZADD', 'ZRANGE',
+    'ZREM', 'ZCARD', 'UNLINK', 'XADD', 'XACK', 'XPENDING', 'XTRIM', 'XDEL'}) do
     if not redis.acl_check_cmd(command, meta) then
       return redis.error_reply('NOPERM this user may not run ' .. command .. ' on ' .. meta)
     end

@@ -10,8 +10,8 @@ COMMANDS = (
     # sent by the client
     "ping", "info", "eval", "evalsha", "hgetall", "hget", "hmget", "hlen", "xlen", "xreadgroup", "xautoclaim",
     # called inside the scripts
-    "time", "exists", "hset", "hdel", "hincrby", "sismember", "sadd", "zadd", "zrange", "zrem", "zcard", "unlink", "xadd",
-    "xgroup|create", "xack", "xpending", "xtrim", "xdel",
+    "time", "exists", "hset", "hdel", "hincrby", "hscan", "sismember", "sadd", "zadd", "zrange", "zrem", "zcard", "unlink",
+    "xadd", "xgroup|create", "xack", "xpending", "xtrim", "xdel",
     # dead letters and kept payloads
     "xrange", "expire",
 )  # fmt: skip

@@ -14,6 +14,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "reset_timeout": (pack_roots(1),),
     "rotate": (1,),
     "expire": (500,),
+    "sweep": (500,),
     "confirm": ("1-1",),
     "name_stage": (3, "split"),
 }

@@ -27,7 +27,7 @@ WRITES = {
     "HSET", "HDEL", "HINCRBY", "SADD", "ZADD", "ZREM", "UNLINK", "DEL", "XADD", "XACK", "XDEL", "XGROUP", "XTRIM", "SET",
 }  # fmt: skip
 READS = {
-    "HGET", "HGETALL", "HLEN", "HMGET", "EXISTS", "SISMEMBER", "ZRANGE", "ZCARD", "TIME", "XLEN", "XPENDING",
+    "HGET", "HGETALL", "HLEN", "HMGET", "HSCAN", "EXISTS", "SISMEMBER", "ZRANGE", "ZCARD", "TIME", "XLEN", "XPENDING",
 }  # fmt: skip
 TYPES = {"H": "HASH", "Z": "ZSET", "S": "SET", "X": "STREAM"}
 GLOBALS = {

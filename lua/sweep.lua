@@ -1,0 +1,54 @@
+#!lua flags=allow-oom
+--[[
+sweep: go through a bounded part of the ledger for stale records, and let them expire. A record is stale when the ring has
+turned past its tick stamp: its cohort is gone (an evicted bucket), so no draining of death row will ever meet it.
+One HSCAN step per call, which goes on where the last one ended. A step that finds more stale records than the limit is
+taken again by the next call. A small hash that the server keeps as a listpack comes in one step, whatever the limit is.
+
+KEYS
+  ledger  HASH     acker:{app:shard}:ledger
+  meta    HASH     acker:{app:shard}:meta
+  stats   HASH     acker:{app:shard}:stats
+  failed  STREAM*  acker:{app:shard}:failed:<lane>
+ARGV
+  generation  marker the client read when it opened the shard
+  limit       COUNT of the HSCAN, and stale records to settle at most; at most 1000
+Returns
+  status      DONE 0: the pass is over, the next call begins another; MORE 1
+  timed_out   owned roots that expired
+  orphaned    roots without owner that expired
+  looked_at   records this call looked at
+  records     records the ledger holds now
+Errors
+  ACKERLOST
+]]
+--- @include "lib/bytes"
+--- @include "lib/shard"
+--- @include "lib/expiry"
+local ledger, meta, stats = KEYS[1], KEYS[2], KEYS[3]
+local generation, limit = ARGV[1], ARGV[2]
+local DONE, MORE = 0, 1
+
+local shard = open_shard(meta, generation)
+if not shard then return lost() end
+local failed = 4
+
+local from = redis.call('HGET', meta, 'sweep_cursor') or '0'
+local step = redis.call('HSCAN', ledger, from, 'COUNT', limit)
+local next_cursor, pairs_found = step[1], step[2]
+local expired, room, cut = none_expired(), tonumber(limit), false
+for i = 1, #pairs_found, 2 do
+  local record = pairs_found[i + 1]
+  -- On death row (exactly num_buckets ticks old) a record is not stale: it is being drained.
+  if (shard.tick - unpack_bytes('>I2', record, 11)) % 65536 > shard.num_buckets then
+    if #expired.gone == room then
+      cut = true
+      break
+    end
+    take_expired(expired, pairs_found[i], record, shard.now)
+  end
+end
+
+write_expired(failed, shard.lanes, ledger, meta, stats, expired)
+if not cut and next_cursor ~= from then redis.call('HSET', meta, 'sweep_cursor', next_cursor) end
+return {(cut or next_cursor ~= '0') and MORE or DONE, #expired.timed_out, expired.orphaned, #pairs_found / 2, redis.call('HLEN', ledger)}
