@@ -1,0 +1,116 @@
+"""Outcomes from their streams to the spout's books, confirmed: 500 000 timed-out roots, and as many acked ones.
+
+`Spout.poll` until all are taken, against a plain redis-py consumer of the same entries that only counts them: XREADGROUP
+COUNT 1000 over all streams, then XACK and XDEL per stream in a pipeline. Then the replays: `Spout.next_emission` of all
+of them at once. CPU is counted apart for the server and for this process.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from acker_redis import Acker, RetryPolicy, Spout
+from acker_redis.client import RedisClient
+from acker_redis.pending import Emission
+from benchmarks import harness
+from benchmarks.harness import BATCH, Bench, Row
+
+_ROOTS = 500_000
+_REPEATS = 5
+_TARGET = 1.0
+
+
+@harness.benchmark("delivery")
+def run(bench: Bench) -> Iterator[Row]:
+    """The ways take turns."""
+    count = bench.size(_ROOTS)
+    client = bench.redis()
+    taken: dict[str, list[_Taken]] = {}
+    replayed: list[float] = []
+    for repeat in range(_REPEATS):
+        with bench.acker(f"plain-{repeat}", empty=True) as acker:
+            _expire(acker, _emit(Spout(acker, f"run-{repeat}"), count))
+            taken.setdefault("plain", []).append(_timed(client, count, lambda: _plain(client, acker)))  # noqa: B023
+        with bench.acker(f"timeouts-{repeat}", empty=True) as acker:
+            spout = Spout(acker, f"run-{repeat}", retry=RetryPolicy(max_attempts=2))
+            _expire(acker, _emit(spout, count))
+            taken.setdefault("timed out", []).append(_timed(client, count, lambda: _poll(spout)))  # noqa: B023
+            start = time.perf_counter()
+            spout.next_emission()
+            replayed.append(count / (time.perf_counter() - start))
+            if (spout.counts.timed_out, spout.counts.replayed) != (count, count):
+                raise RuntimeError(f"{spout.counts} of {count} roots")
+        with bench.acker(f"acks-{repeat}", empty=True) as acker:
+            spout = Spout(acker, f"run-{repeat}")
+            emission = _emit(spout, count)
+            acker.ack_many(emission.roots, emission.roots)
+            taken.setdefault("acked", []).append(_timed(client, count, lambda: _poll(spout)))  # noqa: B023
+    client.close()
+    yield bench.row(
+        "timed-out roots per second: Spout.poll / plain consumer",
+        [ours.rate / theirs.rate for ours, theirs in zip(taken["timed out"], taken["plain"], strict=True)],
+        "x", target=_TARGET, at_least=True, context=f"{count:,} roots per repeat",
+    )  # fmt: skip
+    for what, ways in taken.items():
+        server, own = (np.median([getattr(one, name) for one in ways]) for name in ("server_micros", "own_micros"))
+        context = f"CPU per root: server {server:.2f} µs, client {own:.2f} µs"
+        yield bench.row(f"taken: {what}", [one.rate for one in ways], "roots/s", context=context)
+    yield bench.row("next_emission of all replays", replayed, "messages/s")
+
+
+class _Taken:
+    """How fast outcomes were taken, and what CPU each took."""
+
+    def __init__(self, count: int, secs: float, server_micros: float, own_secs: float) -> None:
+        self.rate = count / secs
+        self.server_micros = server_micros / count
+        self.own_micros = own_secs * 1e6 / count
+
+
+def _timed(client: RedisClient, count: int, work: Callable[[], int]) -> _Taken:
+    start, own, server = time.perf_counter(), time.process_time(), harness.cpu_micros(client)
+    taken = work()
+    spent = time.perf_counter() - start, harness.cpu_micros(client) - server, time.process_time() - own
+    if taken != count:
+        raise RuntimeError(f"{taken} of {count} outcomes were taken")
+    return _Taken(count, *spent)
+
+
+def _emit(spout: Spout, count: int) -> Emission:
+    spout.add(np.arange(count))
+    emission = spout.next_emission()
+    if emission is None:
+        raise RuntimeError("nothing to emit")
+    spout.acker.init_many(emission.roots, emission.roots, spout.task)
+    return emission
+
+
+def _expire(acker: Acker, emission: Emission) -> None:
+    for _ in range(acker.config.num_buckets):
+        acker.rotate(force=True)
+    if acker.stats(oldest=False).timed_out != len(emission.roots):
+        raise RuntimeError("not all roots expired")
+
+
+def _poll(spout: Spout) -> int:
+    taken = 0
+    while count := spout.poll():
+        taken += count
+    return taken
+
+
+def _plain(client: RedisClient, acker: Acker) -> int:
+    app = acker.config.app
+    streams: dict[Any, Any] = dict.fromkeys(client.scan_iter(f"acker:{{{app}:*}}:failed:0", count=1000), ">")
+    taken = 0
+    while found := client.xreadgroup("spout", "plain", streams, count=BATCH):
+        for stream, rows in found.items() if isinstance(found, dict) else found:
+            entry_ids = [entry_id for entry_id, _ in rows]
+            with client.pipeline(transaction=False) as pipe:
+                pipe.xack(stream, "spout", *entry_ids)
+                pipe.xdel(stream, *entry_ids)
+                pipe.execute()
+            taken += len(entry_ids)
+    return taken
