@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from acker_redis import Acker, RetryPolicy, Spout
-from acker_redis.client import RedisClient
+from acker_redis.connection import RedisClient
 from acker_redis.pending import Emission
 from benchmarks import harness
 from benchmarks.harness import BATCH, Bench, Row
