@@ -8,14 +8,15 @@ from acker_redis.errors import AppNotFoundError
 
 
 def apps(client: Client) -> list[str]:
-    """Every app on the server, by name."""
+    """Every app on the server, by name. A key that only looks like the settings of one is passed over."""
     return find_apps(client)[0]
 
 
 def find_apps(client: Client) -> tuple[list[str], list[str]]:
     """Names of the apps on the server; and keys that look like an app's settings and can't be, as anybody may write them."""
     names, strays = [], []
-    for key in client.find_keys(keys.CONFIG_PATTERN):
+    for found in client.find_keys(keys.CONFIG_PATTERN):
+        key = found.decode(errors="backslashreplace")
         name = keys.app_of_config(key)
         if name is not None and is_app_name(name):
             names.append(name)

@@ -143,16 +143,16 @@ class Client:
             with suppress(*DRIVER_ERRORS):  # they stand among the replies
                 self._patiently(attempt)
         if raise_on_error:
-            for reply in replies:
+            for command, reply in zip(commands, replies, strict=True):
                 if isinstance(reply, Exception):
-                    raise self.translate(reply) from reply
+                    raise self.translate(_naming(command, reply)) from reply
         return replies
 
-    def find_keys(self, pattern: str) -> list[str]:
-        """Keys that match a pattern, by SCAN, on every node; bytes that are no UTF-8 come as backslashes."""
+    def find_keys(self, pattern: str) -> list[bytes]:
+        """Keys that match a pattern, by SCAN; on a cluster of all nodes."""
         with self.translated():
             found = self._patiently(lambda: list(self.redis.scan_iter(match=pattern, count=1000)))
-        return sorted(key.decode(errors="backslashreplace") for key in found)
+        return sorted(set(found))
 
     def server_ids(self) -> frozenset[tuple[str, str]]:
         """Run id and replication id of each primary, as far as INFO gives them.
@@ -401,6 +401,12 @@ def _is_no_function(reply: object) -> bool:
     return isinstance(reply, redis.ResponseError) and (
         "function not found" in text or "unknown command" in text or (is_denied(reply) and "fcall" in text)
     )
+
+
+def _naming(command: tuple[Any, ...], error: Exception) -> Exception:
+    """An error about the type of a key, with the key, which the server leaves out."""
+    text = str(error)
+    return redis.ResponseError(f"{text}: {command[0]} {command[1]}") if text.startswith("WRONGTYPE") else error
 
 
 def _milliseconds(time: tuple[int, int]) -> int:

@@ -101,9 +101,9 @@ class AckerConfig:
             ) from exc
 
 
-def is_app_name(text: str) -> bool:
-    """Whether an app may be called so."""
-    return _APP_NAME.fullmatch(text) is not None
+def is_app_name(app: str) -> bool:
+    """Whether this can be the name of an app."""
+    return isinstance(app, str) and _APP_NAME.fullmatch(app) is not None
 
 
 def check_app_name(app: str) -> None:
@@ -112,7 +112,7 @@ def check_app_name(app: str) -> None:
     Raises:
         BadConfigError: says what a name may hold.
     """
-    if not isinstance(app, str) or not is_app_name(app):
+    if not is_app_name(app):
         raise BadConfigError(
             f"app={app!r}: use 1 to 64 letters, digits, '_', '.' or '-', beginning with a letter or digit"
         )

@@ -3,15 +3,24 @@
 A plain stream at `acker:{app}:dead`, readable with `XRANGE`. Nothing is removed from it but by `delete`.
 """
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from acker_redis import keys
-from acker_redis.client import Client
-from acker_redis.entries import as_dict
+from acker_redis.client import WINDOW_BYTES, Client
+from acker_redis.entries import Fields, as_dict
 from acker_redis.errors import BadBatchError
+from acker_redis.model import MAX_PAYLOAD_BYTES
+
+log = logging.getLogger("acker_redis.dead_letters")
+
+TEXT_CHARS = 1000
+"""Of each text of a letter so much is kept."""
 
 _PER_PIPELINE = 1000
+_FIRST_PAGE = 16
 
 
 class DeadLetter(NamedTuple):
@@ -38,6 +47,20 @@ class DeadLetter(NamedTuple):
     entry_id: str = ""
 
 
+class DamagedLetter(NamedTuple):
+    """An entry of the stream that is no dead letter: something else wrote it.
+
+    Attributes:
+        entry_id: in the stream, for `DeadLetters.delete`.
+        why: it can't be read.
+        fields: as they stand there.
+    """
+
+    entry_id: str
+    why: str
+    fields: Fields
+
+
 class DeadLetters:
     """Writes, reads and deletes an app's dead letters."""
 
@@ -47,18 +70,54 @@ class DeadLetters:
         self._key = keys.dead_letters(app)
 
     def add(self, letters: Sequence[DeadLetter]) -> None:
-        """Write letters. One that is written twice, by a spout that was started again, stands there twice."""
-        for start in range(0, len(letters), _PER_PIPELINE):
-            part = letters[start : start + _PER_PIPELINE]
-            self._client.pipeline([("XADD", self._key, "*", *_fields(letter)) for letter in part])
+        """Write letters. One that is written twice, by a spout that was started again, stands there twice.
+
+        Of its texts the first TEXT_CHARS characters are kept.
+
+        Raises:
+            BadBatchError: a payload is longer than MAX_PAYLOAD_BYTES; nothing was written.
+            ServerRefusesWritesError: some may have been written.
+        """
+        for letter in letters:
+            if letter.payload is not None and len(letter.payload) > MAX_PAYLOAD_BYTES:
+                raise BadBatchError(
+                    f"the payload of dead letter {letter.message_id} has {len(letter.payload)} bytes, and at most "
+                    f"{MAX_PAYLOAD_BYTES} are kept: write it without its payload"
+                )
+        commands: list[tuple[str | int | bytes, ...]] = []
+        size = 0
+        for number, letter in enumerate(letters, 1):
+            commands.append(("XADD", self._key, "*", *_fields(letter)))
+            size += len(letter.payload or b"")
+            if size >= WINDOW_BYTES or len(commands) == _PER_PIPELINE or number == len(letters):
+                self._client.pipeline(commands)
+                commands, size = [], 0
 
     def read(self, count: int = 1000, after: str = "") -> list[DeadLetter]:
-        """The oldest letters, or those after an entry id, `count` at most."""
-        begin = f"({after}" if after else "-"
-        (rows,) = self._client.pipeline([("XRANGE", self._key, begin, "+", "COUNT", count)])
-        return [
-            _letter(entry_id.decode(), {k.decode(): v for k, v in as_dict(pairs).items()}) for entry_id, pairs in rows
-        ]
+        """The oldest letters, or those after an entry id, `count` at most. A damaged entry is left out, and logged."""
+        return list(islice(self._sound(after), count))
+
+    def scan(self, after: str = "") -> Iterator[DeadLetter | DamagedLetter]:
+        """All entries, the oldest first, or those after an entry id; read in pages of about WINDOW_BYTES."""
+        page = _FIRST_PAGE
+        while True:
+            begin = f"({after}" if after else "-"
+            (rows,) = self._client.pipeline([("XRANGE", self._key, begin, "+", "COUNT", page)])
+            size = 1
+            for entry_id, pairs in rows:
+                after, fields = entry_id.decode(), as_dict(pairs)
+                size += sum(map(len, fields.values()))
+                yield _letter(after, fields)
+            if len(rows) < page:
+                return
+            page = max(1, min(_PER_PIPELINE, 4 * page, WINDOW_BYTES * page // size))
+
+    def _sound(self, after: str) -> Iterator[DeadLetter]:
+        for letter in self.scan(after):
+            if isinstance(letter, DeadLetter):
+                yield letter
+            else:
+                log.warning("entry %s of %s is no dead letter: %s", letter.entry_id, self._key, letter.why)
 
     def count(self) -> int:
         """How many there are."""
@@ -78,20 +137,26 @@ def _fields(letter: DeadLetter) -> Iterable[str | int | bytes]:
     for name, value in letter._asdict().items():
         if value is not None and name != "entry_id":
             yield name
-            yield value.encode(errors="replace") if isinstance(value, str) else value
+            yield value[:TEXT_CHARS].encode(errors="replace") if isinstance(value, str) else value
 
 
-def _letter(entry_id: str, fields: dict[str, bytes]) -> DeadLetter:
-    def text(name: str) -> str | None:
-        return fields[name].decode() if name in fields else None
+def _letter(entry_id: str, fields: Fields) -> DeadLetter | DamagedLetter:
+    def text(name: bytes) -> str | None:
+        return fields[name].decode(errors="replace") if name in fields else None
 
+    try:
+        message_id, attempts = int(fields[b"message_id"]), int(fields[b"attempts"])
+    except KeyError as exc:
+        return DamagedLetter(entry_id, f"it has no field {exc.args[0].decode()}", fields)
+    except ValueError:
+        return DamagedLetter(entry_id, "message_id or attempts is no number", fields)
     return DeadLetter(
-        message_id=int(fields["message_id"]),
-        run_id=text("run_id") or "",
-        attempts=int(fields["attempts"]),
-        reason=text("reason") or "",
-        last_stage=text("last_stage"),
-        detail=text("detail"),
-        payload=fields.get("payload"),
+        message_id=message_id,
+        run_id=text(b"run_id") or "",
+        attempts=attempts,
+        reason=text(b"reason") or "",
+        last_stage=text(b"last_stage"),
+        detail=text(b"detail"),
+        payload=fields.get(b"payload"),
         entry_id=entry_id,
     )

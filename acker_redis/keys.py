@@ -13,6 +13,7 @@ GROUP = "spout"
 CONFIG_PATTERN = "acker:{*}:config"
 """SCAN pattern that finds every app of a server."""
 
+_KIND = re.compile(r"acker:\{[^{}]*\}:([a-z]+)")
 _CONFIG_KEY = re.compile(r"acker:\{([^:{}]+)\}:config")
 
 
@@ -34,6 +35,18 @@ def dead_letters(app: str) -> str:
 def payloads(app: str, run_id: str) -> str:
     """HASH, message id -> message, of a run that keeps them for replay."""
     return f"acker:{{{app}}}:payloads:{run_id}"
+
+
+def patterns_of(app: str) -> tuple[str, str]:
+    """SCAN patterns that find every key of an app, of any settings, and of no other app."""
+    name = re.sub(r"([\\*?\[\]])", r"\\\1", app)
+    return f"acker:{{{name}}}:*", f"acker:{{{name}:*"
+
+
+def kind_of(key: str) -> str:
+    """The name of the kind of key this is, such as `ledger` or `bucket`; empty for none of ours."""
+    match = _KIND.match(key)
+    return match[1] if match else ""
 
 
 def app_of_config(key: str) -> str | None:

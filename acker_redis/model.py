@@ -6,6 +6,9 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+MAX_PAYLOAD_BYTES = 1 << 20
+"""Longest message that is kept in Redis, for replay or with a dead letter."""
+
 
 class Applied(NamedTuple):
     """What a batch did.

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from acker_redis import keys
 from acker_redis.client import WINDOW_BYTES, Client
+from acker_redis.errors import BadBatchError
+from acker_redis.model import MAX_PAYLOAD_BYTES
 
 KEEP_SECS = 7 * 24 * 3600
 
@@ -26,8 +28,15 @@ class Payloads:
         """Keep (message id, payload) pairs; putting one again changes nothing.
 
         Raises:
+            BadBatchError: a payload is longer than MAX_PAYLOAD_BYTES; none was kept.
             OutOfMemoryError: the server is above maxmemory; some may have been kept.
         """
+        for message_id, payload in payloads:
+            if len(payload) > MAX_PAYLOAD_BYTES:
+                raise BadBatchError(
+                    f"the payload of message {message_id} has {len(payload)} bytes, and at most {MAX_PAYLOAD_BYTES} are kept: "
+                    "replay longer messages from their source"
+                )
         pairs: list[int | bytes] = []
         size = 0
         for number, (message_id, payload) in enumerate(payloads, 1):

@@ -22,7 +22,7 @@ from acker_redis.errors import (
     LedgerLostError,
     ServerUnavailableError,
 )
-from acker_redis.model import PackedOutcomes
+from acker_redis.model import MAX_PAYLOAD_BYTES, PackedOutcomes
 from acker_redis.outages import Outages
 from acker_redis.pending import Emission, InFlight, Int64Array, Replays, Tries, merged, root_ids
 from acker_redis.retry import RetryPolicy
@@ -74,7 +74,7 @@ class Spout:
         dead_letters: message id -> its letter. They are written to the app's dead-letter stream, too, before their last
             outcome is confirmed.
         payload: gives the payload of message ids that are given up, None for one it does not have; to be kept with the
-            letter. None: a letter has the message id only.
+            letter, if it has at most MAX_PAYLOAD_BYTES. None: a letter has the message id only.
         on_done: called with the ids of messages that were acked or became dead letters, before their outcomes are confirmed.
     """
 
@@ -348,7 +348,10 @@ class Spout:
             return letters
         try:
             payloads = self.payload([letter.message_id for letter in letters])
-            return [letter._replace(payload=one) for letter, one in zip(letters, payloads, strict=True)]
+            return [
+                letter._replace(payload=one if one is None or len(one) <= MAX_PAYLOAD_BYTES else None)
+                for letter, one in zip(letters, payloads, strict=True)
+            ]
         except ServerUnavailableError:
             raise
         except Exception:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 
 from acker_redis.acker import Acker
 from acker_redis.errors import BadConfigError
+from acker_redis.model import MAX_PAYLOAD_BYTES
 from acker_redis.offsets import Offsets
 from acker_redis.payloads import Payloads
 from acker_redis.pending import Emission
@@ -73,7 +74,7 @@ def run_tracked(
         task: owner of the roots; see `Spout`.
         retry: when to emit again.
         max_spout_pending: at most so many messages in flight.
-        payload_bytes: a dead letter keeps its message, as JSON, if it is not longer; 0: its id only.
+        payload_bytes: a dead letter keeps its message, as JSON, if it is not longer; 0: its id only. At most 1 MiB.
         keep_payload: keep messages of up to payload_bytes in Redis while they are not done, and replay them from there.
         fetch: called with message ids, gives the DataFrame to replay them from, as where the source can be looked up by id.
             With `keep_payload` it is asked for what was too long to be kept.
@@ -86,6 +87,8 @@ def run_tracked(
     """
     if payload_bytes < 0 or (keep_payload and not payload_bytes):
         raise BadConfigError(f"payload_bytes={payload_bytes}: give the longest message to keep, in bytes")
+    if payload_bytes > MAX_PAYLOAD_BYTES:
+        raise BadConfigError(f"payload_bytes={payload_bytes}: at most {MAX_PAYLOAD_BYTES} bytes of a message are kept")
     messages, column = with_message_ids(messages, message_id, partition, offset)
     if offsets is not None:
         messages = not_done(messages, offsets, partition, offset)

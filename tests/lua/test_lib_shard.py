@@ -14,10 +14,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "reset_timeout": (pack_roots(1),),
     "rotate": (1,),
     "expire": (500,),
-<<<<<<< ours
     "sweep": (500,),
-=======
->>>>>>> theirs
     "confirm": ("1-1",),
     "name_stage": (3, "split"),
 }

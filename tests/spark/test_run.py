@@ -12,7 +12,8 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis import Acker, BadBatchError, FailedError
+from acker_redis import Acker, BadBatchError, BadConfigError, FailedError
+from acker_redis.model import MAX_PAYLOAD_BYTES
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark import Tracker, each_batch, run_tracked
 from acker_redis.spout import Spout
@@ -152,3 +153,10 @@ def shuffled(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
     groups = tracker.group(messages, "id", [F.count("*").alias("n")], name="group").drop("n")
     name = f"{uuid.uuid4().hex}-{tracker.emission}"
     tracker.sink(groups, partial(write_ids, folder, name), name="save")
+
+
+@pytest.mark.parametrize("payload_bytes", [-1, MAX_PAYLOAD_BYTES + 1])
+def test_a_limit_for_payloads_that_can_not_be_kept_is_refused_before_anything_runs(payload_bytes: int) -> None:
+    nothing: Any = None
+    with pytest.raises(BadConfigError, match=f"payload_bytes={payload_bytes}"):
+        run_tracked(nothing, nothing, acker=nothing, url="", payload_bytes=payload_bytes)

@@ -19,7 +19,7 @@ ORDER = (
     ("client",),
     ("ledger",),
     ("rotation", "delivery", "inspection", "dead_letters", "payloads", "apps"),
-    ("batch", "health"),
+    ("batch", "health", "eviction"),
     ("acker",),
     ("emitter", "watch"),
     ("spout",),
@@ -35,6 +35,9 @@ ORDER = (
     ("spark.redis_stream",),
     ("spark",),
     ("testing",),
+    ("cli.output",),
+    ("cli.options", "cli.status"),
+    ("cli.commands",),
     ("cli",),
     ("", "__main__"),
 )

@@ -19,7 +19,7 @@ from acker_redis import (
     ServerRefusesWritesError,
 )
 from acker_redis.dead_letters import DeadLetter
-from acker_redis.model import PackedOutcomes, Receipt
+from acker_redis.model import MAX_PAYLOAD_BYTES, PackedOutcomes, Receipt
 from acker_redis.pending import Emission
 from acker_redis.retry import RetryPolicy
 from acker_redis.spout import LOST_LIMIT, Spout
@@ -454,6 +454,17 @@ def test_dead_letters_are_kept_with_their_payload_before_their_outcome_is_confir
     assert acker.dead_letters.count() == 0
     with pytest.raises(AckerError, match="entry_id"):
         acker.dead_letters.delete([""])
+
+
+def test_a_dead_letter_is_kept_without_its_message_where_that_is_too_long() -> None:
+    acker = fake_acker()
+    payloads = {0: b"x" * MAX_PAYLOAD_BYTES, 1: b"x" * (MAX_PAYLOAD_BYTES + 1)}
+    made = spout(acker, messages=2, retry=RetryPolicy(max_attempts=1), payload=lambda ids: [payloads[i] for i in ids])
+    acker.fail_many(emit(made).roots)
+    made.poll()
+    found = {letter.message_id: letter.payload for letter in acker.dead_letters.read()}
+    assert found == {0: payloads[0], 1: None}
+    assert made.done
 
 
 def test_a_dead_letter_is_kept_without_its_message_where_that_can_not_be_read() -> None:
