@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import redis
 from redis.cluster import RedisCluster
+from typer.testing import CliRunner
 
 from acker_redis import Acker, AckerConfig, AuthenticationError, ConnectionLostError, LedgerLostError
+from acker_redis.cli import app
 from acker_redis.health import check
 from acker_redis.rotator import Rotator
 from acker_redis.server import Server
@@ -198,3 +200,17 @@ def test_a_user_who_may_only_read_can_look_at_a_cluster(three_nodes, nodes, open
     for node in nodes:
         node.execute_command("ACL", "SETUSER", "oncall", "reset", "on", ">secret", *rules_of_oncall(), *more)
     look(f"redis://oncall:secret@127.0.0.1:{three_nodes[0].port}/0")
+
+
+def test_an_app_is_evicted_from_all_nodes(three_nodes, nodes, open_acker) -> None:
+    acker: Acker = open_acker(three_nodes[0].url, app="orders", shards=9)
+    fill(acker)
+    fill(open_acker(three_nodes[0].url, app="orders2", shards=3))
+    assert all(any(b"{orders:" in name for name in node.scan_iter()) for node in nodes)
+    options = ("--app", "orders", "--redis", three_nodes[1].url, "--yes")
+    result = CliRunner().invoke(app, ["evict", *options])
+    assert (result.exit_code, result.exception) == (0, None), result.output
+    left = [name for node in nodes for name in node.scan_iter()]
+    assert left and all(b"{orders2" in name for name in left)
+    with pytest.raises(LedgerLostError):
+        acker.ack(1, 1)

@@ -3,7 +3,10 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -175,7 +178,7 @@ def test_a_hostile_key_stops_nobody(url, raw, connect, start_process) -> None:
 
 def test_wrong_usage_ends_with_status_2(start_process) -> None:
     for arguments, words in (
-        ((), "--app NAME"),
+        (("--app", ""), "name an app"),
         (("--app", "a", "--all"), "--all"),
         (("--redis", "http://127.0.0.1", "--app", "a"), "is no Redis URL"),
         (("--no-such-option",), "No such option"),
@@ -194,3 +197,14 @@ def test_it_leaves_no_connection_behind(url, raw, connect, start_process) -> Non
     os.kill(process.popen.pid, signal.SIGTERM)
     assert process.popen.wait(timeout=20) == 0
     wait_until(lambda: len(raw.client_list()) == before, "the rotator's connections are closed")
+
+
+def test_it_goes_on_when_its_log_can_not_be_written(url, connect, request) -> None:
+    acker: Acker = connect(num_buckets=2, message_timeout_secs=0.3)
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.Popen([sys.executable, "-m", "acker_redis", "rotator", "--redis", url], stderr=full)
+    request.addfinalizer(process.kill)
+    times_out(acker, "the rotator works")
+    times_out(acker, "and goes on")
+    process.terminate()
+    assert process.wait(timeout=20) == 0

@@ -5,15 +5,19 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import redis
 
 from acker_redis import Acker, AckerConfig
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.server import Server
+from tests.integration.test_cluster import assign_slots, cluster_server
 from tests.servers import IN_CI, VALKEY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,25 +73,69 @@ def test_the_bare_acker_runs(server: Server, tmp_path: Path) -> None:
         assert f"`{line}`" in README
 
 
-def test_the_redis_cli_lines_run(server: Server, tmp_path: Path) -> None:
+@pytest.fixture(params=["single", "cluster"])
+def servers(request: pytest.FixtureRequest) -> Iterator[list[Server]]:
+    """One server, or three nodes; the node that has the app's settings comes first."""
+    with ExitStack() as stack:
+        if request.param == "single":
+            yield [stack.enter_context(VALKEY.server())]
+            return
+        nodes = [stack.enter_context(cluster_server("valkey")) for _ in range(3)]
+        assign_slots(nodes)
+        yield sorted(nodes, key=lambda node: bool(is_elsewhere(node, "acker:{orders}:config")))
+
+
+def is_elsewhere(node: Server, key: str) -> bool:
+    client = redis.Redis(port=node.port)
+    try:
+        client.exists(key)
+    except redis.exceptions.MovedError:
+        return True
+    finally:
+        client.close()
+    return False
+
+
+def allow_oncall(servers: list[Server]) -> None:
+    """Make the user of the README's people on call, with what its text adds for these lines and for clusters."""
+    (rules,) = re.findall(r"ACL SETUSER oncall on >password (.*?)\n *```", README, re.DOTALL)
+    (more,) = re.findall(r"for the lines with `redis-cli` above\s+`(.*?)` too", README)
+    for server in servers:
+        client = redis.Redis(port=server.port)
+        client.execute_command("ACL", "SETUSER", "oncall", "on", ">password", *rules.split(), *more.split())  # type: ignore[no-untyped-call]
+        client.close()
+
+
+def test_the_shell_lines_run(servers: list[Server], tmp_path: Path) -> None:
+    """Those with redis-cli as the user of the people on call; the last one deletes the app."""
     redis_cli = shutil.which("redis-cli")
     if redis_cli is None:
         if IN_CI:
             pytest.fail("redis-cli is required in CI (apt-get install redis-tools)")
         pytest.skip("redis-cli is not on PATH")
-    here = tmp_path / "redis-cli"
-    here.write_text(f'#!/bin/sh\nexec {redis_cli} -e -p {server.port} "$@"\n')
-    here.chmod(0o755)
-    with Acker.connect(server.url, AckerConfig(app="orders")) as acker:
+    allow_oncall(servers)
+    for name, program in (
+        ("redis-cli", f"{redis_cli} --user oncall -e -p {servers[0].port}"),
+        ("acker-redis", f"{sys.executable} -m acker_redis"),
+    ):
+        (tmp_path / name).write_text(f'#!/bin/sh\nexec {program} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    shown = {}
+    with Acker.connect(servers[0].url, AckerConfig(app="orders")) as acker:
         acker.init_many(range(1, 201), range(1, 201), task=0)
         acker.fail_many(range(1, 101), reason="broken", stage="parse")
         acker.poll(max_outcomes=10)
         acker.dead_letters.add([DeadLetter(1, "run", 5, "failed", "parse", "broken")])
-        shown = {}
         for line in (line for block in blocks("sh") for line in block.splitlines() if not line.startswith("#")):
             done = subprocess.run(
                 ["sh", "-c", line],
-                env={**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+                env={
+                    **os.environ,
+                    "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+                    "REDISCLI_AUTH": "password",
+                    "ACKER_REDIS_URL": servers[0].url,
+                },
+                input="y\n",
                 capture_output=True,
                 text=True,
                 timeout=60,
@@ -95,9 +143,12 @@ def test_the_redis_cli_lines_run(server: Server, tmp_path: Path) -> None:
             )
             assert done.returncode == 0 and done.stdout.strip() and not done.stderr.strip(), (line, done)
             shown[line] = done.stdout
-        assert acker._client.redis.dbsize() == 0  # the last lines delete the app
-    (age,) = (text for line, text in shown.items() if "EVAL" in line)
-    assert 0 <= int(age) < 60_000
+        left = [redis.Redis(port=server.port) for server in servers]
+        assert [node.dbsize() for node in left] == [0] * len(servers)
+        for node in left:
+            node.close()
+    (age,) = (text for line, text in shown.items() if "TIME" in line)
+    assert 0 <= int(age) < 60
     (settings,) = (text for line, text in shown.items() if "HGETALL" in line and "config" in line)
     assert "message_timeout_secs\n30.0" in settings
     for failures in (text for line, text in shown.items() if "XREVRANGE" in line):

@@ -19,7 +19,7 @@ ORDER = (
     ("client",),
     ("ledger",),
     ("rotation", "delivery", "inspection", "dead_letters", "payloads", "apps"),
-    ("batch", "health", "eviction"),
+    ("batch", "health", "evict"),
     ("acker",),
     ("emitter", "watch"),
     ("spout",),

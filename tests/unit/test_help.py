@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from acker_redis.cli import app
 
 
-@pytest.mark.parametrize("command", ["rotator", "stats", "inspect", "apps"])
+@pytest.mark.parametrize("command", ["rotator", "stats", "inspect", "dead-letters", "apps", "evict"])
 def test_every_command_has_help(command) -> None:
     shown = CliRunner().invoke(app, [command, "--help"])
     assert shown.exit_code == 0, shown.exception

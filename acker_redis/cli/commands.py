@@ -1,0 +1,293 @@
+"""The commands: `rotator`, `stats`, `inspect`, `dead-letters`, `apps`, `evict`, `install`."""
+
+import importlib.metadata
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterable
+from itertools import islice
+from typing import Annotated
+
+import typer
+
+from acker_redis import evict, ids
+from acker_redis import rotator as rotation_process
+from acker_redis.acker import Acker
+from acker_redis.apps import apps, stored_config
+from acker_redis.cli import output
+from acker_redis.cli.options import (
+    DEFAULT_URL,
+    AsJson,
+    OneApp,
+    Url,
+    UrlFile,
+    app_names,
+    connected,
+    is_given,
+    server_url,
+)
+from acker_redis.cli.status import DONE, EPILOG, OUTPUT, UNHEALTHY, exit_on_error, status_of
+from acker_redis.dead_letters import DamagedLetter, DeadLetter, DeadLetters
+from acker_redis.errors import AppNotFoundError, BadIdError
+from acker_redis.health import OF_THE_APP, check
+
+_LETTERS_PER_DELETE = 1000
+QUESTION = "Delete all of this?"
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,  # help texts hold brackets, as in [/db]
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    help="Storm's acker on Redis: run the rotator, look at ledgers.",
+    epilog=EPILOG,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        with exit_on_error():
+            output.line(f"acker-redis {importlib.metadata.version('acker-redis')}")
+        raise typer.Exit(DONE)
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Storm's acker on Redis: run the rotator, look at ledgers."""
+
+
+@app.command(epilog=EPILOG)
+def rotator(
+    context: typer.Context,
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    app_name: Annotated[
+        list[str] | None,
+        typer.Option("--app", envvar="ACKER_APPS", help="App to rotate; several times, or with commas, for several."),
+    ] = None,
+    all_apps: Annotated[
+        bool, typer.Option("--all", help="Rotate every app found on the server; so it is where no app is named.")
+    ] = False,
+    check_only: Annotated[
+        bool, typer.Option("--check", help="Don't rotate: say whether the apps are rotated in time, and exit 0 or 1.")
+    ] = False,
+) -> None:
+    """Tick and drain until SIGTERM or Ctrl-C. Any number of copies may run."""
+    with exit_on_error():
+        names = app_names(context, app_name or [], all_apps)
+        url = server_url(context, redis, redis_file)
+        if check_only:
+            raise typer.Exit(_check(url, names))
+        _rotate(url, names)
+
+
+def _check(url: str, names: list[str]) -> int:
+    found = check(url, names)
+    for health in found:
+        output.line(f"{health.app}: {health.text}")
+    if not found:
+        output.line("no apps on this server")
+    return DONE if all(health.healthy for health in found) else UNHEALTHY
+
+
+def _rotate(url: str, names: list[str]) -> None:
+    output.log_to_stderr()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    process = rotation_process.Rotator(url, names)
+    rotation_process.log.info("rotator started for %s", ", ".join(names) or "all apps")
+    try:
+        process.run(stop)
+    finally:
+        process.close()
+    rotation_process.log.info("rotator stopped")
+
+
+@app.command(epilog=EPILOG)
+def stats(
+    context: typer.Context,
+    app_name: Annotated[str | None, typer.Option("--app", envvar="ACKER_APP", help="Name of the app.")] = None,
+    all_apps: Annotated[bool, typer.Option("--all", help="Every app on the server.")] = False,
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print an app's counters, or those of all apps."""
+    if (all_apps and is_given(context, "app_name")) or not (all_apps or app_name):
+        raise typer.BadParameter("name the app with --app NAME, or give --all for every app on the server")
+    status = DONE
+    with exit_on_error(), connected(context, redis, redis_file) as client:
+        names = apps(client) if all_apps else [str(app_name)]
+        for number, name in enumerate(names):
+            try:
+                counters = Acker(client, stored_config(client, name), create=False).stats()
+            except OF_THE_APP as exc:
+                output.line(f"error: {exc}", err=True)
+                status = status_of(exc)
+                continue
+            values = {"app": name, **counters._asdict()}
+            if as_json:
+                output.json_line(values)
+            else:
+                if number:
+                    output.line("")
+                output.fields(values)
+        if not names:
+            output.line("no apps on this server", err=True)
+    raise typer.Exit(status)
+
+
+@app.command(epilog=EPILOG)
+def inspect(
+    context: typer.Context,
+    root: Annotated[
+        str,
+        typer.Argument(
+            help="Root id: decimal, or 16 hex digits as in the fail stream (put 0x before all-decimal ones)."
+        ),
+    ],
+    app_name: OneApp,
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what the ledger holds of one root; put -- before a negative id."""
+    with exit_on_error():
+        number = _parse_root(root)
+        with connected(context, redis, redis_file) as client:
+            record = Acker(client, stored_config(client, app_name), create=False).inspect(number)
+        if record is None:
+            output.line(f"root {root} is not in the ledger: never seen here, or settled, or expired", err=True)
+            raise typer.Exit(UNHEALTHY)
+        if as_json:
+            output.json_line(record._asdict())
+        else:
+            output.fields(record._asdict())
+
+
+@app.command(name="dead-letters", epilog=EPILOG)
+def dead_letters(
+    context: typer.Context,
+    app_name: OneApp,
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    count: Annotated[int, typer.Option("--count", min=1, help="At most so many, the oldest first.")] = 100,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete those that were printed.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print messages that were given up after their last attempt, as they are read."""
+    with exit_on_error(), connected(context, redis, redis_file) as client:
+        stored_config(client, app_name)
+        stream = DeadLetters(client, app_name)  # in none of the shards, so it is there if some of them are not
+        letters = islice(stream.scan(), count)
+        printed = 0
+        while part := _printed(islice(letters, _LETTERS_PER_DELETE), as_json):
+            printed += len(part)
+            if delete:
+                stream.delete(part)
+        left = stream.count()
+        output.line(f"{printed} printed{' and deleted' if delete else ''}, {left} in the stream", err=True)
+
+
+def _printed(letters: Iterable[DeadLetter | DamagedLetter], as_json: bool) -> list[str]:
+    """Print letters; their entry ids."""
+    entry_ids = []
+    for letter in letters:
+        values = _shown(letter)
+        if as_json:
+            output.json_line(values)
+        else:
+            output.fields(values)
+            output.line("")
+        entry_ids.append(letter.entry_id)
+    return entry_ids
+
+
+def _shown(letter: DeadLetter | DamagedLetter) -> dict[str, object]:
+    if isinstance(letter, DamagedLetter):
+        fields = {_text(name): _text(value) for name, value in letter.fields.items()}
+        return {"damaged": letter.why, "fields": fields, "entry_id": letter.entry_id}
+    payload = None if letter.payload is None else _text(letter.payload)
+    return letter._replace(payload=None)._asdict() | {"payload": payload}
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="replace")
+
+
+@app.command(name="apps", epilog=EPILOG)
+def list_apps(
+    context: typer.Context, redis: Url = DEFAULT_URL, redis_file: UrlFile = None, as_json: AsJson = False
+) -> None:
+    """List the apps on a server."""
+    with exit_on_error(), connected(context, redis, redis_file) as client:
+        for name in apps(client):
+            if as_json:
+                output.json_line({"app": name})
+            else:
+                output.line(name)
+
+
+@app.command(name="evict", epilog=EPILOG)
+def evict_app(
+    context: typer.Context,
+    app_name: OneApp,
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+) -> None:
+    """Delete every key of an app, and of no other. Stop its programs first: those that run get LedgerLostError."""
+    with exit_on_error(), connected(context, redis, redis_file) as client:
+        found = evict.survey(client, app_name)
+        output.line(f"{app_name} on {client.address}: {found.text}")
+        if not yes and not _confirmed():
+            output.line("nothing was deleted", err=True)
+            raise typer.Exit(UNHEALTHY)
+        deleted = evict.evict(client, found)
+        output.line(f"{deleted} keys deleted")
+        try:
+            back = evict.survey(client, app_name)
+        except AppNotFoundError:
+            return
+        output.line(f"error: {len(back.keys)} keys came back: stop the app's programs, and evict it again", err=True)
+        raise typer.Exit(UNHEALTHY)
+
+
+@app.command(epilog=EPILOG)
+def install(context: typer.Context, redis: Url = DEFAULT_URL, redis_file: UrlFile = None) -> None:
+    """Load the scripts as functions (Redis 7, Valkey), so that clients need no EVAL; again after an upgrade."""
+    with exit_on_error(), connected(context, redis, redis_file) as client:
+        output.line(f"library {client.install()} is loaded: users need +fcall, and neither +eval nor +evalsha")
+
+
+def _confirmed() -> bool:
+    try:
+        return typer.confirm(QUESTION)
+    except typer.Abort:
+        return False
+
+
+def main() -> None:
+    """Entry point of the `acker-redis` program."""
+    warnings.showwarning = lambda message, *_, **__: output.line(f"warning: {message}", err=True)
+    try:
+        app()
+    except OSError as exc:  # help and usage errors are written by typer
+        output.line(f"error: {output.unwritable(exc)}", err=True)
+        sys.exit(OUTPUT)
+
+
+def _parse_root(text: str) -> int:
+    try:
+        hexadecimal = text.startswith("0x") or (len(text) == 16 and not text.lstrip("-").isdecimal())
+        number = int(text, 16 if hexadecimal else 10)
+    except ValueError as exc:
+        raise BadIdError(f"root {text!r}: give a decimal 64-bit integer, or 16 hex digits") from exc
+    ids.to_uint64(number, "root")
+    return number

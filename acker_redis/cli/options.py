@@ -1,0 +1,105 @@
+"""Options that several commands share: which server, which apps."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import parse_qs
+
+import typer
+
+from acker_redis.cli.output import line
+from acker_redis.client import Client
+from acker_redis.config import check_app_name
+from acker_redis.errors import BadConfigError
+
+DEFAULT_URL = "redis://127.0.0.1:6379/0"
+
+Url = Annotated[
+    str,
+    typer.Option(
+        "--redis",
+        envvar="ACKER_REDIS_URL",
+        help="redis://[[user]:password@]host[:port][/db]. A password given here shows in the list of processes.",
+    ),
+]
+UrlFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--redis-file",
+        envvar="ACKER_REDIS_URL_FILE",
+        help="File that holds the URL, as secrets are mounted; goes before ACKER_REDIS_URL.",
+    ),
+]
+OneApp = Annotated[str, typer.Option("--app", envvar="ACKER_APP", help="Name of the app.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs, one object per line.")]
+
+
+def server_url(context: typer.Context, url: str, file: Path | None) -> str:
+    """The URL to use: what the command line says goes before the environment, and there the file before the URL.
+
+    Raises:
+        BadConfigError: the command line gives both, or the file holds no URL.
+    """
+    if is_given(context, "redis"):
+        if is_given(context, "redis_file"):
+            raise BadConfigError("give the server with --redis or with --redis-file, not with both")
+        if _has_password(url):
+            line(
+                "warning: the password in --redis shows in the list of processes: use ACKER_REDIS_URL, or --redis-file",
+                err=True,
+            )
+        return url
+    if file is None:
+        return url
+    try:
+        found = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise BadConfigError(f"{file} can't be read ({exc}): it has to hold the server's URL") from exc
+    if not found or len(found.split()) > 1:
+        raise BadConfigError(f"{file} has to hold the server's URL, and nothing else")
+    return found
+
+
+@contextmanager
+def connected(context: typer.Context, url: str, file: Path | None) -> Iterator[Client]:
+    """A client of the server that the options name."""
+    client = Client(server_url(context, url, file))
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def app_names(context: typer.Context, given: Sequence[str], every: bool) -> list[str]:
+    """The apps named, in any number of options and each with commas or blanks between; none: all of the server's.
+
+    The command line goes before the environment: --all there means all, whatever the environment names.
+
+    Raises:
+        BadParameter: --all and --app contradict each other, or an option names nothing.
+        BadConfigError: what is named can't be an app.
+    """
+    if every:
+        if is_given(context, "app_name"):
+            raise typer.BadParameter("name apps with --app NAME, or give --all for every app on the server, not both")
+        return []
+    names = [name for text in given for name in re.split(r"[,\s]+", text) if name]
+    if given and not names:
+        raise typer.BadParameter("--app (or ACKER_APPS) is empty: name an app, or leave it out for all of them")
+    for name in names:
+        check_app_name(name)
+    return names
+
+
+def is_given(context: typer.Context, parameter: str) -> bool:
+    """Whether an option stands on the command line."""
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _has_password(url: str) -> bool:
+    rest, _, query = url.partition("?")
+    login, at, _ = rest.partition("://")[2].rpartition("@")
+    return bool(at and login.partition(":")[2]) or "password" in parse_qs(query)

@@ -1,0 +1,86 @@
+"""Everything the command line writes goes through here.
+
+Reasons, stages, run ids and payloads are whatever somebody's data held. Written raw, an escape sequence in them could
+rewrite the terminal of who looks, and a line break could forge a line of a log.
+"""
+
+import json
+import logging
+import os
+import sys
+import unicodedata
+from collections.abc import Mapping
+from contextlib import suppress
+
+import typer
+
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode categories that are not shown but act: control characters, formats (such as text direction), line breaks."""
+
+
+class OutputError(Exception):
+    """The output can't be written. `quiet`: its reader went away, which is nothing to say anything about."""
+
+    def __init__(self, cause: OSError) -> None:
+        """Keep why."""
+        super().__init__(f"the output can't be written ({cause.strerror}): nothing after this was done")
+        self.quiet = isinstance(cause, BrokenPipeError)
+
+
+def printable(text: str) -> str:
+    r"""A text with all that acts on a terminal escaped, as `\x1b`; it takes one line."""
+    return "".join(
+        char.encode("unicode_escape").decode() if unicodedata.category(char) in _HIDDEN else char for char in text
+    )
+
+
+def line(text: str, *, err: bool = False) -> None:
+    """Write one line for people.
+
+    Raises:
+        OutputError: standard output can't be written to. For standard error it does not matter.
+    """
+    encoding = (sys.stderr if err else sys.stdout).encoding or "utf-8"
+    try:
+        typer.echo(printable(text).encode(encoding, "backslashreplace").decode(encoding), err=err)
+    except OSError as exc:
+        if not err:
+            raise unwritable(exc) from exc
+
+
+def fields(values: Mapping[str, object]) -> None:
+    """Write names and values for people, one pair a line."""
+    width = max(map(len, values))
+    for name, value in values.items():
+        line(f"{name:<{width}}  {'-' if value is None else value}")
+
+
+def json_line(values: Mapping[str, object]) -> None:
+    """Write one JSON object for programs: one line, ASCII only."""
+    line(json.dumps(values))
+
+
+class LogFormatter(logging.Formatter):
+    """Log lines that stay lines, whatever stands in them."""
+
+    def __init__(self) -> None:
+        """Time, level, message."""
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One record as one line."""
+        return printable(super().format(record))
+
+
+def log_to_stderr() -> None:
+    """Log from now on; a log that can't be written stops nothing."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def unwritable(cause: OSError) -> OutputError:
+    """Give up standard output: what is left in its buffer would fail once more when the program ends."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return OutputError(cause)
