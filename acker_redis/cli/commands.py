@@ -203,8 +203,7 @@ def _printed(letters: Iterable[DeadLetter | DamagedLetter], as_json: bool) -> li
         if as_json:
             output.json_line(values)
         else:
-            output.fields(values)
-            output.line("")
+            output.fields(values, "")
         entry_ids.append(letter.entry_id)
     return entry_ids
 

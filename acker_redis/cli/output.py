@@ -29,30 +29,32 @@ class OutputError(Exception):
 
 def printable(text: str) -> str:
     r"""A text with all that acts on a terminal escaped, as `\x1b`; it takes one line."""
+    if text.isprintable():  # the quick way for nearly all
+        return text
     return "".join(
         char.encode("unicode_escape").decode() if unicodedata.category(char) in _HIDDEN else char for char in text
     )
 
 
-def line(text: str, *, err: bool = False) -> None:
-    """Write one line for people.
+def line(*texts: str, err: bool = False) -> None:
+    """Write lines for people, each text as one, in one go.
 
     Raises:
         OutputError: standard output can't be written to. For standard error it does not matter.
     """
     encoding = (sys.stderr if err else sys.stdout).encoding or "utf-8"
+    together = "\n".join(map(printable, texts))
     try:
-        typer.echo(printable(text).encode(encoding, "backslashreplace").decode(encoding), err=err)
+        typer.echo(together.encode(encoding, "backslashreplace").decode(encoding), err=err)
     except OSError as exc:
         if not err:
             raise unwritable(exc) from exc
 
 
-def fields(values: Mapping[str, object]) -> None:
-    """Write names and values for people, one pair a line."""
+def fields(values: Mapping[str, object], *after: str) -> None:
+    """Write names and values for people, one pair a line, and other lines after them."""
     width = max(map(len, values))
-    for name, value in values.items():
-        line(f"{name:<{width}}  {'-' if value is None else value}")
+    line(*(f"{name:<{width}}  {'-' if value is None else value}" for name, value in values.items()), *after)
 
 
 def json_line(values: Mapping[str, object]) -> None:

@@ -91,7 +91,7 @@ def test_a_server_that_refuses_writes_can_be_looked_at(
     folder = tmp_path / "data"
     folder.mkdir()
     server = start_server("--dir", str(folder), kind=kind)
-    acker = open_acker(server.url, app="orders", shards=3)
+    acker = open_acker(server.url, app="orders", shards=3, patience_secs=0)
     fill(acker)
     raw = plain(server.url)
     if refusal == "MISCONF":
@@ -106,6 +106,7 @@ def test_a_server_that_refuses_writes_can_be_looked_at(
     with pytest.raises((ServerRefusesWritesError, OutOfMemoryError)):
         acker.init(9, 9, 0)
     look(server.url)
+    server.kill()  # one that can't save waits to be asked again whether to end
 
 
 def test_looking_sends_only_commands_that_read(start_server, plain, open_acker, kind) -> None:

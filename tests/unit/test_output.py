@@ -74,7 +74,7 @@ def nasty(monkeypatch) -> Acker:
     acker.dead_letters.add([DeadLetter(7, text, 3, text, text, text, text.encode() + b"\xff\x9b")])
     acker._client.redis.xadd("acker:{orders}:dead", {text: text})
     acker._client.redis.hset("acker:{damaged}:config", text, text)
-    monkeypatch.setattr("acker_redis.client._from_url", lambda url: acker._client.redis)
+    monkeypatch.setattr("acker_redis.connection.connect_single", lambda url, **options: acker._client.redis)
     monkeypatch.setattr(acker._client.redis, "close", lambda: None)
     return acker
 
