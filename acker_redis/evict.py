@@ -33,8 +33,8 @@ class Holdings:
         """For people, before it is deleted."""
         counts = self.counts
         return (
-            f"{len(self.keys)} keys, with {counts['ledger']} roots in its ledgers, {counts['acked'] + counts['failed']} entries "
-            f"of outcomes that no spout has confirmed, {counts['dead']} dead letters, {counts['payloads']} kept messages"
+            f"{len(self.keys)} keys, with {counts['ledger']} roots in its ledgers, {counts['acked'] + counts['failed']} "
+            f"entries of outcomes that no spout has confirmed, {counts['dead']} dead letters, {counts['payloads']} kept messages"
         )
 
 

@@ -21,6 +21,7 @@ from acker_redis.spark.files import FILE, ROW
 from acker_redis.spark.messages import PAYLOAD, Fetch, Messages, not_done, with_message_ids
 from acker_redis.spark.operators import ATTEMPT
 from acker_redis.spark.tracked import Tracker
+from acker_redis.spark.worker_errors import own_errors
 from acker_redis.spout import Spout
 
 Pipeline: TypeAlias = Callable[[Tracker, DataFrame], object]
@@ -105,7 +106,8 @@ def run_tracked(
     def emit(emission: Emission) -> None:
         tracker = Tracker.of(url, spout, emission)
         payload = PAYLOAD if keep_payload else None
-        pipeline(tracker, tracker.spout(source.of(emission), column, ATTEMPT, payload=payload))
+        with own_errors():  # the spout waits for outages, and goes no further after mistakes
+            pipeline(tracker, tracker.spout(source.of(emission), column, ATTEMPT, payload=payload))
 
     if len(ids):
         spout.add(ids)

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,9 +16,9 @@ from pyspark.sql import functions as F
 from acker_redis import Acker, BadBatchError, BadConfigError, FailedError
 from acker_redis.model import MAX_PAYLOAD_BYTES
 from acker_redis.retry import RetryPolicy
-from acker_redis.spark import Tracker, each_batch, run_tracked
+from acker_redis.spark import Emitted, Tracker, each_batch, run_tracked
 from acker_redis.spout import Spout
-from tests.spark.cases import CONFIG
+from tests.spark.cases import CONFIG, consume
 
 pytestmark = pytest.mark.spark
 
@@ -153,6 +154,22 @@ def shuffled(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
     groups = tracker.group(messages, "id", [F.count("*").alias("n")], name="group").drop("n")
     name = f"{uuid.uuid4().hex}-{tracker.emission}"
     tracker.sink(groups, partial(write_ids, folder, name), name="save")
+
+
+def test_a_mistake_that_shows_in_a_worker_ends_the_run_at_once(spark: Any, url: str, acker: Acker) -> None:
+    emissions: list[int] = []
+
+    def wrong_columns(tracker: Tracker, messages: DataFrame) -> None:
+        emissions.append(tracker.emission)
+        tracker.sink(tracker.bolt(messages, all_of_them, "id bigint, item string", name="x"), consume, name="save")
+
+    with pytest.raises(BadBatchError, match=r"bolt 'x': rows have columns \['id'\]"):
+        run_tracked(spark.range(5), wrong_columns, acker=acker, url=url, message_id="id")
+    assert emissions == [0]
+
+
+def all_of_them(batch: pa.RecordBatch) -> Emitted:
+    return Emitted(batch, np.arange(batch.num_rows))
 
 
 @pytest.mark.parametrize("payload_bytes", [-1, MAX_PAYLOAD_BYTES + 1])

@@ -1,0 +1,66 @@
+"""The library's own errors out of those that Spark makes of them.
+
+What is raised in a Python worker reaches the driver as text: the traceback, inside an error of PySpark's or py4j's. So
+nobody there could tell an outage of the server from a mistake of the program's.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from acker_redis import errors
+from acker_redis.errors import AckerError
+
+_RAISED = re.compile(
+    r"^(?:\S+: )?acker_redis\.errors\.(\w+)(?:: (.*?))?"
+    r"(?=\n\s*SQLSTATE: |\n\s*at \S|\n\nJVM stacktrace:|\n\nThe above exception was |\n\nDuring handling of |\s*\Z)",
+    re.MULTILINE | re.DOTALL,
+)
+"""The last line of a Python traceback, further lines of its text too, up to what Spark puts behind it."""
+
+
+def acker_error_in(exc: BaseException) -> AckerError | None:
+    """The error of the library that an error is, or that it carries: as its explicit cause, or as a worker's traceback.
+
+    An error that is carried is made anew from its text; give it the original as cause: `raise found from exc`. Of several
+    in one traceback it is the last, which is what the worker ended with. None: the error is somebody else's.
+    """
+    if isinstance(exc, AckerError):
+        return exc
+    carrier: BaseException | None = exc
+    while carrier is not None:
+        if isinstance(carrier, AckerError):
+            kind = next(kind for kind in type(carrier).__mro__ if kind.__module__ == errors.__name__)
+            return cast(AckerError, kind(str(carrier)))
+        if isinstance(carrier, (PySparkException, Py4JError)) and (found := _in_text(carrier)) is not None:
+            return found
+        carrier = carrier.__cause__
+    return None
+
+
+@contextmanager
+def own_errors() -> Iterator[None]:
+    """Raise the library's errors that come out of Spark as what they are, from Spark's."""
+    try:
+        yield
+    except Exception as exc:
+        found = acker_error_in(exc)
+        if found is None or found is exc:
+            raise
+        raise found from exc
+
+
+def _in_text(exc: BaseException) -> AckerError | None:
+    try:
+        text = str(exc)
+    except Py4JError:  # Java is gone, and the text with it
+        return None
+    for name, told in reversed(_RAISED.findall(text)):
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, AckerError):
+            return kind(told)
+    return None
