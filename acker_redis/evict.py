@@ -34,7 +34,8 @@ class Holdings:
         counts = self.counts
         return (
             f"{len(self.keys)} keys, with {counts['ledger']} roots in its ledgers, {counts['acked'] + counts['failed']} "
-            f"entries of outcomes that no spout has confirmed, {counts['dead']} dead letters, {counts['payloads']} kept messages"
+            f"entries of outcomes that no spout has confirmed, {counts['dead']} dead letters, "
+            f"{counts['payloads']} kept messages"
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from pyspark import inheritable_thread_target
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.acker import Acker
 from acker_redis.errors import BadConfigError
@@ -104,6 +104,7 @@ def run_tracked(
     ids = source.read_ids(offsets, partition, offset)
 
     def emit(emission: Emission) -> None:
+        _activate(messages.sparkSession)
         tracker = Tracker.of(url, spout, emission)
         payload = PAYLOAD if keep_payload else None
         with own_errors():  # the spout waits for outages, and goes no further after mistakes
@@ -153,6 +154,13 @@ def each_batch(
             batch.unpersist()
 
     return handle
+
+
+def _activate(session: SparkSession) -> None:
+    """Make a session the thread's active one, where Spark looks for Python data sources; a new thread has none."""
+    java = getattr(session, "_jsparkSession", None)
+    if java is not None:  # else Spark Connect
+        session.sparkContext._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(java)  # type: ignore[union-attr]  # noqa: SLF001
 
 
 class _Noted:

@@ -19,6 +19,7 @@ from acker_redis.retry import RetryPolicy
 from acker_redis.spark import Emitted, Tracker, each_batch, run_tracked
 from acker_redis.spout import Spout
 from tests.spark.cases import CONFIG, consume
+from tests.spark.files_source import RowsToFiles
 
 pytestmark = pytest.mark.spark
 
@@ -170,6 +171,38 @@ def test_a_mistake_that_shows_in_a_worker_ends_the_run_at_once(spark: Any, url: 
 
 def all_of_them(batch: pa.RecordBatch) -> Emitted:
     return Emitted(batch, np.arange(batch.num_rows))
+
+
+def two_sinks(folder: Path, fail: str, tracker: Tracker, messages: DataFrame) -> None:
+    to_files, to_source = tracker.fan_out(messages, "files", "source")
+    tracker.sink(to_files, partial(write_ids, folder, f"{tracker.run_id}-{tracker.emission}"), name="files")
+    tracker.save(to_source, RowsToFiles, name="source", on_error="fail", folder=str(folder), fail=fail)
+
+
+def test_a_data_source_is_a_sink_of_a_run(spark: Any, url: str, acker: Acker, tmp_path: Path) -> None:
+    messages = spark.range(40).selectExpr("nullif(id, -1) AS id")
+    spout = run_tracked(messages, partial(two_sinks, tmp_path, ""), acker=acker, url=url, message_id="id")
+    assert (spout.counts.acked, spout.counts.emitted, spout.counts.lost) == (40, 40, 0)
+    assert written(tmp_path) == list(range(40))
+    assert (tmp_path / "committed").read_text() == "40"
+
+
+def test_a_data_source_that_fails_once_is_a_sink_of_micro_batches(
+    spark: Any, url: str, acker: Acker, tmp_path: Path
+) -> None:
+    spark.range(40).write.parquet(str(tmp_path / "in"))
+    pipeline = partial(two_sinks, tmp_path, "first commit")
+    spouts: list[Spout] = []
+    handle = each_batch(pipeline, acker=acker, url=url, message_id="id", done=lambda batch, spout: spouts.append(spout))
+    (
+        spark.readStream.schema("id bigint").parquet(str(tmp_path / "in")).writeStream
+        .foreachBatch(handle).option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        .start().awaitTermination()
+    )  # fmt: skip
+    assert [(s.counts.acked, s.counts.failed, s.counts.lost, s.counts.dead_lettered) for s in spouts] == [
+        (40, 40, 0, 0)
+    ]
+    assert (tmp_path / "aborted").read_text() == (tmp_path / "committed").read_text() == "40"
 
 
 @pytest.mark.parametrize("payload_bytes", [-1, MAX_PAYLOAD_BYTES + 1])
