@@ -170,7 +170,8 @@ class Tracker:
                 raises `FailedError` for fails with that reason, while the others go on.
             schema: of the output rows; DDL or StructType.
             name: of the bolt, unique among the operators of the emission; shows as `last_stage`.
-            on_error: what another exception does: `fail` fails the row with its message, `raise` fails the task.
+            on_error: what another exception does, and a derived row that does not fit the schema: `fail` fails the row it
+                came from, with a text that says why, while the others go on; `raise` fails the task.
         """
         checks.on_error(on_error, ("fail", "raise"), name)
         if not callable(execute) and not isinstance(execute, RowBolt):

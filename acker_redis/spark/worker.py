@@ -66,11 +66,11 @@ class Updates:
 
     def fail(self, roots: UInt64Array, reason: str) -> None:
         """Roots of rows that failed."""
-        self._fails.setdefault(reason, []).append(roots)
+        self._fails.setdefault(_encodable(reason), []).append(roots)
 
     def fail_instead(self, reason: str) -> None:
         """Fail what was to be acked."""
-        self._fails.setdefault(reason, []).extend(self._ack_roots)
+        self._fails.setdefault(_encodable(reason), []).extend(self._ack_roots)
         self._ack_roots, self._ack_vals, self._rows, self._distinct = [], [], 0, 0
 
     def update(self, ledger: Ledger) -> Update | None:
@@ -207,6 +207,11 @@ def _fail_reused(acker: Acker, sent: Sequence[Updates], handed: Handed, reused: 
 def _states(acker: Acker, roots: UInt64Array) -> npt.NDArray[np.str_]:
     records = acker.inspect_many(roots) if len(roots) else []
     return np.array(["" if record is None else record.state for record in records], np.str_)
+
+
+def _encodable(reason: str) -> str:
+    """A text of the user's may hold halves of surrogate pairs, which UTF-8 can't."""
+    return reason.encode(errors="replace").decode()
 
 
 def _joined(parts: Sequence[UInt64Array]) -> UInt64Array:

@@ -87,11 +87,23 @@ def test_an_exception_may_fail_the_task_and_a_failure_still_fails_the_row(case: 
     assert other.outcomes() == {"failed": 4}
 
 
-def test_rows_that_do_not_fit_the_schema_are_an_error(case: MakeCase) -> None:
-    run = case(n=4)
-    derived = run.tracker.bolt_rows(run.tracked, lambda row: [(1, 2, 3)], CHILD, name="wide")
+def test_rows_that_do_not_fit_the_schema_fail_alone_or_fail_the_task(case: MakeCase) -> None:
+    def fit(row: dict[str, Any]) -> list[Any]:
+        return [{1: (1, 2, 3), 2: (2, "x"), 3: {"id": 3}}.get(row["id"], (row["id"], 0))]
+
+    run = case(n=6)
+    assert rows_of(run, run.tracker.bolt_rows(run.tracked, fit, CHILD, name="fit")) == 3
+    outcomes = run.acker.poll()
+    assert Counter(outcome.kind for outcome in outcomes) == {"ack": 3, "fail": 3}
+    reasons = sorted(outcome.detail or "" for outcome in outcomes if outcome.kind == "fail")
+    assert [reason[:38] for reason in reasons] == [
+        "a derived row has 3 values, the schema",
+        "a derived row lacks the columns ['chil",
+        "column 'child' is int and can't hold '",
+    ]
+    other = case(n=4)
     with pytest.raises(PySparkException, match="3 values, the schema 2 columns"):
-        rows_of(run, derived)
+        rows_of(other, other.tracker.bolt_rows(other.tracked, fit, CHILD, name="fit", on_error="raise"))
 
 
 def test_bad_arguments_of_a_row_bolt(case: MakeCase) -> None:
