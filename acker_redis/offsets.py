@@ -6,46 +6,96 @@ file of the program's own, not in Redis: it has to survive the loss of Redis's m
 
 import json
 import os
-import tempfile
+import stat
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from acker_redis.errors import BadBatchError, BadConfigError
 
+if sys.platform != "win32":
+    import fcntl
+
 Int64Array = npt.NDArray[np.int64]
+
+FORMAT, VERSION = "acker_redis.offsets", 1
+
+_LARGEST = np.iinfo(np.int64).max
 
 
 class Offsets:
     """Contiguous progress of a source's partitions.
+
+    The file is JSON. It names the app and the columns it counts in, and holds per partition the first offset that is not
+    known to be done. While it is open nobody else can open it (on Windows that is not noticed); for this `.<name>.lock`
+    stands beside it.
 
     Guarantee: every offset below a partition's in `known` was done. The file is replaced as a whole, so a crash leaves the old
     one. Not guaranteed: that an offset above was not done.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Read the file, if it is there.
-
-        Raises:
-            BadConfigError: the file holds something else.
-        """
-        self._path = Path(path)
+        """Name the file. Nothing is read before it is opened, which `run_tracked` does."""
+        self._path = Path(path).resolve()
+        self._lock: IO[bytes] | None = None
+        self._about: dict[str, Any] = {}
         self._begin: dict[str, int] = {}
-        if self._path.exists():
-            try:
-                found = json.loads(self._path.read_text(encoding="utf-8"))
-                self._begin = {str(partition): int(offset) for partition, offset in found.items()}
-            except (ValueError, AttributeError, TypeError) as exc:
-                raise BadConfigError(
-                    f"{self._path} holds no offsets: give the file an earlier run made, or move it away to begin anew"
-                ) from exc
         self._ids = np.array([], np.int64)
         self._partition_of = np.array([], np.int64)
         self._offset_of = np.array([], np.int64)
         self._done = np.array([], np.bool_)
         self._names: list[str] = []
+
+    @property
+    def path(self) -> Path:
+        """The file, absolute."""
+        return self._path
+
+    def open(self, app: str, partition: str, offset: str) -> Self:
+        """Take the file for one run, and read it if it is there. Use as a context manager, or call `close`.
+
+        Args:
+            app: whose messages it counts.
+            partition: column with the names of the source's partitions.
+            offset: column that counts in them.
+
+        Raises:
+            BadConfigError: somebody has it open; it is something else, damaged, or of another app or source; or the folder
+                can't be written.
+        """
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = self._locked()
+            self._draft.unlink(missing_ok=True)  # of a run that was killed
+            self._about = {"format": FORMAT, "version": VERSION, "app": app, "partition": partition, "offset": offset}
+            self._begin = self._read()
+        except OSError as exc:
+            self.close()
+            raise BadConfigError(
+                f"offsets can't be kept in {self._path}: {exc}: give a file that can be written"
+            ) from exc
+        except BadConfigError:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Let others open the file. Nothing is saved."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        """This object."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
 
     def known(self) -> dict[str, int]:
         """The first offset that is not known to be done, of each partition that something is known of."""
@@ -60,8 +110,17 @@ class Offsets:
             message_ids: distinct.
             partitions: names.
             of_message: for each message the index of its partition.
-            offsets: for each message its offset there. A partition's have no gaps of unknown messages.
+            offsets: for each message its offset there, from 0. A partition's have no gaps of unknown messages.
+
+        Raises:
+            BadBatchError: ids are not distinct, or an offset is out of range.
+            BadConfigError: the file is one of the partitions.
         """
+        if len(offsets) and not (int(offsets.min()) >= 0 and int(offsets.max()) < _LARGEST):
+            raise BadBatchError(f"offsets go from {offsets.min()} to {offsets.max()}: count from 0, below 2^63 - 1")
+        place = self._path.as_uri()
+        if {str(self._path), place, place.replace("file:///", "file:/")} & set(partitions):
+            raise BadConfigError(f"{self._path} is read as a source file: keep offsets outside of the source's folder")
         if len(np.unique(message_ids)) != len(message_ids):
             raise BadBatchError("message ids stand more than once")
         order = np.argsort(message_ids)
@@ -76,18 +135,80 @@ class Offsets:
             self._done[places[self._ids[places] == message_ids]] = True
 
     def save(self) -> dict[str, int]:
-        """Write how far each partition is contiguously done; returns it."""
+        """Write how far each partition is contiguously done; returns it.
+
+        Raises:
+            BadConfigError: the file is not open.
+            OSError: it can't be written; it is as it was.
+        """
+        if self._lock is None:
+            raise BadConfigError(
+                f"{self._path} is not open: call open() first, with the app and the columns it counts in"
+            )
         seen = np.bincount(self._partition_of, minlength=len(self._names)) > 0
-        first_open = np.full(len(self._names), np.iinfo(np.int64).min)
+        first_open = np.full(len(self._names), -1)
         np.maximum.at(first_open, self._partition_of, self._offset_of + 1)  # where all is done: behind the last
         np.minimum.at(first_open, self._partition_of[~self._done], self._offset_of[~self._done])
         for number in np.flatnonzero(seen).tolist():
             name, offset = self._names[number], int(first_open[number])
             self._begin[name] = max(self._begin.get(name, offset), offset)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=self._path.parent, prefix=self._path.name, delete=False) as file:
-            json.dump(self._begin, file)
+        self._draft.unlink(missing_ok=True)
+        with self._draft.open("x", encoding="utf-8") as file:
+            if self._path.exists():
+                self._draft.chmod(stat.S_IMODE(self._path.stat().st_mode))
+            json.dump({**self._about, "begin": self._begin}, file)
             file.flush()
             os.fsync(file.fileno())
-        Path(file.name).replace(self._path)
+        self._draft.replace(self._path)
         return dict(self._begin)
+
+    @property
+    def _draft(self) -> Path:
+        """One name is enough, because only who has the lock writes."""
+        return self._path.with_name(f".{self._path.name}.draft")
+
+    def _locked(self) -> IO[bytes]:
+        """A file beside the target, because the target is replaced. It stays: who removed it could remove another's lock."""
+        file = self._path.with_name(f".{self._path.name}.lock").open("ab")
+        try:
+            if sys.platform != "win32":
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            file.close()
+            raise BadConfigError(
+                f"{self._path} is in use by another run: wait for its end, or give each run a file of its own"
+            ) from exc
+        except OSError:
+            file.close()
+            raise
+        return file
+
+    def _read(self) -> dict[str, int]:
+        """What the file holds for this app and these columns."""
+        try:
+            text = self._path.read_bytes()
+        except FileNotFoundError:
+            return {}
+        anew = "or move it away to begin anew"
+        try:
+            found = json.loads(text)
+            is_ours = found.get("format") == FORMAT
+        except (ValueError, RecursionError, AttributeError) as exc:
+            raise BadConfigError(f"{self._path} holds no offsets: give the file an earlier run made, {anew}") from exc
+        if not is_ours:
+            raise BadConfigError(
+                f"{self._path} holds no offsets: it doesn't say whose they would be. Give the file an earlier run made, {anew}"
+            )
+        for name, wanted in self._about.items():
+            if found.get(name) != wanted:
+                raise BadConfigError(
+                    f"{self._path} was made for {name} {found.get(name)!r}, and this is {name} {wanted!r}: give each app and "
+                    f"each source a file of its own, {anew}"
+                )
+        begin = found.get("begin")
+        for partition, offset in begin.items() if isinstance(begin, dict) else [("begin", begin)]:
+            if type(offset) is not int or not 0 <= offset <= _LARGEST:
+                raise BadConfigError(
+                    f"{self._path} was damaged: {offset!r:.50} of {partition!r} is no offset: put a copy in its place, {anew}"
+                )
+        return dict(found["begin"])

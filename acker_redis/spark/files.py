@@ -7,6 +7,7 @@ import io
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -26,6 +27,9 @@ Format: TypeAlias = Literal["text", "json", "csv", "parquet"]
 
 FILE, ROW = "file", "row"
 """Columns that every row gets: path of its file, and its number in it from 0."""
+
+_READ_FROM = "acker_read_from"
+"""Metadata of the column `file`, which stay with it when others are added or left out."""
 
 _ROWS_PER_BATCH = 10_000
 _BLOCK_BYTES = 16 << 20
@@ -64,7 +68,8 @@ def read_files(
     if taken:
         raise BadConfigError(f"the files have columns {sorted(taken)}, which this source gives: rename them there")
     names = session.createDataFrame(pa.table({FILE: paths}))
-    with_place = StructType([StructField(FILE, StringType()), StructField(ROW, LongType()), *output.fields])
+    file = StructField(FILE, StringType(), metadata={_READ_FROM: path})
+    with_place = StructType([file, StructField(ROW, LongType()), *output.fields])
     return names.mapInArrow(_Reading(path, file_format, checks.arrow_schema(output)), with_place)
 
 
@@ -84,6 +89,25 @@ def list_files(path: str) -> list[str]:
     return sorted(
         info.path for info in inside if info.type == pa.fs.FileType.File and not _is_hidden(info.path[len(place) :])
     )
+
+
+def check_outside(frame: DataFrame, partition: str, place: Path) -> None:
+    """A file of the program's own is not among those that `read_files` reads.
+
+    Raises:
+        BadConfigError: it is, or will be when it was made.
+    """
+    read_from = frame.schema[partition].metadata.get(_READ_FROM) if partition in frame.columns else None
+    if read_from is None:
+        return
+    system, base = _system(read_from)
+    if isinstance(system, pa.fs.LocalFileSystem) and place.is_relative_to(Path(base).resolve()):
+        inner = place.relative_to(Path(base).resolve())
+        if not _is_hidden(inner.as_posix()):
+            raise BadConfigError(
+                f"{place} is inside {base}, which is read: it would be taken for a source file. Keep it elsewhere, or give it "
+                "a name that begins with _"
+            )
 
 
 def _system(path: str) -> tuple[pa.fs.FileSystem, str]:

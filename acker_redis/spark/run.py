@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,7 +18,7 @@ from acker_redis.offsets import Offsets
 from acker_redis.payloads import Payloads
 from acker_redis.pending import Emission
 from acker_redis.retry import RetryPolicy
-from acker_redis.spark.files import FILE, ROW
+from acker_redis.spark.files import FILE, ROW, check_outside
 from acker_redis.spark.messages import PAYLOAD, Fetch, Messages, not_done, with_message_ids
 from acker_redis.spark.operators import ATTEMPT
 from acker_redis.spark.tracked import Tracker
@@ -68,7 +69,8 @@ def run_tracked(
         message_id: integer column, distinct. Rows where it is null go through once, untracked. None: a column `message_id`
             is made of partition and offset.
         offsets: where to begin, and where to note what is done. A restarted run goes on with the first message of each
-            partition that is not known to be done; what was under way beyond it is repeated under fresh roots.
+            partition that is not known to be done; what was under way beyond it is repeated under fresh roots. Opened for
+            the acker's app and for these columns, and closed at the end.
         partition: string column, for message ids and offsets that are made of it.
         offset: integer column, counting within a partition.
         run_id: unique per run; None: a random one.
@@ -84,6 +86,7 @@ def run_tracked(
 
     Raises:
         BadBatchError: no such column, or message ids are not distinct; nothing was emitted.
+        BadConfigError: the offsets are another app's or source's, in use, or inside the source's folder; nothing was emitted.
         AckerError: as `Spout.run`.
     """
     if payload_bytes < 0 or (keep_payload and not payload_bytes):
@@ -92,38 +95,41 @@ def run_tracked(
         raise BadConfigError(f"payload_bytes={payload_bytes}: at most {MAX_PAYLOAD_BYTES} bytes of a message are kept")
     messages, column = with_message_ids(messages, message_id, partition, offset)
     if offsets is not None:
-        messages = not_done(messages, offsets, partition, offset)
-    run_id = run_id or uuid.uuid4().hex
-    kept = acker.payloads(run_id) if keep_payload else None
-    source = Messages(messages, column, payload_bytes, kept, fetch)
-    noted = _Noted(offsets, kept, on_done)
-    spout = Spout(
-        acker, run_id, task, retry or RetryPolicy(), max_spout_pending,
-        payload=source.payloads if payload_bytes else None, on_done=noted.done,
-    )  # fmt: skip
-    ids = source.read_ids(offsets, partition, offset)
+        check_outside(messages, partition, offsets.path)
+    with nullcontext() if offsets is None else offsets.open(acker.config.app, partition, offset):
+        if offsets is not None:
+            messages = not_done(messages, offsets, partition, offset)
+        run_id = run_id or uuid.uuid4().hex
+        kept = acker.payloads(run_id) if keep_payload else None
+        source = Messages(messages, column, payload_bytes, kept, fetch)
+        noted = _Noted(offsets, kept, on_done)
+        spout = Spout(
+            acker, run_id, task, retry or RetryPolicy(), max_spout_pending,
+            payload=source.payloads if payload_bytes else None, on_done=noted.done,
+        )  # fmt: skip
+        ids = source.read_ids(offsets, partition, offset)
 
-    def emit(emission: Emission) -> None:
-        _activate(messages.sparkSession)
-        tracker = Tracker.of(url, spout, emission)
-        payload = PAYLOAD if keep_payload else None
-        with own_errors():  # the spout waits for outages, and goes no further after mistakes
-            pipeline(tracker, tracker.spout(source.of(emission), column, ATTEMPT, payload=payload))
+        def emit(emission: Emission) -> None:
+            _activate(messages.sparkSession)
+            tracker = Tracker.of(url, spout, emission)
+            payload = PAYLOAD if keep_payload else None
+            with own_errors():  # the spout waits for outages, and goes no further after mistakes
+                pipeline(tracker, tracker.spout(source.of(emission), column, ATTEMPT, payload=payload))
 
-    if len(ids):
-        spout.add(ids)
-    elif source.untracked:  # nothing to wait for
-        emit(Emission(0, ids, ids, ids))
+        if len(ids):
+            spout.add(ids)
+        elif source.untracked:  # nothing to wait for
+            emit(Emission(0, ids, ids, ids))
 
-    def between(busy: bool) -> None:
-        while not source.gone.empty():
-            spout.give_up(source.gone.get())
-        if progress is not None:
-            progress(spout, busy)
+        def between(busy: bool) -> None:
+            while not source.gone.empty():
+                spout.give_up(source.gone.get())
+            if progress is not None:
+                progress(spout, busy)
 
-    spout.run(inheritable_thread_target(messages.sparkSession)(emit), between)
-    noted.end()
-    return spout
+        spout.run(inheritable_thread_target(messages.sparkSession)(emit), between)
+        noted.end()
+        return spout
 
 
 def each_batch(

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
-from acker_redis import Acker, BadBatchError, BadConfigError, FailedError
+from acker_redis import Acker, AckerConfig, BadBatchError, BadConfigError, FailedError
 from acker_redis.offsets import Offsets
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark import Tracker, read_files, run_tracked
@@ -145,7 +145,7 @@ def test_a_restarted_run_begins_behind_what_is_done_and_waits_for_nobody(
         run_tracked(
             messages, breaks_down, acker=acker, url=url, offsets=Offsets(noted), max_spout_pending=15,
         )  # fmt: skip
-    begin = {Path(path).name: offset for path, offset in json.loads(noted.read_text()).items()}
+    begin = noted_in(noted)
     assert 0 <= begin["a"] <= 7
     assert sum(begin.values()) > 0
     first = set(saved(out))
@@ -155,10 +155,22 @@ def test_a_restarted_run_begins_behind_what_is_done_and_waits_for_nobody(
     assert spout.counts.acked == 60 - sum(begin.values())
     assert set(saved(out)) == {f"{name}{n}" for name in "ab" for n in range(30)}
     assert "a7" not in first
-    assert {Path(path).name: offset for path, offset in json.loads(noted.read_text()).items()} == {"a": 30, "b": 30}
+    assert noted_in(noted) == {"a": 30, "b": 30}
     assert acker.stats().timed_out == 0
     again = run_tracked(messages, partial(save, out), acker=acker, url=url, offsets=Offsets(noted))
     assert again.counts.emitted == 0
+    with Acker.connect(url, AckerConfig(app="another")) as another:  # it would be told of no messages at all
+        with pytest.raises(BadConfigError, match="made for app 'spark', and this is app 'another'"):
+            run_tracked(messages, partial(save, out), acker=another, url=url, offsets=Offsets(noted))
+    derived = messages.withColumn("value", F.upper("value")).where("row > 3")
+    for inside in (source / "offsets.json", source / "sub" / "offsets.json"):
+        with pytest.raises(BadConfigError, match="would be taken for a source file"):
+            run_tracked(derived, partial(save, out), acker=acker, url=url, offsets=Offsets(inside))
+    assert sorted(path.name for path in source.iterdir()) == ["a", "b"]
+
+
+def noted_in(path: Path) -> dict[str, int]:
+    return {Path(file).name: offset for file, offset in json.loads(path.read_text())["begin"].items()}
 
 
 def fails_first(folder: Path, row: dict[str, Any]) -> list[dict[str, Any]]:
