@@ -159,9 +159,9 @@ def test_a_restarted_run_begins_behind_what_is_done_and_waits_for_nobody(
     assert acker.stats().timed_out == 0
     again = run_tracked(messages, partial(save, out), acker=acker, url=url, offsets=Offsets(noted))
     assert again.counts.emitted == 0
-    with Acker.connect(url, AckerConfig(app="another")) as another:  # it would be told of no messages at all
-        with pytest.raises(BadConfigError, match="made for app 'spark', and this is app 'another'"):
-            run_tracked(messages, partial(save, out), acker=another, url=url, offsets=Offsets(noted))
+    mistaken = pytest.raises(BadConfigError, match="made for app 'spark', and this is app 'another'")
+    with Acker.connect(url, AckerConfig(app="another")) as another, mistaken:  # it would find no messages at all
+        run_tracked(messages, partial(save, out), acker=another, url=url, offsets=Offsets(noted))
     derived = messages.withColumn("value", F.upper("value")).where("row > 3")
     for inside in (source / "offsets.json", source / "sub" / "offsets.json"):
         with pytest.raises(BadConfigError, match="would be taken for a source file"):
