@@ -64,6 +64,7 @@ class Client:
         self._owned = isinstance(source, str)
         self.address = connection.address(source)
         self._patience_secs = min(patience_secs, CONNECT_SECS)
+        self._has_connected = False
         self.redis: RedisClient = None
         with self.translated():
             try:
@@ -83,6 +84,7 @@ class Client:
                 errors.EvictionPolicyWarning,
                 stacklevel=3,
             )
+        self._has_connected = True
         self._later_patience_secs = patience_secs
         self.is_cluster = isinstance(self.redis, RedisCluster)
         self.max_block_ms = connection.max_block_ms(self.redis)
@@ -261,6 +263,11 @@ class Client:
         began = time.monotonic()
 
         def goes_on(exc: Exception) -> bool:
+            if not self._has_connected and connection.is_tls_eof(exc):
+                raise errors.TlsError(
+                    f"{self.address}: the server closed the connection behind the TLS handshake ({exc}): it may want a "
+                    "certificate of the client: ssl_certfile and ssl_keyfile of the URL"
+                ) from exc
             if not passes(exc):
                 return False
             self._start_over(exc)  # at the last attempt, too: the next call must not meet the same
@@ -345,6 +352,7 @@ class Client:
         patient = self._patience_secs >= CONNECT_SECS
         timeout_secs = connection.SOCKET_TIMEOUT_SECS if patient else connection.SHORT_SOCKET_TIMEOUT_SECS
         single = self.redis = connection.connect_single(url, socket_timeout_secs=timeout_secs)
+        self._patiently(lambda: connection.greet_sentinels(single))
         try:
             cluster_info = self._patiently(lambda: connection.info(single, "cluster"))
         except TypeError:  # an option that redis-py does not know

@@ -83,6 +83,25 @@ def close(client: RedisClient) -> None:
         sentinel.close()
 
 
+def greet_sentinels(client: RedisClient) -> None:
+    """Ask the Sentinels behind a client whether one answers; redis-py keeps to itself why none lets us in.
+
+    Raises:
+        redis.RedisError: none does; if one refuses the login or the handshake, its answer.
+    """
+    sentinel = getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)
+    failed: list[BaseException] = []
+    for one in sentinel.sentinels if sentinel is not None else ():
+        try:
+            one.ping()
+            return
+        except DRIVER_ERRORS as exc:
+            failed.append(exc)
+    refused = [one for one in failed if isinstance(one, redis.AuthenticationError) or tls_error(one) is not None]
+    if failed:
+        raise (refused or failed)[0]
+
+
 def drop_idle(client: RedisClient) -> None:
     """Close the connections that nobody uses now, so that the next ones are made to wherever the address leads then."""
     pool = getattr(client, "connection_pool", None)
@@ -131,6 +150,11 @@ def tls_error(exc: BaseException) -> ssl.SSLError | None:
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
             return cause
     return None
+
+
+def is_tls_eof(exc: BaseException) -> bool:
+    """The other side closed a TLS connection without a word: it died, or, if we have just come, doesn't want us."""
+    return any(isinstance(cause, ssl.SSLEOFError) for cause in _causes(exc))
 
 
 def _causes(exc: BaseException | None) -> Iterator[BaseException]:

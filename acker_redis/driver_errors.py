@@ -53,19 +53,16 @@ def code_of(exc: BaseException) -> str:
 
 def passes(exc: BaseException) -> bool:
     """Whether the same may well succeed in a moment."""
-    if isinstance(exc, _REFUSED) or _sentinels_refuse(exc) or tls_error(exc) is not None:
+    if isinstance(exc, _REFUSED) or tls_error(exc) is not None:
         return False
     return isinstance(exc, _LOST) or code_of(exc) in _PASSING_CODES
-
-
-def _sentinels_refuse(exc: BaseException) -> bool:
-    """No sentinel lets us in; redis-py has their errors as text."""
-    return isinstance(exc, MasterNotFoundError) and "AuthenticationError" in str(exc)
 
 
 def translate(exc: BaseException, address: str) -> errors.AckerError:
     """The library's error for one of the driver's, or for an error reply."""
     text, code = str(exc)[:_DETAIL_CHARS], code_of(exc)
+    if isinstance(exc, MasterNotFoundError):  # the rest describes redis-py's objects
+        text = text.partition(" : ")[0]
     if isinstance(exc, errors.AckerError):
         return exc
     if code in ("ACKERLOST", "NOGROUP"):
@@ -79,7 +76,7 @@ def translate(exc: BaseException, address: str) -> errors.AckerError:
             f"{address}: TLS failed ({refused}): check the certificates and ssl_ca_certs, ssl_certfile and ssl_keyfile of the "
             "URL, that the name in the URL is in the server's certificate, and that the port speaks TLS"
         )
-    if isinstance(exc, _REFUSED) or code in ("NOAUTH", "WRONGPASS") or _sentinels_refuse(exc):
+    if isinstance(exc, _REFUSED) or code in ("NOAUTH", "WRONGPASS"):
         return errors.AuthenticationError(f"{address} refused the login ({text}): check user name and password")
     if is_denied(exc):
         return errors.AuthenticationError(

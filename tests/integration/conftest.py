@@ -12,6 +12,7 @@ import redis
 from acker_redis import Acker, AckerConfig
 from acker_redis.client import PATIENCE_SECS
 from acker_redis.server import Server
+from acker_redis.testing import wait_until
 from tests.integration.proxy import Proxy
 from tests.servers import REAL_KINDS, REAL_NAMES
 
@@ -81,6 +82,55 @@ def start_proxy() -> Iterator[Callable[[Server], Proxy]]:
     yield make
     for proxy in made:
         proxy.close()
+
+
+@pytest.fixture
+def start_sentinel() -> Iterator[Callable[..., int]]:
+    """A Sentinel that watches `service`; returns its port."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(primary: Server, *lines: str, kind: str = "redis7", login: dict[str, Any] | None = None) -> int:
+        sentinel = REAL_KINDS[kind].server()  # for its free port and its folder
+        config = sentinel.folder / "sentinel.conf"
+        config.write_text(
+            "\n".join(
+                [
+                    f"port {sentinel.port}",
+                    "bind 127.0.0.1",
+                    f"dir {sentinel.folder}",
+                    f"sentinel monitor service 127.0.0.1 {primary.port} 1",
+                    "sentinel down-after-milliseconds service 500",
+                    "sentinel failover-timeout service 5000",
+                    *(line.format(port=sentinel.port) for line in lines),
+                ]
+            )
+        )
+        started.append(
+            subprocess.Popen(
+                [sentinel.program, config, "--sentinel"], stdout=subprocess.DEVNULL, start_new_session=True
+            )
+        )
+        folders.append(sentinel)
+        wait_until(lambda: sentinel_answers(sentinel.port, login or {}), "the sentinel answers")
+        return sentinel.port
+
+    folders: list[Server] = []
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+    for folder in folders:
+        folder.stop()
+
+
+def sentinel_answers(port: int, login: dict[str, Any]) -> bool:
+    with redis.Redis(host="127.0.0.1", port=port, **login) as sentinel:
+        try:
+            return bool(sentinel.ping())
+        except redis.AuthenticationError:
+            return True
+        except redis.ConnectionError:
+            return False
 
 
 class Process:

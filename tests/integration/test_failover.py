@@ -2,11 +2,9 @@
 
 import os
 import signal
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -110,45 +108,6 @@ def test_a_run_and_a_rotator_go_on_at_the_new_primary(pair, plain, start_proxy, 
     assert rotator.log().count("waiting for the server") <= 2
 
 
-@pytest.fixture
-def start_sentinel(tmp_path: Path) -> Iterator[Callable[..., int]]:
-    """A Sentinel that watches `service`; returns its port."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(primary: Server, *lines: str, kind: str = "redis7") -> int:
-        sentinel = REAL_KINDS[kind].server()  # for its free port and its folder
-        config = sentinel.folder / "sentinel.conf"
-        config.write_text(
-            "\n".join(
-                [
-                    f"port {sentinel.port}",
-                    "bind 127.0.0.1",
-                    f"dir {sentinel.folder}",
-                    f"sentinel monitor service 127.0.0.1 {primary.port} 1",
-                    "sentinel down-after-milliseconds service 500",
-                    "sentinel failover-timeout service 5000",
-                    *lines,
-                ]
-            )
-        )
-        started.append(
-            subprocess.Popen(
-                [sentinel.program, config, "--sentinel"], stdout=subprocess.DEVNULL, start_new_session=True
-            )
-        )
-        folders.append(sentinel)
-        wait_until(sentinel.answers, "the sentinel answers")
-        return sentinel.port
-
-    folders: list[Server] = []
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-    for folder in folders:
-        folder.stop()
-
-
 def knows_replica(port: int, **login: Any) -> bool:
     with redis.Redis(port=port, **login) as sentinel:
         return len(sentinel.sentinel_slaves("service")) == 1
@@ -232,6 +191,7 @@ def test_writes_of_a_pair_stop_without_a_second_replica(pair, plain, open_acker)
     primary, replica = pair("redis7", "--min-replicas-to-write", "1", "--min-replicas-max-lag", "10")
     acker: Acker = open_acker(primary.url, patience_secs=0.2)
     acker.init(1, 1, 0)
+    assert plain(primary.url).wait(1, 10_000) == 1
     primary.kill()
     plain(replica.url).replicaof("NO", "ONE")
     with pytest.raises(ServerRefusesWritesError, match="Not enough good replicas"):
