@@ -314,8 +314,14 @@ class Client:
         ]
 
     def _options(self, command: tuple[Any, ...]) -> dict[str, Any]:
-        """redis-py would ask the server for the keys of each FCALL."""
-        node = self.redis.get_node_from_key(command[3]) if command[0] == "FCALL" else None
+        """Where a command goes; of those whose keys stand anywhere redis-py asks the server for them, each time."""
+        if command[0] in ("FCALL", "EVALSHA", "EVAL"):
+            key = command[3]
+        elif command[0] == "XREADGROUP":
+            key = command[command.index("STREAMS") + 1]
+        else:
+            return {}
+        node = self.redis.get_node_from_key(key)
         return {} if node is None else {"target_nodes": node}
 
     def _follow(self, command: tuple[Any, ...]) -> Any:

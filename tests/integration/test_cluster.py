@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from acker_redis import Acker, AckerConfig, AuthenticationError, ConnectionLostError, LedgerLostError
 from acker_redis.cli import app
+from acker_redis.client import Client
 from acker_redis.health import check
 from acker_redis.rotator import Rotator
 from acker_redis.server import Server
@@ -111,6 +112,23 @@ def test_a_cluster_client_given_is_used_and_left_open(three_nodes, nodes, open_a
     given.close()
 
 
+def test_functions_on_every_node(three_nodes, nodes, open_acker) -> None:
+    client = Client(three_nodes[1].url)
+    client.install()
+    client.close()
+    for node in nodes:
+        node.config_resetstat()
+    full_round(open_acker(three_nodes[1].url, shards=9, lanes=2))
+    for node in nodes:
+        used = {name.removeprefix("cmdstat_") for name in node.info("commandstats")}
+        assert "fcall" in used
+        assert not used & {"eval", "evalsha", "command|getkeys"}
+    nodes[0].execute_command("FUNCTION", "FLUSH")  # one node was added, or lost its memory
+    full_round(open_acker(three_nodes[1].url, app="another", shards=9))
+    for node in nodes[1:]:
+        node.execute_command("FUNCTION", "FLUSH")
+
+
 def test_a_node_that_forgot_its_scripts(three_nodes, nodes, open_acker) -> None:
     acker: Acker = open_acker(three_nodes[0].url, shards=9)
     roots = np.arange(1, 5_001)
@@ -156,7 +174,7 @@ def test_the_rotator_serves_a_cluster(three_nodes, nodes, open_acker) -> None:
 
 
 def test_a_node_that_is_gone_is_an_error_and_its_loss_is_told(three_nodes, nodes, open_acker) -> None:
-    acker: Acker = open_acker(three_nodes[0].url, shards=9, patience_secs=3)
+    acker: Acker = open_acker(three_nodes[0].url, shards=9, patience_secs=1)
     roots = np.arange(1, 5_001)
     acker.init_many(roots, roots * 3, 0)
     gone = three_nodes[2]
