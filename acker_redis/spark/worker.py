@@ -37,7 +37,7 @@ def acker_of_worker(url: str, config: AckerConfig) -> Acker:
 class Updates:
     """The updates of one partition of one operator; `send` sends those of operators that ran together."""
 
-    url: str
+    url: str = field(repr=False)  # may hold a password
     config: AckerConfig
     stage: str
     token: str

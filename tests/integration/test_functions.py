@@ -1,5 +1,7 @@
 """The scripts as functions: loaded once by somebody who may, called by users who may run no script of their own."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from acker_redis.rotator import Rotator
 from tests.integration.rounds import full_round, take
 from tests.integration.test_permissions import COMMANDS, key_patterns
 
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
 WITHOUT_EVAL = tuple(command for command in COMMANDS if command not in ("eval", "evalsha"))
 
 
@@ -35,6 +38,13 @@ def login(raw: Any, url: str, commands: tuple[str, ...]) -> str:
     rules = ["reset", "on", ">secret", *key_patterns("orders"), *(f"+{command}" for command in commands)]
     raw.execute_command("ACL", "SETUSER", "orders", *rules)
     return url.replace("redis://", "redis://orders:secret@")
+
+
+def test_the_readme_allows_no_more_and_no_less() -> None:
+    (rules,) = re.findall(r"ACL SETUSER orders on >password (.*?)\n *```", README, re.DOTALL)
+    assert sorted(rules.split()) == sorted(
+        [*key_patterns("orders"), "+fcall", *(f"+{command}" for command in WITHOUT_EVAL)]
+    )
 
 
 def test_a_user_without_eval_can_do_everything(server, plain, open_acker) -> None:

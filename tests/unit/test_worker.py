@@ -1,14 +1,42 @@
 """What a Python worker sends for a partition, without Spark."""
 
+import dataclasses
+import importlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from acker_redis import NotExactError
-from acker_redis.spark import worker
+import acker_redis
+from acker_redis import AckerConfig, NotExactError
+from acker_redis.spark import Tracker, worker
+from acker_redis.spark.operators import Origin
 from acker_redis.spark.worker import Handed, Updates
 from acker_redis.testing import fake_acker, settle
+
+
+def test_nothing_that_holds_a_url_shows_it() -> None:
+    """It may have a password, and a traceback or a log shows the repr."""
+    folder = Path(acker_redis.__file__).parent
+    names = [".".join(path.relative_to(folder.parent).with_suffix("").parts) for path in folder.rglob("*.py")]
+    modules = [importlib.import_module(name) for name in names if not name.endswith("__main__")]
+    holders = [kind for module in modules for kind in vars(module).values() if dataclasses.is_dataclass(kind)]
+    shown = {
+        f"{kind}: {field.name}"
+        for kind in holders
+        for field in dataclasses.fields(kind)
+        if "url" in field.name and field.repr
+    }
+    assert not shown
+    url = "redis://user:s3cret@host"
+    origin = Origin(url, AckerConfig("test"), "run", 0)
+    for holder in (
+        Updates(url, AckerConfig("test"), "bolt", "token"),
+        origin,
+        Tracker(url, AckerConfig("test"), "run", 0),
+    ):
+        assert "s3cret" not in repr(holder)
 
 
 @pytest.mark.parametrize("settles", [False, True])
