@@ -67,7 +67,7 @@ def translate(exc: BaseException, address: str) -> errors.AckerError:
         return exc
     if code in ("ACKERLOST", "NOGROUP"):
         return errors.LedgerLostError(
-            f"{address}: a shard lost its data since this client opened it (FLUSHALL, or a restart without persistence). "
+            f"{address}: a shard lost its data since this client opened it (FLUSHALL, eviction, or a restart without persistence). "
             "Call Acker.recover() and replay every root that has no outcome yet"
         )
     refused = tls_error(exc)

@@ -10,6 +10,8 @@ from acker_redis.model import Stats
 log = logging.getLogger("acker_redis.spout")
 
 LOOK_SECS = 1.0
+SHARDS_PER_LOOK = 64
+"""An app of more shards is looked at less often: its counters cost five commands a shard."""
 
 
 class Watch:
@@ -34,7 +36,7 @@ class Watch:
         now = time.monotonic()
         if now < self._look_at:
             return False
-        self._look_at = now + LOOK_SECS
+        self._look_at = now + LOOK_SECS * max(1.0, self._acker.config.shards / SHARDS_PER_LOOK)
         try:
             servers, stats = self._acker.server_ids(), self._acker.stats(oldest=False)
         except LedgerLostError:  # `poll` meets it, too, and recovers
