@@ -67,8 +67,8 @@ def translate(exc: BaseException, address: str) -> errors.AckerError:
         return exc
     if code in ("ACKERLOST", "NOGROUP"):
         return errors.LedgerLostError(
-            f"{address}: a shard lost its data since this client opened it (FLUSHALL, eviction, or a restart without persistence). "
-            "Call Acker.recover() and replay every root that has no outcome yet"
+            f"{address}: a shard lost its data since this client opened it (FLUSHALL, eviction, a restart without "
+            "persistence). Call Acker.recover() and replay every root that has no outcome yet"
         )
     refused = tls_error(exc)
     if refused is not None:
