@@ -3,6 +3,7 @@
 from collections.abc import Container, Iterable
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegralType, StructType
@@ -64,6 +65,28 @@ def struct(schema: str | StructType, name: str) -> StructType:
         raise BadBatchError(f"bolt {name!r}: schema {schema!r} is not a list of columns")
     own_names(output.names, name)
     return output
+
+
+def crossing(frame: DataFrame) -> None:
+    """Every column has a type that Arrow carries and a name that `mapInArrow` takes, so that Python workers get its rows.
+
+    What they get can be kept, too.
+
+    Raises:
+        BadBatchError: one isn't.
+    """
+    for found in frame.schema.fields:
+        if "." in found.name or "`" in found.name:
+            raise BadBatchError(
+                f"column {found.name!r}: Spark hands no names with dots or backticks to Python: rename it"
+            )
+        try:
+            arrow_schema(StructType([found]))
+        except (PySparkException, TypeError, ValueError) as exc:
+            raise BadBatchError(
+                f"column {found.name!r} is {found.dataType.simpleString()}, which can't be handed to Python workers ({exc}): "
+                "leave it out, or cast it, such as to string"
+            ) from exc
 
 
 def arrow_schema(columns: StructType) -> pa.Schema:

@@ -18,6 +18,7 @@ from acker_redis.offsets import Offsets
 from acker_redis.payloads import Payloads
 from acker_redis.pending import Emission
 from acker_redis.spark import checks
+from acker_redis.spark.kept_rows import Rows
 from acker_redis.spark.operators import ATTEMPT
 
 Fetch: TypeAlias = Callable[[list[int]], DataFrame]
@@ -28,11 +29,8 @@ MESSAGE_ID = "message_id"
 
 PAYLOAD = "_acker_payload"
 _BEGIN = "_acker_begin"
-_JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
-"""Spark's default leaves out microseconds."""
-
-_PARSE = {**_JSON, "mode": "FAILFAST", "columnNameOfCorruptRecord": "_acker_corrupt"}
-"""What was kept comes back as it was, a column `_corrupt_record` too, or not at all."""
+_JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
+"""Spark's default leaves out microseconds, and the seconds of old time zones."""
 
 
 @dataclass
@@ -42,7 +40,7 @@ class Messages:
     Attributes:
         frame: one row per message.
         column: of message ids.
-        payload_bytes: rows not longer than this, as JSON, are kept: with dead letters, and in `kept`.
+        payload_bytes: rows not longer than this are kept: as JSON with dead letters, as `kept_rows` in `kept`.
         kept: where messages are kept for replay; None: replays are fetched, or read from `frame` again.
         fetch: gives messages for replays.
         untracked: rows without message id.
@@ -93,14 +91,15 @@ class Messages:
         """The rows of an emission, with a column ATTEMPT, and a column PAYLOAD where rows are to be kept."""
         first = emission.number == 0
         if first and len(emission.message_ids) == self._all:
-            return self._prepared(self.frame, keep=True)
+            return self._prepared(self._with_payload(self.frame, keep=True))
         is_fresh = emission.attempts == 0
         parts = []
         if is_fresh.any():
             fresh = self._among(self.frame, emission.message_ids[is_fresh])
-            parts.append(self._prepared(fresh, keep=True))
+            parts.append(self._prepared(self._with_payload(fresh, keep=True)))
         if first and self.untracked:
-            parts.append(self._prepared(self.frame.where(self._id().isNull()), keep=False))
+            untracked = self.frame.where(self._id().isNull())
+            parts.append(self._prepared(self._with_payload(untracked, keep=False)))
         parts += self._again(emission.message_ids[~is_fresh], emission.attempts[~is_fresh])
         together = parts[0]
         for part in parts[1:]:
@@ -109,31 +108,36 @@ class Messages:
 
     def payloads(self, ids: list[int]) -> list[bytes | None]:
         """Rows as JSON, for those that are not longer than payload_bytes."""
-        found: list[bytes | None] = self.kept.get(ids) if self.kept is not None else [None] * len(ids)
-        missing = [one for one, payload in zip(ids, found, strict=True) if payload is None]
-        if missing:
-            rows = self._source(missing).select(self._id(), self._as_json().alias(PAYLOAD)).toArrow()
-            of = dict(zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True))
-            found = [of.get(one) if payload is None else payload for one, payload in zip(ids, found, strict=True)]
-        return found
+        has, rows = self._kept(ids)
+        missing = [one for one, kept in zip(ids, has, strict=True) if not kept]
+        of: dict[int, bytes | None] = {}
+        for part in ([] if rows is None else [rows]) + ([self._source(missing)] if missing else []):
+            found = part.select(self._id(), self._as_json()).toArrow()
+            of.update(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
+        return [of.get(one) for one in ids]
+
+    def _kept(self, ids: list[int]) -> tuple[npt.NDArray[np.bool_], DataFrame | None]:
+        """Which messages are kept in Redis, and their rows."""
+        payloads = [None] * len(ids) if self.kept is None else self.kept.get(ids)
+        has = np.array([payload is not None for payload in payloads], np.bool_)
+        if not has.any():
+            return has, None
+        table = pa.table({PAYLOAD: pa.array([payload for payload in payloads if payload is not None], pa.binary())})
+        rows = Rows(checks.arrow_schema(self.frame.schema))
+        return has, self.frame.sparkSession.createDataFrame(table).mapInArrow(rows, self.frame.schema)
 
     def _again(self, ids: npt.NDArray[np.int64], attempts: npt.NDArray[np.int64]) -> list[DataFrame]:
         if not len(ids):
             return []
         parts = []
-        if self.kept is not None:
-            payloads = self.kept.get(ids.tolist())
-            has = np.array([payload is not None for payload in payloads])
-            if has.any():
-                texts = pa.table({PAYLOAD: pa.array([p.decode() for p in payloads if p is not None], pa.string())})
-                parsed = F.from_json(PAYLOAD, self.frame.schema, _PARSE).alias("row")
-                rows = self.frame.sparkSession.createDataFrame(texts).select(parsed).select("row.*")
-                parts.append(self._with_attempts(rows, ids[has], attempts[has]))
-            ids, attempts = ids[~has], attempts[~has]
+        has, kept = self._kept(ids.tolist())
+        if kept is not None:
+            parts.append(self._with_attempts(kept, ids[has], attempts[has]))
+        ids, attempts = ids[~has], attempts[~has]
         if len(ids):
             rows = self.frame if self.fetch is None else self._fetched(ids)
             parts.append(self._with_attempts(rows, ids, attempts))
-        return [self._without_payload(part) for part in parts]
+        return [self._with_payload(part, keep=False) for part in parts]
 
     def _fetched(self, ids: npt.NDArray[np.int64]) -> DataFrame:
         rows = self._source(ids.tolist())
@@ -163,14 +167,15 @@ class Messages:
         wanted = frame.sparkSession.createDataFrame(pa.table({self.column: ids, ATTEMPT: attempts}))
         return frame.join(F.broadcast(wanted), self.column)
 
-    def _prepared(self, frame: DataFrame, *, keep: bool) -> DataFrame:
-        if self.kept is None:
-            return frame.withColumn(ATTEMPT, F.lit(0).cast(LongType()))
-        payload = self._as_json() if keep else F.lit(None).cast("binary")
-        return frame.select("*", payload.alias(PAYLOAD), F.lit(0).cast(LongType()).alias(ATTEMPT))
+    def _prepared(self, frame: DataFrame) -> DataFrame:
+        return frame.withColumn(ATTEMPT, F.lit(0).cast(LongType()))
 
-    def _without_payload(self, frame: DataFrame) -> DataFrame:
-        return frame if self.kept is None else frame.withColumn(PAYLOAD, F.lit(None).cast("binary"))
+    def _with_payload(self, frame: DataFrame, *, keep: bool) -> DataFrame:
+        """The rows, with themselves in a column PAYLOAD if they are to be kept."""
+        if self.kept is None:
+            return frame
+        row = F.struct(*(F.col(f"`{name}`") for name in self.frame.columns))
+        return frame.select("*", F.when(F.lit(keep), row).alias(PAYLOAD))
 
     def _as_json(self) -> Column:
         text = F.encode(F.to_json(F.struct("*"), _JSON), "UTF-8")
@@ -181,7 +186,12 @@ class Messages:
 
 
 def with_message_ids(frame: DataFrame, message_id: str | None, partition: str, offset: str) -> tuple[DataFrame, str]:
-    """The frame and its column of message ids; where none is named it is made of partition and offset."""
+    """The frame and its column of message ids; where none is named it is made of partition and offset.
+
+    Raises:
+        BadBatchError: there is no such column, or rows have a type that Arrow does not carry.
+    """
+    checks.crossing(frame)
     if message_id is not None:
         return frame, checks.integer_column(frame, message_id, "run_tracked")
     if MESSAGE_ID in frame.columns:

@@ -22,7 +22,7 @@ from acker_redis.errors import AckerError, BadBatchError, FailedError
 from acker_redis.ids import UInt64Array
 from acker_redis.pending import root_ids
 from acker_redis.spark import anchors as anchor_column
-from acker_redis.spark import worker
+from acker_redis.spark import kept_rows, worker
 from acker_redis.spark.anchors import Anchors
 from acker_redis.spark.worker import Updates
 
@@ -91,6 +91,7 @@ class SpoutStep:
     message_id: str
     attempt: str
     payload: str | None = None
+    payload_bytes: int = 0
 
     @property
     def columns(self) -> list[str]:
@@ -115,7 +116,7 @@ class SpoutStep:
             edges = ids.derive_many(target, roots)
             updates.init(self.task, roots, edges)
             if self.payload is not None:
-                kept = batch.column(self.payload).filter(column.is_valid()).cast(pa.binary()).to_pylist()
+                kept = kept_rows.to_bytes(batch.column(self.payload).filter(column.is_valid()), self.payload_bytes)
                 pairs = [
                     (message, one) for message, one in zip(messages.tolist(), kept, strict=True) if one is not None
                 ]

@@ -78,14 +78,16 @@ def run_tracked(
         retry: when to emit again.
         max_spout_pending: at most so many messages in flight.
         payload_bytes: a dead letter keeps its message, as JSON, if it is not longer; 0: its id only. At most 1 MiB.
-        keep_payload: keep messages of up to payload_bytes in Redis while they are not done, and replay them from there.
+        keep_payload: keep messages of up to payload_bytes in Redis while they are not done, and replay them from there, bit
+            by bit as they were.
         fetch: called with message ids, gives the DataFrame to replay them from, as where the source can be looked up by id.
             With `keep_payload` it is asked for what was too long to be kept.
         on_done: called with the ids of messages that were acked or are kept as dead letters.
         progress: called several times a second with the spout, and whether an emission is under way.
 
     Raises:
-        BadBatchError: no such column, or message ids are not distinct; nothing was emitted.
+        BadBatchError: no such column or one of a type that Python workers can't have, or message ids are not distinct;
+            nothing was emitted.
         BadConfigError: the offsets are another app's or source's, in use, or inside the source's folder; nothing was emitted.
         AckerError: as `Spout.run`.
     """
@@ -113,8 +115,10 @@ def run_tracked(
             _activate(messages.sparkSession)
             tracker = Tracker.of(url, spout, emission)
             payload = PAYLOAD if keep_payload else None
+            rows = source.of(emission)
             with own_errors():  # the spout waits for outages, and goes no further after mistakes
-                pipeline(tracker, tracker.spout(source.of(emission), column, ATTEMPT, payload=payload))
+                made = tracker.spout(rows, column, ATTEMPT, payload=payload, payload_bytes=payload_bytes)
+                pipeline(tracker, made)
 
         if len(ids):
             spout.add(ids)

@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import BinaryType, StringType, StructType
+from pyspark.sql.types import StructType
 
 from acker_redis.config import AckerConfig
 from acker_redis.errors import BadBatchError, FailedError, NotExactError
@@ -82,7 +82,13 @@ class Tracker:
         return cls(url, spout.acker.config, spout.run_id, emission.number, spout.task)
 
     def spout(
-        self, messages: DataFrame, message_id: str, attempt: str, name: str = "spout", payload: str | None = None
+        self,
+        messages: DataFrame,
+        message_id: str,
+        attempt: str,
+        name: str = "spout",
+        payload: str | None = None,
+        payload_bytes: int = 0,
     ) -> DataFrame:
         """Make every row a tracked root, initialised by the executors.
 
@@ -93,8 +99,9 @@ class Tracker:
                 partitions share one root, whose outcome then says nothing). A row where it is null stays untracked.
             attempt: bigint column: 0 for a first emission.
             name: of the spout, unique among the operators of the emission.
-            payload: string or binary column to be kept in Redis for replay, before the row's root is initialised; null
-                keeps nothing. The column is left out of the tracked rows. See `payloads.Payloads`.
+            payload: column of structs to be kept in Redis for replay, before the row's root is initialised; null keeps
+                nothing. The column is left out of the tracked rows. See `payloads.Payloads` and `kept_rows`.
+            payload_bytes: what is longer is not kept.
 
         Raises:
             BadBatchError: a column is missing or not an integer, or the DataFrame is tracked already.
@@ -110,12 +117,11 @@ class Tracker:
         checks.own_names(messages.columns, name, (attempt, payload))
         id_column, attempt_column = (checks.integer_column(messages, c, name) for c in (message_id, attempt))
         if payload is not None and (
-            payload not in messages.columns
-            or not isinstance(messages.schema[payload].dataType, (StringType, BinaryType))
+            payload not in messages.columns or not isinstance(messages.schema[payload].dataType, StructType)
         ):
-            raise BadBatchError(f"spout {name!r}: payload {payload!r}: give a column of strings or binaries")
+            raise BadBatchError(f"spout {name!r}: payload {payload!r}: give a column of structs")
         lineage.claim_name(f"{self.run_id}:{self.emission}", name, f"messages of {lineage.source(messages)}")
-        step = SpoutStep(name, self.task, id_column, attempt_column, payload)
+        step = SpoutStep(name, self.task, id_column, attempt_column, payload, payload_bytes)
         return self._with_step(messages, step, StructType([f for f in messages.schema if f.name not in step.left_out]))
 
     def fan_out(self, tracked: DataFrame, *branches: str, name: str = "fan-out") -> list[DataFrame]:

@@ -9,11 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from acker_redis import Acker, AckerConfig, BadBatchError, BadConfigError, FailedError
 from acker_redis.offsets import Offsets
@@ -21,6 +25,7 @@ from acker_redis.retry import RetryPolicy
 from acker_redis.spark import Tracker, read_files, run_tracked
 from acker_redis.spark.anchors import COLUMN
 from acker_redis.spout import Spout
+from tests.arrow_values import IN_SPARK, NAMES, array, kinds, values, values_of
 from tests.spark.cases import CONFIG, consume
 
 pytestmark = pytest.mark.spark
@@ -159,8 +164,10 @@ def test_a_restarted_run_begins_behind_what_is_done_and_waits_for_nobody(
     assert acker.stats().timed_out == 0
     again = run_tracked(messages, partial(save, out), acker=acker, url=url, offsets=Offsets(noted))
     assert again.counts.emitted == 0
-    mistaken = pytest.raises(BadConfigError, match="made for app 'spark', and this is app 'another'")
-    with Acker.connect(url, AckerConfig(app="another")) as another, mistaken:  # it would find no messages at all
+    with (
+        Acker.connect(url, AckerConfig(app="another")) as another,
+        pytest.raises(BadConfigError, match="made for app 'spark', and this is app 'another'"),
+    ):
         run_tracked(messages, partial(save, out), acker=another, url=url, offsets=Offsets(noted))
     derived = messages.withColumn("value", F.upper("value")).where("row > 3")
     for inside in (source / "offsets.json", source / "sub" / "offsets.json"):
@@ -238,20 +245,86 @@ def test_messages_are_replayed_from_redis_as_they_were(
     assert json.loads(letter.payload or b"") == {"id": 3, "value": "never", "tags": []}
 
 
-def test_payloads_keep_microseconds_and_what_could_not_be_parsed(
-    spark: Any, url: str, acker: Acker, tmp_path: Path
+ROWS = 20
+KINDS = kinds(IN_SPARK, NAMES, twice=False)
+EDGES = {
+    pa.timestamp("us", "UTC"): [-2_514_113_608_000_000, -62_135_596_800_000_000, 253_402_300_799_999_999],
+    pa.float64(): np.array([np.nan, -0.0, np.inf]).view(np.int64).tolist(),
+    pa.string(): ["", "\x00\U0010ffff\ud7ff", '{"'],
+}
+"""1890-05-01 12:00:00 in Berlin, whose time zone had seconds then; the years 1 and 9999."""
+
+
+@st.composite
+def messages_of_any_type(draw: st.DrawFn) -> pa.Table:
+    """Messages with types of every kind in each draw, and some drawn at random."""
+    types = [*IN_SPARK, *draw(st.lists(KINDS, min_size=6, max_size=6))]
+    columns = {"the id": pa.array(range(ROWS), pa.int64())}
+    for number, kind in enumerate(types):
+        some = draw(st.lists(values(kind), min_size=2, max_size=4))
+        some = (EDGES.get(kind, []) + some) * ROWS
+        columns[f'{number} ü"'] = array(kind, some[:ROWS])
+    return pa.table(columns)
+
+
+@given(table=messages_of_any_type(), zone=st.sampled_from(["Europe/Berlin", "America/St_Johns", "UTC"]))
+@settings(max_examples=2, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+def test_kept_messages_come_back_as_they_were_whatever_their_type(
+    spark: Any, url: str, acker: Acker, table: pa.Table, zone: str
 ) -> None:
-    frame = spark.createDataFrame([Row(id=1, at=WHEN)], "id long, at timestamp")
-    seen: list[Any] = []
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    seen: list[pa.Table] = []
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        seen.append(messages.selectExpr("unix_micros(at) AS us", "_corrupt_record").collect()[0].asDict())
-        bolt = tracker.bolt_rows(messages, partial(fails_first, tmp_path), "id long", name="once", on_error="fail")
-        tracker.sink(bolt, consume, name="sink")
+        seen.append(messages.drop(COLUMN).orderBy("`the id`").toArrow())
+        first = "true" if tracker.emission == 0 else "false"
+        tracker.sink(tracker.fail(messages, first, "again", name="fail"), consume, name="sink")
 
-    frame = frame.withColumn("value", F.lit("x")).withColumn("_corrupt_record", F.lit("{bad"))
-    run_tracked(frame, pipeline, acker=acker, url=url, message_id="id", payload_bytes=1000, keep_payload=True)
-    assert seen == [{"us": 1767323045678901, "_corrupt_record": "{bad"}] * 2
+    def fetch(ids: list[int]) -> DataFrame:
+        raise AssertionError(f"{ids} were not kept")
+
+    try:
+        frame = spark.createDataFrame(table, from_arrow_schema(table.schema, prefer_timestamp_ntz=True)).selectExpr(
+            "*",
+            "parse_json(concat('[1.50, ', `the id`, ']')) AS v",
+            "array(parse_json('{}')) AS vs",
+        )
+        run_tracked(
+            frame,
+            pipeline,
+            acker=acker,
+            url=url,
+            message_id="the id",
+            payload_bytes=1 << 20,
+            keep_payload=True,
+            fetch=fetch,
+        )
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    first, again = seen
+    assert first.column_names == again.column_names
+    for name in first.column_names:
+        found = values_of(first[name].combine_chunks())
+        assert values_of(again[name].combine_chunks()) == found, name
+        if name in table.column_names:
+            assert found == values_of(table[name].combine_chunks()), name
+
+
+def test_messages_that_python_workers_can_not_have_are_refused_at_once(spark: Any, url: str, acker: Acker) -> None:
+    for value, kind in [
+        ("interval '1-2' year to month", "year to month"),
+        ("array(make_interval(1))", "array<interval>"),
+    ]:
+        frame = spark.range(1).selectExpr("id", f"{value} AS `the value`")
+        with pytest.raises(BadBatchError, match=f"column 'the value' is .*{kind}.*cast it, such as to string"):
+            run_tracked(frame, lambda *_: None, acker=acker, url=url, message_id="id")
+    for name in ("the.value", "a`b"):
+        with pytest.raises(BadBatchError, match="rename it"):
+            run_tracked(
+                spark.range(1).withColumn(name, F.lit(1)), lambda *_: None, acker=acker, url=url, message_id="id"
+            )
+    assert acker.stats().inits == 0
 
 
 def test_a_dead_letter_without_kept_payloads_is_read_from_the_source(
