@@ -3,39 +3,29 @@
 Spark's own readers don't number the rows of text, CSV and JSON. Here a file is read as a whole by one task, with pyarrow.
 """
 
-import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.fs
-import pyarrow.json
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from acker_redis.errors import BadConfigError
-from acker_redis.spark import checks
-
-Format: TypeAlias = Literal["text", "json", "csv", "parquet"]
+from acker_redis.spark import checks, readers
+from acker_redis.spark.readers import CORRUPT, Format
+from acker_redis.spark.tracked import Tracker
 
 FILE, ROW = "file", "row"
 """Columns that every row gets: path of its file, and its number in it from 0."""
 
 _READ_FROM = "acker_read_from"
 """Metadata of the column `file`, which stay with it when others are added or left out."""
-
-_ROWS_PER_BATCH = 10_000
-_BLOCK_BYTES = 16 << 20
-"""The longest record of JSON or CSV."""
-
-_TEXT = pa.schema([("value", pa.string())])
 
 
 def read_files(
@@ -47,30 +37,56 @@ def read_files(
     numbers those had, and with `Offsets` a file that replaces another under its name is taken for the one it replaced.
     Write under another name and rename, as log rotation does.
 
+    A record of JSON or CSV that can't be read, or has a value that its column can't have, comes as a row of nulls with its
+    text in a last column `_corrupt_record`, which is null in all other rows. `run_tracked` fails such rows before the pipeline
+    gets them, so they end as dead letters; rename the column to get them yourself.
+
     Args:
         session: Spark.
         path: a file or a folder (all files in it, at any depth; names with a leading `.` or `_` are left out), as a path or
-            a URI that pyarrow knows, such as `s3://`.
-        file_format: `text` (a column `value` per line), `json` (a record per line), `csv` (with a header), `parquet`.
-        schema: of the rows, as DDL or StructType; None: that of the first file.
+            a URI that pyarrow knows, such as `s3://`. Names that end in `.gz`, `.bz2`, `.zst` or `.lz4` are decompressed.
+        file_format: `text` (a column `value` per line), `json` (an object per line), `csv` (with a header; empty, `null`,
+            `NULL`, `NA` and `N/A` are nulls but in strings), `parquet`. Times without a zone are UTC.
+        schema: of the rows, as DDL or StructType; None: that of the first file, where CSV has strings only, and JSON no times.
 
     Raises:
-        BadConfigError: there is no such file, or the format is not known.
+        BadConfigError: there is no such file, the format is not known, or has no values of a type. Where a file is damaged,
+            whoever reads the rows gets an error of Spark with this one's text.
     """
-    if file_format not in _READERS:
-        raise BadConfigError(f"file_format={file_format!r}: use one of {', '.join(_READERS)}")
+    if file_format not in get_args(Format):
+        raise BadConfigError(f"file_format={file_format!r}: use one of {', '.join(get_args(Format))}")
     paths = list_files(path)
     if not paths:
         raise BadConfigError(f"no files in {path}")
     found = from_arrow_schema(_schema_of(path, paths, file_format)) if schema is None else schema
     output = checks.struct(found, "read_files")
-    taken = {FILE, ROW} & {name.lower() for name in output.names}
+    given = {FILE, ROW, CORRUPT} if readers.has_corrupt(file_format) else {FILE, ROW}
+    taken = given & {name.lower() for name in output.names}
     if taken:
-        raise BadConfigError(f"the files have columns {sorted(taken)}, which this source gives: rename them there")
+        raise BadConfigError(
+            f"the files have columns {sorted(taken)}, which this source gives: rename them, or leave them out"
+        )
+    columns = checks.arrow_schema(output)
+    readers.check(file_format, columns)
     names = session.createDataFrame(pa.table({FILE: paths}))
     file = StructField(FILE, StringType(), metadata={_READ_FROM: path})
-    with_place = StructType([file, StructField(ROW, LongType()), *output.fields])
-    return names.mapInArrow(_Reading(path, file_format, checks.arrow_schema(output)), with_place)
+    fields = [file, StructField(ROW, LongType()), *output.fields]
+    if readers.has_corrupt(file_format):
+        nullable = [StructField(field.name, field.dataType, True, field.metadata) for field in output.fields]
+        fields = [*fields[:2], *nullable, StructField(CORRUPT, StringType(), metadata={_READ_FROM: path})]
+    return names.mapInArrow(_Reading(path, file_format, columns), StructType(fields))
+
+
+def has_corrupt(messages: DataFrame) -> bool:
+    """Whether messages come from `read_files` and still have its column of records that can't be read."""
+    return any(field.name == CORRUPT and _READ_FROM in field.metadata for field in messages.schema.fields)
+
+
+def without_corrupt(tracker: Tracker, tracked: DataFrame) -> DataFrame:
+    """Fail messages that could not be read."""
+    return tracker.fail(
+        tracked, f"{CORRUPT} IS NOT NULL", "the record can't be read with these columns", name="read_files"
+    )
 
 
 def list_files(path: str) -> list[str]:
@@ -120,17 +136,11 @@ def _system(path: str) -> tuple[pa.fs.FileSystem, str]:
 
 def _schema_of(path: str, paths: list[str], file_format: Format) -> pa.Schema:
     """Columns of the first file that has any."""
-    if file_format == "text":
-        return _TEXT
     system, _ = _system(path)
     for place in paths:
-        if file_format == "parquet":
-            with pq.ParquetFile(place, filesystem=system) as file:
-                return file.schema_arrow
-        for batch in _READERS[file_format](system, place, None):
-            # A column without any value yet: text holds whatever comes.
-            fields = [field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in batch.schema]
-            return pa.schema(fields)
+        found = readers.schema_of(system, place, file_format)
+        if found is not None:
+            return found
     raise BadConfigError(f"the files in {path} are empty: give their schema")
 
 
@@ -149,56 +159,8 @@ class _Reading:
         for names in batches:
             for path in names.column(0).to_pylist():
                 row = 0
-                for batch in _READERS[self.file_format](system, path, self.schema):
-                    rows = batch.select(self.schema.names).cast(self.schema)
-                    places = [pa.array([path] * len(rows)), pa.array(np.arange(row, row + len(rows)))]
-                    row += len(rows)
-                    with_place = pa.schema([(FILE, pa.string()), (ROW, pa.int64()), *self.schema])
-                    yield pa.RecordBatch.from_arrays([*places, *rows.columns], schema=with_place)
-
-
-def _open(system: pa.fs.FileSystem, path: str) -> io.BufferedReader:
-    """Decompressed by the file's name. pyarrow's own stream can't give lines of a compressed file."""
-    return io.BufferedReader(system.open_input_stream(path))
-
-
-def _text(system: pa.fs.FileSystem, path: str, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    lines: list[str] = []
-    with _open(system, path) as stream:
-        for line in stream:
-            lines.append(line.rstrip(b"\r\n").decode(errors="replace"))
-            if len(lines) == _ROWS_PER_BATCH:
-                yield pa.RecordBatch.from_arrays([pa.array(lines)], schema=_TEXT)
-                lines = []
-    yield pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], schema=_TEXT)
-
-
-def _json(system: pa.fs.FileSystem, path: str, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    with _open(system, path) as stream:
-        if stream.peek(1):
-            read = pa.json.ReadOptions(block_size=_BLOCK_BYTES)
-            options = pa.json.ParseOptions(explicit_schema=schema)
-            yield from pa.json.read_json(stream, read, options).to_batches(_ROWS_PER_BATCH)
-
-
-def _csv(system: pa.fs.FileSystem, path: str, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    with _open(system, path) as stream:
-        if stream.peek(1):
-            read = pa.csv.ReadOptions(block_size=_BLOCK_BYTES)
-            with pa.csv.open_csv(stream, read, convert_options=pa.csv.ConvertOptions(column_types=schema)) as reader:
-                if schema is None:  # a header alone has columns, too
-                    yield pa.RecordBatch.from_pylist([], reader.schema)
-                yield from reader
-
-
-def _parquet(system: pa.fs.FileSystem, path: str, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(path, filesystem=system) as file:
-        yield from file.iter_batches(_ROWS_PER_BATCH)
-
-
-_READERS: dict[str, Callable[[pa.fs.FileSystem, str, pa.Schema | None], Iterator[pa.RecordBatch]]] = {
-    "text": _text,
-    "json": _json,
-    "csv": _csv,
-    "parquet": _parquet,
-}
+                for batch in readers.read(system, path, self.file_format, self.schema):
+                    places = [pa.array([path] * len(batch)), pa.array(np.arange(row, row + len(batch)))]
+                    row += len(batch)
+                    with_place = pa.schema([(FILE, pa.string()), (ROW, pa.int64()), *batch.schema])
+                    yield pa.RecordBatch.from_arrays([*places, *batch.columns], schema=with_place)

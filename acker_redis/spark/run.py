@@ -18,7 +18,7 @@ from acker_redis.offsets import Offsets
 from acker_redis.payloads import Payloads
 from acker_redis.pending import Emission
 from acker_redis.retry import RetryPolicy
-from acker_redis.spark.files import FILE, ROW, check_outside
+from acker_redis.spark.files import FILE, ROW, check_outside, has_corrupt, without_corrupt
 from acker_redis.spark.messages import PAYLOAD, Fetch, Messages, not_done, with_message_ids
 from acker_redis.spark.operators import ATTEMPT
 from acker_redis.spark.tracked import Tracker
@@ -109,16 +109,17 @@ def run_tracked(
             acker, run_id, task, retry or RetryPolicy(), max_spout_pending,
             payload=source.payloads if payload_bytes else None, on_done=noted.done,
         )  # fmt: skip
-        ids = source.read_ids(offsets, partition, offset)
+        with own_errors():
+            ids = source.read_ids(offsets, partition, offset)
 
         def emit(emission: Emission) -> None:
             _activate(messages.sparkSession)
             tracker = Tracker.of(url, spout, emission)
             payload = PAYLOAD if keep_payload else None
-            rows = source.of(emission)
             with own_errors():  # the spout waits for outages, and goes no further after mistakes
+                rows = source.of(emission)
                 made = tracker.spout(rows, column, ATTEMPT, payload=payload, payload_bytes=payload_bytes)
-                pipeline(tracker, made)
+                pipeline(tracker, without_corrupt(tracker, made) if has_corrupt(messages) else made)
 
         if len(ids):
             spout.add(ids)

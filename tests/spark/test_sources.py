@@ -70,8 +70,10 @@ def test_records_of_json_csv_and_parquet_files(spark: Any, tmp_path: Path) -> No
     for place, kind in [("json", "json"), ("a.csv", "csv"), ("a.parquet", "parquet")]:
         for schema in (None, "n bigint, t string"):
             found = read_files(spark, str(tmp_path / place), kind, schema)  # type: ignore[arg-type]
-            assert [row[1:] for row in rows_of(found)] == expected
-            assert found.columns == ["file", "row", "n", "t"]
+            texts = kind == "csv" and schema is None  # nothing is guessed from a text
+            n = "CAST(NULLIF(n, '') AS bigint) AS n" if texts else "n"
+            assert [row[1:] for row in rows_of(found.selectExpr("file", "row", n, "t"))] == expected
+            assert found.columns == ["file", "row", "n", "t", *([] if kind == "parquet" else ["_corrupt_record"])]
 
 
 def test_names_and_emptiness_of_files(spark: Any, tmp_path: Path) -> None:
@@ -90,7 +92,7 @@ def test_names_and_emptiness_of_files(spark: Any, tmp_path: Path) -> None:
     (csv / "3").write_text(f"n,t\n2,{'x' * 3_000_000}\n")
     found = read_files(spark, str(csv), "csv", "n bigint, t string")
     assert sorted((row["n"], len(row["t"])) for row in found.collect()) == [(1, 0), (2, 3_000_000)]
-    assert read_files(spark, str(csv), "csv").columns == ["file", "row", "n", "t"]
+    assert read_files(spark, str(csv), "csv").columns == ["file", "row", "n", "t", "_corrupt_record"]
     pq.write_table(pa.table({"n": pa.array([], pa.int64())}), parquet / "0")
     pq.write_table(pa.table({"n": [7]}), parquet / "1")
     assert rows_of(read_files(spark, str(parquet), "parquet")) == [("1", 0, 7)]
@@ -110,6 +112,32 @@ def test_what_can_not_be_read_is_said_at_once(spark: Any, tmp_path: Path) -> Non
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadConfigError, match="no files"):
         read_files(spark, str(tmp_path / "empty"))
+
+
+def test_a_record_that_can_not_be_read_is_a_dead_letter_and_a_damaged_file_an_error(
+    spark: Any, url: str, acker: Acker, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("n,value\n1,x\nno number,y\n3,z\n")
+    out = tmp_path / "out"
+    out.mkdir()
+    messages = read_files(spark, str(tmp_path / "a.csv"), "csv", "n bigint, value string")
+    spout = run_tracked(
+        messages, partial(save, out), acker=acker, url=url, payload_bytes=300, keep_payload=True,
+        offsets=Offsets(tmp_path / "offsets.json"), retry=RetryPolicy(max_attempts=1),
+    )  # fmt: skip
+    assert saved(out) == ["x", "z"]
+    (letter,) = acker.dead_letters.read()
+    assert (letter.detail, letter.last_stage) == ("the record can't be read with these columns", "read_files")
+    assert json.loads(letter.payload or b"")["_corrupt_record"] == "no number,y"
+    assert noted_in(tmp_path / "offsets.json") == {"a.csv": 3}
+    mine = messages.withColumnRenamed("_corrupt_record", "text")
+    spout = run_tracked(mine.where("text IS NOT NULL"), partial(save, out), acker=acker, url=url)
+    assert spout.counts.acked == 1
+    whole = gzip.compress(b"n,value\n1,x\n" * 10_000)
+    (tmp_path / "b.csv.GZ").write_bytes(whole[:-100])
+    damaged = read_files(spark, str(tmp_path / "b.csv.GZ"), "csv", "n bigint, value string")
+    with pytest.raises(Exception, match=r"b\.csv\.GZ can't be read to its end as csv.*put a whole copy in its place"):
+        run_tracked(damaged, partial(save, out), acker=acker, url=url)
 
 
 SCHEMA = pa.schema([("value", pa.string())])

@@ -25,7 +25,7 @@ ORDER = (
     ("spout",),
     ("rotator",),
     ("server",),
-    ("spark.environment", "spark.anchors", "spark.kept_rows", "spark.worker", "spark.worker_errors"),
+    ("spark.environment", "spark.anchors", "spark.kept_rows", "spark.readers", "spark.worker", "spark.worker_errors"),
     ("spark.operators", "spark.checks"),
     ("spark.lineage", "spark.rows", "spark.sql", "spark.transport", "spark.data_source"),
     ("spark.tracked",),
