@@ -6,7 +6,7 @@ from typing import Self, SupportsIndex
 
 import numpy as np
 
-from acker_redis import ids, keys, scripts
+from acker_redis import ids, keys, runs, scripts
 from acker_redis.apps import as_texts, stored_config
 from acker_redis.batch import Batch
 from acker_redis.client import PATIENCE_SECS, Client
@@ -300,6 +300,19 @@ class Acker:
         """Messages of one run, kept for replay."""
         return Payloads(self._client, self.config.app, run_id)
 
+    def holds(self, generation: bytes | None) -> bool:
+        """Whether this is the marker of the app's first shard, as `generation_at` found it by another URL."""
+        return bool(self._client.pipeline([_generation(self.config)]) == [generation])
+
+    def claim_run(self, run_id: str) -> None:
+        """Claim a run id for a run that begins; it stays taken for a week, or four message timeouts if that is longer.
+
+        Raises:
+            BadConfigError: it is not a text of 1 to 100 characters, or an earlier run claimed it: its roots and tokens would
+                be taken for those of this one.
+        """
+        runs.claim(self._client, self.config, run_id)
+
     def recover(self) -> list[int]:
         """Open the app anew after `LedgerLostError`, and go on with the generation in force.
 
@@ -339,6 +352,25 @@ class Acker:
         if len(root_ids) != len(values):
             raise BadBatchError(f"{len(root_ids)} roots but {len(values)} vals: give one val per root")
         return root_ids, values
+
+
+def generation_at(url: str, config: AckerConfig) -> bytes | None:
+    """The marker of the app's first shard on the server that a URL leads to; asked once, with nothing made there.
+
+    Raises:
+        BadConfigError: the URL is malformed.
+        AckerError: nobody answers, or the login is refused.
+    """
+    client = Client(url, patience_secs=0)
+    try:
+        generation: bytes | None = client.pipeline([_generation(config)])[0]
+    finally:
+        client.close()
+    return generation
+
+
+def _generation(config: AckerConfig) -> tuple[str, ...]:
+    return "HGET", keys.ShardKeys(config.app, 0, config.num_buckets, config.lanes).meta, "generation"
 
 
 def _one(value: SupportsIndex, name: str) -> UInt64Array:

@@ -4,8 +4,9 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from redis.backoff import ExponentialWithJitterBackoff
 
@@ -20,18 +21,39 @@ MAX_EMIT_FAILURES = 3
 _HOPELESS = (BadBatchError, BadConfigError, NotExactError)
 
 
+@dataclass(frozen=True)
+class Emitted:
+    """An emission that has ended.
+
+    Attributes:
+        emission: the one.
+        error: what it ended with.
+    """
+
+    emission: Emission
+    error: BaseException | None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended with an error."""
+        return self.error is not None
+
+    @property
+    def by_outage(self) -> bool:
+        """Whether the server broke it off."""
+        return isinstance(self.error, ServerUnavailableError)
+
+
 class Emitter:
     """Runs `emit` in a thread of its own, one emission at a time; pauses after one that failed.
 
     Attributes:
         emission: the one under way.
-        by_outage: whether the one that failed last was broken off by the server.
     """
 
     def __init__(self, emit: Callable[[Emission], object]) -> None:
         """Nothing is emitted yet."""
         self.emission: Emission | None = None
-        self.by_outage = False
         self._emit = emit
         self._outages = Outages(log)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="acker-emit")
@@ -54,9 +76,7 @@ class Emitter:
         if failed is None:
             self._outages.up()
         elif kind is None:
-            if isinstance(failed, AckerError):
-                raise failed
-            raise AckerError(f"every message is done, but its emission failed: {failed}") from failed
+            raise_error(failed)
 
     @property
     def is_free(self) -> bool:
@@ -68,22 +88,21 @@ class Emitter:
         self.emission, self._failed = emission, None
         self._future = self._pool.submit(self._emit, emission)
 
-    def collect(self) -> Emission | None:
-        """Take note of an emission that has ended; returns it if it failed.
+    def collect(self) -> Emitted | None:
+        """Take note of an emission that has ended, once.
 
         Raises:
             AckerError: too many failed in a row, or this one will fail whenever it is tried.
         """
-        if self._future is None or not self._future.done():
+        if self._future is None or self.emission is None or not self._future.done():
             return None
-        ended, error = self.emission, self._future.exception()
-        self._failed = error
+        ended = Emitted(self.emission, self._future.exception())
         self._future = self.emission = None
+        error = self._failed = ended.error
         if error is None:
             self._failures = self._broken_off = 0
             self._outages.up()
-            return None
-        self.by_outage = isinstance(error, ServerUnavailableError)
+            return ended
         if isinstance(error, ServerUnavailableError):
             self._broken_off += 1
             self._outages.down(error)
@@ -98,3 +117,14 @@ class Emitter:
             raise AckerError(f"{limit} emissions failed in a row, the last with: {error}") from error
         self._not_before = time.monotonic() + self._backoff.compute(tries)
         return ended
+
+
+def raise_error(error: BaseException) -> NoReturn:
+    """Raise the error of an emission that no later one has made up for.
+
+    Raises:
+        AckerError: always.
+    """
+    if isinstance(error, AckerError):
+        raise error
+    raise AckerError(f"an emission failed, and no message is left to be emitted again: {error}") from error

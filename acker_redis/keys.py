@@ -17,6 +17,11 @@ _KIND = re.compile(r"acker:\{[^{}]*\}:([a-z]+)")
 _CONFIG_KEY = re.compile(r"acker:\{([^:{}]+)\}:config")
 
 
+def is_name(name: object) -> bool:
+    """Whether something can name a stage or a run: a text of 1 to 100 characters that UTF-8 can encode."""
+    return isinstance(name, str) and 0 < len(name) <= 100 and not any("\ud800" <= char <= "\udfff" for char in name)
+
+
 def config(app: str) -> str:
     """HASH, the app's settings."""
     return f"acker:{{{app}}}:config"
@@ -35,6 +40,11 @@ def dead_letters(app: str) -> str:
 def payloads(app: str, run_id: str) -> str:
     """HASH, message id -> message, of a run that keeps them for replay."""
     return f"acker:{{{app}}}:payloads:{run_id}"
+
+
+def run(app: str, run_id: str) -> str:
+    """STRING, says that a run of this id was begun."""
+    return f"acker:{{{app}}}:run:{run_id}"
 
 
 def patterns_of(app: str) -> tuple[str, str]:

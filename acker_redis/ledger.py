@@ -237,7 +237,7 @@ class Ledger:
             return 0
         number = self._stages.get(stage)
         if number is None:
-            if not isinstance(stage, str) or not 0 < len(stage) <= 100 or not _encodable(stage):
+            if not keys.is_name(stage):
                 raise BadBatchError(f"stage={stage!r}: use a name of 1 to 100 characters")
             call = scripts.load("stage").call({"stages": keys.stages(self._shards.config.app)}, stage)
             number = int(self._client.run_one(call)[0])

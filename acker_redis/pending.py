@@ -3,6 +3,7 @@
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -97,6 +98,35 @@ class InFlight:
         self.open[rows] = False
         self.count -= len(rows)
         return self.tries[rows]
+
+
+class Sent:
+    """What became of the roots of one emission, as far as it is known.
+
+    Attributes:
+        emission: as it was made.
+        left: roots without outcome, that did not get lost either.
+        acked: roots that were acked.
+        lost: roots that got lost before the ledger knew of them.
+        ended: the emission has ended.
+        error: what it ended with, if that was no outage.
+    """
+
+    def __init__(self, emission: Emission) -> None:
+        """Nothing has become of them yet."""
+        self.emission = emission
+        self.left, self.acked, self.lost = len(emission.roots), 0, 0
+        self.ended = False
+        self.error: BaseException | None = None
+        self._roots = np.sort(emission.roots)
+
+    def note(self, roots: Int64Array, what: Literal["acked", "failed", "lost"]) -> None:
+        """Something became of these roots, which are distinct and may be any emission's."""
+        places = np.minimum(np.searchsorted(self._roots, roots), len(self._roots) - 1)
+        mine = int((self._roots[places] == roots).sum())
+        self.left -= mine
+        self.acked += mine if what == "acked" else 0
+        self.lost += mine if what == "lost" else 0
 
 
 def merged(parts: Sequence[InFlight]) -> list[InFlight]:

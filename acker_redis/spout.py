@@ -10,21 +10,23 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from acker_redis.acker import Acker
 from acker_redis.dead_letters import DeadLetter
-from acker_redis.emitter import Emitter
+from acker_redis.emitter import Emitted, Emitter, raise_error
 from acker_redis.errors import (
     BadConfigError,
     LedgerLostError,
+    NotExactError,
     ServerUnavailableError,
 )
 from acker_redis.model import MAX_PAYLOAD_BYTES, PackedOutcomes
 from acker_redis.outages import Outages
-from acker_redis.pending import Emission, InFlight, Int64Array, Replays, Tries, merged, root_ids
+from acker_redis.pending import Emission, InFlight, Int64Array, Replays, Sent, Tries, merged, root_ids
 from acker_redis.retry import RetryPolicy
 from acker_redis.watch import Watch
 
@@ -93,6 +95,8 @@ class Spout:
     _acked: list[Int64Array] = field(default_factory=list)
     _in_flight: list[InFlight] = field(default_factory=list)
     _next_number: int = 0
+    _sent: list[Sent] = field(default_factory=list)
+    _vanished: bool = False
 
     def add(self, message_ids: Int64Array) -> None:
         """Give messages to emit; their ids must be distinct over the run."""
@@ -197,14 +201,16 @@ class Spout:
         quiet_since = time.monotonic()
         outages = Outages(log)
         watch = Watch(self.acker)
-        ask_now = False
+        ask_now = excused = False
+        self._sent = []
         with Emitter(emit) as emitter:
             while not self.done:
                 ended = emitter.collect()
                 if ended is not None:
-                    ask_now = True
-                    self._excuse(ended, emitter.by_outage)
+                    ask_now = ask_now or ended.failed
+                    self._take_note(ended)
                 if emitter.is_free and (emission := self.next_emission()) is not None:
+                    self._sent.append(Sent(emission))
                     emitter.start(emission)
                 taken = outages.wait_for(lambda: self._poll(block_ms=POLL_MS))
                 if taken or emitter.emission is not None:
@@ -214,16 +220,44 @@ class Spout:
                 ask_now = ask_now or missing or outages.seen
                 if not taken and (ask_now or time.monotonic() - quiet_since > quiet_secs):
                     outages.wait_for(lambda: self._reconcile(emitter.emission))
-                    ask_now, outages.seen, quiet_since = False, False, time.monotonic()
+                    excused = excused or outages.seen or watch.replaced
+                    ask_now, outages.seen, watch.replaced, quiet_since = False, False, False, time.monotonic()
+                excused = self._look_at_sent(excused)
                 if progress is not None:
                     progress(emitter.emission is not None)
         return self.counts
 
-    def _excuse(self, emission: Emission, by_outage: bool) -> None:
-        """What an outage broke off is not the messages' fault."""
-        for part in self._in_flight if by_outage else ():
-            rows = part.find(emission.roots)
-            part.tries.excused[rows[rows >= 0]] = True
+    def _take_note(self, ended: Emitted) -> None:
+        for sent in self._sent:
+            if sent.emission is ended.emission:
+                sent.ended, sent.error = not ended.by_outage, None if ended.by_outage else ended.error
+        if ended.by_outage:  # what an outage broke off is not the messages' fault
+            for part in self._in_flight:
+                rows = part.find(ended.emission.roots)
+                part.tries.excused[rows[rows >= 0]] = True
+
+    def _look_at_sent(self, excused: bool) -> bool:
+        """Raise what waiting can't change: an error that no replay will show again, and messages that never become roots.
+
+        Args:
+            excused: a server was away or replaced, which explains what got lost. Returned as it is to be next time.
+        """
+        finished = [sent for sent in self._sent if sent.ended and not sent.left]
+        for sent in finished:
+            count = len(sent.emission.roots)
+            if sent.error is not None and sent.acked == count:
+                raise_error(sent.error)
+            vanished = sent.error is None and sent.lost == count and not excused
+            if vanished and self._vanished:
+                raise NotExactError(
+                    f"none of the {count} messages of an emission became a root, and of those before neither: read again, "
+                    "they have other ids or are gone (monotonically_increasing_id, uuid, rand, the time; a source that "
+                    "changed), or only a part of the rows is read (limit, take). Take ids from the data, persist() or write "
+                    "the messages before the run"
+                )
+            self._vanished = vanished and not sent.emission.attempts.any()  # one message of many may be lost for good
+        self._sent = [sent for sent in self._sent if sent not in finished]
+        return excused and bool(self._sent)
 
     def give_up(self, message_ids: Int64Array) -> None:
         """Dead-letter messages in flight, as lost: their source can't give them again, so they were not made tuples.
@@ -283,11 +317,13 @@ class Spout:
             rows = part.find(acked)
             rows = rows[rows >= 0]
             if len(rows):
+                self._note(part.sorted_roots[rows], "acked")
                 self._acked.append(part.close(rows).message_ids)
                 self.counts.acked += len(rows)
             known += len(rows)
             rows = part.find(failed)
             if (hits := rows >= 0).any():
+                self._note(part.sorted_roots[rows[hits]], "failed")
                 self._fail(part.close(rows[hits]), fails, of_fail[hits])
                 known += int(hits.sum())
         self.counts.late += sum(len(one.roots) for one in packed) - known
@@ -309,7 +345,12 @@ class Spout:
             one = fails[i]
             self._give_up(DeadLetter(message, self.run_id, count, one.reason or "failed", one.last_stage, one.detail))
 
+    def _note(self, roots: Int64Array, what: Literal["acked", "failed", "lost"]) -> None:
+        for sent in self._sent:
+            sent.note(roots, what)
+
     def _lose(self, part: InFlight, rows: Int64Array) -> None:
+        self._note(part.sorted_roots[rows], "lost")
         tries = part.close(rows)
         self.counts.lost += len(rows)
         spent = (tries.losses + 1 >= LOST_LIMIT) & ~tries.excused

@@ -15,10 +15,15 @@ SHARDS_PER_LOOK = 64
 
 
 class Watch:
-    """Looks at an app's servers and counters, LOOK_SECS apart at least."""
+    """Looks at an app's servers and counters, LOOK_SECS apart at least.
+
+    Attributes:
+        replaced: whether a server was restarted or replaced since this was last set to False.
+    """
 
     def __init__(self, acker: Acker) -> None:
         """Nothing was looked at yet."""
+        self.replaced = False
         self._acker = acker
         self._servers: frozenset[tuple[str, str]] | None = None
         self._doubted: tuple[int, int, int] | None = None
@@ -44,6 +49,7 @@ class Watch:
         self._look_for_rotator(stats)
         replaced = self._servers is not None and servers != self._servers
         self._servers = servers
+        self.replaced = self.replaced or replaced
         if replaced:
             log.warning("a server was restarted or replaced: asking it for what is in flight")
         if pending is None or stats.waiting or stats.pending >= pending:

@@ -87,6 +87,7 @@ def full_round(acker: Acker) -> None:
     assert payloads.get([7, -8, 9]) == [None, b"", None]
     payloads.clear()
     assert payloads.get([-8]) == [None]
+    acker.claim_run("run")
 
 
 def exact_values(acker: Acker, roots: Any, vals: Any) -> None:

@@ -12,8 +12,8 @@ COMMANDS = (
     # called inside the scripts
     "time", "exists", "hset", "hdel", "hincrby", "hscan", "sismember", "sadd", "zadd", "zrange", "zrem", "zcard", "unlink",
     "xadd", "xgroup|create", "xack", "xpending", "xtrim", "xdel",
-    # dead letters and kept payloads
-    "xrange", "expire",
+    # dead letters and kept payloads and run ids
+    "xrange", "expire", "set", "get",
 )  # fmt: skip
 """What a user needs to init, ack, fail, poll, confirm, rotate and look; `+` before each makes it an ACL rule."""
 

@@ -15,6 +15,7 @@ from acker_redis import (
     AckerError,
     BadConfigError,
     ConnectionLostError,
+    NotExactError,
     OutOfMemoryError,
     ServerRefusesWritesError,
 )
@@ -265,9 +266,18 @@ def test_what_got_lost_is_no_failure_of_the_message() -> None:
 
 
 def test_a_message_that_is_never_initialised_ends_as_a_dead_letter() -> None:
-    made = spout(fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=0.01)), messages=1)
-    counts = made.run(lambda emission: None)
-    assert (counts.lost, made.dead_letters) == (LOST_LIMIT, {0: DeadLetter(0, "run", LOST_LIMIT, "lost")})
+    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=0.01))
+    made = spout(acker, messages=2)
+
+    def emit_one_of_them(emission: Emission) -> None:
+        mine = emission.roots[emission.message_ids == 0]
+        if len(mine):
+            acker.init_many(mine, [7], 0)
+            acker.fail_many(mine)
+
+    counts = made.run(emit_one_of_them)
+    assert made.dead_letters[1] == DeadLetter(1, "run", LOST_LIMIT, "lost")
+    assert counts.lost == LOST_LIMIT
 
 
 def test_outcomes_whose_reply_was_lost_do_not_count_as_lost() -> None:
@@ -299,18 +309,66 @@ def test_a_failed_root_whose_outcome_is_gone_counts_as_lost() -> None:
     assert (made.counts.failed, made.counts.lost, len(emit(made).roots)) == (0, 3, 3)
 
 
-def test_an_error_of_the_last_emission_is_raised() -> None:
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_an_error_behind_the_last_ack_is_raised(at_the_end: bool) -> None:
+    """Of an emission whose messages were all acked nothing is replayed: nobody would hear of the error."""
     acker = fake_acker()
-    made = spout(acker)
+    made = spout(acker, messages=4, max_spout_pending=2)
 
     def emit_and_raise(emission: Emission) -> None:
-        acker.init_many(emission.roots, np.zeros(3, np.int64), 0)
-        raise OSError("can't tidy up")
+        acker.init_many(emission.roots, np.zeros(len(emission.roots), np.int64), 0)
+        if emission.number == at_the_end:
+            raise OSError("can't tidy up")
 
-    with pytest.raises(AckerError, match="every message is done, but its emission failed: can't tidy up") as caught:
+    with pytest.raises(AckerError, match="can't tidy up") as caught:
         made.run(emit_and_raise)
     assert isinstance(caught.value.__cause__, OSError)
-    assert (made.done, made.counts.acked) == (True, 3)
+    assert made.counts.acked >= 2
+
+
+def test_an_error_whose_messages_are_dead_letters_is_raised() -> None:
+    acker = fake_acker()
+    made = spout(acker, retry=RetryPolicy(max_attempts=1))
+
+    def fail_and_raise(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.ones(3, np.int64), 0)
+        acker.fail_many(emission.roots)
+        raise OSError("disk full")
+
+    with pytest.raises(AckerError, match="disk full"):
+        made.run(fail_and_raise)
+    assert made.counts.dead_lettered == 3
+
+
+def test_messages_that_never_become_roots_are_an_error_soon() -> None:
+    """Not after ten losses each, every one of them four timeouts long."""
+    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=3600))
+    made = spout(acker, messages=250)
+
+    def emit_others(emission: Emission) -> None:
+        acker.init_many(emission.roots + 1, np.zeros(len(emission.roots), np.int64), 0)
+
+    with pytest.raises(NotExactError, match="none of the 250 messages of an emission became a root"):
+        made.run(emit_others)
+    assert (made.counts.emitted, made.counts.dead_lettered) == (500, 0)
+
+
+def test_messages_that_a_replaced_server_lost_twice_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=3600))
+    made = spout(acker)
+    servers = [0]
+    monkeypatch.setattr(acker, "server_ids", lambda: frozenset([(str(servers[-1]), "")]))
+
+    def emit(emission: Emission) -> None:
+        if emission.number == 3:
+            acker.init_many(emission.roots, np.zeros(3, np.int64), 0)
+
+    def replace(busy: bool) -> None:
+        if not busy and made.counts.emitted > 3 * (len(servers) - 1):
+            servers.append(len(servers))
+
+    counts = made.run(emit, replace)
+    assert (counts.acked, counts.lost) == (3, 9)
 
 
 def test_emissions_that_an_outage_broke_off_do_not_count(no_pauses: None, caplog: pytest.LogCaptureFixture) -> None:
