@@ -1,5 +1,6 @@
 """Arguments of the tracker's operators, looked at before anything runs."""
 
+from collections import Counter
 from collections.abc import Container, Iterable
 
 import pyarrow as pa
@@ -8,16 +9,41 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegralType, StructType
 
+from acker_redis import keys
 from acker_redis.errors import BadBatchError
 from acker_redis.spark import anchors as anchor_column
 
 
-def own_names(columns: Iterable[str], name: str, made_here: Container[str | None] = ()) -> None:
-    """No column has a name that the tracker uses for its own, which would be taken for it.
+def operator_name(name: str) -> None:
+    """It names a stage in Redis."""
+    if not keys.is_name(name):
+        raise BadBatchError(f"name={name!r}: name the operator with 1 to 100 characters")
+
+
+def quoted(column: str) -> str:
+    """A column's name as Spark reads it where it takes an expression: dots and backticks are part of the name."""
+    return "`" + column.replace("`", "``") + "`"
+
+
+def literal(text: str) -> str:
+    """A text as Spark's SQL spells it."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def column_names(columns: Iterable[str], name: str, made_here: Container[str | None] = ()) -> None:
+    """No two columns have one name, and none has one that the tracker uses for its own, which would be taken for it.
 
     Raises:
         BadBatchError: one has, and is not one of those made here.
     """
+    columns = list(columns)
+    times = Counter(column.lower() for column in columns)
+    twice = [column for column in columns if times[column.lower()] > 1]
+    if twice:
+        raise BadBatchError(
+            f"{name!r}: {', '.join(map(repr, twice))}: columns of one name can't be told apart, and case makes no difference "
+            "to Spark: rename or drop some"
+        )
     taken = [
         column
         for column in columns
@@ -63,7 +89,7 @@ def struct(schema: str | StructType, name: str) -> StructType:
     output = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(output, StructType):
         raise BadBatchError(f"bolt {name!r}: schema {schema!r} is not a list of columns")
-    own_names(output.names, name)
+    column_names(output.names, name)
     return output
 
 

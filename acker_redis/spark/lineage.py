@@ -8,7 +8,7 @@ that operator and its consumer is looked at.
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -47,8 +47,9 @@ def with_anchors(schema: StructType, producer: str) -> StructType:
 
 def marked(frame: DataFrame, producer: str) -> DataFrame:
     """A DataFrame made in SQL, whose anchors column says what made it."""
+    checks.column_names(without_anchors(frame.schema).names, producer.rpartition(":")[2])
     column = F.col(anchor_column.COLUMN).alias(anchor_column.COLUMN, metadata={_PRODUCER: producer})
-    return frame.select(*(F.col(f"`{name}`") for name in frame.columns if name != anchor_column.COLUMN), column)
+    return frame.select(*(F.col(checks.quoted(name)) for name in frame.columns if name != anchor_column.COLUMN), column)
 
 
 def without_anchors(schema: StructType) -> StructType:
@@ -73,7 +74,7 @@ def check(frame: DataFrame, consumer: str) -> str:
             f"{consumer!r}: the DataFrame has no column {anchor_column.COLUMN!r}: make it tracked with spout(), and keep the "
             "column in every select"
         )
-    checks.own_names((column for column in frame.columns if column != anchor_column.COLUMN), consumer)
+    checks.column_names((column for column in frame.columns if column != anchor_column.COLUMN), consumer)
     producer = str(frame.schema[anchor_column.COLUMN].metadata.get(_PRODUCER, ""))
     if not producer:
         raise NotExactError(
@@ -108,8 +109,10 @@ def claim(emission: str, producers: Sequence[str], consumer: str) -> None:
     """Note who consumes the rows of producers.
 
     Raises:
+        BadBatchError: the consumer's name is empty, too long or can't be encoded.
         NotExactError: somebody else does already, or the name is taken by a consumer of something else.
     """
+    checks.operator_name(consumer)
     me = f"{emission}:{consumer}"
     for producer in producers:
         earlier = _remember(_consumer_of, producer, me)
@@ -122,12 +125,19 @@ def claim(emission: str, producers: Sequence[str], consumer: str) -> None:
     claim_name(emission, consumer, " and ".join(producers))
 
 
+def unconsumed(producers: Collection[str]) -> list[str]:
+    """The operators, of these producers, whose rows nobody consumes."""
+    return [producer.rpartition(":")[2] for producer in producers if producer not in _consumer_of]
+
+
 def claim_name(emission: str, name: str, source: str) -> None:
     """Note what an operator works on.
 
     Raises:
+        BadBatchError: the name is empty, too long or can't be encoded.
         NotExactError: the name is taken by an operator that works on something else.
     """
+    checks.operator_name(name)
     if _remember(_source_of, f"{emission}:{name}", source) != source:
         raise NotExactError(
             f"{name!r} is the name of another operator of this emission, or the emission's number was used for other "

@@ -64,7 +64,7 @@ class Messages:
         """
         wanted = [self._id()]
         if offsets is not None:
-            wanted += [F.col(f"`{partition}`"), F.col(f"`{offset}`").cast(LongType())]
+            wanted += [F.col(checks.quoted(partition)), F.col(checks.quoted(offset)).cast(LongType())]
         found = self.frame.select(*wanted).toArrow()
         self.untracked = found.column(0).null_count
         found = found.filter(pc.is_valid(found.column(0)))
@@ -156,7 +156,7 @@ class Messages:
         missing = set(self.frame.columns) - set(fetched.columns)
         if missing:
             raise BadBatchError(f"fetch gave messages without {sorted(missing)}: give all columns of the messages")
-        return fetched.select(*(F.col(f"`{name}`") for name in self.frame.columns))
+        return fetched.select(*(F.col(checks.quoted(name)) for name in self.frame.columns))
 
     def _among(self, frame: DataFrame, ids: npt.NDArray[np.int64]) -> DataFrame:
         return frame.join(F.broadcast(frame.sparkSession.createDataFrame(pa.table({self.column: ids}))), self.column)
@@ -182,7 +182,7 @@ class Messages:
         return F.when(F.length(text) <= self.payload_bytes, text)
 
     def _id(self) -> Column:
-        return F.col(f"`{self.column}`").cast(LongType())
+        return F.col(checks.quoted(self.column)).cast(LongType())
 
 
 def with_message_ids(frame: DataFrame, message_id: str | None, partition: str, offset: str) -> tuple[DataFrame, str]:
@@ -199,7 +199,7 @@ def with_message_ids(frame: DataFrame, message_id: str | None, partition: str, o
     if partition not in frame.columns or offset not in frame.columns:
         raise BadBatchError(f"give message_id, or columns {partition!r} and {offset!r} among {frame.columns}")
     return frame.withColumn(
-        MESSAGE_ID, F.xxhash64(F.col(f"`{partition}`"), F.col(f"`{offset}`").cast(LongType()))
+        MESSAGE_ID, F.xxhash64(F.col(checks.quoted(partition)), F.col(checks.quoted(offset)).cast(LongType()))
     ), MESSAGE_ID
 
 
@@ -219,5 +219,5 @@ def not_done(frame: DataFrame, offsets: Offsets, partition: str, offset: str) ->
         pa.table({partition: list(known), _BEGIN: pa.array(known.values(), pa.int64())})
     )
     found = frame.join(F.broadcast(begins), partition, "left")
-    here = F.col(f"`{offset}`")
+    here = F.col(checks.quoted(offset))
     return found.where(F.col(_BEGIN).isNull() | here.isNull() | (here >= F.col(_BEGIN))).drop(_BEGIN)

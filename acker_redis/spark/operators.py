@@ -296,6 +296,8 @@ class Chain:
 
     origin: Origin
     steps: tuple[Step, ...]
+    columns: tuple[str, ...] = ()
+    """Names that the columns have here, where Spark gives them others."""
 
     @property
     def spout(self) -> SpoutStep | None:
@@ -314,6 +316,8 @@ class Chain:
         worker.acker_of_worker(
             self.origin.url, self.origin.config
         )  # what is wrong with it shows before anything is written
+        if self.columns:
+            batches = (batch.rename_columns(list(self.columns)) for batch in batches)
         sent: list[Updates] = []
         handed = worker.Handed()
         stream: Stream | None = None

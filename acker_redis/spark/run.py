@@ -12,15 +12,17 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.acker import Acker
-from acker_redis.errors import BadConfigError
+from acker_redis.errors import BadConfigError, NotExactError
 from acker_redis.model import MAX_PAYLOAD_BYTES
 from acker_redis.offsets import Offsets
 from acker_redis.payloads import Payloads
 from acker_redis.pending import Emission
 from acker_redis.retry import RetryPolicy
+from acker_redis.spark import checks
 from acker_redis.spark.files import FILE, ROW, check_outside, has_corrupt, without_corrupt
 from acker_redis.spark.messages import PAYLOAD, Fetch, Messages, not_done, with_message_ids
 from acker_redis.spark.operators import ATTEMPT
+from acker_redis.spark.reach import check_url
 from acker_redis.spark.tracked import Tracker
 from acker_redis.spark.worker_errors import own_errors
 from acker_redis.spout import Spout
@@ -65,7 +67,8 @@ def run_tracked(
             What it writes to must not depend on how messages are spread over emissions, or carry `tracker.emission` in its
             name.
         acker: of this process, which takes the outcomes.
-        url: the same server, as the executors reach it.
+        url: the same server, as the executors reach it; this process need not reach it by that address. An executor is
+            asked before anything is emitted.
         message_id: integer column, distinct. Rows where it is null go through once, untracked. None: a column `message_id`
             is made of partition and offset.
         offsets: where to begin, and where to note what is done. A restarted run goes on with the first message of each
@@ -73,7 +76,7 @@ def run_tracked(
             the acker's app and for these columns, and closed at the end.
         partition: string column, for message ids and offsets that are made of it.
         offset: integer column, counting within a partition.
-        run_id: unique per run; None: a random one.
+        run_id: unique per run: one that an earlier run had is refused; None: a random one.
         task: owner of the roots; see `Spout`.
         retry: when to emit again.
         max_spout_pending: at most so many messages in flight.
@@ -88,20 +91,25 @@ def run_tracked(
     Raises:
         BadBatchError: no such column or one of a type that Python workers can't have, or message ids are not distinct;
             nothing was emitted.
-        BadConfigError: the offsets are another app's or source's, in use, or inside the source's folder; nothing was emitted.
-        AckerError: as `Spout.run`.
+        BadConfigError: a setting is out of range; the offsets are another app's or source's, in use, or inside the source's
+            folder; an executor does not find the acker by `url`; an earlier run had this run id. Nothing was emitted.
+        NotExactError: the messages can't be read again, or the pipeline leaves rows without a sink.
+        AckerError: as `Spout.run`. An error of the library's own in a Python worker is raised as what it was there.
     """
     if payload_bytes < 0 or (keep_payload and not payload_bytes):
         raise BadConfigError(f"payload_bytes={payload_bytes}: give the longest message to keep, in bytes")
     if payload_bytes > MAX_PAYLOAD_BYTES:
         raise BadConfigError(f"payload_bytes={payload_bytes}: at most {MAX_PAYLOAD_BYTES} bytes of a message are kept")
+    checks.column_names(messages.columns, "run_tracked")
+    check_url(messages.sparkSession, url, acker)
     messages, column = with_message_ids(messages, message_id, partition, offset)
     if offsets is not None:
         check_outside(messages, partition, offsets.path)
     with nullcontext() if offsets is None else offsets.open(acker.config.app, partition, offset):
         if offsets is not None:
             messages = not_done(messages, offsets, partition, offset)
-        run_id = run_id or uuid.uuid4().hex
+        claimed = run_id is not None  # a random one needs no claim
+        run_id = uuid.uuid4().hex if run_id is None else run_id
         kept = acker.payloads(run_id) if keep_payload else None
         source = Messages(messages, column, payload_bytes, kept, fetch)
         noted = _Noted(offsets, kept, on_done)
@@ -111,6 +119,8 @@ def run_tracked(
         )  # fmt: skip
         with own_errors():
             ids = source.read_ids(offsets, partition, offset)
+        if claimed:
+            acker.claim_run(run_id)
 
         def emit(emission: Emission) -> None:
             _activate(messages.sparkSession)
@@ -120,6 +130,11 @@ def run_tracked(
                 rows = source.of(emission)
                 made = tracker.spout(rows, column, ATTEMPT, payload=payload, payload_bytes=payload_bytes)
                 pipeline(tracker, without_corrupt(tracker, made) if has_corrupt(messages) else made)
+            if tracker.unconsumed and len(emission.message_ids):
+                raise NotExactError(
+                    f"the pipeline did nothing with the rows of {', '.join(map(repr, tracker.unconsumed))}, so their messages "
+                    "can never be done: end each way through it with write, sink, save or hand_over"
+                )
 
         if len(ids):
             spout.add(ids)

@@ -37,6 +37,7 @@ from pyspark.sql.types import (
 from acker_redis.errors import BadBatchError
 from acker_redis.spark import anchors as anchor_column
 from acker_redis.spark import checks
+from acker_redis.spark.checks import literal, quoted
 from acker_redis.spark.operators import CHILDREN, DROPPED, VALUE
 
 _CHILD, _POSITION, _COUNT = "_acker_child", "_acker_position", "_acker_count"
@@ -62,7 +63,9 @@ def exploded(frame: DataFrame, children: str | Column, name: str) -> DataFrame:
     """
     marked = frame.withColumn(CHILDREN, _column(children))
     element = child(marked, name)
-    columns = [F.col(f"{_CHILD}.`{column}`") for column in element.names] if isinstance(element, StructType) else []
+    columns = (
+        [F.col(f"{_CHILD}.{quoted(column)}") for column in element.names] if isinstance(element, StructType) else []
+    )
     return _one_row_per_child(marked, [], columns or [F.col(_CHILD).alias(VALUE)], name)
 
 
@@ -75,7 +78,7 @@ def with_children(frame: DataFrame, children: str | Column, kept: list[str], nam
     dropped = [F.col(DROPPED)] if DROPPED in frame.columns else []
     made = _without_dropped(frame.withColumn(CHILDREN, _column(children)))
     child(made, name)
-    return made.select(*(F.col(f"`{column}`") for column in kept), *dropped, CHILDREN)
+    return made.select(*(F.col(quoted(column)) for column in kept), *dropped, CHILDREN)
 
 
 def child(frame: DataFrame, name: str) -> DataType:
@@ -88,7 +91,7 @@ def child(frame: DataFrame, name: str) -> DataType:
     if not isinstance(kind, ArrayType):
         raise BadBatchError(f"{name!r}: expected an array of the rows to derive, got {kind.simpleString()}")
     if isinstance(kind.elementType, StructType):
-        checks.own_names(kind.elementType.names, name)
+        checks.column_names(kind.elementType.names, name)
     return kind.elementType
 
 
@@ -132,19 +135,20 @@ def looked_up(frame: DataFrame, table: DataFrame, on: list[str], name: str, *, k
     The matches of a key are one array, so that a row knows how many children it has, and which of them is which.
     """
     others = [column for column in table.columns if column not in on]
-    matches = table.groupBy(*on).agg(_as_array(table, others).alias(CHILDREN))
+    matches = table.groupBy(*map(quoted, on)).agg(_as_array(table, others).alias(CHILDREN))
     found = frame.join(matches, on, "left")
     if keep_unmatched:
         nothing = F.lit(None).cast(matches.schema[CHILDREN].dataType.elementType)  # type: ignore[attr-defined]
         found = found.withColumn(CHILDREN, F.coalesce(CHILDREN, F.array(nothing)))
-    own = [column for column in frame.columns if column not in (anchor_column.COLUMN, DROPPED)]
-    return _one_row_per_child(found, own, [F.col(f"{_CHILD}.`{column}`") for column in others], name)
+    own = [quoted(column) for column in frame.columns if column not in (anchor_column.COLUMN, DROPPED)]
+    return _one_row_per_child(found, own, [F.col(f"{_CHILD}.{quoted(column)}") for column in others], name)
 
 
 def matched(left: DataFrame, right: DataFrame, on: list[str], how: str, name: str) -> DataFrame:
     """Join two tracked DataFrames. Each row is anchored to the two it was made of; unmatched ones are marked as dropped."""
+    keys = [quoted(column) for column in on]
     sides = [
-        frame.groupBy(*on).agg(_as_array(frame, [c for c in frame.columns if c not in on]).alias(side))
+        frame.groupBy(*keys).agg(_as_array(frame, [c for c in frame.columns if c not in on]).alias(side))
         for frame, side in ((left, _LEFT), (right, _RIGHT))
     ]
     met = sides[0].join(sides[1], on, "full")
@@ -157,24 +161,26 @@ def matched(left: DataFrame, right: DataFrame, on: list[str], how: str, name: st
     ]
     every = F.expr(f"flatten(transform({_LEFT}, row -> row.{anchor_column.COLUMN}))")
     every_right = F.expr(f"flatten(transform({_RIGHT}, row -> row.{anchor_column.COLUMN}))")
-    rows = met.select(*on, *arrays, F.when(~kept, F.coalesce(every, every_right)).alias(CHILDREN))
+    rows = met.select(*keys, *arrays, F.when(~kept, F.coalesce(every, every_right)).alias(CHILDREN))
     rows = rows.select(
-        *on, _RIGHT, CHILDREN, F.size(_LEFT).alias(_COUNT), F.posexplode_outer(_LEFT).alias(_PLACE, _LEFT)
+        *keys, _RIGHT, CHILDREN, F.size(_LEFT).alias(_COUNT), F.posexplode_outer(_LEFT).alias(_PLACE, _LEFT)
     )
     size = F.size(_RIGHT).alias(_OTHER_COUNT)
-    rows = rows.select(*on, _LEFT, CHILDREN, _COUNT, _PLACE, size, F.posexplode_outer(_RIGHT).alias(_POSITION, _RIGHT))
+    rows = rows.select(
+        *keys, _LEFT, CHILDREN, _COUNT, _PLACE, size, F.posexplode_outer(_RIGHT).alias(_POSITION, _RIGHT)
+    )
     anchors = [
         f"coalesce({_split_edges(name, f'{_LEFT}.{anchor_column.COLUMN}', _POSITION, _OTHER_COUNT)}, array())",
         f"coalesce({_split_edges(name, f'{_RIGHT}.{anchor_column.COLUMN}', _PLACE, _COUNT)}, array())",
     ]
     output = [
-        F.col(f"{side}.`{column}`")
+        F.col(f"{side}.{quoted(column)}")
         for frame, side in ((left, _LEFT), (right, _RIGHT))
         for column in frame.columns
         if column not in (*on, anchor_column.COLUMN)
     ]
     return rows.select(
-        *on,
+        *keys,
         *output,
         F.coalesce(CHILDREN, F.expr(f"concat({anchors[0]}, {anchors[1]})")).alias(anchor_column.COLUMN),
         F.when(F.col(CHILDREN).isNotNull(), F.lit(name)).alias(DROPPED),
@@ -218,7 +224,7 @@ def _without_dropped(frame: DataFrame) -> DataFrame:
 def _as_array(frame: DataFrame, columns: list[str]) -> Column:
     """The rows of a group, sorted where their type has an order, so that a task that runs again gives them in it."""
     row = (
-        F.struct(*(F.col(f"`{column}`") for column in columns)) if columns else F.struct(F.lit(0).alias("_acker_none"))
+        F.struct(*(F.col(quoted(column)) for column in columns)) if columns else F.struct(F.lit(0).alias("_acker_none"))
     )
     rows = F.collect_list(row)
     return F.sort_array(rows) if all(_has_order(frame.schema[column].dataType) for column in columns) else rows
@@ -234,7 +240,7 @@ def _has_order(kind: DataType) -> bool:
 
 def _split_edges(name: str, column: str, position: str, count: str) -> str:
     """The anchors of the child at `position` of `count`, as an SQL expression over the parent's in `column`."""
-    operator = "'" + name.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    operator = literal(name)
 
     def edge(parent: str) -> str:
         def cut(place: str) -> str:

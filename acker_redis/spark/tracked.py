@@ -6,6 +6,7 @@ per partition, under tokens that a task retry, a stage retry and a speculative c
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple, Self
@@ -18,8 +19,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from acker_redis.acker import Acker
 from acker_redis.config import AckerConfig
-from acker_redis.errors import BadBatchError, FailedError, NotExactError
+from acker_redis.errors import BadBatchError, FailedError, LedgerLostError, NotExactError
 from acker_redis.pending import Emission
 from acker_redis.spark import anchors as anchor_column
 from acker_redis.spark import checks, lineage, sql, transport
@@ -75,11 +77,22 @@ class Tracker:
     run_id: str
     emission: int
     task: int = 0
+    _acker: Acker | None = field(default=None, repr=False, compare=False)
+    _producers: dict[str, None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, url: str, spout: Spout, emission: Emission) -> Self:
         """The tracker of one emission of a spout; `url` is the server as the executors reach it."""
-        return cls(url, spout.acker.config, spout.run_id, emission.number, spout.task)
+        return cls(url, spout.acker.config, spout.run_id, emission.number, spout.task, spout.acker)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Functions that run in workers may hold a tracker, for its run id and emission; a connection can't go there."""
+        return {**self.__dict__, "_acker": None}
+
+    @property
+    def unconsumed(self) -> list[str]:
+        """Operators whose rows no operator consumes; nothing acks those, so their roots can't complete."""
+        return lineage.unconsumed(self._producers)
 
     def spout(
         self,
@@ -114,7 +127,7 @@ class Tracker:
                 f"spout {name!r}: a stream has many micro-batches and one emission number: use foreachBatch, and a Tracker "
                 "whose emission is the batch id"
             )
-        checks.own_names(messages.columns, name, (attempt, payload))
+        checks.column_names(messages.columns, name, (attempt, payload))
         id_column, attempt_column = (checks.integer_column(messages, c, name) for c in (message_id, attempt))
         if payload is not None and (
             payload not in messages.columns or not isinstance(messages.schema[payload].dataType, StructType)
@@ -269,7 +282,8 @@ class Tracker:
         """
         producer = lineage.check(tracked, name)
         lineage.claim(f"{self.run_id}:{self.emission}", [producer], name)
-        by = [keys] if isinstance(keys, (str, Column)) else list(keys)
+        given = [keys] if isinstance(keys, (str, Column)) else list(keys)
+        by = [checks.quoted(key) if isinstance(key, str) and key in tracked.columns else key for key in given]
         return lineage.marked(sql.grouped(tracked, by, list(aggregates)), self._producer(name))
 
     def union(self, *tracked: DataFrame, name: str) -> DataFrame:
@@ -299,6 +313,7 @@ class Tracker:
         """
         if form not in transport.FORMS:
             raise BadBatchError(f"hand_over {name!r}: form={form!r}: use one of {', '.join(transport.FORMS)}")
+        checks.column_names([*lineage.without_anchors(tracked.schema).names, column], name)
         producer = lineage.check(tracked, name)
         lineage.claim(f"{self.run_id}:{self.emission}", [producer], name)
         return tracked.withColumn(column, transport.packed(form)).drop(anchor_column.COLUMN)
@@ -374,6 +389,7 @@ class Tracker:
         """
         checks.on_error(on_error, ("timeout", "fail"), name)
         lineage.claim(f"{self.run_id}:{self.emission}", [lineage.check(tracked, name)], name)
+        self._name_stage(name)
         made = acking(source, Committing(self._origin, name, on_error))
         tracked.sparkSession.dataSource.register(made)
         tracked.write.format(made.name()).mode(mode).options(**options).save()
@@ -395,7 +411,7 @@ class Tracker:
 
     def _run(self, source: DataFrame, chain: Chain, name: str) -> Written:
         self._claim_chain(chain)
-        done = source.mapInArrow(chain, "rows bigint, updates bigint").toArrow()
+        done = _map_in_arrow(source, chain, "rows bigint, updates bigint").toArrow()
         written = Written(sum(done["rows"].to_pylist()), sum(done["updates"].to_pylist()))
         if written.rows and not written.updates:
             log.warning(
@@ -450,7 +466,7 @@ class Tracker:
 
     def _make(self, source: DataFrame, chain: Chain, output: StructType, producer: str) -> DataFrame:
         self._claim_chain(chain)
-        made = source.mapInArrow(chain, lineage.with_anchors(output, self._producer(producer)))
+        made = _map_in_arrow(source, chain, lineage.with_anchors(output, self._producer(producer)))
         _chains[made] = (source, chain)
         return made
 
@@ -465,16 +481,35 @@ class Tracker:
 
     def _claim_chain(self, chain: Chain) -> None:
         """Updates that are folded are cut into calls along the first step's; so a step has to stay behind the same one."""
+        for step in chain.steps:
+            if not isinstance(step, SpoutStep):
+                self._name_stage(step.name)
         folded = [step.name for step in chain.steps if not isinstance(step, DropStep)]
         for name in folded:
             lineage.claim_first(f"{self.run_id}:{self.emission}", name, folded[0])
 
     def _producer(self, name: str) -> str:
-        return f"{self.run_id}:{self.emission}:{name}"
+        producer = f"{self.run_id}:{self.emission}:{name}"
+        self._producers[producer] = None
+        return producer
+
+    def _name_stage(self, name: str) -> None:
+        """Have an operator's name numbered now, where this process can: workers would learn late that there are too many."""
+        if self._acker is not None:
+            with suppress(LedgerLostError):  # the spout recovers, and so does each worker
+                self._acker.ledger.stage_number(name)
 
     @property
     def _origin(self) -> Origin:
         return Origin(self.url, self.config, self.run_id, self.emission)
+
+
+def _map_in_arrow(source: DataFrame, chain: Chain, output: StructType | str) -> DataFrame:
+    """The rows of a chain. PySpark's own function takes a dot or backtick in a name for something else (4.3)."""
+    if any(char in name for name in source.columns for char in ".`"):
+        plain = (name if name == anchor_column.COLUMN else f"_{i}" for i, name in enumerate(source.columns))
+        source, chain = source.toDF(*plain), replace(chain, columns=tuple(source.columns))
+    return source.mapInArrow(chain, output)
 
 
 def _drain(batches: Iterator[pa.RecordBatch], partition: int) -> None:

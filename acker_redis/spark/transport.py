@@ -15,6 +15,7 @@ from pyspark.sql.types import ArrayType, BinaryType, StringType
 
 from acker_redis.errors import BadBatchError
 from acker_redis.spark import anchors as anchor_column
+from acker_redis.spark import checks
 
 Form: TypeAlias = Literal["binary", "json", "array"]
 FORMS: tuple[Form, ...] = ("binary", "json", "array")
@@ -41,8 +42,8 @@ def unpacked(frame: DataFrame, column: str, name: str) -> Column:
     """
     if column not in frame.columns:
         raise BadBatchError(f"{name!r}: there is no column {column!r} among {frame.columns}")
-    kind, value = frame.schema[column].dataType, f"`{column}`"
-    damaged = f"raise_error('column {column} holds no anchors')"
+    kind, value = frame.schema[column].dataType, checks.quoted(column)
+    damaged = f"raise_error({checks.literal(f'column {column} holds no anchors')})"
     if isinstance(kind, ArrayType):
         return F.expr(f"IF(size({value}) % 2 = 1, {damaged}, coalesce(cast({value} AS array<bigint>), array()))")
     if isinstance(kind, BinaryType):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from acker_redis import ids
 from acker_redis.acker import Acker
 from acker_redis.config import AckerConfig
-from acker_redis.errors import BadBatchError, LedgerLostError, NotExactError, TokenReusedError
+from acker_redis.errors import BadBatchError, ConnectionLostError, LedgerLostError, NotExactError, TokenReusedError
 from acker_redis.ids import UInt64Array
 from acker_redis.ledger import Ledger, Part, Update
 
@@ -29,7 +29,12 @@ def acker_of_worker(url: str, config: AckerConfig) -> Acker:
     """This process's acker; made at first use, kept over tasks. Spark forks its workers before this module is imported."""
     acker = _ackers.get((url, config))
     if acker is None:
-        acker = _ackers[url, config] = Acker.connect(url, config)
+        try:
+            acker = _ackers[url, config] = Acker.connect(url, config)
+        except ConnectionLostError as exc:
+            raise ConnectionLostError(
+                f"a Python worker of Spark: {exc}. Is `url` the server as executors reach it?"
+            ) from exc
     return acker
 
 

@@ -1,6 +1,7 @@
 """A whole run: every message through the pipeline until it was acked or is a dead letter."""
 
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,10 +14,10 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis import Acker, BadBatchError, BadConfigError, FailedError
+from acker_redis import Acker, BadBatchError, BadConfigError, FailedError, NotExactError, Offsets
 from acker_redis.model import MAX_PAYLOAD_BYTES
 from acker_redis.retry import RetryPolicy
-from acker_redis.spark import Emitted, Tracker, each_batch, run_tracked
+from acker_redis.spark import Emitted, Tracker, each_batch, reach, run_tracked
 from acker_redis.spout import Spout
 from tests.spark.cases import CONFIG, consume
 from tests.spark.files_source import RowsToFiles
@@ -203,6 +204,100 @@ def test_a_data_source_that_fails_once_is_a_sink_of_micro_batches(
         (40, 40, 0, 0)
     ]
     assert (tmp_path / "aborted").read_text() == (tmp_path / "committed").read_text() == "40"
+
+
+def test_rows_that_no_sink_takes_are_told_at_once(spark: Any, url: str, acker: Acker) -> None:
+    def a_branch_without_sink(tracker: Tracker, messages: DataFrame) -> None:
+        left, right = tracker.fan_out(messages, "left", "right")
+        tracker.sink(left, consume, name="save")
+        tracker.filter(right, "id > 1", name="high")
+
+    with pytest.raises(NotExactError, match=r"rows of 'high', so .* end each way"):
+        run_tracked(spark.range(5), a_branch_without_sink, acker=acker, url=url, message_id="id")
+    with pytest.raises(NotExactError, match="rows of 'spout', so"):
+        run_tracked(spark.range(5), lambda tracker, messages: None, acker=acker, url=url, message_id="id")
+
+
+def test_rows_that_are_handed_over_need_no_sink(spark: Any, url: str, acker: Acker, tmp_path: Path) -> None:
+    def hand_over(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.hand_over(messages, name="out").write.parquet(str(tmp_path / "out"))
+        other = Tracker(url, acker.config, run_id=f"other-{tracker.run_id}", emission=0)
+        other.sink(other.take_over(spark.read.parquet(str(tmp_path / "out")), name="in"), consume, name="save")
+
+    assert run_tracked(spark.range(5), hand_over, acker=acker, url=url, message_id="id").counts.acked == 5
+
+
+def test_messages_that_have_other_ids_when_they_are_read_again_are_told_at_once(
+    spark: Any, url: str, acker: Acker
+) -> None:
+    def drain(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.sink(messages, consume, name="save")
+
+    messages = spark.range(5).selectExpr("id + unix_micros(current_timestamp()) AS id")
+    with pytest.raises(NotExactError, match=r"none of the 5 messages .* persist\(\) or write the messages"):
+        run_tracked(messages, drain, acker=acker, url=url, message_id="id")
+
+
+def test_a_run_id_serves_one_run(spark: Any, url: str, acker: Acker, tmp_path: Path) -> None:
+    def run() -> Spout:
+        return run_tracked(
+            spark.range(5), partial(pipeline, tmp_path), acker=acker, url=url, message_id="id", run_id="monday"
+        )
+
+    assert run().counts.acked == 5
+    with pytest.raises(BadConfigError, match="'monday' was used by an earlier run"):
+        run()
+    assert acker.stats().inits == 5
+
+
+def test_a_wrong_url_is_told_before_anything_is_emitted(
+    spark: Any, url: str, acker: Acker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(wrong: str) -> None:
+        run_tracked(spark.range(5), partial(plain, Path()), acker=acker, url=wrong, message_id="id")
+
+    with pytest.raises(BadConfigError, match=r"Spark's workers can't use it: 'redis:/127.0.0.1' is no Redis URL"):
+        run("redis:/127.0.0.1")
+    with pytest.raises(BadConfigError, match=r"leads Spark's workers to another server or database than `acker`"):
+        run(url.removesuffix("/0") + "/1")
+    monkeypatch.setattr(reach, "_runs_here", lambda session: False)  # as on a cluster: an executor is asked
+    with pytest.raises(BadConfigError, match=r"the executors can't use it: redis://127.0.0.1:1/0 can't be reached"):
+        run("redis://127.0.0.1:1/0")
+    assert acker.stats().inits == 0
+
+
+def test_names_of_columns_may_hold_dots_and_backticks(spark: Any, url: str, acker: Acker, tmp_path: Path) -> None:
+    messages = spark.createDataFrame([("a", i, f"k{i}") for i in range(6)], "`p.q` string, `o``r` bigint, `k.1` string")
+    prices = spark.createDataFrame([("k1", 3), ("k2", 4)], "`k.1` string, `pr.ice` int")
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        good = tracker.fail(messages, "`o``r` = 3", "three", name="fail")
+        priced = tracker.join(good, prices, on="k.1", name="price", how="left")
+        left, right = tracker.fan_out(priced, "left", "right")
+        keys = tracker.explode(right, "array(struct(`k.1`, `o``r` AS `x.y`))", name="keys")
+        both = tracker.join(left, keys, on="k.1", name="join")
+        total = tracker.group(both, ["p.q", "k.1"], [F.sum("`pr.ice`").alias("to.tal")], name="total")
+        taken = tracker.take_over(tracker.hand_over(total, name="out", column="an.chors"), name="in", column="an.chors")
+        tracker.write(taken, lambda rows: rows.write.parquet(str(tmp_path / str(tracker.emission))), name="save")
+
+    spout = run_tracked(
+        messages, pipeline, acker=acker, url=url, partition="p.q", offset="o`r", retry=RetryPolicy(max_attempts=2),
+        offsets=Offsets(tmp_path / "progress.json"), payload_bytes=100, keep_payload=True,
+    )  # fmt: skip
+    (letter,) = acker.dead_letters.read()
+    assert b'"k.1":"k3"' in (letter.payload or b"")
+    assert (spout.counts.acked, spout.counts.lost) == (5, 0)
+    assert Counter(row["to.tal"] for row in pq.read_table(tmp_path / "0").to_pylist()) == {3: 1, 4: 1, None: 3}
+    later = run_tracked(
+        messages,
+        pipeline,
+        acker=acker,
+        url=url,
+        partition="p.q",
+        offset="o`r",
+        offsets=Offsets(tmp_path / "progress.json"),
+    )
+    assert later.counts.emitted == 0
 
 
 @pytest.mark.parametrize("payload_bytes", [-1, MAX_PAYLOAD_BYTES + 1])

@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 
 from acker_redis import BadBatchError, NotExactError
 from acker_redis.pending import root_ids
-from acker_redis.spark import Emitted, Tracker
+from acker_redis.spark import Emitted, Tracker, run_tracked
 from acker_redis.spark.anchors import COLUMN
-from tests.spark.cases import CHILD, consume
+from tests.spark.cases import CHILD, MakeCase, consume
 from tests.spark.faults import die_after_sending, fan_out, kill_self, once, raise_error
 
 pytestmark = pytest.mark.spark
@@ -357,3 +357,56 @@ def test_a_chain_without_shuffle_settles_its_roots_in_one_update(case) -> None:
     assert run.tracker.sink(derived, consume, name="sink").updates == 300
     assert (run.acker.stats().inits, run.acker.stats().acks) == (300, 0)
     assert run.outcomes() == {"ack": 300}
+
+
+@pytest.mark.parametrize("name", ["", "x" * 101, "half \ud800 a pair", None])
+def test_an_operator_that_can_not_be_named_so_is_refused_when_it_is_made(case: MakeCase, name: Any) -> None:
+    run = case(n=1)
+    tracker, rows, table = run.tracker, run.tracked, run.spark.range(1)
+    calls: list[Callable[[], object]] = [
+        lambda: tracker.spout(run.messages, "id", "attempt", name=name),
+        lambda: tracker.fan_out(rows, "a", "b", name=name),
+        lambda: tracker.bolt(rows, partial(fan_out, 1), CHILD, name=name),
+        lambda: tracker.bolt_rows(rows, lambda row: [], CHILD, name=name),
+        lambda: tracker.filter(rows, "true", name=name),
+        lambda: tracker.fail(rows, "true", "no", name=name),
+        lambda: tracker.explode(rows, "array(1)", name=name),
+        lambda: tracker.join(rows, table, on="id", name=name),
+        lambda: tracker.group(rows, "id", [], name=name),
+        lambda: tracker.union(rows, rows, name=name),
+        lambda: tracker.hand_over(rows, name=name),
+        lambda: tracker.write(rows, lambda frame: None, name=name),
+        lambda: tracker.sink(rows, consume, name=name),
+        lambda: tracker.take_over(table.withColumn("anchors", F.lit("")), name=name),
+    ]
+    for call in calls:
+        with pytest.raises(BadBatchError, match="1 to 100 characters"):
+            call()
+    assert tracker.sink(rows, consume, name="sink").rows == 1
+
+
+def test_one_stage_too_many_is_refused_when_it_is_made(case: MakeCase) -> None:
+    run = case(n=1)
+    for number in range(255):
+        run.acker.ledger.stage_number(f"stage-{number}")
+    known = run.tracker.filter(run.tracked, "true", name="stage-7")
+    with pytest.raises(BadBatchError, match="'one-more': the app has 255 stages already"):
+        run.tracker.filter(known, "true", name="one-more")
+
+
+def test_columns_of_one_name_are_refused_when_an_operator_is_made(case: MakeCase) -> None:
+    run = case(n=1)
+    tracker, rows = run.tracker, run.tracked
+    calls: list[Callable[[], object]] = [
+        lambda: tracker.spout(run.messages.withColumns({"x": F.lit(1)}).select("*", "x"), "id", "attempt", name="x"),
+        lambda: tracker.sink(rows.select("*", F.lit(1).alias("ID")), consume, name="x"),
+        lambda: tracker.bolt(rows, partial(fan_out, 1), "id bigint, Id bigint", name="x"),
+        lambda: tracker.explode(rows, "array(struct(id, id AS iD))", name="x"),
+        lambda: tracker.hand_over(rows, name="x", column="Id"),
+        lambda: run_tracked(run.messages.select("*", "id"), print, acker=run.acker, url=run.url, message_id="id"),
+    ]
+    other = case(n=1)
+    calls.append(lambda: other.tracker.group(other.tracked, "id", [F.max("id").alias("ID")], name="total"))
+    for call in calls:
+        with pytest.raises(BadBatchError, match=r"(?i)('id'|'x'), ('id'|'x'): columns of one name can't be told apart"):
+            call()
