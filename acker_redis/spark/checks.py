@@ -94,18 +94,12 @@ def struct(schema: str | StructType, name: str) -> StructType:
 
 
 def crossing(frame: DataFrame) -> None:
-    """Every column has a type that Arrow carries and a name that `mapInArrow` takes, so that Python workers get its rows.
-
-    What they get can be kept, too.
+    """Every column has a type that Arrow carries, so that Python workers get its rows, and can keep them.
 
     Raises:
         BadBatchError: one isn't.
     """
     for found in frame.schema.fields:
-        if "." in found.name or "`" in found.name:
-            raise BadBatchError(
-                f"column {found.name!r}: Spark hands no names with dots or backticks to Python: rename it"
-            )
         try:
             arrow_schema(StructType([found]))
         except (PySparkException, TypeError, ValueError) as exc:

@@ -174,7 +174,7 @@ class Messages:
         """The rows, with themselves in a column PAYLOAD if they are to be kept."""
         if self.kept is None:
             return frame
-        row = F.struct(*(F.col(f"`{name}`") for name in self.frame.columns))
+        row = F.struct(*(F.col(checks.quoted(name)) for name in self.frame.columns))
         return frame.select("*", F.when(F.lit(keep), row).alias(PAYLOAD))
 
     def _as_json(self) -> Column:
