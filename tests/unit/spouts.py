@@ -1,0 +1,25 @@
+"""A spout on an acker in memory."""
+
+import numpy as np
+
+from acker_redis import Acker
+from acker_redis.pending import Emission
+from acker_redis.spout import Spout
+
+
+def spout(acker: Acker, messages: int = 3, **options: object) -> Spout:
+    made = Spout(acker, run_id="run", **options)  # type: ignore[arg-type]
+    made.add(np.arange(messages, dtype=np.int64))
+    return made
+
+
+def emit(made: Spout) -> Emission:
+    emission = made.next_emission()
+    assert emission is not None
+    made.acker.init_many(emission.roots, np.full(len(emission.roots), 7), made.task)
+    return emission
+
+
+def expire(acker: Acker) -> None:
+    for _ in range(acker.config.num_buckets):
+        acker.rotate(force=True)

@@ -1,0 +1,276 @@
+"""The spout's run: emissions that fail, outages that are waited for, what a server lost, and what is raised at once."""
+
+import numpy as np
+import pytest
+from redis.backoff import NoBackoff
+
+from acker_redis import (
+    AckerConfig,
+    AckerError,
+    BadConfigError,
+    ConnectionLostError,
+    NotExactError,
+    OutOfMemoryError,
+    ServerRefusesWritesError,
+)
+from acker_redis.dead_letters import DeadLetter
+from acker_redis.pending import Emission
+from acker_redis.retry import RetryPolicy
+from acker_redis.spout import LOST_LIMIT
+from acker_redis.testing import fake_acker
+from tests.unit.test_spout import spout
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("acker_redis.emitter.ExponentialWithJitterBackoff", lambda **options: NoBackoff())
+
+
+def test_run_goes_on_until_every_message_is_acked_or_dead() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=4, retry=RetryPolicy(max_attempts=2))
+    emitted: list[list[int]] = []
+
+    def emit(emission: Emission) -> None:
+        emitted.append(sorted(emission.message_ids.tolist()))
+        acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
+        for message, attempt, root in zip(emission.message_ids, emission.attempts, emission.roots, strict=True):
+            if message == 0 or (message == 1 and attempt == 0):
+                acker.fail(int(root))
+            else:
+                acker.ack(int(root), 7)
+
+    counts = made.run(emit)
+    assert emitted == [[0, 1, 2, 3], [0, 1]]
+    assert (counts.acked, counts.failed, counts.replayed, counts.dead_lettered) == (3, 3, 2, 1)
+    assert made.dead_letters == {0: DeadLetter(0, "run", 2, "failed")}
+
+
+def test_run_replays_what_a_failed_emission_did_not_initialise(no_pauses: None) -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=3)
+
+    def emit(emission: Emission) -> None:
+        part = emission.roots if emission.number else emission.roots[:1]
+        acker.init_many(part, np.full(len(part), 7), 0)
+        acker.ack_many(part, np.full(len(part), 7))
+        if emission.number == 0:
+            raise RuntimeError("the job failed")
+
+    counts = made.run(emit)
+    assert (counts.acked, counts.lost, counts.replayed) == (3, 2, 2)
+
+
+def test_run_gives_up_when_emissions_keep_failing(no_pauses: None) -> None:
+    made = spout(fake_acker(), messages=1)
+
+    def emit(emission: Emission) -> None:
+        raise RuntimeError("no cluster")
+
+    with pytest.raises(AckerError, match="no cluster"):
+        made.run(emit)
+    assert not made.done
+
+
+def test_a_message_that_is_never_initialised_ends_as_a_dead_letter() -> None:
+    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=0.01))
+    made = spout(acker, messages=2)
+
+    def emit_one_of_them(emission: Emission) -> None:
+        mine = emission.roots[emission.message_ids == 0]
+        if len(mine):
+            acker.init_many(mine, [7], 0)
+            acker.fail_many(mine)
+
+    counts = made.run(emit_one_of_them)
+    assert made.dead_letters[1] == DeadLetter(1, "run", LOST_LIMIT, "lost")
+    assert counts.lost == LOST_LIMIT
+
+
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_an_error_behind_the_last_ack_is_raised(at_the_end: bool) -> None:
+    """Of an emission whose messages were all acked nothing is replayed: nobody would hear of the error."""
+    acker = fake_acker()
+    made = spout(acker, messages=4, max_spout_pending=2)
+
+    def emit_and_raise(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.zeros(len(emission.roots), np.int64), 0)
+        if emission.number == at_the_end:
+            raise OSError("can't tidy up")
+
+    with pytest.raises(AckerError, match="can't tidy up") as caught:
+        made.run(emit_and_raise)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert made.counts.acked >= 2
+
+
+def test_an_error_whose_messages_are_dead_letters_is_raised() -> None:
+    acker = fake_acker()
+    made = spout(acker, retry=RetryPolicy(max_attempts=1))
+
+    def fail_and_raise(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.ones(3, np.int64), 0)
+        acker.fail_many(emission.roots)
+        raise OSError("disk full")
+
+    with pytest.raises(AckerError, match="disk full"):
+        made.run(fail_and_raise)
+    assert made.counts.dead_lettered == 3
+
+
+def test_messages_that_never_become_roots_are_an_error_soon() -> None:
+    """Not after ten losses each, every one of them four timeouts long."""
+    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=3600))
+    made = spout(acker, messages=250)
+
+    def emit_others(emission: Emission) -> None:
+        acker.init_many(emission.roots + 1, np.zeros(len(emission.roots), np.int64), 0)
+
+    with pytest.raises(NotExactError, match="none of the 250 messages of an emission became a root"):
+        made.run(emit_others)
+    assert (made.counts.emitted, made.counts.dead_lettered) == (500, 0)
+
+
+def test_messages_that_a_replaced_server_lost_twice_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=3600))
+    made = spout(acker)
+    servers = [0]
+    monkeypatch.setattr(acker, "server_ids", lambda: frozenset([(str(servers[-1]), "")]))
+
+    def emit(emission: Emission) -> None:
+        if emission.number == 3:
+            acker.init_many(emission.roots, np.zeros(3, np.int64), 0)
+
+    def replace(busy: bool) -> None:
+        if not busy and made.counts.emitted > 3 * (len(servers) - 1):
+            servers.append(len(servers))
+
+    counts = made.run(emit, replace)
+    assert (counts.acked, counts.lost) == (3, 9)
+
+
+def test_emissions_that_an_outage_broke_off_do_not_count(no_pauses: None, caplog: pytest.LogCaptureFixture) -> None:
+    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=0.02))
+    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1))
+    broken_off = 2 * LOST_LIMIT
+
+    def emit(emission: Emission) -> None:
+        if emission.number < broken_off:
+            if emission.number % 4 == 3:  # it gets through, and then times out
+                acker.init_many(emission.roots, [7], 0)
+            raise OutOfMemoryError("full")
+        acker.init_many(emission.roots, [0], 0)
+
+    def rotate(busy: bool) -> None:
+        acker.rotate()
+
+    counts = made.run(emit, rotate)
+    assert (counts.lost, counts.timed_out) == (15, 5)
+    assert (counts.acked, counts.dead_lettered) == (1, 0)
+    assert caplog.text.count("waiting for the server: full") == 1
+    assert caplog.text.count("the server is back") == 1
+
+
+def test_emissions_pause_longer_after_each_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[int] = []
+
+    class Noted(NoBackoff):
+        def compute(self, failures: int) -> float:
+            pauses.append(failures)
+            return 0.0
+
+    monkeypatch.setattr("acker_redis.emitter.ExponentialWithJitterBackoff", lambda **options: Noted())
+    acker = fake_acker()
+    made = spout(acker)
+
+    def emit(emission: Emission) -> None:
+        if emission.number < 2:
+            raise RuntimeError("no cluster")
+        acker.init_many(emission.roots, np.zeros(3, np.int64), 0)
+
+    assert made.run(emit).acked == 3
+    assert pauses == [1, 2]
+
+
+def test_what_a_server_forgot_is_found_long_before_it_would_time_out(caplog: pytest.LogCaptureFixture) -> None:
+    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=3600))
+    made = spout(acker)
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.full(3, 7 if emission.number == 0 else 0), 0)
+        if emission.number == 0:  # as after a failover that lost the last writes
+            acker._client.redis.delete("acker:{test:0}:ledger")
+            acker._client.redis.hincrby("acker:{test:0}:stats", "inits", -3)
+
+    counts = made.run(emit)
+    assert (counts.acked, counts.lost, counts.emitted) == (3, 3, 6)
+
+
+def test_a_server_that_was_replaced_is_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its counters don't show the loss: roots of somebody else's make up for ours."""
+    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=3600))
+    made = spout(acker)
+    servers = ["first"]
+    monkeypatch.setattr(acker, "server_ids", lambda: frozenset([(servers[-1], "")]))
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.full(3, 7 if emission.number == 0 else 0), 0)
+        if emission.number == 0:
+            acker._client.redis.delete("acker:{test:0}:ledger")
+
+    def replace(busy: bool) -> None:
+        if not busy and len(servers) == 1:
+            servers.append("second")
+
+    counts = made.run(emit, replace)
+    assert (counts.acked, counts.lost) == (3, 3)
+
+
+def test_an_error_that_trying_again_can_not_change_ends_the_run() -> None:
+    made = spout(fake_acker())
+
+    def emit_wrongly(emission: Emission) -> None:
+        raise BadConfigError("no such setting")
+
+    with pytest.raises(BadConfigError, match="no such setting"):
+        made.run(emit_wrongly)
+    assert made.counts.emitted == 3
+
+
+def test_a_run_waits_for_a_server_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    acker = fake_acker()
+    made = spout(acker)
+    poll_packed, failures = acker.poll_packed, iter([ConnectionLostError("gone"), ServerRefusesWritesError("replica")])
+
+    def poll(*args: object, **options: object) -> object:
+        for error in failures:
+            raise error
+        return poll_packed(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(acker, "poll_packed", poll)
+    monkeypatch.setattr("acker_redis.outages.ExponentialWithJitterBackoff", lambda **options: NoBackoff())
+
+    def emit_all(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.zeros(3, np.int64), 0)
+
+    assert made.run(emit_all).acked == 3
+    assert "waiting for the server: replica" in caplog.text
+
+
+def test_run_says_when_nobody_rotates(caplog: pytest.LogCaptureFixture) -> None:
+    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=0.2))
+    made = spout(acker, messages=2)
+    sent: list[Emission] = []
+
+    def emit_later(emission: Emission) -> None:
+        sent.append(emission)
+        acker.init_many(emission.roots, [7, 7], 0)
+
+    def ack_after_the_warning(busy: bool) -> None:
+        if "start `acker-redis rotator --app test`" in caplog.text:
+            acker.ack_many(sent[0].roots, [7, 7])
+
+    assert made.run(emit_later, ack_after_the_warning).acked == 2
+    assert caplog.text.count("nobody rotates") == 1
