@@ -18,7 +18,7 @@ from acker_redis.pending import Emission
 from acker_redis.retry import RetryPolicy
 from acker_redis.spout import LOST_LIMIT
 from acker_redis.testing import fake_acker
-from tests.unit.test_spout import spout
+from tests.unit.spouts import spout
 
 
 @pytest.fixture
