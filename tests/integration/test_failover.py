@@ -113,7 +113,7 @@ def knows_replica(port: int, **login: Any) -> bool:
         return len(sentinel.sentinel_slaves("service")) == 1
 
 
-def test_sentinel_failover_under_load_loses_nothing(pair, start_sentinel, start_process) -> None:
+def test_sentinel_failover_under_load_loses_nothing(pair, plain, start_sentinel, start_process) -> None:
     """SIGKILL of the primary while roots come and go; the gap is measured from the moment Sentinel names the new one."""
     primary, replica = pair("redis7", "--appendonly", "yes")
     port = start_sentinel(primary)
@@ -124,6 +124,7 @@ def test_sentinel_failover_under_load_loses_nothing(pair, start_sentinel, start_
     emitted_at: list[float] = []
     with Acker.connect(url, settings) as acker, Acker.connect(url, settings) as executor:
         wait_until(lambda: "rotating 2 shards" in rotator.log(), "the rotator works")
+        assert plain(primary.url).wait(1, 10_000) == 1  # the shards are on the replica, too; what follows may get lost
         spout = Spout(acker, "run", max_spout_pending=500)
         spout.add(np.arange(20_000))
         promoted_at: list[float] = []
