@@ -105,6 +105,7 @@ class Acker:
 
     def close(self) -> None:
         """Close the connection, unless it was given."""
+        self._delivery.close()
         self._client.close()
 
     def __enter__(self) -> Self:

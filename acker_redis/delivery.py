@@ -8,6 +8,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import Any, Literal
@@ -50,6 +51,7 @@ class _Consumer:
     claimed_at: float = float("-inf")
     cursors: dict[str, bytes] = field(default_factory=dict)
     per_entry: float = _OUTCOMES_PER_ENTRY
+    ahead: Future[list[Any]] | None = None
 
     def put(self, entries: Entries) -> None:
         """Add to the backlog."""
@@ -94,9 +96,15 @@ class Delivery:
         self._by_key = {stream.key: stream for stream in self._streams}
         self._consumers: dict[tuple[str, int | None], _Consumer] = {}
         self._stage_names: dict[int, str] = {}
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="acker-read")
+
+    def close(self) -> None:
+        """Wait for what is being read ahead; it stays in the streams, for the next process of this consumer."""
+        self._reader.shutdown()
 
     def forget(self) -> None:
         """Drop what was read and not handed out: after the server lost its data."""
+        wait([state.ahead for state in self._consumers.values() if state.ahead is not None])
         self._consumers.clear()
         self._stage_names.clear()
 
@@ -140,6 +148,10 @@ class Delivery:
             return max_outcomes - count
 
         self._gather(take, max_outcomes, block_ms, state, streams, consumer)
+        recovered = state.unread is not None and not state.unread  # else what is new would be found again there
+        if count >= max_outcomes and recovered and not state.backlog and state.ahead is None:
+            commands = self._reads(state, streams, consumer, max_outcomes)
+            state.ahead = self._reader.submit(self._shards.client.pipeline, commands)
         return taken
 
     def _consumer(
@@ -227,10 +239,14 @@ class Delivery:
         return scripts.load("confirm").call(shard_keys, self._shards.generations[shard], *entries)
 
     def _fill(self, state: _Consumer, streams: list[_Stream], consumer: str, wanted: int) -> bool:
-        """Read more entries into the backlog; first what this consumer left behind, then new, then from the dead."""
+        """Read more entries into the backlog; first what this consumer left behind, then new, then from the dead.
+
+        What was read ahead comes before all: it would be found again among what was left behind.
+        """
         self._check_generations()
         return (
-            self._recover(state, streams, consumer, wanted)
+            self._take_ahead(state)
+            or self._recover(state, streams, consumer, wanted)
             or self._read(state, streams, consumer, wanted)
             or self._claim(state, streams, consumer, wanted)
         )
@@ -267,7 +283,14 @@ class Delivery:
                 return True
         return False
 
+    def _take_ahead(self, state: _Consumer) -> bool:
+        ahead, state.ahead = state.ahead, None
+        return ahead is not None and self._add_all(state, ahead.result())
+
     def _read(self, state: _Consumer, streams: list[_Stream], consumer: str, wanted: int) -> bool:
+        return self._add_all(state, self._shards.client.pipeline(self._reads(state, streams, consumer, wanted)))
+
+    def _reads(self, state: _Consumer, streams: list[_Stream], consumer: str, wanted: int) -> list[tuple[Any, ...]]:
         groups: dict[tuple[int, Literal["ack", "fail"]], list[_Stream]] = {}
         for stream in streams:  # a command for each hash tag only where there are several nodes
             shard = stream.shard if self._shards.client.is_cluster else 0
@@ -280,7 +303,7 @@ class Delivery:
                 self._xreadgroup(consumer, count, group[start : start + together])
                 for start in range(0, len(group), together)
             )
-        return self._add_all(state, self._shards.client.pipeline(commands))
+        return commands
 
     def _count(self, state: _Consumer, kind: Literal["ack", "fail"], wanted: int, streams: int) -> int:
         """How many entries to ask each of so many streams for, to get about as many outcomes of a kind as wanted."""

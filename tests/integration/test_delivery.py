@@ -414,11 +414,64 @@ def test_a_packed_poll_takes_no_more_fails_than_it_was_asked_for(source, connect
     assert sizes == [150, 150, 150, 50]
 
 
+def test_what_was_read_ahead_is_handed_out_once(source, raw, connect) -> None:
+    acker: Acker = connect(shards=2)
+    time_out(acker, np.arange(900))
+    found = [roots_of(acker.poll_packed(max_outcomes=200))]
+    found.append(roots_of(acker.poll_packed(max_outcomes=200)))
+    found.append(roots_of(acker.poll_packed(max_outcomes=200, again=True)))  # what was read ahead; then all three again
+    while packed := acker.poll_packed(max_outcomes=200):
+        found.append(roots_of(packed))
+    taken = sorted(root for part in found for root in part)
+    assert sorted(set(taken)) == list(range(900))
+    assert len(taken) == 900 + sum(map(len, found[:3]))
+
+
+@pytest.mark.parametrize("way", ["ends", "recovers"])
+def test_what_was_read_ahead_and_not_handed_out_is_not_lost(source, raw, connect, way) -> None:
+    acker: Acker = connect(shards=1)
+    time_out(acker, np.arange(600))
+    acker.confirm_packed(packed := acker.poll_packed(max_outcomes=100))
+    taken = roots_of(packed)
+    if way == "ends":
+        acker.close()
+        acker = connect(shards=1)
+    else:
+        acker.recover()
+    while packed := acker.poll_packed(max_outcomes=100):
+        taken += roots_of(packed)
+        acker.confirm_packed(packed)
+    assert sorted(taken) == list(range(600))
+    assert unconfirmed(raw) == 0
+
+
+def test_an_error_met_while_reading_ahead_comes_with_the_next_poll(source, connect, monkeypatch) -> None:
+    acker: Acker = connect(shards=1)
+    time_out(acker, np.arange(300))
+    assert len(acker.poll(max_outcomes=1)) == 1
+    pipeline, failures = acker._client.pipeline, iter([None, ConnectionLostError("gone")])
+
+    def failing_the_second(commands: Any, **options: Any) -> Any:
+        replies = pipeline(commands, **options)
+        if any(b"XREADGROUP" in command for command in commands) and (failure := next(failures, None)):
+            raise failure  # the reply is lost, the entries are this consumer's
+        return replies
+
+    monkeypatch.setattr(acker._client, "pipeline", failing_the_second)
+    first = acker.poll_packed(max_outcomes=100)
+    with pytest.raises(ConnectionLostError):
+        acker.poll_packed(max_outcomes=100)
+    taken = roots_of(first)
+    while packed := acker.poll_packed(max_outcomes=100):
+        taken += roots_of(packed)
+    assert set(taken) >= set(range(300)) - {0}
+
+
 def test_one_poll_may_go_on_where_the_other_ended(source, raw, connect) -> None:
     acker: Acker = connect(shards=1)
     time_out(acker, np.arange(20))
     outcomes = acker.poll(max_outcomes=7)
-    packed = acker.poll_packed(max_outcomes=5)
+    packed = acker.poll_packed(max_outcomes=5)  # reads ahead for whoever polls next
     outcomes += acker.poll()
     assert sorted([outcome.root for outcome in outcomes] + roots_of(packed)) == list(range(20))
     assert acker.confirm(outcomes) + acker.confirm_packed(packed) == 20

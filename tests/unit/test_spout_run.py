@@ -1,5 +1,7 @@
 """The spout's run: emissions that fail, outages that are waited for, what a server lost, and what is raised at once."""
 
+from itertools import chain
+
 import numpy as np
 import pytest
 from redis.backoff import NoBackoff
@@ -41,7 +43,8 @@ def test_run_goes_on_until_every_message_is_acked_or_dead() -> None:
                 acker.ack(int(root), 7)
 
     counts = made.run(emit)
-    assert emitted == [[0, 1, 2, 3], [0, 1]]
+    assert emitted[0] == [0, 1, 2, 3]
+    assert sorted(chain.from_iterable(emitted[1:])) == [0, 1]  # together, or each as its outcome came
     assert (counts.acked, counts.failed, counts.replayed, counts.dead_lettered) == (3, 3, 2, 1)
     assert made.dead_letters == {0: DeadLetter(0, "run", 2, "failed")}
 
