@@ -389,7 +389,7 @@ def _windows(calls: Sequence[Call]) -> Iterator[list[Call]]:
     size = 0
     for call in calls:
         window.append(call)
-        size += sum([len(arg) for arg in call.args if type(arg) is not int])
+        size += sum(len(arg) for arg in call.args if isinstance(arg, (bytes, str)))
         if size >= WINDOW_BYTES:
             yield window
             window, size = [], 0

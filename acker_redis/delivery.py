@@ -241,7 +241,7 @@ class Delivery:
     def _fill(self, state: _Consumer, streams: list[_Stream], consumer: str, wanted: int) -> bool:
         """Read more entries into the backlog; first what this consumer left behind, then new, then from the dead.
 
-        What was read ahead comes before all: it would be found again among what was left behind.
+        What was read ahead comes before all, unless it will be found among what was left behind.
         """
         self._check_generations()
         return (
@@ -284,8 +284,14 @@ class Delivery:
         return False
 
     def _take_ahead(self, state: _Consumer) -> bool:
+        """What was read ahead; nothing where all that is this consumer's is about to be read again."""
         ahead, state.ahead = state.ahead, None
-        return ahead is not None and self._add_all(state, ahead.result())
+        if ahead is None:
+            return False
+        if state.unread is None:
+            wait([ahead])
+            return False
+        return self._add_all(state, ahead.result())
 
     def _read(self, state: _Consumer, streams: list[_Stream], consumer: str, wanted: int) -> bool:
         return self._add_all(state, self._shards.client.pipeline(self._reads(state, streams, consumer, wanted)))

@@ -4,8 +4,7 @@ Fields are read by their place, which is the order in which the script writes th
 the rest.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, TypeAlias
@@ -57,23 +56,13 @@ class Entries:
 
     def packed(self) -> Iterator[PackedOutcomes]:
         """All outcomes, those that are alike together."""
-        keys = _ack_keys(self.fields) if self.kind == "ack" else _fail_keys(self.fields)
-        alike: dict[_Key, Sequence[int]] = {}
-        if keys and keys.count(keys[0]) == len(keys):
-            alike[keys[0]] = range(len(keys))
-        else:
-            by_key = defaultdict[_Key, list[int]](list)
-            for row, key in enumerate(keys):
-                by_key[key].append(row)
-            alike.update(by_key)
+        alike: dict[_Key, list[int]] = {}
+        for row, key in enumerate(_ack_keys(self.fields) if self.kind == "ack" else _fail_keys(self.fields)):
+            alike.setdefault(key, []).append(row)
         fail_roots = _fail_roots(self.fields) if self.kind == "fail" else None
         for (task, reason, stage, detail), rows in alike.items():
-            whole = len(alike) == 1
-            if fail_roots is None:
-                roots = _ack_roots(self.fields if whole else (self.fields[row] for row in rows))
-            else:
-                roots = fail_roots if whole else fail_roots[rows]
-            entry_ids = self.entry_ids if whole else [self.entry_ids[row] for row in rows]
+            roots = _ack_roots(self.fields[row] for row in rows) if fail_roots is None else fail_roots[rows]
+            entry_ids = self.entry_ids if len(alike) == 1 else [self.entry_ids[row] for row in rows]
             yield PackedOutcomes(
                 self.kind, int(task), roots, _reason(reason), _text(stage), self.redelivered, _text(detail),
                 Receipt(self.stream, entry_ids),
