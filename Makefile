@@ -22,14 +22,14 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' || { echo "a package could not be installed: see pip's message above; the package index has to be reachable for the first set-up"; exit 1; }
 	@touch $@
 
-demo: $(STAMP) ## run the word count on Spark with a rotator beside it; ARGS="--help" lists options
-	@$(BIN)/python spark/demo.py $(ARGS)
+demo: $(STAMP) ## run the word count and the direct acks on Spark, a rotator beside them; ARGS="--help" lists options
+	@$(BIN)/python -m spark.demo $(ARGS)
 
 logs: $(STAMP) ## run the access-log pipeline, killed in the middle and started again; ARGS="--help" lists options
-	@$(BIN)/python -m spark.demo_logs $(ARGS)
+	@$(BIN)/python -m spark.access_logs.demo $(ARGS)
 
-test: $(STAMP) ## run the whole test suite; ARGS="-k name" picks
-	$(BIN)/python -m pytest $(ARGS)
+test: $(STAMP) ## run the whole test suite, in two processes; ARGS="-k name" picks
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: $(STAMP) ## what CI runs: format, lint, types, tests
 	$(BIN)/ruff format --check .
@@ -37,7 +37,7 @@ check: $(STAMP) ## what CI runs: format, lint, types, tests
 	$(BIN)/mypy
 	$(MAKE) test
 
-fmt: $(STAMP) ## format the code and mend what can be mended
+fmt: $(STAMP) ## format the code and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

@@ -1,9 +1,9 @@
 """Storm's acker on Redis: knows of every source record whether everything that came out of it was processed."""
 
-from acker_redis.acker import Acker
-from acker_redis.batch import Batch
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from acker_redis.config import AckerConfig
-from acker_redis.dead_letters import DeadLetter
 from acker_redis.errors import (
     AckerError,
     AppNotFoundError,
@@ -11,12 +11,14 @@ from acker_redis.errors import (
     BadBatchError,
     BadConfigError,
     BadIdError,
+    ClosedError,
     ConnectionLostError,
     DamagedDataError,
     EvictionPolicyWarning,
     FailedError,
     LedgerLostError,
     NotExactError,
+    NotProvenError,
     OutOfMemoryError,
     ScriptFailedError,
     ServerBusyError,
@@ -31,7 +33,12 @@ from acker_redis.errors import (
 from acker_redis.model import Applied, Outcome, PackedOutcomes, RootRecord, Rotated, Stats
 from acker_redis.offsets import Offsets
 from acker_redis.retry import RetryPolicy
-from acker_redis.spout import Spout
+
+if TYPE_CHECKING:
+    from acker_redis.acker import Acker
+    from acker_redis.batch import Batch
+    from acker_redis.dead_letters import DeadLetter
+    from acker_redis.spout import Spout
 
 __version__ = "0.1.0"
 
@@ -59,12 +66,14 @@ __all__ = [
     "BadBatchError",
     "BadConfigError",
     "BadIdError",
+    "ClosedError",
     "ConnectionLostError",
     "DamagedDataError",
     "EvictionPolicyWarning",
     "FailedError",
     "LedgerLostError",
     "NotExactError",
+    "NotProvenError",
     "OutOfMemoryError",
     "ScriptFailedError",
     "ServerBusyError",
@@ -77,3 +86,12 @@ __all__ = [
     "TokenReusedError",
     "__version__",
 ]  # fmt: skip
+
+_MODULES = {"Acker": "acker", "Batch": "batch", "DeadLetter": "dead_letters", "Spout": "spout"}
+"""They need redis-py and come when asked for: Python workers of Spark that need no server start in half the time."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

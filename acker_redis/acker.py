@@ -2,25 +2,26 @@
 
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Self, SupportsIndex
+from typing import NoReturn, Self, SupportsIndex, Unpack
 
 import numpy as np
 
-from acker_redis import ids, keys, runs, scripts
-from acker_redis.apps import as_texts, stored_config
+from acker_redis import ids, runs
+from acker_redis.apps import stored_config
 from acker_redis.batch import Batch
 from acker_redis.client import PATIENCE_SECS, Client
-from acker_redis.config import AckerConfig
+from acker_redis.config import AckerConfig, Settings, config_of
 from acker_redis.connection import RedisClient
 from acker_redis.dead_letters import DeadLetters
 from acker_redis.delivery import Delivery
-from acker_redis.errors import BadBatchError, SettingsConflictError
+from acker_redis.errors import BadBatchError
 from acker_redis.ids import Ids, UInt64Array
 from acker_redis.inspection import Inspection
-from acker_redis.ledger import Ledger, Shards
+from acker_redis.ledger import Ledger
 from acker_redis.model import Applied, Outcome, PackedOutcomes, RootRecord, Rotated, Stats
 from acker_redis.payloads import Payloads
 from acker_redis.rotation import Rotation
+from acker_redis.shards import Shards
 
 
 class Acker:
@@ -33,6 +34,7 @@ class Acker:
 
     Attributes:
         config: settings of the app.
+        url: as it was given, with its password; None where a redis-py client was given.
         dead_letters: messages that spouts gave up.
     """
 
@@ -45,9 +47,8 @@ class Acker:
             create: write the settings and make the shards where they are not there; False: see `attach`.
         """
         self.config = config
+        self.url = client.url
         self._client = client
-        if create:
-            self._agree()
         self._shards = Shards(client, config, create=create)
         self._ledger = Ledger(self._shards)
         self._rotation = Rotation(self._shards)
@@ -56,25 +57,39 @@ class Acker:
         self.dead_letters = DeadLetters(client, config.app)
 
     @classmethod
-    def connect(cls, source: str | RedisClient, config: AckerConfig, *, patience_secs: float = PATIENCE_SECS) -> Self:
+    def connect(
+        cls,
+        source: str | RedisClient,
+        config: AckerConfig | None = None,
+        *,
+        patience_secs: float = PATIENCE_SECS,
+        **settings: Unpack[Settings],
+    ) -> Self:
         """Connect and open the app, creating it at its first use.
 
         Args:
             source: `redis://[[user]:password@]host[:port][/db]`, `rediss://` for TLS, `unix://path`,
                 `redis+sentinel://[[user]:password@]host[:port],host[:port]/service[/db]`, or a redis-py client (single or
                 cluster) with decode_responses=False, which stays open when the acker closes.
-            config: settings; all clients of one app must agree.
+            config: settings of the app; all its clients must agree.
+            settings: the same, as keywords in place of a config: `app="orders", message_timeout_secs=60`.
             patience_secs: how long a call tries again while the server is gone, fails over, loads or is busy, before it
                 raises a `ServerUnavailableError`; at most 5 s for the first one.
 
         Raises:
+            BadConfigError: a setting or the URL makes no sense, or config and keywords are given both or neither.
             ConnectionLostError: no server answers.
             AuthenticationError: login or permission refused.
             TlsError: a certificate is refused.
             ServerVersionError: older than Redis 6.2.
             SettingsConflictError: the app is in use with other settings.
             EvictionPolicyWarning: (a warning) the server may evict keys.
+
+        >>> with Acker.connect("redis://localhost", app="orders", message_timeout_secs=60) as acker:
+        ...     acker.init(1, 5, task=0)
+        True
         """
+        config = config_of(config, settings)
         client = Client(source, patience_secs=patience_secs)
         try:
             return cls(client, config)
@@ -95,6 +110,10 @@ class Acker:
             LedgerLostError: a shard of it holds nothing.
             SettingsConflictError, DamagedDataError: a shard or the settings are not as a client left them.
             AckerError: as `connect`.
+
+        >>> with Acker.attach("redis://localhost", "orders") as acker:
+        ...     acker.stats().pending
+        0
         """
         client = Client(source)
         try:
@@ -104,9 +123,21 @@ class Acker:
             raise
 
     def close(self) -> None:
-        """Close the connection, unless it was given."""
+        """Close the connection, unless it was given, within a second. Later calls, and those under way, raise ClosedError.
+
+        >>> acker = Acker.connect("redis://localhost", app="payments")
+        >>> acker.close()
+        """
         self._delivery.close()
         self._client.close()
+
+    def __repr__(self) -> str:
+        """The app and where it is; without the password."""
+        return f"<Acker of app {self.config.app!r} at {self._client.address}>"
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled: a connection stays in its process."""
+        raise TypeError("an Acker can't be pickled: send acker.url and acker.config, and connect where they arrive")
 
     def __enter__(self) -> Self:
         """Use as a context manager; closes at the end."""
@@ -130,32 +161,47 @@ class Acker:
             BadIdError: an id is not a 64-bit integer, or task is not in 0 ... 2**32-1.
             OutOfMemoryError: the server is above maxmemory; nothing was changed.
             LedgerLostError: the server lost its data.
+
+        >>> acker.init(1, 5, task=0)
+        True
         """
         return self.init_many(_one(root, "root"), _one(val, "val"), task).applied == 1
 
-    def ack(self, root: SupportsIndex, val: SupportsIndex, stage: str | None = None) -> None:
+    def ack(self, root: SupportsIndex, val: SupportsIndex, *, stage: str | None = None) -> None:
         """XOR `val` into one root's tree: the acked edge, combined with the edges of the children it emitted.
 
         Raises:
             BadIdError, LedgerLostError, ConnectionLostError: as `init`.
+
+        >>> acker.init(1, 5, task=0)
+        True
+        >>> acker.ack(1, 5, stage="write")
         """
         self.ack_many(_one(root, "root"), _one(val, "val"), stage=stage)
 
-    def fail(self, root: SupportsIndex, reason: str | None = None, stage: str | None = None) -> None:
+    def fail(self, root: SupportsIndex, *, reason: str | None = None, stage: str | None = None) -> None:
         """Fail one root. `reason` is text for people; it comes back as `Outcome.detail`.
 
         Its first 1 000 characters are kept. Guarantee: the root's outcome is `fail`, unless it had completed before. A
         fail that comes before the init waits for it; the text is then not kept.
+
+        >>> acker.init(1, 5, task=0)
+        True
+        >>> acker.fail(1, reason="no such customer", stage="parse")
         """
         self.fail_many(_one(root, "root"), reason=reason, stage=stage)
 
     def reset_timeout(self, root: SupportsIndex) -> bool:
-        """Give one root a whole message timeout again. Returns False if the ledger doesn't know it, or it is too old."""
+        """Give one root a whole message timeout again. Returns False if the ledger doesn't know it, or it is too old.
+
+        >>> acker.reset_timeout(1)
+        False
+        """
         return self.reset_timeout_many(_one(root, "root")) == 1
 
     # -- updates, many at once: split into calls of 500 roots, pipelined
 
-    def init_many(self, roots: Ids, vals: Ids, task: SupportsIndex, token: str | None = None) -> Applied:
+    def init_many(self, roots: Ids, vals: Ids, task: SupportsIndex, *, token: str | None = None) -> Applied:
         """Initialise roots of one task.
 
         Args:
@@ -171,11 +217,14 @@ class Acker:
             BadIdError, BadBatchError: before anything was sent.
             TokenReusedError: the token belongs to other content.
             OutOfMemoryError, LedgerLostError, ConnectionLostError: see `Batch`.
-        """
-        root_ids, values = self._pairs(roots, vals)
-        return self._ledger.send([self._ledger.init(root_ids, values, ids.to_task(task))], token)
 
-    def ack_many(self, roots: Ids, vals: Ids, token: str | None = None, stage: str | None = None) -> Applied:
+        >>> acker.init_many([1, 2], [5, 6], task=0, token="partition-7")
+        Applied(applied=2, seen=False)
+        """
+        root_ids, values = ids.to_pairs(roots, vals)
+        return self._ledger.send([self._ledger.init(_some(root_ids), values, ids.to_task(task))], token)
+
+    def ack_many(self, roots: Ids, vals: Ids, *, token: str | None = None, stage: str | None = None) -> Applied:
         """Ack roots; values of equal roots are combined by XOR before they are sent.
 
         Args:
@@ -186,27 +235,43 @@ class Acker:
 
         Returns:
             Applied.applied counts distinct roots, without those that failed a short time ago: their acks are late.
+
+        >>> acker.ack_many([1, 2, 2], [5, 4, 2], token="partition-7", stage="write")
+        Applied(applied=2, seen=False)
         """
-        root_ids, values = self._pairs(roots, vals)
-        return self._ledger.send([self._ledger.ack(root_ids, values, stage)], token)
+        root_ids, values = ids.to_pairs(roots, vals)
+        return self._ledger.send([self._ledger.ack(_some(root_ids), values, stage)], token)
 
     def fail_many(
-        self, roots: Ids, token: str | None = None, reason: str | None = None, stage: str | None = None
+        self, roots: Ids, *, token: str | None = None, reason: str | None = None, stage: str | None = None
     ) -> Applied:
-        """Fail roots; see `fail`. Applied.applied counts distinct roots, without those that have failed already."""
-        return self._ledger.send([self._ledger.fail(self._roots(roots), reason, stage)], token)
+        """Fail roots; see `fail`. Applied.applied counts distinct roots, without those that have failed already.
+
+        >>> acker.fail_many([1, 2], reason="no such customer", stage="parse")
+        Applied(applied=2, seen=False)
+        """
+        return self._ledger.send([self._ledger.fail(_some(roots), reason, stage)], token)
 
     def reset_timeout_many(self, roots: Ids) -> int:
         """Move roots to the nursery (Storm: __ack_reset_timeout). Needs no token: a repeat only moves them again.
 
         Returns how many are in the nursery now; unknown roots and those older than max_age_secs are left alone.
-        """
-        return self._ledger.reset_timeout(self._roots(roots))
 
-    def batch(self, token: str | None = None) -> Batch:
+        >>> acker.init_many([1, 2], [5, 6], task=0).applied
+        2
+        >>> acker.reset_timeout_many([1, 2, 3])
+        2
+        """
+        return self._ledger.reset_timeout(_some(roots))
+
+    def batch(self, *, token: str | None = None) -> Batch:
         """Collect updates and send them on exit: combined per root, packed, pipelined.
 
         Left by an exception, nothing is sent. After the `with` block `Batch.result` tells what was applied.
+
+        >>> with acker.batch(token="partition-7") as batch:
+        ...     batch.init(1, 5, task=0)
+        ...     batch.ack(1, 5, stage="write")
         """
         return Batch(self._ledger, token)
 
@@ -218,7 +283,7 @@ class Acker:
     # -- outcomes
 
     def poll(
-        self, max_outcomes: int = 1000, block_ms: int = 0, consumer: str = "spout", lane: int | None = None
+        self, max_outcomes: int = 1000, block_ms: int = 0, consumer: str = "spout", *, lane: int | None = None
     ) -> list[Outcome]:
         """Take outcomes for a spout.
 
@@ -229,11 +294,16 @@ class Acker:
         Args:
             max_outcomes: at most so many.
             block_ms: wait so long for a first one; 0 returns at once.
-            consumer: name of the spout process, stable over its restarts.
+            consumer: name of the spout process, stable over its restarts; a forked process counts as a restart.
             lane: only this lane's outcomes (task % lanes); None: all lanes.
 
         Raises:
             LedgerLostError: a shard lost its data since this client opened it.
+
+        >>> acker.init(1, 0, task=0)
+        True
+        >>> [(outcome.kind, outcome.root) for outcome in acker.poll()]
+        [('ack', 1)]
         """
         return self._delivery.poll(max_outcomes, block_ms, consumer, lane)
 
@@ -241,6 +311,11 @@ class Acker:
         """Say that the spout has acted on outcomes; they are not delivered again and their entries are trimmed.
 
         Returns the number of stream entries trimmed: one of acks holds many outcomes and goes with its last one.
+
+        >>> acker.init_many([1, 2], [0, 0], task=0).applied
+        2
+        >>> acker.confirm(acker.poll()) > 0
+        True
         """
         return self._delivery.confirm(outcomes)
 
@@ -249,20 +324,32 @@ class Acker:
         max_outcomes: int = 1000,
         block_ms: int = 0,
         consumer: str = "spout",
-        lane: int | None = None,
         *,
+        lane: int | None = None,
         again: bool = False,
     ) -> list[PackedOutcomes]:
         """As `poll`, but roots come as arrays, those that are alike together: for spouts that handle many.
 
         A pack is of entries of one stream that were read together, so there are few of them where much is alike. May return
         more than `max_outcomes`, by one entry of at most 500 acks. With `again` it begins with what this consumer took and
-        did not confirm; a reply that was lost with its connection is there, too.
+        did not confirm: a reply that was lost with its connection is there, and the whole of an entry that `poll` handed
+        out in part, which `poll` then does not go on with.
+
+        >>> acker.init(1, 0, task=0)
+        True
+        >>> [(pack.kind, pack.roots.tolist()) for pack in acker.poll_packed()]
+        [('ack', [1])]
         """
         return self._delivery.poll_packed(max_outcomes, block_ms, consumer, lane, again=again)
 
     def confirm_packed(self, packed: Iterable[PackedOutcomes]) -> int:
-        """Say that the spout has acted on all outcomes of these packs. Returns the number of entries trimmed."""
+        """Say that the spout has acted on all outcomes of these packs. Returns the number of entries trimmed.
+
+        >>> acker.init(1, 0, task=0)
+        True
+        >>> acker.confirm_packed(acker.poll_packed())
+        1
+        """
         return self._delivery.confirm_packed(packed)
 
     # -- rotation and looking
@@ -278,32 +365,70 @@ class Acker:
             drain_calls: drain in at most so many calls of 250 roots per shard; None: in as many as it takes, up to a
                 million roots per shard. `Rotated.draining` says whether something is left for the next call.
             shards: only these, as for a rotator that gives every app a turn; None: all.
+
+        >>> acker.init(1, 5, task=0)
+        True
+        >>> [acker.rotate(force=True).timed_out for _ in range(3)]
+        [0, 0, 1]
         """
         return self._rotation.rotate(force=force, drain_calls=drain_calls, shards=shards)
 
-    def stats(self, *, oldest: bool = True) -> Stats:
-        """Counters over all shards. `oldest=False` leaves out `oldest_age_ms`, which has to be looked for."""
-        return self._inspection.stats(oldest=oldest)
+    def stats(self, *, oldest: bool = True, lane: int | None = None) -> Stats:
+        """Counters over all shards. `oldest=False` leaves out `oldest_age_ms`, which has to be looked for.
+
+        With `lane`, `waiting` counts this lane's entries only.
+
+        >>> acker.init(1, 5, task=0)
+        True
+        >>> acker.stats().pending
+        1
+        """
+        return self._inspection.stats(oldest=oldest, lane=lane)
 
     def server_ids(self) -> frozenset[tuple[str, str]]:
-        """Run id and replication id of each primary, where the user may run INFO; others mean a restart or failover."""
+        """Run id and replication id of each primary, where the user may run INFO; others mean a restart or failover.
+
+        >>> before = acker.server_ids()
+        >>> acker.server_ids() == before
+        True
+        """
         return self._client.server_ids()
 
     def inspect(self, root: SupportsIndex) -> RootRecord | None:
-        """The record of one root, None if the ledger doesn't hold it (not seen, settled or expired)."""
+        """The record of one root, None if the ledger doesn't hold it (not seen, settled or expired).
+
+        >>> acker.ack(1, 5, stage="write")
+        >>> acker.inspect(1).state, acker.inspect(1).last_stage
+        ('waiting', 'write')
+        """
         return self._inspection.inspect(_one(root, "root"))[0]
 
     def inspect_many(self, roots: Ids) -> list[RootRecord | None]:
-        """The record of each root."""
-        return self._inspection.inspect(self._roots(roots))
+        """The record of each root.
+
+        >>> acker.init(1, 5, task=0)
+        True
+        >>> [record and record.val for record in acker.inspect_many([1, 2])]
+        [5, None]
+        """
+        return self._inspection.inspect(_some(roots))
 
     def payloads(self, run_id: str) -> Payloads:
-        """Messages of one run, kept for replay."""
+        """Messages of one run, kept for replay.
+
+        >>> acker.payloads("run-1").put([(7, b"message")])
+        >>> acker.payloads("run-1").get([7, 8])
+        [b'message', None]
+        """
         return Payloads(self._client, self.config.app, run_id)
 
     def holds(self, generation: bytes | None) -> bool:
-        """Whether this is the marker of the app's first shard, as `generation_at` found it by another URL."""
-        return bool(self._client.pipeline([_generation(self.config)]) == [generation])
+        """Whether this is the marker of the app's first shard, as `generation_at` found it by another URL.
+
+        >>> acker.holds(generation_at("redis://localhost", AckerConfig(app="another")))
+        False
+        """
+        return self._shards.holds(generation)
 
     def claim_run(self, run_id: str) -> None:
         """Claim a run id for a run that begins; it stays taken for a week, or four message timeouts if that is longer.
@@ -311,6 +436,8 @@ class Acker:
         Raises:
             BadConfigError: it is not a text of 1 to 100 characters, or an earlier run claimed it: its roots and tokens would
                 be taken for those of this one.
+
+        >>> acker.claim_run("2026-01-31")
         """
         runs.claim(self._client, self.config, run_id)
 
@@ -319,59 +446,21 @@ class Acker:
 
         Returns the shards this call created anew. Whatever was in flight must be replayed with fresh roots: the ledger
         knows nothing of it any more.
+
+        >>> acker.recover()
+        []
         """
-        self._agree()
         created = self._shards.open()
         self._ledger.forget_stages()
         self._delivery.forget()
         return created
 
-    def _agree(self) -> None:
-        mine = self.config.as_fields()
-        pairs = [part for pair in mine.items() for part in pair]
-        call = scripts.load("configure").call({"config": keys.config(self.config.app)}, *pairs)
-        theirs = as_texts(self._client.run_one(call))
-        different = [
-            f"{name} is {theirs.get(name)!r} there, {mine[name]!r} here"
-            for name in mine
-            if theirs.get(name) != mine[name]
-        ]
-        if different:
-            raise SettingsConflictError(
-                f"app {self.config.app!r} is in use with other settings: {'; '.join(different)}. Give all clients the same "
-                f"AckerConfig, or use another app name"
-            )
 
-    def _roots(self, roots: Ids) -> UInt64Array:
-        array = ids.to_uint64_array(roots, "roots")
-        if len(array) == 0:
-            raise BadBatchError("roots is empty: nothing to send; leave the call out")
-        return array
-
-    def _pairs(self, roots: Ids, vals: Ids) -> tuple[UInt64Array, UInt64Array]:
-        root_ids, values = self._roots(roots), ids.to_uint64_array(vals, "vals")
-        if len(root_ids) != len(values):
-            raise BadBatchError(f"{len(root_ids)} roots but {len(values)} vals: give one val per root")
-        return root_ids, values
-
-
-def generation_at(url: str, config: AckerConfig) -> bytes | None:
-    """The marker of the app's first shard on the server that a URL leads to; asked once, with nothing made there.
-
-    Raises:
-        BadConfigError: the URL is malformed.
-        AckerError: nobody answers, or the login is refused.
-    """
-    client = Client(url, patience_secs=0)
-    try:
-        generation: bytes | None = client.pipeline([_generation(config)])[0]
-    finally:
-        client.close()
-    return generation
-
-
-def _generation(config: AckerConfig) -> tuple[str, ...]:
-    return "HGET", keys.ShardKeys(config.app, 0, config.num_buckets, config.lanes).meta, "generation"
+def _some(roots: Ids) -> UInt64Array:
+    array = ids.to_uint64_array(roots, "roots")
+    if len(array) == 0:
+        raise BadBatchError("roots is empty: nothing to send; leave the call out")
+    return array
 
 
 def _one(value: SupportsIndex, name: str) -> UInt64Array:

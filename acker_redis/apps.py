@@ -1,10 +1,12 @@
 """Which apps a server holds, and with what settings; read with plain commands, so also from a replica."""
 
+from collections.abc import Iterable
+
 from acker_redis import keys
 from acker_redis.client import Client
 from acker_redis.config import AckerConfig, check_app_name, is_app_name
 from acker_redis.entries import as_dict
-from acker_redis.errors import AppNotFoundError
+from acker_redis.errors import AckerError, AppNotFoundError, ServerUnavailableError
 
 
 def apps(client: Client) -> list[str]:
@@ -14,15 +16,40 @@ def apps(client: Client) -> list[str]:
 
 def find_apps(client: Client) -> tuple[list[str], list[str]]:
     """Names of the apps on the server; and keys that look like an app's settings and can't be, as anybody may write them."""
-    names, strays = [], []
-    for found in client.find_keys(keys.CONFIG_PATTERN):
-        key = found.decode(errors="backslashreplace")
-        name = keys.app_of_config(key)
-        if name is not None and is_app_name(name):
-            names.append(name)
-        else:
-            strays.append(key)
-    return sorted(names), strays
+    return _sorted_out(client.find_keys(keys.CONFIG_PATTERN))
+
+
+class AppScan:
+    """A look through the server, or every node of a cluster, in steps that take no long time whatever else it holds."""
+
+    def __init__(self, client: Client) -> None:
+        """Nothing was looked at yet."""
+        self._client = client
+        self._cursors = dict.fromkeys([""] if client.nodes is None else client.nodes.names, 0)
+
+    @property
+    def done(self) -> bool:
+        """Whether every node was looked through; one of a cluster that does not answer is left out."""
+        return not self._cursors
+
+    def step(self) -> tuple[list[str], list[str]]:
+        """Look at some keys of each node; names and strays among them, as of `find_apps`.
+
+        Raises:
+            AckerError: as the server answered; of a cluster, a node that can't be asked now is left out.
+        """
+        found: set[bytes] = set()
+        for node, reply in self._client.scan(keys.CONFIG_PATTERN, self._cursors).items():
+            if isinstance(reply, AckerError):
+                if self._client.nodes is None or not isinstance(reply, ServerUnavailableError):
+                    raise reply
+                del self._cursors[node]
+                continue
+            self._cursors[node], some = reply
+            found.update(some)
+            if self._cursors[node] == 0:
+                del self._cursors[node]
+        return _sorted_out(found)
 
 
 def stored_config(client: Client, app: str) -> AckerConfig:
@@ -38,6 +65,18 @@ def stored_config(client: Client, app: str) -> AckerConfig:
     if not pairs:
         raise AppNotFoundError(f"no app {app!r} on {client.address}: its first client creates it")
     return AckerConfig.from_fields(app, as_texts(pairs))
+
+
+def _sorted_out(found: Iterable[bytes]) -> tuple[list[str], list[str]]:
+    names, strays = [], []
+    for one in sorted(found):
+        key = one.decode(errors="backslashreplace")
+        name = keys.app_of_config(key)
+        if name is not None and is_app_name(name):
+            names.append(name)
+        else:
+            strays.append(key)
+    return names, strays
 
 
 def as_texts(reply: object) -> dict[str, str]:

@@ -35,27 +35,53 @@ class Batch:
         self._begun = False
 
     def init(self, root: SupportsIndex, val: SupportsIndex, task: SupportsIndex) -> None:
-        """See `Acker.init`."""
+        """See `Acker.init`.
+
+        >>> with acker.batch() as batch:
+        ...     batch.init(1, 5, task=0)
+        """
         self.init_many([ids.to_uint64(root, "root")], [ids.to_uint64(val, "val")], task)
 
-    def ack(self, root: SupportsIndex, val: SupportsIndex, stage: str | None = None) -> None:
-        """See `Acker.ack`."""
-        self.ack_many([ids.to_uint64(root, "root")], [ids.to_uint64(val, "val")], stage)
+    def ack(self, root: SupportsIndex, val: SupportsIndex, *, stage: str | None = None) -> None:
+        """See `Acker.ack`.
 
-    def fail(self, root: SupportsIndex, reason: str | None = None, stage: str | None = None) -> None:
-        """See `Acker.fail`."""
-        self.fail_many([ids.to_uint64(root, "root")], reason, stage)
+        >>> with acker.batch() as batch:
+        ...     batch.ack(1, 5, stage="write")
+        """
+        self.ack_many([ids.to_uint64(root, "root")], [ids.to_uint64(val, "val")], stage=stage)
+
+    def fail(self, root: SupportsIndex, *, reason: str | None = None, stage: str | None = None) -> None:
+        """See `Acker.fail`.
+
+        >>> with acker.batch() as batch:
+        ...     batch.fail(1, reason="no such customer", stage="parse")
+        """
+        self.fail_many([ids.to_uint64(root, "root")], reason=reason, stage=stage)
 
     def init_many(self, roots: Ids, vals: Ids, task: SupportsIndex) -> None:
-        """See `Acker.init_many`; no roots is allowed here."""
+        """See `Acker.init_many`; no roots is allowed here.
+
+        >>> with acker.batch() as batch:
+        ...     batch.init_many([1, 2], [5, 6], task=0)
+        >>> batch.result
+        Applied(applied=2, seen=False)
+        """
         _append(self._inits.setdefault(ids.to_task(task), ([], [])), roots, vals)
 
-    def ack_many(self, roots: Ids, vals: Ids, stage: str | None = None) -> None:
-        """See `Acker.ack_many`; no roots is allowed here."""
+    def ack_many(self, roots: Ids, vals: Ids, *, stage: str | None = None) -> None:
+        """See `Acker.ack_many`; no roots is allowed here.
+
+        >>> with acker.batch(token="partition-7") as batch:
+        ...     batch.ack_many([1, 2], [5, 6], stage="write")
+        """
         _append(self._acks.setdefault(stage, ([], [])), roots, vals)
 
-    def fail_many(self, roots: Ids, reason: str | None = None, stage: str | None = None) -> None:
-        """See `Acker.fail_many`; no roots is allowed here."""
+    def fail_many(self, roots: Ids, *, reason: str | None = None, stage: str | None = None) -> None:
+        """See `Acker.fail_many`; no roots is allowed here.
+
+        >>> with acker.batch() as batch:
+        ...     batch.fail_many([1, 2], reason="no such customer")
+        """
         self._fails.setdefault((reason, stage), []).append(ids.to_uint64_array(roots, "roots"))
 
     def __enter__(self) -> Self:
@@ -96,8 +122,5 @@ class Batch:
 
 
 def _append(columns: tuple[list[UInt64Array], list[UInt64Array]], roots: Ids, vals: Ids) -> None:
-    root_ids, values = ids.to_uint64_array(roots, "roots"), ids.to_uint64_array(vals, "vals")
-    if len(root_ids) != len(values):
-        raise BadBatchError(f"{len(root_ids)} roots but {len(values)} vals: give one val per root")
-    columns[0].append(root_ids)
-    columns[1].append(values)
+    for column, part in zip(columns, ids.to_pairs(roots, vals), strict=True):
+        column.append(part)

@@ -8,24 +8,22 @@ because every update carries a fence token.
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any, TypeVar
 
 import redis
-from redis.backoff import ExponentialWithJitterBackoff
-from redis.cluster import PipelineCommand, RedisCluster
-from redis.exceptions import MovedError
+from redis.cluster import RedisCluster
 from redis.retry import Retry
 
 from acker_redis import connection, driver_errors, errors, scripts
+from acker_redis.calls import ScriptCalls, denies_eval, key_of, windows
 from acker_redis.connection import DRIVER_ERRORS, RedisClient
-from acker_redis.driver_errors import ROLE_CODES, code_of, is_denied, passes
-from acker_redis.scripts import Call
-
-WINDOW_BYTES = 1 << 20
-"""Bytes of arguments sent per pipeline: bounds the memory of client and server, and what a lost connection repeats."""
+from acker_redis.driver_errors import ROLE_CODES, code_of, passes
+from acker_redis.nodes import LeftAloneError, Nodes
+from acker_redis.outages import Backoff
+from acker_redis.scripts import Call, Command
 
 PATIENCE_SECS = 15.0
 """How long a call is sent again while the server is gone, busy or a replica, before it raises."""
@@ -49,7 +47,12 @@ class Client:
         source: a URL (see `connection`) or a redis-py client. A URL that leads to a cluster node gives a cluster client. A
             client given stays the caller's: it is not closed, and its own timeouts and retries hold besides.
         patience_secs: how long a call goes on trying while the server is gone, busy, loading or a replica. 0: once. Below
-            CONNECT_SECS a silent server is given up after 1.5 s instead of 5.
+            CONNECT_SECS a silent server is given up after 1.5 s instead of 5. At 0 a cluster's node that does not answer
+            is left alone for up to 10 s, and hinders nothing else, if another one answers.
+        connect_secs: the same until a first script call succeeded, where that is less. None: CONNECT_SECS.
+
+    Attributes:
+        nodes: of a cluster; None for a single server.
 
     Raises:
         ConnectionLostError: no server answers within some seconds.
@@ -59,12 +62,17 @@ class Client:
         BadConfigError: the URL is malformed, or the client given decodes responses.
     """
 
-    def __init__(self, source: str | RedisClient, *, patience_secs: float = PATIENCE_SECS) -> None:
+    def __init__(
+        self, source: str | RedisClient, *, patience_secs: float = PATIENCE_SECS, connect_secs: float | None = None
+    ) -> None:
         """Connect and check the server."""
         self._owned = isinstance(source, str)
+        self.url = source if isinstance(source, str) else None
         self.address = connection.address(source)
-        self._patience_secs = min(patience_secs, CONNECT_SECS)
-        self._has_connected = False
+        self._patience_secs = min(patience_secs, CONNECT_SECS if connect_secs is None else connect_secs)
+        self._has_connected = self._closed = False
+        self._impatient = patience_secs == 0
+        self.nodes: Nodes | None = None
         self.redis: RedisClient = None
         with self.translated():
             try:
@@ -73,6 +81,8 @@ class Client:
                     raise errors.BadConfigError(
                         "the redis client decodes responses, which damages packed ids: use decode_responses=False"
                     )
+                if isinstance(self.redis, RedisCluster):
+                    self.nodes = Nodes(self.redis, key_of, rests=self._impatient)
                 policies = self._patiently(self._check_servers)
             except BaseException:
                 self.close()
@@ -86,50 +96,64 @@ class Client:
             )
         self._has_connected = True
         self._later_patience_secs = patience_secs
-        self.is_cluster = isinstance(self.redis, RedisCluster)
+        self.is_cluster = self.nodes is not None
         self.max_block_ms = connection.max_block_ms(self.redis)
-        self._by_function: bool | None = None
-        self._texts: dict[str, tuple[str, bytes]] = {}
+        self._calls = ScriptCalls(self._send, lambda: self._knows_shebang)
 
     def close(self) -> None:
-        """Close the connections this client made."""
+        """Close the connections this client made; a call that is under way in another thread ends."""
+        self._closed = True
         if self._owned and self.redis is not None:
             connection.close(self.redis)
 
     def run(self, calls: Sequence[Call]) -> list[Any]:
         """Send calls, pipelined; replies in the same order.
 
-        An error of the library's own kind is returned in place of the reply, so that the caller sees what the others did.
+        Raises:
+            AckerError: the first error among the replies; the other calls may have been done.
         """
+        replies = self.run_each(calls)
+        _raise_first(replies)
+        return replies
+
+    def run_each(self, calls: Sequence[Call]) -> list[Any]:
+        """As `run`, but an error stands in place of its reply, so that the caller sees what the others did."""
         replies: list[Any] = []
-        for window in _windows(calls):
-            replies.extend(self._run_window(window))
+        for window in windows(calls):
+            found = self._calls.send(window)
+            if not all(isinstance(reply, Exception) for reply in found):
+                self._patience_secs = self._later_patience_secs
+            replies.extend(
+                _with_cause(self._explain(reply), reply) if isinstance(reply, Exception) else reply for reply in found
+            )
             gone = next((reply for reply in replies if isinstance(reply, _GAVE_UP)), None)
             if gone is not None:  # patience was spent on it: the others would cost as much again
                 return replies + [gone] * (len(calls) - len(replies))
         return replies
 
-    def run_one(self, call: Call) -> Any:
-        """Send one call and return its reply.
-
-        Raises:
-            AckerError: as the server answered.
-        """
-        (reply,) = self.run([call])
-        if isinstance(reply, errors.AckerError):
-            raise reply
-        return reply
-
-    def pipeline(self, commands: Sequence[tuple[Any, ...]], *, raise_on_error: bool = True) -> list[Any]:
+    def pipeline(self, commands: Sequence[Command]) -> list[Any]:
         """Send plain commands, pipelined without a transaction; replies in the same order.
 
         What the server could not take for now is sent again until the client's patience is at its end: after a lost
         connection all of it, else the commands that were refused.
 
         Raises:
-            AckerError: the first error among the replies; with raise_on_error=False errors stand among the replies.
+            AckerError: the first error among the replies; its cause is the driver's.
         """
-        send = self._send_to_cluster if self.is_cluster else self._send_to_one
+        replies = self.pipeline_each(commands)
+        _raise_first(replies)
+        return replies
+
+    def pipeline_each(self, commands: Sequence[Command]) -> list[Any]:
+        """As `pipeline`, but an error stands in place of its reply."""
+        return [
+            _with_cause(self.translate(_naming(command, reply)), reply) if isinstance(reply, Exception) else reply
+            for command, reply in zip(commands, self._send(commands), strict=True)
+        ]
+
+    def _send(self, commands: Sequence[Command]) -> list[Any]:
+        """Replies, and the driver's errors in place of those that could not be had."""
+        send = self._send_to_one if self.nodes is None else self.nodes.send
         replies: list[Any] = [None] * len(commands)
         todo = list(range(len(commands)))
 
@@ -139,15 +163,11 @@ class Client:
                 replies[i] = reply
             todo = [i for i in todo if isinstance(replies[i], Exception) and passes(replies[i])]
             if todo:
-                raise replies[todo[0]]
+                raise min((replies[i] for i in todo), key=lambda reply: isinstance(reply, LeftAloneError))
 
         if commands:
             with suppress(*DRIVER_ERRORS):  # they stand among the replies
                 self._patiently(attempt)
-        if raise_on_error:
-            for command, reply in zip(commands, replies, strict=True):
-                if isinstance(reply, Exception):
-                    raise self.translate(_naming(command, reply)) from reply
         return replies
 
     def find_keys(self, pattern: str) -> list[bytes]:
@@ -155,6 +175,23 @@ class Client:
         with self.translated():
             found = self._patiently(lambda: list(self.redis.scan_iter(match=pattern, count=1000)))
         return sorted(set(found))
+
+    def scan(self, pattern: str, cursors: Mapping[str, int]) -> dict[str, tuple[int, list[bytes]] | errors.AckerError]:
+        """One step of SCAN on each of these nodes, of which a single server is one without name; asked once.
+
+        Args:
+            pattern: of keys.
+            cursors: node -> where its scan stands; 0 to begin.
+
+        Returns:
+            node -> where its scan stands then, 0 at the end, and keys; or its error.
+        """
+        commands = [("SCAN", cursor, "MATCH", pattern, "COUNT", 1000) for cursor in cursors.values()]
+        replies = self._send_to_one(commands) if self.nodes is None else self.nodes.send(commands, list(cursors))
+        return {
+            name: self.translate(reply) if isinstance(reply, Exception) else (int(reply[0]), reply[1])
+            for name, reply in zip(cursors, replies, strict=True)
+        }
 
     def server_ids(self) -> frozenset[tuple[str, str]]:
         """Run id and replication id of each primary, as far as INFO gives them.
@@ -217,42 +254,13 @@ class Client:
                     raise errors.ServerVersionError(
                         f"{self.address} has no functions: use Redis 7 or newer, or Valkey. Clients use EVAL there"
                     ) from exc
-        self._by_function = None
+        self._calls.look_again()
         return library.name
-
-    def _run_window(self, calls: list[Call]) -> list[Any]:
-        replies: list[Any] = [None] * len(calls)
-        todo = list(range(len(calls)))
-        if self._by_function is not False:
-            for i, reply in zip(todo, self._send_calls(calls, self._fcall), strict=True):
-                replies[i] = reply
-            todo = [i for i in todo if _is_no_function(replies[i])]
-            self._by_function = not todo
-        for command in (self._evalsha, self._eval):  # with its text a call can't be refused again, whatever is flushed
-            refused = self._send_calls([calls[i] for i in todo], command)
-            for i, reply in zip(todo, refused, strict=True):
-                replies[i] = reply
-            todo = [i for i in todo if isinstance(replies[i], redis.exceptions.NoScriptError)]
-        if not all(isinstance(reply, Exception) for reply in replies):
-            self._patience_secs = self._later_patience_secs
-        return [self._explain(reply) if isinstance(reply, Exception) else reply for reply in replies]
-
-    def _send_calls(self, calls: Sequence[Call], command: Callable[[Call], tuple[Any, ...]]) -> list[Any]:
-        return self.pipeline([command(call) for call in calls], raise_on_error=False)
-
-    def _fcall(self, call: Call) -> tuple[Any, ...]:
-        return ("FCALL", scripts.library().functions[call.script.name], len(call.keys), *call.keys, *call.args)
-
-    def _evalsha(self, call: Call) -> tuple[Any, ...]:
-        return ("EVALSHA", self._text(call.script)[0], len(call.keys), *call.keys, *call.args)
-
-    def _eval(self, call: Call) -> tuple[Any, ...]:
-        return ("EVAL", self._text(call.script)[1], len(call.keys), *call.keys, *call.args)
 
     def _explain(self, exc: Exception) -> errors.AckerError:
         found = self.translate(exc)
-        if isinstance(found, errors.AuthenticationError) and _denies_eval(exc):
-            self._by_function = None  # they may be loaded by the time of the next call
+        if isinstance(found, errors.AuthenticationError) and denies_eval(exc):
+            self._calls.look_again()
             return errors.AuthenticationError(
                 f"{found}. Or load the scripts of this version as functions, with a user who may: acker-redis install"
             )
@@ -262,7 +270,14 @@ class Client:
         """Try again while what hinders it is passing, and the client's patience lasts."""
         began = time.monotonic()
 
+        def attempt_if_open() -> _T:
+            if self._closed:
+                raise self._is_closed()
+            return attempt()
+
         def goes_on(exc: Exception) -> bool:
+            if self._closed:
+                raise self._is_closed() from exc
             if not self._has_connected and connection.is_tls_eof(exc):
                 raise errors.TlsError(
                     f"{self.address}: the server closed the connection behind the TLS handshake ({exc}): it may want a "
@@ -273,19 +288,21 @@ class Client:
             self._start_over(exc)  # at the last attempt, too: the next call must not meet the same
             return time.monotonic() - began < self._patience_secs
 
-        backoff = ExponentialWithJitterBackoff(base=_BACKOFF_BASE_SECS, cap=_BACKOFF_CAP_SECS)
+        backoff = Backoff(base=_BACKOFF_BASE_SECS, cap=_BACKOFF_CAP_SECS)
         retry: Retry = Retry(backoff, -1, supported_errors=DRIVER_ERRORS)
-        return retry.call_with_retry(attempt, lambda exc: None, is_retryable=goes_on)
+        return retry.call_with_retry(attempt_if_open, lambda exc: None, is_retryable=goes_on)
+
+    def _is_closed(self) -> errors.ClosedError:
+        return errors.ClosedError(f"{self.address}: this client was closed: connect again")
 
     def _start_over(self, exc: Exception) -> None:
         """Leave connections that lead to a server which was replaced, and ask a cluster again who has which slot."""
-        if isinstance(self.redis, RedisCluster):
-            with suppress(*DRIVER_ERRORS):  # asked again at the next attempt
-                self.redis.nodes_manager.initialize()
+        if self.nodes is not None:
+            self.nodes.renew()
         elif code_of(exc) in ROLE_CODES:
             connection.drop_idle(self.redis)
 
-    def _send_to_one(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def _send_to_one(self, commands: Sequence[Command]) -> list[Any]:
         pipe = self.redis.pipeline(transaction=False)
         for command in commands:
             pipe.execute_command(*command)
@@ -295,61 +312,23 @@ class Client:
             replies = [exc] * len(commands)
         return replies
 
-    def _send_to_cluster(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """One pipeline per node.
-
-        redis-py's own redirection sends every refused command by itself, each with all its retries: minutes for a
-        window of calls when a node is gone.
-        """
-        stack = [
-            PipelineCommand(command, self._options(command), position)  # type: ignore[no-untyped-call]
-            for position, command in enumerate(commands)
-        ]
-        try:
-            found = self.redis.pipeline().send_cluster_commands(stack, raise_on_error=False, allow_redirections=False)
-        except DRIVER_ERRORS as exc:
-            found = [exc] * len(commands)
-        return [
-            self._follow(command) if _is_ask(reply) else reply for command, reply in zip(commands, found, strict=True)
-        ]
-
-    def _options(self, command: tuple[Any, ...]) -> dict[str, Any]:
-        """Where a command goes; of those whose keys stand anywhere redis-py asks the server for them, each time."""
-        if command[0] in ("FCALL", "EVALSHA", "EVAL"):
-            key = command[3]
-        elif command[0] == "XREADGROUP":
-            key = command[command.index("STREAMS") + 1]
-        else:
-            return {}
-        node = self.redis.get_node_from_key(key)
-        return {} if node is None else {"target_nodes": node}
-
-    def _follow(self, command: tuple[Any, ...]) -> Any:
-        try:
-            return self.redis.execute_command(*command)
-        except DRIVER_ERRORS as exc:
-            return exc
-
-    def _text(self, script: scripts.Script) -> tuple[str, bytes]:
-        cached = self._texts.get(script.name)
-        if cached is None:
-            text = script.text_for(shebang=self._knows_shebang)
-            cached = self._texts[script.name] = (scripts.sha1(text), text)
-        return cached
-
     @cached_property
     def _knows_shebang(self) -> bool:
         """Whether the server knows `#!lua` lines (Redis 7); asked at the first script."""
-        node = connection.primaries(self.redis)[0]
 
         def ask() -> bool:
-            try:
-                node.eval("#!lua flags=no-writes\nreturn 1", 0)
-            except redis.ResponseError as exc:
-                if passes(exc):
-                    raise
-                return False
-            return True
+            primaries = connection.primaries(self.redis)
+            for left, node in enumerate(reversed(primaries)):
+                try:
+                    node.eval("#!lua flags=no-writes\nreturn 1", 0)
+                except DRIVER_ERRORS as exc:
+                    if not passes(exc):
+                        return False
+                    if left == len(primaries) - 1:  # no other one can tell
+                        raise
+                else:
+                    return True
+            return False
 
         with self.translated():
             return self._patiently(ask)
@@ -371,9 +350,17 @@ class Client:
     def _check_servers(self) -> set[str]:
         """Refuse old servers; returns the eviction policies that may cost ledgers."""
         policies = set[str]()
-        for node in connection.primaries(self.redis):
-            _greet(node)
-            info = connection.info(node)
+        failed: list[Exception] = []
+        primaries = connection.primaries(self.redis)
+        for node in primaries:
+            try:
+                _greet(node)
+                info = connection.info(node)
+            except DRIVER_ERRORS as exc:
+                failed.append(exc)
+                if not (self._impatient and passes(exc) and len(failed) < len(primaries)):
+                    raise
+                continue
             version = str(info.get("redis_version", ""))
             numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
             if numbers and numbers < _OLDEST_VERSION:
@@ -384,17 +371,16 @@ class Client:
         return policies - {"noeviction"}
 
 
-def _windows(calls: Sequence[Call]) -> Iterator[list[Call]]:
-    window: list[Call] = []
-    size = 0
-    for call in calls:
-        window.append(call)
-        size += sum(len(arg) for arg in call.args if isinstance(arg, (bytes, str)))
-        if size >= WINDOW_BYTES:
-            yield window
-            window, size = [], 0
-    if window:
-        yield window
+def _raise_first(replies: Sequence[object]) -> None:
+    for reply in replies:
+        if isinstance(reply, errors.AckerError):
+            raise reply
+
+
+def _with_cause(error: errors.AckerError, cause: Exception) -> errors.AckerError:
+    if error is not cause:
+        error.__cause__ = cause
+    return error
 
 
 def _greet(node: RedisClient) -> None:
@@ -405,27 +391,13 @@ def _greet(node: RedisClient) -> None:
             raise
 
 
-def _is_ask(reply: object) -> bool:
-    return isinstance(reply, redis.exceptions.AskError) and not isinstance(reply, MovedError)
-
-
-def _is_no_function(reply: object) -> bool:
-    """The server has no functions, not ours, or keeps them from this user: then scripts are sent."""
-    text = str(reply).lower()
-    return isinstance(reply, redis.ResponseError) and (
-        "function not found" in text or "unknown command" in text or (is_denied(reply) and "fcall" in text)
-    )
-
-
-def _naming(command: tuple[Any, ...], error: Exception) -> Exception:
+def _naming(command: Command, error: Exception) -> Exception:
     """An error about the type of a key, with the key, which the server leaves out."""
     text = str(error)
-    return redis.ResponseError(f"{text}: {command[0]} {command[1]}") if text.startswith("WRONGTYPE") else error
+    if not text.startswith("WRONGTYPE"):
+        return error
+    return redis.ResponseError(f"{text}: {' '.join(str(part) for part in command[:2])}")
 
 
 def _milliseconds(time: tuple[int, int]) -> int:
     return time[0] * 1000 + time[1] // 1000
-
-
-def _denies_eval(exc: BaseException) -> bool:
-    return is_denied(exc) and "'eval" in str(exc).lower()

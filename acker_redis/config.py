@@ -3,7 +3,7 @@
 import math
 import re
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, TypedDict, cast
 
 from acker_redis.errors import BadConfigError, DamagedDataError
 
@@ -68,7 +68,11 @@ class AckerConfig:
         return 0 if self.max_age_secs is None else math.ceil(self.max_age_secs * 1000)
 
     def as_fields(self) -> dict[str, str]:
-        """The settings as they stand in the app's config hash."""
+        """The settings as they stand in the app's config hash.
+
+        >>> AckerConfig(app="orders", message_timeout_secs=60).as_fields()["message_timeout_secs"]
+        '60.0'
+        """
         return {
             "shards": str(self.shards),
             "num_buckets": str(self.num_buckets),
@@ -84,6 +88,10 @@ class AckerConfig:
 
         Raises:
             DamagedDataError: a setting is missing or makes no sense.
+
+        >>> config = AckerConfig(app="orders", shards=2)
+        >>> AckerConfig.from_fields("orders", config.as_fields()) == config
+        True
         """
         try:
             return cls(
@@ -99,6 +107,38 @@ class AckerConfig:
             raise DamagedDataError(
                 f"the stored settings of app {app!r} are damaged ({exc}): delete the app with `acker-redis evict --app {app}`"
             ) from exc
+
+
+class Settings(TypedDict, total=False):
+    """The settings of `AckerConfig` as keywords."""
+
+    app: str
+    shards: int
+    num_buckets: int
+    message_timeout_secs: float
+    clock: Clock
+    max_age_secs: float | None
+    lanes: int
+
+
+def config_of(config: AckerConfig | None, settings: Settings) -> AckerConfig:
+    """One configuration from what a caller gave: a config, or keywords.
+
+    Raises:
+        BadConfigError: both, neither, a keyword that is no setting, or a value that makes no sense.
+    """
+    if config is not None:
+        if not isinstance(config, AckerConfig):
+            raise BadConfigError(f"config={config!r}: give an AckerConfig, or the app's name as app=...")
+        if settings:
+            raise BadConfigError(f"config and {', '.join(settings)} are given: give a config or keywords, not both")
+        return config
+    unknown = settings.keys() - Settings.__annotations__.keys()
+    if unknown:
+        raise BadConfigError(f"{', '.join(sorted(unknown))}: no such setting; see AckerConfig")
+    if "app" not in settings:
+        raise BadConfigError('no app is named: give app="...", or an AckerConfig')
+    return AckerConfig(**settings)
 
 
 def is_app_name(app: str) -> bool:

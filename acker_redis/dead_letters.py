@@ -9,7 +9,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from acker_redis import keys
-from acker_redis.client import WINDOW_BYTES, Client
+from acker_redis.calls import WINDOW_BYTES
+from acker_redis.client import Client
 from acker_redis.entries import Fields, as_dict
 from acker_redis.errors import BadBatchError
 from acker_redis.model import MAX_PAYLOAD_BYTES
@@ -77,6 +78,10 @@ class DeadLetters:
         Raises:
             BadBatchError: a payload is longer than MAX_PAYLOAD_BYTES; nothing was written.
             ServerRefusesWritesError: some may have been written.
+
+        >>> acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed", payload=b"message")])
+        >>> acker.dead_letters.count()
+        1
         """
         for letter in letters:
             if letter.payload is not None and len(letter.payload) > MAX_PAYLOAD_BYTES:
@@ -94,11 +99,21 @@ class DeadLetters:
                 commands, size = [], 0
 
     def read(self, count: int = 1000, after: str = "") -> list[DeadLetter]:
-        """The oldest letters, or those after an entry id, `count` at most. A damaged entry is left out, and logged."""
+        """The oldest letters, or those after an entry id, `count` at most. A damaged entry is left out, and logged.
+
+        >>> acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed", detail="no such customer")])
+        >>> [(letter.message_id, letter.detail) for letter in acker.dead_letters.read()]
+        [(7, 'no such customer')]
+        """
         return list(islice(self._sound(after), count))
 
     def scan(self, after: str = "") -> Iterator[DeadLetter | DamagedLetter]:
-        """All entries, the oldest first, or those after an entry id; read in pages of about WINDOW_BYTES."""
+        """All entries, the oldest first, or those after an entry id; read in pages of about WINDOW_BYTES.
+
+        >>> acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed")])
+        >>> [letter.message_id for letter in acker.dead_letters.scan() if isinstance(letter, DeadLetter)]
+        [7]
+        """
         page = _FIRST_PAGE
         while True:
             begin = f"({after}" if after else "-"
@@ -120,12 +135,21 @@ class DeadLetters:
                 log.warning("entry %s of %s is no dead letter: %s", letter.entry_id, self._key, letter.why)
 
     def count(self) -> int:
-        """How many there are."""
+        """How many there are.
+
+        >>> acker.dead_letters.count()
+        0
+        """
         (length,) = self._client.pipeline([("XLEN", self._key)])
         return int(length)
 
     def delete(self, entry_ids: Iterable[str]) -> int:
-        """Delete letters, once they were dealt with; returns how many were there."""
+        """Delete letters, once they were dealt with; returns how many were there.
+
+        >>> acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed")])
+        >>> acker.dead_letters.delete(letter.entry_id for letter in acker.dead_letters.read())
+        1
+        """
         wanted = list(entry_ids)
         if not all(isinstance(entry_id, str) and entry_id for entry_id in wanted):
             raise BadBatchError("give the entry_id of letters that were read")

@@ -8,17 +8,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NoReturn, Self
 
-from redis.backoff import ExponentialWithJitterBackoff
-
 from acker_redis.errors import AckerError, BadBatchError, BadConfigError, NotExactError, ServerUnavailableError
-from acker_redis.outages import BACKOFF_BASE_SECS, BACKOFF_CAP_SECS, OUTAGE_TRIES, Outages
+from acker_redis.outages import BACKOFF_BASE_SECS, BACKOFF_CAP_SECS, OUTAGE_TRIES, Backoff, Outages
 from acker_redis.pending import Emission
 
 log = logging.getLogger("acker_redis.spout")
 
 MAX_EMIT_FAILURES = 3
 
-_HOPELESS = (BadBatchError, BadConfigError, NotExactError)
+HOPELESS = (BadBatchError, BadConfigError, NotExactError)
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class Emitter:
         self._failed: BaseException | None = None
         self._failures = self._broken_off = 0
         self._not_before = float("-inf")
-        self._backoff = ExponentialWithJitterBackoff(base=BACKOFF_BASE_SECS, cap=BACKOFF_CAP_SECS)
+        self._backoff = Backoff(base=BACKOFF_BASE_SECS, cap=BACKOFF_CAP_SECS)
 
     def __enter__(self) -> Self:
         """Begin."""
@@ -70,11 +68,16 @@ class Emitter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for the emission under way. An error of the last one is raised: no later one has made up for it."""
+        """Wait for the emission under way. An error of the last one is raised: no later one has made up for it.
+
+        But for an outage: what it broke off has nothing left to do, as the run ends when every message is done.
+        """
         self._pool.shutdown()
         failed = self._failed if self._future is None else self._future.exception()
         if failed is None:
             self._outages.up()
+        elif isinstance(failed, ServerUnavailableError):
+            log.warning("the last emission was broken off by an outage after all its messages were done: %s", failed)
         elif kind is None:
             raise_error(failed)
 
@@ -111,7 +114,7 @@ class Emitter:
             self._failures += 1
             tries, limit = self._failures, MAX_EMIT_FAILURES
             log.warning("emission failed (%d in a row); messages without outcome are replayed: %s", tries, error)
-        if isinstance(error, _HOPELESS):
+        if isinstance(error, HOPELESS):
             raise error
         if tries == limit:
             raise AckerError(f"{limit} emissions failed in a row, the last with: {error}") from error

@@ -24,6 +24,13 @@ class NotExactError(AckerError):
     """
 
 
+class NotProvenError(AckerError):
+    """What Spark has written could not be told exactly, because it lost or repeated work meanwhile. Nothing was acked.
+
+    `run_tracked` tries such an emission again, which doesn't count as one of its messages' attempts.
+    """
+
+
 class TokenReusedError(AckerError):
     """A token was used before for a batch with other content.
 
@@ -52,6 +59,10 @@ class DamagedDataError(AckerError):
 
 class FailedError(AckerError):
     """Raised by a user's bolt: fail this row, with this text as reason (Storm: FailedException)."""
+
+
+class ClosedError(AckerError):
+    """The acker was closed: by this call, or while this call was under way. Connect again."""
 
 
 class LedgerLostError(AckerError):

@@ -60,7 +60,7 @@ def survey(client: Client, app: str) -> Holdings:
     counts = Counter[str]()
     for at in range(0, len(counted), _PER_PIPELINE):
         part = counted[at : at + _PER_PIPELINE]
-        replies = client.pipeline([(_LENGTHS[kinds[key]], key) for key in part], raise_on_error=False)
+        replies = client.pipeline_each([(_LENGTHS[kinds[key]], key) for key in part])
         for key, reply in zip(part, replies, strict=True):
             counts[kinds[key]] += (
                 reply if isinstance(reply, int) else 0

@@ -12,7 +12,7 @@ from acker_redis.errors import (
     SettingsConflictError,
 )
 from acker_redis.inspection import Inspection
-from acker_redis.ledger import Shards
+from acker_redis.shards import Shards
 
 LATE_TICKS = 2
 """An app is unhealthy when some shard has not ticked for so many tick times (and at least LATE_SECS)."""

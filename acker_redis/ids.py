@@ -79,6 +79,18 @@ def to_uint64_array(values: Ids, name: str) -> UInt64Array:
     return np.fromiter((to_uint64(v, f"{name}[{i}]") for i, v in enumerate(values)), np.uint64, len(array))
 
 
+def to_pairs(roots: Ids, vals: Ids) -> tuple[UInt64Array, UInt64Array]:
+    """Roots and their values.
+
+    Raises:
+        BadIdError, BadBatchError: as `to_uint64_array`; or there are more of one than of the other.
+    """
+    root_ids, values = to_uint64_array(roots, "roots"), to_uint64_array(vals, "vals")
+    if len(root_ids) != len(values):
+        raise BadBatchError(f"{len(root_ids)} roots but {len(values)} vals: give one val per root")
+    return root_ids, values
+
+
 def _as_array(values: Any, name: str) -> npt.NDArray[Any]:
     if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
         raise BadBatchError(f"{name}: expected a numpy array or a sequence of integers, got {type(values).__name__}")

@@ -66,6 +66,10 @@ class Offsets:
         Raises:
             BadConfigError: somebody has it open; it is something else, damaged, or of another app or source; or the folder
                 can't be written.
+
+        >>> with Offsets("offsets.json").open("orders", "partition", "offset") as offsets:
+        ...     offsets.known()
+        {}
         """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +88,11 @@ class Offsets:
         return self
 
     def close(self) -> None:
-        """Let others open the file. Nothing is saved."""
+        """Let others open the file. Nothing is saved.
+
+        >>> offsets = Offsets("offsets.json").open("orders", "partition", "offset")
+        >>> offsets.close()
+        """
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -98,7 +106,12 @@ class Offsets:
         self.close()
 
     def known(self) -> dict[str, int]:
-        """The first offset that is not known to be done, of each partition that something is known of."""
+        """The first offset that is not known to be done, of each partition that something is known of.
+
+        >>> with Offsets("offsets.json").open("orders", "partition", "offset") as offsets:
+        ...     offsets.known()
+        {}
+        """
         return dict(self._begin)
 
     def track(
@@ -115,6 +128,9 @@ class Offsets:
         Raises:
             BadBatchError: ids are not distinct, or an offset is out of range.
             BadConfigError: the file is one of the partitions.
+
+        >>> with Offsets("offsets.json").open("orders", "partition", "offset") as offsets:
+        ...     offsets.track(np.array([7, 8]), ["p0"], np.array([0, 0]), np.array([0, 1]))
         """
         if len(offsets) and not (int(offsets.min()) >= 0 and int(offsets.max()) < _LARGEST):
             raise BadBatchError(f"offsets go from {offsets.min()} to {offsets.max()}: count from 0, below 2^63 - 1")
@@ -129,7 +145,12 @@ class Offsets:
         self._done = np.zeros(len(order), np.bool_)
 
     def complete(self, message_ids: Int64Array) -> None:
-        """Messages are done: acked, or kept as dead letters. Ids that are not tracked are ignored."""
+        """Messages are done: acked, or kept as dead letters. Ids that are not tracked are ignored.
+
+        >>> with Offsets("offsets.json").open("orders", "partition", "offset") as offsets:
+        ...     offsets.track(np.array([7, 8]), ["p0"], np.array([0, 0]), np.array([0, 1]))
+        ...     offsets.complete(np.array([7]))
+        """
         if len(self._ids):
             places = np.minimum(np.searchsorted(self._ids, message_ids), len(self._ids) - 1)
             self._done[places[self._ids[places] == message_ids]] = True
@@ -140,6 +161,12 @@ class Offsets:
         Raises:
             BadConfigError: the file is not open.
             OSError: it can't be written; it is as it was.
+
+        >>> with Offsets("offsets.json").open("orders", "partition", "offset") as offsets:
+        ...     offsets.track(np.array([7, 8]), ["p0"], np.array([0, 0]), np.array([0, 1]))
+        ...     offsets.complete(np.array([7]))
+        ...     offsets.save()
+        {'p0': 1}
         """
         if self._lock is None:
             raise BadConfigError(

@@ -11,11 +11,20 @@ from redis.retry import Retry
 from acker_redis.errors import ServerUnavailableError
 
 OUTAGE_TRIES = 40
-"""A server is tried so often, each time with the client's own patience: ten minutes and more."""
+"""A server is tried so often, each time with the client's own patience: three to twelve minutes."""
 
 BACKOFF_BASE_SECS, BACKOFF_CAP_SECS = 0.5, 5.0
 
+_MAX_EXPONENT = 64
 _T = TypeVar("_T")
+
+
+class Backoff(ExponentialWithJitterBackoff):
+    """Exponential, with jitter, up to a cap, after any number of failures; redis-py's overflows after 1 023 in a row."""
+
+    def compute(self, failures: int) -> float:
+        """Seconds to wait after so many failures in a row."""
+        return super().compute(min(failures, _MAX_EXPONENT))
 
 
 class Outages:
@@ -53,8 +62,8 @@ class Outages:
         Raises:
             ServerUnavailableError: the last of OUTAGE_TRIES.
         """
-        backoff = ExponentialWithJitterBackoff(base=BACKOFF_BASE_SECS, cap=BACKOFF_CAP_SECS)
-        retry: Retry = Retry(backoff, OUTAGE_TRIES, supported_errors=(ServerUnavailableError,))
+        backoff = Backoff(base=BACKOFF_BASE_SECS, cap=BACKOFF_CAP_SECS)
+        retry: Retry = Retry(backoff, OUTAGE_TRIES - 1, supported_errors=(ServerUnavailableError,))
         result = retry.call_with_retry(do, self.down)
         self.up()
         return result

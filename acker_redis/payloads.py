@@ -7,7 +7,8 @@ message was put there, so that a run that died leaves nothing for good.
 from collections.abc import Sequence
 
 from acker_redis import keys
-from acker_redis.client import WINDOW_BYTES, Client
+from acker_redis.calls import WINDOW_BYTES
+from acker_redis.client import Client
 from acker_redis.errors import BadBatchError
 from acker_redis.model import MAX_PAYLOAD_BYTES
 
@@ -30,6 +31,9 @@ class Payloads:
         Raises:
             BadBatchError: a payload is longer than MAX_PAYLOAD_BYTES; none was kept.
             OutOfMemoryError: the server is above maxmemory; some may have been kept.
+
+        >>> payloads = acker.payloads("run-1")
+        >>> payloads.put([(7, b"message")])
         """
         for message_id, payload in payloads:
             if len(payload) > MAX_PAYLOAD_BYTES:
@@ -47,16 +51,29 @@ class Payloads:
                 pairs, size = [], 0
 
     def get(self, message_ids: Sequence[int]) -> list[bytes | None]:
-        """The payload of each, None for one that is not kept."""
+        """The payload of each, None for one that is not kept.
+
+        >>> acker.payloads("run-1").put([(7, b"message")])
+        >>> acker.payloads("run-1").get([7, 8])
+        [b'message', None]
+        """
         parts = [message_ids[at : at + _PER_PIPELINE] for at in range(0, len(message_ids), _PER_PIPELINE)]
         replies = self._client.pipeline([("HMGET", self._key, *part) for part in parts])
         return [payload for reply in replies for payload in reply]
 
     def remove(self, message_ids: Sequence[int]) -> None:
-        """Remove those of messages that are done."""
+        """Remove those of messages that are done.
+
+        >>> acker.payloads("run-1").remove([7])
+        >>> acker.payloads("run-1").get([7])
+        [None]
+        """
         parts = [message_ids[at : at + _PER_PIPELINE] for at in range(0, len(message_ids), _PER_PIPELINE)]
         self._client.pipeline([("HDEL", self._key, *part) for part in parts])
 
     def clear(self) -> None:
-        """Remove all: the run is over."""
+        """Remove all: the run is over.
+
+        >>> acker.payloads("run-1").clear()
+        """
         self._client.pipeline([("UNLINK", self._key)])

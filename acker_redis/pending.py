@@ -2,17 +2,22 @@
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from acker_redis import ids
+from acker_redis.xxhash64 import hash_longs
 
 Int64Array = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64] | npt.NDArray[np.bool_] | slice
+
+_BLOCK_BITS, _SLOT_BITS = 59, 5
+_SLOTS = (1 << _SLOT_BITS) - 1
 
 
 @dataclass(frozen=True)
@@ -20,9 +25,9 @@ class Emission:
     """Messages emitted together.
 
     Attributes:
-        number: counts the emissions of this spout; part of the fence tokens of everything made from them.
+        number: counts the emissions of this spout, so each has one of its own; its roots and tokens are derived from it.
         message_ids: 64-bit ids the source knows its messages by.
-        attempts: 0 for a first emission, per message.
+        attempts: emissions before this one, per message.
         roots: root of each, as `root_ids` derives it.
     """
 
@@ -30,6 +35,10 @@ class Emission:
     message_ids: Int64Array
     attempts: Int64Array
     roots: Int64Array
+
+    def only(self, rows: npt.NDArray[np.bool_]) -> "Emission":
+        """Some of its messages."""
+        return Emission(self.number, self.message_ids[rows], self.attempts[rows], self.roots[rows])
 
 
 @dataclass(frozen=True)
@@ -39,30 +48,29 @@ class Tries:
     Attributes:
         message_ids: 64-bit ids.
         attempts: 0 for a first emission.
-        losses: how many emissions before this one got lost before the ledger knew of them, or are excused.
-        excused: an outage broke this one off: if it got lost or times out, that doesn't count against the message.
+        uncounted: how many emissions before this one don't count as attempts: they got lost, or are excused.
+        losses: how many of those got lost without an excuse.
+        excused: an outage broke this one off: whatever becomes of it doesn't count against the message.
+        numbers: emission that each is in; any number before it is in one.
     """
 
     message_ids: Int64Array
     attempts: Int64Array
+    uncounted: npt.NDArray[np.int32]
     losses: npt.NDArray[np.int16]
     excused: npt.NDArray[np.bool_]
+    numbers: Int64Array
 
     @classmethod
     def first(cls, message_ids: Int64Array) -> "Tries":
         """First emissions."""
-        count = len(message_ids)
-        return cls(message_ids, np.zeros(count, np.int64), np.zeros(count, np.int16), np.zeros(count, np.bool_))
+        none = np.zeros(len(message_ids), np.int64)
+        return cls(message_ids, none, none.astype(np.int32), none.astype(np.int16), none.astype(np.bool_), none)
 
     @classmethod
     def concatenate(cls, parts: "Sequence[Tries]") -> "Tries":
         """The rows of all parts, one after another."""
-        return cls(
-            np.concatenate([part.message_ids for part in parts]),
-            np.concatenate([part.attempts for part in parts]),
-            np.concatenate([part.losses for part in parts]),
-            np.concatenate([part.excused for part in parts]),
-        )
+        return cls(*(np.concatenate(columns) for columns in zip(*(part.columns for part in parts), strict=True)))
 
     def __len__(self) -> int:
         """How many rows."""
@@ -70,11 +78,22 @@ class Tries:
 
     def __getitem__(self, rows: Rows) -> "Tries":
         """Some of the rows."""
-        return Tries(self.message_ids[rows], self.attempts[rows], self.losses[rows], self.excused[rows])
+        return Tries(*(column[rows] for column in self.columns))
 
-    def again(self, uncounted: npt.NDArray[np.bool_]) -> "Tries":
-        """The next emissions of these messages; for each, whether this one does not count, as if it had not been."""
-        return Tries(self.message_ids, self.attempts + 1, self.losses + uncounted, np.zeros(len(self), np.bool_))
+    @property
+    def columns(self) -> tuple[npt.NDArray[Any], ...]:
+        """All of them, in the order of the attributes."""
+        return (self.message_ids, self.attempts, self.uncounted, self.losses, self.excused, self.numbers)
+
+    def again(self, uncounted: Mask, lost: Mask) -> "Tries":
+        """The next emissions of these messages; for each, whether this one doesn't count, and whether it got lost."""
+        return replace(
+            self,
+            attempts=self.attempts + 1,
+            uncounted=self.uncounted + uncounted,
+            losses=self.losses + lost,
+            excused=np.zeros(len(self), np.bool_),
+        )
 
 
 class InFlight:
@@ -107,7 +126,8 @@ class Sent:
         emission: as it was made.
         left: roots without outcome, that did not get lost either.
         acked: roots that were acked.
-        lost: roots that got lost before the ledger knew of them.
+        lost: roots that got lost before the ledger knew of them, without an excuse.
+        excused: something happened to a server while this was in flight, which explains what gets lost of it.
         ended: the emission has ended.
         error: what it ended with, if that was no outage.
     """
@@ -116,17 +136,14 @@ class Sent:
         """Nothing has become of them yet."""
         self.emission = emission
         self.left, self.acked, self.lost = len(emission.roots), 0, 0
-        self.ended = False
+        self.excused = self.ended = False
         self.error: BaseException | None = None
-        self._roots = np.sort(emission.roots)
 
-    def note(self, roots: Int64Array, what: Literal["acked", "failed", "lost"]) -> None:
-        """Something became of these roots, which are distinct and may be any emission's."""
-        places = np.minimum(np.searchsorted(self._roots, roots), len(self._roots) - 1)
-        mine = int((self._roots[places] == roots).sum())
-        self.left -= mine
-        self.acked += mine if what == "acked" else 0
-        self.lost += mine if what == "lost" else 0
+    def note(self, count: int, what: Literal["acked", "settled", "lost"]) -> None:
+        """So many roots were acked, ended otherwise, or got lost without an excuse."""
+        self.left -= count
+        self.acked += count if what == "acked" else 0
+        self.lost += count if what == "lost" else 0
 
 
 def merged(parts: Sequence[InFlight]) -> list[InFlight]:
@@ -193,7 +210,17 @@ class Replays:
         heapq.heappush(self._chunks, (float(due[0]), self._added, tries, due))
 
 
-def root_ids(app: str, run: str, message_ids: Int64Array, attempts: Int64Array) -> Int64Array:
-    """Roots of emissions: derived from (app, run, message, attempt), so executors and spout agree without talking."""
-    seed = ids.derive(app, run)
-    return ids.derive_many(seed, message_ids.view(np.uint64), attempts.view(np.uint64)).view(np.int64)
+def root_seed(app: str, run: str) -> int:
+    """What the roots of one run are derived from: a signed 64-bit number, as it stands in SQL, too."""
+    return ids.derive(app, run)
+
+
+def root_ids(app: str, run: str, message_ids: Int64Array, number: int) -> Int64Array:
+    """Roots of one emission, whose number is never used again: executors, SQL and spout derive them without talking.
+
+    The top five bits are the message id's last five; the others, its block, a hash of what is left. So 32 neighbours share
+    a block, and differ. In SQL: `shiftleft(id & 31L, 59) | (xxhash64(seed, number, shiftright(id, 5)) & 576460752303423487L)`.
+    """
+    blocks = hash_longs(root_seed(app, run), number, (message_ids >> _SLOT_BITS).view(np.uint64))
+    slots = (message_ids & _SLOTS).view(np.uint64) << np.uint64(_BLOCK_BITS)
+    return np.asarray(slots | (blocks & np.uint64((1 << _BLOCK_BITS) - 1))).view(np.int64)

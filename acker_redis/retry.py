@@ -1,13 +1,33 @@
-"""When a spout emits a failed message again."""
+"""When a spout emits a message again, and when it gives it up."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from acker_redis.errors import BadConfigError
+from acker_redis.pending import FloatArray, Int64Array, Mask, Tries
+
+LOST_LIMIT = 10
+"""A message whose root got lost so often is a dead letter: it is given to `emit` and never initialised."""
 
 _random = np.random.default_rng()
+
+
+class Verdict(NamedTuple):
+    """What becomes of tries that did not succeed.
+
+    Attributes:
+        again: the next tries of those that have one.
+        delays_secs: how long each of these waits.
+        spent: which of the tries given were their message's last.
+        failures: of each of the tries given, how many of its message counted, this one among them.
+    """
+
+    again: Tries
+    delays_secs: FloatArray
+    spent: Mask
+    failures: Int64Array
 
 
 @dataclass(frozen=True)
@@ -38,11 +58,26 @@ class RetryPolicy:
         if not 0 <= self.jitter <= 1:
             raise BadConfigError(f"jitter={self.jitter}: use a share of 0 to 1")
 
-    def delay_secs(self, failures: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    def after_failure(self, tries: Tries) -> Verdict:
+        """Tries that failed or timed out: each counts, unless it is excused."""
+        failures = tries.attempts + 1 - tries.uncounted - tries.excused
+        spent = failures >= self.max_attempts
+        again = tries[~spent]
+        again = again.again(again.excused, np.zeros(len(again), np.bool_))
+        return Verdict(again, self.delay_secs(failures[~spent]), spent, failures)
+
+    def after_loss(self, tries: Tries, counted: Mask) -> Verdict:
+        """Tries that the ledger does not know: none is a failure, and those that are `counted` count to LOST_LIMIT."""
+        spent = (tries.losses + 1 >= LOST_LIMIT) & counted
+        again = tries[~spent]
+        again = again.again(np.ones(len(again), np.bool_), counted[~spent])
+        return Verdict(again, np.zeros(len(again)), spent, tries.attempts - tries.uncounted)
+
+    def delay_secs(self, failures: Int64Array) -> FloatArray:
         """Wait after so many failures, for each message."""
         if self.first_delay_secs == 0:
             return np.zeros(len(failures))
         with np.errstate(over="ignore"):  # of an exponent that large the cap is what counts
             growing = self.first_delay_secs * self.multiplier ** (failures - 1.0)
-        longest: npt.NDArray[np.float64] = np.minimum(self.max_delay_secs, growing)
+        longest: FloatArray = np.minimum(self.max_delay_secs, growing)
         return longest * (1 - self.jitter * _random.random(len(failures)))

@@ -1,11 +1,12 @@
 """Rotation: the tick that turns the buckets, the bounded draining of death row (Storm: RotatingMap.rotate), the sweep."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from acker_redis import scripts
 from acker_redis.errors import AckerError
-from acker_redis.ledger import Shards
 from acker_redis.model import Rotated
+from acker_redis.shards import Shards
 
 ROOTS_PER_EXPIRE = 250
 """Roots of one expire call: each that timed out is one entry of the fail stream."""
@@ -30,7 +31,23 @@ class Rotation:
         """Work on opened shards."""
         self._shards = shards
 
-    def rotate(self, *, force: bool = False, drain_calls: int | None = None, shards: range | None = None) -> Rotated:
+    def rotate(
+        self, *, force: bool = False, drain_calls: int | None = None, shards: Sequence[int] | None = None
+    ) -> Rotated:
+        """As `try_rotate`.
+
+        Raises:
+            AckerError: as the server answered for some shard, after the others were done. Nothing is lost: what is on death
+                row stays there for the next call.
+        """
+        done, failed = self.try_rotate(force=force, drain_calls=drain_calls, shards=shards)
+        if failed:
+            raise failed[0]
+        return done
+
+    def try_rotate(
+        self, *, force: bool = False, drain_calls: int | None = None, shards: Sequence[int] | None = None
+    ) -> tuple[Rotated, list[AckerError]]:
         """One guarded tick of each shard, and draining of what is on death row before and after it.
 
         A root put into the nursery expires on the num_buckets-th tick after. A tick waits until death row is empty. A shard
@@ -42,9 +59,8 @@ class Rotation:
             drain_calls: expire calls per shard at most; None: MAX_EXPIRE_ROUNDS. What is left is for the next call.
             shards: only these; None: all.
 
-        Raises:
-            AckerError: as the server answered for some shard, after the others were done. Nothing is lost: what is on death
-                row stays there for the next call.
+        Returns:
+            What was done, and what the server answered for shards that it could not be done for.
         """
         script = scripts.load("rotate")
         ticked_code, draining_code = script.codes["TICKED"], script.codes["DRAINING"]
@@ -67,9 +83,7 @@ class Rotation:
             if not todo:
                 break
         stale, without_owner = self._sweep(ticked, failed)
-        if failed:
-            raise failed[0]
-        return Rotated(len(ticked), timed_out + stale, orphaned + without_owner, len(draining), due_in_ms)
+        return Rotated(len(ticked), timed_out + stale, orphaned + without_owner, len(draining), due_in_ms), failed
 
     def _drain(self, dead: list[int], rounds: int, failed: list[AckerError]) -> tuple[int, int, set[int]]:
         timed_out = orphaned = 0
@@ -100,6 +114,6 @@ class Rotation:
 
     def _run(self, script: str, todo: list[int], argument: int, failed: list[AckerError]) -> dict[int, list[int]]:
         """Replies by shard. One that fails, as on a cluster's node that is gone, doesn't keep the others from their turn."""
-        replies = self._shards.client.run([self._shards.call(script, shard, argument) for shard in todo])
+        replies = self._shards.client.run_each([self._shards.call(script, shard, argument) for shard in todo])
         failed += [reply for reply in replies if isinstance(reply, AckerError)]
         return {shard: reply for shard, reply in zip(todo, replies, strict=True) if not isinstance(reply, AckerError)}

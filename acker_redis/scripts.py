@@ -12,13 +12,19 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from acker_redis.errors import ScriptFailedError
 
 NAMES = (
     "init", "ack", "fail", "reset_timeout", "rotate", "expire", "sweep", "open", "configure", "stage", "name_stage", "confirm",
 )  # fmt: skip
+
+Argument: TypeAlias = bytes | str | int | float
+"""What a script or command takes."""
+
+Command: TypeAlias = tuple[Argument, ...]
+"""A plain command: its name and its arguments."""
 
 _DIGEST_CHARS = 12
 
@@ -74,7 +80,7 @@ class Script:
             body = "redis.call('HDEL', KEYS[1], '')\n" + body if self.keys[0].type == "HASH" else body
         return body.encode()
 
-    def call(self, shard_keys: Mapping[str, str | Sequence[str]], *args: bytes | str | float) -> "Call":
+    def call(self, shard_keys: Mapping[str, str | Sequence[str]], *args: Argument) -> "Call":
         """A call of this script with these keys, picked by the names of the header."""
         keys: list[str] = []
         for slot in self.keys:
@@ -107,7 +113,7 @@ class Call:
 
     script: Script
     keys: tuple[str, ...]
-    args: tuple[Any, ...]
+    args: tuple[Argument, ...]
 
 
 def sha1(text: bytes) -> str:

@@ -13,30 +13,48 @@ fakeredis is slower than a server and knows no memory limit; everything else is 
 
 import time
 from collections.abc import Callable
+from typing import Unpack
 
 from acker_redis.acker import Acker
-from acker_redis.config import AckerConfig
+from acker_redis.config import AckerConfig, Settings
 from acker_redis.errors import AckerError
 
 _POLL_SECS = 0.02
 
 
-def fake_acker(config: AckerConfig | None = None) -> Acker:
+def fake_acker(config: AckerConfig | None = None, **settings: Unpack[Settings]) -> Acker:
     """An acker on a fresh in-memory fakeredis; `rotate(force=True)` is its clock.
 
+    Args:
+        config: settings; None: those of `AckerConfig`, with app "test" and 2 shards.
+        settings: the same as keywords in place of a config, as for `Acker.connect`: `num_buckets=2`.
+
     Raises:
+        BadConfigError: as `Acker.connect`.
         AckerError: fakeredis with Lua is not installed.
+
+    >>> acker = fake_acker(num_buckets=2)
+    >>> acker.init(1, 5, task=0)
+    True
     """
     try:
         import fakeredis
         import lupa  # noqa: F401
     except ImportError as exc:
         raise AckerError("install fakeredis with Lua for tests: pip install 'acker-redis[testing]'") from exc
-    return Acker.connect(fakeredis.FakeRedis(), config or AckerConfig(app="test", shards=2))
+    if config is None:
+        settings = {"app": "test", "shards": 2, **settings}
+    return Acker.connect(fakeredis.FakeRedis(), config, **settings)
 
 
 def settle(acker: Acker) -> dict[int, str]:
-    """Take and confirm all outcomes that are there: root -> `ack`, `failed` or `timeout`."""
+    """Take and confirm all outcomes that are there: root -> `ack`, `failed` or `timeout`.
+
+    >>> acker.init_many([1, 2], [0, 5], task=0).applied
+    2
+    >>> settle(acker)
+    {1: 'ack'}
+    """
     found: dict[int, str] = {}
     while outcomes := acker.poll():
         found.update({outcome.root: outcome.reason or "ack" for outcome in outcomes})
@@ -45,7 +63,13 @@ def settle(acker: Acker) -> dict[int, str]:
 
 
 def expire(acker: Acker) -> dict[int, str]:
-    """Rotate until everything pending has timed out, and settle."""
+    """Rotate until everything pending has timed out, and settle.
+
+    >>> acker.init(1, 5, task=0)
+    True
+    >>> expire(acker)
+    {1: 'timeout'}
+    """
     for _ in range(acker.config.num_buckets):
         acker.rotate(force=True)
     return settle(acker)
@@ -56,6 +80,8 @@ def wait_until(condition: Callable[[], bool], description: str, timeout_secs: fl
 
     Raises:
         TimeoutError: not within timeout_secs.
+
+    >>> wait_until(lambda: acker.stats().pending == 0, "nothing is pending")
     """
     deadline = time.monotonic() + timeout_secs
     while not condition():

@@ -17,14 +17,19 @@ SHARDS_PER_LOOK = 64
 class Watch:
     """Looks at an app's servers and counters, LOOK_SECS apart at least.
 
+    Args:
+        acker: of the app.
+        lane: outcomes that wait in others are somebody else's.
+
     Attributes:
         replaced: whether a server was restarted or replaced since this was last set to False.
     """
 
-    def __init__(self, acker: Acker) -> None:
+    def __init__(self, acker: Acker, lane: int) -> None:
         """Nothing was looked at yet."""
         self.replaced = False
         self._acker = acker
+        self._lane = lane
         self._servers: frozenset[tuple[str, str]] | None = None
         self._doubted: tuple[int, int, int] | None = None
         self._look_at = float("-inf")
@@ -43,7 +48,7 @@ class Watch:
             return False
         self._look_at = now + LOOK_SECS * max(1.0, self._acker.config.shards / SHARDS_PER_LOOK)
         try:
-            servers, stats = self._acker.server_ids(), self._acker.stats(oldest=False)
+            servers, stats = self._acker.server_ids(), self._acker.stats(oldest=False, lane=self._lane)
         except LedgerLostError:  # `poll` meets it, too, and recovers
             return False
         self._look_for_rotator(stats)

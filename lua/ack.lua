@@ -13,12 +13,12 @@ KEYS
   acked   STREAM*  acker:{app:shard}:acked:<lane>
 ARGV
   generation  marker the client read when it opened the shard
-  tokens      one or several of equal length, naming the parts folded into the values; nothing changes unless all are new
-  digests     8 bytes each, hash of a part's content
+  token       names this batch; a batch whose token was seen changes nothing
+  digest      8 bytes, hash of the batch's content
   stage       number of the stage that acks, 0 for none: then the root keeps the stage it had
   updates     (root 8 bytes, value 8 bytes) x n, n <= 1000, roots distinct
 Returns
-  status      APPLIED 0, SEEN 1, REUSED 2, PARTLY 3
+  status      APPLIED 0, SEEN 1, REUSED 2
   applied     roots whose tree took this ack
 Errors
   ACKERLOST
@@ -29,17 +29,16 @@ Errors
 --- @include "lib/fence"
 --- @include "lib/outcomes"
 local ledger, meta, stats = KEYS[1], KEYS[2], KEYS[3]
-local generation, tokens, digests, stage, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local generation, token, digest, stage, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local shard = open_shard(meta, generation)
 if not shard then return lost() end
 local bucket, fence = 4, 4 + shard.slots
 local acked = fence + shard.slots
 
-local members = fence_members(tokens, digests)
-local status = fence_status(fence, shard.slots, members)
+local status = fence_status(fence, shard.slots, token, digest)
 if status ~= APPLIED then
-  if status ~= PARTLY then redis.call('HINCRBY', stats, 'fenced', 1) end
+  redis.call('HINCRBY', stats, 'fenced', 1)
   return {status, 0}
 end
 
@@ -120,7 +119,7 @@ for first = 1, n, BLOCK do
   end
 end
 
-redis.call('SADD', KEYS[fence + shard.nursery], unpack(members))
+redis.call('SADD', KEYS[fence + shard.nursery], token, token .. digest)
 for first = 1, set_count, 2 * BLOCK do
   redis.call('HSET', ledger, unpack(sets, first, math.min(first + 2 * BLOCK - 1, set_count)))
 end

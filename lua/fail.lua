@@ -13,8 +13,8 @@ KEYS
   failed  STREAM*  acker:{app:shard}:failed:<lane>
 ARGV
   generation  marker the client read when it opened the shard
-  tokens      one, naming this batch; a batch whose token was seen changes nothing
-  digests     8 bytes, hash of the batch's content
+  token       names this batch; a batch whose token was seen changes nothing
+  digest      8 bytes, hash of the batch's content
   stage       number of the stage that fails, 0 for none: then the root keeps the stage it had
   detail      why, for people; empty for none. Not kept for a root that still waits for its init
   roots       root 8 bytes x n, n <= 500, distinct
@@ -30,15 +30,14 @@ Errors
 --- @include "lib/fence"
 --- @include "lib/outcomes"
 local ledger, meta, stats = KEYS[1], KEYS[2], KEYS[3]
-local generation, tokens, digests, stage, detail, roots = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local generation, token, digest, stage, detail, roots = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
 local shard = open_shard(meta, generation)
 if not shard then return lost() end
 local bucket, fence = 4, 4 + shard.slots
 local failed = fence + shard.slots
 
-local members = fence_members(tokens, digests)
-local status = fence_status(fence, shard.slots, members)
+local status = fence_status(fence, shard.slots, token, digest)
 if status ~= APPLIED then
   redis.call('HINCRBY', stats, 'fenced', 1)
   return {status, 0}
@@ -79,7 +78,7 @@ for i = 1, n do
   end
 end
 
-redis.call('SADD', KEYS[fence + shard.nursery], unpack(members))
+redis.call('SADD', KEYS[fence + shard.nursery], token, token .. digest)
 if #sets > 0 then redis.call('HSET', ledger, unpack(sets)) end
 if #cohort > 0 then redis.call('ZADD', KEYS[bucket + shard.nursery], now, table.concat(cohort)) end
 local names = {}

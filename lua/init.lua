@@ -14,14 +14,13 @@ KEYS
   failed  STREAM*  acker:{app:shard}:failed:<lane>
 ARGV
   generation  marker the client read when it opened the shard
-  tokens      one or several of equal length, naming the parts folded into the values; nothing changes unless all are new
-  digests     8 bytes each, hash of a part's content
+  token       names this batch; a batch whose token was seen changes nothing
+  digest      8 bytes, hash of the batch's content
   task        owner of every root of this call, 0 <= task < 2^32
-  stage       number of the stage whose acks are folded into the values, 0 for none
   repeats     roots the client left out because they stand twice in its batch; counted as duplicate_inits
   updates     (root 8 bytes, value 8 bytes) x n, n <= 1000, roots distinct
 Returns
-  status      APPLIED 0, SEEN 1, REUSED 2, PARTLY 3
+  status      APPLIED 0, SEEN 1, REUSED 2
   applied     roots that took this init
 Errors
   ACKERLOST
@@ -32,23 +31,22 @@ Errors
 --- @include "lib/fence"
 --- @include "lib/outcomes"
 local ledger, meta, stats = KEYS[1], KEYS[2], KEYS[3]
-local generation, tokens, digests, task, stage, repeats, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local generation, token, digest, task, repeats, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
 local shard = open_shard(meta, generation)
 if not shard then return lost() end
 local bucket, fence = 4, 4 + shard.slots
 local acked, failed = fence + shard.slots, fence + shard.slots + shard.lanes
 
-local members = fence_members(tokens, digests)
-local status = fence_status(fence, shard.slots, members)
+local status = fence_status(fence, shard.slots, token, digest)
 if status ~= APPLIED then
-  if status ~= PARTLY then redis.call('HINCRBY', stats, 'fenced', 1) end
+  redis.call('HINCRBY', stats, 'fenced', 1)
   return {status, 0}
 end
 
-task, stage = tonumber(task), tonumber(stage)
+task = tonumber(task)
 local now, stamp = shard.now, shard.stamp
-local new_tail = pack_bytes('>BBI2I4I6', stage, OWNED, stamp, task, now)
+local new_tail = pack_bytes('>BBI2I4I6', 0, OWNED, stamp, task, now)
 local zero = string.rep('\0', 8)
 local cohort, acked_rows, failed_rows, acked_count, duplicates = {}, {}, {}, 0, 0
 
@@ -71,14 +69,13 @@ for first = 1, n, BLOCK do
     local updated
     if not record then
       if value == zero then
-        settle_acked(root, 0, stage)
+        settle_acked(root, 0, 0)
       else
         updated = value .. new_tail
         cohort[#cohort + 1] = root
       end
     else
       local hi, lo, last_stage, flags, record_stamp, _, start = unpack_bytes('>i4i4BBI2I4I6', record)
-      if stage > 0 then last_stage = stage end
       local age = age_between(start, now)
       if flags == OWNED or flags == CLOSED then
         duplicates = duplicates + 1
@@ -109,7 +106,7 @@ for first = 1, n, BLOCK do
   end
 end
 
-redis.call('SADD', KEYS[fence + shard.nursery], unpack(members))
+redis.call('SADD', KEYS[fence + shard.nursery], token, token .. digest)
 for first = 1, set_count, 2 * BLOCK do
   redis.call('HSET', ledger, unpack(sets, first, math.min(first + 2 * BLOCK - 1, set_count)))
 end

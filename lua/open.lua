@@ -21,6 +21,7 @@ ARGV
   clock        first_seen or last_update
   max_age_ms   0: no ceiling
   tick_ms      time between two ticks
+  shards       of the app
 Returns
   status       OPENED 0, CREATED 1, CONFLICT 2: the shard was created with other settings, nothing was changed
   generation   the shard's marker
@@ -28,10 +29,10 @@ Errors
   NOPERM
 ]]
 local meta, ledger, stats = KEYS[1], KEYS[2], KEYS[3]
-local generation, num_buckets, lanes, clock, max_age_ms, tick_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local generation, num_buckets, lanes, clock, max_age_ms, tick_ms, shards = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local OPENED, CREATED, CONFLICT = 0, 1, 2
 local slots = num_buckets + 1
-local acked, failed = 4 + slots + slots, 4 + slots + slots + lanes
+local acked = 4 + slots + slots
 
 -- A command that the user may not run would stop a later script half-way, after its first writes. Redis 7 can be asked.
 if redis.acl_check_cmd then
@@ -41,13 +42,16 @@ if redis.acl_check_cmd then
       return redis.error_reply('NOPERM this user may not run ' .. command .. ' on ' .. meta)
     end
   end
+  if not redis.acl_check_cmd('XGROUP', 'CREATE', KEYS[acked], 'spout', '0', 'MKSTREAM') then
+    return redis.error_reply('NOPERM this user may not run XGROUP CREATE on ' .. KEYS[acked])
+  end
 end
 
 local status = OPENED
-local found = redis.call('HMGET', meta, 'generation', 'num_buckets', 'lanes', 'clock', 'max_age_ms', 'tick_ms')
+local found = redis.call('HMGET', meta, 'generation', 'num_buckets', 'lanes', 'clock', 'max_age_ms', 'tick_ms', 'shards')
 local current = found[1]
 if current then
-  for i, mine in ipairs({num_buckets, lanes, clock, max_age_ms, tick_ms}) do
+  for i, mine in ipairs({num_buckets, lanes, clock, max_age_ms, tick_ms, shards}) do
     if found[i + 1] ~= mine then return {CONFLICT, current} end
   end
 else
@@ -56,13 +60,13 @@ else
   redis.call('UNLINK', ledger, stats)
   for i = 4, #KEYS do redis.call('UNLINK', KEYS[i]) end
   redis.call('HSET', meta, 'generation', generation, 'tick', 0, 'num_buckets', num_buckets, 'lanes', lanes,
-    'clock', clock, 'max_age_ms', max_age_ms, 'tick_ms', tick_ms, 'created_ms', now, 'last_rotation_ms', now,
+    'clock', clock, 'max_age_ms', max_age_ms, 'tick_ms', tick_ms, 'shards', shards, 'created_ms', now, 'last_rotation_ms', now,
     'next_rotation_ms', now + tick_ms)
   status, current = CREATED, generation
 end
--- The group may exist already: then this answers BUSYGROUP, which is what is wanted.
-for lane = 0, lanes - 1 do
-  redis.pcall('XGROUP', 'CREATE', KEYS[acked + lane], 'spout', '0', 'MKSTREAM')
-  redis.pcall('XGROUP', 'CREATE', KEYS[failed + lane], 'spout', '0', 'MKSTREAM')
+for lane = 0, 2 * lanes - 1 do
+  local made = redis.pcall('XGROUP', 'CREATE', KEYS[acked + lane], 'spout', '0', 'MKSTREAM') -- those of failed are next
+  -- A group that exists already is what is wanted; a user who may not make it would take its lack for lost data.
+  if made.err and not string.find(tostring(made.err), 'BUSYGROUP', 1, true) then return made end
 end
 return {status, current}

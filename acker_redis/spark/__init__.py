@@ -1,22 +1,55 @@
-"""Tracked DataFrames for PySpark. Needs pyspark, pandas and pyarrow; nothing else of the library does."""
+"""Tracked DataFrames for PySpark. Needs pyspark, pandas and pyarrow; nothing else of the library does.
 
-from acker_redis.spark.environment import JavaNotFoundError, prepare_environment
-from acker_redis.spark.files import read_files
-from acker_redis.spark.operators import Emitted
-from acker_redis.spark.redis_stream import run_stream
-from acker_redis.spark.rows import Collector
-from acker_redis.spark.run import each_batch, run_tracked
-from acker_redis.spark.tracked import Tracker, Written
+Driver: run (the calls), messages, emission (its roots); tracker (operators and sinks), sql, python, actions (plans); form,
+meters, listener, reports, faults, proof (what is proven); columns, edges, checks, transport; environment, reach, and
+worker_errors.
+`sources/`: what messages come from. `sinks/`: what runs actions. `worker/`: what runs in Python workers.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from acker_redis.spark.environment import JavaNotFoundError, prepare_environment
+    from acker_redis.spark.run import Pipeline, each_batch, run_tracked
+    from acker_redis.spark.sources.files import read_files
+    from acker_redis.spark.sources.imports import import_anchors
+    from acker_redis.spark.sources.redis_stream import run_redis_stream
+    from acker_redis.spark.tracker import Tracker
+    from acker_redis.spark.worker.bolt import BoltOutput
+    from acker_redis.spark.worker.rows import Collector
 
 __all__ = [
+    "BoltOutput",
     "Collector",
-    "Emitted",
     "JavaNotFoundError",
+    "Pipeline",
     "Tracker",
-    "Written",
     "each_batch",
+    "import_anchors",
     "prepare_environment",
     "read_files",
-    "run_stream",
+    "run_redis_stream",
     "run_tracked",
 ]
+
+_MODULES = {
+    "BoltOutput": "worker.bolt",
+    "Collector": "worker.rows",
+    "JavaNotFoundError": "environment",
+    "Pipeline": "run",
+    "Tracker": "tracker",
+    "each_batch": "run",
+    "import_anchors": "sources.imports",
+    "prepare_environment": "environment",
+    "read_files": "sources.files",
+    "run_redis_stream": "sources.redis_stream",
+    "run_tracked": "run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Names come from their modules when they are asked for: Python workers need none of the driver's."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

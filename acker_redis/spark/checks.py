@@ -11,7 +11,7 @@ from pyspark.sql.types import IntegralType, StructType
 
 from acker_redis import keys
 from acker_redis.errors import BadBatchError
-from acker_redis.spark import anchors as anchor_column
+from acker_redis.spark.columns import TRACKING, is_own
 
 
 def operator_name(name: str) -> None:
@@ -44,14 +44,10 @@ def column_names(columns: Iterable[str], name: str, made_here: Container[str | N
             f"{name!r}: {', '.join(map(repr, twice))}: columns of one name can't be told apart, and case makes no difference "
             "to Spark: rename or drop some"
         )
-    taken = [
-        column
-        for column in columns
-        if column not in made_here and (column.lower().startswith("_acker_") or column.lower() == anchor_column.COLUMN)
-    ]
+    taken = [column for column in columns if column not in made_here and is_own(column)]
     if taken:
         raise BadBatchError(
-            f"{name!r}: {', '.join(taken)}: names that begin with _acker_, and {anchor_column.COLUMN}, are the tracker's own: "
+            f"{name!r}: {', '.join(taken)}: names that begin with _acker_, _edge and _anchors are the tracker's own: "
             "rename the columns, and name those you want instead of giving *"
         )
 
@@ -66,22 +62,22 @@ def integer_column(frame: DataFrame, column: str, name: str) -> str:
     raise BadBatchError(f"spout {name!r}: there is no column {column!r} among {frame.columns}")
 
 
-def on_error(on_error: str, allowed: tuple[str, str], name: str) -> None:
+def on_error(on_error: str, name: str) -> None:
     """What to do about errors is one of two things."""
-    if on_error not in allowed:
-        raise BadBatchError(f"{name!r}: on_error={on_error!r}: use {allowed[0]!r} or {allowed[1]!r}")
+    if on_error not in ("fail", "raise"):
+        raise BadBatchError(f"{name!r}: on_error={on_error!r}: use 'fail' or 'raise'")
 
 
-def join(left: DataFrame, right: DataFrame, on: list[str], how: str, allowed: tuple[str, ...], name: str) -> None:
+def join(left: DataFrame, right: DataFrame, on: list[str], how: str, allowed: tuple[str, ...]) -> None:
     """Both sides have the columns to join on, and no other in common."""
     if how not in allowed:
-        raise BadBatchError(f"join {name!r}: how={how!r}: use one of {', '.join(allowed)}")
+        raise BadBatchError(f"join: how={how!r}: use one of {', '.join(allowed)}")
     missing = [column for column in on for frame in (left, right) if column not in frame.columns]
     if missing or not on:
-        raise BadBatchError(f"join {name!r}: both sides need the columns to join on; missing: {missing or 'all'}")
-    mine, theirs = ({c.lower() for c in f.columns if c not in (*on, anchor_column.COLUMN)} for f in (left, right))
+        raise BadBatchError(f"join: both sides need the columns to join on; missing: {missing or 'all'}")
+    mine, theirs = ({c.lower() for c in f.columns if c not in (*on, *TRACKING)} for f in (left, right))
     if mine & theirs:
-        raise BadBatchError(f"join {name!r}: both sides have {sorted(mine & theirs)}: rename or drop them on one side")
+        raise BadBatchError(f"join: both sides have {sorted(mine & theirs)}: rename or drop them on one side")
 
 
 def struct(schema: str | StructType, name: str) -> StructType:

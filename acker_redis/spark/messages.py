@@ -13,13 +13,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
 
+from acker_redis.config import AckerConfig
 from acker_redis.errors import BadBatchError
 from acker_redis.offsets import Offsets
 from acker_redis.payloads import Payloads
 from acker_redis.pending import Emission
 from acker_redis.spark import checks
-from acker_redis.spark.kept_rows import Rows
-from acker_redis.spark.operators import ATTEMPT
+from acker_redis.spark.worker.keep import KeepStep
+from acker_redis.spark.worker.kept_rows import Rows
 
 Fetch: TypeAlias = Callable[[list[int]], DataFrame]
 """Gives messages by their ids, with all the columns they had; those it leaves out are gone: dead letters, as `lost`."""
@@ -43,7 +44,6 @@ class Messages:
         payload_bytes: rows not longer than this are kept: as JSON with dead letters, as `kept_rows` in `kept`.
         kept: where messages are kept for replay; None: replays are fetched, or read from `frame` again.
         fetch: gives messages for replays.
-        untracked: rows without message id.
         gone: messages that `fetch` did not give, an array per emission.
     """
 
@@ -52,7 +52,6 @@ class Messages:
     payload_bytes: int = 0
     kept: Payloads | None = None
     fetch: Fetch | None = None
-    untracked: int = field(default=0, init=False)
     gone: SimpleQueue[npt.NDArray[np.int64]] = field(default_factory=SimpleQueue, init=False)
     _all: int = field(default=0, init=False)
 
@@ -60,14 +59,17 @@ class Messages:
         """The ids of all messages; with offsets, which are told of them.
 
         Raises:
-            BadBatchError: ids stand more than once.
+            BadBatchError: ids stand more than once, or are null.
         """
         wanted = [self._id()]
         if offsets is not None:
             wanted += [F.col(checks.quoted(partition)), F.col(checks.quoted(offset)).cast(LongType())]
         found = self.frame.select(*wanted).toArrow()
-        self.untracked = found.column(0).null_count
-        found = found.filter(pc.is_valid(found.column(0)))
+        nulls = found.column(0).null_count
+        if nulls:
+            raise BadBatchError(
+                f"column {self.column!r}: {nulls} messages have no id: leave them out, or give each an id of its own"
+            )
         ids = np.ascontiguousarray(found.column(0).to_numpy(), np.int64)
         repeated = len(ids) - len(np.unique(ids))
         if repeated:
@@ -87,24 +89,37 @@ class Messages:
         self._all = len(ids)
         return ids
 
-    def of(self, emission: Emission) -> DataFrame:
-        """The rows of an emission, with a column ATTEMPT, and a column PAYLOAD where rows are to be kept."""
-        first = emission.number == 0
-        if first and len(emission.message_ids) == self._all:
-            return self._prepared(self._with_payload(self.frame, keep=True))
-        is_fresh = emission.attempts == 0
-        parts = []
-        if is_fresh.any():
-            fresh = self._among(self.frame, emission.message_ids[is_fresh])
-            parts.append(self._prepared(self._with_payload(fresh, keep=True)))
-        if first and self.untracked:
-            untracked = self.frame.where(self._id().isNull())
-            parts.append(self._prepared(self._with_payload(untracked, keep=False)))
-        parts += self._again(emission.message_ids[~is_fresh], emission.attempts[~is_fresh])
+    def of(self, emission: Emission) -> tuple[DataFrame, Emission]:
+        """The rows of an emission; and the emission, without messages that are gone."""
+        if emission.number == 0 and len(emission.message_ids) == self._all:
+            return self.frame, emission
+        ids, is_fresh = emission.message_ids, emission.attempts == 0
+        parts = [self._among(self.frame, ids[is_fresh])] if is_fresh.any() else []
+        again = ids[~is_fresh]
+        has, kept = self._kept(again.tolist())
+        if kept is not None:
+            parts.append(kept)
+        left = again[~has]
+        if len(left) and self.fetch is None:
+            parts.append(self._among(self.frame, left))
+        elif len(left):
+            fetched, gone = self._fetched(left)
+            parts.append(fetched)
+            emission = emission.only(~np.isin(ids, gone))
         together = parts[0]
         for part in parts[1:]:
             together = together.unionByName(part)
-        return together
+        return together, emission
+
+    def keep(self, emission: Emission, url: str, config: AckerConfig, run_id: str) -> None:
+        """Keep the messages that are emitted for the first time. Runs a job."""
+        fresh = emission.message_ids[emission.attempts == 0]
+        if not len(fresh):
+            return
+        rows = self.frame if len(fresh) == self._all else self._among(self.frame, fresh)
+        payload = F.struct(*(F.col(checks.quoted(name)) for name in self.frame.columns))
+        step = KeepStep(url, config, run_id, self.payload_bytes)
+        rows.select(self._id().alias("id"), payload.alias(PAYLOAD)).mapInArrow(step, "rows bigint").collect()
 
     def payloads(self, ids: list[int]) -> list[bytes | None]:
         """Rows as JSON, for those that are not longer than payload_bytes."""
@@ -126,20 +141,8 @@ class Messages:
         rows = Rows(checks.arrow_schema(self.frame.schema))
         return has, self.frame.sparkSession.createDataFrame(table).mapInArrow(rows, self.frame.schema)
 
-    def _again(self, ids: npt.NDArray[np.int64], attempts: npt.NDArray[np.int64]) -> list[DataFrame]:
-        if not len(ids):
-            return []
-        parts = []
-        has, kept = self._kept(ids.tolist())
-        if kept is not None:
-            parts.append(self._with_attempts(kept, ids[has], attempts[has]))
-        ids, attempts = ids[~has], attempts[~has]
-        if len(ids):
-            rows = self.frame if self.fetch is None else self._fetched(ids)
-            parts.append(self._with_attempts(rows, ids, attempts))
-        return [self._with_payload(part, keep=False) for part in parts]
-
-    def _fetched(self, ids: npt.NDArray[np.int64]) -> DataFrame:
+    def _fetched(self, ids: npt.NDArray[np.int64]) -> tuple[DataFrame, npt.NDArray[np.int64]]:
+        """Messages that `fetch` gives, and the ids of those that it does not."""
         rows = self._source(ids.tolist())
         found = rows.select(self._id()).toArrow().column(0)
         if found.null_count or len(found) != len(pc.unique(found)):
@@ -147,7 +150,7 @@ class Messages:
         gone = np.setdiff1d(ids, found.to_numpy())
         if len(gone):
             self.gone.put(gone)
-        return rows
+        return rows, gone
 
     def _source(self, ids: list[int]) -> DataFrame:
         if self.fetch is None:
@@ -159,23 +162,8 @@ class Messages:
         return fetched.select(*(F.col(checks.quoted(name)) for name in self.frame.columns))
 
     def _among(self, frame: DataFrame, ids: npt.NDArray[np.int64]) -> DataFrame:
-        return frame.join(F.broadcast(frame.sparkSession.createDataFrame(pa.table({self.column: ids}))), self.column)
-
-    def _with_attempts(
-        self, frame: DataFrame, ids: npt.NDArray[np.int64], attempts: npt.NDArray[np.int64]
-    ) -> DataFrame:
-        wanted = frame.sparkSession.createDataFrame(pa.table({self.column: ids, ATTEMPT: attempts}))
-        return frame.join(F.broadcast(wanted), self.column)
-
-    def _prepared(self, frame: DataFrame) -> DataFrame:
-        return frame.withColumn(ATTEMPT, F.lit(0).cast(LongType()))
-
-    def _with_payload(self, frame: DataFrame, *, keep: bool) -> DataFrame:
-        """The rows, with themselves in a column PAYLOAD if they are to be kept."""
-        if self.kept is None:
-            return frame
-        row = F.struct(*(F.col(checks.quoted(name)) for name in self.frame.columns))
-        return frame.select("*", F.when(F.lit(keep), row).alias(PAYLOAD))
+        wanted = frame.sparkSession.createDataFrame(pa.table({self.column: ids}))
+        return frame.join(F.broadcast(wanted), self.column).select(*(F.col(checks.quoted(c)) for c in frame.columns))
 
     def _as_json(self) -> Column:
         text = F.encode(F.to_json(F.struct("*"), _JSON), "UTF-8")
@@ -185,19 +173,19 @@ class Messages:
         return F.col(checks.quoted(self.column)).cast(LongType())
 
 
-def with_message_ids(frame: DataFrame, message_id: str | None, partition: str, offset: str) -> tuple[DataFrame, str]:
+def with_message_ids(frame: DataFrame, id_column: str | None, partition: str, offset: str) -> tuple[DataFrame, str]:
     """The frame and its column of message ids; where none is named it is made of partition and offset.
 
     Raises:
         BadBatchError: there is no such column, or rows have a type that Arrow does not carry.
     """
     checks.crossing(frame)
-    if message_id is not None:
-        return frame, checks.integer_column(frame, message_id, "run_tracked")
+    if id_column is not None:
+        return frame, checks.integer_column(frame, id_column, "run_tracked")
     if MESSAGE_ID in frame.columns:
-        raise BadBatchError(f"the DataFrame has a column {MESSAGE_ID!r}: name it as message_id, or rename it")
+        raise BadBatchError(f"the DataFrame has a column {MESSAGE_ID!r}: name it as id_column, or rename it")
     if partition not in frame.columns or offset not in frame.columns:
-        raise BadBatchError(f"give message_id, or columns {partition!r} and {offset!r} among {frame.columns}")
+        raise BadBatchError(f"give id_column, or columns {partition!r} and {offset!r} among {frame.columns}")
     return frame.withColumn(
         MESSAGE_ID, F.xxhash64(F.col(checks.quoted(partition)), F.col(checks.quoted(offset)).cast(LongType()))
     ), MESSAGE_ID

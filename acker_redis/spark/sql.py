@@ -1,227 +1,198 @@
-"""Bolts and fan-in in SQL: no Python per row, and, but right behind a spout, no update to send for the rows they derive.
+"""Operators in SQL: frames in, frames out, no Python per row. Each keeps the sum of edges, or meters what it drops."""
 
-An edge is split: a hash of (parent edge, operator, place) stands at each cut between two children, and a child's edge is
-the XOR of the cuts at its two sides; before the first child stands the parent's edge, behind the last one zero. So all of
-them XOR to the parent's edge: acking the parent with its children folded in would XOR by zero, and need not be sent. The
-tree is complete when all leaves were acked, as before; some of the children XOR to the parent, or to zero, by chance only.
+from collections.abc import Sequence
 
-A row made of several has the anchors of all of them: each input's edge is split among the rows it went into, or, in an
-aggregate, all edges of a root are merged by XOR.
-
-What SQL says of a spout's own rows is evaluated before they go to Python. The arrays of rows that it derives from them are
-taken apart there (`operators.ExplodeStep`), many at a time: that costs less than to have them go there again from SQL.
-
-Input rows without children have to be acked. They stay in the result as rows with `DROPPED` set, until the next step in a
-Python worker acks them under the token of the operator that dropped them, and leaves them out.
-"""
-
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DayTimeIntervalType,
-    MapType,
-    NumericType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    VariantType,
-)
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 from acker_redis.errors import BadBatchError
-from acker_redis.spark import anchors as anchor_column
-from acker_redis.spark import checks
-from acker_redis.spark.checks import literal, quoted
-from acker_redis.spark.operators import CHILDREN, DROPPED, VALUE
+from acker_redis.spark import checks, edges, meters
+from acker_redis.spark.checks import quoted
+from acker_redis.spark.columns import ANCHORS, EDGE, OUT, STAYS, VALUE
 
-_CHILD, _POSITION, _COUNT = "_acker_child", "_acker_position", "_acker_count"
-_LEFT, _RIGHT, _PLACE, _OTHER_COUNT = "_acker_left", "_acker_right", "_acker_place", "_acker_other_count"
-
-
-_CROSSES = (
-    BinaryType, BooleanType, DateType, DayTimeIntervalType, NumericType, StringType, TimestampNTZType, TimestampType,
-)  # fmt: skip
+_GONE, _CHILDREN, _COUNT, _PLACE, _CHILD = (
+    f"_acker_{name}" for name in ("gone", "children", "count", "place", "child")
+)
+_LEFT, _RIGHT, _LEFT_PLACE, _LEFT_COUNT = (f"_acker_{name}" for name in ("left", "right", "left_place", "left_count"))
+_LOW, _HIGH = "_acker_low", "_acker_high"
 
 
-def filtered(frame: DataFrame, condition: str | Column, name: str) -> DataFrame:
-    """The same rows, those that don't meet the condition marked as dropped by `name`."""
-    wanted = F.coalesce(_column(condition), F.lit(False))
-    return frame.withColumn(DROPPED, F.coalesce(_dropped_by(frame), F.when(~wanted, F.lit(name))))
+def spouted(messages: DataFrame, id_column: str, seeds: tuple[int, int], number: int) -> DataFrame:
+    """Messages with their edge and root; `emission.roots_and_edges` derives the same in the driver."""
+    root_seed, edge_seed = (f"{seed}L" for seed in seeds)
+    message = f"cast({quoted(id_column)} AS bigint)"
+    block = f"xxhash64({root_seed}, {number}L, shiftright({message}, 5)) & {(1 << 59) - 1}L"
+    root = f"shiftleft({message} & 31L, 59) | ({block})"
+    edge = f"xxhash64({edge_seed}, {number}L, {message}) & {edges.MASK}L"
+    return messages.withColumns({EDGE: F.expr(edge), ANCHORS: F.array(F.expr(root))})
 
 
-def exploded(frame: DataFrame, children: str | Column, name: str) -> DataFrame:
-    """One row per element of the array `children`; one marked as dropped where it is empty or null.
-
-    Raises:
-        BadBatchError: as `child`.
-    """
-    marked = frame.withColumn(CHILDREN, _column(children))
-    element = child(marked, name)
-    columns = (
-        [F.col(f"{_CHILD}.{quoted(column)}") for column in element.names] if isinstance(element, StructType) else []
-    )
-    return _one_row_per_child(marked, [], columns or [F.col(_CHILD).alias(VALUE)], name)
+def filtered(frame: DataFrame, condition: str | Column, meter: str) -> DataFrame:
+    """Rows that meet a condition; the others are metered before they are dropped."""
+    gone = frame.withColumn(_GONE, ~F.coalesce(_column(condition), F.lit(False)))
+    return _without_gone(gone, meter)
 
 
-def with_children(frame: DataFrame, children: str | Column, kept: list[str], name: str) -> DataFrame:
-    """Some columns and the array `children`, empty for rows that were dropped before.
-
-    Raises:
-        BadBatchError: as `child`.
-    """
-    dropped = [F.col(DROPPED)] if DROPPED in frame.columns else []
-    made = _without_dropped(frame.withColumn(CHILDREN, _column(children)))
-    child(made, name)
-    return made.select(*(F.col(quoted(column)) for column in kept), *dropped, CHILDREN)
+def without_failed(frame: DataFrame, meter: str) -> DataFrame:
+    """Rows that no function in SQL's midst has failed; `OUT` has the report of the others."""
+    metered = meters.leaving_python(frame, meter, F.lit(1))
+    return metered.where(F.col(OUT) == STAYS).drop(OUT)
 
 
-def child(frame: DataFrame, name: str) -> DataType:
-    """The type of the elements of `CHILDREN`.
+def without_residue(frame: DataFrame, meter: str) -> DataFrame:
+    """Rows that a step in Python gave, without the rows that carry its residue; those have the number of rows as anchor."""
+    metered = meters.leaving_python(frame, meter, F.get(ANCHORS, F.lit(0)))
+    return metered.where(F.col(OUT) == STAYS).drop(OUT)
+
+
+def exploded(frame: DataFrame, children: str | Column, name: str, meter: str) -> DataFrame:
+    """One row per element of the array `children`; rows whose array is empty or null are metered and dropped.
 
     Raises:
         BadBatchError: it is not an array, or one of structs with a field that has a name of the tracker's own.
     """
-    kind = frame.schema[CHILDREN].dataType
+    marked = frame.withColumn(_CHILDREN, _column(children))
+    kind = marked.schema[_CHILDREN].dataType
     if not isinstance(kind, ArrayType):
         raise BadBatchError(f"{name!r}: expected an array of the rows to derive, got {kind.simpleString()}")
     if isinstance(kind.elementType, StructType):
         checks.column_names(kind.elementType.names, name)
-    return kind.elementType
+        output = [F.col(f"{_CHILD}.{quoted(column)}") for column in kind.elementType.names]
+    else:
+        output = [F.col(_CHILD).alias(VALUE)]
+    return _one_row_per_child(marked, [], output, name, meter)
 
 
-def columns_of(element: DataType) -> StructType:
-    """The columns that an element of `CHILDREN` becomes; any may be null, as an element may be."""
-    if not isinstance(element, StructType):
-        return StructType().add(VALUE, element)
-    return StructType([StructField(field.name, field.dataType, True) for field in element.fields])
+def looked_up(
+    frame: DataFrame, table: DataFrame, on: Sequence[str], name: str, meter: str, *, keep_unmatched: bool
+) -> DataFrame:
+    """Join with a table that isn't tracked: one row per match.
 
-
-def crosses_to_python(kind: DataType) -> bool:
-    """Whether Arrow carries a type as what it is in Spark; others are exploded by Spark itself.
-
-    Not so: user-defined types, variants and geometries (structs or bytes there), structs without fields or with two of one
-    name.
-    """
-    if isinstance(kind, ArrayType):
-        return crosses_to_python(kind.elementType)
-    if isinstance(kind, MapType):
-        return crosses_to_python(kind.keyType) and crosses_to_python(kind.valueType)
-    if isinstance(kind, StructType):
-        distinct = {name.lower() for name in kind.names}
-        return 0 < len(kind) == len(distinct) and all(crosses_to_python(field.dataType) for field in kind.fields)
-    return isinstance(kind, _CROSSES)
-
-
-def is_of_one_row(frame: DataFrame, value: str | Column) -> bool:
-    """Whether an expression needs nothing but the row it is evaluated for: no window, no generator."""
-    plan = getattr(frame, "_jdf", None)
-    if plan is None:  # Spark Connect
-        return False
-    project = frame.select(_column(value))._jdf.queryExecution().analyzed()  # noqa: SLF001
-    return project.nodeName() == "Project" and bool(
-        project.children().apply(0).sameResult(plan.queryExecution().analyzed())
-    )
-
-
-def looked_up(frame: DataFrame, table: DataFrame, on: list[str], name: str, *, keep_unmatched: bool) -> DataFrame:
-    """Join with a table that isn't tracked: one row per match; one marked as dropped where there is none.
-
-    The matches of a key are one array, so that a row knows how many children it has, and which of them is which.
+    The matches of a key are one array, so that a row knows how many children it has, and which of them is which. Keys are
+    compared as the type that both have in common, by which the table is grouped, too: '1' and '01' are one key to a bigint.
     """
     others = [column for column in table.columns if column not in on]
-    matches = table.groupBy(*map(quoted, on)).agg(_as_array(table, others).alias(CHILDREN))
-    found = frame.join(matches, on, "left")
+    common = _common_types(frame, table, on, name)
+    keys = [f"_acker_key{i}" for i in range(len(on))]
+    matches = table.groupBy(
+        *(F.col(quoted(column)).cast(kind).alias(key) for key, column, kind in zip(keys, on, common, strict=True))
+    ).agg(_as_array(table, others).alias(_CHILDREN))
+    own = [quoted(column) for column in frame.columns if column not in (EDGE, ANCHORS)]
+    wanted = {key: F.col(quoted(column)).cast(kind) for key, column, kind in zip(keys, on, common, strict=True)}
+    found = frame.withColumns(wanted).join(matches, keys, "left")
     if keep_unmatched:
-        nothing = F.lit(None).cast(matches.schema[CHILDREN].dataType.elementType)  # type: ignore[attr-defined]
-        found = found.withColumn(CHILDREN, F.coalesce(CHILDREN, F.array(nothing)))
-    own = [quoted(column) for column in frame.columns if column not in (anchor_column.COLUMN, DROPPED)]
-    return _one_row_per_child(found, own, [F.col(f"{_CHILD}.{quoted(column)}") for column in others], name)
+        nothing = F.lit(None).cast(matches.schema[_CHILDREN].dataType.elementType)  # type: ignore[attr-defined]
+        found = found.withColumn(_CHILDREN, F.coalesce(_CHILDREN, F.array(nothing)))
+    return _one_row_per_child(found, own, [F.col(f"{_CHILD}.{quoted(column)}") for column in others], name, meter)
 
 
-def matched(left: DataFrame, right: DataFrame, on: list[str], how: str, name: str) -> DataFrame:
-    """Join two tracked DataFrames. Each row is anchored to the two it was made of; unmatched ones are marked as dropped."""
+def matched(left: DataFrame, right: DataFrame, on: Sequence[str], how: str, name: str, meter: str) -> DataFrame:
+    """Join two tracked frames. Each row has a part of the edges of the two it was made of."""
     keys = [quoted(column) for column in on]
+    common = _common_types(left, right, on, name)
+    wanted = [F.col(quoted(column)).cast(kind).alias(column) for column, kind in zip(on, common, strict=True)]
     sides = [
-        frame.groupBy(*keys).agg(_as_array(frame, [c for c in frame.columns if c not in on]).alias(side))
+        frame.groupBy(*wanted).agg(_as_array(frame, [c for c in frame.columns if c not in on]).alias(side))
         for frame, side in ((left, _LEFT), (right, _RIGHT))
     ]
-    met = sides[0].join(sides[1], on, "full")
-    lonely = {_LEFT: F.col(_RIGHT).isNull(), _RIGHT: F.col(_LEFT).isNull()}
-    kept = (~lonely[_LEFT] & ~lonely[_RIGHT]) | (lonely[_LEFT] & F.lit(how in ("left", "full")))
-    kept = kept | (lonely[_RIGHT] & F.lit(how in ("right", "full")))
-    arrays = [
-        F.when(kept, F.coalesce(side, F.array(F.lit(None).cast(met.schema[side].dataType.elementType)))).alias(side)  # type: ignore[attr-defined]
+    met = sides[0].join(sides[1], list(on), "full")
+    lonely_left, lonely_right = F.col(_RIGHT).isNull(), F.col(_LEFT).isNull()
+    goes = (lonely_left & F.lit(how not in ("left", "full"))) | (lonely_right & F.lit(how not in ("right", "full")))
+    sums = [
+        F.expr(f"coalesce(aggregate({side}, 0L, (sum, row) -> (sum + row.{EDGE}) & {edges.MASK}L), 0L)")
         for side in (_LEFT, _RIGHT)
     ]
-    every = F.expr(f"flatten(transform({_LEFT}, row -> row.{anchor_column.COLUMN}))")
-    every_right = F.expr(f"flatten(transform({_RIGHT}, row -> row.{anchor_column.COLUMN}))")
-    rows = met.select(*keys, *arrays, F.when(~kept, F.coalesce(every, every_right)).alias(CHILDREN))
-    rows = rows.select(
-        *keys, _RIGHT, CHILDREN, F.size(_LEFT).alias(_COUNT), F.posexplode_outer(_LEFT).alias(_PLACE, _LEFT)
+    counts = F.coalesce(F.size(_LEFT), F.lit(0)) + F.coalesce(F.size(_RIGHT), F.lit(0))
+    marked = met.withColumn(_GONE, goes).withColumn(
+        EDGE, F.when(F.col(_GONE), (sums[0] + sums[1]).bitwiseAND(F.lit(edges.MASK)))
     )
-    size = F.size(_RIGHT).alias(_OTHER_COUNT)
+    rows = _without_gone(marked, meter, counts).drop(EDGE)
+    for side in (_LEFT, _RIGHT):
+        nothing = F.lit(None).cast(met.schema[side].dataType.elementType)  # type: ignore[attr-defined]
+        rows = rows.withColumn(side, F.coalesce(side, F.array(nothing)))
+    rows = rows.select(*keys, _RIGHT, F.size(_LEFT).alias(_LEFT_COUNT), F.posexplode(_LEFT).alias(_LEFT_PLACE, _LEFT))
     rows = rows.select(
-        *keys, _LEFT, CHILDREN, _COUNT, _PLACE, size, F.posexplode_outer(_RIGHT).alias(_POSITION, _RIGHT)
+        *keys, _LEFT, _LEFT_COUNT, _LEFT_PLACE, F.size(_RIGHT).alias(_COUNT), F.posexplode(_RIGHT).alias(_PLACE, _RIGHT)
     )
-    anchors = [
-        f"coalesce({_split_edges(name, f'{_LEFT}.{anchor_column.COLUMN}', _POSITION, _OTHER_COUNT)}, array())",
-        f"coalesce({_split_edges(name, f'{_RIGHT}.{anchor_column.COLUMN}', _PLACE, _COUNT)}, array())",
+    salt = edges.salt_of(name)
+    own = [  # of a side that a row lacks, the edge is null, of which a hash would be a number
+        f"IF({side}.{EDGE} IS NULL, 0L, "
+        f"{edges.split_in_sql(f'{side}.{EDGE}', salt, f'cast({place} AS bigint)', f'cast({count} AS bigint)')})"
+        for side, place, count in ((_LEFT, _PLACE, _COUNT), (_RIGHT, _LEFT_PLACE, _LEFT_COUNT))
     ]
     output = [
         F.col(f"{side}.{quoted(column)}")
         for frame, side in ((left, _LEFT), (right, _RIGHT))
         for column in frame.columns
-        if column not in (*on, anchor_column.COLUMN)
+        if column not in (*on, EDGE, ANCHORS)
     ]
+    none = "cast(array() AS array<bigint>)"
     return rows.select(
         *keys,
         *output,
-        F.coalesce(CHILDREN, F.expr(f"concat({anchors[0]}, {anchors[1]})")).alias(anchor_column.COLUMN),
-        F.when(F.col(CHILDREN).isNotNull(), F.lit(name)).alias(DROPPED),
+        F.expr(f"({own[0]} + {own[1]}) & {edges.MASK}L").alias(EDGE),
+        F.expr(f"array_union(coalesce({_LEFT}.{ANCHORS}, {none}), coalesce({_RIGHT}.{ANCHORS}, {none}))").alias(
+            ANCHORS
+        ),
     )
 
 
-def grouped(frame: DataFrame, keys: list[str | Column], aggregates: list[Column]) -> DataFrame:
-    """One row per group, with the anchors of all its rows. They are combined per root where Python reads them next.
-
-    A group's edge of a root is the XOR of the edges it took in: acking those with the new one folded in would be XOR by
-    zero, so nothing has to be sent.
-    """
-    every = F.flatten(F.collect_list(anchor_column.COLUMN)).alias(anchor_column.COLUMN)
-    return frame.groupBy(*keys).agg(*aggregates, every)
-
-
-def _one_row_per_child(frame: DataFrame, own: list[str], output: list[Column], name: str) -> DataFrame:
-    """Rows for the elements of `CHILDREN`; one marked as dropped by `name` where it is empty or null."""
-    rows = _without_dropped(frame).select(
-        *own,
-        anchor_column.COLUMN,
-        _dropped_by(frame).alias(DROPPED),
-        F.coalesce(F.size(CHILDREN), F.lit(0)).alias(_COUNT),
-        F.posexplode_outer(CHILDREN).alias(_POSITION, _CHILD),
+def grouped(frame: DataFrame, keys: Sequence[str | Column], aggregates: Sequence[Column]) -> DataFrame:
+    """One row per group, with the sum of its rows' edges, and their roots."""
+    made = frame.groupBy(*keys).agg(
+        *aggregates,
+        F.sum(F.expr(f"{EDGE} & {(1 << edges.LOW_BITS) - 1}L")).alias(_LOW),
+        F.sum(F.shiftright(EDGE, edges.LOW_BITS)).alias(_HIGH),
+        F.array_distinct(F.flatten(F.collect_set(ANCHORS))).alias(ANCHORS),
     )
-    return rows.select(
-        *own,
-        *output,
-        F.expr(_split_edges(name, anchor_column.COLUMN, _POSITION, _COUNT)).alias(anchor_column.COLUMN),
-        F.coalesce(DROPPED, F.when(F.col(_POSITION).isNull(), F.lit(name))).alias(DROPPED),
-    )
+    high = f"shiftleft({_HIGH} & {(1 << (edges.BITS - edges.LOW_BITS)) - 1}L, {edges.LOW_BITS})"
+    both = F.expr(f"(({_LOW} & {edges.MASK}L) + {high}) & {edges.MASK}L")
+    return made.withColumn(EDGE, both).drop(_LOW, _HIGH)
 
 
-def _without_dropped(frame: DataFrame) -> DataFrame:
-    """No `CHILDREN` for rows that were dropped before."""
-    if DROPPED not in frame.columns:
-        return frame
-    return frame.withColumn(CHILDREN, F.when(F.col(DROPPED).isNull(), F.col(CHILDREN)))
+def weighed(frame: DataFrame, shift: int) -> DataFrame:
+    """The same rows, their edges multiplied by `edges.weight(shift)`."""
+    return frame.withColumn(EDGE, F.expr(edges.weighed_in_sql(EDGE, shift)))
 
 
-def _as_array(frame: DataFrame, columns: list[str]) -> Column:
+def _without_gone(frame: DataFrame, meter: str, rows: Column | None = None) -> DataFrame:
+    metered = meters.leaving(frame, F.col(_GONE), meter, rows)
+    return metered.where(~F.col(_GONE)).drop(_GONE)
+
+
+def _one_row_per_child(
+    frame: DataFrame, own: Sequence[str], output: Sequence[Column], name: str, meter: str
+) -> DataFrame:
+    """Rows for the elements of `_CHILDREN`, with parts of their parent's edge."""
+    counted = frame.withColumn(_COUNT, F.greatest(F.coalesce(F.size(_CHILDREN), F.lit(0)), F.lit(0)).cast("bigint"))
+    kept = _without_gone(counted.withColumn(_GONE, F.col(_COUNT) == 0), meter)
+    rows = kept.select(*own, EDGE, ANCHORS, _COUNT, F.posexplode(_CHILDREN).alias(_PLACE, _CHILD))
+    part = edges.split_in_sql(EDGE, edges.salt_of(name), f"cast({_PLACE} AS bigint)", _COUNT)
+    return rows.select(*own, *output, F.expr(part).alias(EDGE), ANCHORS)
+
+
+def _common_types(left: DataFrame, right: DataFrame, on: Sequence[str], name: str) -> list[DataType]:
+    """The types as which Spark compares the columns that both sides have."""
+    kinds = []
+    for column in on:
+        sides = [frame.schema[column].dataType for frame in (left, right)]
+        if sides[0] == sides[1]:
+            kinds.append(sides[0])
+            continue
+        try:
+            nulls = [F.lit(None).cast(kind) for kind in sides]
+            kinds.append(left.sparkSession.range(0).select(F.coalesce(*nulls).alias("key")).schema["key"].dataType)
+        except AnalysisException as exc:
+            told = " and ".join(kind.simpleString() for kind in sides)
+            raise BadBatchError(
+                f"join {name!r}: {column!r} is {told}: cast one side, so that they can be compared"
+            ) from exc
+    return kinds
+
+
+def _as_array(frame: DataFrame, columns: Sequence[str]) -> Column:
     """The rows of a group, sorted where their type has an order, so that a task that runs again gives them in it."""
     row = (
         F.struct(*(F.col(quoted(column)) for column in columns)) if columns else F.struct(F.lit(0).alias("_acker_none"))
@@ -234,30 +205,9 @@ def _has_order(kind: DataType) -> bool:
     if isinstance(kind, ArrayType):
         return _has_order(kind.elementType)
     if isinstance(kind, StructType):
-        return all(_has_order(field.dataType) for field in kind.fields)
+        return all(_has_order(found.dataType) for found in kind.fields)
     return not isinstance(kind, (MapType, VariantType))
-
-
-def _split_edges(name: str, column: str, position: str, count: str) -> str:
-    """The anchors of the child at `position` of `count`, as an SQL expression over the parent's in `column`."""
-    operator = literal(name)
-
-    def edge(parent: str) -> str:
-        def cut(place: str) -> str:
-            return f"xxhash64({parent}, {operator}, {place})"
-
-        first, last = f"{position} = 0", f"{position} = {count} - 1"
-        begin, end = f"IF({first}, {parent}, {cut(position)})", f"IF({last}, 0L, {cut(f'{position} + 1')})"
-        return f"IF({count} < 2, {parent}, {begin} ^ {end})"
-
-    # One root is the common case, and compiled; the general one walks the array.
-    general = f"transform({column}, (value, place) -> IF(place % 2 = 0, value, {edge('value')}))"
-    return f"IF(size({column}) = 2, array({column}[0], {edge(column + '[1]')}), {general})"
 
 
 def _column(value: str | Column) -> Column:
     return F.expr(value) if isinstance(value, str) else value
-
-
-def _dropped_by(frame: DataFrame) -> Column:
-    return F.col(DROPPED) if DROPPED in frame.columns else F.lit(None).cast("string")

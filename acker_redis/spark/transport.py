@@ -14,24 +14,27 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, StringType
 
 from acker_redis.errors import BadBatchError
-from acker_redis.spark import anchors as anchor_column
 from acker_redis.spark import checks
 
 Form: TypeAlias = Literal["binary", "json", "array"]
 FORMS: tuple[Form, ...] = ("binary", "json", "array")
 
-_ANCHORS = anchor_column.COLUMN
+
+def check(form: str) -> None:
+    """It is one of the forms."""
+    if form not in FORMS:
+        raise BadBatchError(f"form={form!r}: use one of {', '.join(FORMS)}")
 
 
-def packed(form: Form) -> Column:
-    """The anchors column in this form."""
+def packed(form: Form, column: str) -> Column:
+    """A column of roots and edges, as an array, in this form."""
     if form == "array":
-        return F.coalesce(_ANCHORS, F.expr("cast(array() AS array<bigint>)"))
-    digits = f"transform({_ANCHORS}, id -> lpad(hex(id), 16, '0'))"
+        return F.coalesce(column, F.expr("cast(array() AS array<bigint>)"))
+    digits = f"transform({column}, id -> lpad(hex(id), 16, '0'))"
     if form == "binary":
         return F.expr(f"unhex(coalesce(array_join({digits}, ''), ''))")
-    pairs = f"transform(sequence(0, size({_ANCHORS}) div 2 - 1), i -> slice(transform({digits}, d -> lower(d)), 2 * i + 1, 2))"
-    return F.expr(f"IF(coalesce(size({_ANCHORS}), 0) = 0, '[]', to_json({pairs}))")
+    pairs = f"transform(sequence(0, size({column}) div 2 - 1), i -> slice(transform({digits}, d -> lower(d)), 2 * i + 1, 2))"
+    return F.expr(f"IF(coalesce(size({column}), 0) = 0, '[]', to_json({pairs}))")
 
 
 def unpacked(frame: DataFrame, column: str, name: str) -> Column:

@@ -1,4 +1,4 @@
-"""`make logs`: access logs, a private server, a rotator beside it, and the log pipeline, killed in the middle."""
+"""`make logs`: access logs, a private server, a rotator beside it, and the pipeline, killed in the middle."""
 
 import contextlib
 import sqlite3
@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from spark.access_logs import generate
-from spark.demo import kill, services, start, wait_for
+from spark.access_logs.logs import generate
+from spark.services import kill, services, start, wait_for
 
 KILLED_IN_BATCH = 1
 
@@ -30,7 +30,7 @@ def main(
         str | None, typer.Option(help="Server program to start, such as redis-server; default: the embedded Valkey.")
     ] = None,
 ) -> None:
-    """Run the log pipeline with everything it needs. Further options are log_pipeline.py's own."""
+    """Run the pipeline with everything it needs. Further options are the pipeline's own."""
     quiet = "--json" in context.args
     if folder is not None and folder.exists():
         raise typer.BadParameter(f"{folder} exists: its files may have been read already", param_hint="--folder")
@@ -41,7 +41,7 @@ def main(
             typer.echo(f"logs: {lines} lines, {len(truth.malformed)} malformed, {len(truth.poison)} poison, in {here}")
         url = stack.enter_context(services(server, quiet=quiet))
         command = (
-            "-m", "spark.log_pipeline", "--redis", url, "--logs", str(here / "logs"), "--out", str(here / "out"),
+            "spark.access_logs", "--redis", url, "--logs", str(here / "logs"), "--out", str(here / "out"),
             "--reference", str(here / "reference.csv"), "--truth", str(here / "truth.json"),
             "--message-timeout-secs", "15", *context.args,
         )  # fmt: skip

@@ -17,9 +17,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from acker_redis.errors import BadConfigError
-from acker_redis.spark import checks, readers
-from acker_redis.spark.readers import CORRUPT, Format
-from acker_redis.spark.tracked import Tracker
+from acker_redis.spark import checks
+from acker_redis.spark.sources import readers
+from acker_redis.spark.sources.readers import CORRUPT, Format
+from acker_redis.spark.tracker import Tracker
 
 FILE, ROW = "file", "row"
 """Columns that every row gets: path of its file, and its number in it from 0."""
@@ -84,7 +85,7 @@ def has_corrupt(messages: DataFrame) -> bool:
 
 def without_corrupt(tracker: Tracker, tracked: DataFrame) -> DataFrame:
     """Fail messages that could not be read."""
-    return tracker.fail(
+    return tracker.fail_where(
         tracked, f"{CORRUPT} IS NOT NULL", "the record can't be read with these columns", name="read_files"
     )
 

@@ -1,4 +1,4 @@
-"""Where the log pipeline keeps its results: a folder of parquet files, and sums in SQLite that count each line once."""
+"""Where the pipeline keeps its results: a folder of parquet files, and sums in SQLite that count each line once."""
 
 import sqlite3
 from collections.abc import Iterable
@@ -49,7 +49,7 @@ class Store:
         with closing(sqlite3.connect(self.database)) as database, database:
             database.executescript(_TABLES)
 
-    def count(self, batch: int, groups: Iterable[Any]) -> None:
+    def count(self, batch: int | None, groups: Iterable[Any]) -> None:
         """Add groups of hits to the sums, leaving out those that are in already.
 
         Guarantee: a message counts once, however often it comes and wherever the process is killed, because the sums and the

@@ -6,19 +6,18 @@ For what is easier said per row than per column. It costs a Python call and a di
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
 
 from acker_redis.errors import BadBatchError, FailedError
-from acker_redis.spark.operators import REASON_CHARS, Emitted
+from acker_redis.spark.worker.bolt import BoltOutput
+from acker_redis.spark.worker.failed import OnError, reason_of
 
 Row: TypeAlias = Mapping[str, Any] | Sequence[Any]
 """An output row: a mapping by column name, or values in the order of the schema."""
-
-OnError: TypeAlias = Literal["fail", "raise"]
 
 
 @runtime_checkable
@@ -50,7 +49,7 @@ class Collector:
 
 @dataclass(frozen=True)
 class RowByRow:
-    """Makes a vectorised bolt of a row bolt. An input row is acked when its function returned without raising.
+    """Makes a vectorised bolt of a row bolt. An input row is done when its function returned without raising.
 
     Attributes:
         bolt: function or object.
@@ -64,7 +63,7 @@ class RowByRow:
     schema: pa.Schema
     on_error: OnError
 
-    def __call__(self, batch: pa.RecordBatch) -> Emitted:
+    def __call__(self, batch: pa.RecordBatch) -> BoltOutput:
         """Work on one record batch."""
         derive = self._derive_with_collector if isinstance(self.bolt, RowBolt) else self.bolt
         rows: list[Row] = []
@@ -74,10 +73,9 @@ class RowByRow:
             try:
                 rows.extend(_derived(derive(row)))
             except Exception as exc:
-                known = isinstance(exc, FailedError)
-                if self.on_error == "raise" and not known:
+                if self.on_error == "raise" and not isinstance(exc, FailedError):
                     raise
-                failed[number] = (str(exc) if known else f"{type(exc).__name__}: {exc}")[:REASON_CHARS]
+                failed[number] = reason_of(exc)
                 del rows[ends[-1] :]
             ends.append(len(rows))
         try:
@@ -85,7 +83,7 @@ class RowByRow:
         except Exception:  # in bulk nobody says which row is to blame
             rows, ends = self._fitting(rows, ends, failed)
             made = self._batch(rows)
-        return Emitted(made, np.repeat(np.arange(batch.num_rows), np.diff(ends)), failed or None)
+        return BoltOutput(made, np.repeat(np.arange(batch.num_rows), np.diff(ends)), failed or None)
 
     def _derive_with_collector(self, row: dict[str, Any]) -> list[Row]:
         collector = Collector()
@@ -135,7 +133,7 @@ class RowByRow:
             elif self.on_error == "raise":
                 raise BadBatchError(reason)
             else:
-                failed[number] = reason[:REASON_CHARS]
+                failed[number] = reason
             kept_ends.append(len(kept))
         return kept, kept_ends
 

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -10,33 +10,39 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from acker_redis import ids
+from acker_redis.acker import Acker
 from acker_redis.client import Client
 from acker_redis.entries import Fields, read_reply
-from acker_redis.errors import BadConfigError
+from acker_redis.errors import AckerError, BadConfigError
 from acker_redis.spark.messages import MESSAGE_ID
-from acker_redis.spark.run import Pipeline, run_tracked
+from acker_redis.spark.run import BatchOptions, Pipeline, check_options, run_tracked
 from acker_redis.spout import Spout
 
 ENTRY_ID = "entry_id"
 """Column with the id of the stream's entry."""
 
 
-def run_stream(
+def run_redis_stream(
     session: SparkSession,
     pipeline: Pipeline,
     *,
+    acker: Acker,
     source: str,
     stream: str,
     fields: Sequence[str],
     group: str,
     consumer: str,
     stop: threading.Event,
+    task: int = 0,
     max_spout_pending: int = 10_000,
     block_ms: int = 1000,
-    done: Callable[[Spout], object] | None = None,
-    **options: Any,
+    on_batch_done: Callable[[Spout], object] | None = None,
+    **options: Unpack[BatchOptions],
 ) -> int:
     """Put the entries of a stream through a pipeline until `stop` is set; returns how many were acknowledged.
+
+        run_redis_stream(session, pipeline, source=url, stream="orders", fields=["item"], group="g", consumer="c1",
+                         stop=stop, acker=acker)
 
     Entries are read with a consumer group, in batches; each batch goes through `run_tracked`. An entry is acknowledged
     (XACK) when it was acked or is a dead letter. After a crash a consumer of the same name begins with the entries it had
@@ -45,15 +51,17 @@ def run_stream(
     Args:
         session: Spark.
         pipeline: its messages have the columns `entry_id` (string), `message_id`, and one of strings per field.
+        acker: as for `run_tracked`.
         source: URL of the server with the stream, which need not be the acker's.
         stream: its key.
         fields: to take from each entry; null where an entry has no such field.
         group: consumer group; made at the stream's beginning if it is not there.
         consumer: name of this process, stable over its restarts.
         stop: set it from another thread or a signal; the batch under way is finished.
+        task: as for `run_tracked`.
         max_spout_pending: at most so many entries in a batch.
         block_ms: wait so long for new entries before looking at `stop` again.
-        done: called with the spout of each batch.
+        on_batch_done: called with the spout of each batch.
         options: as for `run_tracked`.
 
     Raises:
@@ -63,11 +71,7 @@ def run_stream(
         raise BadConfigError(
             f"fields={list(fields)!r}: give one or more names other than {MESSAGE_ID!r} and {ENTRY_ID!r}"
         )
-    wrong = {"message_id", "on_done", "run_id", "offsets"} & set(options)
-    if wrong:
-        raise BadConfigError(
-            f"run_stream takes no {' and '.join(sorted(wrong))}: they are made of the stream's entries"
-        )
+    check_options("run_redis_stream", options, BatchOptions, "ids and offsets are made of the stream's entries")
     if max_spout_pending < 1 or block_ms < 1:
         raise BadConfigError(f"max_spout_pending={max_spout_pending}, block_ms={block_ms}: use 1 or more")
     client = Client(source)
@@ -78,10 +82,10 @@ def run_stream(
         while not stop.is_set():
             wait = () if behind else ("BLOCK", min(block_ms, client.max_block_ms))
             read = ("XREADGROUP", "GROUP", group, consumer, "COUNT", max_spout_pending, *wait, "STREAMS", stream)
-            (reply,) = client.pipeline([(*read, "0" if behind else ">")], raise_on_error=False)
-            if isinstance(reply, Exception):
-                if not str(reply).startswith(("NOGROUP", "UNBLOCKED")):
-                    raise client.translate(reply)
+            (reply,) = client.pipeline_each([(*read, "0" if behind else ">")])
+            if isinstance(reply, AckerError):
+                if not str(reply.__cause__).startswith(("NOGROUP", "UNBLOCKED")):
+                    raise reply
                 _make_group(client, stream, group)  # the stream was deleted, or lost with the server's memory
                 behind = True
                 continue
@@ -92,12 +96,12 @@ def run_stream(
             if alive:
                 batch = _Batch(client, stream, group, alive)
                 spout = run_tracked(
-                    session.createDataFrame(batch.table(fields)), pipeline, message_id=MESSAGE_ID,
-                    on_done=batch.acknowledge, **options,
+                    session.createDataFrame(batch.table(fields)), pipeline, id_column=MESSAGE_ID,
+                    on_messages_done=batch.acknowledge, acker=acker, task=task, **options,
                 )  # fmt: skip
                 acknowledged += len(alive)
-                if done is not None:
-                    done(spout)
+                if on_batch_done is not None:
+                    on_batch_done(spout)
             # After new entries look back, too: a reply that was lost with its connection left some to this consumer.
             behind = bool(entries) or not behind
     finally:
@@ -106,9 +110,9 @@ def run_stream(
 
 
 def _make_group(client: Client, stream: str, group: str) -> None:
-    (made,) = client.pipeline([("XGROUP", "CREATE", stream, group, "0", "MKSTREAM")], raise_on_error=False)
-    if isinstance(made, Exception) and not str(made).startswith("BUSYGROUP"):
-        raise client.translate(made)
+    (made,) = client.pipeline_each([("XGROUP", "CREATE", stream, group, "0", "MKSTREAM")])
+    if isinstance(made, AckerError) and not str(made.__cause__).startswith("BUSYGROUP"):
+        raise made
 
 
 class _Batch:

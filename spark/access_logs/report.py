@@ -1,4 +1,4 @@
-"""What became of the log pipeline's lines: counters, the closing table, and the comparison with the truth."""
+"""What became of the lines: counters, the closing table, and the comparison with the truth."""
 
 import json
 import time
@@ -14,8 +14,8 @@ from rich.table import Table
 from acker_redis import Acker
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.spout import Spout, SpoutCounts
-from spark.access_logs import Place, Truth
-from spark.log_store import Store
+from spark.access_logs.logs import Place, Truth
+from spark.access_logs.store import Store
 
 
 @dataclass

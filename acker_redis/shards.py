@@ -1,0 +1,220 @@
+"""The shards of an app: which root goes where, opening them, and the markers that show a loss of data."""
+
+import secrets
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from acker_redis import ids, keys, scripts
+from acker_redis.apps import as_texts
+from acker_redis.client import PATIENCE_SECS, Client
+from acker_redis.config import AckerConfig
+from acker_redis.errors import AckerError, LedgerLostError, ServerUnavailableError, SettingsConflictError
+from acker_redis.ids import UInt64Array
+from acker_redis.keys import ShardKeys
+from acker_redis.scripts import Argument, Call
+
+
+class Cut(NamedTuple):
+    """One call's worth of a batch that is in the order of its shards.
+
+    Attributes:
+        shard: where it goes.
+        chunk: counted per shard, so that a token meets itself whichever other shards a batch has.
+        start: first row.
+        stop: behind the last row.
+    """
+
+    shard: int
+    chunk: int
+    start: int
+    stop: int
+
+
+class Shards:
+    """The opened shards of one app: their keys and generation markers."""
+
+    def __init__(self, client: Client, config: AckerConfig, *, create: bool = True, partly: bool = False) -> None:
+        """Open every shard, see `open`; or only find them, see `find`."""
+        self.client = client
+        self.config = config
+        self.keys = [ShardKeys(config.app, s, config.num_buckets, config.lanes) for s in range(config.shards)]
+        self.generations: list[bytes] = []
+        if create:
+            self.open()
+        else:
+            self.find(partly=partly)
+
+    def open(self) -> list[int]:
+        """Agree on the settings, make every shard ready, adopt the markers in force.
+
+        Returns the shards that were new or had lost their data.
+
+        Raises:
+            SettingsConflictError: the app is in use with other settings; or its settings were deleted or lost, and its
+                shards were not.
+            AckerError: a shard can't be opened.
+        """
+        self._agree()
+        config, script = self.config, scripts.load("open")
+        settings = _shard_settings(config).values()
+        calls = [script.call(_as_mapping(k, script), secrets.token_hex(8), *settings) for k in self.keys]
+        replies = self.client.run(calls)
+        created, conflict = script.codes["CREATED"], script.codes["CONFLICT"]
+        if any(reply[0] == conflict for reply in replies):
+            raise _conflict(config.app)
+        self.generations = [reply[1] for reply in replies]
+        return [shard for shard, reply in enumerate(replies) if reply[0] == created]
+
+    def find(self, *, partly: bool = False) -> None:
+        """Adopt the markers in force with plain reads; nothing is made or written.
+
+        Args:
+            partly: go without shards that can't be asked now; their markers are empty.
+
+        Raises:
+            LedgerLostError: a shard is not there.
+            SettingsConflictError: as `open`.
+        """
+        settings, expected = _shard_settings(self.config), _expected(self.config)
+        found = self.client.pipeline_each([("HMGET", k.meta, "generation", *settings) for k in self.keys])
+        for shard, reply in enumerate(found):
+            if isinstance(reply, AckerError):
+                if not (partly and isinstance(reply, ServerUnavailableError)):
+                    raise reply
+                found[shard] = [b"", *expected]
+        lost = [k.shard for k, (generation, *_) in zip(self.keys, found, strict=True) if generation is None]
+        if lost:
+            raise lost_shards(self.client.address, self.config, lost)
+        if any(values != expected for _, *values in found):
+            raise _conflict(self.config.app)
+        self.generations = [generation for generation, *_ in found]
+
+    def check_generations(self, found: Sequence[bytes | None], first: int = 0) -> None:
+        """Compare markers read from the server, of shards from `first` on, with those this client opened.
+
+        Raises:
+            LedgerLostError: they differ.
+        """
+        lost = [shard for shard, one in enumerate(found, first) if one != self.generations[shard]]
+        if lost:
+            raise lost_shards(self.client.address, self.config, lost)
+
+    def holds(self, generation: bytes | None) -> bool:
+        """Whether this is the marker of the first shard, as `generation_at` found it by another URL."""
+        return bool(self.client.pipeline([_generation(self.config)]) == [generation])
+
+    def call(self, name: str, shard: int, *args: Argument) -> Call:
+        """A call of a script on one shard; the generation goes first, as every shard script has it."""
+        script = scripts.load(name)
+        return script.call(_as_mapping(self.keys[shard], script), self.generations[shard], *args)
+
+    def call_all(self, name: str, *args: Argument) -> list[Call]:
+        """The same call on every shard."""
+        return [self.call(name, shard, *args) for shard in range(len(self.keys))]
+
+    def cut(self, roots: UInt64Array, limit: int) -> tuple[npt.NDArray[np.int64], list[Cut]]:
+        """The order of the shards, and calls of at most `limit` rows in it.
+
+        Rows of one shard keep their order, so the cut of a batch is the same each time.
+        """
+        shards = self.config.shards
+        if len(roots) == 1:  # the slow path of single updates, kept short
+            return np.zeros(1, np.int64), [Cut(int(ids.shard_of(roots, shards)[0]), 0, 0, 1)]
+        of_shard = ids.shard_of(roots, shards).astype(np.uint16)  # narrow, so that the stable sort is a radix sort
+        order = np.argsort(of_shard, kind="stable")
+        bounds = np.searchsorted(of_shard[order], np.arange(shards + 1)).tolist()
+        cuts = [
+            Cut(shard, chunk, start, min(start + limit, bounds[shard + 1]))
+            for shard in range(shards)
+            for chunk, start in enumerate(range(bounds[shard], bounds[shard + 1], limit))
+        ]
+        return order, cuts
+
+    def _agree(self) -> None:
+        (stored,) = self.client.pipeline([("HGETALL", keys.config(self.config.app))])
+        if not stored:
+            self._refuse_other_settings()  # before the first client writes its own
+        mine = self.config.as_fields()
+        pairs = [part for pair in mine.items() for part in pair]
+        (reply,) = self.client.run([scripts.load("configure").call({"config": keys.config(self.config.app)}, *pairs)])
+        theirs = as_texts(reply)
+        different = [
+            f"{name} is {theirs.get(name)!r} there, {mine[name]!r} here"
+            for name in mine
+            if theirs.get(name) != mine[name]
+        ]
+        if different:
+            raise SettingsConflictError(
+                f"app {self.config.app!r} is in use with other settings: {'; '.join(different)}. Give all clients the same "
+                f"AckerConfig, or use another app name"
+            )
+
+    def _refuse_other_settings(self) -> None:
+        """Look whether shards are there that were created with other settings; nothing is written."""
+        settings, mine = _shard_settings(self.config), _expected(self.config)
+        found = self.client.pipeline([("HMGET", k.meta, "generation", *settings) for k in self.keys])
+        if any(generation is not None and theirs != mine for generation, *theirs in found):
+            raise _conflict(self.config.app)
+
+
+def generation_at(url: str, config: AckerConfig) -> bytes | None:
+    """The marker of the app's first shard on the server that a URL leads to; nothing is made there.
+
+    An outage is waited for as long as any call waits for one, from the first connection on. None: this server is not the
+    app's.
+
+    Raises:
+        BadConfigError: the URL is malformed.
+        ServerUnavailableError: nobody answered for all that time.
+        AckerError: the login or the certificate is refused.
+    """
+    client = Client(url, connect_secs=PATIENCE_SECS)
+    try:
+        generation: bytes | None = client.pipeline([_generation(config)])[0]
+    finally:
+        client.close()
+    return generation
+
+
+def lost_shards(address: str, config: AckerConfig, lost: Sequence[int]) -> LedgerLostError:
+    """The error of shards whose marker is gone, or another one than this client knows."""
+    return LedgerLostError(
+        f"{address}: app {config.app!r} has lost its data in {len(lost)} of {config.shards} shards (the first is "
+        f"{lost[0]}), by a restart without persistence, FLUSHALL or eviction. "
+        "Call Acker.recover() and replay every root that has no outcome yet; a Spout that runs does so by itself"
+    )
+
+
+def _generation(config: AckerConfig) -> tuple[str, ...]:
+    return "HGET", ShardKeys(config.app, 0, config.num_buckets, config.lanes).meta, "generation"
+
+
+def _shard_settings(config: AckerConfig) -> dict[str, int | str]:
+    """Settings as they stand in every shard's `meta`."""
+    return {
+        "num_buckets": config.num_buckets,
+        "lanes": config.lanes,
+        "clock": config.clock,
+        "max_age_ms": config.max_age_ms,
+        "tick_ms": config.tick_ms,
+        "shards": config.shards,
+    }
+
+
+def _expected(config: AckerConfig) -> list[bytes]:
+    """What is read of `_shard_settings` where they are these."""
+    return [str(value).encode() for value in _shard_settings(config).values()]
+
+
+def _conflict(app: str) -> SettingsConflictError:
+    return SettingsConflictError(
+        f"app {app!r} has shards that were created with other settings than its config key says: give all clients the "
+        "settings the app was created with, or delete all of its keys, not one"
+    )
+
+
+def _as_mapping(shard_keys: ShardKeys, script: scripts.Script) -> dict[str, str | list[str]]:
+    return {slot.name: getattr(shard_keys, slot.name) for slot in script.keys}

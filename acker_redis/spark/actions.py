@@ -1,0 +1,58 @@
+"""What holds in Spark while an emission's pipeline runs."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+_RULES = "spark.sql.adaptive.optimizer.excludedRules"
+_EMPTY = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
+"""It removes stages that turn out to be empty, with their meters: what they metered would not be known."""
+
+_lock = threading.Lock()
+_running: dict[str, tuple[int, bool]] = {}
+"""Session -> how many actions run, and whether the rule was excluded for them."""
+
+
+@contextmanager
+def _kept(session: SparkSession) -> Iterator[None]:
+    """Keep all meters in the plans that are executed meanwhile, also by several threads of one session."""
+    key = str(session._jsparkSession.sessionUUID())  # noqa: SLF001
+    with _lock:
+        count, ours = _running.get(key, (0, False))
+        if not count and (ours := _EMPTY not in _rules(session)):
+            _exclude(session, [*_rules(session), _EMPTY])
+        _running[key] = count + 1, ours
+    try:
+        yield
+    finally:
+        with _lock:
+            count, ours = _running.pop(key)
+            if count > 1:
+                _running[key] = count - 1, ours
+            elif ours:
+                _exclude(session, [rule for rule in _rules(session) if rule != _EMPTY])
+
+
+def _rules(session: SparkSession) -> list[str]:
+    return [rule for rule in (session.conf.get(_RULES, "") or "").split(",") if rule]
+
+
+def _exclude(session: SparkSession, rules: list[str]) -> None:
+    if rules:
+        session.conf.set(_RULES, ",".join(rules))
+    else:
+        session.conf.unset(_RULES)
+
+
+@contextmanager
+def running(session: SparkSession, tag: str) -> Iterator[None]:
+    """Run a pipeline: plans keep all meters, also those of the user's own actions, and the jobs of this thread carry a tag."""
+    context = session.sparkContext
+    context.addJobTag(tag)
+    try:
+        with _kept(session):
+            yield
+    finally:
+        context.removeJobTag(tag)

@@ -1,0 +1,143 @@
+"""The roots of one emission: initialised while its job runs, renewed meanwhile, closed when the pipeline is proven.
+
+Everything is sent from the driver. A driver that dies leaves its roots to time out; nobody acks them.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from acker_redis import ids
+from acker_redis.acker import Acker
+from acker_redis.errors import AckerError, LedgerLostError, ServerUnavailableError
+from acker_redis.pending import Emission, root_seed
+from acker_redis.spark import edges
+from acker_redis.spark.edges import Int64Array
+from acker_redis.spark.reports import cause_of
+from acker_redis.spark.worker.failed import REASON_CHARS, Report
+from acker_redis.xxhash64 import hash_longs
+
+log = logging.getLogger("acker_redis.spark")
+
+PART = 65_536
+"""Roots sent at a time, so that a million of them don't stand in memory as packed calls."""
+
+
+def seeds(app: str, run_id: str) -> tuple[int, int]:
+    """Of roots and of edges; signed, as SQL spells them."""
+    return root_seed(app, run_id), ids.derive("edge", app, run_id)
+
+
+def edges_of(seed: int, emission: Emission) -> Int64Array:
+    """The edges of an emission's messages, as `sql.spouted` computes them."""
+    hashed = hash_longs(seed, emission.number, np.ascontiguousarray(emission.message_ids).view(np.uint64))
+    return (np.asarray(hashed) & np.uint64(edges.MASK)).view(np.int64)
+
+
+class Roots:
+    """What the ledger has of one emission. Use it as a context: leaving it waits for what is being sent."""
+
+    def __init__(self, acker: Acker, run_id: str, task: int, emission: Emission, own: Int64Array) -> None:
+        """Nothing was sent yet.
+
+        Args:
+            acker: of the driver.
+            run_id: of the run.
+            task: the owner.
+            emission: its roots and number.
+            own: the edge of each; a root's ack value while its job runs is made of it.
+        """
+        self._acker, self._task = acker, task
+        self._roots = emission.roots
+        self._vals = own.view(np.uint64) | np.uint64(1 << edges.BITS)  # never zero
+        self._token = f"{run_id}:{emission.number}"
+        self._stop = threading.Event()
+        self._initialised = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._keep, name="acker-roots", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin to initialise the roots, and go on to renew them."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Renew no more. Where the pipeline raised, its roots fail at once instead of timing out."""
+        self._stop.set()
+        self._thread.join()
+        if error is not None and isinstance(error, Exception) and not isinstance(error, ServerUnavailableError):
+            try:
+                self._send("fail", lambda part, token: self._fail(part, cause_of(error), None, token))
+            except AckerError as exc:
+                log.warning("the messages of a failed emission time out, as the server could not be told: %s", exc)
+
+    def close(self, failed: Iterable[Report]) -> None:
+        """Fail the roots that were reported, and ack the others.
+
+        Raises:
+            AckerError: the roots could not be initialised, or the server can't be told.
+        """
+        self._initialised.wait()
+        if self._error is not None:
+            raise self._error
+        is_open = np.ones(len(self._roots), np.bool_)
+        order = np.argsort(self._roots)
+        sorted_roots = self._roots[order]
+        for report in failed:
+            for number, (reason, packed) in enumerate(report.reasons.items()):
+                named = np.frombuffer(packed, np.int64)
+                places = np.minimum(np.searchsorted(sorted_roots, named), len(order) - 1)
+                rows = order[places[sorted_roots[places] == named]]
+                rows = rows[is_open[rows]]
+                if len(rows):
+                    is_open[rows] = False
+                    token = f"fail:{report.number}:{number}"
+                    self._send(token, lambda part, token, r=reason, s=report.stage: self._fail(part, r, s, token), rows)  # type: ignore[misc]
+        self._send("ack", self._ack, np.flatnonzero(is_open))
+
+    def _keep(self) -> None:
+        """Initialise, then renew, until the emission has ended."""
+        try:
+            self._send("init", self._init)
+        except BaseException as exc:
+            self._error = exc
+            return
+        finally:
+            self._initialised.set()
+        while not self._stop.wait(self._acker.config.message_timeout_secs / 2):
+            try:
+                self._send("renew", self._renew)
+            except AckerError as exc:
+                log.warning("the messages of an emission could not be renewed, and may time out: %s", exc)
+
+    def _send(self, what: str, do: Callable[[Int64Array, str], object], rows: Int64Array | None = None) -> None:
+        """Send something about some of the roots, in parts; once more where the ledger turns out to be lost."""
+        rows = np.arange(len(self._roots)) if rows is None else rows
+        for at in range(0, len(rows), PART):
+            part, token = rows[at : at + PART], f"{self._token}:{what}:{at}"
+            try:
+                do(part, token)
+            except LedgerLostError:
+                # The spout learns of it by itself, and emits again: these roots then wait for no one.
+                self._acker.recover()
+                do(part, token)
+
+    def _init(self, rows: Int64Array, token: str) -> None:
+        self._acker.init_many(self._roots[rows], self._vals[rows], self._task, token=token)
+
+    def _ack(self, rows: Int64Array, token: str) -> None:
+        self._acker.ack_many(self._roots[rows], self._vals[rows], token=token)
+
+    def _fail(self, rows: Int64Array, reason: str, stage: str | None, token: str) -> None:
+        self._acker.fail_many(
+            self._roots[rows], token=token, reason=reason[:REASON_CHARS].encode(errors="replace").decode(), stage=stage
+        )
+
+    def _renew(self, rows: Int64Array, token: str) -> None:  # noqa: ARG002
+        self._acker.reset_timeout_many(self._roots[rows])

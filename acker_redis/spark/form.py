@@ -1,0 +1,107 @@
+"""What the edges of a tracked frame must sum to, carried in the metadata of its column `_edge`.
+
+    sum of edges  =  a · E  -  sum over residues of b · residue  -  known        (modulo 2^61)
+
+E is the sum of all messages' edges of the emission; a residue is what an operator dropped, metered where it did; known is
+residue of which the meters are behind a checkpoint. Spark's operators hand metadata on with a column, and lose it where they
+compute another.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from pyspark.sql import DataFrame
+
+from acker_redis.errors import BadBatchError, NotExactError
+from acker_redis.spark.columns import ANCHORS, EDGE
+from acker_redis.spark.edges import MASK
+
+_KEY = "acker"
+
+
+@dataclass(frozen=True)
+class Form:
+    """The equation of one frame.
+
+    Attributes:
+        emission: whose frames these are; those of two emissions don't mix.
+        node: the operator that made the frame.
+        total: a, modulo 2^61.
+        residues: meter -> b, modulo 2^61.
+        known: residue behind checkpoints, modulo 2^61.
+    """
+
+    emission: str
+    node: str
+    total: int = 1
+    residues: Mapping[str, int] = field(default_factory=dict)
+    known: int = 0
+
+    def dropping(self, meter: str, node: str) -> "Form":
+        """The form of what is left behind a meter of residue."""
+        return Form(self.emission, node, self.total, {**self.residues, meter: 1}, self.known)
+
+    def at(self, node: str) -> "Form":
+        """The same, for another operator's frame."""
+        return Form(self.emission, node, self.total, self.residues, self.known)
+
+    def weighed(self, weight: int) -> "Form":
+        """The form of rows whose edges were multiplied."""
+        residues = {meter: b * weight & MASK for meter, b in self.residues.items()}
+        return Form(self.emission, self.node, self.total * weight & MASK, residues, self.known * weight & MASK)
+
+    def plus(self, other: "Form", node: str) -> "Form":
+        """The form of the rows of both."""
+        residues = dict(self.residues)
+        for meter, b in other.residues.items():
+            residues[meter] = (residues.get(meter, 0) + b) & MASK
+        return Form(self.emission, node, (self.total + other.total) & MASK, residues, (self.known + other.known) & MASK)
+
+    def expected(self, total: int, residues: Mapping[str, int]) -> int:
+        """What the rows must sum to, given E and the residues that were metered."""
+        gone = sum(b * residues[meter] for meter, b in self.residues.items())
+        return (self.total * total - gone - self.known) & MASK
+
+
+def form_of(frame: DataFrame, emission: str, operator: str) -> Form:
+    """The form of a tracked frame.
+
+    Raises:
+        BadBatchError: the frame isn't tracked, or by another emission's tracker.
+        NotExactError: its edges were computed by something else than a tracker.
+    """
+    fields = {found.name.lower(): found for found in frame.schema.fields}
+    if EDGE not in fields:
+        raise BadBatchError(
+            f"{operator!r}: the DataFrame has no column {EDGE}, so it isn't tracked: keep the column in selects, use the "
+            "tracker's group and join where rows are aggregated, or begin with the messages that the pipeline is given"
+        )
+    kept = fields[EDGE].metadata.get(_KEY)
+    if kept is None:
+        raise NotExactError(
+            f"{operator!r}: the column {EDGE} was computed by something else than the tracker, or its rows come from a file "
+            "or table: keep the column as it is; use tracker.checkpoint to cut a plan, and tracker.group, join or union "
+            "to combine rows"
+        )
+    form = Form(**json.loads(kept))
+    if form.emission != emission:
+        raise BadBatchError(
+            f"{operator!r}: the DataFrame belongs to another emission: make what a pipeline writes of the messages it is "
+            "given, anew each time it is called"
+        )
+    if ANCHORS not in fields:
+        raise BadBatchError(
+            f"{operator!r}: the column {ANCHORS} is missing: keep it in selects; Spark reads it only where somebody needs it"
+        )
+    return form
+
+
+def with_form(frame: DataFrame, form: Form) -> DataFrame:
+    """The frame, which says what its rows must sum to."""
+    return frame.withMetadata(EDGE, {_KEY: json.dumps(asdict(form))})
+
+
+def is_tracked(frame: DataFrame) -> bool:
+    """Whether it has a column of edges."""
+    return EDGE in frame.columns

@@ -1,0 +1,1 @@
+"""Sinks, which run actions: `writers` (Spark's own), `partitions` (a function in Python), `exports`, `checkpoints`."""

@@ -1,0 +1,22 @@
+"""Checkpoints: an action that proves what there is so far, so that the meters before it are not needed any more."""
+
+from dataclasses import replace
+
+from pyspark.sql import DataFrame
+
+from acker_redis.spark import meters
+from acker_redis.spark.edges import MASK
+from acker_redis.spark.form import with_form
+from acker_redis.spark.proof import Proof
+
+
+def checkpoint(proof: Proof, tracked: DataFrame, name: str | None, *, reliable: bool) -> DataFrame:
+    """As `Tracker.checkpoint`."""
+    form = proof.form_of(tracked, "checkpoint" if name is None else name)
+    node = proof.add("checkpoint", name, [form.node])
+    meter = proof.meter(node)
+    metered = meters.passing(tracked, meter)
+    rows = metered.checkpoint() if reliable else metered.localCheckpoint()
+    residue = proof.prove(node, meter, form, written=False, final=False)
+    known = (form.known + residue) & MASK
+    return with_form(rows, replace(form.at(node.name), residues={}, known=known))

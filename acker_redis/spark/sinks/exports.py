@@ -1,0 +1,58 @@
+"""Exports: rows that leave with edges of their own, for other programs to ack."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame, DataFrameWriter
+from pyspark.sql.types import ArrayType, LongType, StructField, StructType
+
+from acker_redis.acker import Acker
+from acker_redis.spark import checks, meters, transport
+from acker_redis.spark.columns import EDGE, PAIRS, TRACKING
+from acker_redis.spark.proof import Proof
+from acker_redis.spark.python import in_python
+from acker_redis.spark.reach import check_url
+from acker_redis.spark.worker.export import ExportStep
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where executors reach the acker.
+
+    Attributes:
+        url: of the server.
+        acker: of the driver.
+    """
+
+    url: str | None = field(repr=False)  # may hold a password
+    acker: Acker
+
+
+def export(
+    proof: Proof,
+    origin: Origin,
+    tracked: DataFrame,
+    write: Callable[[DataFrameWriter], object],
+    form: transport.Form,
+    column: str,
+    name: str | None,
+) -> None:
+    """As `Tracker.export`."""
+    transport.check(form)
+    given = [found for found in tracked.schema.fields if found.name not in TRACKING]
+    checks.column_names([*(found.name for found in given), column], "export")
+    url = check_url(proof.session, origin.url, origin.acker)
+    equation = proof.form_of(tracked, "export" if name is None else name)
+    node = proof.begin("export", name, [equation.node])
+    meter = proof.meter(node)
+    prefix = f"{proof.key}:{node.name}"
+    left = [StructField(found.name, found.dataType, True, found.metadata) for found in given]
+    output = [*left, StructField(PAIRS, ArrayType(LongType())), StructField(EDGE, LongType())]
+    sent = in_python(
+        tracked,
+        lambda names: ExportStep(url, origin.acker.config, prefix, node.name, names),
+        StructType(output),
+    )
+    rows = meters.passing(sent, meter).withColumn(PAIRS, transport.packed(form, PAIRS)).drop(EDGE)
+    write(rows.withColumnRenamed(PAIRS, column).write)
+    proof.prove(node, meter, equation, written=True)

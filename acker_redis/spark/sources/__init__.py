@@ -1,0 +1,1 @@
+"""Sources: files (`files`, read by `readers`), Redis streams (`redis_stream`), rows of other programs (`imports`)."""

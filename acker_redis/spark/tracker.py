@@ -1,0 +1,392 @@
+"""The tracker of one emission: operators that keep the sum of edges, and sinks that prove it.
+
+Spark's own operators are allowed in between; `docs/operators.md` says of each whether it keeps the sum. Whatever Spark
+evaluates, once or five times, changes nothing in the ledger: the driver closes the roots when the pipeline has returned.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, DataFrameWriter
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import LongType, StructField, StructType
+
+from acker_redis.errors import BadBatchError
+from acker_redis.spark import checks, edges, sql, transport
+from acker_redis.spark.columns import ANCHORS, EDGE, OUT, TRACKING
+from acker_redis.spark.form import Form, is_tracked, with_form
+from acker_redis.spark.proof import Proof
+from acker_redis.spark.python import in_python
+from acker_redis.spark.reports import accumulator_of
+from acker_redis.spark.sinks import checkpoints, exports, partitions, writers
+from acker_redis.spark.sinks.exports import Origin
+from acker_redis.spark.worker.bolt import BoltOutput, BoltStep, Execute
+from acker_redis.spark.worker.fail_where import failing
+from acker_redis.spark.worker.failed import OnError
+from acker_redis.spark.worker.partitions import Write
+from acker_redis.spark.worker.rows import RowBolt, RowByRow, RowFunction
+
+__all__ = ["BoltOutput", "Tracker"]
+
+
+@dataclass(frozen=True)
+class Tracker:
+    """What a pipeline is given with the messages of an emission.
+
+    Every operator takes a tracked DataFrame first, so that it can be given to `DataFrame.transform`, and a name last, which
+    shows as `last_stage` and in errors; without one it is called like the function it runs, or like the operator, numbered.
+
+    Attributes:
+        run_id: unique per run of the program.
+        emission: number of the emission in the run, never used again; don't name outputs by it, as a message may be emitted
+            several times.
+        batch_id: Spark's number of the micro-batch, in `each_batch`: the same when Spark gives the batch again. None
+            elsewhere.
+    """
+
+    run_id: str
+    emission: int
+    batch_id: int | None = None
+    _proof: Proof = field(kw_only=True, repr=False)
+    _origin: Origin = field(kw_only=True, repr=False)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Functions that run in workers may hold a tracker, for its numbers; what it runs with can't go there."""
+        return {"run_id": self.run_id, "emission": self.emission, "batch_id": self.batch_id}
+
+    def filter(self, tracked: DataFrame, condition: str | Column, *, name: str | None = None) -> DataFrame:
+        """Keep rows that meet a condition, in SQL; of the others nothing is to be done. A null condition is not met.
+
+        paid = tracker.filter(orders, "paid")
+        """
+        node, form, meter = self._one("filter", tracked, name)
+        return with_form(sql.filtered(tracked, condition, meter), form.dropping(meter, node))
+
+    def fail_where(
+        self, tracked: DataFrame, condition: str | Column, reason: str | Column, *, name: str | None = None
+    ) -> DataFrame:
+        """Fail the messages of rows that meet a condition, in SQL; the other rows go on. A null condition is not met.
+
+            known = tracker.fail_where(orders, "customer IS NULL", "no such customer")
+
+        Args:
+            tracked: rows.
+            condition: of those that fail.
+            reason: a text that says what is wrong with them, or a column of texts.
+            name: of the operator.
+        """
+        if not isinstance(reason, Column) and (not isinstance(reason, str) or not reason):
+            raise BadBatchError(f"fail_where: reason={reason!r}: give a text that says what is wrong with the rows")
+        node, form, meter = self._one("fail_where", tracked, name, has_reports=True)
+        bad = F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
+        told = reason if isinstance(reason, Column) else F.lit(reason)
+        step = failing(node, meter, accumulator_of(tracked.sparkSession.sparkContext))
+        marked = tracked.withColumn("_acker_bad", bad)
+        given = (
+            F.when(F.col("_acker_bad"), value)
+            for value in (F.col(EDGE), F.col(ANCHORS), F.coalesce(told.cast("string"), F.lit("")))
+        )
+        report = F.arrow_udf(step, LongType()).asNondeterministic()  # type: ignore[attr-defined]
+        failed = marked.withColumn(OUT, report(*given)).drop("_acker_bad")
+        return with_form(sql.without_failed(failed, meter), form.dropping(meter, node))
+
+    def explode(self, tracked: DataFrame, children: str | Column, *, name: str | None = None) -> DataFrame:
+        """Derive rows in SQL: one per element of an array expression; of a row whose array is empty or null none.
+
+            words = tracker.explode(lines, "transform(split(text, ' '), w -> struct(line, w AS word))")
+
+        Args:
+            tracked: rows.
+            children: an array of structs, whose fields become the columns, or of values, in a column `value`.
+            name: of the operator.
+        """
+        node, form, meter = self._one("explode", tracked, name)
+        return with_form(sql.exploded(tracked, children, node, meter), form.dropping(meter, node))
+
+    def bolt(
+        self,
+        tracked: DataFrame,
+        execute: RowFunction | RowBolt,
+        schema: str | StructType,
+        *,
+        on_error: OnError = "fail",
+        name: str | None = None,
+    ) -> DataFrame:
+        """Turn rows into derived rows, one by one in Python.
+
+            items = orders.transform(tracker.bolt, split, "order bigint, item string")
+
+        Args:
+            tracked: rows.
+            execute: a function of one row (a dict) that returns or yields derived rows (dicts, or values in the order of
+                the schema), or an object with `execute(row, collector)`. A row it raises `FailedError` for fails with that
+                reason, while the others go on.
+            schema: of the derived rows; DDL or StructType.
+            on_error: what another exception does, and a derived row that does not fit the schema: `fail` fails the row it
+                came from, with a text that says why; `raise` fails the task, and Spark tries it again.
+            name: of the operator.
+        """
+        checks.on_error(on_error, "bolt")
+        if not callable(execute) and not isinstance(execute, RowBolt):
+            raise BadBatchError("bolt: give a function of one row, or an object with execute(row, collector)")
+        output = checks.struct(schema, "bolt")
+        by_row = RowByRow(execute, checks.arrow_schema(output), on_error)
+        return self._bolt(tracked, by_row, output, name, _name_of(execute, "bolt"))
+
+    def bolt_arrow(
+        self, tracked: DataFrame, execute: Execute, schema: str | StructType, *, name: str | None = None
+    ) -> DataFrame:
+        """Turn rows into derived rows, vectorised: `execute` gets record batches and says which row each came from.
+
+            doubled = tracker.bolt_arrow(orders, lambda batch: BoltOutput(double(batch), np.arange(len(batch))), schema)
+
+        Args:
+            tracked: rows.
+            execute: called with each record batch, without the tracker's columns; gives `BoltOutput`. Runs in the workers.
+            schema: of the derived rows; DDL or StructType.
+            name: of the operator.
+        """
+        output = checks.struct(schema, "bolt_arrow")
+        return self._bolt(tracked, execute, output, name, _name_of(execute, "bolt_arrow"))
+
+    def join(
+        self,
+        left: DataFrame,
+        right: DataFrame,
+        on: str | Sequence[str],
+        how: str = "inner",
+        *,
+        name: str | None = None,
+    ) -> DataFrame:
+        """Join on equal columns, in SQL. Each row belongs to the messages of all rows it was made of.
+
+            priced = tracker.join(orders, prices, "item")
+
+        Args:
+            left: a tracked DataFrame.
+            right: another tracked one of the emission, or one that isn't, such as a reference table.
+            on: column or columns both have; compared, and given, as the type that both have in common. Null is equal to
+                nothing.
+            how: `inner` or `left`; if both are tracked `right` and `full`, too. Of rows that are left out nothing is to be
+                done. A row has to be in one task with all its matches, so a key with very many needs memory.
+            name: of the operator.
+        """
+        keys = [on] if isinstance(on, str) else list(on)
+        both = is_tracked(right)
+        checks.join(left, right, keys, how, ("inner", "left", "right", "full") if both else ("inner", "left"))
+        if not both:
+            node, form, meter = self._one("join", left, name)
+            made = sql.looked_up(left, right, keys, node, meter, keep_unmatched=how == "left")
+            return with_form(made, form.dropping(meter, node))
+        forms = [self._proof.form_of(frame, "join") for frame in (left, right)]
+        made_by = self._proof.add("join", name, [form.node for form in forms])
+        meter = self._proof.meter(made_by)
+        (left, right), (first, second) = self._weighed([left, right], forms)
+        joined = sql.matched(left, right, keys, how, made_by.name, meter)
+        return with_form(joined, first.plus(second, made_by.name).dropping(meter, made_by.name))
+
+    def group(
+        self,
+        tracked: DataFrame,
+        keys: str | Column | Sequence[str | Column],
+        aggregates: Column | Sequence[Column],
+        *,
+        name: str | None = None,
+    ) -> DataFrame:
+        """Aggregate groups, in SQL: one row per group, which belongs to the messages of all rows of the group.
+
+            totals = tracker.group(items, "customer", F.sum("price").alias("price"))
+
+        Args:
+            tracked: rows.
+            keys: columns or expressions to group by; an empty list makes one group.
+            aggregates: one or several.
+            name: of the operator.
+        """
+        form = self._proof.form_of(tracked, "group")
+        node = self._proof.add("group", name, [form.node]).name
+        given = [keys] if isinstance(keys, (str, Column)) else list(keys)
+        by = [checks.quoted(key) if isinstance(key, str) and key in tracked.columns else key for key in given]
+        wanted = [aggregates] if isinstance(aggregates, Column) else list(aggregates)
+        grouped = sql.grouped(tracked, by, wanted)
+        checks.column_names([column for column in grouped.columns if column not in TRACKING], node)
+        return with_form(grouped, form.at(node))
+
+    def union(self, first: DataFrame, *others: DataFrame, name: str | None = None) -> DataFrame:
+        """The rows of several tracked DataFrames, matched by column name.
+
+        every = tracker.union(tracker.filter(orders, "paid"), reminded)
+        """
+        if not others:
+            raise BadBatchError("union: give two or more tracked DataFrames")
+        forms = [self._proof.form_of(frame, "union") for frame in (first, *others)]
+        node = self._proof.add("union", name, [form.node for form in forms]).name
+        frames, forms = self._weighed([first, *others], forms)
+        together, form = frames[0], forms[0]
+        for frame, other in zip(frames[1:], forms[1:], strict=True):
+            together, form = together.unionByName(frame), form.plus(other, node)
+        return with_form(together, form.at(node))
+
+    def checkpoint(self, tracked: DataFrame, *, reliable: bool = False, name: str | None = None) -> DataFrame:
+        """Compute rows now and keep them, so that what follows begins with them; runs its own action.
+
+            heavy = tracker.checkpoint(tracker.bolt(orders, enrich, schema))
+
+        Args:
+            tracked: rows.
+            reliable: in the checkpoint directory (`SparkContext.setCheckpointDir`); else in the executors' own storage,
+                where rows are lost with their executor.
+            name: of the operator.
+
+        Raises:
+            NotExactError: not all rows are there, or rows are twice.
+        """
+        return checkpoints.checkpoint(self._proof, tracked, name, reliable=reliable)
+
+    def discard(self, tracked: DataFrame) -> None:
+        """Say that nothing is to be done with the rows of a frame, which otherwise ends in an error.
+
+        tracker.discard(tracker.filter(orders, "NOT paid"))
+        """
+        self._proof.discard(self._proof.form_of(tracked, "discard").node)
+
+    def write(
+        self,
+        tracked: DataFrame,
+        write: Callable[[DataFrameWriter], object],
+        *,
+        on_error: OnError = "raise",
+        name: str | None = None,
+    ) -> None:
+        """Write with Spark's own writers. Runs the action, and proves that it wrote every row.
+
+            tracker.write(items, lambda writer: writer.mode("append").parquet(path))
+
+        Args:
+            tracked: rows.
+            write: called with the `DataFrameWriter` of the rows without the tracker's columns; has to call one of its
+                methods that write, once. Should be idempotent: messages are emitted again where something fails.
+            on_error: if it raises: `raise` ends the emission with the error; `fail` fails the messages of the rows.
+            name: of the sink.
+        """
+        writers.write(self._proof, tracked, write, on_error, name)
+
+    def write_with(
+        self,
+        tracked: DataFrame,
+        write: Callable[[DataFrame], object],
+        *,
+        on_error: OnError = "raise",
+        name: str | None = None,
+    ) -> None:
+        """Write by a function of the DataFrame, such as a MERGE. Runs the action.
+
+            tracker.write_with(items, lambda rows: rows.writeTo("items").append())
+
+        Proven is that one action took every row from the DataFrame it is given. What it did with them is not: a function
+        that filters, or that joins rows away, loses them unseen.
+        """
+        writers.write_with(self._proof, tracked, write, on_error, name)
+
+    def write_source(
+        self,
+        tracked: DataFrame,
+        source: type[DataSource],
+        *,
+        mode: str = "append",
+        options: dict[str, str] | None = None,
+        on_error: OnError = "raise",
+        name: str | None = None,
+    ) -> None:
+        """Write with a Python data source. Runs the action.
+
+            tracker.write_source(items, MyStore, options={"table": "items"})
+
+        Args:
+            tracked: rows.
+            source: class whose `writer` gives a `DataSourceWriter` or `DataSourceArrowWriter`. A writer that returns before
+                it has taken all rows of its partition ends with an error.
+            mode: `append` or `overwrite`.
+            options: of the data source.
+            on_error: as for `write`.
+            name: of the sink.
+        """
+        writers.write_source(self._proof, tracked, source, mode, options or {}, on_error, name)
+
+    def write_partitions(
+        self, tracked: DataFrame, write: Write, *, on_error: OnError = "raise", name: str | None = None
+    ) -> int:
+        """Write by a function of each partition, in Python. Runs the action; returns how many rows there were.
+
+            tracker.write_partitions(items, lambda batches, partition: store.put(partition, batches))
+
+        Args:
+            tracked: rows.
+            write: called with the record batches of one partition, without the tracker's columns, and the partition's
+                number; has to consume them all, and to be idempotent: a partition may be written again.
+            on_error: if `write` raises: `raise` fails the task, which Spark tries again; `fail` fails the messages of the
+                partition's rows, with the error's text as reason.
+            name: of the sink.
+        """
+        return partitions.write_partitions(
+            self._proof, tracked, write, on_error, _name_of(write, "write_partitions"), name
+        )
+
+    def export(
+        self,
+        tracked: DataFrame,
+        write: Callable[[DataFrameWriter], object],
+        *,
+        form: transport.Form = "binary",
+        column: str = "anchors",
+        name: str | None = None,
+    ) -> None:
+        """Write rows for other programs to carry on: their messages are done when those are done with the rows, too.
+
+            tracker.export(items, lambda writer: writer.parquet(path))
+
+        Runs the action. Each row has an edge of its own, which the workers introduce to the acker before the action ends.
+        `import_anchors` carries the rows on in Spark, and so does any program that acks the edges with a bare `Acker` of
+        the same app. Each row is to be taken over once: one that is acked twice times out, and its message is emitted again.
+
+        Args:
+            tracked: rows.
+            write: as for `write`.
+            form: of the column: `binary`, `json` or `array`; see `transport`.
+            column: name of the column with roots and edges.
+            name: of the sink.
+        """
+        exports.export(self._proof, self._origin, tracked, write, form, column, name)
+
+    def _bolt(self, tracked: DataFrame, execute: Execute, output: StructType, name: str | None, kind: str) -> DataFrame:
+        node, form, meter = self._one(kind, tracked, name, has_reports=True)
+        reports = accumulator_of(tracked.sparkSession.sparkContext)
+        schema = checks.arrow_schema(output)
+        columns = [StructField(column.name, column.dataType, True, column.metadata) for column in output.fields]
+        columns += [tracked.schema[EDGE], tracked.schema[ANCHORS], StructField(OUT, LongType(), False)]
+        made = in_python(
+            tracked, lambda names: BoltStep(node, meter, execute, schema, reports, names), StructType(columns)
+        )
+        return with_form(sql.without_residue(made, meter), form.dropping(meter, node))
+
+    def _one(
+        self, kind: str, tracked: DataFrame, name: str | None, *, has_reports: bool = False
+    ) -> tuple[str, Form, str]:
+        """A new operator over one frame: its name, the frame's form, and a meter."""
+        form = self._proof.form_of(tracked, kind if name is None else name)
+        node = self._proof.add(kind, name, [form.node])
+        return node.name, form, self._proof.meter(node, has_reports=has_reports)
+
+    def _weighed(self, frames: list[DataFrame], forms: list[Form]) -> tuple[list[DataFrame], list[Form]]:
+        """Ways that come together again weigh differently: so that a row that is lost on one and copied on another shows."""
+        shifts = [self._proof.next_shift() for _ in frames]
+        weighed = [sql.weighed(frame, shift) for frame, shift in zip(frames, shifts, strict=True)]
+        return weighed, [form.weighed(edges.weight(shift)) for form, shift in zip(forms, shifts, strict=True)]
+
+
+def _name_of(function: Any, kind: str) -> str:
+    """What a function calls itself, as far as it can name an operator."""
+    name = getattr(function, "__name__", type(function).__name__)
+    return kind if name == "<lambda>" else name

@@ -1,0 +1,56 @@
+"""Python data sources as sinks: the user's own, of which each partition has to be taken to its end."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Row
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from acker_redis.errors import AckerError
+
+
+def consuming(source: type[DataSource]) -> type[DataSource]:
+    """The same data source, of which a writer that returns before the end of its partition fails its task."""
+
+    class Consuming(source):  # type: ignore[valid-type, misc]
+        @classmethod
+        def name(cls) -> str:
+            return f"{source.name()}_tracked"
+
+        def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+            inner = source.writer(self, schema, overwrite)
+            return (_ArrowWriter if isinstance(inner, DataSourceArrowWriter) else _RowWriter)(inner, source.name())
+
+    return Consuming
+
+
+class _Writer:
+    def __init__(self, inner: Any, source: str) -> None:
+        self.inner, self.source = inner, source
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.inner.commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.inner.abort(messages)
+
+    def _write(self, rows: Iterator[Any]) -> WriterCommitMessage:
+        message: WriterCommitMessage = self.inner.write(rows)
+        if any(not isinstance(one, pa.RecordBatch) or one.num_rows for one in rows):
+            raise AckerError(
+                f"data source {self.source!r}: its writer returned before it had consumed its partition: nothing is acked. "
+                "Have it iterate over all of its rows, and drop rows with tracker.filter before"
+            )
+        return message
+
+
+class _ArrowWriter(_Writer, DataSourceArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._write(iterator)
+
+
+class _RowWriter(_Writer, DataSourceWriter):
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        return self._write(iterator)

@@ -1,0 +1,129 @@
+"""The last step of an export: gives rows fresh edges, which other applications ack, and introduces them to the ledger."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from acker_redis import ids
+from acker_redis.config import AckerConfig
+from acker_redis.errors import LedgerLostError, NotExactError, TokenReusedError
+from acker_redis.ids import UInt64Array
+from acker_redis.spark import edges
+from acker_redis.spark.columns import ANCHORS, ARROW_EDGE, ARROW_PAIRS, EDGE
+from acker_redis.spark.worker.client import acker_of_worker, partition_id
+from acker_redis.xxhash64 import hash_longs
+
+_COMPACT_ROWS = 500_000
+
+
+@dataclass(frozen=True)
+class ExportStep:
+    """The function for `mapInArrow`: rows with anchors and edge to rows with `PAIRS` and edge.
+
+    Each row gets an edge of its own for each root it came from, made of the row's, in whatever order rows come when a task
+    runs again. Rows whose edges are equal were copied, which the proof shows. Fresh edges are introduced, as one ack per
+    root, when the partition was consumed to its end and before the task ends; a task that ends earlier introduces nothing.
+
+    Attributes:
+        url: of the server, as executors reach it.
+        config: of the app.
+        prefix: names run, emission and action: the token of a partition's ack is made of it, and so are the edges.
+        stage: name of the operator.
+        columns: see `BoltStep`.
+    """
+
+    url: str = field(repr=False)  # may hold a password
+    config: AckerConfig
+    prefix: str
+    stage: str
+    columns: tuple[str, ...] = ()
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run on one partition.
+
+        Raises:
+            NotExactError: the task ran before and gave other rows.
+        """
+        acker_of_worker(self.url, self.config)  # what is wrong with it shows before a row leaves
+        introduced = Introduced()
+        salt = edges.salt_of(self.prefix)
+        for given in batches:
+            batch = given.rename_columns(list(self.columns)) if self.columns else given
+            starts, roots = _distinct_roots(batch.column(ANCHORS))
+            rows = np.repeat(np.arange(batch.num_rows), np.diff(starts))
+            own = edges.from_arrow(batch.column(EDGE))
+            fresh = np.asarray(hash_longs(own[rows].view(np.uint64), salt, roots), np.uint64)
+            fresh = np.where(fresh == 0, np.uint64(1), fresh)
+            introduced.add(roots, fresh)
+            plain = batch.drop_columns([ANCHORS, EDGE])
+            yield pa.RecordBatch.from_arrays(
+                [*plain.columns, _pairs(starts, roots, fresh), pa.array(own)],
+                schema=pa.schema([*plain.schema, ARROW_PAIRS, ARROW_EDGE]),
+            )
+        self._introduce(*introduced.combined())
+
+    def _introduce(self, roots: UInt64Array, vals: UInt64Array) -> None:
+        if not len(roots):
+            return
+        acker = acker_of_worker(self.url, self.config)
+        token = f"{self.prefix}:{partition_id()}"
+        try:
+            try:
+                acker.ack_many(roots, vals, token=token, stage=self.stage)
+            except LedgerLostError:
+                # The spout learns of the loss by itself and replays; these roots then wait for no one and expire.
+                acker.recover()
+                acker.ack_many(roots, vals, token=token, stage=self.stage)
+        except TokenReusedError as exc:
+            raise NotExactError(
+                f"export {self.stage!r}: the task of a partition ran again and gave other rows, after "
+                "those of its first run had been introduced. Make the functions before it deterministic"
+            ) from exc
+
+
+@dataclass
+class Introduced:
+    """The XOR of the fresh edges of each root; memory is bounded by the number of distinct roots."""
+
+    _roots: list[UInt64Array] = field(default_factory=list)
+    _vals: list[UInt64Array] = field(default_factory=list)
+    _size: int = 0
+    _distinct: int = 0
+
+    def add(self, roots: UInt64Array, vals: UInt64Array) -> None:
+        """Edges, and the root of each."""
+        roots, vals = ids.xor_runs(roots, vals)
+        self._roots.append(roots)
+        self._vals.append(vals)
+        self._size += len(roots)
+        if self._size >= max(_COMPACT_ROWS, 2 * self._distinct):
+            roots, vals = self.combined()
+            self._roots, self._vals = [roots], [vals]
+            self._size = self._distinct = len(roots)
+
+    def combined(self) -> tuple[UInt64Array, UInt64Array]:
+        """Distinct roots, sorted, and the XOR of each."""
+        if not self._roots:
+            return np.array([], np.uint64), np.array([], np.uint64)
+        return ids.xor_by_root(np.concatenate(self._roots), np.concatenate(self._vals))
+
+
+def _distinct_roots(anchors: pa.ListArray) -> tuple[npt.NDArray[np.int64], UInt64Array]:
+    """Where the roots of each row begin, and the roots, each once per row: two equal edges of one row would cancel out."""
+    lengths = anchors.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    roots = np.asarray(anchors.flatten().to_numpy(zero_copy_only=False), np.int64).view(np.uint64)
+    if len(lengths) and int(lengths.max()) > 1:
+        rows = np.repeat(np.arange(len(lengths)), lengths)
+        order = np.lexsort((roots, rows))
+        rows, roots = rows[order], roots[order]
+        first = np.concatenate(([True], (rows[1:] != rows[:-1]) | (roots[1:] != roots[:-1])))
+        roots, lengths = roots[first], np.bincount(rows[first], minlength=len(lengths))
+    return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64), roots
+
+
+def _pairs(starts: npt.NDArray[np.int64], roots: UInt64Array, vals: UInt64Array) -> pa.ListArray:
+    values = pa.array(np.stack([roots, vals], axis=1).reshape(-1).view(np.int64))
+    return pa.ListArray.from_arrays(pa.array(starts * 2, pa.int32()), values, type=ARROW_PAIRS.type)

@@ -1,0 +1,38 @@
+"""Rows that SQL fails: their edges, anchors and reasons are all that comes to the Python worker."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+from pyspark.accumulators import Accumulator
+
+from acker_redis.spark import edges
+from acker_redis.spark.columns import STAYS
+from acker_redis.spark.worker.failed import Failures, Report
+
+
+def failing(
+    stage: str, operator: str, reports: Accumulator[list[Report]]
+) -> Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]:
+    """The function for `arrow_udf` that gives each row its `OUT`: 0 if it stays, else the number of the report.
+
+    Its arguments are edge, anchors and reason, each null where the row stays; the reason is what decides. The report is sent
+    when the input has ended.
+
+    Args:
+        stage: name of the operator.
+        operator: its tag in reports.
+        reports: where the report goes.
+    """
+
+    def fail_where(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:  # Spark reads the annotations
+        failures = Failures(operator, stage, reports)
+        for edge, anchors, reason in batches:
+            fails = reason.is_valid()
+            if fails.true_count:
+                own = edges.from_arrow(edge.filter(fails))
+                failures.add(own, anchors.filter(fails), reason.filter(fails).to_pylist())
+            yield pa.array(np.where(fails.to_numpy(zero_copy_only=False), failures.number, STAYS), pa.int64())
+        failures.residue()
+
+    return fail_where

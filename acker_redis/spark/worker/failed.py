@@ -1,0 +1,166 @@
+"""Rows that failed, on their way to the driver: their roots by an accumulator, the sum of their edges beside the data.
+
+The driver compares both, so no failed row gets lost. A task that runs again, or a step that Spark evaluates twice, makes a
+report of another number; the driver takes those whose numbers it meets in the data.
+"""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.accumulators import Accumulator, AccumulatorParam
+
+from acker_redis.errors import FailedError
+from acker_redis.spark import edges
+from acker_redis.spark.columns import CHILDLESS
+
+OnError: TypeAlias = Literal["fail", "raise"]
+"""What becomes of an error that a function of the user's raises: its rows fail, or the task does."""
+
+REASON_CHARS = 300
+"""Longer reasons are cut."""
+
+MAX_REASONS = 1000
+"""So many are told apart in one task."""
+
+OTHER_REASONS = f"one of more than {MAX_REASONS} reasons in one task"
+
+_NUMBERS = 1 << 42
+_COMPACT_ROOTS = 500_000
+_PER_PART = 16
+"""An array costs about as much as so many roots in it."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The failed rows of one operator in one task.
+
+    Attributes:
+        number: drawn at random, 2 <= number < 2**42.
+        operator: its tag, given by the driver.
+        stage: its name.
+        parts: sum of the rows' edges, mod 2^61.
+        rows: how many they are.
+        reasons: for each reason the distinct roots of its rows, as packed int64 of the machine's byte order.
+    """
+
+    number: int
+    operator: str
+    stage: str
+    parts: int
+    rows: int
+    reasons: dict[str, bytes]
+
+
+class Reports(AccumulatorParam[list[Report]]):
+    """How Spark adds up reports: all of them, in the order in which their tasks end."""
+
+    def zero(self, value: list[Report]) -> list[Report]:
+        """No reports."""
+        return []
+
+    def addInPlace(self, value1: list[Report], value2: list[Report]) -> list[Report]:  # noqa: N802  # Spark's name
+        """Both."""
+        value1.extend(value2)
+        return value1
+
+
+@dataclass
+class Roots:
+    """Distinct roots; memory is bounded by their number."""
+
+    _parts: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    _size: int = 0
+    _distinct: int = 0
+
+    def add(self, roots: npt.NDArray[np.int64]) -> None:
+        """Roots, with repeats."""
+        if len(roots):
+            self._parts.append(roots[np.concatenate(([True], roots[1:] != roots[:-1]))])
+            self._size += len(self._parts[-1]) + _PER_PART
+        if self._size >= max(_COMPACT_ROOTS, 2 * self._distinct):
+            self._parts = [self.distinct()]
+            self._size = self._distinct = len(self._parts[0])
+
+    def distinct(self) -> npt.NDArray[np.int64]:
+        """Each once, sorted."""
+        return np.unique(np.concatenate(self._parts)) if self._parts else np.array([], np.int64)
+
+
+class Residue(NamedTuple):
+    """What stands in the data for the rows that failed."""
+
+    number: int
+    parts: int
+    rows: int
+
+
+class Failures:
+    """Collects the failed rows of one operator in one task. Nothing is sent before `residue`."""
+
+    def __init__(self, operator: str, stage: str, reports: Accumulator[list[Report]]) -> None:
+        """Begin a report.
+
+        Args:
+            operator: tag of the operator.
+            stage: its name.
+            reports: where the report goes.
+        """
+        self.number = CHILDLESS + 1 + secrets.randbelow(_NUMBERS - CHILDLESS - 1)
+        self._operator, self._stage, self._reports = operator, stage, reports
+        self._parts = self._rows = 0
+        self._roots: dict[str, Roots] = {}
+
+    def add(self, own: npt.NDArray[np.int64], anchors: pa.ListArray, reasons: Sequence[str]) -> None:
+        """Rows that failed: the edge, the anchors and the reason of each."""
+        self._parts += edges.total(own)
+        self._rows += len(own)
+        named = {reason: self._named(reason) for reason in dict.fromkeys(reasons)}
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(named.values()))}
+        by_row = np.array([numbers[named[reason]] for reason in reasons], np.int64)
+        by_root = np.repeat(by_row, anchors.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))
+        flat = anchors.flatten()
+        there = flat.is_valid().to_numpy(zero_copy_only=False)
+        roots = flat.fill_null(0).to_numpy(zero_copy_only=False)
+        for reason, number in numbers.items():
+            self._roots[reason].add(roots[there & (by_root == number)])
+
+    def add_all(self, parts: int, rows: int, roots: Roots, reason: str) -> None:
+        """Rows that failed for one reason: the sum of their edges, their number and their roots."""
+        self._parts += parts
+        self._rows += rows
+        self._roots[self._named(reason)].add(roots.distinct())
+
+    def residue(self) -> Residue | None:
+        """Send the report, once, at the end of the partition; None if no row failed, and nothing is sent."""
+        if not self._rows:
+            return None
+        parts = self._parts & edges.MASK
+        reasons = {reason: roots.distinct().tobytes() for reason, roots in self._roots.items()}
+        self._reports.add([Report(self.number, self._operator, self._stage, parts, self._rows, reasons)])
+        return Residue(self.number, parts, self._rows)
+
+    def _named(self, reason: str) -> str:
+        """The reason under which a row is kept. A text of the user's may hold halves of pairs, which UTF-8 can't."""
+        cut = reason[:REASON_CHARS].encode(errors="replace").decode()
+        if cut not in self._roots:
+            if len(self._roots) >= MAX_REASONS:
+                cut = OTHER_REASONS
+            self._roots.setdefault(cut, Roots())
+        return cut
+
+
+def reason_of(exc: BaseException) -> str:
+    """Why a row failed whose function raised."""
+    return str(exc) if isinstance(exc, FailedError) else f"{type(exc).__name__}: {exc}"
+
+
+def report_of(stage: str, reason: str, roots: npt.NDArray[np.int64]) -> Report:
+    """A report that the driver makes itself, of rows that no task has named."""
+    number = CHILDLESS + 1 + secrets.randbelow(_NUMBERS - CHILDLESS - 1)
+    cut = reason[:REASON_CHARS].encode(errors="replace").decode()
+    return Report(number, "", stage, 0, len(roots), {cut: roots.tobytes()})

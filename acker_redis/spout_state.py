@@ -1,0 +1,256 @@
+"""What a spout knows of its messages: which are to be emitted, in flight, done. No I/O and no clock: both are the caller's."""
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from acker_redis.dead_letters import DeadLetter
+from acker_redis.model import PackedOutcomes
+from acker_redis.pending import Emission, InFlight, Int64Array, Replays, Sent, Tries, merged, root_ids
+from acker_redis.retry import RetryPolicy, Verdict
+
+
+@dataclass
+class SpoutCounts:
+    """What a spout has seen so far; every emitted attempt ends as exactly one of acked, failed, timed_out or lost."""
+
+    emitted: int = 0
+    acked: int = 0
+    failed: int = 0
+    timed_out: int = 0
+    lost: int = 0
+    replayed: int = 0
+    dead_lettered: int = 0
+    late: int = 0
+
+
+class SpoutState:
+    """The messages of one source in one run.
+
+    Every message goes from waiting to in flight, and from there back or to done: acked, or given up, which is done once its
+    letter is kept.
+
+    Attributes:
+        counts: what happened so far.
+        dead_letters: message id -> letter of each message that was given up.
+        letters: those that are not kept yet.
+        sent: emission number -> what became of it, of emissions that are followed.
+    """
+
+    def __init__(self, app: str, run_id: str, retry: RetryPolicy) -> None:
+        """No messages yet."""
+        self.counts = SpoutCounts()
+        self.dead_letters: dict[int, DeadLetter] = {}
+        self.letters: list[DeadLetter] = []
+        self.sent: dict[int, Sent] = {}
+        self._app, self._run_id, self._retry = app, run_id, retry
+        self._fresh: deque[Int64Array] = deque()
+        self._replays = Replays()
+        self._in_flight: list[InFlight] = []
+        self._done: list[Int64Array] = []
+        self._excuses: deque[Int64Array] = deque()
+        self._next_number = 0
+
+    @property
+    def pending(self) -> int:
+        """Messages in flight."""
+        return sum(part.count for part in self._in_flight)
+
+    @property
+    def emissions(self) -> int:
+        """Emissions made so far."""
+        return self._next_number
+
+    @property
+    def done(self) -> bool:
+        """Whether every message is done, and that was said."""
+        return not (self._fresh or self._replays or self._in_flight or self.letters or self._done)
+
+    def add(self, message_ids: Int64Array) -> None:
+        """Messages to emit; their ids must be distinct over the run."""
+        self._fresh.append(np.ascontiguousarray(message_ids, np.int64))
+
+    def next_emission(self, now: float, max_pending: int | None) -> Emission | None:
+        """Replays that are due, then fresh messages, as many as there is room for; they are in flight from now on."""
+        room = None if max_pending is None else max(0, max_pending - self.pending)
+        replays = self._replays.take(now, room)
+        fresh = Tries.first(self._take_fresh(None if room is None else room - len(replays)))
+        tries = Tries.concatenate([replays, fresh])
+        if len(tries) == 0:
+            return None
+        number = self._next_number
+        tries = replace(tries, numbers=np.full(len(tries), number))
+        roots = root_ids(self._app, self._run_id, tries.message_ids, number)
+        self._next_number += 1
+        self._in_flight = merged([*self._in_flight, InFlight(roots, tries)])
+        self.counts.replayed += len(replays)
+        self.counts.emitted += len(roots)
+        return Emission(number, tries.message_ids, tries.attempts, roots)
+
+    def follow(self, emission: Emission) -> None:
+        """Keep in `sent` what becomes of it, until `take_finished` gives it back."""
+        self.sent[emission.number] = Sent(emission)
+
+    def take_finished(self) -> list[Sent]:
+        """Emissions that have ended and have no root left without outcome; they are not followed any more."""
+        finished = [sent for sent in self.sent.values() if sent.ended and not sent.left]
+        for sent in finished:
+            del self.sent[sent.emission.number]
+        return finished
+
+    def excuse(self, roots: Int64Array) -> None:
+        """See `Spout.excuse`. Any thread may call this."""
+        self._excuses.append(roots)
+
+    def excuse_emission(self, number: int) -> None:
+        """As `excuse`, for all roots of an emission; losses of it have an excuse, too."""
+        self.sent[number].excused = True
+        for part in self._in_flight:
+            part.tries.excused[part.tries.numbers == number] = True
+
+    def excuse_losses(self) -> None:
+        """Something happened to a server, which explains what gets lost of the emissions that are followed now."""
+        for sent in self.sent.values():
+            sent.excused = True
+
+    def waiting(self, under_way: Emission | None) -> list[Int64Array]:
+        """Roots in flight, in a few arrays, without those of an emission under way."""
+        left_out = -1 if under_way is None else under_way.number
+        return [part.sorted_roots[part.open & (part.tries.numbers != left_out)] for part in self._in_flight]
+
+    def settle(self, packed: list[PackedOutcomes], now: float) -> None:
+        """Act on outcomes; those of roots that are not in flight are counted as late."""
+        self._apply_excuses()
+        acks = [one.roots for one in packed if one.kind == "ack"]
+        fails = [one for one in packed if one.kind == "fail"]
+        acked = np.unique(np.concatenate(acks)) if acks else np.array([], np.int64)
+        failed, of_fail = _distinct([one.roots for one in fails])
+        known = 0
+        for part in self._in_flight:
+            rows = part.find(acked)
+            rows = rows[rows >= 0]
+            if len(rows):
+                tries = part.close(rows)
+                self._note(tries.numbers, "acked")
+                self._done.append(tries.message_ids)
+                self.counts.acked += len(rows)
+            known += len(rows)
+            rows = part.find(failed)
+            if (hits := rows >= 0).any():
+                tries = part.close(rows[hits])
+                self._note(tries.numbers, "settled")
+                self._fail(tries, fails, of_fail[hits], now)
+                known += int(hits.sum())
+        self.counts.late += sum(len(one.roots) for one in packed) - known
+        self._drop_finished()
+
+    def lose(self, roots: Int64Array, now: float) -> None:
+        """The ledger doesn't know these roots, and has written no outcome of them: emit their messages again."""
+        self._apply_excuses()
+        for part in self._in_flight:
+            rows = part.find(roots)
+            self._lose(part, rows[rows >= 0], now)
+        self._drop_finished()
+
+    def lose_all(self, now: float) -> None:
+        """The ledger lost everything: emit all that is in flight again. Nobody's fault, so it counts to no limit."""
+        for part in self._in_flight:
+            self._lose(part, np.flatnonzero(part.open), now, excused=True)
+        self._drop_finished()
+
+    def give_up(self, message_ids: Int64Array) -> None:
+        """See `Spout.give_up`."""
+        for part in self._in_flight:
+            rows = np.flatnonzero(part.open & np.isin(part.tries.message_ids, message_ids))
+            tries = part.close(rows)
+            self.counts.lost += len(rows)
+            self._note(tries.numbers, "settled")
+            self._give_up_lost(tries)
+        self._drop_finished()
+
+    @property
+    def unsaid(self) -> Int64Array:
+        """Messages that are done and of which that was not said yet."""
+        return np.concatenate([np.array([], np.int64), *self._done])
+
+    def said(self) -> None:
+        """It was said of all `unsaid`."""
+        self._done = []
+
+    def letters_kept(self) -> None:
+        """All `letters` are kept: their messages are done."""
+        self._done.append(np.array([letter.message_id for letter in self.letters], np.int64))
+        self.letters = []
+
+    def _take_fresh(self, room: int | None) -> Int64Array:
+        parts = [np.array([], np.int64)]
+        while self._fresh and room != 0:
+            messages = self._fresh.popleft()
+            if room is not None and len(messages) > room:
+                self._fresh.appendleft(messages[room:])
+                messages = messages[:room]
+            parts.append(messages)
+            room = None if room is None else room - len(messages)
+        return np.concatenate(parts)
+
+    def _apply_excuses(self) -> None:
+        while self._excuses:
+            roots = self._excuses.popleft()
+            for part in self._in_flight:
+                rows = part.find(roots)
+                part.tries.excused[rows[rows >= 0]] = True
+
+    def _fail(self, tries: Tries, fails: list[PackedOutcomes], of_fail: npt.NDArray[np.intp], now: float) -> None:
+        timed_out = np.array([one.reason == "timeout" for one in fails])[of_fail]
+        self.counts.timed_out += int(timed_out.sum())
+        self.counts.failed += int((~timed_out).sum())
+        verdict = self._retry.after_failure(tries)
+        self._emit_again(verdict, now)
+        spent = verdict.spent
+        for message, count, i in zip(
+            tries.message_ids[spent].tolist(), verdict.failures[spent].tolist(), of_fail[spent].tolist(), strict=True
+        ):
+            one = fails[i]
+            self._give_up(DeadLetter(message, self._run_id, count, one.reason or "failed", one.last_stage, one.detail))
+
+    def _lose(self, part: InFlight, rows: Int64Array, now: float, *, excused: bool = False) -> None:
+        tries = part.close(rows)
+        self.counts.lost += len(rows)
+        with_excuse = [number for number, sent in self.sent.items() if sent.excused]
+        counted = ~(tries.excused | np.isin(tries.numbers, with_excuse) | excused)
+        self._note(tries.numbers[~counted], "settled")
+        self._note(tries.numbers[counted], "lost")
+        verdict = self._retry.after_loss(tries, counted)
+        self._emit_again(verdict, now)
+        self._give_up_lost(tries[verdict.spent])
+
+    def _emit_again(self, verdict: Verdict, now: float) -> None:
+        self._replays.add(verdict.again, now + verdict.delays_secs)
+
+    def _give_up_lost(self, tries: Tries) -> None:
+        for message, attempt in zip(tries.message_ids.tolist(), tries.attempts.tolist(), strict=True):
+            self._give_up(DeadLetter(message, self._run_id, attempt + 1, "lost"))
+
+    def _give_up(self, letter: DeadLetter) -> None:
+        self.dead_letters[letter.message_id] = letter
+        self.letters.append(letter)
+        self.counts.dead_lettered += 1
+
+    def _note(self, numbers: Int64Array, what: Literal["acked", "settled", "lost"]) -> None:
+        for number, count in zip(*np.unique(numbers, return_counts=True), strict=True):
+            if (sent := self.sent.get(int(number))) is not None:
+                sent.note(int(count), what)
+
+    def _drop_finished(self) -> None:
+        self._in_flight = [part for part in self._in_flight if part.count]
+
+
+def _distinct(parts: list[Int64Array]) -> tuple[Int64Array, npt.NDArray[np.intp]]:
+    """The distinct values of several arrays, and for each the number of the first array that has it."""
+    if not parts:
+        return np.array([], np.int64), np.array([], np.intp)
+    values, first = np.unique(np.concatenate(parts), return_index=True)
+    return values, np.repeat(np.arange(len(parts)), [len(part) for part in parts])[first]

@@ -1,0 +1,1 @@
+"""Spark applications that show the library at work; see README.md."""

@@ -1,0 +1,53 @@
+"""The first application: orders are messages, their items leave for another program, which acks them.
+
+An order is done here when somebody there has acked all of its items. This application knows nothing of who that is.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from acker_redis import Acker, RetryPolicy, Spout
+from acker_redis.spark import Tracker, run_tracked
+
+ITEM = "order bigint, item string, count int"
+BASKET = ("tea", "milk", "bread", "salt")
+UNKNOWN_EVERY = 100
+"""One order in so many has an item that nobody knows the price of."""
+
+OVER = "over"
+"""This file appears in the folder when all orders are done."""
+
+
+def run(session: SparkSession, acker: Acker, orders: int, folder: Path) -> Spout:
+    """Export the items of so many orders, a folder of parquet files per emission, until every order is done."""
+    folder.mkdir(parents=True, exist_ok=True)
+    session.conf.set("spark.sql.shuffle.partitions", session.sparkContext.defaultParallelism)
+    messages = session.range(orders).select(F.col("id").alias("order"))
+    spout = run_tracked(
+        messages, partial(export, folder), acker=acker, id_column="order", retry=RetryPolicy(max_attempts=2),
+    )  # fmt: skip
+    (folder / OVER).touch()
+    return spout
+
+
+def export(folder: Path, tracker: Tracker, orders: DataFrame) -> None:
+    """One emission: all orders, or those that are tried again."""
+    items = tracker.bolt(orders, items_of, ITEM, name="items")
+    name = f"{tracker.run_id}-{tracker.emission}"
+    draft = folder / f".{name}"
+    tracker.export(items, lambda writer: writer.parquet(str(draft)), form="array", name="export")
+    draft.rename(folder / name)  # it appears whole
+
+
+def items_of(row: dict[str, Any]) -> Iterator[tuple[int, str, int]]:
+    """Bolt: a row per item."""
+    order = row["order"]
+    for place, item in enumerate(BASKET[: 1 + order % len(BASKET)]):
+        yield order, item, 1 + (order + place) % 3
+    if order % UNKNOWN_EVERY == UNKNOWN_EVERY - 1:
+        yield order, "unicorn", 1

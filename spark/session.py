@@ -1,0 +1,75 @@
+"""The Spark session of the applications here: local, without a word that is not an error."""
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from acker_redis import AckerError
+from acker_redis.spark import prepare_environment
+
+HERE = Path(__file__).resolve().parent
+
+
+@contextlib.contextmanager
+def quiet_session(master: str, app_name: str, arrow_rows: int = 1_000) -> Iterator[SparkSession]:
+    """A session whose workers can import the applications; it is stopped at the end.
+
+    What the JVM of a local session prints goes to a file that is removed with the session: whatever matters of it comes to
+    the driver as an exception. Elsewhere it is Spark's to say where its logs are.
+
+    Args:
+        master: of Spark; give retries as in local[2,4].
+        app_name: shows in Spark's own pages.
+        arrow_rows: rows of a record batch.
+
+    Raises:
+        AckerError: Spark does not start; with what it said.
+    """
+    prepare_environment()
+    # Python workers import functions by name, wherever the program was started.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))
+    builder = (
+        SparkSession.builder.master(master)
+        .appName(app_name)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", str(arrow_rows))
+    )
+    with tempfile.TemporaryFile() as said:
+        if master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            options = f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}"
+            builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.extraJavaOptions", options)
+        try:
+            with _stderr_to(said.fileno()) if master.startswith("local") else contextlib.nullcontext():
+                session = builder.getOrCreate()
+        except (Py4JError, PySparkException) as exc:
+            said.seek(0)
+            lines = said.read().decode(errors="replace").strip().splitlines()
+            causes = [line.partition("Exception: ")[2] for line in str(exc).splitlines() if "Exception: " in line]
+            reason = causes[0] if causes else "\n".join([str(exc), *lines[-5:]])
+            raise AckerError(f"Spark could not start with master {master!r}: {reason}") from exc
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+@contextlib.contextmanager
+def _stderr_to(file: int) -> Iterator[None]:
+    """Let processes that start meanwhile inherit another stderr."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    os.dup2(file, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
