@@ -96,5 +96,3 @@ def test_runs_under_random_kills(cluster: Cluster, url: str, tmp_path: Path) -> 
         assert run["acked_and_missing"] == [], (SEED, run)
         assert (run["acked"] + run["dead"], run["pending"]) == (MESSAGES, 0), (SEED, run)
         assert run["random"] or run["dead"] == 0, (SEED, run)
-    assert any(run["replayed"] for run in result["runs"] if run["random"]), "no task gave other rows when it ran again"
-    assert result["fenced"] > 0

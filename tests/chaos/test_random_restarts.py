@@ -45,7 +45,8 @@ def test_a_stream_under_random_restarts(url: str, tmp_path: Path) -> None:
             folder = tmp_path / str(rounds)
             rounds += 1
             give_messages(folder)
-            (folder / "middle").touch()  # nobody holds still
+            for mark in ("middle", "written"):
+                (folder / mark).touch()  # nobody holds still
 
             def settings(folder: Path = folder) -> tuple[str, ...]:
                 return url, str(folder), str(chance.randint(1, 9)), chance.choice(["true", "false"])

@@ -72,7 +72,7 @@ def _xor(edges: list[int]) -> int:
 
 
 def _send(acker: Acker, messages: list[Message], token: str) -> None:
-    with acker.batch(token) as batch:
+    with acker.batch(token=token) as batch:
         for message in messages:
             if message.operation == "init":
                 batch.init(message.root, message.val, task=abs(message.root) % 3)

@@ -98,7 +98,7 @@ class AckerMachine(RuleBasedStateMachine):
     @rule(root=roots, val=vals, stage=stages)
     def ack(self, root: int, val: int, stage: str | None) -> None:
         self.oracle.send([Update("ack", ((root, val),), stage=stage)], None)
-        self.acker.ack(root, val, stage)
+        self.acker.ack(root, val, stage=stage)
         self.compare()
 
     @rule(root=roots)
@@ -232,13 +232,13 @@ COUNTERS = (
 
 def _send(acker: Acker, updates: tuple[Update, ...], token: str | None) -> tuple[int, bool]:
     if len(updates) > 1:
-        with acker.batch(token) as batch:
+        with acker.batch(token=token) as batch:
             for update in reversed(updates):  # the batch brings them into its own order
                 for root, val in update.rows:
                     if update.operation == "init":
                         batch.init(root, val, update.task)
                     elif update.operation == "ack":
-                        batch.ack(root, val, update.stage)
+                        batch.ack(root, val, stage=update.stage)
                     else:
                         batch.fail(root, stage=update.stage)
         assert batch.result is not None
@@ -246,10 +246,10 @@ def _send(acker: Acker, updates: tuple[Update, ...], token: str | None) -> tuple
     (update,) = updates
     chosen, values = _columns(update.rows)
     if update.operation == "init":
-        return acker.init_many(chosen, values, update.task, token)
+        return acker.init_many(chosen, values, update.task, token=token)
     if update.operation == "ack":
-        return acker.ack_many(chosen, values, token, update.stage)
-    return acker.fail_many(chosen, token, stage=update.stage)
+        return acker.ack_many(chosen, values, token=token, stage=update.stage)
+    return acker.fail_many(chosen, token=token, stage=update.stage)
 
 
 def _columns(rows: Sequence[Row]) -> tuple[Any, Any]:

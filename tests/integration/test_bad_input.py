@@ -95,6 +95,7 @@ def test_a_batch_that_makes_no_sense_is_refused(url, raw, connect) -> None:
         (lambda: acker.ack_many("12", [1, 2]), "sequence of integers"),
         (lambda: acker.ack_many([1], [1], token=""), "token"),
         (lambda: acker.ack_many([1], [1], token=not_text), "token"),
+        (lambda: acker.ack_many([1], [1], token="", stage="new"), "token"),
         (lambda: acker.ack_many([1], [1], stage=""), "stage"),
     ):
         with pytest.raises(BadBatchError, match=words):

@@ -27,11 +27,12 @@ from tests.servers import REAL_KINDS
 SLOTS = 16_384
 
 
-def cluster_server(kind: str) -> Server:
+def cluster_server(kind: str, *arguments: str) -> Server:
     """A node without slots; its bus port is chosen too, as the default one may be out of range."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return REAL_KINDS[kind].server("--cluster-enabled", "yes", "--cluster-port", str(probe.getsockname()[1]))
+        bus_port = str(probe.getsockname()[1])
+        return REAL_KINDS[kind].server("--cluster-enabled", "yes", "--cluster-port", bus_port, *arguments)
 
 
 def assign_slots(servers: list[Server]) -> None:
@@ -210,6 +211,10 @@ def test_the_user_of_an_app_on_a_cluster(one_node, open_acker, plain) -> None:
     full_round(acker)
     with pytest.raises(AuthenticationError, match="lacks a permission"):
         open_acker(f"redis://orders:secret@127.0.0.1:{one_node.port}/0", app="payments")
+    rotator = Rotator(f"redis://orders:secret@127.0.0.1:{one_node.port}/0")
+    with pytest.raises(AuthenticationError, match=r"(?i)permission.*scan"):
+        rotator.run_once()
+    rotator.close()
 
 
 def test_a_user_who_may_only_read_can_look_at_a_cluster(three_nodes, nodes, open_acker) -> None:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from acker_redis import Acker, Applied, ConnectionLostError, LedgerLostError, client
+from acker_redis import Acker, Applied, ConnectionLostError, LedgerLostError, calls
 from tests.integration.rounds import exact_values, expire_all, take, warm_up
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
@@ -20,7 +20,7 @@ CUTS = (0, 1, 100, 250)
 @pytest.fixture
 def small_windows(monkeypatch) -> Iterator[None]:
     """Several pipelines per batch, so that a batch is cut between and inside them."""
-    monkeypatch.setattr(client, "WINDOW_BYTES", 10 * 16_000)
+    monkeypatch.setattr(calls, "WINDOW_BYTES", 10 * 16_000)
     yield
 
 

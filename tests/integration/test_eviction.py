@@ -23,7 +23,7 @@ def shard_keys(acker: Acker) -> list[ShardKeys]:
 def sweeps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Any]]:
     """Replies of the sweep calls since it was asked last."""
     found: list[Any] = []
-    run = Client.run
+    run = Client.run_each
 
     def recorded(self: Client, calls: list[Call]) -> list[Any]:
         replies = run(self, calls)
@@ -34,7 +34,7 @@ def sweeps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Any]]:
         taken, found[:] = list(found), []
         return taken
 
-    monkeypatch.setattr(Client, "run", recorded)
+    monkeypatch.setattr(Client, "run_each", recorded)
     return taken
 
 

@@ -65,10 +65,10 @@ def test_the_user_of_an_app_can_do_nothing_with_another(login, open_acker) -> No
     assert other.stats().pending == 1
 
 
-@pytest.mark.parametrize("missing", ["evalsha", "hincrby", "xadd"])
+@pytest.mark.parametrize("missing", ["evalsha", "hincrby", "xadd", "xgroup|create"])
 def test_a_missing_command_is_named(login, open_acker, missing) -> None:
     url = login("orders", tuple(command for command in COMMANDS if command != missing))
-    with pytest.raises(AuthenticationError, match=rf"(?i)permission.*({missing}|this command)"):
+    with pytest.raises(AuthenticationError, match=rf"(?i)permission.*({missing.partition('|')[0]}|this command)"):
         open_acker(url, app="orders").init(1, 0, 0)
 
 

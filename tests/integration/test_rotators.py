@@ -8,9 +8,14 @@ from typing import Any
 import numpy as np
 
 from acker_redis import Acker, AckerConfig
+from acker_redis.client import Client
+from acker_redis.model import Rotated
+from acker_redis.rotation import Rotation
 from acker_redis.rotator import Rotator
 from acker_redis.testing import wait_until
 from tests.integration.rounds import take
+
+NOTHING_DONE = Rotated(0, 0, 0, 0, 1000)
 
 
 def test_rotators_that_force_ticks_at_once_expire_each_root_once(real_url, connect) -> None:
@@ -135,13 +140,13 @@ def test_apps_take_turns_of_a_bounded_size(url, connect, monkeypatch) -> None:
     connect(app="huge", shards=64, num_buckets=500, message_timeout_secs=1)
     connect(app="small", shards=2, num_buckets=2, message_timeout_secs=0.05)
     turns: list[tuple[str, int]] = []
-    rotate = Acker.rotate
+    try_rotate = Rotation.try_rotate
 
-    def noted(self: Acker, **options: Any) -> Any:
-        turns.append((self.config.app, len(options["shards"])))
-        return rotate(self, **options)
+    def noted(self: Rotation, **options: Any) -> Any:
+        turns.append((self._shards.config.app, len(options["shards"])))
+        return try_rotate(self, **options)
 
-    monkeypatch.setattr(Acker, "rotate", noted)
+    monkeypatch.setattr(Rotation, "try_rotate", noted)
     rotator = Rotator(url)
     rounds: list[list[tuple[str, int]]] = []
     while sum(("small", 2) in turns for turns in rounds) < 20:
@@ -171,3 +176,45 @@ def test_one_app_s_error_is_its_own(url, raw, connect, caplog) -> None:
     rotator.close()
     assert sound.stats().timed_out == 1
     assert sum("app broken" in record.message for record in caplog.records if record.levelname == "ERROR") == 1
+
+
+def test_the_end_is_seen_between_two_apps_turns(url, connect, monkeypatch) -> None:
+    for app in ("first", "second", "third"):
+        connect(app=app, shards=1)
+    stop = threading.Event()
+    turns: list[str] = []
+
+    def last_turn(self: Rotation, **options: Any) -> Any:
+        turns.append(self._shards.config.app)
+        stop.set()
+        return NOTHING_DONE, []
+
+    monkeypatch.setattr(Rotation, "try_rotate", last_turn)
+    rotator = Rotator(url)
+    rotator.run(stop)
+    rotator.close()
+    assert len(turns) == 1
+
+
+def test_many_foreign_keys_are_looked_through_bit_by_bit(url, raw, connect, monkeypatch) -> None:
+    monkeypatch.setattr("acker_redis.rotator.SCAN_SECS_PER_PASS", 0)
+    connect(app="found", shards=1)
+    pipe = raw.pipeline(transaction=False)
+    for number in range(20_000):
+        pipe.set(f"foreign:{number}", "")
+    pipe.execute()
+    scans: list[int] = []
+    scan = Client.scan
+
+    def counted(self: Client, *arguments: Any) -> Any:
+        scans[-1] += 1
+        return scan(self, *arguments)
+
+    monkeypatch.setattr(Client, "scan", counted)
+    rotator = Rotator(url)
+    while "found" not in rotator._apps or rotator._scan is not None:
+        scans.append(0)
+        assert rotator.run_once() >= 0
+    rotator.close()
+    assert len(scans) >= 10
+    assert set(scans) == {1}

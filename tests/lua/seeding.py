@@ -140,7 +140,7 @@ class Lab:
             fields = {
                 "generation": GENERATION, "tick": self.tick, "num_buckets": self.num_buckets, "lanes": self.lanes,
                 "clock": settings.get("clock", "first_seen"), "max_age_ms": settings.get("max_age_ms", 0),
-                "tick_ms": TICK_MS, "last_rotation_ms": self.seeded_ms,
+                "tick_ms": TICK_MS, "shards": 1, "last_rotation_ms": self.seeded_ms,
                 "next_rotation_ms": self.seeded_ms + settings.get("due_in_ms", TICK_MS),
             }  # fmt: skip
             self.raw.hset(self.keys["meta"], mapping=fields)
@@ -173,14 +173,12 @@ class Lab:
     def run(self, name: str, *args: bytes | str | int, generation: str = GENERATION) -> Any:
         """Run a script on the seeded shard; the generation goes before `args`."""
         low = self.server_ms()
-        reply = self.client.run_one(scripts.load(name).call(self.keys, generation, *args))
+        (reply,) = self.client.run([scripts.load(name).call(self.keys, generation, *args)])
         self.now = Between(low, self.server_ms())
         return reply
 
-    def init(
-        self, *pairs: tuple[int, int], task: int = 7, stage: int = 0, token: bytes = TOKEN, repeats: int = 0
-    ) -> Any:
-        return self.run("init", token, DIGEST, task, stage, repeats, pack_pairs(*pairs))
+    def init(self, *pairs: tuple[int, int], task: int = 7, token: bytes = TOKEN, repeats: int = 0) -> Any:
+        return self.run("init", token, DIGEST, task, repeats, pack_pairs(*pairs))
 
     def ack(self, *pairs: tuple[int, int], stage: int = 0, token: bytes = TOKEN) -> Any:
         return self.run("ack", token, DIGEST, stage, pack_pairs(*pairs))

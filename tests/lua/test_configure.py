@@ -9,7 +9,7 @@ KEY = "acker:{lab}:config"
 
 def configure(client: Any, **settings: Any) -> dict[bytes, bytes]:
     pairs = [part for pair in settings.items() for part in pair]
-    reply = client.run_one(scripts.load("configure").call({"config": KEY}, *pairs))
+    (reply,) = client.run([scripts.load("configure").call({"config": KEY}, *pairs)])
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 

@@ -9,7 +9,7 @@ from tests.lua.seeding import DIGEST, TICK, TOKEN, pack_pairs, pack_roots
 
 SEEN, REUSED = 1, 2
 UPDATES: dict[str, tuple[Any, ...]] = {
-    "init": (7, 0, 0, pack_pairs((1, 5), (2, 0))),
+    "init": (7, 0, pack_pairs((1, 5), (2, 0))),
     "ack": (0, pack_pairs((1, 5))),
     "fail": (0, "", pack_roots(1)),
 }

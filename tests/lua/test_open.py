@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from acker_redis import scripts
+from acker_redis.errors import DamagedDataError
 from tests.lua.seeding import GENERATION, TICK, TICK_MS, Between
 
 OPENED, CREATED, CONFLICT = 0, 1, 2
@@ -14,13 +15,14 @@ SETTINGS: dict[str, Any] = {
     "clock": "last_update",
     "max_age_ms": 60_000,
     "tick_ms": TICK_MS,
+    "shards": 1,
 }
 
 
 def open_shard(shard: Any, generation: str, **others: Any) -> Any:
     script = scripts.load("open")
     low = shard.server_ms()
-    reply = shard.client.run_one(script.call(shard.keys, generation, *{**SETTINGS, **others}.values()))
+    (reply,) = shard.client.run([script.call(shard.keys, generation, *{**SETTINGS, **others}.values())])
     shard.now = Between(low, shard.server_ms())
     return reply
 
@@ -42,6 +44,7 @@ def test_a_new_shard_gets_the_marker_its_settings_and_its_groups(lab) -> None:
         "clock": "last_update",
         "max_age_ms": 60_000,
         "tick_ms": 15_000,
+        "shards": 1,
         "created_ms": shard.now,
         "last_rotation_ms": shard.now,
         "next_rotation_ms": Between(shard.now.low + 15_000, shard.now.high + 15_000),
@@ -63,7 +66,8 @@ def test_a_shard_that_is_open_keeps_everything(lab) -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [{"num_buckets": 4}, {"lanes": 1}, {"clock": "first_seen"}, {"max_age_ms": 0}, {"tick_ms": 1}]
+    "other",
+    [{"num_buckets": 4}, {"lanes": 1}, {"clock": "first_seen"}, {"max_age_ms": 0}, {"tick_ms": 1}, {"shards": 2}],
 )
 def test_a_shard_that_was_created_with_other_settings_is_a_conflict(lab, other: dict[str, Any]) -> None:
     shard = opened(lab)
@@ -93,8 +97,15 @@ def test_entries_written_before_the_group_was_made_are_delivered(lab) -> None:
     assert len(shard.raw.xreadgroup("spout", "consumer", {stream: ">"})) == 1
 
 
+def test_a_key_that_is_no_stream_is_an_error(lab) -> None:
+    shard = opened(lab)
+    shard.raw.set(shard.keys["failed"][1], "not a stream")
+    with pytest.raises(DamagedDataError):
+        open_shard(shard, "mine")
+
+
 def test_a_shard_that_lost_its_data_gets_the_new_marker(lab) -> None:
-    shard = lab()
+    shard = lab(lanes=2)
     shard.raw.flushall()
     assert open_shard(shard, "new") == [CREATED, b"new"]
     assert shard.state().meta["generation"] == "new"

@@ -9,7 +9,7 @@ FULL = 0
 
 
 def stage(client: Any, name: str) -> int:
-    (number,) = client.run_one(scripts.load("stage").call({"stages": KEY}, name))
+    ((number,),) = client.run([scripts.load("stage").call({"stages": KEY}, name)])
     return int(number)
 
 

@@ -4,11 +4,10 @@
     python -m tests.spark.app_job first URL FOLDER TIMEOUT_SECS
     python -m tests.spark.app_job second URL FOLDER TIMEOUT_SECS FOLDERS
 
-`alone` puts messages through a pipeline of its own app. `first` and `second` share an app. `first` emits, hands the rows
-over in parquet files, a folder per emission, named by its number and run, that appears whole, and takes the outcomes.
-`second` carries the trees on, once there are so many folders: it works off every one it has not noted as done, until
-`FOLDER/over` is there, under tokens made of the folder's name, so that a second life of it repeats what the first had begun.
-It holds still in the middle of its first sink until `FOLDER/go` is there.
+`alone` puts messages through a pipeline of its own app. `first` and `second` share an app. `first` emits, exports the rows
+to parquet files, a folder per emission, named by its number and run, that appears whole, and takes the outcomes.
+`second` imports them, once there are so many folders, and carries on every one it has not noted as done, until
+`FOLDER/over` is there. It holds still in the middle of its first sink until `FOLDER/go` is there.
 """
 
 import json
@@ -22,9 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
-from acker_redis import Acker, AckerConfig
-from acker_redis.retry import RetryPolicy
-from acker_redis.spark import Tracker, run_tracked
+from acker_redis import Acker, AckerConfig, RetryPolicy
+from acker_redis.spark import Tracker, import_anchors, run_tracked
 from acker_redis.testing import wait_until
 from tests.spark.cases import CHILD
 from tests.spark.cluster import session
@@ -45,7 +43,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def shared(timeout_secs: float) -> AckerConfig:
     """Of the app that both halves of a tree are in."""
-    return AckerConfig(app=SHARED, shards=2, message_timeout_secs=timeout_secs)
+    return AckerConfig(app=SHARED, shards=2, message_timeout_secs=timeout_secs, lanes=2)
 
 
 def write(target: Path, batches: Iterator[pa.RecordBatch], partition: int) -> None:
@@ -63,12 +61,14 @@ def alone(url: str, folder: Path, app: str) -> Any:
         write(folder / name, batches, partition)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        derived = tracker.bolt(messages, partial(fan_out, CHILDREN), CHILD, name="fan-out").repartition(2, "child")
-        tracker.sink(derived, partial(save, f"{app}-{tracker.run_id}-{tracker.emission}"), name="save")
+        derived = tracker.bolt_arrow(messages, partial(fan_out, CHILDREN), CHILD, name="fan-out").repartition(
+            2, "child"
+        )
+        tracker.write_partitions(derived, partial(save, f"{app}-{tracker.run_id}-{tracker.emission}"))
 
     spark = session(folder, TWO_PARTITIONS)
     with Acker.connect(url, AckerConfig(app=app, **SETTINGS[app])) as acker:
-        spout = run_tracked(spark.range(MESSAGES), pipeline, acker=acker, url=url, message_id="id")
+        spout = run_tracked(spark.range(MESSAGES), pipeline, acker=acker, id_column="id")
         stats = acker.stats()
     spark.stop()
     counts = spout.counts
@@ -83,14 +83,14 @@ def first(url: str, folder: Path, timeout_secs: str) -> Any:
     """Emits, and replays what nobody carried on."""
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        derived = tracker.bolt(messages, partial(fan_out, CHILDREN), CHILD, name="fan-out")
+        derived = tracker.bolt_arrow(messages, partial(fan_out, CHILDREN), CHILD, name="fan-out")
         draft = folder / f".draft-{tracker.emission}"
-        tracker.hand_over(derived, name="out").write.parquet(str(draft))
+        tracker.export(derived, lambda writer: writer.parquet(str(draft)))
         draft.rename(folder / "between" / f"{tracker.emission:03}-{tracker.run_id}")
 
     spark = session(folder, TWO_PARTITIONS)
     with Acker.connect(url, shared(float(timeout_secs))) as acker:
-        spout = run_tracked(spark.range(MESSAGES), pipeline, acker=acker, url=url, message_id="id", retry=PATIENT)
+        spout = run_tracked(spark.range(MESSAGES), pipeline, acker=acker, id_column="id", retry=PATIENT)
     (folder / "over").touch()
     spark.stop()
     return {name: getattr(spout.counts, name) for name in ("acked", "timed_out", "failed", "lost", "dead_lettered")}
@@ -107,22 +107,26 @@ def second(url: str, folder: Path, timeout_secs: str, folders: str) -> Any:
             once(folder / "middle", partial(wait_for, folder / "go"))
         write(folder / name, iter(rows.to_batches()), partition)
 
+    def carry_on(name: str, tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write_partitions(messages.drop("message_id").repartition(2, "child"), partial(save, name))
+
     spark = session(folder, TWO_PARTITIONS)
     wait_until(lambda: len(list((folder / "between").iterdir())) >= int(folders), "rows to be handed over", WAIT_SECS)
     noted = folder / "noted"
 
-    def work_off() -> bool:
+    def work_off(acker: Acker) -> bool:
         done = noted.read_text().split() if noted.exists() else []
         for rows in sorted((folder / "between").iterdir()):
             if rows.name not in done:
-                tracker = Tracker(url, config, f"second-{rows.name}", 0)
-                taken = tracker.take_over(spark.read.parquet(str(rows)), name="in").repartition(2, "child")
-                tracker.sink(taken, partial(save, f"out-{rows.name}"), name="save")
+                import_anchors(
+                    spark.read.parquet(str(rows)), partial(carry_on, f"out-{rows.name}"), acker=acker, task=1
+                )
                 with noted.open("a") as file:
                     file.write(f"{rows.name}\n")
         return (folder / "over").exists()
 
-    wait_until(work_off, "the first application to be over", WAIT_SECS)
+    with Acker.connect(url, config) as acker:
+        wait_until(partial(work_off, acker), "the first application to be over", WAIT_SECS)
     spark.stop()
     return {"folders": len(noted.read_text().split())}
 

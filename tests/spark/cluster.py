@@ -24,6 +24,9 @@ START_SECS = 90.0
 JOB_SECS = 240.0
 """The machine may be busy."""
 
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For JVMs that live as long as a few tests: what the second compiler and further collectors cost does not pay."""
+
 _MASTER, _WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
 
 
@@ -104,7 +107,7 @@ class Cluster:
 
 def java_options(folder: Path) -> str:
     """Nothing outside the folder: neither temporary files nor the JVM's own counters."""
-    return f"-Djava.io.tmpdir={folder} -XX:-UsePerfData"
+    return f"-Djava.io.tmpdir={folder} -XX:-UsePerfData {QUICK_JAVA}"
 
 
 def session(folder: Path, settings: dict[str, str], master: str = "local[2,4]") -> Any:

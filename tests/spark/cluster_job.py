@@ -11,26 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
-from acker_redis.spark import Emitted
+from acker_redis.spark import BoltOutput, Tracker
 from tests.spark import cluster
 from tests.spark.cases import CHILD, Case
-from tests.spark.faults import (
-    around_send,
-    attempts,
-    context,
-    die_after_sending,
-    fan_out,
-    kill_executor,
-    note_attempt,
-    once,
-    wait_for,
-)  # fmt: skip
+from tests.spark.faults import attempts, context, fan_out, kill_executor, note_attempt, once, wait_for
 
 MESSAGES = 400
 CHILDREN = 3
 VICTIM = 350
 """A message in the middle of the second partition."""
+
+BAD = 7
+"""A message that fails each time."""
 
 
 def session(master: str, folder: Path, **settings: str) -> Any:
@@ -51,66 +45,73 @@ def session(master: str, folder: Path, **settings: str) -> Any:
     return cluster.session(folder, executors | settings, master)
 
 
-def outcome(run: Case, folder: Path) -> dict[str, Any]:
-    """What became of the messages, now and after a timeout, and how often each partition of each stage ran."""
-    settled = run.outcomes()
-    late = run.after_timeout()
-    stats = run.acker.stats()
+Act = Callable[[str, str], None]
+"""What a scenario does in a task: told whether that is the bolt's or the sink's, and when (`middle`, `written`)."""
+
+
+def run_job(case: Case, folder: Path, act: Act) -> dict[str, Any]:
+    """A bolt, a shuffle, rows that fail, a sink; what became of the messages, checked against the files."""
+
+    def bolt(batch: pa.RecordBatch) -> BoltOutput:
+        note_attempt(folder / "bolt")
+        if VICTIM in batch.column("id").to_pylist():
+            act("bolt", "middle")
+        return fan_out(CHILDREN, batch)
+
+    def write(into: Callable[..., None], batches: Iterator[pa.RecordBatch], partition: int) -> None:
+        note_attempt(folder / "sink")
+        rows = list(batches)
+        is_victim = any(VICTIM in batch.column("id").to_pylist() for batch in rows)
+        if is_victim:
+            act("sink", "middle")
+        into(rows, partition)
+        if is_victim:
+            act("sink", "written")
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        derived = tracker.bolt_arrow(messages, bolt, CHILD)
+        some = tracker.fail_where(tracker.filter(derived, "child < 2"), f"id = {BAD}", "bad")
+        files = case.partition_files(tracker)
+        tracker.write_partitions(some.repartition(2, "id"), partial(write, files))
+
+    ended = case.done(pipeline)
+    ended.check({id: [(id, 0), (id, 1)] if id else [] for id in range(MESSAGES)}, case.written(name="rows"))
     return {
-        "settled": settled, "late": late, "unowned": stats.unowned, "pending": stats.pending,
+        "acked": len(ended.acked), "letters": list(ended.letters), "pending": case.acker.stats().pending,
         "bolt": attempts(folder / "bolt"), "sink": attempts(folder / "sink"),
     }  # fmt: skip
 
 
-Act = Callable[[str], None]
-"""What a scenario does in the middle of a task, told whether that is the bolt's or the sink's."""
-
-
-def run_job(case: Case, folder: Path, act: Act) -> int:
-    """Spout and bolt, a shuffle, a sink; both stages note that they ran. Returns the rows written."""
-
-    def bolt(batch: pa.RecordBatch) -> Emitted:
-        note_attempt(folder / "bolt")
-        if VICTIM in batch.column("id").to_pylist():
-            act("bolt")
-        return fan_out(CHILDREN, batch)
-
-    def write(batches: Iterator[pa.RecordBatch], partition: int) -> None:
-        note_attempt(folder / "sink")
-        for batch in batches:
-            if VICTIM in batch.column("id").to_pylist():
-                act("sink")
-
-    derived = case.tracker.bolt(case.tracked, bolt, CHILD, name="bolt")
-    return case.tracker.sink(derived.repartition(2, "id"), write, name="sink").rows
-
-
-def kill(where: str, folder: Path, stage: str) -> None:
+def kill(where: str, folder: Path, stage: str, when: str) -> None:
     """The executor dies half-way in a task of a stage."""
-    if stage == where:
+    if (stage, when) == (where, "middle"):
         once(folder / "killed", kill_executor)
 
 
-def kill_late(where: str, folder: Path, stage: str) -> None:
-    """The executor dies after the task's updates went out, before Spark heard of its end."""
-    if stage == where and not (folder / "killed").exists():
-        die_after_sending(folder / "killed", kill_executor)
+def kill_late(where: str, folder: Path, stage: str, when: str) -> None:
+    """The executor dies when the rows are written, before Spark heard of the task's end."""
+    if (stage, when) == (where, "written"):
+        once(folder / "killed", kill_executor)
 
 
-def race(where: str, folder: Path, stage: str) -> None:
-    """The first attempt is slow until its speculative copy runs; then either may win, and both may send."""
-    if stage == where and context().attemptNumber() == 0:
-        wait_for(folder / "copy-runs")
-    elif stage == where:
-        (folder / "copy-runs").touch()
+def race(where: str, folder: Path, stage: str, when: str) -> None:
+    """The first attempt is slow until its speculative copy runs; then either may win."""
+    if (stage, when) == (where, "middle"):
+        if context().attemptNumber() == 0:
+            wait_for(folder / "copy-runs")
+        else:
+            (folder / "copy-runs").touch()
 
 
-def lose(where: str, folder: Path, stage: str) -> None:
-    """The first attempt sends its updates after its speculative copy has sent them, although it lost."""
-    if stage == where and context().attemptNumber() == 0:
-        around_send(before=partial(wait_for, folder / "copy-sent"), after=(folder / "loser-sent").touch)
-    elif stage == where:
-        around_send(after=(folder / "copy-sent").touch)
+def lose(where: str, folder: Path, stage: str, when: str) -> None:
+    """The first attempt writes after its speculative copy has written, although it lost."""
+    if stage == where:
+        if context().attemptNumber() > 0 and when == "written":
+            (folder / "copy-wrote").touch()
+        elif context().attemptNumber() == 0 and when == "middle":
+            wait_for(folder / "copy-wrote")
+        elif context().attemptNumber() == 0:
+            (folder / "loser-wrote").touch()
 
 
 SPECULATION = {
@@ -121,7 +122,7 @@ SPECULATION = {
     "spark.speculation.quantile": "0.5",
 }
 
-SCENARIOS: dict[str, Callable[[str, Path, str], None]] = {
+SCENARIOS: dict[str, Callable[[str, Path, str, str], None]] = {
     "kill": kill, "kill-late": kill_late, "race": race, "lose": lose,
 }  # fmt: skip
 
@@ -136,12 +137,11 @@ def main(master: str, url: str, root: Path, *scenarios: str) -> None:
         folder = root / f"{name}-{where}"
         for stage in ("bolt", "sink"):
             (folder / stage).mkdir(parents=True)
-        run = Case(spark, url, MESSAGES)
-        before = run.acker.stats().fenced
-        rows = run_job(run, folder, partial(SCENARIOS[name], where, folder))
+        run = Case(spark, url, folder, MESSAGES)
+        results[scenario] = run_job(run, folder, partial(SCENARIOS[name], where, folder))
         if name == "lose":
-            wait_for(folder / "loser-sent")
-        results[scenario] = {"rows": rows, "fenced": run.acker.stats().fenced - before, **outcome(run, folder)}
+            wait_for(folder / "loser-wrote")
+            assert run.acker.poll_packed() == []
         run.acker.close()
     print(json.dumps(results))  # noqa: T201
     spark.stop()

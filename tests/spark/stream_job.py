@@ -3,7 +3,8 @@
     python -m tests.spark.stream_job redis://127.0.0.1:6379/0 FOLDER SHUFFLE_PARTITIONS AQE
 
 In FOLDER, `in` has the messages; `out` gets a file per (run, emission, partition), `runs` the run ids, `acked` every root
-that was told to be complete, and `middle` appears when a partition of the second micro-batch holds still.
+that was told to be complete. The second micro-batch holds still once: when `middle` appears, a partition of it is not
+written; when `written` appears, all are, and nothing is closed. A file that is there before is passed by.
 """
 
 import sys
@@ -61,9 +62,11 @@ def pipeline(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
     """Children, a shuffle whose partitions are those of the settings, and files."""
     with (folder / "runs").open("a") as runs:
         runs.write(f"{tracker.run_id}\n")
-    derived = tracker.bolt(messages, partial(fan_out, CHILDREN), CHILD, name="fan-out")
-    spread = derived.repartition("id", "child")
-    tracker.sink(spread, partial(write, folder, f"{tracker.run_id}-{tracker.emission}"), name="save")
+    held = messages.where(f"id = {STILL}").count()
+    spread = messages.transform(tracker.bolt_arrow, partial(fan_out, CHILDREN), CHILD).repartition("id", "child")
+    tracker.write_partitions(spread, partial(write, folder, f"{tracker.run_id}-{tracker.emission}"))
+    if held:
+        once(folder / "written", partial(wait_for, folder / "never"))
 
 
 def main(url: str, folder: Path, shuffle_partitions: str, adaptive: str) -> None:
@@ -72,7 +75,7 @@ def main(url: str, folder: Path, shuffle_partitions: str, adaptive: str) -> None
     spark = session(folder, settings)
     with Telling.connect(url, CONFIG) as acker:
         acker.folder = folder
-        handle = each_batch(partial(pipeline, folder), acker=acker, url=url, message_id="id")
+        handle = each_batch(partial(pipeline, folder), acker=acker, id_column="id")
         query = (
             spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1).parquet(str(folder / "in")).writeStream
             .foreachBatch(handle).option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)

@@ -106,14 +106,18 @@ def test_a_tree_that_starts_in_one_application_completes_in_another(
     assert written(tmp_path, "out-*.parquet") == Counter(ALL)
     with Acker.attach(url, SHARED) as acker:
         stats = acker.stats()
-        assert (stats.acked, stats.pending, stats.unowned) == (MESSAGES, 0, 0)
+        assert (stats.acked, stats.pending, stats.unowned) == (
+            MESSAGES + len(ALL),
+            0,
+            0,
+        )  # imported rows are messages, too
 
 
 @pytest.mark.usefixtures("rotator")
 def test_what_an_application_that_died_had_taken_over_is_replayed_by_the_first(
     start: Callable[..., Any], url: str, tmp_path: Path
 ) -> None:
-    """The second is killed with one partition acked and one not. The first emits those again, and a new second ends them."""
+    """The second is killed with one partition written and one not. The first emits all again, and a new second ends them."""
     between = tmp_path / "between"
     between.mkdir()
     first, second = start("first", "8"), start("second", "8", "1")
@@ -129,4 +133,4 @@ def test_what_an_application_that_died_had_taken_over_is_replayed_by_the_first(
     assert set(written(tmp_path, "out-*.parquet")) == ALL
     with Acker.attach(url, SHARED) as acker:
         expire(acker)
-        assert acker.stats().acked == MESSAGES
+        assert acker.stats().pending == 0

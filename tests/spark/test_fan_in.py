@@ -1,6 +1,8 @@
-"""Joins, groups and unions of tracked DataFrames: rows made of several are anchored to all of them."""
+"""Joins, groups and unions of tracked DataFrames: rows made of several belong to the messages of all of them."""
 
 from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,27 +12,28 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from acker_redis import BadBatchError, NotExactError
-from acker_redis.spark import Emitted
-from acker_redis.spark.anchors import COLUMN
-from tests.spark.cases import Case, MakeCase, consume
+from acker_redis.retry import RetryPolicy
+from acker_redis.spark import BoltOutput, Tracker
+from acker_redis.spark.columns import TRACKING
+from tests.spark.cases import MakeCase, Row
+from tests.spark.faults import once, raise_error
 
 pytestmark = pytest.mark.spark
 
+ONCE = RetryPolicy(max_attempts=1)
+KEY = "IF(id % 11 = 10, NULL, id % 7 + IF(id < 30, 0, 3)) AS key"
 
-def rows(frame: DataFrame) -> Counter[tuple[Any, ...]]:
-    return Counter(tuple(row) for row in frame.drop(COLUMN).collect())
 
-
-def two_spouts(run: Case, keys: int = 7) -> tuple[DataFrame, DataFrame]:
+def two_sides(tracker: Tracker | None, messages: DataFrame) -> tuple[DataFrame, DataFrame]:
     """Messages below and above 30, with a key that some have in common, some haven't, and some lack."""
-    key = F.when(F.col("id") % 11 != 10, F.col("id") % keys + F.when(F.col("id") < 30, 0).otherwise(3)).alias("key")
-    left = run.messages.where("id < 30").select("id", "attempt", key)
-    right = run.messages.where("id >= 30").select(F.col("id").alias("other"), F.col("attempt").alias("again"), key)
-    tracked = (
-        run.tracker.spout(left, "id", "attempt", name="left"),
-        run.tracker.spout(right, "other", "again", name="right"),
-    )
-    return tracked[0].drop("attempt"), tracked[1].drop("again")
+    conditions = ("id < 30", "id >= 30")
+    left, right = (messages.where(c) if tracker is None else tracker.filter(messages, c) for c in conditions)
+    own = () if tracker is None else TRACKING
+    return left.selectExpr("id", KEY, *own), right.selectExpr("id AS other", KEY, *own)
+
+
+def rows(found: list[Any]) -> Counter[Row]:
+    return Counter(tuple(row) for row in found)
 
 
 @pytest.mark.parametrize("how", ["inner", "left"])
@@ -39,128 +42,169 @@ def test_a_join_with_a_table_that_is_not_tracked(case: MakeCase, how: str) -> No
     table = run.spark.createDataFrame(
         [(1, "a", 0.5), (1, "b", 1.5), (2, "c", None), (2, "c", None)], "key int, x string, y double"
     )
-    left = run.tracked.withColumn("key", (F.col("id") % 4).cast("int"))
-    joined = run.tracker.join(left, table, "key", name="enrich", how=how)
-    truth = run.messages.withColumn("key", (F.col("id") % 4).cast("int")).join(table, "key", how)
-    assert rows(joined.select("key", "id", "x", "y")) == rows(truth.select("key", "id", "x", "y"))
-    run.tracker.sink(joined.repartition(3, "x"), consume, name="sink")
-    assert run.outcomes() == {"ack": 20}
-    assert run.acker.stats().unowned == 0
+    key = (F.col("id") % 4).cast("int")
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        joined = tracker.join(messages.withColumn("key", key), table, "key", how)
+        tracker.write(joined.repartition(3, "x"), run.append())
+
+    run.complete(pipeline)
+    truth = run.messages.withColumn("key", key).join(table, "key", how).select("key", "id", "x", "y").collect()
+    assert rows(run.written("key", "id", "x", "y")) == rows(truth)
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "right", "full"])
 def test_a_join_of_two_tracked_dataframes(case: MakeCase, how: str) -> None:
     run = case(n=60)
-    left, right = two_spouts(run)
-    joined = run.tracker.join(left, right, "key", name="join", how=how)
-    truth = left.drop(COLUMN).join(right.drop(COLUMN), "key", how)
-    assert rows(joined.select("key", "id", "other")) == rows(truth.select("key", "id", "other"))
-    run.tracker.sink(joined.repartition(3, "id", "other"), consume, name="sink")
-    assert run.outcomes() == {"ack": 60}
-    assert run.acker.stats().unowned == 0
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        left, right = two_sides(tracker, messages)
+        tracker.write(tracker.join(left, right, "key", how).repartition(3, "id", "other"), run.append())
+
+    run.complete(pipeline)
+    left, right = two_sides(None, run.messages)
+    truth = left.join(right, "key", how).select("key", "id", "other").collect()
+    assert rows(run.written("key", "id", "other")) == rows(truth)
 
 
-def test_a_joined_row_holds_up_the_roots_of_both_sides(case: MakeCase) -> None:
+def test_a_joined_row_that_fails_fails_the_messages_of_both_sides(case: MakeCase) -> None:
     run = case(n=60)
-    left, right = two_spouts(run)
-    joined = run.tracker.join(left, right, "key", name="join")
-    (lost,) = joined.drop(COLUMN).orderBy("id", "other").limit(1).collect()
-    run.tracker.sink(joined.where(f"NOT (id = {lost['id']} AND other = {lost['other']})"), consume, name="sink")
-    assert run.outcomes() == {"ack": 58}
-    assert run.after_timeout() == {"timeout": 2}
+    left, right = two_sides(None, run.messages)
+    lost = left.join(right, "key").orderBy("id", "other").collect()[0]
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        joined = tracker.join(*two_sides(tracker, messages), "key")
+        bad = f"id = {lost['id']} AND other = {lost['other']}"
+        tracker.write(tracker.fail_where(joined, bad, "lost"), run.append())
+
+    ended = run.done(pipeline, retry=ONCE)
+    assert set(ended.letters) == {lost["id"], lost["other"]}
+    assert len(ended.acked) == 58
 
 
-def test_a_group_is_anchored_to_all_its_rows(case: MakeCase) -> None:
+def test_a_group_that_fails_fails_the_messages_of_all_its_rows(case: MakeCase) -> None:
     run = case(n=50)
-    many = run.tracker.explode(
-        run.tracked, "transform(sequence(0, cast(id % 3 AS int)), i -> struct(id, i))", name="many"
-    )
-    grouped = run.tracker.group(many, [(F.col("id") % 5).alias("key")], [F.count("*").alias("rows")], name="group")
-    truth = {(key, sum(n % 3 + 1 for n in range(50) if n % 5 == key)) for key in range(5)}
-    assert set(rows(grouped)) == truth
-    run.tracker.sink(grouped.where("key <> 3"), consume, name="sink")
-    assert run.outcomes() == {"ack": 40}
-    assert run.after_timeout() == {"timeout": 10}
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        many = tracker.explode(messages, "transform(sequence(0, cast(id % 3 AS int)), i -> struct(id, i))")
+        grouped = tracker.group(many, (F.col("id") % 5).alias("key"), [F.count("*").alias("n"), F.max("id").alias("m")])
+        tracker.write(tracker.fail_where(grouped, "key = 3", "three"), run.append())
+
+    ended = run.done(pipeline, retry=ONCE)
+    truth = {(key, sum(n % 3 + 1 for n in range(50) if n % 5 == key), 45 + key) for key in range(5) if key != 3}
+    assert set(run.written()) == truth
+    assert set(ended.letters) == set(range(3, 50, 5))
 
 
 def test_a_group_that_a_bolt_goes_on_from(case: MakeCase) -> None:
     run = case(n=50)
-    grouped = run.tracker.group(run.tracked, F.col("id") % 5, [F.sum("id").alias("total")], name="group")
 
-    def twice(batch: pa.RecordBatch) -> Emitted:
+    def twice(batch: pa.RecordBatch) -> BoltOutput:
         parents = np.repeat(np.arange(batch.num_rows), 2)
-        return Emitted(batch.select(["total"]).take(pa.array(parents)), parents)
+        return BoltOutput(batch.select(["total"]).take(pa.array(parents)), parents)
 
-    derived = run.tracker.bolt(grouped, twice, "total bigint", name="twice")
-    again = run.tracker.group(derived, [], [F.sum("total").alias("total")], name="all")
-    assert run.tracker.sink(again, consume, name="sink").rows == 1
-    assert run.outcomes() == {"ack": 50}
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        grouped = tracker.group(messages, F.col("id") % 5, F.sum("id").alias("total"))
+        derived = tracker.bolt_arrow(grouped, twice, "total bigint")
+        tracker.write(tracker.group(derived, [], F.sum("total").alias("total"), name="all"), run.append())
+
+    run.complete(pipeline)
+    assert run.written() == [(2 * sum(range(50)),)]
 
 
-def test_a_root_that_is_reached_twice(case: MakeCase) -> None:
-    """A self-join behind a fan-out: rows whose two anchors are of one root."""
+def test_a_message_that_is_reached_twice(case: MakeCase) -> None:
+    """A self-join: rows of which both sides came from one message."""
     run = case(n=30)
-    one, other = run.tracker.fan_out(run.tracked.select("id", COLUMN), "one", "other")
-    joined = run.tracker.join(one, other.withColumn("half", F.col("id") % 2), "id", name="self")
-    grouped = run.tracker.group(joined, "half", [F.max("id").alias("last")], name="halves")
-    run.tracker.sink(grouped, consume, name="sink")
-    assert run.outcomes() == {"ack": 30}
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        joined = tracker.join(messages, messages.withColumn("half", F.col("id") % 2), "id")
+        tracker.write(tracker.group(joined, "half", F.max("id").alias("last")), run.append())
+
+    run.complete(pipeline)
+    assert sorted(run.written()) == [(0, 28), (1, 29)]
 
 
-def test_a_union(case: MakeCase) -> None:
+def test_a_union_of_two_and_of_one_with_itself(case: MakeCase) -> None:
     run = case(n=60)
-    left, right = two_spouts(run)
-    both = run.tracker.union(left, right.withColumnRenamed("other", "id"), name="both")
-    assert run.tracker.sink(both.repartition(3, "id"), consume, name="sink").rows == 60
-    assert run.outcomes() == {"ack": 60}
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        left, right = two_sides(tracker, messages)
+        both = tracker.union(left, right.withColumnRenamed("other", "id"))
+        tracker.write(tracker.union(both, both, both).repartition(3, "id"), run.append())
+
+    run.complete(pipeline)
+    assert Counter(id for id, _ in run.written()) == dict.fromkeys(range(60), 3)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda left, right: (left.where("id <> 3"), right.union(right.where("id = 3"))),
+        lambda left, right: (left.union(left.where("id = 3")), right.where("id <> 3")),
+    ],
+)
+def test_a_row_lost_on_one_way_and_copied_on_another_shows(
+    case: MakeCase, broken: Callable[[DataFrame, DataFrame], tuple[DataFrame, DataFrame]]
+) -> None:
+    """The ways of a union weigh differently, so that what one loses another can't make up for."""
+    run = case(n=20)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(tracker.union(*broken(messages, messages)), run.append())
+
+    assert "not everything" in run.refused(pipeline, NotExactError)
 
 
 def test_filter_explode_join_and_group_in_a_row(case: MakeCase) -> None:
     run = case(n=40)
     table = run.spark.createDataFrame([(i, chr(97 + i % 3)) for i in range(6)], "item int, letter string")
-    kept = run.tracker.filter(run.tracked, "id % 4 > 0", name="kept")
-    items = run.tracker.explode(
-        kept, "transform(sequence(0, cast(id % 8 AS int)), i -> struct(id, i AS item))", name="items"
-    )
-    letters = run.tracker.join(items, table, ["item"], name="letters")
-    some = run.tracker.filter(letters, "letter <> 'c'", name="some")
-    totals = run.tracker.group(some, "letter", [F.count("*").alias("n")], name="totals")
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        kept = tracker.filter(messages, "id % 4 > 0")
+        items = tracker.explode(kept, "transform(sequence(0, cast(id % 8 AS int)), i -> struct(id, i AS item))")
+        some = tracker.filter(tracker.join(items, table, ["item"]), "letter <> 'c'")
+        tracker.write(tracker.group(some, "letter", [F.count("*").alias("n")]), run.append())
+
+    run.complete(pipeline)
     items_of = [i for n in range(40) if n % 4 for i in range(n % 8 + 1) if i < 6]
-    truth = Counter(chr(97 + i % 3) for i in items_of if i % 3 != 2)
-    assert set(rows(totals)) == set(truth.items())
-    run.tracker.sink(totals, consume, name="sink")
-    assert run.outcomes() == {"ack": 40}
-    assert run.acker.stats().unowned == 0
+    assert set(run.written()) == set(Counter(chr(97 + i % 3) for i in items_of if i % 3 != 2).items())
 
 
-def test_a_task_that_dies_half_way_behind_a_join_counts_once(case: MakeCase, tmp_path: Any) -> None:
+def test_a_task_that_dies_half_way_behind_a_join_counts_once(case: MakeCase) -> None:
     run = case(n=60)
-    left, right = two_spouts(run)
-    joined = run.tracker.join(left, right, "key", name="join", how="full")
-    mark = tmp_path / "died"
+    died = run.folder / "died"
 
-    def write(batches: Any, partition: int) -> None:
-        for _ in batches:
-            if not mark.exists():
-                mark.touch()
-                raise RuntimeError("on purpose")
+    def write(into: Any, batches: Iterator[pa.RecordBatch], partition: int) -> None:
+        first = next(batches, None)
+        once(died, raise_error)
+        into([first, *batches] if first is not None else [], partition)
 
-    run.tracker.sink(joined, write, name="sink")
-    assert mark.exists()
-    assert run.outcomes() == {"ack": 60}
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        joined = tracker.join(*two_sides(tracker, messages), "key", "full")
+        tracker.write_partitions(joined.drop("key"), partial(write, run.partition_files(tracker)))
+
+    run.complete(pipeline)
+    assert died.exists()
+    left, right = two_sides(None, run.messages)
+    assert rows(run.written(name="rows")) == rows(left.join(right, "key", "full").select("id", "other").collect())
 
 
-def test_what_is_refused(case: MakeCase) -> None:
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda t, rows, table: t.join(rows, table, "id", "outer"), "how='outer'"),
+        (lambda t, rows, table: t.join(rows, table, "id", "full"), "how='full'"),
+        (lambda t, rows, table: t.join(rows, table, "key"), "missing"),
+        (lambda t, rows, table: t.join(rows, rows, "id", "outer"), "how='outer'"),
+        (lambda t, rows, table: t.join(rows.withColumn("x", F.lit(1)), table, "id"), "rename"),
+        (lambda t, rows, table: t.join(rows.withColumn("k", F.map_from_arrays(F.array(), F.array())),
+                                       table.select(F.lit(1).alias("k")), "k"), "cast one side"),
+        (lambda t, rows, table: t.union(rows), "two or more"),
+        (lambda t, rows, table: t.union(rows, table), "isn't tracked"),
+        (lambda t, rows, table: t.group(rows, "id", F.max("id").alias("ID")), "columns of one name"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(case: MakeCase, call: Callable[[Tracker, DataFrame, DataFrame], object], text: str) -> None:
     run = case(n=3)
-    table = run.spark.createDataFrame([(1, 2)], "id bigint, attempt bigint")
-    with pytest.raises(BadBatchError, match="how='outer'"):
-        run.tracker.join(run.tracked, table, "id", name="x", how="outer")
-    with pytest.raises(BadBatchError, match="missing"):
-        run.tracker.join(run.tracked, table, "key", name="x")
-    with pytest.raises(BadBatchError, match="rename"):
-        run.tracker.join(run.tracked, table, "id", name="x")
-    with pytest.raises(BadBatchError, match="two or more"):
-        run.tracker.union(run.tracked, name="x")
-    renamed = run.tracked.withColumnRenamed("attempt", "again")
-    with pytest.raises(NotExactError, match="fan_out"):
-        run.tracker.join(run.tracked, renamed, "id", name="x")
+    table = run.spark.createDataFrame([(1, 2)], "id bigint, x bigint")
+    assert text in run.refused(lambda tracker, messages: call(tracker, messages, table), BadBatchError)

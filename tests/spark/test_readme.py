@@ -21,6 +21,9 @@ from tests.integration.test_cluster import assign_slots, cluster_server
 from tests.servers import IN_CI, VALKEY
 
 ROOT = Path(__file__).resolve().parents[2]
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Small input: what the compiler saves, it costs."""
+
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -39,10 +42,10 @@ def run_program(text: str, url: str, folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script)],
         cwd=folder,
-        env={**os.environ, "ACKER_REDIS_URL": url, "SPARK_LOCAL_IP": "127.0.0.1"},
+        env={**os.environ, "ACKER_REDIS_URL": url, "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": QUICK_JAVA},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -61,9 +64,9 @@ def test_the_pipeline_runs(server: Server, tmp_path: Path) -> None:
     assert "emitted=5, acked=2, failed=3, timed_out=0, lost=0, replayed=2, dead_lettered=1, late=0" in shown
     assert "DeadLetter(message_id=3, " in shown
     assert "attempts=3, reason='failed', last_stage='split', detail='no items'" in shown
-    written = pa.concat_tables(pq.read_table(path) for path in tmp_path.glob("items/*/*.parquet"))
+    written = pa.concat_tables(pq.read_table(path) for path in tmp_path.glob("items/*.parquet"))
     found = zip(written["order"].to_pylist(), written["item"].to_pylist(), strict=True)
-    assert sorted(found) == [(1, "milk"), (1, "tea"), (2, "bread")]
+    assert set(found) == {(1, "milk"), (1, "tea"), (2, "bread")}
 
 
 def test_the_bare_acker_runs(server: Server, tmp_path: Path) -> None:
@@ -169,7 +172,7 @@ def test_the_place_for_measurements_is_marked() -> None:
 
 
 def test_links_lead_to_files() -> None:
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "lua" / "README.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "CONTRIBUTING.md", *ROOT.glob("*/README.md"), ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     for page in pages:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             if "://" not in target:

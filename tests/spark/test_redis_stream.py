@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from acker_redis import Acker, BadBatchError, BadConfigError
 from acker_redis.retry import RetryPolicy
-from acker_redis.spark import Tracker, run_stream
+from acker_redis.spark import Tracker, run_redis_stream
 from acker_redis.spout import Spout
 from tests.spark.cases import CONFIG
 from tests.spark.test_sources import replayed, save, saved
@@ -36,9 +36,9 @@ def run(
         if sum(s.counts.acked + s.counts.dead_lettered for s in spouts) == entries:
             stop.set()
 
-    acknowledged = run_stream(
-        spark, pipeline, acker=acker, url=url, source=url, stream="orders", fields=["id", "value"], group="g",
-        consumer="one", stop=stop, done=done, max_spout_pending=5, block_ms=50, **options,
+    acknowledged = run_redis_stream(
+        spark, pipeline, acker=acker, source=url, stream="orders", fields=["id", "value"], group="g",
+        consumer="one", stop=stop, on_batch_done=done, max_spout_pending=5, block_ms=50, **options,
     )  # fmt: skip
     return acknowledged, spouts
 
@@ -76,7 +76,7 @@ def test_what_a_run_that_broke_down_did_not_acknowledge_goes_back(
     entries = [raw.xadd("orders", {"value": f"v{n}"}) for n in range(12)]
 
     def breaks_down(tracker: Tracker, messages: DataFrame) -> None:
-        save(tmp_path, tracker, messages.where("value != 'v1'"))
+        save(tmp_path, tracker, tracker.filter(messages, "value != 'v1'"))
         raise BadBatchError("on purpose")
 
     with pytest.raises(BadBatchError, match="on purpose"):
@@ -118,13 +118,13 @@ def saved_values(folder: Path) -> list[str | None]:
 
 def test_field_names_are_checked(spark: Any, url: str, acker: Acker) -> None:
     with pytest.raises(BadConfigError, match="give one or more names"):
-        run_stream(
-            spark, lambda *_: None, acker=acker, url=url, source=url, stream="s", fields=["message_id"], group="g",
+        run_redis_stream(
+            spark, lambda *_: None, acker=acker, source=url, stream="s", fields=["message_id"], group="g",
             consumer="c", stop=threading.Event(),
         )  # fmt: skip
     for wrong, text in ({"block_ms": 0}, "use 1 or more"), ({"run_id": "mine"}, "takes no run_id"):
         with pytest.raises(BadConfigError, match=text):
-            run_stream(
-                spark, lambda *_: None, acker=acker, url=url, source=url, stream="s", fields=["v"], group="g",
+            run_redis_stream(
+                spark, lambda *_: None, acker=acker, source=url, stream="s", fields=["v"], group="g",
                 consumer="c", stop=threading.Event(), **wrong,
             )  # fmt: skip

@@ -1,31 +1,29 @@
-"""Micro-batches that run again: the sink's commit failed, or the whole process was killed and came back."""
+"""Micro-batches that run again: the query died, or the whole process was killed and came back."""
 
-import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from acker_redis import Acker
 from acker_redis.pending import root_ids
+from acker_redis.retry import RetryPolicy
 from acker_redis.spark import Tracker, each_batch
-from acker_redis.spark.operators import OnWriteError
 from acker_redis.spout import Spout
 from acker_redis.testing import wait_until
 from tests.spark import stream_job
 from tests.spark.cases import CONFIG
 from tests.spark.cluster import kill, run_python, start_python
-from tests.spark.faults import WAIT_SECS, raise_error, wait_for
+from tests.spark.faults import WAIT_SECS
 from tests.spark.files_source import RowsToFiles
 
 pytestmark = pytest.mark.spark
@@ -45,115 +43,60 @@ def run_stream(spark: Any, folder: Path, handle: Any) -> None:
     query.awaitTermination()
 
 
-def test_a_micro_batch_under_its_old_number_after_its_commit_failed(
-    spark: Any, url: str, acker: Acker, tmp_path: Path
-) -> None:
-    """The query dies with the commit; started again, it meets its own tokens, though its rows are spread otherwise."""
+def test_a_micro_batch_under_its_old_number_after_its_commit_failed(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    """The query dies with the commit; started again it is another run, whose rows are spread otherwise."""
     spark.range(40).write.parquet(str(tmp_path / "in"))
+    seen: list[tuple[int | None, int]] = []
 
-    def handle(partitions: int, batch: DataFrame, batch_id: int) -> None:
-        tracker = Tracker(url, CONFIG, "stream", batch_id)
-        tracked = tracker.spout(batch.withColumn("attempt", F.lit(0).cast("bigint")), "id", "attempt")
-        derived = tracker.explode(tracked, "transform(array(0, 1), i -> struct(id, i AS child))", name="two")
-        spread = derived.repartition(partitions, "id", "child")
-        tracker.save(spread, RowsToFiles, name="files", folder=str(tmp_path), fail="first commit")
+    def pipeline(partitions: int, tracker: Tracker, messages: DataFrame) -> None:
+        seen.append((tracker.batch_id, tracker.emission))
+        derived = tracker.explode(messages, "transform(array(0, 1), i -> struct(id, i AS child))")
+        spread = tracker.filter(derived.repartition(partitions, "id", "child"), "id < 100")
+        options = {"folder": str(tmp_path), "fail": "first commit"}
+        tracker.write_source(spread, RowsToFiles, options=options)
+        if partitions == 3:
+            raise AssertionError("the commit did not fail")
 
-    with pytest.raises(PySparkException, match="no commit"):
-        run_stream(spark, tmp_path, partial(handle, 3))
-    assert (acker.stats().pending, acker.poll()) == (40, [])
-    run_stream(spark, tmp_path, partial(handle, 5))
+    def handle(partitions: int) -> Callable[[DataFrame, int], None]:
+        return each_batch(partial(pipeline, partitions), acker=acker, id_column="id", retry=RetryPolicy(max_attempts=1))
+
+    with pytest.raises(StreamingQueryException, match="no commit"):
+        run_stream(spark, tmp_path, handle(3))
+    assert acker.stats().acked == 0
+    run_stream(spark, tmp_path, handle(5))
     assert (tmp_path / "committed").read_text() == "80"
-    assert sorted(outcome.kind for outcome in acker.poll()) == ["ack"] * 40
     stats = acker.stats()
-    assert (stats.inits, stats.pending, stats.unowned, stats.duplicate_inits) == (40, 0, 0, 0)
+    assert seen == [(0, 0), (0, 0)]
+    assert (stats.acked, stats.pending, stats.unowned, stats.duplicate_inits) == (40, 0, 0, 0)
 
 
-def test_a_micro_batch_under_its_old_number_whose_sink_had_acked_some_of_it(
-    spark: Any, url: str, acker: Acker, tmp_path: Path
-) -> None:
-    """Spread otherwise, its partitions meet the tokens of other rows: what was acked twice or not at all never completes."""
-    spark.range(200).write.parquet(str(tmp_path / "in"))
-    (tmp_path / "out").mkdir()
-    second = tmp_path / "second"
-
-    def write(batches: Iterator[pa.RecordBatch], partition: int) -> None:
-        if partition and not second.exists():
-            with Acker.connect(url, CONFIG) as other:
-                wait_until(lambda: other.stats().acks > 0, "another partition is acked", WAIT_SECS)
-            raise_error()
-        rows = [row for batch in batches for row in batch.to_pylist()]
-        (tmp_path / "out" / f"{second.exists()}-{partition}").write_text(json.dumps(rows))
-
-    def handle(partitions: int, batch: DataFrame, batch_id: int) -> None:
-        tracker = Tracker(url, CONFIG, "partly", batch_id)
-        tracked = tracker.spout(batch.withColumn("attempt", F.lit(0).cast("bigint")), "id", "attempt")
-        derived = tracker.explode(tracked, "transform(array(0, 1), i -> struct(id, i AS child))", name="two")
-        tracker.sink(derived.repartition(partitions, "id", "child"), write, name="sink")
-
-    def written() -> set[tuple[int, int]]:
-        rows = [row for path in (tmp_path / "out").iterdir() for row in json.loads(path.read_text())]
-        return {(row["id"], row["child"]) for row in rows}
-
-    messages = np.arange(200)
-    message_of = dict(
-        zip(root_ids(CONFIG.app, "partly", messages, 0 * messages).tolist(), messages.tolist(), strict=True)
-    )
-    kinds: dict[int, str] = {}
-
-    def take_outcomes() -> None:
-        while outcomes := acker.poll():
-            for outcome in outcomes:
-                message = message_of[outcome.root]
-                assert outcome.kind == "fail" or {(message, 0), (message, 1)} <= written()
-                assert kinds.setdefault(message, outcome.kind) == outcome.kind
-            acker.confirm(outcomes)
-
-    with pytest.raises(PySparkException, match="on purpose"):
-        run_stream(spark, tmp_path, partial(handle, 2))
-    take_outcomes()
-    second.touch()
-    run_stream(spark, tmp_path, partial(handle, 5))
-    assert len(written()) == 400
-    take_outcomes()
-    for _ in range(CONFIG.num_buckets):
-        acker.rotate(force=True)
-    take_outcomes()
-    assert sorted(kinds) == messages.tolist()
-    assert set(kinds.values()) == {"ack", "fail"}
-    stats = acker.stats()
-    assert (stats.pending, stats.unowned) == (0, 0)
-
-
-@pytest.mark.parametrize("on_error", ["fail", "timeout"])
-def test_a_commit_that_fails_within_a_micro_batch_is_made_up_for(
-    spark: Any, url: str, acker: Acker, tmp_path: Path, on_error: OnWriteError
-) -> None:
-    """The query lives on: what the commit did not ack fails or times out, and is emitted again."""
+def test_a_micro_batch_that_spark_gives_again_is_a_new_emission(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    """Written and closed, then the query died: everything is written again, and every root has one outcome."""
     spark.range(40).write.parquet(str(tmp_path / "in"))
-    counts: list[Spout] = []
+    batches: list[int | None] = []
+    roots: list[int] = []
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        spread = messages.repartition(3, "id")
-        tracker.save(spread, RowsToFiles, name="files", on_error=on_error, folder=str(tmp_path), fail="first commit")
+        batches.append(tracker.batch_id)
+        roots.extend(row[0] for row in messages.select(F.explode("_anchors")).collect())
+        out = str(tmp_path / "out" / str(tracker.batch_id))
+        tracker.write(
+            messages.repartition(len(batches) + 2, "id"), lambda writer: writer.mode("overwrite").parquet(out)
+        )
 
-    def time_out() -> None:
-        wait_for(tmp_path / "aborted")
-        with Acker.connect(url, CONFIG) as other:
-            for _ in range(CONFIG.num_buckets):
-                other.rotate(force=True)
+    def dies(batch: DataFrame, spout: Spout) -> None:
+        if len(batches) == 1:
+            raise OSError("on purpose")
 
-    handle = each_batch(pipeline, acker=acker, url=url, message_id="id", done=lambda batch, spout: counts.append(spout))
-    clock = Thread(target=time_out)
-    if on_error == "timeout":
-        clock.start()
+    handle = each_batch(pipeline, acker=acker, id_column="id", on_batch_done=dies)
+    with pytest.raises(StreamingQueryException, match="on purpose"):
+        run_stream(spark, tmp_path, handle)
     run_stream(spark, tmp_path, handle)
-    if on_error == "timeout":
-        clock.join()
-    (spout,) = counts
-    assert (spout.counts.acked, spout.counts.failed + spout.counts.timed_out, spout.dead_letters) == (40, 40, {})
-    assert (tmp_path / "committed").read_text() == "40"
+    assert batches == [0, 0]
+    assert len(set(roots)) == 80
     stats = acker.stats()
-    assert (stats.acked, stats.pending, stats.unowned) == (40, 0, 0)
+    assert (stats.acked, stats.pending, stats.unowned, stats.duplicate_inits) == (80, 0, 0, 0)
+    assert sorted(row["id"] for row in spark.read.parquet(str(tmp_path / "out" / "0")).collect()) == list(range(40))
 
 
 def give_messages(folder: Path) -> None:
@@ -174,8 +117,8 @@ def acked_messages(folder: Path, acker: Acker) -> dict[str, set[int]]:
     known = {
         root: (run, message)
         for run in runs
-        for attempt in range(5)
-        for message, root in enumerate(root_ids(stream_job.CONFIG.app, run, ids, np.full(len(ids), attempt)).tolist())
+        for number in range(5)
+        for message, root in enumerate(root_ids(stream_job.CONFIG.app, run, ids, number).tolist())
     }
     roots = [int(line) for line in (folder / "acked").read_text().split()]
     while outcomes := acker.poll(consumer="spout-0"):
@@ -201,35 +144,36 @@ def whole_messages(folder: Path, run: str) -> set[int]:
     }
 
 
+@pytest.mark.parametrize("where", ["middle", "written"])
 def test_a_stream_killed_in_a_micro_batch_goes_on_in_a_new_process_with_other_settings(
-    url: str, tmp_path: Path
+    url: str, tmp_path: Path, where: str
 ) -> None:
     """No message is acked whose rows are not in the sink, at any time; in the end all are acked, and nothing is left."""
     give_messages(tmp_path)
+    (tmp_path / ("written" if where == "middle" else "middle")).touch()
     module = "tests.spark.stream_job"
     with Acker.connect(url, stream_job.CONFIG) as acker:
         killed = start_python(tmp_path, module, url, str(tmp_path), "3", "false")
         try:
             wait_until(
-                lambda: killed.poll() is not None or acker.stats().acked > stream_job.BATCH,
-                "some messages of the second micro-batch are acked",
+                lambda: killed.poll() is not None or (tmp_path / where).exists(),
+                "the second micro-batch holds still",
                 2 * WAIT_SECS,
             )
-            wait_for(tmp_path / "middle")
         finally:
             kill(killed)
         assert killed.returncode < 0, (tmp_path / f"{module}.log").read_text()[-3000:]
-        assert acker.stats().acked < 2 * stream_job.BATCH
+        before = acker.stats()
+        assert (before.acked, before.pending) == (stream_job.BATCH, stream_job.BATCH)
         run_python(tmp_path, module, url, str(tmp_path), "7", "true")
 
-        for run, messages in acked_messages(tmp_path, acker).items():
+        acked = acked_messages(tmp_path, acker)
+        for run, messages in acked.items():
             assert messages <= whole_messages(tmp_path, run)
-        acked = set().union(*acked_messages(tmp_path, acker).values())
-        assert acked == set(stream_job.ALL)
-        before = acker.stats()
-        assert 0 < before.pending < stream_job.BATCH  # of the run that was killed
+        assert set().union(*acked.values()) == set(stream_job.ALL)
+        after = acker.stats()
+        assert (after.acked, after.pending) == (len(stream_job.ALL), stream_job.BATCH)
         for _ in range(stream_job.CONFIG.num_buckets):
             acker.rotate(force=True)
-        after = acker.stats()
-        assert (after.acked, after.pending, after.unowned) == (before.acked, 0, 0)
-        assert after.timed_out == before.pending
+        end = acker.stats()
+        assert (end.acked, end.timed_out, end.pending, end.unowned) == (after.acked, stream_job.BATCH, 0, 0)

@@ -1,143 +1,276 @@
-"""Sinks: acked after the write, and only then; failed or left to time out where it raises, as told."""
+"""Sinks: messages are done when everything was written, and only then; failed or emitted again where it raises, as told."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.datasource import DataSource
+from pyspark.sql import DataFrame, DataFrameWriter, Row
+from pyspark.sql.datasource import DataSource, DataSourceWriter
+from pyspark.sql.types import StructType
 
-from acker_redis import BadBatchError
-from acker_redis.spark.anchors import COLUMN
-from tests.spark.cases import MakeCase, consume
-from tests.spark.files_source import BatchesToFiles, RowsToFiles
+from acker_redis import AckerError, BadBatchError, NotExactError
+from acker_redis.retry import RetryPolicy
+from acker_redis.spark import Tracker
+from acker_redis.spark.worker.failed import OnError
+from tests.spark.cases import CHILD, Case, MakeCase, consume
+from tests.spark.files_source import BatchesToFiles, Count, FileWriter, RowsToFiles
 
 pytestmark = pytest.mark.spark
 
-
-def save_to(folder: Path) -> Any:
-    return lambda frame: frame.write.parquet(str(folder))
-
-
-def test_rows_are_acked_after_sparks_own_writer_returned(case: MakeCase, tmp_path: Path) -> None:
-    run = case(n=40)
-    derived = run.tracker.explode(run.tracked, "array(id, id + 1000)", name="two")
-    seen: list[dict[str, int]] = []
-
-    def save(frame: DataFrame) -> None:
-        assert COLUMN not in frame.columns
-        save_to(tmp_path / "out")(frame)
-        seen.append(dict(run.outcomes()))
-
-    written = run.tracker.write(derived, save, name="files")
-    assert seen == [{}]
-    assert written.rows == 80
-    assert run.outcomes() == {"ack": 40}
-    values = pq.read_table(tmp_path / "out")["value"].to_pylist()
-    assert sorted(values) == [*range(40), *range(1000, 1040)]
-    assert not derived.is_cached
+ONCE = RetryPolicy(max_attempts=1)
+TWO = "transform(array(0, 1), i -> struct(id, i AS child))"
 
 
-def test_a_save_that_raises_leaves_its_roots_to_time_out_or_fails_them(case: MakeCase) -> None:
-    def save(frame: DataFrame) -> None:
-        frame.count()
-        raise OSError("disk full")
+def writing(sink: Callable[[Tracker, DataFrame], object]) -> Callable[[Tracker, DataFrame], None]:
+    """Two rows per message, into a sink."""
 
-    run = case(n=10)
-    with pytest.raises(OSError, match="disk full"):
-        run.tracker.write(run.tracked, save, name="files")
-    assert run.outcomes() == {}
-    assert run.after_timeout() == {"timeout": 10}
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        sink(tracker, tracker.explode(messages, TWO))
 
-    other = case(n=10)
-    assert other.tracker.write(other.tracked, save, name="files", on_error="fail").rows == 0
-    assert {outcome.detail for outcome in other.acker.poll()} == {"OSError: disk full"}
+    return pipeline
 
 
-def test_a_save_tried_again_is_acked_once(case: MakeCase, tmp_path: Path) -> None:
-    run = case(n=10)
-    for attempt in range(3):
-        run.tracker.write(run.tracked, save_to(tmp_path / str(attempt)), name="files")
-    assert run.outcomes() == {"ack": 10}
-    assert run.acker.stats().unowned == 0
+def ordered(run: Case, name: str = "out") -> list[Any]:
+    return sorted(run.written(name=name))
 
 
-def test_a_partition_whose_write_raises_may_fail_its_rows_at_once(case: MakeCase) -> None:
+BOTH = [(id, child) for id in range(20) for child in range(2)]
+
+
+@pytest.mark.parametrize("format", ["parquet", "json", "orc", "csv"])
+def test_sparks_own_writers(case: MakeCase, format: str) -> None:
+    run = case(n=20)
+    run.complete(writing(lambda tracker, rows: tracker.write(rows, lambda writer: writer.format(format).save(run.out))))
+    found = run.spark.read.schema(CHILD).format(format).load(run.out).collect()
+    assert sorted(map(tuple, found)) == BOTH
+
+
+def test_tables_and_folders_by_value(case: MakeCase) -> None:
+    run = case(n=20)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = tracker.explode(messages, TWO)
+        tracker.write(rows, lambda writer: writer.mode("overwrite").saveAsTable("test_sinks_table"))
+        tracker.write(rows, lambda writer: writer.mode("append").insertInto("test_sinks_table"))
+        tracker.write(rows, lambda writer: writer.partitionBy("child").parquet(run.out))
+        tracker.write(
+            rows, lambda writer: writer.bucketBy(2, "id").sortBy("id").mode("overwrite").saveAsTable("test_sinks_b")
+        )
+
+    run.complete(pipeline)
+    assert sorted(map(tuple, run.spark.table("test_sinks_table").collect())) == sorted(BOTH + BOTH)
+    assert sorted(map(tuple, run.spark.table("test_sinks_b").select("id", "child").collect())) == BOTH
+    assert sorted(run.written("id", "child")) == BOTH
+
+
+def test_nothing_is_acked_before_the_pipeline_has_returned(case: MakeCase) -> None:
+    run = case(n=20)
+    acked: list[int] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(messages, run.append())
+        tracker.write_partitions(messages, consume)
+        acked.append(run.acker.stats().acked)
+
+    run.complete(pipeline)
+    assert acked == [0]
+
+
+def test_a_function_of_the_dataframe_is_a_sink(case: MakeCase) -> None:
+    run = case(n=20)
+
+    def merge(rows: DataFrame) -> None:
+        assert rows.columns == ["id", "child"]
+        rows.createOrReplaceTempView("merged")
+        rows.sparkSession.sql("SELECT * FROM merged").write.parquet(run.out)
+
+    run.complete(writing(lambda tracker, rows: tracker.write_with(rows, merge)))
+    assert ordered(run) == BOTH
+
+
+def test_a_function_of_the_dataframe_that_runs_nothing_proves_nothing(case: MakeCase) -> None:
+    run = case(n=20)
+    text = run.refused(writing(lambda tracker, rows: tracker.write_with(rows, lambda frame: None)), NotExactError)
+    assert "no execution" in text
+
+
+def raising(rows: Any) -> None:
+    raise OSError("disk full")
+
+
+SINKS: dict[str, Callable[[Case, Tracker, DataFrame, Any], object]] = {
+    "write": lambda run, tracker, rows, on_error: tracker.write(rows, raising, on_error=on_error),
+    "write_with": lambda run, tracker, rows, on_error: tracker.write_with(rows, raising, on_error=on_error),
+    "write_source": lambda run, tracker, rows, on_error: tracker.write_source(
+        rows, RowsToFiles, options={"folder": str(run.folder), "fail": "write"}, on_error=on_error
+    ),
+    "commit": lambda run, tracker, rows, on_error: tracker.write_source(
+        rows, RowsToFiles, options={"folder": str(run.folder), "fail": "commit"}, on_error=on_error
+    ),
+    "write_partitions": lambda run, tracker, rows, on_error: tracker.write_partitions(
+        rows, lambda batches, partition: raising(batches), on_error=on_error
+    ),
+}
+
+
+@pytest.mark.parametrize("sink", SINKS)
+@pytest.mark.parametrize(("on_error", "emissions"), [("raise", 1), ("fail", 2)])
+def test_a_sink_that_raises_ends_the_emission_or_fails_its_rows(
+    case: MakeCase, sink: str, on_error: OnError, emissions: int
+) -> None:
+    """Either way nothing is acked, and every message has one outcome per emission that tells the error."""
+    run = case(n=20)
+    ended = run.run(
+        writing(lambda tracker, rows: SINKS[sink](run, tracker, rows, on_error)),
+        retry=RetryPolicy(max_attempts=emissions),
+    )
+    assert (ended.acked, ended.emissions) == (set(), emissions)
+    assert ended.kinds == {id: ["fail"] * emissions for id in range(20)}
+    assert set(ended.letters) == set(range(20))
+    assert all(("no commit" if sink == "commit" else "disk full") in (x.detail or "") for x in ended.letters.values())
+
+
+def test_an_error_that_comes_again_and_again_ends_the_run(case: MakeCase) -> None:
+    run = case(n=5)
+    ended = run.run(writing(lambda tracker, rows: tracker.write(rows, raising)), retry=RetryPolicy(max_attempts=10))
+    assert isinstance(ended.error, AckerError)
+    assert isinstance(ended.error.__cause__, OSError)
+    assert (ended.acked, ended.emissions) == (set(), 3)
+
+
+def test_failed_rows_of_a_sink_fail_their_messages_only(case: MakeCase) -> None:
+    run = case(n=20)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = tracker.explode(messages, TWO)
+        tracker.write(tracker.filter(rows, "id < 5"), raising, on_error="fail", name="never")
+        tracker.write(tracker.filter(rows, "id >= 5"), run.append())
+
+    ended = run.done(pipeline, retry=ONCE)
+    assert set(ended.letters) == set(range(5))
+    assert ended.reasons == {("OSError: disk full", "never"): 5}
+    ended.check({id: [(id, 0), (id, 1)] for id in range(20)}, run.written())
+
+
+def test_a_partition_whose_write_raises_fails_its_rows(case: MakeCase) -> None:
     run = case(n=20, partitions=2)
+    counts: list[int] = []
 
-    def write(batches: Iterator[pa.RecordBatch], partition: int) -> None:
-        next(batches)
-        if partition == 1:
-            raise OSError("disk full")
-        for _ in batches:
-            pass
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        write = run.partition_files(tracker, lambda row: row[0] == 13)
+        counts.append(tracker.write_partitions(messages, write, on_error="fail", name="files"))
 
-    written = run.tracker.sink(run.tracked, write, name="sink", on_error="fail")
-    assert written.rows == 10
-    outcomes = run.acker.poll()
-    assert sorted(o.kind for o in outcomes) == ["ack"] * 10 + ["fail"] * 10
-    assert {o.detail for o in outcomes if o.kind == "fail"} == {"OSError: disk full"}
+    ended = run.done(pipeline, retry=ONCE)
+    assert counts == [20]
+    assert ended.reasons == {("can't be written", "files"): 10}
+    ended.check({id: [(id,)] for id in range(20)}, run.written(name="rows"))
 
 
-def test_an_error_of_a_bolt_is_not_the_sinks(case: MakeCase) -> None:
+@pytest.mark.parametrize("on_error", ["raise", "fail"])
+def test_a_commit_that_fails_once_is_made_up_for(case: MakeCase, on_error: OnError) -> None:
+    run = case(n=20)
+    options = {"folder": str(run.folder), "fail": "first commit"}
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write_source(messages.repartition(3, "id"), RowsToFiles, options=options, on_error=on_error)
+
+    ended = run.done(pipeline)
+    assert ended.kinds == {id: ["fail", "ack"] for id in range(20)}
+    assert (run.folder / "aborted").read_text() == (run.folder / "committed").read_text() == "20"
+
+
+@pytest.mark.parametrize("sink", ["write_partitions", "write"])
+def test_an_error_of_a_bolt_is_not_the_sinks(case: MakeCase, sink: str) -> None:
+    """A sink that fails rows does not fail those that never reached it: the emission ends."""
     run = case(n=20)
 
     def broken(row: dict[str, Any]) -> list[tuple[int, int]]:
         raise ZeroDivisionError("on purpose")
 
-    derived = run.tracker.bolt_rows(run.tracked, broken, "id bigint, child int", name="x", on_error="raise")
-    with pytest.raises(PySparkException, match="on purpose"):
-        run.tracker.sink(derived, consume, name="sink", on_error="fail")
-    assert run.outcomes() == {}
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        derived = tracker.bolt(messages, broken, CHILD, on_error="raise")
+        if sink == "write":
+            tracker.write(derived, run.append(), on_error="fail")
+        else:
+            tracker.write_partitions(derived, consume, on_error="fail")
+
+    ended = run.run(pipeline, retry=ONCE)
+    assert ended.acked == set()
+    assert all("on purpose" in (letter.detail or "") for letter in ended.letters.values())
 
 
 @pytest.mark.parametrize("source", [RowsToFiles, BatchesToFiles])
-def test_a_data_sources_commit_acks(case: MakeCase, tmp_path: Path, source: type[DataSource]) -> None:
-    run = case(n=40)
-    derived = run.tracker.explode(run.tracked, "transform(array(0, 1), i -> struct(id, i))", name="two")
-    run.tracker.save(derived, source, name="source", folder=str(tmp_path))
-    assert (tmp_path / "committed").read_text() == "80"
-    assert run.outcomes() == {"ack": 40}
+def test_python_data_sources(case: MakeCase, source: type[DataSource]) -> None:
+    run = case(n=20)
+    run.complete(writing(lambda tracker, rows: tracker.write_source(rows, source, options={"folder": str(run.folder)})))
+    assert (run.folder / "committed").read_text() == "40"
 
 
-def test_a_commit_that_fails_acks_nothing_and_the_whole_write_again_acks_once(case: MakeCase, tmp_path: Path) -> None:
-    run = case(n=40)
-    tracked = run.tracked.repartition(3, "id")
-    with pytest.raises(PySparkException, match="no commit"):
-        run.tracker.save(tracked, RowsToFiles, name="source", folder=str(tmp_path), fail="first commit")
-    assert (tmp_path / "aborted").read_text() == "40"
-    assert run.outcomes() == {}
-    for _ in range(2):
-        run.tracker.save(tracked, RowsToFiles, name="source", folder=str(tmp_path), fail="first commit")
-    assert run.outcomes() == {"ack": 40}
-    assert run.acker.stats().unowned == 0
+class TakingOne(FileWriter):
+    def write(self, iterator: Iterator[Row]) -> Count:
+        next(iterator)
+        return Count(1)
 
 
-def test_a_commit_that_fails_may_fail_its_roots(case: MakeCase, tmp_path: Path) -> None:
-    run = case(n=10)
-    with pytest.raises(PySparkException, match="no commit"):
-        run.tracker.save(run.tracked, RowsToFiles, name="source", on_error="fail", folder=str(tmp_path), fail="commit")
-    assert run.outcomes() == {"failed": 10}
+class Careless(RowsToFiles):
+    """Its writer takes one row of each partition."""
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return TakingOne(Path(self.options["folder"]), "", schema.names)
 
 
-def test_a_write_that_fails_in_a_data_source_acks_nothing(case: MakeCase, tmp_path: Path) -> None:
-    run = case(n=10)
-    with pytest.raises(PySparkException, match="disk full"):
-        run.tracker.save(run.tracked, RowsToFiles, name="source", folder=str(tmp_path), fail="write")
-    assert run.outcomes() == {}
-    assert run.acker.stats().acks == 0
+def take_one(batches: Iterator[pa.RecordBatch], partition: int) -> None:
+    next(batches, None)
 
 
-def test_a_word_that_is_not_known_is_refused(case: MakeCase, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sink", ["write_partitions", "write_source"])
+def test_a_sink_that_leaves_rows_behind_is_an_error(case: MakeCase, sink: str) -> None:
+    run = case(n=1000)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        if sink == "write_source":
+            tracker.write_source(messages, Careless, options={"folder": str(run.folder)})
+        else:
+            tracker.write_partitions(messages, take_one)
+
+    ended = run.run(pipeline, retry=ONCE)
+    assert "before it had consumed" in str(ended.error)
+    assert (ended.acked, run.acker.stats().acked) == (set(), 0)
+
+
+def test_bad_arguments(case: MakeCase) -> None:
     run = case(n=1)
-    with pytest.raises(BadBatchError, match="'timeout' or 'fail'"):
-        run.tracker.sink(run.tracked, consume, name="sink", on_error="ignore")  # type: ignore[arg-type]
-    with pytest.raises(BadBatchError, match="'timeout' or 'fail'"):
-        run.tracker.write(run.tracked, F.count, name="sink", on_error="ignore")  # type: ignore[arg-type]
-    with pytest.raises(BadBatchError, match="'timeout' or 'fail'"):
-        run.tracker.save(run.tracked, RowsToFiles, name="sink", on_error="ignore")  # type: ignore[arg-type]
+    calls: list[Callable[[Tracker, DataFrame], object]] = [
+        lambda tracker, rows: tracker.write_partitions(rows, consume, on_error="ignore"),  # type: ignore[arg-type]
+        lambda tracker, rows: tracker.write(rows, raising, on_error="ignore"),  # type: ignore[arg-type]
+        lambda tracker, rows: tracker.write_with(rows, raising, on_error="timeout"),  # type: ignore[arg-type]
+        lambda tracker, rows: tracker.write_source(rows, RowsToFiles, on_error="ignore"),  # type: ignore[arg-type]
+    ]
+    for call in calls:
+        assert "use 'fail' or 'raise'" in run.refused(call, BadBatchError)
+
+
+def test_a_writer_that_writes_twice_is_taken_once(case: MakeCase) -> None:
+    """Each of the two wrote everything."""
+    run = case(n=20)
+
+    def twice(writer: DataFrameWriter) -> None:
+        writer.mode("append").parquet(run.out)
+        writer.mode("append").parquet(str(run.folder / "again"))
+
+    run.complete(writing(lambda tracker, rows: tracker.write(rows, twice)))
+    assert ordered(run) == ordered(run, "again") == BOTH
+
+
+def test_columns_of_the_trackers_do_not_reach_a_sink(case: MakeCase) -> None:
+    run = case(n=5)
+    seen: list[str] = []
+
+    def look(rows: DataFrame) -> None:
+        seen.extend(rows.columns)
+        rows.count()
+
+    run.complete(writing(lambda tracker, rows: tracker.write_with(rows, look)))
+    assert seen == ["id", "child"]

@@ -23,8 +23,9 @@ from acker_redis import Acker, AckerConfig, BadBatchError, BadConfigError, Faile
 from acker_redis.offsets import Offsets
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark import Tracker, read_files, run_tracked
-from acker_redis.spark.anchors import COLUMN
+from acker_redis.spark.columns import TRACKING
 from acker_redis.spout import Spout
+from acker_redis.testing import wait_until
 from tests.arrow_values import IN_SPARK, NAMES, array, kinds, values, values_of
 from tests.spark.cases import CONFIG, consume
 
@@ -122,7 +123,7 @@ def test_a_record_that_can_not_be_read_is_a_dead_letter_and_a_damaged_file_an_er
     out.mkdir()
     messages = read_files(spark, str(tmp_path / "a.csv"), "csv", "n bigint, value string")
     spout = run_tracked(
-        messages, partial(save, out), acker=acker, url=url, payload_bytes=300, keep_payload=True,
+        messages, partial(save, out), acker=acker, payload_bytes=300, keep_payload=True,
         offsets=Offsets(tmp_path / "offsets.json"), retry=RetryPolicy(max_attempts=1),
     )  # fmt: skip
     assert saved(out) == ["x", "z"]
@@ -131,13 +132,13 @@ def test_a_record_that_can_not_be_read_is_a_dead_letter_and_a_damaged_file_an_er
     assert json.loads(letter.payload or b"")["_corrupt_record"] == "no number,y"
     assert noted_in(tmp_path / "offsets.json") == {"a.csv": 3}
     mine = messages.withColumnRenamed("_corrupt_record", "text")
-    spout = run_tracked(mine.where("text IS NOT NULL"), partial(save, out), acker=acker, url=url)
+    spout = run_tracked(mine.where("text IS NOT NULL"), partial(save, out), acker=acker)
     assert spout.counts.acked == 1
     whole = gzip.compress(b"n,value\n1,x\n" * 10_000)
     (tmp_path / "b.csv.GZ").write_bytes(whole[:-100])
     damaged = read_files(spark, str(tmp_path / "b.csv.GZ"), "csv", "n bigint, value string")
     with pytest.raises(Exception, match=r"b\.csv\.GZ can't be read to its end as csv.*put a whole copy in its place"):
-        run_tracked(damaged, partial(save, out), acker=acker, url=url)
+        run_tracked(damaged, partial(save, out), acker=acker)
 
 
 SCHEMA = pa.schema([("value", pa.string())])
@@ -150,7 +151,9 @@ def write_values(folder: Path, emission: str, batches: Iterator[pa.RecordBatch],
 
 
 def save(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
-    tracker.sink(messages, partial(write_values, folder, f"{tracker.run_id}-{tracker.emission}"), name="save")
+    tracker.write_partitions(
+        messages, partial(write_values, folder, f"{tracker.run_id}-{tracker.emission}"), name="save"
+    )
 
 
 def saved(folder: Path) -> list[str]:
@@ -160,7 +163,7 @@ def saved(folder: Path) -> list[str]:
 def test_a_restarted_run_begins_behind_what_is_done_and_waits_for_nobody(
     spark: Any, url: str, acker: Acker, tmp_path: Path
 ) -> None:
-    """The first run ends with messages in flight; no bucket is rotated, so the second can't have waited for them."""
+    """The first run ends with messages undone, which fail at once: no bucket is rotated for the second to go on."""
     source, out = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     out.mkdir()
@@ -169,38 +172,37 @@ def test_a_restarted_run_begins_behind_what_is_done_and_waits_for_nobody(
     noted = tmp_path / "offsets.json"
 
     def breaks_down(tracker: Tracker, messages: DataFrame) -> None:
-        save(out, tracker, messages.where("value != 'a7'"))  # a plain filter: it is never acked
         if tracker.emission == 2:
             raise BadBatchError("on purpose")
+        save(out, tracker, tracker.fail_where(messages, "value = 'a7'", "not now"))
 
     messages = read_files(spark, str(source))
     with pytest.raises(BadBatchError, match="on purpose"):
         run_tracked(
-            messages, breaks_down, acker=acker, url=url, offsets=Offsets(noted), max_spout_pending=15,
+            messages, breaks_down, acker=acker, offsets=Offsets(noted), max_spout_pending=15,
         )  # fmt: skip
     begin = noted_in(noted)
     assert 0 <= begin["a"] <= 7
     assert sum(begin.values()) > 0
     first = set(saved(out))
-    before = acker.stats()
-    assert before.pending > 0
-    spout = run_tracked(messages, partial(save, out), acker=acker, url=url, offsets=Offsets(noted))
+    assert acker.stats().pending == 0
+    spout = run_tracked(messages, partial(save, out), acker=acker, offsets=Offsets(noted))
     assert spout.counts.acked == 60 - sum(begin.values())
     assert set(saved(out)) == {f"{name}{n}" for name in "ab" for n in range(30)}
     assert "a7" not in first
     assert noted_in(noted) == {"a": 30, "b": 30}
     assert acker.stats().timed_out == 0
-    again = run_tracked(messages, partial(save, out), acker=acker, url=url, offsets=Offsets(noted))
+    again = run_tracked(messages, partial(save, out), acker=acker, offsets=Offsets(noted))
     assert again.counts.emitted == 0
     with (
         Acker.connect(url, AckerConfig(app="another")) as another,
         pytest.raises(BadConfigError, match="made for app 'spark', and this is app 'another'"),
     ):
-        run_tracked(messages, partial(save, out), acker=another, url=url, offsets=Offsets(noted))
+        run_tracked(messages, partial(save, out), acker=another, offsets=Offsets(noted))
     derived = messages.withColumn("value", F.upper("value")).where("row > 3")
     for inside in (source / "offsets.json", source / "sub" / "offsets.json"):
         with pytest.raises(BadConfigError, match="would be taken for a source file"):
-            run_tracked(derived, partial(save, out), acker=acker, url=url, offsets=Offsets(inside))
+            run_tracked(derived, partial(save, out), acker=acker, offsets=Offsets(inside))
     assert sorted(path.name for path in source.iterdir()) == ["a", "b"]
 
 
@@ -219,11 +221,11 @@ def fails_first(folder: Path, row: dict[str, Any]) -> list[dict[str, Any]]:
 
 def replayed(marks: Path, out: Path, tracker: Tracker, messages: DataFrame) -> None:
     marks.mkdir(exist_ok=True)
-    derived = tracker.bolt_rows(messages, partial(fails_first, marks), messages.drop(COLUMN).schema, name="once")
+    own = messages.drop(*TRACKING)
+    derived = tracker.bolt(messages, partial(fails_first, marks), own.schema, name="once")
     rows = f"{tracker.run_id}-{tracker.emission}"
-    tracker.sink(
-        derived.selectExpr("to_json(struct(*)) AS value", COLUMN), partial(write_values, out, rows), name="save"
-    )
+    told = derived.select(F.to_json(F.struct(*own.columns)).alias("value"), *TRACKING)
+    tracker.write_partitions(told, partial(write_values, out, rows), name="save")
 
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -257,11 +259,11 @@ def test_messages_are_replayed_from_redis_as_they_were(
         return spark.createDataFrame([row for row in rows if row["id"] in ids], schema)
 
     spout = run_tracked(
-        spark.read.parquet(str(folder)), pipeline, acker=acker, url=url, message_id="id",
+        spark.read.parquet(str(folder)), pipeline, acker=acker, id_column="id",
         payload_bytes=300, keep_payload=True, fetch=fetch, retry=RetryPolicy(max_attempts=3),
     )  # fmt: skip
     assert (spout.counts.acked, sorted(spout.dead_letters)) == (2, [3])
-    found = {row["id"]: row for row in map(json.loads, saved(out)) if row.pop(COLUMN)}
+    found = {row["id"]: row for row in map(json.loads, saved(out))}
     again = {row["id"]: row for row in map(json.loads, [r[0] for r in spark.createDataFrame(rows, schema).select(
         F.to_json(F.struct("*"))).collect()])}  # fmt: skip
     assert found == {1: again[1], 2: again[2]}
@@ -305,9 +307,9 @@ def test_kept_messages_come_back_as_they_were_whatever_their_type(
     seen: list[pa.Table] = []
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        seen.append(messages.drop(COLUMN).orderBy("`the id`").toArrow())
+        seen.append(messages.drop(*TRACKING).orderBy("`the id`").toArrow())
         first = "true" if tracker.emission == 0 else "false"
-        tracker.sink(tracker.fail(messages, first, "again", name="fail"), consume, name="sink")
+        tracker.write_partitions(tracker.fail_where(messages, first, "again"), consume)
 
     def fetch(ids: list[int]) -> DataFrame:
         raise AssertionError(f"{ids} were not kept")
@@ -322,8 +324,7 @@ def test_kept_messages_come_back_as_they_were_whatever_their_type(
             frame,
             pipeline,
             acker=acker,
-            url=url,
-            message_id="the id",
+            id_column="the id",
             payload_bytes=1 << 20,
             keep_payload=True,
             fetch=fetch,
@@ -346,7 +347,7 @@ def test_messages_that_python_workers_can_not_have_are_refused_at_once(spark: An
     ]:
         frame = spark.range(1).selectExpr("id", f"{value} AS `the value`")
         with pytest.raises(BadBatchError, match=f"column 'the value' is .*{kind}.*cast it, such as to string"):
-            run_tracked(frame, lambda *_: None, acker=acker, url=url, message_id="id")
+            run_tracked(frame, lambda *_: None, acker=acker, id_column="id")
     assert acker.stats().inits == 0
 
 
@@ -359,10 +360,10 @@ def test_a_dead_letter_without_kept_payloads_is_read_from_the_source(
         def fail(row: dict[str, Any]) -> list[Any]:
             raise FailedError("bad")
 
-        tracker.sink(tracker.bolt_rows(messages, fail, "id long", name="fail"), consume, name="sink")
+        tracker.write_partitions(tracker.bolt(messages, fail, "id long"), consume)
 
     spout = run_tracked(
-        messages, pipeline, acker=acker, url=url, message_id="id", payload_bytes=100, retry=RetryPolicy(max_attempts=1)
+        messages, pipeline, acker=acker, id_column="id", payload_bytes=100, retry=RetryPolicy(max_attempts=1)
     )
     assert sorted(spout.dead_letters) == [1, 2]
     letters = {letter.message_id: letter for letter in acker.dead_letters.read()}
@@ -378,7 +379,7 @@ def test_messages_that_fetch_does_not_give_become_dead_letters(
     out = tmp_path / "out"
     out.mkdir()
     spout = run_tracked(
-        messages, partial(replayed, tmp_path / "marks", out), acker=acker, url=url, message_id="id",
+        messages, partial(replayed, tmp_path / "marks", out), acker=acker, id_column="id",
         fetch=lambda ids: messages.where("id = 1"),
     )  # fmt: skip
     assert (spout.counts.acked, spout.dead_letters[2].reason) == (1, "lost")
@@ -388,25 +389,21 @@ def test_fetch_has_to_give_all_columns(spark: Any, url: str, acker: Acker, tmp_p
     messages = spark.createDataFrame([(1, "x")], "id long, value string")
     with pytest.raises(BadBatchError, match=r"without \['value'\]"):
         run_tracked(
-            messages, partial(replayed, tmp_path / "marks", tmp_path), acker=acker, url=url, message_id="id",
+            messages, partial(replayed, tmp_path / "marks", tmp_path), acker=acker, id_column="id",
             fetch=lambda ids: messages.select("id"),
         )  # fmt: skip
     with pytest.raises(BadBatchError, match="partition= and offset="):
-        run_tracked(
-            messages, lambda *_: None, acker=acker, url=url, message_id="id", offsets=Offsets(tmp_path / "offsets")
-        )
+        run_tracked(messages, lambda *_: None, acker=acker, id_column="id", offsets=Offsets(tmp_path / "offsets"))
     places = spark.createDataFrame([(1, None, 3)], "id long, file string, row long")
     with pytest.raises(BadBatchError, match="1 messages have no 'file' or 'row'"):
-        run_tracked(
-            places, lambda *_: None, acker=acker, url=url, message_id="id", offsets=Offsets(tmp_path / "offsets")
-        )
+        run_tracked(places, lambda *_: None, acker=acker, id_column="id", offsets=Offsets(tmp_path / "offsets"))
     with pytest.raises(BadBatchError, match="fetch gave messages twice"):
         run_tracked(
-            messages, partial(replayed, tmp_path / "twice", tmp_path), acker=acker, url=url, message_id="id",
+            messages, partial(replayed, tmp_path / "twice", tmp_path), acker=acker, id_column="id",
             fetch=lambda ids: messages.union(messages),
         )  # fmt: skip
     with pytest.raises(BadConfigError, match="longest message"):
-        run_tracked(messages, lambda *_: None, acker=acker, url=url, message_id="id", keep_payload=True)
+        run_tracked(messages, lambda *_: None, acker=acker, id_column="id", keep_payload=True)
 
 
 def test_a_full_loss_of_redis_in_the_middle_of_a_run(
@@ -423,14 +420,15 @@ def test_a_full_loss_of_redis_in_the_middle_of_a_run(
                 raise FailedError("poison")
             return [row]
 
-        derived = tracker.bolt_rows(messages, check, "id long, value string", name="check").repartition(2, "id")
+        derived = tracker.bolt(messages, check, "id long, value string").repartition(2, "id")
         if tracker.emission in (0, 1):
-            derived.cache().count()  # inits and acks went out
+            derived.cache().count()
+            wait_until(lambda: acker.stats().pending > 0, "the roots are there")
             raw.flushall()
         save(out, tracker, derived)
 
     spout: Spout = run_tracked(
-        messages, pipeline, acker=acker, url=url, message_id="id", payload_bytes=100, keep_payload=True,
+        messages, pipeline, acker=acker, id_column="id", payload_bytes=100, keep_payload=True,
         retry=RetryPolicy(max_attempts=2),
     )  # fmt: skip
     assert sorted(spout.dead_letters) == [13]

@@ -1,4 +1,4 @@
-"""The demo and the main job as a user runs them: separate processes, small real text, every fault on."""
+"""The demo and the word count as a user runs them: separate processes, small real text, every fault on."""
 
 import json
 import os
@@ -14,43 +14,66 @@ import pytest
 from acker_redis import Acker
 from acker_redis.testing import wait_until
 from tests import servers
+from tests.spark.test_readme import QUICK_JAVA, ROOT
 
 pytestmark = pytest.mark.spark
 
-ROOT = Path(__file__).resolve().parents[2]
-FAULTS = ("--fail-rate", "0.02", "--forget-rate", "0.02", "--timeout-secs", "4")
+FAULTS = ("--fail-rate", "0.02")
 
 
-def demo(*arguments: str, **environment: str) -> tuple[int, dict[str, Any], str]:
+def run(module: str, *arguments: str, **environment: str) -> tuple[int, dict[str, Any], str]:
     env = {name: value for name, value in os.environ.items() if name != "ACKER_REDIS_URL"} | environment
+    env["JAVA_TOOL_OPTIONS"] = QUICK_JAVA
     done = subprocess.run(
-        [sys.executable, str(ROOT / "spark" / "demo.py"), "--json", "--master", "local[2,4]", *arguments],
-        capture_output=True, text=True, timeout=240, env=env, cwd=ROOT.parent, check=False,
+        [sys.executable, "-m", module, "--json", "--master", "local[2,4]", *arguments],
+        capture_output=True, text=True, timeout=240, env=env, cwd=ROOT, check=False,
     )  # fmt: skip
     return done.returncode, json.loads(done.stdout) if done.stdout.strip() else {}, done.stderr
 
 
-@pytest.mark.parametrize("operators", ["python", "sql"])
-def test_the_demo_accounts_for_every_line_with_a_worker_killed(operators: str) -> None:
-    status, result, errors = demo("--kill-task", "--max-lines", "2500", "--operators", operators, *FAULTS)
-    assert status == 0, errors
+def demo(*arguments: str, **environment: str) -> tuple[int, dict[str, Any], str]:
+    return run("spark.demo", *arguments, **environment)
+
+
+def test_every_line_is_accounted_for_and_nothing_but_errors_is_said() -> None:
+    status, result, errors = demo("--kill-task", "--max-lines", "2500", *FAULTS)
+    assert (status, errors) == (0, "")
     assert result["workers_killed"] == 1
+    assert_accounted_for(result)
+
+
+def test_in_sql_too(url: str) -> None:
+    status, result, errors = run(
+        "spark.word_count", "--max-lines", "2500", "--operators", "sql", "--redis", url, *FAULTS
+    )
+    assert status == 0, errors  # which say that nobody rotates
+    assert_accounted_for(result)
+
+
+def assert_accounted_for(result: dict[str, Any]) -> None:
     assert result["lines"] == result["acked"] == 2500
-    assert result["failed"] > 0
-    assert result["timed_out"] > 0
-    assert result["replayed"] == result["failed"] + result["timed_out"]
+    assert 0 < result["failed"] == result["replayed"]
     assert result["attempts"] == 2500 + result["replayed"]
-    assert (result["pending"], result["dead_lettered"], result["lost"]) == (0, 0, 0)
+    assert result["ledger_updates"] == 2 * result["attempts"]  # an init, and an ack or a fail; nothing per word
+    assert [result[name] for name in ("pending", "dead_lettered", "timed_out", "lost")] == [0, 0, 0, 0]
     assert result["counts_match"]
     assert result["top_words"][0][0] == "the"
+
+
+def test_lost_words_end_the_run_and_nothing_is_acked(url: str) -> None:
+    status, _, errors = run("spark.word_count", "--max-lines", "500", "--lose-rate", "0.02", "--redis", url)
+    assert status == 3
+    assert "reached 'save'" in errors and "use tracker.filter for where" in errors
+    assert "Traceback" not in errors
+    with Acker.attach(url, "word-count") as acker:
+        assert acker.stats().acked == 0
 
 
 def test_lines_that_never_succeed_end_as_dead_letters_on_a_server_of_ones_own(tmp_path: Path, url: str) -> None:
     text = tmp_path / "text.txt"
     text.write_text("a b\n\nb c\nno one is spared\n" * 50)
     status, result, errors = demo(
-        "--input", str(text), "--fail-rate", "0.5", "--forget-rate", "0", "--timeout-secs", "60", "--max-attempts", "1",
-        ACKER_REDIS_URL=url,
+        "--input", str(text), "--fail-rate", "0.5", "--max-attempts", "1", ACKER_REDIS_URL=url,
     )  # fmt: skip
     assert status == 0, errors
     assert result["lines"] == 150
@@ -73,7 +96,7 @@ def test_without_java_the_wheel_stands_in_and_a_server_program_on_path_is_used_w
             if not program.name.startswith("java") and not link.exists() and os.access(program, os.X_OK):
                 link.symlink_to(program)
     assert shutil.which("java", path=str(programs)) is None
-    small = ("--server", "redis-server", "--max-lines", "300", "--timeout-secs", "1")
+    small = ("--server", "redis-server", "--max-lines", "300")
     status, result, errors = demo(*small, PATH=str(programs), JAVA_HOME="")
     assert status == 0, errors
     assert result["acked"] == 300
@@ -84,8 +107,9 @@ def test_without_java_the_wheel_stands_in_and_a_server_program_on_path_is_used_w
     [
         (("--input", "no-such-file"), "no-such-file"),
         (("--fail-rate", "2"), "--fail-rate"),
+        (("--kill-task", "--operators", "sql"), "--kill-task"),
         (("--server", "no-such-server"), "no-such-server"),
-        (("--master", "locall"), "locall"),
+        (("--master", "locall"), "Could not parse Master URL: 'locall'"),
     ],
 )
 def test_wrong_arguments_say_what_is_wrong(arguments: tuple[str, ...], text: str) -> None:
@@ -95,14 +119,19 @@ def test_wrong_arguments_say_what_is_wrong(arguments: tuple[str, ...], text: str
     assert "Traceback" not in errors
 
 
-def test_ctrl_c_ends_everything_it_started() -> None:
+@pytest.mark.parametrize(
+    ("module", "arguments", "processes"),
+    [("spark.demo", ("--max-lines", "2000"), 4), ("spark.direct_acks.demo", ("--orders", "100000"), 6)],
+)
+def test_ctrl_c_ends_everything_it_started(module: str, arguments: tuple[str, ...], processes: int) -> None:
+    """Once Spark runs with its workers: of the demo, the program, a JVM and a worker at least; of two programs twice that."""
     process = subprocess.Popen(
-        [sys.executable, str(ROOT / "spark" / "demo.py"), "--max-lines", "2000"],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
     )  # fmt: skip
     assert process.stdout is not None
     port = int(process.stdout.readline().rsplit(" ", 1)[1])
-    wait_until(lambda: len(_session_of(process.pid)) >= 4, "Spark and its workers to run beside the demo", 60)
+    wait_until(lambda: len(_session_of(process.pid)) >= processes, "Spark and its workers to run beside the demo", 120)
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(timeout=60) == 130
     process.stdout.close()

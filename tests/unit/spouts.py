@@ -8,7 +8,7 @@ from acker_redis.spout import Spout
 
 
 def spout(acker: Acker, messages: int = 3, **options: object) -> Spout:
-    made = Spout(acker, run_id="run", **options)  # type: ignore[arg-type]
+    made = Spout(acker, **{"run_id": "run", **options})  # type: ignore[arg-type]
     made.add(np.arange(messages, dtype=np.int64))
     return made
 

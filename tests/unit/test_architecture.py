@@ -13,26 +13,36 @@ import acker_redis
 PACKAGE = Path(acker_redis.__file__).parent
 ORDER = (
     ("errors",),
-    ("ids", "config", "keys", "model", "offsets", "outages", "retry"),
-    ("scripts", "entries", "connection", "pending"),
-    ("driver_errors",),
-    ("client",),
-    ("ledger",),
-    ("rotation", "delivery", "inspection", "dead_letters", "payloads", "apps", "runs"),
-    ("batch", "health", "evict"),
+    ("ids", "config", "keys", "model", "offsets", "outages"),
+    ("scripts", "entries", "connection", "xxhash64"),
+    ("driver_errors", "pending", "nodes"),
+    ("calls",),
+    ("client", "retry"),
+    ("apps", "dead_letters", "payloads", "runs"),
+    ("shards",),
+    ("ledger", "rotation", "consumer"),
+    ("delivery", "inspection"),
+    ("batch", "health", "evict", "spout_state"),
     ("acker",),
     ("emitter", "watch"),
     ("spout",),
     ("rotator",),
     ("server",),
-    ("spark.environment", "spark.anchors", "spark.kept_rows", "spark.readers", "spark.worker", "spark.worker_errors"),
-    ("spark.operators", "spark.checks", "spark.reach"),
-    ("spark.lineage", "spark.rows", "spark.sql", "spark.transport", "spark.data_source"),
-    ("spark.tracked",),
-    ("spark.files",),
-    ("spark.messages",),
+    ("spark.environment", "spark.columns", "spark.edges", "spark.worker_errors", "spark.sources.readers"),
+    ("spark.worker.client", "spark.worker.failed", "spark.worker.kept_rows", "spark.worker.data_source"),
+    ("spark.worker.bolt", "spark.worker.fail_where", "spark.worker.partitions", "spark.worker.export"),
+    ("spark.worker.keep", "spark.worker.rows"),
+    ("spark.worker",),
+    ("spark.checks", "spark.reach", "spark.meters", "spark.reports", "spark.faults", "spark.actions", "spark.python"),
+    ("spark.sql", "spark.transport", "spark.form", "spark.listener", "spark.emission"),
+    ("spark.proof",),
+    ("spark.sinks.writers", "spark.sinks.partitions", "spark.sinks.checkpoints", "spark.sinks.exports"),
+    ("spark.sinks",),
+    ("spark.tracker",),
+    ("spark.messages", "spark.sources.files"),
     ("spark.run",),
-    ("spark.redis_stream",),
+    ("spark.sources.redis_stream", "spark.sources.imports"),
+    ("spark.sources",),
     ("spark",),
     ("testing",),
     ("cli.output",),
@@ -85,6 +95,12 @@ def test_a_module_imports_only_from_rows_above(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in MODULES if name not in ("", "__main__")])
 def test_a_module_takes_names_from_submodules_and_not_from_the_package(name: str) -> None:
     assert not [other for other, by_package in imported(name) if by_package]
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("spark.worker.")])
+def test_what_runs_in_python_workers_needs_no_module_of_the_driver(name: str) -> None:
+    spark = {other for other, _ in imported(name) if other.startswith("spark")}
+    assert {other for other in spark if not other.startswith("spark.worker.")} <= {"spark.columns", "spark.edges"}
 
 
 @pytest.mark.parametrize("statement", ["import acker_redis", "import acker_redis.spout, acker_redis.rotator"])
@@ -163,4 +179,17 @@ def test_only_client_sends_scripts() -> None:
         if set(commands) & set(strings(name))
         or any("." in call and call.split(".")[-1] in senders for call in called(name))
     }
-    assert found == {"client"}
+    assert found == {"calls", "client"}  # client: the library of functions, and the question after #!lua
+
+
+def test_only_shards_says_where_a_root_goes() -> None:
+    assert {name for name in MODULES if any(call.split(".")[-1] == "shard_of" for call in called(name))} == {"shards"}
+
+
+def test_only_the_consumer_takes_outcomes_off_the_streams() -> None:
+    assert {name for name in MODULES if "XAUTOCLAIM" in strings(name)} == {"consumer"}
+
+
+def test_only_the_consumer_starts_a_thread_in_the_core() -> None:
+    core = ("shards", "ledger", "rotation", "delivery", "consumer", "inspection", "batch", "acker", "client", "calls")
+    assert {name for name in core if {"threading.Thread", "ThreadPoolExecutor"} & called(name)} == {"consumer"}

@@ -1,6 +1,7 @@
 """Key names: spelled once, one hash tag per shard, no app within another."""
 
 import re
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -80,3 +81,14 @@ def test_the_scan_pattern_finds_config_keys() -> None:
     pattern = re.escape(keys.CONFIG_PATTERN).replace(r"\*", ".*")
     assert re.fullmatch(pattern, keys.config("orders"))
     assert not re.fullmatch(pattern, keys.stages("orders"))
+
+
+def test_an_app_of_very_many_keys_does_not_keep_their_names() -> None:
+    shards = [ShardKeys("huge", shard, num_buckets=1_000, lanes=64) for shard in range(64)]
+    tracemalloc.start()
+    try:
+        assert sum(len(spelled(one)) for one in shards) == 64 * (3 + 2 * 1_001 + 2 * 64)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 64 * 10_000  # one shard has 200 000 bytes of them

@@ -221,16 +221,16 @@ def test_every_call_of_the_library_passes_what_the_header_asks_for() -> None:
     calls: list[scripts.Call] = []
 
     class Recording(Client):
-        def run(self, sent: Any) -> Any:
+        def run_each(self, sent: Any) -> Any:
             calls.extend(sent)
-            return super().run(sent)
+            return super().run_each(sent)
 
     config = AckerConfig(app="contract", shards=2, num_buckets=4, lanes=3)
     acker = Acker(Recording(fakeredis.FakeRedis()), config)
-    with acker.batch("token") as batch:
+    with acker.batch(token="token") as batch:
         batch.init_many(np.arange(1, 9), np.arange(1, 9), 7)
-        batch.ack(1, 1, "split")
-        batch.fail(2, "why")
+        batch.ack(1, 1, stage="split")
+        batch.fail(2, reason="why")
     acker.reset_timeout(3)
     acker.confirm(acker.poll())
     acker.stats()

@@ -1,13 +1,16 @@
 """Messages in flight and messages that wait for their replay, as arrays."""
 
-import numpy as np
+from dataclasses import replace
 
-from acker_redis.pending import InFlight, Replays, Tries, merged
+import numpy as np
+import pytest
+
+from acker_redis.pending import InFlight, Replays, Tries, merged, root_ids, root_seed
 
 
 def tries(*message_ids: int, attempt: int = 0) -> Tries:
     first = Tries.first(np.array(message_ids, np.int64))
-    return Tries(first.message_ids, first.attempts + attempt, first.losses, first.excused)
+    return replace(first, attempts=first.attempts + attempt)
 
 
 def taken(replays: Replays, now: float, room: int | None = None) -> list[int]:
@@ -33,8 +36,9 @@ def test_no_more_replays_are_taken_than_there_is_room_for() -> None:
 
 
 def test_a_replay_is_the_next_attempt_and_knows_what_got_lost() -> None:
-    again = tries(1, 2, attempt=3).again(np.array([False, True]))
-    assert (again.attempts.tolist(), again.losses.tolist()) == ([4, 4], [0, 1])
+    again = tries(1, 2, 3, attempt=3).again(np.array([False, True, True]), np.array([False, False, True]))
+    assert again.attempts.tolist() == [4, 4, 4]
+    assert (again.uncounted.tolist(), again.losses.tolist()) == ([0, 1, 1], [0, 0, 1])
 
 
 def test_rows_are_found_by_root_until_they_are_closed() -> None:
@@ -61,3 +65,32 @@ def test_many_small_emissions_become_few_parts() -> None:
         found = [(part, rows[rows >= 0]) for part in parts for rows in [part.find(some)]]
         assert sorted(m for part, rows in found for m in part.close(rows).message_ids.tolist()) == sorted(some[5:])
     assert merged(parts) == []
+
+
+MESSAGES = [0, 1, 31, 32, 1000, -1, -33, 2**63 - 1, -(2**63)]
+OF_SPARK = {
+    # number: shiftleft(id & 31L, 59) | (xxhash64(seed, number, shiftright(id, 5)) & 576460752303423487L), by PySpark 4.3
+    0: [
+        565319599809537843, 1141780352112961331, -11141152493885645, 499355687028040627, 4995755695635462257,
+        -59199320713171335, -333547651702183910, -504847053243109414, 151217462573398928,
+    ],
+    3: [
+        269684866886085302, 846145619189508790, -306775885417338186, 405328401015530280, 5014863108830807913,
+        -48397468658195787, -481445294072594849, -295991472226150578, 530550251394669550,
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", OF_SPARK)
+def test_roots_are_what_sql_computes(number: int) -> None:
+    assert root_seed("orders", "run-1") == -7444660132210470130
+    assert root_ids("orders", "run-1", np.array(MESSAGES), number).tolist() == OF_SPARK[number]
+
+
+def test_neighbours_share_a_block_and_no_root_is_used_twice() -> None:
+    messages = np.arange(-6_400, 6_400)
+    roots = np.concatenate([root_ids("app", "run", messages, number) for number in range(3)])
+    assert len(np.unique(roots)) == 3 * len(messages)
+    assert len(np.unique(roots & (2**59 - 1))) == 3 * len(messages) / 32
+    others = [root_ids(app, run, messages, 0) for app, run in (("other", "run"), ("app", "other"))]
+    assert not set(np.concatenate(others).tolist()) & set(roots.tolist())

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acker_redis import BadConfigError
-from acker_redis.spark import readers
-from acker_redis.spark.readers import CORRUPT, Format
+from acker_redis.spark.sources import readers
+from acker_redis.spark.sources.readers import CORRUPT, Format
 
 SYSTEM = pa.fs.LocalFileSystem()
 N_T = pa.schema([("n", pa.int64()), ("t", pa.string())])

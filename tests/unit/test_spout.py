@@ -17,7 +17,7 @@ from acker_redis import (
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.model import MAX_PAYLOAD_BYTES, PackedOutcomes, Receipt
 from acker_redis.pending import Emission
-from acker_redis.retry import RetryPolicy
+from acker_redis.retry import LOST_LIMIT, RetryPolicy
 from acker_redis.spout import Spout
 from acker_redis.testing import fake_acker
 from tests.unit.spouts import emit, expire, spout
@@ -135,6 +135,20 @@ def test_a_lost_ledger_is_recovered_and_everything_in_flight_emitted_again() -> 
     assert made.done
 
 
+def test_a_message_may_get_lost_with_the_whole_ledger_any_number_of_times() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1))
+    for _ in range(2 * LOST_LIMIT):
+        emit(made)
+        acker._client.redis.flushall()
+        assert made.poll() == 0
+    assert made.next_emission() is not None
+    assert made.reconcile() == 1  # the first loss that counts
+    acker.ack_many(emit(made).roots, [7])
+    made.poll()
+    assert (made.counts.lost, made.counts.acked, made.counts.dead_lettered) == (2 * LOST_LIMIT + 1, 1, 0)
+
+
 def test_an_init_that_never_arrived_is_found_and_emitted_again() -> None:
     acker = fake_acker()
     made = spout(acker)
@@ -158,9 +172,8 @@ def test_outcomes_of_an_earlier_run_are_counted_as_late_and_confirmed() -> None:
 
 def test_spouts_of_several_tasks_take_their_own_outcomes_only() -> None:
     acker = fake_acker(AckerConfig(app="test", shards=2, lanes=2))
-    spouts = [spout(acker, task=task) for task in (0, 1)]
+    spouts = [spout(acker, task=task, run_id=f"run-{task}") for task in (0, 1)]
     for made in spouts:
-        made.run_id = f"run-{made.task}"
         acker.ack_many(emit(made).roots, [7, 7, 7])
     for made in spouts:
         made.poll()
@@ -325,6 +338,44 @@ def test_messages_whose_source_is_gone_are_dead_letters_at_once() -> None:
     assert (made.counts.lost, made.pending, sorted(done), made.done) == (2, 1, [0, 2], False)
 
 
+def excuse_and_end(made: Spout, end: str) -> None:
+    """One emission of one message, excused before it fails, times out or gets lost."""
+    emission = emit_nothing(made) if end == "lost" else emit(made)
+    made.excuse(np.concatenate([emission.roots, [12345]]))
+    if end == "failed":
+        made.acker.fail_many(emission.roots)
+    elif end == "timed out":
+        expire(made.acker)
+    else:
+        made.reconcile()
+    made.poll()
+
+
+@pytest.mark.parametrize("end", ["failed", "timed out", "lost"])
+def test_what_becomes_of_excused_roots_is_no_attempt(end: str) -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=2))
+    acker.fail_many(emit(made).roots)  # this one counts
+    made.poll()
+    for _ in range(LOST_LIMIT + 1):
+        excuse_and_end(made, end)
+    assert (made.counts.dead_lettered, made.pending, made.done) == (0, 0, False)
+    acker.fail_many(emit(made).roots)
+    made.poll()
+    assert made.dead_letters == {0: DeadLetter(0, "run", 2, "failed")}
+
+
+def test_an_excuse_is_for_its_roots_only() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=3, retry=RetryPolicy(max_attempts=1))
+    emission = emit(made)
+    made.excuse(emission.roots[:1])
+    acker.fail_many(emission.roots)
+    made.poll()
+    assert sorted(made.dead_letters) == emission.message_ids[1:].tolist()
+    assert emit(made).message_ids.tolist() == emission.message_ids[:1].tolist()
+
+
 def test_jitter_shortens_delays_at_random() -> None:
     delays = set(RetryPolicy(first_delay_secs=8, jitter=0.5).delay_secs(np.ones(100, np.int64)).tolist())
     assert len(delays) > 50
@@ -347,7 +398,7 @@ def test_settling_and_replaying_take_no_python_per_message() -> None:
         acked = [timed_out(emission, slice(-5, None))._replace(kind="ack", reason=None)]
 
         def work() -> None:
-            made._settle(packed + acked)
+            made._state.settle(packed + acked, 0.0)
             emit_nothing(made)
 
         count = steps(work)
@@ -368,8 +419,7 @@ def test_losing_everything_takes_no_python_per_message() -> None:
     def lose(messages: int) -> int:
         made = spout(fake_acker(), messages)
         emit_nothing(made)
-        (part,) = made._in_flight
-        count = steps(lambda: made._lose(part, np.arange(messages)))
+        count = steps(lambda: made._state.lose_all(0.0))
         assert made.counts.lost == messages
         return count
 
@@ -393,9 +443,9 @@ def test_an_outcome_that_comes_twice_counts_once() -> None:
     made = spout(fake_acker(), messages=4)
     emission = emit_nothing(made)
     twice = timed_out(emission)._replace(roots=np.repeat(emission.roots[:2], 2))
-    made._settle([twice, timed_out(emission, slice(0, 3))])
+    made._state.settle([twice, timed_out(emission, slice(0, 3))], 0.0)
     assert (made.counts.timed_out, made.counts.late, made.pending) == (3, 4, 1)
-    made._settle([timed_out(emission)._replace(redelivered=True, reason="failed")])
+    made._state.settle([timed_out(emission)._replace(redelivered=True, reason="failed")], 0.0)
     assert (made.counts.timed_out, made.counts.failed, made.counts.late, made.pending) == (3, 1, 7, 0)
     assert sorted(emit_nothing(made).message_ids.tolist()) == [0, 1, 2, 3]
 
@@ -407,7 +457,7 @@ def test_a_dead_letter_has_what_its_own_pack_says() -> None:
         timed_out(emission, slice(0, 2)),
         timed_out(emission, slice(2, 3))._replace(reason="failed", last_stage="write", detail="full"),
     ]
-    made._settle(packs)
+    made._state.settle(packs, 0.0)
     assert made.dead_letters == {
         **{m: DeadLetter(m, "run", 1, "timeout", "parse") for m in emission.message_ids[:2].tolist()},
         int(emission.message_ids[2]): DeadLetter(int(emission.message_ids[2]), "run", 1, "failed", "write", "full"),

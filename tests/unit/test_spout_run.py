@@ -17,15 +17,14 @@ from acker_redis import (
 )
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.pending import Emission
-from acker_redis.retry import RetryPolicy
-from acker_redis.spout import LOST_LIMIT
+from acker_redis.retry import LOST_LIMIT, RetryPolicy
 from acker_redis.testing import fake_acker
 from tests.unit.spouts import spout
 
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("acker_redis.emitter.ExponentialWithJitterBackoff", lambda **options: NoBackoff())
+    monkeypatch.setattr("acker_redis.emitter.Backoff", lambda **options: NoBackoff())
 
 
 def test_run_goes_on_until_every_message_is_acked_or_dead() -> None:
@@ -107,6 +106,18 @@ def test_an_error_behind_the_last_ack_is_raised(at_the_end: bool) -> None:
     assert made.counts.acked >= 2
 
 
+def test_an_outage_behind_the_last_ack_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    acker = fake_acker()
+    made = spout(acker)
+
+    def emit_until_the_server_goes(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.zeros(3, np.int64), 0)
+        raise ConnectionLostError("gone")
+
+    assert made.run(emit_until_the_server_goes).acked == 3
+    assert "gone" in caplog.text
+
+
 def test_an_error_whose_messages_are_dead_letters_is_raised() -> None:
     acker = fake_acker()
     made = spout(acker, retry=RetryPolicy(max_attempts=1))
@@ -152,6 +163,23 @@ def test_messages_that_a_replaced_server_lost_twice_are_no_error(monkeypatch: py
     assert (counts.acked, counts.lost) == (3, 9)
 
 
+def test_a_ledger_lost_with_two_ended_emissions_in_flight_is_recovered() -> None:
+    acker = fake_acker()
+    made = spout(acker)
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.full(len(emission.roots), 7 if emission.number < 2 else 0), 0)
+
+    def add_then_flush(busy: bool) -> None:
+        if not busy and made.counts.emitted == 3:
+            made.add(np.arange(3, 6))
+        elif not busy and made.counts.emitted == 6 and not made.counts.lost:
+            acker._client.redis.flushall()
+
+    counts = made.run(emit, add_then_flush)
+    assert (counts.acked, counts.lost, counts.dead_lettered) == (6, 6, 0)
+
+
 def test_emissions_that_an_outage_broke_off_do_not_count(no_pauses: None, caplog: pytest.LogCaptureFixture) -> None:
     acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=0.02))
     made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1))
@@ -162,16 +190,34 @@ def test_emissions_that_an_outage_broke_off_do_not_count(no_pauses: None, caplog
             if emission.number % 4 == 3:  # it gets through, and then times out
                 acker.init_many(emission.roots, [7], 0)
             raise OutOfMemoryError("full")
-        acker.init_many(emission.roots, [0], 0)
+        if emission.number > broken_off:  # one that gets lost without an excuse is only the first of LOST_LIMIT
+            acker.init_many(emission.roots, [0], 0)
 
     def rotate(busy: bool) -> None:
         acker.rotate()
+        assert len(made._state.sent) <= 1
 
     counts = made.run(emit, rotate)
-    assert (counts.lost, counts.timed_out) == (15, 5)
+    assert (counts.lost, counts.timed_out) == (16, 5)
     assert (counts.acked, counts.dead_lettered) == (1, 0)
     assert caplog.text.count("waiting for the server: full") == 1
     assert caplog.text.count("the server is back") == 1
+
+
+def test_an_emission_excuses_what_it_fails(no_pauses: None) -> None:
+    """As one does whose tasks were lost: it fails its roots at once, so that they don't have to time out."""
+    acker = fake_acker()
+    made = spout(acker, retry=RetryPolicy(max_attempts=1))
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.full(len(emission.roots), 7 if emission.number == 0 else 0), 0)
+        if emission.number == 0:
+            made.excuse(emission.roots)
+            acker.fail_many(emission.roots)
+            raise RuntimeError("lost a task")
+
+    counts = made.run(emit)
+    assert (counts.acked, counts.failed, counts.dead_lettered) == (3, 3, 0)
 
 
 def test_emissions_pause_longer_after_each_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +228,7 @@ def test_emissions_pause_longer_after_each_that_failed(monkeypatch: pytest.Monke
             pauses.append(failures)
             return 0.0
 
-    monkeypatch.setattr("acker_redis.emitter.ExponentialWithJitterBackoff", lambda **options: Noted())
+    monkeypatch.setattr("acker_redis.emitter.Backoff", lambda **options: Noted())
     acker = fake_acker()
     made = spout(acker)
 
@@ -195,8 +241,11 @@ def test_emissions_pause_longer_after_each_that_failed(monkeypatch: pytest.Monke
     assert pauses == [1, 2]
 
 
-def test_what_a_server_forgot_is_found_long_before_it_would_time_out(caplog: pytest.LogCaptureFixture) -> None:
-    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=3600))
+@pytest.mark.parametrize("waiting_in_another_lane", [False, True])
+def test_what_a_server_forgot_is_found_long_before_it_would_time_out(waiting_in_another_lane: bool) -> None:
+    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=3600, lanes=2))
+    if waiting_in_another_lane:
+        acker.init(99, 0, task=1)
     made = spout(acker)
 
     def emit(emission: Emission) -> None:
@@ -253,7 +302,7 @@ def test_a_run_waits_for_a_server_that_is_gone(
         return poll_packed(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(acker, "poll_packed", poll)
-    monkeypatch.setattr("acker_redis.outages.ExponentialWithJitterBackoff", lambda **options: NoBackoff())
+    monkeypatch.setattr("acker_redis.outages.Backoff", lambda **options: NoBackoff())
 
     def emit_all(emission: Emission) -> None:
         acker.init_many(emission.roots, np.zeros(3, np.int64), 0)

@@ -4,7 +4,8 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from acker_redis import AckerError, BadBatchError, ConnectionLostError, NotExactError, OutOfMemoryError
+from acker_redis import AckerError, BadBatchError, ConnectionLostError, FailedError, NotExactError, OutOfMemoryError
+from acker_redis.spark.reports import cause_of
 from acker_redis.spark.worker_errors import acker_error_in, own_errors
 
 WORKER = (
@@ -91,3 +92,16 @@ def test_other_errors_stay_what_they_are(error: Exception) -> None:
     with pytest.raises(type(error)) as caught, own_errors():
         raise error
     assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (PySparkException(WORKER.format("OSError: disk full")), "OSError: disk full"),
+        (OSError("disk full"), "OSError: disk full"),
+        (FailedError("no such customer"), "no such customer"),
+        (JavaIsGone(), "JavaIsGone"),
+    ],
+)
+def test_a_dead_letter_tells_what_was_raised_and_not_where(error: Exception, told: str) -> None:
+    assert cause_of(error) == told

@@ -4,15 +4,12 @@ from collections import UserDict
 from decimal import Decimal
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 
 from acker_redis import BadBatchError, FailedError
-from acker_redis.spark.rows import Collector, RowByRow
-from acker_redis.spark.worker import Updates
-from acker_redis.testing import fake_acker
+from acker_redis.spark.worker.rows import Collector, RowByRow
 
 SCHEMA = pa.schema([("id", pa.int64()), ("child", pa.int8())])
 REQUIRED = pa.field("x", pa.int64(), nullable=False)
@@ -103,18 +100,3 @@ def test_rows_that_fail_for_their_own_reason_stay_what_they_are() -> None:
     rows, parents, failed = run(Bolt())
     assert (rows, parents, failed[0]) == ([{"id": 1, "child": 1}], [1], "no")
     assert "can't hold 300" in failed[2]
-
-
-def test_a_reason_that_can_not_be_encoded_still_fails_its_roots() -> None:
-    acker = fake_acker()
-    acker.init_many([1, 2], [5, 6], 0)
-    updates = Updates("", acker.config, "bolt", "run:0:bolt:0")
-    updates.fail(_roots(1), "half \ud800 a pair")
-    updates.ack(_roots(2), _roots(6))
-    updates.fail_instead("another \ud800")
-    updates.fail_all(acker)
-    assert {(o.root, o.detail) for o in acker.poll()} == {(1, "half ? a pair"), (2, "another ?")}
-
-
-def _roots(*roots: int) -> Any:
-    return np.array(roots, np.uint64)

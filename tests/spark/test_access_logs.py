@@ -1,4 +1,4 @@
-"""The log pipeline as a user runs it, killed in the middle and started again, and the logs it is tried on."""
+"""The pipeline over access logs as a user runs it, killed in the middle and started again, and the logs it is tried on."""
 
 import json
 import os
@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from acker_redis import Acker, FailedError
-from spark import demo_logs
-from spark.access_logs import Place, Truth, generate
-from spark.demo import kill
-from spark.log_pipeline import LINE, enrich, parse
-from spark.log_report import letters_of
-from spark.log_store import Store
+from spark.access_logs.demo import until_counted
+from spark.access_logs.logs import Place, Truth, generate
+from spark.access_logs.pipeline import LINE, enrich, parse
+from spark.access_logs.report import letters_of
+from spark.access_logs.store import Store
+from spark.services import kill
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -73,10 +73,10 @@ def test_the_truth_is_that_of_the_lines(tmp_path: Path) -> None:
     assert sum(row["bytes"] for row in truth.per_minute) == sent
 
 
-@pytest.mark.parametrize(("module", "option"), [("access_logs", "--out"), ("demo_logs", "--folder")])
+@pytest.mark.parametrize(("module", "option"), [("logs", "--out"), ("demo", "--folder")])
 def test_logs_are_not_written_among_others(tmp_path: Path, module: str, option: str) -> None:
     (tmp_path / "logs").mkdir()
-    command = [sys.executable, "-m", f"spark.{module}", option, str(tmp_path)]
+    command = [sys.executable, "-m", f"spark.access_logs.{module}", option, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert option in done.stderr
@@ -134,10 +134,10 @@ def test_ids_and_sums_change_together_or_not_at_all(tmp_path: Path) -> None:
 
 def test_the_walkthrough_quotes_what_is_there() -> None:
     page = (ROOT / "docs" / "log-pipeline.md").read_text(encoding="utf-8")
-    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "spark").glob("log_*.py")]
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "spark" / "access_logs").glob("*.py")]
     bare = ["".join(source.split()) for source in sources]  # the formatter breaks lines elsewhere in a page
     quoted = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    assert len(quoted) == 3
+    assert len(quoted) == 4
     assert all(any("".join(block.split()) in source for source in bare) for block in quoted)
     for label in re.findall(r"^(.*?) +yes$", page, re.MULTILINE):
         assert any(label.replace("after 3", "after {max_attempts}") in source for source in sources), label
@@ -159,7 +159,7 @@ def test_killed_in_the_middle_and_started_again_every_line_is_where_it_has_to_be
     truth = generate(tmp_path, 600, 11, 4)
     out = tmp_path / "out"
     command = [
-        sys.executable, "-m", "spark.log_pipeline", "--redis", url, "--app", "logs", "--master", "local[2,4]",
+        sys.executable, "-m", "spark.access_logs", "--redis", url, "--app", "logs", "--master", "local[2,4]",
         "--logs", str(tmp_path / "logs"), "--reference", str(tmp_path / "reference.csv"), "--out", str(out),
         "--message-timeout-secs", "10", "--truth", str(tmp_path / "truth.json"), "--json",
     ]  # fmt: skip
@@ -168,7 +168,7 @@ def test_killed_in_the_middle_and_started_again_every_line_is_where_it_has_to_be
         "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
     }  # small input: what the compiler saves, it costs
     with subprocess.Popen(command, cwd=ROOT, env=env, process_group=0, stdout=subprocess.DEVNULL) as job:
-        assert demo_logs.until_counted(job, out / "minutes.sqlite", batch=1)
+        assert until_counted(job, out / "minutes.sqlite", batch=1)
         kill(job)
     commits = out / "checkpoint" / "commits"
     assert sorted(path.name for path in commits.glob("[0-9]*")) == ["0"]

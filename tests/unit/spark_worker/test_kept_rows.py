@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acker_redis.spark.kept_rows import from_bytes, to_bytes
+from acker_redis.spark.worker.kept_rows import from_bytes, to_bytes
 from tests.arrow_values import IN_SPARK, NAMES, VARIANT, array, kinds, values, values_of
 
 KINDS = kinds([*IN_SPARK, VARIANT, pa.large_string(), pa.large_binary()], [*NAMES, "A", ""], twice=True)

@@ -1,0 +1,139 @@
+"""A sink that is a function per partition."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from acker_redis import AckerError, FailedError
+from acker_redis.spark.columns import ANCHORS, EDGE, OUT
+from acker_redis.spark.edges import MASK
+from acker_redis.spark.worker import partitions
+from acker_redis.spark.worker.partitions import PartitionsStep
+from tests.unit.spark_worker.batches import received, roots_of, some_edges, tracked
+
+OWN = some_edges(5)
+SUM = sum(one or 0 for one in OWN) & MASK
+
+
+@pytest.fixture(autouse=True)
+def _task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitions, "partition_id", lambda: 3)
+
+
+def batches(*, anchors: bool = True) -> list[pa.RecordBatch]:
+    made = [tracked(OWN[:2], [[1], [2]]), tracked(OWN[2:], [[2, 9], None, [1]])]
+    return made if anchors else [one.drop_columns([ANCHORS]) for one in made]
+
+
+def run(write: Any, on_error: Any, given: Any, reports: Any = None, columns: tuple[str, ...] = ()) -> dict[str, Any]:
+    step = PartitionsStep("save", "save-1", write, on_error, received() if reports is None else reports, columns)
+    (batch,) = step(iter(given))
+    (row,) = batch.to_pylist()
+    return dict(row)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "fail"])
+def test_it_says_what_was_consumed(on_error: str) -> None:
+    written: list[Any] = []
+
+    def write(rows: Iterator[pa.RecordBatch], partition: int) -> None:
+        written.extend((partition, row) for batch in rows for row in batch.to_pylist())
+
+    assert run(write, on_error, batches(anchors=on_error == "fail")) == {EDGE: SUM, "rows": 5, OUT: 0}
+    assert written == [(3, {"id": one}) for one in (0, 1, 0, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(FailedError("table is full"), "table is full"), (OSError("x" * 400), "OSError: " + "x" * 291)],
+)
+@pytest.mark.parametrize("consumes", [0, 1, 2])
+def test_an_error_fails_every_row_of_the_partition(error: Exception, reason: str, consumes: int) -> None:
+    def write(rows: Iterator[pa.RecordBatch], partition: int) -> None:
+        for _ in range(consumes):
+            next(rows)
+        raise error
+
+    reports = received()
+    row = run(write, "fail", batches(), reports)
+    (report,) = reports
+    assert row == {EDGE: SUM, "rows": 5, OUT: report.number}
+    assert (report.parts, report.rows, report.operator, report.stage) == (SUM, 5, "save-1", "save")
+    assert roots_of(report) == {reason: [1, 2, 9]}
+
+
+@pytest.mark.parametrize("error", [FailedError("full"), OSError("gone")])
+def test_an_error_goes_on_where_it_is_to_be_raised(error: Exception) -> None:
+    def write(rows: Iterator[pa.RecordBatch], partition: int) -> None:
+        list(rows)
+        raise error
+
+    with pytest.raises(type(error), match=str(error)):
+        run(write, "raise", batches(anchors=False))
+
+
+def broken() -> Iterator[pa.RecordBatch]:
+    yield batches()[0]
+    raise ArithmeticError("upstream")
+
+
+def test_what_goes_wrong_before_the_sink_is_raised() -> None:
+    def swallow(rows: Iterator[pa.RecordBatch], partition: int) -> None:
+        try:
+            list(rows)
+        except ArithmeticError:
+            return
+
+    def wrap(rows: Iterator[pa.RecordBatch], partition: int) -> None:
+        try:
+            list(rows)
+        except ArithmeticError as exc:
+            raise FailedError("wrapped") from exc
+
+    def stop_early(rows: Iterator[pa.RecordBatch], partition: int) -> None:
+        next(rows)
+        raise FailedError("full")
+
+    reports = received()
+    for write, kind in ((swallow, ArithmeticError), (wrap, FailedError), (stop_early, ArithmeticError)):
+        with pytest.raises(kind):
+            run(write, "fail", broken(), reports)
+    assert reports == []
+
+
+@pytest.mark.parametrize("consumes", [0, 1])
+@pytest.mark.parametrize("on_error", ["raise", "fail"])
+def test_a_function_that_does_not_consume_its_rows(consumes: int, on_error: str) -> None:
+    def write(rows: Any, partition: int) -> None:
+        for _ in range(consumes):
+            next(rows)
+        rows.close()
+
+    with pytest.raises(AckerError, match="sink 'save': the function returned before it had consumed"):
+        run(write, on_error, batches())
+
+
+def test_without_rows_there_is_nothing_to_consume_and_nothing_to_fail() -> None:
+    reports = received()
+    nothing = {EDGE: 0, "rows": 0, OUT: 0}
+
+    def fail(rows: Any, partition: int) -> None:
+        raise OSError("gone")
+
+    assert run(lambda rows, partition: None, "fail", [], reports) == nothing
+    assert run(lambda rows, partition: None, "raise", [tracked([])]) == nothing
+    assert run(fail, "fail", [], reports) == nothing
+    assert reports == []
+
+
+def test_columns_have_the_users_names() -> None:
+    seen: list[Any] = []
+
+    def write(rows: Iterator[pa.RecordBatch], partition: int) -> None:
+        seen.extend(batch.schema.names for batch in rows)
+
+    given = [one.rename_columns(["_0", "_1", "_2"]) for one in batches()]
+    assert run(write, "fail", given, columns=("a.b", EDGE, ANCHORS)) == {EDGE: SUM, "rows": 5, OUT: 0}
+    assert seen == [["a.b"], ["a.b"]]

@@ -1,0 +1,33 @@
+"""Waiting for a server: how long, how often, and what is said of it."""
+
+import logging
+
+import pytest
+from redis.backoff import NoBackoff
+
+from acker_redis import ConnectionLostError
+from acker_redis.outages import OUTAGE_TRIES, Backoff, Outages
+
+
+def test_pauses_stay_below_the_cap_however_long_an_outage_is() -> None:
+    backoff = Backoff(base=0.5, cap=5.0)
+    assert all(0 <= backoff.compute(failures) <= 5.0 for failures in (*range(1, 100), 1_023, 1_024, 10**9))
+    assert max(backoff.compute(10**9) for _ in range(100)) == 5.0
+    assert max(backoff.compute(1) for _ in range(100)) <= 1.0
+
+
+def test_a_server_is_tried_so_often_and_the_outage_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("acker_redis.outages.Backoff", lambda **options: NoBackoff())
+    tries: list[int] = []
+
+    def gone() -> None:
+        tries.append(1)
+        raise ConnectionLostError("gone")
+
+    outages = Outages(logging.getLogger("acker_redis.spout"))
+    with pytest.raises(ConnectionLostError):
+        outages.wait_for(gone)
+    assert (len(tries), outages.seen) == (OUTAGE_TRIES, True)
+    assert caplog.text.count("waiting for the server: gone") == 1
