@@ -1,0 +1,95 @@
+"""What tracking adds to micro-batches of 1 000 rows in `foreachBatch`, and to one as small as it gets.
+
+Files of 1 000 rows are read one per batch, and written to parquet by the handler, with `each_batch` and without. The time is
+that of the handler, batch by batch; the two take turns, query by query.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from acker_redis import Acker
+from acker_redis.spark import Tracker, each_batch
+from benchmarks import harness, jobs
+from benchmarks.harness import Bench, Row
+
+_BATCH_ROWS = 1000
+_BATCHES = 30
+_ROUNDS = 3
+_WARM = 5
+_TARGET = 1.2
+
+Handler = Callable[[DataFrame, int], None]
+
+
+@harness.benchmark("micro_batches")
+def run(bench: Bench) -> Iterator[Row]:
+    """Queries over the same files, in turns."""
+    batches = bench.size(_BATCHES, least=_WARM + 2)
+    rounds = _ROUNDS if bench.scale >= 1 else 1
+    times: dict[str, list[float]] = {"plain": [], "tracked": []}
+    with tempfile.TemporaryDirectory(prefix="bench-") as name, jobs.session() as session:
+        folder = Path(name)
+        _write_files(folder / "in", batches)
+        with Acker.connect(bench.url, app="micro-batches", message_timeout_secs=3600) as acker:
+            for number in range(rounds):
+                for side in times:
+                    out = folder / f"{side}-{number}"
+                    handler = (
+                        _plain(out) if side == "plain" else each_batch(_pipeline(out), acker=acker, id_column="id")
+                    )
+                    times[side] += _timed(session, folder / "in", out, handler)[_WARM:]
+    for share in (50, 99):
+        plain, tracked = (float(np.percentile(times[side], share)) * 1000 for side in ("plain", "tracked"))
+        what = f"micro-batches of {_BATCH_ROWS:,} rows, p{share}"
+        context = f"{tracked:.0f} ms / {plain:.0f} ms"
+        yield bench.row(f"{what}: tracked / untracked", [tracked / plain], "x", target=_TARGET, context=context)
+        yield bench.row(f"{what}: added by tracking", [tracked - plain], "ms")
+
+
+def _plain(out: Path) -> Handler:
+    def handle(batch: DataFrame, batch_id: int) -> None:
+        batch.where("id % 10 <> 3").write.mode("append").parquet(str(out))
+
+    return handle
+
+
+def _pipeline(out: Path) -> Callable[[Tracker, DataFrame], None]:
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        kept = tracker.filter(messages, "id % 10 <> 3")
+        tracker.write(kept, lambda writer: writer.mode("append").parquet(str(out)))
+
+    return pipeline
+
+
+def _timed(session: SparkSession, files: Path, out: Path, handler: Handler) -> list[float]:
+    secs: list[float] = []
+
+    def handle(batch: DataFrame, batch_id: int) -> None:
+        started = time.perf_counter()
+        handler(batch, batch_id)
+        secs.append(time.perf_counter() - started)
+
+    stream = session.readStream.schema("id bigint, text string").option("maxFilesPerTrigger", 1).parquet(str(files))
+    query = (
+        stream.writeStream.foreachBatch(handle)
+        .option("checkpointLocation", f"{out}-checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return secs
+
+
+def _write_files(folder: Path, batches: int) -> None:
+    folder.mkdir()
+    for number in range(batches):
+        ids = np.arange(number * _BATCH_ROWS, (number + 1) * _BATCH_ROWS)
+        table = pa.table({"id": ids, "text": [f"message {i}" for i in ids.tolist()]})
+        pq.write_table(table, folder / f"{number:05}.parquet")

@@ -1,0 +1,99 @@
+"""What tracking costs a pipeline as people have it: 600 000 JSON rows of 330 bytes, parsed, filtered, shuffled, written.
+
+Once in SQL only, once with a Python function of one row in the middle; untracked, that function runs in `mapInArrow`.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from acker_redis.spark import Pipeline, Tracker
+from benchmarks import harness, jobs
+from benchmarks.harness import Bench, Row
+
+_ROWS = 600_000
+_FILES = 8
+_JSON = "id bigint, payload string, customer bigint, price double, at timestamp, note string"
+_WANTED = "price > 3"
+_ENRICHED = "id bigint, customer bigint, payload string, total double"
+_ARROW = pa.schema([("id", pa.int64()), ("customer", pa.int64()), ("payload", pa.string()), ("total", pa.float64())])
+
+
+def enrich(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """One row of one, in plain Python."""
+    yield {
+        "id": row["id"],
+        "customer": row["customer"],
+        "payload": row["payload"].upper(),
+        "total": row["price"] * 1.19,
+    }
+
+
+def _enrich_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.RecordBatch.from_pylist([made for row in batch.to_pylist() for made in enrich(row)], schema=_ARROW)
+
+
+def _shuffled(rows: DataFrame) -> DataFrame:
+    return rows.repartition(jobs.PARTITIONS, "customer")
+
+
+def _plain(messages: DataFrame, folder: Path) -> None:
+    _shuffled(messages.where(_WANTED)).write.parquet(str(folder))
+
+
+def _tracked(folder: Path) -> Pipeline:
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(_shuffled(tracker.filter(messages, _WANTED)), lambda writer: writer.parquet(str(folder)))
+
+    return pipeline
+
+
+def _plain_rows(messages: DataFrame, folder: Path) -> None:
+    _shuffled(messages.where(_WANTED).mapInArrow(_enrich_batches, _ENRICHED)).write.parquet(str(folder))
+
+
+def _tracked_rows(folder: Path) -> Pipeline:
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        enriched = tracker.bolt(tracker.filter(messages, _WANTED), enrich, _ENRICHED)
+        tracker.write(_shuffled(enriched), lambda writer: writer.parquet(str(folder)))
+
+    return pipeline
+
+
+@harness.benchmark("realistic")
+def run(bench: Bench) -> Iterator[Row]:
+    """Both, in turns."""
+    count = bench.size(_ROWS)
+    with tempfile.TemporaryDirectory(prefix="bench-") as name, jobs.session() as session:
+        folder = f"{name}/json"
+        write_json(session, count, folder)
+
+        def messages() -> DataFrame:
+            return session.read.schema(_JSON).json(folder)
+
+        what = f"{count:,} JSON rows of 330 bytes, filter, shuffle, parquet"
+        yield from jobs.measure(
+            bench,
+            [
+                jobs.Job(what, messages, _plain, _tracked, "id", 1.3),
+                jobs.Job(f"{what}, with a Python function per row", messages, _plain_rows, _tracked_rows, "id", 1.2),
+            ],
+        )
+
+
+def write_json(session: SparkSession, count: int, folder: str) -> None:
+    """Rows of about 330 bytes, the same in every run."""
+    columns = {
+        "payload": F.sha2(F.col("id").cast("string"), 512),
+        "customer": F.col("id") % 1000,
+        "price": F.expr("cast(id % 97 AS double) / 3"),
+        "at": F.lit("2026-01-01T00:00:00"),
+        "note": F.repeat(F.lit("x"), 60),
+    }
+    session.range(0, count, 1, _FILES).withColumns(columns).write.json(folder)
