@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from tests.spark.session import Sessions
 
 pytestmark = pytest.mark.chaos
 
@@ -20,17 +20,17 @@ REDUCE_SECS = 300.0
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator["SparkSession"]:
-    from tests.spark.pipelines.session import started
+def sessions(tmp_path: Path) -> Iterator["Sessions"]:
+    from tests.spark.session import Sessions
 
-    made = started(tmp_path)
+    made = Sessions(tmp_path)
     yield made
     made.stop()
 
 
 @pytest.mark.timeout(SECS + 2 * REDUCE_SECS + 300)
 def test_pipelines_at_random(
-    session: "SparkSession", url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sessions: "Sessions", url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from tests.spark.pipelines.judge import Fault, judge
     from tests.spark.pipelines.pipeline import Pipeline, draw
@@ -48,7 +48,7 @@ def test_pipelines_at_random(
     def faults(pipeline: Pipeline) -> list[Fault]:
         nonlocal runs
         runs += 1
-        return judge(pipeline, play(pipeline, session, url, tmp_path / f"run{runs}"))
+        return judge(pipeline, play(pipeline, sessions.live(), url, tmp_path / f"run{runs}"))
 
     def faults_for_a_while(pipeline: Pipeline) -> list[Fault]:
         return faults(pipeline) if time.monotonic() < until + REDUCE_SECS else []

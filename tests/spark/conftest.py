@@ -1,51 +1,39 @@
-"""One Spark session for all tests here: two cores, retries, no UI, workers that can import this package."""
+"""One Spark session for all tests here; see `session`."""
 
-import os
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from acker_redis.spark import prepare_environment
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.spark.cases import MakeCase
-
-ROOT = Path(__file__).resolve().parents[2]
+    from tests.spark.session import Sessions
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    from pyspark.sql import SparkSession
+def _sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Sessions"]:
+    from tests.spark.session import Sessions
 
-    from tests.spark.cluster import QUICK_JAVA
+    sessions = Sessions(tmp_path_factory.mktemp("spark"))
+    yield sessions
+    sessions.stop()
 
-    prepare_environment()
-    # Before the JVM starts: Python workers import the tests' functions by name.
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    session = (
-        SparkSession.builder.master("local[2,4]")
-        .appName("tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.extraJavaOptions", QUICK_JAVA)
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.local.dir", str(tmp_path_factory.mktemp("local")))  # where shuffle files are
-        .config("spark.driver.memory", "2g")
-        .config("spark.sql.ui.retainedExecutions", "10")  # their plans are what fills the driver over a long run
-        .config("spark.ui.retainedJobs", "200")
-        .config("spark.ui.retainedStages", "200")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
-        .config("spark.log.level", "OFF")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+
+@pytest.fixture
+def spark(_sessions: "Sessions") -> "SparkSession":
+    """The same for all tests, but behind one that lost its shuffle files."""
+    return _sessions.live()
+
+
+@pytest.fixture(autouse=True)
+def _java_objects_go() -> Iterator[None]:
+    """py4j's objects stand in cycles: what they hold in the JVM stays until Python collects them, which it seldom does."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture

@@ -276,7 +276,9 @@ def test_messages_are_replayed_from_redis_as_they_were(
 
 
 ROWS = 20
-KINDS = kinds(IN_SPARK, NAMES, twice=False)
+KINDS = kinds([kind for kind in IN_SPARK if kind != pa.null()], NAMES, twice=False)
+"""`createDataFrame` breaks lists of lists of nothing but null (pyarrow's cast does), so null stands by itself only."""
+
 EDGES = {
     pa.timestamp("us", "UTC"): [-2_514_113_608_000_000, -62_135_596_800_000_000, 253_402_300_799_999_999],
     pa.float64(): np.array([np.nan, -0.0, np.inf]).view(np.int64).tolist(),
@@ -298,7 +300,9 @@ def messages_of_any_type(draw: st.DrawFn) -> pa.Table:
 
 
 @given(table=messages_of_any_type(), zone=st.sampled_from(["Europe/Berlin", "America/St_Johns", "UTC"]))
-@settings(max_examples=2, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=2, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
 def test_kept_messages_come_back_as_they_were_whatever_their_type(
     spark: Any, url: str, acker: Acker, table: pa.Table, zone: str
 ) -> None:

@@ -12,7 +12,7 @@ from tests.spark.pipelines.judge import Fault, judge
 from tests.spark.pipelines.pipeline import Pipeline, draw
 from tests.spark.pipelines.play import play
 from tests.spark.pipelines.reduce import reduced
-from tests.spark.pipelines.session import started
+from tests.spark.session import Sessions
 
 
 def say(*lines: object) -> None:
@@ -29,12 +29,12 @@ def main(given: list[str]) -> int:
     bad = runs = 0
     with tempfile.TemporaryDirectory() as name, VALKEY.server() as server:
         folder = Path(name)
-        session = started(folder)
+        sessions = Sessions(folder)
 
         def faults(pipeline: Pipeline) -> list[Fault]:
             nonlocal runs
             runs += 1
-            return judge(pipeline, play(pipeline, session, server.url, folder / f"run{runs}"))
+            return judge(pipeline, play(pipeline, sessions.live(), server.url, folder / f"run{runs}"))
 
         for seed in seeds:
             pipeline, begun = draw(seed), time.monotonic()
@@ -47,7 +47,7 @@ def main(given: list[str]) -> int:
                 if "--reduce" in given:
                     smaller = reduced(pipeline, found[0].kind, faults)
                     say("reduced:", smaller, *faults(smaller)[:2])
-        session.stop()
+        sessions.stop()
     return bad
 
 
