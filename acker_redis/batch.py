@@ -18,7 +18,7 @@ class Batch:
     Guarantees: bad ids raise at once, at the line that gave them. Left by an exception, nothing is sent. The same batch
     under the same token changes nothing the second time. An empty batch sends nothing.
 
-    Not guaranteed: that the batch is applied as a whole. It is cut into calls of 500 roots, each atomic.
+    Not guaranteed: that the batch is applied as a whole. It is cut into calls of 500 records, each atomic.
 
     Attributes:
         result: what was applied; None until the block is left.

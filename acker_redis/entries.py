@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from acker_redis import ids
+from acker_redis import blocks, ids
 from acker_redis.model import Outcome, PackedOutcomes, Receipt
 
 Fields: TypeAlias = dict[bytes, bytes]
@@ -21,8 +21,8 @@ Flat: TypeAlias = list[bytes]
 
 StageName: TypeAlias = Callable[[int], str | None]
 
-_ROW = np.dtype([("root", ">i8"), ("age_ms", ">u4"), ("stage", "u1")])
-_ACK_TASK, _ACK_ROOTS = 1, 3
+_ROW = np.dtype([("block", ">u8"), ("mask", ">u4"), ("age_ms", ">u4"), ("stage", "u1")])
+_ACK_TASK, _ACK_BLOCKS = 1, 3
 _ROOT, _TASK, _REASON, _AGE, _STAGE, _DETAIL = 1, 3, 5, 7, 9, 11
 
 _Key: TypeAlias = tuple[bytes, bytes | None, bytes | None, bytes | None]
@@ -43,7 +43,9 @@ class Entries:
         """How many outcomes each holds."""
         if self.kind == "fail":
             return [1] * len(self.fields)
-        return [len(fields[_ACK_ROOTS]) // _ROW.itemsize for fields in self.fields]
+        rows = [len(fields[_ACK_BLOCKS]) // _ROW.itemsize for fields in self.fields]
+        counts = blocks.counts_of(_rows_of(self.fields)["mask"])
+        return np.add.reduceat(counts, np.cumsum([0, *rows[:-1]])).tolist() if rows else []
 
     def take(self, outcomes: int) -> "Entries":
         """Take off the first ones, as few as hold so many outcomes or all."""
@@ -81,9 +83,12 @@ class Entries:
                     receipt,
                 )  # fmt: skip
                 continue
-            task, rows = int(fields[_ACK_TASK]), np.frombuffer(fields[_ACK_ROOTS], _ROW)
-            receipt.unconfirmed.update(rows["root"].tolist())
-            for root, age_ms, number in rows.tolist():
+            task, rows = int(fields[_ACK_TASK]), _rows_of([fields])
+            roots = _ack_roots([fields]).tolist()
+            receipt.unconfirmed.update(roots)
+            times = blocks.counts_of(rows["mask"])
+            ages, numbers = (np.repeat(rows[name], times).tolist() for name in ("age_ms", "stage"))
+            for root, age_ms, number in zip(roots, ages, numbers, strict=True):
                 yield Outcome("ack", root, task, None, age_ms, stage_name(number), self.redelivered, None, receipt)
 
 
@@ -134,7 +139,12 @@ def _fail_keys(entries: list[Flat]) -> list[_Key]:
 
 
 def _ack_roots(entries: Iterable[Flat]) -> npt.NDArray[np.int64]:
-    return np.frombuffer(b"".join([fields[_ACK_ROOTS] for fields in entries]), _ROW)["root"].astype(np.int64)
+    rows = _rows_of(entries)
+    return blocks.roots_of(rows["block"].astype(np.uint64), rows["mask"].astype(np.uint32)).view(np.int64)
+
+
+def _rows_of(entries: Iterable[Flat]) -> npt.NDArray[np.void]:
+    return np.frombuffer(b"".join([fields[_ACK_BLOCKS] for fields in entries]), _ROW)
 
 
 def _fail_roots(entries: Iterable[Flat]) -> npt.NDArray[np.int64]:

@@ -46,6 +46,14 @@ class SettingsConflictError(AckerError):
     """
 
 
+class OtherFormatError(AckerError):
+    """The app's shards hold another form of records than this version reads and writes. Nothing was changed.
+
+    Operator action: use the version that made them; or, when nothing of the app is pending, delete it with
+    `acker-redis evict` of that version, and let this one make it anew.
+    """
+
+
 class AppNotFoundError(AckerError):
     """The server holds no app of this name: it was not used yet, or its data was lost or evicted. Nothing was created."""
 

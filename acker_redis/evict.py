@@ -33,7 +33,7 @@ class Holdings:
         """For people, before it is deleted."""
         counts = self.counts
         return (
-            f"{len(self.keys)} keys, with {counts['ledger']} roots in its ledgers, {counts['acked'] + counts['failed']} "
+            f"{len(self.keys)} keys, with {counts['ledger']} records in its ledgers, {counts['acked'] + counts['failed']} "
             f"entries of outcomes that no spout has confirmed, {counts['dead']} dead letters, "
             f"{counts['payloads']} kept messages"
         )

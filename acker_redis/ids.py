@@ -1,4 +1,4 @@
-"""64-bit ids: validation, derivation, XOR by root, shard choice and the packed wire form.
+"""64-bit ids: validation, derivation, minting of roots, XOR by root and shard choice.
 
 Ids are signed 64-bit integers, as Spark's bigint; 0 <= x < 2**64 is accepted as the same bits. Inside the library they
 are numpy uint64 arrays.
@@ -6,6 +6,7 @@ are numpy uint64 arrays.
 
 import hashlib
 import operator
+import os
 from collections.abc import Sequence
 from typing import Any, SupportsIndex, TypeAlias
 
@@ -17,6 +18,13 @@ from acker_redis.errors import BadBatchError, BadIdError
 UInt64Array: TypeAlias = npt.NDArray[np.uint64]
 Ids: TypeAlias = npt.NDArray[np.int64] | npt.NDArray[np.uint64] | Sequence[SupportsIndex] | Any
 """What the `*_many` calls take: a numpy integer array or any sequence of integers."""
+
+BLOCK_BITS = 59
+"""Of a root; the five above are its slot in the block."""
+
+BLOCK_MASK = (1 << BLOCK_BITS) - 1
+SLOTS = 32
+"""Of a block: roots that share a record."""
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -130,9 +138,25 @@ def derive_many(seed: int, *columns: UInt64Array) -> UInt64Array:
     return value
 
 
+def mint(blocks: UInt64Array, slots: UInt64Array) -> UInt64Array:
+    """Roots that share records: of each, the block (59 bits; higher ones are dropped) and the slot (0 to 31) in it.
+
+    Distinct pairs are distinct roots. What shares a block has to be initialised by one task.
+    """
+    return np.asarray(slots << np.uint64(BLOCK_BITS) | blocks & np.uint64(BLOCK_MASK))
+
+
+def new_roots(count: int) -> npt.NDArray[np.int64]:
+    """Distinct roots that fill blocks in order, drawn at random: no other call gives any of them, but by 59 bits of chance."""
+    start, step = (int.from_bytes(os.urandom(8), "big") for _ in range(2))
+    numbers = np.arange(count, dtype=np.uint64)
+    blocks = np.uint64(start) + numbers // np.uint64(SLOTS) * np.uint64(step | 1)  # odd: a bijection of 59 bits
+    return mint(blocks, numbers % np.uint64(SLOTS)).view(np.int64)
+
+
 def shard_of(roots: UInt64Array, shards: int) -> npt.NDArray[np.int64]:
-    """The shard of each root: hash of the root modulo the number of shards (Storm's fields grouping on the root)."""
-    return (mix64(roots) % np.uint64(shards)).astype(np.int64)
+    """The shard of each root: hash of its block modulo the number of shards (Storm's fields grouping on the root)."""
+    return (mix64(roots & np.uint64(BLOCK_MASK)) % np.uint64(shards)).astype(np.int64)
 
 
 def xor_by_root(roots: UInt64Array, vals: UInt64Array) -> tuple[UInt64Array, UInt64Array]:
@@ -157,8 +181,3 @@ def xor_runs(roots: UInt64Array, vals: UInt64Array) -> tuple[UInt64Array, UInt64
     if len(starts) == len(roots):
         return roots, vals
     return roots[starts], np.bitwise_xor.reduceat(vals, starts)
-
-
-def pack(*columns: UInt64Array) -> bytes:
-    """Columns of ids as the scripts read them: 8 bytes big-endian each, row by row."""
-    return np.stack(columns, axis=1).astype(">u8").tobytes()

@@ -4,35 +4,38 @@ Plain commands that read, no scripts: people on call have to look exactly when a
 may only read.
 """
 
+import struct
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from acker_redis import ids
+from acker_redis.blocks import Blocks, Cut, Int64Array
 from acker_redis.entries import Fields, as_dict
 from acker_redis.errors import DamagedDataError
 from acker_redis.ids import UInt64Array
 from acker_redis.ledger import ROOTS_PER_CALL
 from acker_redis.model import RootRecord, State, Stats
 from acker_redis.scripts import Command
-from acker_redis.shards import Cut, Shards
+from acker_redis.shards import Shards
 
-_RECORD = np.dtype(
+_ALONE = np.dtype(
     [
         ("val", ">i8"), ("stage", "u1"), ("flags", "u1"), ("stamp", ">u2"), ("task", ">u4"),
         ("start_high", ">u2"), ("start_low", ">u4"),
     ]
 )  # fmt: skip
-_Records: TypeAlias = npt.NDArray[np.void]
+_HEAD = struct.Struct(">HIHI4I")
+_SLOT_BYTES = 9
+_LAST_FLAGS = 3 + 4 * (ids.SLOTS - 1)
 
 _STATES: tuple[State, ...] = ("waiting", "owned", "failed", "closed")
-"""By the flags of lua/lib/record.lua."""
+"""As lua/lib/block.lua numbers them."""
 
 _WITH_OWNER = ("owned", "closed")
 _COUNTERS = (
-    "inits", "acks", "fails", "acked", "failed", "timed_out", "orphaned", "closed", "duplicate_inits", "fenced",
+    "unowned", "inits", "acks", "fails", "acked", "failed", "timed_out", "orphaned", "closed", "duplicate_inits", "fenced",
     "late_updates",
 )  # fmt: skip
 
@@ -69,14 +72,13 @@ class Inspection:
                 for k in shards.keys
                 for command in (
                     ("HGETALL", k.stats),
-                    ("HLEN", k.ledger),
                     *(("XLEN", stream) for stream in (*k.acked[of_lanes], *k.failed[of_lanes])),
                     # Last, so that what was read before it is of this generation.
                     ("HMGET", k.meta, "generation", "last_rotation_ms", "tick"),
                 )
             ]
         )
-        per_shard = 3 + 2 * (shards.config.lanes if lane is None else 1)
+        per_shard = 2 + 2 * (shards.config.lanes if lane is None else 1)
         parts = [replies[at : at + per_shard] for at in range(0, len(replies), per_shard)]
         shards.check_generations([meta[0] for *_, meta in parts])
         rotated = [_number(k.meta, meta[1]) for k, (*_, meta) in zip(shards.keys, parts, strict=True)]
@@ -86,14 +88,12 @@ class Inspection:
             fields = as_dict(counters)
             for name in _COUNTERS:
                 total[name] += _number(k.stats, fields.get(name.encode(), b"0"))
-        records = sum(length for _, length, *_ in parts)
         pending = total["inits"] - total["acked"] - total["failed"] - total["timed_out"]
         ticks = [_number(k.meta, meta[2]) for k, (*_, meta) in zip(shards.keys, parts, strict=True)]
         return Stats(
             pending=pending,
-            unowned=max(0, records - pending - total["closed"]),
             oldest_age_ms=self._oldest_age_ms(ticks, now) if oldest and pending else None,
-            waiting=sum(sum(streams) for _, _, *streams, _ in parts),
+            waiting=sum(sum(streams) for _, *streams, _ in parts),
             last_rotation_ms=max(_age_ms(then, at) for then, at in zip(rotated, now, strict=True)),
             tick_ms=shards.config.tick_ms,
             **total,
@@ -105,21 +105,21 @@ class Inspection:
         Raises:
             LedgerLostError, DamagedDataError: as `stats`.
         """
-        order, cuts = self._shards.cut(roots, ROOTS_PER_CALL)
-        ordered = roots[order]
-        found: list[RootRecord | None] = []
+        batch = Blocks.of(roots)
+        batch, cuts = self._shards.cut(batch, np.ones(len(batch.numbers), np.int64), ROOTS_PER_CALL)
+        found: dict[int, RootRecord] = {}
         for at in range(0, len(cuts), _CALLS_AT_ONCE):
-            found += self._inspect(cuts[at : at + _CALLS_AT_ONCE], ordered)
-        place_of = np.argsort(order).tolist()
-        return [found[place] for place in place_of]
+            found.update((one.root, one) for one in self._inspect(cuts[at : at + _CALLS_AT_ONCE], batch))
+        return [found.get(root) for root in roots.view(np.int64).tolist()]
 
-    def _inspect(self, cuts: Sequence[Cut], ordered: UInt64Array) -> list[RootRecord | None]:
-        """The records of some calls' worth of roots, in one round trip, and one for the time."""
+    def _inspect(self, cuts: Sequence[Cut], batch: Blocks) -> Iterator[RootRecord]:
+        """The roots of some calls' worth of blocks, in one round trip, and one for the time."""
         shards = self._shards
         among = sorted({cut.shard for cut in cuts})
+        packed = batch.numbers.astype(">u8").tobytes()
         replies = shards.client.pipeline(
             [
-                *(_read(shards.keys[cut.shard].ledger, ids.pack(ordered[cut.start : cut.stop])) for cut in cuts),
+                *(_read(shards.keys[cut.shard].ledger, packed[8 * cut.start : 8 * cut.stop]) for cut in cuts),
                 # Last, so that what was read before it is of this generation.
                 *(("HGETALL", shards.keys[shard].meta) for shard in among),
             ]
@@ -128,32 +128,24 @@ class Inspection:
         for shard, meta in metas.items():
             shards.check_generations([meta.get(b"generation")], first=shard)
         now = dict(zip(among, shards.client.clocks_ms([shards.keys[shard].meta for shard in among]), strict=True))
-        found: list[RootRecord | None] = []
-        for cut, values in zip(cuts, replies, strict=False):
-            signed = ordered[cut.start : cut.stop].view(np.int64).tolist()
-            there = [place for place, value in enumerate(values) if value is not None]
-            records = _unpack(shards.keys[cut.shard].ledger, [values[place] for place in there])
-            seen = self._seen([signed[place] for place in there], records, cut.shard, metas[cut.shard], now[cut.shard])
-            part: list[RootRecord | None] = [None] * len(values)
-            for place, record in zip(there, seen, strict=True):
-                part[place] = record
-            found += part
-        return found
+        for cut, records in zip(cuts, replies, strict=False):
+            there = _unpacked(shards.keys[cut.shard].ledger, batch.numbers[cut.start : cut.stop], records)
+            yield from self._seen(there, cut.shard, metas[cut.shard], now[cut.shard])
 
-    def _seen(self, roots: list[int], records: _Records, shard: int, meta: Fields, now_ms: int) -> Iterator[RootRecord]:
+    def _seen(self, found: "_Slots", shard: int, meta: Fields, now_ms: int) -> Iterator[RootRecord]:
         num_buckets, tick = self._shards.config.num_buckets, _number(self._shards.keys[shard].meta, meta.get(b"tick"))
-        names = {number: meta.get(b"stage:%d" % number) for number in np.unique(records["stage"]).tolist()}
+        names = {number: meta.get(b"stage:%d" % number) for number in np.unique(found.stages).tolist()}
         stages = {number: name and name.decode(errors="replace") for number, name in names.items()}
-        states = [_STATES[flags] for flags in records["flags"].tolist()]
-        owners = zip(records["task"].tolist(), states, strict=True)
+        states = [_STATES[state] for state in found.states.tolist()]
+        owners = zip(found.tasks.tolist(), states, strict=True)
         columns = zip(
-            roots,
-            records["val"].tolist(),
+            found.roots.view(np.int64).tolist(),
+            found.vals.tolist(),
             [task if state in _WITH_OWNER else None for task, state in owners],
             states,
-            np.maximum(now_ms - _starts(records), 0).tolist(),
-            [stages[number] for number in records["stage"].tolist()],
-            np.maximum(num_buckets - (tick - records["stamp"].astype(np.int64)) % 65536, 0).tolist(),
+            np.maximum(now_ms - found.starts, 0).tolist(),
+            [stages[number] for number in found.stages.tolist()],
+            np.maximum(num_buckets - (tick - found.stamps) % 65536, 0).tolist(),
             strict=True,
         )
         return map(RootRecord._make, columns)
@@ -201,23 +193,65 @@ class Inspection:
 
     def _oldest(self, shard: int, tick: int, values: list[bytes | None]) -> int | None:
         """Start of the oldest owned root of a cohort that was not put again since."""
-        records = _unpack(self._shards.keys[shard].ledger, [value for value in values if value is not None])
-        owned = records[(records["flags"] == _STATES.index("owned")) & (records["stamp"] == tick % 65536)]
-        return int(_starts(owned).min()) if len(owned) else None
+        found = _unpacked(self._shards.keys[shard].ledger, np.zeros(len(values), np.uint64), values)
+        owned = found.starts[(found.states == _STATES.index("owned")) & (found.stamps == tick % 65536)]
+        return int(owned.min()) if len(owned) else None
 
 
-def _unpack(key: str, values: list[bytes]) -> _Records:
-    wrong = {len(value) for value in values} - {_RECORD.itemsize}
-    if wrong:
-        raise DamagedDataError(f"{key}: a record has {wrong.pop()} bytes instead of {_RECORD.itemsize}")
-    records = np.frombuffer(b"".join(values), _RECORD)
-    if (records["flags"] >= len(_STATES)).any():
-        raise DamagedDataError(f"{key}: a record has flags {records['flags'].max()}, which this version does not know")
-    return records
+class _Slots(NamedTuple):
+    """Roots as the ledger has them, one row each; those that settled in a block that lives on are not among them."""
+
+    roots: UInt64Array
+    vals: Int64Array
+    states: Int64Array
+    stages: Int64Array
+    tasks: Int64Array
+    starts: Int64Array
+    stamps: Int64Array
 
 
-def _starts(records: _Records) -> npt.NDArray[np.int64]:
-    return records["start_high"].astype(np.int64) << 32 | records["start_low"].astype(np.int64)
+def _unpacked(key: str, numbers: UInt64Array, records: Sequence[bytes | None]) -> _Slots:
+    """What the records of some blocks say; nothing of those that are not there.
+
+    Raises:
+        DamagedDataError: a record is none of ours.
+    """
+    alone = [place for place, record in enumerate(records) if record and len(record) == _ALONE.itemsize]
+    parts = [_unpacked_alone(key, numbers[alone], [records[place] or b"" for place in alone])]
+    for number, record in zip(numbers, records, strict=True):
+        if record is not None and len(record) != _ALONE.itemsize:
+            parts.append(_unpacked_shared(key, number, record))
+    return _Slots(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def _unpacked_alone(key: str, numbers: UInt64Array, records: Sequence[bytes]) -> _Slots:
+    rows = np.frombuffer(b"".join(records), _ALONE)
+    if (rows["flags"] > _LAST_FLAGS).any():
+        raise DamagedDataError(f"{key}: a record has flags {rows['flags'].max()}, which this version does not know")
+    states, slots = rows["flags"] % 4, rows["flags"] // 4
+    starts = rows["start_high"].astype(np.int64) << 32 | rows["start_low"].astype(np.int64)
+    stages, tasks, stamps = (rows[name].astype(np.int64) for name in ("stage", "task", "stamp"))
+    return _Slots(
+        ids.mint(numbers, slots.astype(np.uint64)), rows["val"].astype(np.int64), states.astype(np.int64), stages, tasks,
+        starts, stamps,
+    )  # fmt: skip
+
+
+def _unpacked_shared(key: str, number: np.uint64, record: bytes) -> _Slots:
+    slots = (len(record) - _HEAD.size) // _SLOT_BYTES
+    masks = _HEAD.unpack_from(record)[4:] if slots > 0 else (0,) * 4
+    if len(record) != _HEAD.size + _SLOT_BYTES * slots or masks[0].bit_count() != slots:
+        raise DamagedDataError(f"{key}: a record of {len(record)} bytes is none that this version writes")
+    stamp, task, start_high, start_low, *_ = _HEAD.unpack_from(record)
+    numbered = np.arange(ids.SLOTS)
+    present, owned, failed, settled = ((np.array(mask) >> numbered & 1).astype(bool) for mask in masks)
+    there = ~settled[present]
+    vals = np.frombuffer(record, ">i8", slots, _HEAD.size).astype(np.int64)
+    stages = np.frombuffer(record, np.uint8, slots, _HEAD.size + 8 * slots).astype(np.int64)
+    states = (owned.astype(np.int64) + 2 * failed)[present]
+    roots = ids.mint(np.full(slots, number), numbered[present].astype(np.uint64))
+    same = (np.full(int(there.sum()), value, np.int64) for value in (task, start_high << 32 | start_low, stamp))
+    return _Slots(roots[there], vals[there], states[there], stages[there], *same)
 
 
 def _read(key: str, packed: bytes) -> Command:

@@ -80,7 +80,7 @@ class ShardKeys:
 
     @property
     def ledger(self) -> str:
-        """HASH, root -> record of 22 bytes."""
+        """HASH, block -> record of the roots in it."""
         return self._prefix + "ledger"
 
     @property
@@ -95,7 +95,7 @@ class ShardKeys:
 
     @property
     def bucket(self) -> list[str]:
-        """ZSETs, one per slot of the ring: cohorts of roots by the time they were put."""
+        """ZSETs, one per slot of the ring: cohorts of blocks by the time they were put."""
         return self._numbered("bucket", self._slots)
 
     @property
@@ -112,6 +112,11 @@ class ShardKeys:
     def failed(self) -> list[str]:
         """STREAMs, one per lane: failed and timed-out roots, one readable entry each."""
         return self._numbered("failed", self._lanes)
+
+    @property
+    def scratch(self) -> list[str]:
+        """STRINGs, there only while a script runs: what it XORs."""
+        return self._numbered("scratch", 2)
 
     def _numbered(self, kind: str, count: int) -> list[str]:
         prefix = self._prefix

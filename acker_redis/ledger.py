@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from acker_redis import ids, keys, scripts
+from acker_redis import keys, scripts
+from acker_redis.blocks import Blocks
 from acker_redis.errors import BadBatchError, TokenReusedError
 from acker_redis.ids import UInt64Array
 from acker_redis.model import Applied
@@ -19,55 +21,46 @@ from acker_redis.scripts import Argument, Call
 from acker_redis.shards import Shards
 
 ROOTS_PER_CALL = 500
-"""Rows of one script call: holds the server about 1 ms (Lua's unpack fails at 8000)."""
+"""Of roots that are alone in their blocks; of whole blocks one call takes 3 600. Holds the server about 1 ms."""
 
 FAILS_PER_CALL = 250
 """Each failed root is one stream entry, which costs more than an ack."""
+
+_BLOCK_WEIGHT = 8
+"""What a block costs besides its roots, in roots of it."""
 
 REASON_CHARS = 1000
 """Of a fail's text so much is kept: it stands in the stream once per root."""
 
 _TOKEN_BYTES = 12
 _DIGEST_BYTES = 8
-_SEEN, _REUSED = (scripts.load("ack").codes[code] for code in ("SEEN", "REUSED"))
+_SEEN, _REUSED, _OTHER_TASK = (scripts.load("init").codes[code] for code in ("SEEN", "REUSED", "OTHER_TASK"))
 
 
 @dataclass(frozen=True)
 class Init:
-    """Inits of one task: distinct roots and their first values, and how many repeats of roots were left out."""
+    """Inits of one task: roots and their first values, and how many repeats of roots were left out."""
 
     script: ClassVar[str] = "init"
-    per_call: ClassVar[int] = ROOTS_PER_CALL
     stage: ClassVar[None] = None
 
-    roots: UInt64Array
-    vals: UInt64Array
+    batch: Blocks
     task: int
     repeats: int
 
-    def columns(self) -> tuple[UInt64Array, ...]:
-        """What the script reads of each root."""
-        return self.roots, self.vals
-
     def arguments(self, stage: int, *, first: bool) -> tuple[Argument, ...]:
-        """What it reads before them; repeats are counted by the first call."""
+        """What the script reads before the roots; repeats are counted by the first call."""
         return self.task, self.repeats if first else 0
 
 
 @dataclass(frozen=True)
 class Ack:
-    """Acks of one stage, or of none: distinct roots and their values."""
+    """Acks of one stage, or of none: roots and their values."""
 
     script: ClassVar[str] = "ack"
-    per_call: ClassVar[int] = ROOTS_PER_CALL
 
-    roots: UInt64Array
-    vals: UInt64Array
+    batch: Blocks
     stage: str | None
-
-    def columns(self) -> tuple[UInt64Array, ...]:
-        """As `Init.columns`."""
-        return self.roots, self.vals
 
     def arguments(self, stage: int, *, first: bool) -> tuple[Argument, ...]:
         """As `Init.arguments`."""
@@ -76,18 +69,13 @@ class Ack:
 
 @dataclass(frozen=True)
 class Fail:
-    """Fails of one stage, or of none, with one text: distinct roots."""
+    """Fails of one stage, or of none, with one text: roots."""
 
     script: ClassVar[str] = "fail"
-    per_call: ClassVar[int] = FAILS_PER_CALL
 
-    roots: UInt64Array
+    batch: Blocks
     detail: bytes
     stage: str | None
-
-    def columns(self) -> tuple[UInt64Array, ...]:
-        """As `Init.columns`."""
-        return (self.roots,)
 
     def arguments(self, stage: int, *, first: bool) -> tuple[Argument, ...]:
         """As `Init.arguments`."""
@@ -122,18 +110,18 @@ class Ledger:
 
     def init(self, roots: UInt64Array, vals: UInt64Array, task: int) -> Init:
         """Inits of one task's roots; of a root that stands twice the first counts, the others are counted as duplicates."""
-        distinct, first = np.unique(roots, return_index=True)
-        return Init(distinct, vals[first], task, len(roots) - len(distinct))
+        batch = Blocks.of(roots, vals)
+        return Init(batch, task, len(roots) - len(batch.roots))
 
     def ack(self, roots: UInt64Array, vals: UInt64Array, stage: str | None) -> Ack:
         """Acks, combined per root by XOR."""
-        return Ack(*ids.xor_by_root(roots, vals), stage)
+        return Ack(Blocks.of(roots, vals, "xor"), stage)
 
     def fail(self, roots: UInt64Array, reason: str | None, stage: str | None) -> Fail:
         """Fails, each root once; the text of the reason is cut to REASON_CHARS."""
         if reason is not None and not isinstance(reason, str):
             raise BadBatchError(f"reason={reason!r}: give a text, or None")
-        return Fail(np.unique(roots), (reason or "")[:REASON_CHARS].encode(errors="replace"), stage)
+        return Fail(Blocks.of(roots), (reason or "")[:REASON_CHARS].encode(errors="replace"), stage)
 
     def send(self, updates: Sequence[Update], token: str | None) -> Applied:
         """Send updates under one token, pipelined.
@@ -143,7 +131,8 @@ class Ledger:
             token: names the batch. None: a token of this call's own, which makes the library's own retries exact.
 
         Raises:
-            BadBatchError: the token or a stage is no name; nothing was sent.
+            BadBatchError: the token or a stage is no name; nothing was sent. Or an init would put roots of two tasks into one
+                block; that call was left out.
             TokenReusedError: the token was used before for other content; that part was left out.
             AckerError: as the server answered; parts may have been applied, and sending again with the token is exact.
         """
@@ -155,6 +144,12 @@ class Ledger:
         pieces = [piece for part, update in enumerate(updates) for piece in self._pieces(update, base, part)]
         replies = [_Reply(*reply) for reply in self._client.run([piece.call for piece in pieces])]
         applied = sum(reply.applied for reply in replies)
+        refused = sum(reply.status == _OTHER_TASK for reply in replies)
+        if refused:
+            raise BadBatchError(
+                f"a block has roots of another task already: {refused} of {len(replies)} calls were left out, {applied} "
+                "updates applied. Roots that share a block (equal but for their top five bits) need one task for all"
+            )
         if token is None:  # a call that was seen is our own first try, which got through while its reply did not
             applied += sum(p.roots for p, reply in zip(pieces, replies, strict=True) if reply.status == _SEEN)
             return Applied(applied, False)
@@ -168,10 +163,10 @@ class Ledger:
 
     def reset_timeout(self, roots: UInt64Array) -> int:
         """Give roots a whole timeout again; returns how many are in the nursery now."""
-        distinct = np.unique(roots)
-        order, cuts = self._shards.cut(distinct, ROOTS_PER_CALL)
-        ordered = distinct[order]
-        calls = [self._shards.call("reset_timeout", cut.shard, ids.pack(ordered[cut.start : cut.stop])) for cut in cuts]
+        batch = Blocks.of(roots)
+        batch, cuts = self._shards.cut(batch, np.ones(len(batch.numbers), np.int64), ROOTS_PER_CALL)
+        packed, at = batch.packed()
+        calls = [self._shards.call("reset_timeout", cut.shard, packed[at[cut.start] : at[cut.stop]]) for cut in cuts]
         return sum(applied for (applied,) in self._client.run(calls))
 
     def stage_number(self, stage: str | None) -> int:
@@ -200,18 +195,25 @@ class Ledger:
         self._stages.clear()
 
     def _pieces(self, update: Update, base: bytes, part: int) -> Iterator[_Piece]:
-        """Calls of one update. All rows are packed at once, so that a call costs a few microseconds of Python."""
+        """Calls of one update. All blocks are packed at once, so that a call costs a few microseconds of Python."""
         stage = self.stage_number(update.stage)
-        order, cuts = self._shards.cut(update.roots, update.per_call)
-        columns = update.columns()
-        packed, width = ids.pack(*(column[order] for column in columns)), 8 * len(columns)
+        batch, cuts = self._shards.cut(update.batch, *_weights(update))
+        packed, at = batch.packed()
+        roots = np.concatenate(([0], np.cumsum(batch.sizes)))
         for number, cut in enumerate(cuts):
-            rows = packed[cut.start * width : cut.stop * width]
+            rows = packed[at[cut.start] : at[cut.stop]]
             arguments = update.arguments(stage, first=number == 0)
             label = b"%s:%d:%d:%d" % (update.script.encode(), part, cut.shard, cut.chunk)
             token, digest = _hash(base, label, _TOKEN_BYTES), _hash(rows, repr(arguments).encode(), _DIGEST_BYTES)
             call = self._shards.call(update.script, cut.shard, token, digest, *arguments, rows)
-            yield _Piece(call, cut.stop - cut.start)
+            yield _Piece(call, int(roots[cut.stop] - roots[cut.start]))
+
+
+def _weights(update: Update) -> tuple[npt.NDArray[np.int64], int]:
+    """What each block costs its call, and how much of that a call takes."""
+    if isinstance(update, Fail):
+        return update.batch.sizes, FAILS_PER_CALL
+    return update.batch.sizes + _BLOCK_WEIGHT, ROOTS_PER_CALL * (1 + _BLOCK_WEIGHT)
 
 
 def _check_stage(stage: str | None) -> None:

@@ -130,8 +130,8 @@ class Stats(NamedTuple):
 
     Attributes:
         pending: owned roots without outcome now; exact.
-        unowned: records that wait for their init now.
-        closed: records of failed roots that are kept now, so that late updates are known for what they are.
+        unowned: roots that wait for their init now.
+        closed: failed roots that are kept now, so that late updates are known for what they are.
         oldest_age_ms: age of a pending root among those longest without being put into the nursery; None if none, or if
             more than a bounded number of settled cohorts hides it.
         inits: roots initialised.
@@ -140,12 +140,13 @@ class Stats(NamedTuple):
         acked: roots completed.
         failed: roots failed by a bolt.
         timed_out: owned roots that expired.
-        orphaned: records that expired without owner: their init was lost, or they were made by an ack or fail of a root
+        orphaned: roots that expired without owner: their init was lost, or they were made by an ack or fail of a root
             that had left the ledger (acked, timed out, or closed and gone), which looks like one that precedes its init.
-        duplicate_inits: inits of roots that had their owner, pending or closed; ignored.
+        duplicate_inits: inits of roots that had their owner; ignored.
         fenced: calls whose token was seen before, ignored.
         late_updates: acks, fails and `reset_timeout` of roots that have failed already, as long as their record is there
-            (at least message_timeout_secs); and `reset_timeout` of roots the ledger does not know. They changed nothing.
+            (at least message_timeout_secs), or were acked, as long as other roots of their record are; and `reset_timeout`
+            of roots the ledger does not know. They changed nothing.
         waiting: stream entries of outcomes not confirmed yet.
         last_rotation_ms: milliseconds since the shard that ticked longest ago did; a dead rotator shows here.
         tick_ms: time between two ticks.

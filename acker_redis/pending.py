@@ -16,8 +16,8 @@ FloatArray = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64] | npt.NDArray[np.bool_] | slice
 
-_BLOCK_BITS, _SLOT_BITS = 59, 5
-_SLOTS = (1 << _SLOT_BITS) - 1
+SLOT_BITS = 5
+"""Last bits of a message id, which are its root's slot."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +221,6 @@ def root_ids(app: str, run: str, message_ids: Int64Array, number: int) -> Int64A
     The top five bits are the message id's last five; the others, its block, a hash of what is left. So 32 neighbours share
     a block, and differ. In SQL: `shiftleft(id & 31L, 59) | (xxhash64(seed, number, shiftright(id, 5)) & 576460752303423487L)`.
     """
-    blocks = hash_longs(root_seed(app, run), number, (message_ids >> _SLOT_BITS).view(np.uint64))
-    slots = (message_ids & _SLOTS).view(np.uint64) << np.uint64(_BLOCK_BITS)
-    return np.asarray(slots | (blocks & np.uint64((1 << _BLOCK_BITS) - 1))).view(np.int64)
+    blocks = hash_longs(root_seed(app, run), number, (message_ids >> SLOT_BITS).view(np.uint64))
+    slots = (message_ids & (ids.SLOTS - 1)).view(np.uint64)
+    return ids.mint(np.asarray(blocks), slots).view(np.int64)

@@ -2,35 +2,30 @@
 
 import secrets
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from acker_redis import ids, keys, scripts
 from acker_redis.apps import as_texts
+from acker_redis.blocks import Blocks, Cut
 from acker_redis.client import PATIENCE_SECS, Client
 from acker_redis.config import AckerConfig
-from acker_redis.errors import AckerError, LedgerLostError, ServerUnavailableError, SettingsConflictError
-from acker_redis.ids import UInt64Array
+from acker_redis.errors import (
+    AckerError,
+    LedgerLostError,
+    OtherFormatError,
+    ServerUnavailableError,
+    SettingsConflictError,
+)
 from acker_redis.keys import ShardKeys
 from acker_redis.scripts import Argument, Call
 
+FORMAT = 2
+"""Of the records and outcomes this version reads and writes: roots by the block. It stands in every shard's `meta`."""
 
-class Cut(NamedTuple):
-    """One call's worth of a batch that is in the order of its shards.
-
-    Attributes:
-        shard: where it goes.
-        chunk: counted per shard, so that a token meets itself whichever other shards a batch has.
-        start: first row.
-        stop: behind the last row.
-    """
-
-    shard: int
-    chunk: int
-    start: int
-    stop: int
+_FORMAT = b"%d" % FORMAT
 
 
 class Shards:
@@ -55,14 +50,17 @@ class Shards:
         Raises:
             SettingsConflictError: the app is in use with other settings; or its settings were deleted or lost, and its
                 shards were not.
+            OtherFormatError: another version of this library made the shards.
             AckerError: a shard can't be opened.
         """
         self._agree()
         config, script = self.config, scripts.load("open")
         settings = _shard_settings(config).values()
-        calls = [script.call(_as_mapping(k, script), secrets.token_hex(8), *settings) for k in self.keys]
+        calls = [script.call(_as_mapping(k, script), secrets.token_hex(8), *settings, FORMAT) for k in self.keys]
         replies = self.client.run(calls)
-        created, conflict = script.codes["CREATED"], script.codes["CONFLICT"]
+        created, conflict, other_format = (script.codes[code] for code in ("CREATED", "CONFLICT", "OTHER_FORMAT"))
+        if any(reply[0] == other_format for reply in replies):
+            raise _other_format(config.app)
         if any(reply[0] == conflict for reply in replies):
             raise _conflict(config.app)
         self.generations = [reply[1] for reply in replies]
@@ -76,19 +74,21 @@ class Shards:
 
         Raises:
             LedgerLostError: a shard is not there.
-            SettingsConflictError: as `open`.
+            SettingsConflictError, OtherFormatError: as `open`.
         """
         settings, expected = _shard_settings(self.config), _expected(self.config)
-        found = self.client.pipeline_each([("HMGET", k.meta, "generation", *settings) for k in self.keys])
+        found = self.client.pipeline_each([("HMGET", k.meta, "generation", "format", *settings) for k in self.keys])
         for shard, reply in enumerate(found):
             if isinstance(reply, AckerError):
                 if not (partly and isinstance(reply, ServerUnavailableError)):
                     raise reply
-                found[shard] = [b"", *expected]
+                found[shard] = [b"", _FORMAT, *expected]
         lost = [k.shard for k, (generation, *_) in zip(self.keys, found, strict=True) if generation is None]
         if lost:
             raise lost_shards(self.client.address, self.config, lost)
-        if any(values != expected for _, *values in found):
+        if any(form != _FORMAT for _, form, *_ in found):
+            raise _other_format(self.config.app)
+        if any(values != expected for _, _, *values in found):
             raise _conflict(self.config.app)
         self.generations = [generation for generation, *_ in found]
 
@@ -115,23 +115,27 @@ class Shards:
         """The same call on every shard."""
         return [self.call(name, shard, *args) for shard in range(len(self.keys))]
 
-    def cut(self, roots: UInt64Array, limit: int) -> tuple[npt.NDArray[np.int64], list[Cut]]:
-        """The order of the shards, and calls of at most `limit` rows in it.
+    def cut(self, batch: Blocks, weights: npt.NDArray[np.int64], limit: int) -> tuple[Blocks, list[Cut]]:
+        """A batch in the order of its shards, and calls of about `limit` of the weights of its blocks in it.
 
-        Rows of one shard keep their order, so the cut of a batch is the same each time.
+        Blocks of one shard keep their order, so the cut of a batch is the same each time.
         """
         shards = self.config.shards
-        if len(roots) == 1:  # the slow path of single updates, kept short
-            return np.zeros(1, np.int64), [Cut(int(ids.shard_of(roots, shards)[0]), 0, 0, 1)]
-        of_shard = ids.shard_of(roots, shards).astype(np.uint16)  # narrow, so that the stable sort is a radix sort
-        order = np.argsort(of_shard, kind="stable")
-        bounds = np.searchsorted(of_shard[order], np.arange(shards + 1)).tolist()
-        cuts = [
-            Cut(shard, chunk, start, min(start + limit, bounds[shard + 1]))
-            for shard in range(shards)
-            for chunk, start in enumerate(range(bounds[shard], bounds[shard + 1], limit))
-        ]
-        return order, cuts
+        if len(batch.numbers) == 1:  # the slow path of single updates, kept short
+            return batch, [Cut(int(ids.shard_of(batch.numbers, shards)[0]), 0, 0, 1)]
+        bounds = np.array([0, len(batch.numbers)])
+        if shards > 1:
+            of_shard = ids.shard_of(batch.numbers, shards).astype(np.uint16)  # narrow: the stable sort is a radix sort
+            order = np.argsort(of_shard, kind="stable")
+            bounds = np.searchsorted(of_shard[order], np.arange(shards + 1))
+            batch, weights = batch.taken(order), weights[order]
+        before = np.concatenate(([0], np.cumsum(weights)))
+        cuts = []
+        for shard, (first, stop) in enumerate(pairwise(bounds.tolist())):
+            begins = np.searchsorted(before[first:stop], np.arange(before[first], before[stop], limit)) + first
+            chunks = [(start, end) for start, end in pairwise([*begins.tolist(), stop]) if start < end]
+            cuts += [Cut(shard, chunk, start, end) for chunk, (start, end) in enumerate(chunks)]
+        return batch, cuts
 
     def _agree(self) -> None:
         (stored,) = self.client.pipeline([("HGETALL", keys.config(self.config.app))])
@@ -155,8 +159,10 @@ class Shards:
     def _refuse_other_settings(self) -> None:
         """Look whether shards are there that were created with other settings; nothing is written."""
         settings, mine = _shard_settings(self.config), _expected(self.config)
-        found = self.client.pipeline([("HMGET", k.meta, "generation", *settings) for k in self.keys])
-        if any(generation is not None and theirs != mine for generation, *theirs in found):
+        found = self.client.pipeline([("HMGET", k.meta, "generation", "format", *settings) for k in self.keys])
+        if any(generation is not None and form != _FORMAT for generation, form, *_ in found):
+            raise _other_format(self.config.app)
+        if any(generation is not None and theirs != mine for generation, _, *theirs in found):
             raise _conflict(self.config.app)
 
 
@@ -207,6 +213,13 @@ def _shard_settings(config: AckerConfig) -> dict[str, int | str]:
 def _expected(config: AckerConfig) -> list[bytes]:
     """What is read of `_shard_settings` where they are these."""
     return [str(value).encode() for value in _shard_settings(config).values()]
+
+
+def _other_format(app: str) -> OtherFormatError:
+    return OtherFormatError(
+        f"app {app!r} has shards in another format than this version's ({FORMAT}): another version of acker-redis made them. "
+        "Use that one; or, when nothing is pending, `acker-redis evict` of that version, and let this one make the app anew"
+    )
 
 
 def _conflict(app: str) -> SettingsConflictError:

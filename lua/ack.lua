@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
 --[[
 ack: fold one ack value into each root's tree and settle the trees that reach zero.
-Storm: Acker.execute, stream __ack_ack. An ack may come before its init: the record then waits for its owner. An ack of a
-root that is closed is late: it is counted and changes nothing.
+Storm: Acker.execute, stream __ack_ack. An ack may come before its init: the root then waits for its owner. An ack of a
+root that is closed, or acked while its block lives on, is late: it is counted and changes nothing. A root that is new to its
+block, and under last_update any ack, gives the whole block a new timeout.
 
 KEYS
   ledger  HASH     acker:{app:shard}:ledger
@@ -11,22 +12,22 @@ KEYS
   bucket  ZSET*    acker:{app:shard}:bucket:<slot>
   fence   SET*     acker:{app:shard}:fence:<slot>
   acked   STREAM*  acker:{app:shard}:acked:<lane>
+  scratch STRING*  acker:{app:shard}:scratch:<side>
 ARGV
   generation  marker the client read when it opened the shard
   token       names this batch; a batch whose token was seen changes nothing
   digest      8 bytes, hash of the batch's content
   stage       number of the stage that acks, 0 for none: then the root keeps the stage it had
-  updates     (root 8 bytes, value 8 bytes) x n, n <= 1000, roots distinct
+  updates     (block 8 bytes, mask 4 bytes, values 8 bytes x slots of the mask) x n, blocks distinct, n <= 500
 Returns
   status      APPLIED 0, SEEN 1, REUSED 2
   applied     roots whose tree took this ack
 Errors
   ACKERLOST
 ]]
---- @include "lib/bytes"
---- @include "lib/record"
 --- @include "lib/shard"
 --- @include "lib/fence"
+--- @include "lib/fold"
 --- @include "lib/outcomes"
 local ledger, meta, stats = KEYS[1], KEYS[2], KEYS[3]
 local generation, token, digest, stage, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -35,6 +36,7 @@ local shard = open_shard(meta, generation)
 if not shard then return lost() end
 local bucket, fence = 4, 4 + shard.slots
 local acked = fence + shard.slots
+local scratch = acked + shard.lanes
 
 local status = fence_status(fence, shard.slots, token, digest)
 if status ~= APPLIED then
@@ -43,25 +45,27 @@ if status ~= APPLIED then
 end
 
 stage = tonumber(stage)
+local stage_char = char(stage)
 local now, stamp = shard.now, shard.stamp
-local new_tail = pack_bytes('>BBI2I4I6', stage, WAITING, stamp, 0, now)
-local cohort, by_task, settled_count, late = {}, {}, 0, 0
-local sub, byte = string.sub, string.byte
+local cohort, by_task, acked_count, applied, late, unowned = {}, {}, 0, 0, 0, 0
 
--- The last 14 bytes are the same in all records of one init, so what follows from them is worked out once. A closed root
--- has no next tail, which is told by false.
-local next_tails, moves = {}, {}
-local function tail_after(tail)
-  if byte(tail, 2) == CLOSED then
+local function is_young(start)
+  return shard.max_age_ms == 0 or now - start < shard.max_age_ms
+end
+
+-- The last 14 bytes of alone records are the same in all of one init but for the slot, so what follows from them is worked
+-- out once. A closed root has no next tail, which is told by false.
+local next_tails, moves, new_tails = {}, {}, {}
+local function tail_after(tail, state)
+  if state == CLOSED then
     next_tails[tail] = false
     return false
   end
   local next_tail = tail
-  if stage > 0 then next_tail = string.char(stage) .. sub(tail, 2) end
+  if stage > 0 then next_tail = stage_char .. sub(tail, 2) end
   if shard.last_update then
     local record_stamp, _, start = unpack_bytes('>I2I4I6', tail, 3)
-    local young = shard.max_age_ms == 0 or now - start < shard.max_age_ms
-    if record_stamp ~= stamp and young then
+    if record_stamp ~= stamp and is_young(start) then
       next_tail = sub(next_tail, 1, 2) .. pack_bytes('>I2', stamp) .. sub(next_tail, 5)
       moves[tail] = true
     end
@@ -70,67 +74,229 @@ local function tail_after(tail)
   return next_tail
 end
 
+local function new_tail(flags)
+  new_tails[flags] = new_tails[flags] or pack_bytes('>BBI2I4I6', stage, flags, stamp, 0, now)
+  return new_tails[flags]
+end
+
 local outcomes, rows_of = {}, {}
-local function outcome_of(tail)
-  local last_stage, _, _, task, start = unpack_bytes('>BBI2I4I6', tail)
-  if stage > 0 then last_stage = stage end
+local function rows_of_task(task)
   by_task[task] = by_task[task] or {}
-  rows_of[tail] = by_task[task]
-  outcomes[tail] = pack_bytes('>I4B', age_between(start, now), last_stage)
+  return by_task[task]
+end
+
+local function outcome_of(tail)
+  local last_stage, flags, _, task, start = unpack_bytes('>BBI2I4I6', tail)
+  if stage > 0 then last_stage = stage end
+  rows_of[tail] = rows_of_task(task)
+  outcomes[tail] = pack_bytes('>i4I4B', BIT[(flags - flags % 4) / 4], age_between(start, now), last_stage)
   return outcomes[tail]
 end
 
--- In blocks: small calls cost less per root than large ones. All is read and worked out before the first write.
-local BLOCK = 50
-local n, at = #updates / 16, 1
-local roots, his, los, sets, settled = {}, {}, {}, {}, {}
-local set_count = 0
-for first = 1, n, BLOCK do
-  local count = math.min(BLOCK, n - first + 1)
-  for i = 1, count do roots[i], his[i], los[i], at = unpack_bytes('>c8i4i4', updates, at) end
-  local records = redis.call('HMGET', ledger, unpack(roots, 1, count))
+-- Alone records are done here at once, shared ones gathered. In groups: small calls cost less per root than large ones. All
+-- is read and worked out before the first write to what is kept.
+local GROUP = 50
+local blocks, masks, his, los, values, sets, gone, folds = {}, {}, {}, {}, {}, {}, {}, {}
+local whole_blocks, whole_heads, whole_stages, olds, news, whole_count = {}, {}, {}, {}, {}, 0
+local set_count, gone_count, at, size = 0, 0, 1, #updates
+
+local function set(block, record)
+  sets[set_count + 1], sets[set_count + 2] = block, record
+  set_count = set_count + 2
+end
+
+-- What an ack of some present slots makes of a head: the head's text, and whether the block moves. Neighbours are alike.
+local function next_head(head)
+  if not head.next_text then
+    head.moves = head.stamp ~= stamp and shard.last_update and is_young(head.start)
+    head.next_text = head.text
+    if head.moves then
+      head.next_text = pack_head(stamp, head.task, head.start, head.present, head.owned, head.failed, head.settled)
+    end
+    head.stage_chars = rep(stage_char, head.size)
+  end
+  return head
+end
+
+-- Few slots of a block, all of them open. Returns false where a tree ends, which is the others' work.
+local function put_few(block, record, head, mask, more)
+  local places, parts, n, from, size = places_of(head.present), {}, 1, HEAD_BYTES + 1, head.size
+  local slots = slots_of(mask)
+  for i = 1, #slots do
+    local place = HEAD_BYTES + places[slots[i]] * 8 - 7
+    local hi, lo = unpack_bytes('>i4i4', record, place)
+    local more_hi, more_lo = unpack_bytes('>i4i4', more, i * 8 - 7)
+    hi, lo = bxor(hi, more_hi), bxor(lo, more_lo)
+    if hi == 0 and lo == 0 then return false end
+    parts[n + 1], parts[n + 2] = sub(record, from, place - 1), pack_bytes('>i4i4', hi, lo)
+    n, from = n + 2, place + 8
+  end
+  if stage > 0 then
+    for i = 1, #slots do
+      local place = HEAD_BYTES + 8 * size + places[slots[i]]
+      parts[n + 1], parts[n + 2] = sub(record, from, place - 1), stage_char
+      n, from = n + 2, place + 1
+    end
+  end
+  parts[n + 1] = sub(record, from)
+  parts[1] = next_head(head).next_text
+  if head.moves then cohort[#cohort + 1] = block end
+  applied = applied + #slots
+  set(block, concat(parts))
+  return true
+end
+
+local function gather(block, record, mask, more)
+  if not record then
+    local count = count_of(mask)
+    cohort[#cohort + 1] = block
+    unowned = unowned + count
+    applied = applied + count
+    set(block, pack_head(stamp, 0, now, mask, 0, 0, 0) .. more .. rep(stage_char, count))
+    return
+  end
+  record = as_shared(record)
+  local head = head_of(record)
+  if head.over == 0 and mask == head.present then
+    applied = applied + head.size
+    whole_count = whole_count + 1
+    whole_blocks[whole_count], whole_heads[whole_count] = block, head
+    whole_stages[whole_count] = stage == 0 and stages_of(record, head)
+    olds[whole_count], news[whole_count] = values_of(record, head), more
+    return
+  end
+  local open = without(mask, head.over)
+  if open == mask and band(mask, head.present) == mask and #more < 8 * DENSE and put_few(block, record, head, mask, more) then
+    return
+  end
+  late = late + count_of(mask) - count_of(open)
+  applied = applied + count_of(open)
+  if open ~= 0 then fold_in(folds, block, record, head, open, picked(more, mask, open, 8)) end
+end
+
+while at <= size do
+  local count = 0
+  while count < GROUP and at <= size do
+    count = count + 1
+    blocks[count], masks[count], his[count], los[count], at = unpack_bytes('>c8i4i4i4', updates, at)
+    if not SLOT_FLAGS[masks[count]] then
+      local first = at - 8
+      at = first + 8 * count_of(masks[count])
+      values[count] = sub(updates, first, at - 1)
+    end
+  end
+  local records = redis.call('HMGET', ledger, unpack(blocks, 1, count))
   for i = 1, count do
-    local root, record, hi, lo = roots[i], records[i], his[i], los[i]
-    if not record then
-      cohort[#cohort + 1] = root
-      sets[set_count + 1], sets[set_count + 2] = root, pack_bytes('>i4i4c14', hi, lo, new_tail)
-      set_count = set_count + 2
-    else
+    local block, record, mask, hi, lo = blocks[i], records[i], masks[i], his[i], los[i]
+    local flags = SLOT_FLAGS[mask]
+    local state = flags and record and #record == ALONE_BYTES and byte(record, 10) - flags
+    if flags and not record then
+      cohort[#cohort + 1] = block
+      unowned = unowned + 1
+      applied = applied + 1
+      set(block, pack_bytes('>i4i4c14', hi, lo, new_tail(flags + WAITING)))
+    elseif state and state >= WAITING and state <= CLOSED then
       local old_hi, old_lo, tail = unpack_bytes('>i4i4c14', record)
       hi, lo = bxor(hi, old_hi), bxor(lo, old_lo)
-      if hi == 0 and lo == 0 and byte(tail, 2) == OWNED then
+      if hi == 0 and lo == 0 and state == OWNED then
         local outcome, rows = outcomes[tail] or outcome_of(tail), rows_of[tail]
         local row = #rows
-        rows[row + 1], rows[row + 2] = root, outcome
-        settled_count = settled_count + 1
-        settled[settled_count] = root
+        rows[row + 1], rows[row + 2] = block, outcome
+        acked_count = acked_count + 1
+        applied = applied + 1
+        gone_count = gone_count + 1
+        gone[gone_count] = block
       else
         local next_tail = next_tails[tail]
-        if next_tail == nil then next_tail = tail_after(tail) end
+        if next_tail == nil then next_tail = tail_after(tail, state) end
         if next_tail then
-          if moves[tail] then cohort[#cohort + 1] = root end
-          sets[set_count + 1], sets[set_count + 2] = root, pack_bytes('>i4i4c14', hi, lo, next_tail)
-          set_count = set_count + 2
+          if moves[tail] then cohort[#cohort + 1] = block end
+          applied = applied + 1
+          set(block, pack_bytes('>i4i4c14', hi, lo, next_tail))
         else
           late = late + 1
         end
+      end
+    else
+      gather(block, record, mask, flags and pack_bytes('>i4i4', hi, lo) or values[i])
+    end
+  end
+end
+
+local function settle(block, head, present, stages, done)
+  local rows, age = rows_of_task(head.task), age_between(head.start, now)
+  for last_stage, mask in pairs(by_stage(stages, present, done)) do
+    rows[#rows + 1] = block .. pack_bytes('>i4I4B', mask, age, last_stage)
+  end
+  acked_count = acked_count + count_of(done)
+end
+
+-- Whole blocks: most of them stay as they are but for their values, or are done as a whole.
+if whole_count > 0 then
+  local reply = xored(olds, news, KEYS[scratch], KEYS[scratch + 1])
+  if is_error(reply) then return reply end
+  local from = 1
+  for i = 1, whole_count do
+    local block, head = whole_blocks[i], whole_heads[i]
+    local vals = sub(reply, from, from + 8 * head.size - 1)
+    from = from + 8 * head.size
+    next_head(head)
+    local stages = whole_stages[i] or head.stage_chars
+    local done = find(vals, ZERO_VALUE, 1, true) and band(zeros_of(vals, head.present), head.owned) or 0
+    if done == 0 then
+      if head.moves then cohort[#cohort + 1] = block end
+      set(block, head.next_text .. vals .. stages)
+    else
+      settle(block, head, head.present, stages, done)
+      if done == head.present then
+        gone_count = gone_count + 1
+        gone[gone_count] = block
+      else
+        if head.moves then cohort[#cohort + 1] = block end
+        set(block, pack_head(head.moves and stamp or head.stamp, head.task, head.start, head.present, head.owned, head.failed,
+          done)
+          .. vals .. stages)
       end
     end
   end
 end
 
+local problem = fold_all(folds, KEYS[scratch], KEYS[scratch + 1])
+if problem then return problem end
+for _, fold in ipairs(folds) do
+  local head, present, stages = fold.head, fold.present, fold.stages
+  local done = band(zeros_of(fold.values, present), without(head.owned, head.over))
+  local settled = head.settled + done
+  if fold.grown then unowned = unowned + count_of(without(present, head.present)) end
+  if stage > 0 then stages = marked(stages, present, fold.mask, stage_char) end
+  if done ~= 0 then settle(fold.block, head, present, stages, done) end
+  if settled == present then
+    gone_count = gone_count + 1
+    gone[gone_count] = fold.block
+  else
+    local text = head.text
+    local moved = head.stamp ~= stamp and (fold.grown or shard.last_update and is_young(head.start))
+    if moved then cohort[#cohort + 1] = fold.block end
+    if moved or fold.grown or done ~= 0 then
+      text = pack_head(moved and stamp or head.stamp, head.task, head.start, present, head.owned, head.failed, settled)
+    end
+    set(fold.block, text .. fold.values .. stages)
+  end
+end
+
 redis.call('SADD', KEYS[fence + shard.nursery], token, token .. digest)
-for first = 1, set_count, 2 * BLOCK do
-  redis.call('HSET', ledger, unpack(sets, first, math.min(first + 2 * BLOCK - 1, set_count)))
+for first = 1, set_count, 2 * GROUP do
+  redis.call('HSET', ledger, unpack(sets, first, math.min(first + 2 * GROUP - 1, set_count)))
 end
-for first = 1, settled_count, BLOCK do
-  redis.call('HDEL', ledger, unpack(settled, first, math.min(first + BLOCK - 1, settled_count)))
+for first = 1, gone_count, GROUP do
+  redis.call('HDEL', ledger, unpack(gone, first, math.min(first + GROUP - 1, gone_count)))
 end
-if settled_count > 0 then
+if acked_count > 0 then
   write_acked(acked, shard.lanes, by_task)
-  redis.call('HINCRBY', stats, 'acked', settled_count)
+  redis.call('HINCRBY', stats, 'acked', acked_count)
 end
-if #cohort > 0 then redis.call('ZADD', KEYS[bucket + shard.nursery], now, table.concat(cohort)) end
+if #cohort > 0 then redis.call('ZADD', KEYS[bucket + shard.nursery], now, concat(cohort)) end
 if late > 0 then redis.call('HINCRBY', stats, 'late_updates', late) end
-redis.call('HINCRBY', stats, 'acks', n - late)
-return {APPLIED, n - late}
+if unowned > 0 then redis.call('HINCRBY', stats, 'unowned', unowned) end
+redis.call('HINCRBY', stats, 'acks', applied)
+return {APPLIED, applied}

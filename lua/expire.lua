@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --[[
-expire: drain a bounded part of death row. A root that was not moved since it was put there times out: owned, it becomes
-one entry of the fail stream; without owner, it goes silently and is counted; closed, it goes silently.
+expire: drain a bounded part of death row. A block that was not moved since it was put there goes. Its roots time out: an owned
+one becomes one entry of the fail stream; one without owner goes silently and is counted; a closed one goes silently.
 Storm: the expiry callback of RotatingMap. Divergence: Storm's acker has no callback and leaves timeouts to the spout.
 
 KEYS
@@ -12,7 +12,7 @@ KEYS
   failed  STREAM*  acker:{app:shard}:failed:<lane>
 ARGV
   generation  marker the client read when it opened the shard
-  limit       roots to look at, at most 1000
+  limit       blocks to look at, and roots to time out, give or take one block; at most 1000
 Returns
   timed_out   owned roots that expired
   orphaned    roots without owner that expired
@@ -20,7 +20,6 @@ Returns
 Errors
   ACKERLOST
 ]]
---- @include "lib/bytes"
 --- @include "lib/shard"
 --- @include "lib/expiry"
 local ledger, meta, stats = KEYS[1], KEYS[2], KEYS[3]
@@ -34,30 +33,43 @@ local dead_stamp = (shard.tick - shard.num_buckets) % 65536
 
 -- Large cohorts are read one by one, small ones ever more at a time: no call reads much more than it looks at. A cohort
 -- cut by the limit goes back shorter.
-local roots, drained, rest, rest_score, room = {}, {}, nil, nil, tonumber(limit)
+local GROUP = 32
+local expired, drained, rest, rest_score, room = none_expired(), {}, nil, nil, tonumber(limit)
+
+-- Look at a cohort's blocks from the first on; returns how many bytes of it were looked at.
+local function look_at(cohort)
+  local at = 1
+  while at <= #cohort and room > 0 do
+    local blocks = {}
+    for i = 1, math.min((#cohort - at + 1) / 8, GROUP, room) do
+      blocks[i] = string.sub(cohort, at + i * 8 - 8, at + i * 8 - 1)
+    end
+    local records = redis.call('HMGET', ledger, unpack(blocks))
+    for i, block in ipairs(blocks) do
+      if room <= 0 then break end
+      local record, timed_out = records[i], #expired.timed_out
+      if record and stamp_of(record) == dead_stamp then take_expired(expired, block, record, shard.now) end
+      room = room - math.max(1, #expired.timed_out - timed_out)
+      at = at + 8
+    end
+  end
+  return at - 1
+end
+
 local offset, step = 0, 1
 while room > 0 do
   local cohorts = redis.call('ZRANGE', death_row, offset, offset + step - 1, 'WITHSCORES')
   if #cohorts == 0 then break end
   for i = 1, #cohorts, 2 do
-    if room == 0 then break end
+    if room <= 0 then break end
     local cohort = cohorts[i]
-    local take = math.min(#cohort / 8, room)
-    for j = 1, take do roots[#roots + 1] = string.sub(cohort, j * 8 - 7, j * 8) end
-    room = room - take
+    local seen = look_at(cohort)
     drained[#drained + 1] = cohort
-    if take * 8 < #cohort then rest, rest_score = string.sub(cohort, take * 8 + 1), cohorts[i + 1] end
+    if seen < #cohort then rest, rest_score = string.sub(cohort, seen + 1), cohorts[i + 1] end
   end
   offset, step = offset + step, math.min(step * 2, 32)
 end
-if #roots == 0 then return {0, 0, 0} end
-local records = redis.call('HMGET', ledger, unpack(roots))
-
-local expired = none_expired()
-for i, root in ipairs(roots) do
-  local record = records[i]
-  if record and unpack_bytes('>I2', record, 11) == dead_stamp then take_expired(expired, root, record, shard.now) end
-end
+if #drained == 0 then return {0, 0, 0} end
 
 redis.call('ZREM', death_row, unpack(drained))
 if rest then redis.call('ZADD', death_row, rest_score, rest) end

@@ -2,7 +2,7 @@
 --[[
 fail: mark each root's tree failed; one that has its owner settles at once, one that has not waits for its init.
 Storm: Acker.execute, stream __ack_fail. Divergences: failed beats zero, so the outcome does not depend on arrival order;
-a root that settles here is closed and its record stays in the nursery, so that what comes later of it is known to be late.
+a root that settles here is closed and its block stays in the nursery, so that what comes later of it is known to be late.
 
 KEYS
   ledger  HASH     acker:{app:shard}:ledger
@@ -17,20 +17,19 @@ ARGV
   digest      8 bytes, hash of the batch's content
   stage       number of the stage that fails, 0 for none: then the root keeps the stage it had
   detail      why, for people; empty for none. Not kept for a root that still waits for its init
-  roots       root 8 bytes x n, n <= 500, distinct
+  updates     (block 8 bytes, mask 4 bytes) x n, blocks distinct; at most 300 roots in all
 Returns
   status      APPLIED 0, SEEN 1, REUSED 2
   applied     roots whose tree took this fail
 Errors
   ACKERLOST
 ]]
---- @include "lib/bytes"
---- @include "lib/record"
+--- @include "lib/block"
 --- @include "lib/shard"
 --- @include "lib/fence"
 --- @include "lib/outcomes"
 local ledger, meta, stats = KEYS[1], KEYS[2], KEYS[3]
-local generation, token, digest, stage, detail, roots = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local generation, token, digest, stage, detail, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
 local shard = open_shard(meta, generation)
 if not shard then return lost() end
@@ -43,38 +42,77 @@ if status ~= APPLIED then
   return {status, 0}
 end
 
-local n = #roots / 8
-local list = {}
-for i = 1, n do list[i] = string.sub(roots, i * 8 - 7, i * 8) end
-local records = redis.call('HMGET', ledger, unpack(list))
+local n, at = #updates / 12, 1
+local blocks, masks = {}, {}
+for i = 1, n do blocks[i], masks[i], at = unpack_bytes('>c8i4', updates, at) end
+local records = redis.call('HMGET', ledger, unpack(blocks))
 
 stage = tonumber(stage)
 local now, stamp = shard.now, shard.stamp
-local sets, settled, cohort, late = {}, {}, {}, 0
+local sets, settled, cohort, applied, late, unowned = {}, {}, {}, 0, 0, 0
 
-for i = 1, n do
-  local root, record = list[i], records[i]
-  local hi, lo, last_stage, flags, record_stamp, task, start = 0, 0, stage, WAITING, nil, 0, now
+local function settle(block, slot, task, start, last_stage)
+  settled[#settled + 1] = {root = root_at(block, slot), task = task, age = age_between(start, now), stage = last_stage}
+end
+
+local function moves(record_stamp, start, always)
+  return record_stamp ~= stamp and (always or shard.max_age_ms == 0 or now - start < shard.max_age_ms)
+end
+
+local function fail_alone(block, record, flags)
+  local hi, lo, last_stage, state, record_stamp, task, start = 0, 0, stage, WAITING, nil, 0, now
   if record then
     local old_stage
-    hi, lo, old_stage, flags, record_stamp, task, start = unpack_bytes('>i4i4BBI2I4I6', record)
+    hi, lo, old_stage, state, record_stamp, task, start = unpack_bytes('>i4i4BBI2I4I6', record)
+    state = state - flags
     if stage == 0 then last_stage = old_stage end
-  end
-  if flags == CLOSED then
-    late = late + 1
   else
-    local closes = flags == OWNED
-    local young = shard.max_age_ms == 0 or now - start < shard.max_age_ms
-    if record_stamp ~= stamp and (young or closes or not record) then
-      record_stamp = stamp
-      cohort[#cohort + 1] = root
-    end
-    if closes then
-      settled[#settled + 1] = {root = root, task = task, age = age_between(start, now), stage = last_stage}
-    end
-    flags = closes and CLOSED or FAILED
-    sets[#sets + 1] = root
-    sets[#sets + 1] = pack_bytes('>i4i4BBI2I4I6', hi, lo, last_stage, flags, record_stamp, task, start)
+    unowned = unowned + 1
+  end
+  if state == CLOSED then
+    late = late + 1
+    return
+  end
+  local closes = state == OWNED
+  applied = applied + 1
+  if moves(record_stamp, start, closes or not record) then
+    record_stamp = stamp
+    cohort[#cohort + 1] = block
+  end
+  if closes then settle(block, flags / 4, task, start, last_stage) end
+  sets[#sets + 1] = block
+  sets[#sets + 1] = pack_bytes('>i4i4BBI2I4I6', hi, lo, last_stage, flags + (closes and CLOSED or FAILED), record_stamp, task, start)
+end
+
+local function fail_shared(block, record, mask)
+  record = record and as_shared(record) or pack_head(stamp, 0, now, 0, 0, 0, 0)
+  local head = head_of(record)
+  local open = without(mask, head.over)
+  applied = applied + count_of(open)
+  late = late + count_of(mask) - count_of(open)
+  if open == 0 then return end
+  local present, closes = bor(head.present, open), band(open, head.owned)
+  local stages = spread(stages_of(record, head), head.present, present, 1)
+  local grown = present ~= head.present
+  unowned = unowned + count_of(without(present, head.present))
+  if stage > 0 then stages = marked(stages, present, open, string.char(stage)) end
+  local places = places_of(present)
+  for _, slot in ipairs(slots_of(closes)) do settle(block, slot, head.task, head.start, string.byte(stages, places[slot])) end
+  local moved = moves(head.stamp, head.start, closes ~= 0 or grown)
+  if moved or head.size == 0 then cohort[#cohort + 1] = block end
+  sets[#sets + 1] = block
+  sets[#sets + 1] = pack_head(moved and stamp or head.stamp, head.task, head.start, present, head.owned, bor(head.failed, open),
+    head.settled) .. spread(values_of(record, head), head.present, present, 8) .. stages
+end
+
+for i = 1, n do
+  local block, record, mask = blocks[i], records[i], masks[i]
+  local flags = SLOT_FLAGS[mask]
+  local state = flags and record and #record == ALONE_BYTES and string.byte(record, 10) - flags
+  if flags and not record or state and state >= WAITING and state <= CLOSED then
+    fail_alone(block, record, flags)
+  else
+    fail_shared(block, record, mask)
   end
 end
 
@@ -91,5 +129,6 @@ if #settled > 0 then
   redis.call('HINCRBY', stats, 'closed', #settled)
 end
 if late > 0 then redis.call('HINCRBY', stats, 'late_updates', late) end
-redis.call('HINCRBY', stats, 'fails', n - late)
-return {APPLIED, n - late}
+if unowned > 0 then redis.call('HINCRBY', stats, 'unowned', unowned) end
+redis.call('HINCRBY', stats, 'fails', applied)
+return {APPLIED, applied}

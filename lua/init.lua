@@ -2,7 +2,7 @@
 --[[
 init: record the spout task of each root and its first ack value; a tree that is already zero or failed settles.
 Storm: Acker.execute, stream __ack_init. An init of a root that already has its owner is ignored and counted. A root that
-fails here is closed and its record moves to the nursery, as in fail.lua.
+fails here is closed and its block moves to the nursery, as in fail.lua; so does a block that gets further roots.
 
 KEYS
   ledger  HASH     acker:{app:shard}:ledger
@@ -12,31 +12,33 @@ KEYS
   fence   SET*     acker:{app:shard}:fence:<slot>
   acked   STREAM*  acker:{app:shard}:acked:<lane>
   failed  STREAM*  acker:{app:shard}:failed:<lane>
+  scratch STRING*  acker:{app:shard}:scratch:<side>
 ARGV
   generation  marker the client read when it opened the shard
   token       names this batch; a batch whose token was seen changes nothing
   digest      8 bytes, hash of the batch's content
   task        owner of every root of this call, 0 <= task < 2^32
   repeats     roots the client left out because they stand twice in its batch; counted as duplicate_inits
-  updates     (root 8 bytes, value 8 bytes) x n, n <= 1000, roots distinct
+  updates     (block 8 bytes, mask 4 bytes, values 8 bytes x slots of the mask) x n, blocks distinct, n <= 500
 Returns
-  status      APPLIED 0, SEEN 1, REUSED 2
+  status      APPLIED 0, SEEN 1, REUSED 2, OTHER_TASK 3: a block has roots of another task; nothing was changed
   applied     roots that took this init
 Errors
   ACKERLOST
 ]]
---- @include "lib/bytes"
---- @include "lib/record"
 --- @include "lib/shard"
 --- @include "lib/fence"
+--- @include "lib/fold"
 --- @include "lib/outcomes"
 local ledger, meta, stats = KEYS[1], KEYS[2], KEYS[3]
 local generation, token, digest, task, repeats, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local OTHER_TASK = 3
 
 local shard = open_shard(meta, generation)
 if not shard then return lost() end
 local bucket, fence = 4, 4 + shard.slots
 local acked, failed = fence + shard.slots, fence + shard.slots + shard.lanes
+local scratch = failed + shard.lanes
 
 local status = fence_status(fence, shard.slots, token, digest)
 if status ~= APPLIED then
@@ -46,74 +48,158 @@ end
 
 task = tonumber(task)
 local now, stamp = shard.now, shard.stamp
-local new_tail = pack_bytes('>BBI2I4I6', 0, OWNED, stamp, task, now)
-local zero = string.rep('\0', 8)
-local cohort, acked_rows, failed_rows, acked_count, duplicates = {}, {}, {}, 0, 0
+local cohort, acked_rows, failed_rows, acked_count, duplicates, adopted, applied = {}, {}, {}, 0, 0, 0, 0
 
-local function settle_acked(root, age, last_stage)
-  acked_count = acked_count + 1
-  acked_rows[acked_count] = root .. pack_bytes('>I4B', age, last_stage)
+local function settle_acked(block, mask, age, last_stage)
+  acked_rows[#acked_rows + 1] = block .. pack_bytes('>i4I4B', mask, age, last_stage)
 end
 
--- In blocks: small calls cost less per root than large ones. All is read and worked out before the first write.
-local BLOCK = 50
-local n, at = #updates / 16, 1
-local roots, values, sets, settled = {}, {}, {}, {}
-local set_count, settled_count = 0, 0
-for first = 1, n, BLOCK do
-  local count = math.min(BLOCK, n - first + 1)
-  for i = 1, count do roots[i], values[i], at = unpack_bytes('>c8c8', updates, at) end
-  local records = redis.call('HMGET', ledger, unpack(roots, 1, count))
-  for i = 1, count do
-    local root, record, value = roots[i], records[i], values[i]
-    local updated
-    if not record then
-      if value == zero then
-        settle_acked(root, 0, 0)
-      else
-        updated = value .. new_tail
-        cohort[#cohort + 1] = root
-      end
-    else
-      local hi, lo, last_stage, flags, record_stamp, _, start = unpack_bytes('>i4i4BBI2I4I6', record)
-      local age = age_between(start, now)
-      if flags == OWNED or flags == CLOSED then
-        duplicates = duplicates + 1
-      else
-        local value_hi, value_lo = unpack_bytes('>i4i4', value)
-        hi, lo = bxor(hi, value_hi), bxor(lo, value_lo)
-        if flags == WAITING and hi == 0 and lo == 0 then
-          settled_count = settled_count + 1
-          settled[settled_count] = root
-          settle_acked(root, age, last_stage)
-        else
-          local closes = flags == FAILED
-          local young = shard.max_age_ms == 0 or now - start < shard.max_age_ms
-          if record_stamp ~= stamp and (closes or shard.last_update and young) then
-            record_stamp = stamp
-            cohort[#cohort + 1] = root
-          end
-          if closes then failed_rows[#failed_rows + 1] = {root, age, last_stage} end
-          flags = closes and CLOSED or OWNED
-          updated = pack_bytes('>i4i4BBI2I4I6', hi, lo, last_stage, flags, record_stamp, task, start)
-        end
-      end
+local function is_young(start)
+  return shard.max_age_ms == 0 or now - start < shard.max_age_ms
+end
+
+-- Alone records are done here at once, shared ones gathered. In groups: small calls cost less per root than large ones. All
+-- is read and worked out before the first write to what is kept.
+local GROUP = 50
+local blocks, masks, values, sets, gone, folds = {}, {}, {}, {}, {}, {}
+local set_count, at, size = 0, 1, #updates
+
+local function set(block, record)
+  sets[set_count + 1], sets[set_count + 2] = block, record
+  set_count = set_count + 2
+end
+
+local new_heads, new_tails, no_stages = {}, {}, {}
+
+local function put_new_alone(block, flags, value)
+  applied = applied + 1
+  if value == ZERO_VALUE then
+    acked_count = acked_count + 1
+    settle_acked(block, BIT[flags / 4], 0, 0)
+    return
+  end
+  new_tails[flags] = new_tails[flags] or pack_bytes('>BBI2I4I6', 0, flags + OWNED, stamp, task, now)
+  cohort[#cohort + 1] = block
+  sets[set_count + 1], sets[set_count + 2] = block, value .. new_tails[flags]
+  set_count = set_count + 2
+end
+
+local function put_new(block, mask, values)
+  local count = count_of(mask)
+  applied = applied + count
+  local done = zeros_of(values, mask)
+  if done ~= 0 then
+    settle_acked(block, done, 0, 0)
+    acked_count = acked_count + count_of(done)
+    if done == mask then return end
+  end
+  if not new_heads[mask] then
+    new_heads[mask], no_stages[mask] = pack_head(stamp, task, now, mask, mask, 0, 0), sub(ZEROS, 1, count)
+  end
+  local head = done == 0 and new_heads[mask] or pack_head(stamp, task, now, mask, mask, 0, done)
+  cohort[#cohort + 1] = block
+  set(block, head .. values .. no_stages[mask])
+end
+
+-- An alone record that waits for this very root.
+local function put_owner(block, record, flags, value)
+  local hi, lo, last_stage, state, record_stamp, _, start = unpack_bytes('>i4i4BBI2I4I6', record)
+  local value_hi, value_lo = unpack_bytes('>i4i4', value)
+  local age = age_between(start, now)
+  state = state - flags
+  hi, lo = bxor(hi, value_hi), bxor(lo, value_lo)
+  applied = applied + 1
+  adopted = adopted + 1
+  if state == WAITING and hi == 0 and lo == 0 then
+    gone[#gone + 1] = block
+    acked_count = acked_count + 1
+    settle_acked(block, BIT[flags / 4], age, last_stage)
+    return
+  end
+  local closes = state == FAILED
+  if record_stamp ~= stamp and (closes or shard.last_update and is_young(start)) then
+    record_stamp = stamp
+    cohort[#cohort + 1] = block
+  end
+  if closes then failed_rows[#failed_rows + 1] = {root_at(block, flags / 4), age, last_stage} end
+  set(block, pack_bytes('>i4i4BBI2I4I6', hi, lo, last_stage, flags + (closes and CLOSED or OWNED), record_stamp, task, start))
+end
+
+while at <= size do
+  local count = 0
+  while count < GROUP and at <= size do
+    count = count + 1
+    blocks[count], masks[count], values[count], at = unpack_bytes('>c8i4c8', updates, at)
+    if not SLOT_FLAGS[masks[count]] then
+      local first = at - 8
+      at = first + 8 * count_of(masks[count])
+      values[count] = sub(updates, first, at - 1)
     end
-    if updated then
-      sets[set_count + 1], sets[set_count + 2] = root, updated
-      set_count = set_count + 2
+  end
+  local records = redis.call('HMGET', ledger, unpack(blocks, 1, count))
+  for i = 1, count do
+    local block, record, mask, value = blocks[i], records[i], masks[i], values[i]
+    local flags = SLOT_FLAGS[mask]
+    local state = flags and record and #record == ALONE_BYTES and byte(record, 10) - flags
+    if not record and flags then
+      put_new_alone(block, flags, value)
+    elseif not record then
+      put_new(block, mask, value)
+    elseif state == OWNED or state == CLOSED then
+      duplicates = duplicates + 1
+    elseif state == WAITING or state == FAILED then
+      put_owner(block, record, flags, value)
+    else
+      record = as_shared(record)
+      local head = head_of(record)
+      local open = without(mask, head.owned)
+      duplicates = duplicates + count_of(mask) - count_of(open)
+      if open ~= 0 then
+        if head.owned ~= 0 and head.task ~= task then return {OTHER_TASK, 0} end
+        applied = applied + count_of(open)
+        adopted = adopted + count_of(band(open, head.present))
+        fold_in(folds, block, record, head, open, picked(value, mask, open, 8))
+      end
     end
   end
 end
 
+local problem = fold_all(folds, KEYS[scratch], KEYS[scratch + 1])
+if problem then return problem end
+for _, fold in ipairs(folds) do
+  local head, present, block, mask = fold.head, fold.present, fold.block, fold.mask
+  local closes = band(mask, head.failed)
+  local done = without(band(zeros_of(fold.values, present), mask), closes)
+  local age = age_between(head.start, now)
+  local settled = head.settled + done
+  if done ~= 0 then
+    for last_stage, alike in pairs(by_stage(fold.stages, present, done)) do
+      settle_acked(block, alike, age, last_stage)
+    end
+    acked_count = acked_count + count_of(done)
+  end
+  local places = places_of(present)
+  for _, slot in ipairs(slots_of(closes)) do
+    failed_rows[#failed_rows + 1] = {root_at(block, slot), age, byte(fold.stages, places[slot])}
+  end
+  if settled == present then
+    gone[#gone + 1] = block
+  else
+    local moved = head.stamp ~= stamp and (fold.grown or closes ~= 0 or shard.last_update and is_young(head.start))
+    if moved then cohort[#cohort + 1] = block end
+    set(block, pack_head(moved and stamp or head.stamp, task, head.start, present, bor(head.owned, mask), head.failed, settled)
+      .. fold.values .. fold.stages)
+  end
+end
+
 redis.call('SADD', KEYS[fence + shard.nursery], token, token .. digest)
-for first = 1, set_count, 2 * BLOCK do
-  redis.call('HSET', ledger, unpack(sets, first, math.min(first + 2 * BLOCK - 1, set_count)))
+for first = 1, set_count, 2 * GROUP do
+  redis.call('HSET', ledger, unpack(sets, first, math.min(first + 2 * GROUP - 1, set_count)))
 end
-for first = 1, settled_count, BLOCK do
-  redis.call('HDEL', ledger, unpack(settled, first, math.min(first + BLOCK - 1, settled_count)))
+for first = 1, #gone, GROUP do
+  redis.call('HDEL', ledger, unpack(gone, first, math.min(first + GROUP - 1, #gone)))
 end
-if #cohort > 0 then redis.call('ZADD', KEYS[bucket + shard.nursery], now, table.concat(cohort)) end
+if #cohort > 0 then redis.call('ZADD', KEYS[bucket + shard.nursery], now, concat(cohort)) end
 if acked_count > 0 then
   write_acked(acked, shard.lanes, {[task] = acked_rows})
   redis.call('HINCRBY', stats, 'acked', acked_count)
@@ -126,6 +212,7 @@ if #failed_rows > 0 then
   redis.call('HINCRBY', stats, 'failed', #failed_rows)
   redis.call('HINCRBY', stats, 'closed', #failed_rows)
 end
-redis.call('HINCRBY', stats, 'inits', n - duplicates)
+if adopted > 0 then redis.call('HINCRBY', stats, 'unowned', -adopted) end
+redis.call('HINCRBY', stats, 'inits', applied)
 if duplicates + repeats > 0 then redis.call('HINCRBY', stats, 'duplicate_inits', duplicates + repeats) end
-return {APPLIED, n - duplicates}
+return {APPLIED, applied}

@@ -22,22 +22,24 @@ ARGV
   max_age_ms   0: no ceiling
   tick_ms      time between two ticks
   shards       of the app
+  format       number of the form of records and outcomes that the client reads and writes
 Returns
-  status       OPENED 0, CREATED 1, CONFLICT 2: the shard was created with other settings, nothing was changed
+  status       OPENED 0, CREATED 1, CONFLICT 2: the shard was created with other settings, OTHER_FORMAT 3: it holds another
+               form of records; nothing was changed
   generation   the shard's marker
 Errors
   NOPERM
 ]]
 local meta, ledger, stats = KEYS[1], KEYS[2], KEYS[3]
-local generation, num_buckets, lanes, clock, max_age_ms, tick_ms, shards = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
-local OPENED, CREATED, CONFLICT = 0, 1, 2
+local generation, num_buckets, lanes, clock, max_age_ms, tick_ms, shards, format = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local OPENED, CREATED, CONFLICT, OTHER_FORMAT = 0, 1, 2, 3
 local slots = num_buckets + 1
 local acked = 4 + slots + slots
 
 -- A command that the user may not run would stop a later script half-way, after its first writes. Redis 7 can be asked.
 if redis.acl_check_cmd then
   for _, command in ipairs({'HGET', 'HMGET', 'HSET', 'HDEL', 'HINCRBY', 'HSCAN', 'HLEN', 'SISMEMBER', 'SADD', 'ZADD', 'ZRANGE',
-    'ZREM', 'ZCARD', 'UNLINK', 'XADD', 'XACK', 'XPENDING', 'XTRIM', 'XDEL'}) do
+    'ZREM', 'ZCARD', 'UNLINK', 'SET', 'BITOP', 'GET', 'DEL', 'XADD', 'XACK', 'XPENDING', 'XTRIM', 'XDEL'}) do
     if not redis.acl_check_cmd(command, meta) then
       return redis.error_reply('NOPERM this user may not run ' .. command .. ' on ' .. meta)
     end
@@ -48,9 +50,10 @@ if redis.acl_check_cmd then
 end
 
 local status = OPENED
-local found = redis.call('HMGET', meta, 'generation', 'num_buckets', 'lanes', 'clock', 'max_age_ms', 'tick_ms', 'shards')
+local found = redis.call('HMGET', meta, 'generation', 'num_buckets', 'lanes', 'clock', 'max_age_ms', 'tick_ms', 'shards', 'format')
 local current = found[1]
 if current then
+  if found[8] ~= format then return {OTHER_FORMAT, current} end
   for i, mine in ipairs({num_buckets, lanes, clock, max_age_ms, tick_ms, shards}) do
     if found[i + 1] ~= mine then return {CONFLICT, current} end
   end
@@ -60,7 +63,7 @@ else
   redis.call('UNLINK', ledger, stats)
   for i = 4, #KEYS do redis.call('UNLINK', KEYS[i]) end
   redis.call('HSET', meta, 'generation', generation, 'tick', 0, 'num_buckets', num_buckets, 'lanes', lanes,
-    'clock', clock, 'max_age_ms', max_age_ms, 'tick_ms', tick_ms, 'shards', shards, 'created_ms', now, 'last_rotation_ms', now,
+    'clock', clock, 'max_age_ms', max_age_ms, 'tick_ms', tick_ms, 'shards', shards, 'format', format, 'created_ms', now, 'last_rotation_ms', now,
     'next_rotation_ms', now + tick_ms)
   status, current = CREATED, generation
 end

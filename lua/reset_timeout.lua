@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 --[[
-reset_timeout: give each root a whole message timeout again by moving it to the nursery.
+reset_timeout: give each root a whole message timeout again by moving its block to the nursery, with all of its roots.
 Storm: Acker.execute, stream __ack_reset_timeout. Divergence: an unknown root is left unknown, and counted as late; so is a
-closed one. Needs no fence: a repeat only moves the root again. A root older than max_age_ms is not moved.
+closed one. Needs no fence: a repeat only moves the block again. A block older than max_age_ms is not moved.
 
 KEYS
   ledger  HASH   acker:{app:shard}:ledger
@@ -11,42 +11,58 @@ KEYS
   bucket  ZSET*  acker:{app:shard}:bucket:<slot>
 ARGV
   generation  marker the client read when it opened the shard
-  roots       root 8 bytes x n, n <= 1000, distinct
+  updates     (block 8 bytes, mask 4 bytes) x n, blocks distinct, n <= 500
 Returns
   applied     roots that are in the nursery now
 Errors
   ACKERLOST
 ]]
---- @include "lib/bytes"
---- @include "lib/record"
+--- @include "lib/block"
 --- @include "lib/shard"
 local ledger, meta, stats = KEYS[1], KEYS[2], KEYS[3]
-local generation, roots = ARGV[1], ARGV[2]
+local generation, updates = ARGV[1], ARGV[2]
 
 local shard = open_shard(meta, generation)
 if not shard then return lost() end
 local bucket = 4
 
-local n = #roots / 8
-local list = {}
-for i = 1, n do list[i] = string.sub(roots, i * 8 - 7, i * 8) end
-local records = redis.call('HMGET', ledger, unpack(list))
+local n, at = #updates / 12, 1
+local blocks, masks = {}, {}
+for i = 1, n do blocks[i], masks[i], at = unpack_bytes('>c8i4', updates, at) end
+local records = redis.call('HMGET', ledger, unpack(blocks))
 
 local new_stamp = pack_bytes('>I2', shard.stamp)
 local sets, cohort, applied, late = {}, {}, 0, 0
+
+-- How many of the roots something may still become of, and the block's tick stamp and start.
+local function open_in(record, mask)
+  if #record == ALONE_BYTES then
+    local flags, record_stamp, _, start = unpack_bytes('>BI2I4I6', record, 10)
+    local state = flags % 4
+    local known = state ~= CLOSED and band(mask, BIT[(flags - state) / 4]) ~= 0
+    return known and 1 or 0, record_stamp, start
+  end
+  local head = head_of(record)
+  return count_of(band(mask, without(head.present, head.over))), head.stamp, head.start
+end
+
 for i = 1, n do
-  local root, record = list[i], records[i]
-  if not record or string.byte(record, 10) == CLOSED then
-    late = late + 1
-  else
-    local record_stamp, _, start = unpack_bytes('>I2I4I6', record, 11)
+  local block, record, mask = blocks[i], records[i], masks[i]
+  local open, record_stamp, start = 0, nil, nil
+  if record then open, record_stamp, start = open_in(record, mask) end
+  late = late + count_of(mask) - open
+  if open > 0 then
     if record_stamp == shard.stamp then
-      applied = applied + 1
+      applied = applied + open
     elseif shard.max_age_ms == 0 or shard.now - start < shard.max_age_ms then
-      applied = applied + 1
-      cohort[#cohort + 1] = root
-      sets[#sets + 1] = root
-      sets[#sets + 1] = string.sub(record, 1, 10) .. new_stamp .. string.sub(record, 13)
+      applied = applied + open
+      cohort[#cohort + 1] = block
+      sets[#sets + 1] = block
+      if #record == ALONE_BYTES then
+        sets[#sets + 1] = sub(record, 1, 10) .. new_stamp .. sub(record, 13)
+      else
+        sets[#sets + 1] = new_stamp .. sub(record, 3)
+      end
     end
   end
 end

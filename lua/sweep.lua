@@ -12,7 +12,7 @@ KEYS
   failed  STREAM*  acker:{app:shard}:failed:<lane>
 ARGV
   generation  marker the client read when it opened the shard
-  limit       COUNT of the HSCAN, and stale records to settle at most; at most 1000
+  limit       COUNT of the HSCAN, and roots to time out, give or take one record's; at most 1000
 Returns
   status      DONE 0: the pass is over, the next call begins another; MORE 1
   timed_out   owned roots that expired
@@ -22,7 +22,6 @@ Returns
 Errors
   ACKERLOST
 ]]
---- @include "lib/bytes"
 --- @include "lib/shard"
 --- @include "lib/expiry"
 local ledger, meta, stats = KEYS[1], KEYS[2], KEYS[3]
@@ -40,8 +39,8 @@ local expired, room, cut = none_expired(), tonumber(limit), false
 for i = 1, #pairs_found, 2 do
   local record = pairs_found[i + 1]
   -- On death row (exactly num_buckets ticks old) a record is not stale: it is being drained.
-  if (shard.tick - unpack_bytes('>I2', record, 11)) % 65536 > shard.num_buckets then
-    if #expired.gone == room then
+  if (shard.tick - stamp_of(record)) % 65536 > shard.num_buckets then
+    if math.max(#expired.gone, #expired.timed_out) >= room then
       cut = true
       break
     end

@@ -14,7 +14,7 @@ import numpy as np
 from acker_redis import ids
 from acker_redis.acker import Acker
 from acker_redis.errors import AckerError, LedgerLostError, ServerUnavailableError
-from acker_redis.pending import Emission, root_seed
+from acker_redis.pending import SLOT_BITS, Emission, root_seed
 from acker_redis.spark import edges
 from acker_redis.spark.edges import Int64Array
 from acker_redis.spark.reports import cause_of
@@ -22,6 +22,12 @@ from acker_redis.spark.worker.failed import REASON_CHARS, Report
 from acker_redis.xxhash64 import hash_longs
 
 log = logging.getLogger("acker_redis.spark")
+
+_FEW, _MANY = 8, 1000
+"""Roots of a record that make it cheap; messages of an emission that are enough to tell."""
+
+_told: set[str] = set()
+"""Apps whose ids were found sparse in this process."""
 
 PART = 65_536
 """Roots sent at a time, so that a million of them don't stand in memory as packed calls."""
@@ -52,8 +58,10 @@ class Roots:
             own: the edge of each; a root's ack value while its job runs is made of it.
         """
         self._acker, self._task = acker, task
-        self._roots = emission.roots
-        self._vals = own.view(np.uint64) | np.uint64(1 << edges.BITS)  # never zero
+        order = _by_block(emission)
+        self._roots = emission.roots[order]
+        self._vals = own[order].view(np.uint64) | np.uint64(1 << edges.BITS)  # never zero
+        _tell_of_sparse_ids(acker.config.app, emission)
         self._token = f"{run_id}:{emission.number}"
         self._stop = threading.Event()
         self._initialised = threading.Event()
@@ -141,3 +149,22 @@ class Roots:
 
     def _renew(self, rows: Int64Array, token: str) -> None:  # noqa: ARG002
         self._acker.reset_timeout_many(self._roots[rows])
+
+
+def _by_block(emission: Emission) -> Int64Array | slice:
+    """The order in which the roots of a block stand together, so that one call has all of them: that of the ids."""
+    ids_in_order = bool((emission.message_ids[1:] > emission.message_ids[:-1]).all())
+    return slice(None) if ids_in_order else np.argsort(emission.message_ids)
+
+
+def _tell_of_sparse_ids(app: str, emission: Emission) -> None:
+    """Say once how many roots share a record, where those are few."""
+    if len(emission.roots) < _MANY or app in _told:
+        return
+    blocks = len(np.unique(emission.message_ids >> SLOT_BITS))
+    if len(emission.roots) < _FEW * blocks:
+        _told.add(app)
+        log.warning(
+            "the ids of app %r are sparse: %.1f messages share a record of up to 32, which costs up to ten times as much "
+            "as ids that count (offsets, row numbers)", app, len(emission.roots) / blocks,
+        )  # fmt: skip

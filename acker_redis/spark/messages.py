@@ -15,9 +15,10 @@ from pyspark.sql.types import LongType
 
 from acker_redis.config import AckerConfig
 from acker_redis.errors import BadBatchError
+from acker_redis.ids import SLOTS
 from acker_redis.offsets import Offsets
 from acker_redis.payloads import Payloads
-from acker_redis.pending import Emission
+from acker_redis.pending import SLOT_BITS, Emission
 from acker_redis.spark import checks
 from acker_redis.spark.worker.keep import KeepStep
 from acker_redis.spark.worker.kept_rows import Rows
@@ -186,9 +187,11 @@ def with_message_ids(frame: DataFrame, id_column: str | None, partition: str, of
         raise BadBatchError(f"the DataFrame has a column {MESSAGE_ID!r}: name it as id_column, or rename it")
     if partition not in frame.columns or offset not in frame.columns:
         raise BadBatchError(f"give id_column, or columns {partition!r} and {offset!r} among {frame.columns}")
-    return frame.withColumn(
-        MESSAGE_ID, F.xxhash64(F.col(checks.quoted(partition)), F.col(checks.quoted(offset)).cast(LongType()))
-    ), MESSAGE_ID
+    # The last five bits are the offset's, so that neighbours share a record of the ledger.
+    place = F.col(checks.quoted(offset)).cast(LongType())
+    hashed = F.xxhash64(F.col(checks.quoted(partition)), F.shiftright(place, SLOT_BITS))
+    made = hashed.bitwiseAND(F.lit(-SLOTS).cast(LongType())).bitwiseOR(place.bitwiseAND(SLOTS - 1))
+    return frame.withColumn(MESSAGE_ID, made), MESSAGE_ID
 
 
 def not_done(frame: DataFrame, offsets: Offsets, partition: str, offset: str) -> DataFrame:

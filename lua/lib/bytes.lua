@@ -1,10 +1,10 @@
--- bytes: the fixed-width packing and the 32-bit XOR that every script works with.
+-- bytes: the fixed-width packing and the 32-bit operations that every script works with.
 -- Redis and Valkey bring `bit` and `struct`; where a server's Lua lacks them (fakeredis) the same few formats are
 -- written out in plain Lua. Formats: '>' first, then i4 (signed), I2 I4 I6 (unsigned), B (one byte),
--- c8 c14 (a string of so many bytes).
-local bxor, pack_bytes, unpack_bytes
+-- c8 c14 (a string of so many bytes). Results of the operations are signed, as those of `bit` are.
+local band, bor, bxor, pack_bytes, unpack_bytes
 if bit and struct then
-  bxor, pack_bytes, unpack_bytes = bit.bxor, struct.pack, struct.unpack
+  band, bor, bxor, pack_bytes, unpack_bytes = bit.band, bit.bor, bit.bxor, struct.pack, struct.unpack
 else
   local function fields(format)
     local list = {}
@@ -13,16 +13,29 @@ else
     end
     return list
   end
-  bxor = function(a, b)
+  local function signed(value)
+    if value >= 2147483648 then return value - 4294967296 end
+    return value
+  end
+  local function common(a, b)
     local result, place = 0, 1
-    a, b = a % 4294967296, b % 4294967296
-    for _ = 1, 32 do
+    while a > 0 and b > 0 do
       local abit, bbit = a % 2, b % 2
-      if abit ~= bbit then result = result + place end
+      if abit + bbit == 2 then result = result + place end
       a, b, place = (a - abit) / 2, (b - bbit) / 2, place * 2
     end
-    if result >= 2147483648 then result = result - 4294967296 end
     return result
+  end
+  band = function(a, b)
+    return signed(common(a % 4294967296, b % 4294967296))
+  end
+  bor = function(a, b)
+    a, b = a % 4294967296, b % 4294967296
+    return signed(a + b - common(a, b))
+  end
+  bxor = function(a, b)
+    a, b = a % 4294967296, b % 4294967296
+    return signed(a + b - 2 * common(a, b))
   end
   pack_bytes = function(format, ...)
     local values, out = {...}, {}

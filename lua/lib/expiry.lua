@@ -1,24 +1,34 @@
 -- expiry: what becomes of records whose time is over. An owned root times out, as one entry of the fail stream; a closed
--- one goes silently; one without owner goes silently and is counted. All is taken before the first write.
---- @include "lib/bytes"
---- @include "lib/record"
+-- or settled one goes silently; one without owner goes silently and is counted. All is taken before the first write.
+--- @include "lib/block"
 --- @include "lib/shard"
 --- @include "lib/outcomes"
 local function none_expired()
   return {gone = {}, seen = {}, timed_out = {}, orphaned = 0, closed = 0}
 end
 
-local function take_expired(expired, root, record, now)
-  if expired.seen[root] then return end
-  expired.seen[root] = true
-  expired.gone[#expired.gone + 1] = root
-  local last_stage, flags, _, task, start = unpack_bytes('>BBI2I4I6', record, 9)
-  if flags == OWNED then
-    expired.timed_out[#expired.timed_out + 1] = {root, task, age_between(start, now), last_stage}
-  elseif flags == CLOSED then
-    expired.closed = expired.closed + 1
-  else
-    expired.orphaned = expired.orphaned + 1
+local function take_expired(expired, block, record, now)
+  if expired.seen[block] then return end
+  expired.seen[block] = true
+  expired.gone[#expired.gone + 1] = block
+  if #record == ALONE_BYTES then
+    local last_stage, flags, _, task, start = unpack_bytes('>BBI2I4I6', record, 9)
+    local state = flags % 4
+    if state == OWNED then
+      expired.timed_out[#expired.timed_out + 1] = {root_at(block, (flags - state) / 4), task, age_between(start, now), last_stage}
+    elseif state == CLOSED then
+      expired.closed = expired.closed + 1
+    else
+      expired.orphaned = expired.orphaned + 1
+    end
+    return
+  end
+  local head = head_of(record)
+  expired.closed = expired.closed + count_of(band(head.owned, head.failed))
+  expired.orphaned = expired.orphaned + count_of(without(head.present, head.owned))
+  local places, stages, age = places_of(head.present), stages_of(record, head), age_between(head.start, now)
+  for _, slot in ipairs(slots_of(without(head.owned, head.over))) do
+    expired.timed_out[#expired.timed_out + 1] = {root_at(block, slot), head.task, age, string.byte(stages, places[slot])}
   end
 end
 
@@ -30,6 +40,9 @@ local function write_expired(first, lanes, ledger, meta, stats, expired)
     write_failed(KEYS[first + task % lanes], row[1], task, 'timeout', '', row[3], stage_name(meta, names, row[4]))
   end
   if #expired.timed_out > 0 then redis.call('HINCRBY', stats, 'timed_out', #expired.timed_out) end
-  if expired.orphaned > 0 then redis.call('HINCRBY', stats, 'orphaned', expired.orphaned) end
+  if expired.orphaned > 0 then
+    redis.call('HINCRBY', stats, 'orphaned', expired.orphaned)
+    redis.call('HINCRBY', stats, 'unowned', -expired.orphaned)
+  end
   if expired.closed > 0 then redis.call('HINCRBY', stats, 'closed', -expired.closed) end
 end

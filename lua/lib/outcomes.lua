@@ -1,9 +1,9 @@
 -- outcomes: writes what settled. Acked roots are packed into one stream entry per call and task, as
--- (root 8 bytes, age ms 4 bytes, last stage 1 byte) x n; every failed root is one readable entry.
+-- (block 8 bytes, mask 4 bytes, age ms 4 bytes, last stage 1 byte) x n; every failed root is one readable entry.
 --- @include "lib/bytes"
 local function write_acked(first, lanes, by_task)
   for task, rows in pairs(by_task) do
-    redis.call('XADD', KEYS[first + task % lanes], '*', 'task', task, 'roots', table.concat(rows))
+    redis.call('XADD', KEYS[first + task % lanes], '*', 'task', task, 'blocks', table.concat(rows))
   end
 end
 

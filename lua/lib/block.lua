@@ -1,0 +1,172 @@
+-- block: records of up to 32 roots that stand side by side. A root's top five bits are its slot, the other 59 its block.
+-- A field of the ledger is a block, 8 bytes; a mask has one bit per slot. Two forms of records, told apart by their length:
+--   alone, 22 bytes, for one root: value 8, last stage 1, state + 4 * slot 1, tick stamp 2, task 4, start ms 6
+--   shared, 28 + 9 n bytes: tick stamp 2, task 4, start ms 6, masks 4 each: present, owned, failed, settled;
+--     then, in the order of the n present slots, the values 8 each, and the last stages 1 each
+-- Only an owned root settles. A closed one failed: its outcome is written, and it stays until its record's time is over, so
+-- that later updates of it are known for what they are. A settled one was acked; it stays while the block does.
+--- @include "lib/bytes"
+local sub, byte, char, rep, find, concat = string.sub, string.byte, string.char, string.rep, string.find, table.concat
+local WAITING, OWNED, FAILED, CLOSED = 0, 1, 2, 3
+local ALONE_BYTES, HEAD_BYTES = 22, 28
+local ZERO_VALUE, ZEROS = rep('\0', 8), rep('\0', 256)
+
+-- The bits of the slots, as the masks have them; and for masks of one bit what stands for the slot in an alone record.
+local BIT, SLOT_FLAGS = {}, {}
+for slot = 0, 31 do
+  BIT[slot] = slot == 31 and -2147483648 or 2 ^ slot
+  SLOT_FLAGS[BIT[slot]] = 4 * slot
+end
+
+local function without(mask, other)
+  return mask - band(mask, other)
+end
+
+-- The slots of a mask, lowest first, and the place of each among them; remembered, as a call meets few masks.
+local slots_by_mask, places_by_mask = {}, {}
+local function slots_of(mask)
+  local slots = slots_by_mask[mask]
+  if not slots then
+    local places, rest = {}, mask % 4294967296
+    slots = {}
+    for slot = 0, 31 do
+      local odd = rest % 2
+      if odd == 1 then
+        slots[#slots + 1] = slot
+        places[slot] = #slots
+      end
+      rest = (rest - odd) / 2
+      if rest == 0 then break end
+    end
+    slots_by_mask[mask], places_by_mask[mask] = slots, places
+  end
+  return slots
+end
+
+local function count_of(mask)
+  return #slots_of(mask)
+end
+
+local function places_of(mask)
+  slots_of(mask)
+  return places_by_mask[mask]
+end
+
+-- The columns of some slots, laid out for more: zeros where there was nothing.
+local function spread(columns, mask, wider, width)
+  if mask == wider then return columns end
+  local places, parts, filled = places_of(wider), {}, 0
+  for i, slot in ipairs(slots_of(mask)) do
+    local place = places[slot]
+    if place - 1 > filled then parts[#parts + 1] = sub(ZEROS, 1, (place - 1 - filled) * width) end
+    parts[#parts + 1] = sub(columns, (i - 1) * width + 1, i * width)
+    filled = place
+  end
+  local left = count_of(wider) - filled
+  if left > 0 then parts[#parts + 1] = sub(ZEROS, 1, left * width) end
+  return concat(parts)
+end
+
+-- The columns of some slots, of fewer of them.
+local function picked(columns, mask, fewer, width)
+  if mask == fewer then return columns end
+  local places, parts = places_of(mask), {}
+  for i, slot in ipairs(slots_of(fewer)) do
+    local place = places[slot]
+    parts[i] = sub(columns, (place - 1) * width + 1, place * width)
+  end
+  return concat(parts)
+end
+
+-- One-byte columns with the same byte put in for some of the slots.
+local function marked(columns, present, mask, char)
+  if mask == present then return rep(char, #columns) end
+  local places, parts, from = places_of(present), {}, 1
+  for _, slot in ipairs(slots_of(mask)) do
+    local place = places[slot]
+    parts[#parts + 1] = sub(columns, from, place - 1)
+    parts[#parts + 1] = char
+    from = place + 1
+  end
+  parts[#parts + 1] = sub(columns, from)
+  return concat(parts)
+end
+
+-- The present slots whose value is zero, as a mask.
+local function zeros_of(values, present)
+  local at = find(values, ZERO_VALUE, 1, true)
+  if not at then return 0 end
+  if values == sub(ZEROS, 1, #values) then return present end
+  local slots, mask = slots_of(present), 0
+  while at do
+    local past = (at - 1) % 8
+    if past == 0 then
+      mask = mask + BIT[slots[(at + 7) / 8]]
+      at = at + 8
+    else
+      at = at + 8 - past
+    end
+    at = find(values, ZERO_VALUE, at, true)
+  end
+  return mask
+end
+
+-- Masks of the slots by their last stage.
+local function by_stage(stages, present, mask)
+  local first = byte(stages)
+  if stages == rep(char(first), #stages) then return {[first] = mask} end
+  local places, masks = places_of(present), {}
+  for _, slot in ipairs(slots_of(mask)) do
+    local stage = byte(stages, places[slot])
+    masks[stage] = (masks[stage] or 0) + BIT[slot]
+  end
+  return masks
+end
+
+-- The root that has a slot of a block.
+local function root_at(block, slot)
+  local first = byte(block)
+  return char(first + 8 * slot) .. sub(block, 2)
+end
+
+local function pack_head(stamp, task, start, present, owned, failed, settled)
+  return pack_bytes('>I2I4I6i4i4i4i4', stamp, task, start, present, owned, failed, settled)
+end
+
+-- What the head of a shared record says. `over`: the slots that nothing changes any more. Remembered: neighbours are alike.
+local heads = {}
+local function head_of(record)
+  local text = sub(record, 1, HEAD_BYTES)
+  local head = heads[text]
+  if not head then
+    local stamp, task, start, present, owned, failed, settled = unpack_bytes('>I2I4I6i4i4i4i4', text)
+    head = {
+      text = text, stamp = stamp, task = task, start = start, present = present, owned = owned, failed = failed,
+      settled = settled, over = bor(settled, band(owned, failed)), size = count_of(present),
+    }
+    heads[text] = head
+  end
+  return head
+end
+
+local function values_of(record, head)
+  return sub(record, HEAD_BYTES + 1, HEAD_BYTES + 8 * head.size)
+end
+
+local function stages_of(record, head)
+  return sub(record, HEAD_BYTES + 1 + 8 * head.size)
+end
+
+-- An alone record in the shared form.
+local function as_shared(record)
+  if #record ~= ALONE_BYTES then return record end
+  local value, stage, flags, stamp, task, start = unpack_bytes('>c8BBI2I4I6', record)
+  local state = flags % 4
+  local present = BIT[(flags - state) / 4]
+  local owned, failed = state % 2 == 1 and present or 0, state >= 2 and present or 0
+  return pack_head(stamp, task, start, present, owned, failed, 0) .. value .. char(stage)
+end
+
+local function stamp_of(record)
+  return (unpack_bytes('>I2', record, #record == ALONE_BYTES and 11 or 1))
+end
