@@ -1,7 +1,8 @@
 """A ledger of one app in plain Python, written from the design and not from the scripts.
 
 It knows no Redis, no bytes and no time: a tick is a number, an outcome a tuple. `Oracle.send` is one batch, cut into one
-call per update and shard, as tokens are.
+call per update and shard, as tokens are. Roots that are equal in their last 59 bits are a block: it has one time, and what
+was acked is known as long as another root of the block is there.
 """
 
 from collections import Counter
@@ -47,7 +48,6 @@ class Tree:
     A closed one failed and has its outcome; it stays until its time is over, and nothing changes it.
     """
 
-    put_at: int
     val: int = 0
     task: int | None = None
     failed: bool = False
@@ -83,6 +83,8 @@ class Oracle:
         self.ends: list[End] = []
         self.stats: Counter[str] = Counter()
         self.completed: list[tuple[int, list[int]]] = []
+        self._put_at: dict[int, int] = {}
+        self._acked: dict[int, set[int]] = {}
 
     def send(self, updates: Iterable[Update], token: str | None) -> Sent:
         """One batch. A call whose token lives in any fence of the ring changes nothing."""
@@ -106,11 +108,11 @@ class Oracle:
         return Sent(applied, seen, reused)
 
     def reset_timeout(self, roots: Iterable[int]) -> int:
-        """Move known roots to the nursery; unknown ones stay unknown, closed ones where they are."""
+        """Move the blocks of known roots to the nursery; unknown ones stay unknown, closed ones where they are."""
         known = 0
         for root in set(roots):
             if root in self.trees and not self.trees[root].closed:
-                self.trees[root].put_at = self.tick
+                self._put(root)
                 known += 1
             else:
                 self.stats["late_updates"] += 1
@@ -121,7 +123,7 @@ class Oracle:
         self.tick += 1
         before = self.stats["timed_out"], self.stats["orphaned"]
         for root, tree in list(self.trees.items()):
-            if self.tick - tree.put_at == self._num_buckets:
+            if self.tick - self.put_at(root) == self._num_buckets:
                 if tree.closed:
                     del self.trees[root]
                     self.stats["closed"] -= 1
@@ -130,9 +132,14 @@ class Oracle:
                     self.stats["orphaned"] += 1
                 else:
                     self._settle(root, tree.task, "timeout")
+        self._forget_blocks()
         oldest = self.tick - self._num_buckets
         self._tokens = {name: seen for name, seen in self._tokens.items() if seen[0] >= oldest}
         return self.stats["timed_out"] - before[0], self.stats["orphaned"] - before[1]
+
+    def put_at(self, root: int) -> int:
+        """The tick at which the root's block was put into the nursery last."""
+        return self._put_at[_block(root)]
 
     def pending(self) -> int:
         """Owned roots without outcome."""
@@ -144,8 +151,11 @@ class Oracle:
 
     def _apply(self, update: Update, root: int, val: int) -> bool:
         """One update of one root; whether it was applied."""
+        if root in self._acked.get(_block(root), ()):
+            self.stats["duplicate_inits" if update.operation == "init" else "late_updates"] += 1
+            return False
         new = root not in self.trees
-        tree = self.trees.setdefault(root, Tree(put_at=self.tick))
+        tree = self.trees.setdefault(root, Tree())
         if update.operation == "init" and tree.task is not None:
             self.stats["duplicate_inits"] += 1
             return False
@@ -154,7 +164,7 @@ class Oracle:
             return False
         self.stats[update.operation + "s"] += 1
         if new or update.operation == "fail" or self._clock == "last_update":
-            tree.put_at = self.tick
+            self._put(root)
         if update.operation == "init":
             tree.task = update.task
         if update.operation == "fail":
@@ -167,12 +177,14 @@ class Oracle:
             self._settle(root, tree.task, "failed")
         elif tree.task is not None and tree.val == 0:
             self._settle(root, tree.task, None)
+        self._forget_blocks()
         return True
 
     def _settle(self, root: int, task: int, reason: Literal["failed", "timeout"] | None) -> None:
         tree = self.trees[root]
         if reason == "failed":
-            tree.closed, tree.put_at = True, self.tick
+            tree.closed = True
+            self._put(root)
             self.stats["closed"] += 1
         else:
             del self.trees[root]
@@ -180,6 +192,18 @@ class Oracle:
         self.stats["timed_out" if reason == "timeout" else reason or "acked"] += 1
         if reason is None:
             self.completed.append((root, tree.vals))
+            self._acked.setdefault(_block(root), set()).add(root)
+
+    def _put(self, root: int) -> None:
+        self._put_at[_block(root)] = self.tick
+
+    def _forget_blocks(self) -> None:
+        left = {_block(root) for root in self.trees}
+        self._acked = {block: acked for block, acked in self._acked.items() if block in left}
+
+
+def _block(root: int) -> int:
+    return root % 2**59
 
 
 def _combined(update: Update) -> tuple[dict[int, int], int]:

@@ -39,7 +39,7 @@ def warm_up(acker: Acker) -> None:
 
 
 def full_round(acker: Acker) -> None:
-    """Every public operation on an app that holds nothing: 300 roots, 100 acked, 50 failed, 150 timed out."""
+    """Every public operation on an app that holds nothing: 300 roots, 100 acked, 50 failed, 150 timed out; 64 more acked."""
     roots = np.arange(1, 301)
     vals = roots * 7919
     assert acker.init_many(roots, vals, 3, token="round") == Applied(300, False)
@@ -75,6 +75,13 @@ def full_round(acker: Acker) -> None:
     stats = acker.stats()
     assert (stats.pending, stats.unowned, stats.waiting, stats.timed_out) == (0, 0, 0, 150)
     assert acker.recover() == []
+
+    minted = acker.new_roots(64)  # whole records: another way through the scripts
+    assert acker.init_many(minted, minted, 3).applied == 64
+    assert acker.ack_many(minted, np.full(64, 5), stage="split").applied == 64
+    exact_values(acker, minted, minted ^ 5)
+    assert acker.ack_many(minted, minted ^ 5).applied == 64
+    assert {o.root for o in take(acker, 64)} == set(minted.tolist())
 
     letter = DeadLetter(7, "run", 1, "failed", "parse", "bad", b"\xff")
     acker.dead_letters.add([letter])

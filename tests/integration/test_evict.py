@@ -51,7 +51,8 @@ def test_an_app_goes_and_nothing_else(source, raw, connect) -> None:
     client = Client(source)
     found = evict.survey(client, "orders")
     assert found.text == (
-        f"{raw.dbsize() - len(OTHERS)} keys, with 4 roots in its ledgers, 2 entries of outcomes that no spout has confirmed, "
+        f"{raw.dbsize() - len(OTHERS)} keys, with 4 records in its ledgers, "
+        "2 entries of outcomes that no spout has confirmed, "
         "2 dead letters, 1 kept messages"
     )
     assert found.keys[0] == b"acker:{orders}:config"
@@ -119,7 +120,7 @@ def test_it_asks_first(url, raw, connect) -> None:
     for typed in ("n\n", "\n", ""):
         result = run("evict", "--app", "orders", "--redis", url, typed=typed)
         assert result.exit_code == 1
-        assert "orders on redis://127.0.0.1" in result.output and "4 roots in its ledgers" in result.output
+        assert "orders on redis://127.0.0.1" in result.output and "4 records in its ledgers" in result.output
         assert "nothing was deleted" in result.stderr
         assert names(raw) == before
     result = run("evict", "--app", "orders", "--redis", url, typed="y\n")

@@ -43,7 +43,7 @@ Moment = Any
 
 
 class Record(NamedTuple):
-    """A ledger record, in the order of its 22 bytes except that the value's owner stands early."""
+    """The record of a root that is alone in its block: 22 bytes. Its slot is the caller's."""
 
     val: int
     task: int = 7
@@ -52,15 +52,80 @@ class Record(NamedTuple):
     stamp: int = TICK
     start: Moment = 0
 
-    def packed(self) -> bytes:
-        head = _RECORD.pack(self.val, self.stage, self.flags, self.stamp, self.task)
+    def packed(self, slot: int) -> bytes:
+        head = _RECORD.pack(self.val, self.stage, self.flags + 4 * slot, self.stamp, self.task)
         return head + int(self.start).to_bytes(6, "big")
 
 
-def unpacked(data: bytes) -> Record:
-    assert len(data) == 22
+def unpacked(data: bytes) -> tuple[int, Record]:
+    """The slot, and the record."""
     val, stage, flags, stamp, task = _RECORD.unpack(data[:16])
-    return Record(val, task, flags, stage, stamp, int.from_bytes(data[16:], "big"))
+    return flags // 4, Record(val, task, flags % 4, stage, stamp, int.from_bytes(data[16:], "big"))
+
+
+class Slot(NamedTuple):
+    """What a shared record has of one root."""
+
+    val: int
+    flags: int = OWNED
+    stage: int = 0
+    settled: bool = False
+
+
+class Shared(NamedTuple):
+    """The record of a block of roots: slot number -> what there is of it."""
+
+    slots: dict[int, Slot]
+    task: int = 7
+    stamp: int = TICK
+    start: Moment = 0
+
+    def packed(self) -> bytes:
+        numbers = sorted(self.slots)
+        kinds = {
+            "present": numbers,
+            "owned": [n for n in numbers if self.slots[n].flags in (OWNED, CLOSED)],
+            "failed": [n for n in numbers if self.slots[n].flags in (FAILED, CLOSED)],
+            "settled": [n for n in numbers if self.slots[n].settled],
+        }
+        head = struct.pack(">HI", self.stamp, self.task) + int(self.start).to_bytes(6, "big")
+        masks = b"".join(mask_of(found).to_bytes(4, "big") for found in kinds.values())
+        vals = b"".join(struct.pack(">q", self.slots[n].val) for n in numbers)
+        return head + masks + vals + bytes(self.slots[n].stage for n in numbers)
+
+
+def unpacked_shared(data: bytes) -> Shared:
+    stamp, task = struct.unpack(">HI", data[:6])
+    present, owned, failed, settled = (slots_of(mask) for mask in struct.unpack(">4I", data[12:28]))
+    assert len(data) == 28 + 9 * len(present)
+    assert set(present) >= {*owned, *failed, *settled} and set(owned) >= set(settled)
+    assert not set(settled) & set(failed)
+    slots = {}
+    for place, n in enumerate(present):
+        (val,) = struct.unpack_from(">q", data, 28 + 8 * place)
+        flags = (n in owned) + 2 * (n in failed)
+        slots[n] = Slot(val, flags, data[28 + 8 * len(present) + place], n in settled)
+    return Shared(slots, task, stamp, int.from_bytes(data[6:12], "big"))
+
+
+def mask_of(slots: Iterable[int]) -> int:
+    return sum(1 << slot for slot in slots)
+
+
+def slots_of(mask: int) -> list[int]:
+    return [slot for slot in range(32) if mask >> slot & 1]
+
+
+def split(root: int) -> tuple[int, int]:
+    """Block and slot of a root."""
+    bits = root % 2**64
+    return bits % 2**59, bits >> 59
+
+
+def joined(block: int, slot: int) -> int:
+    """The root at a slot of a block, signed."""
+    bits = slot << 59 | block
+    return bits - 2**64 if bits >= 2**63 else bits
 
 
 class Failure(NamedTuple):
@@ -82,24 +147,48 @@ class Done(NamedTuple):
     stage: int = 0
 
 
-def pack_roots(*roots: int) -> bytes:
-    return b"".join(root.to_bytes(8, "big", signed=True) for root in roots)
+def pack_blocks(*roots: int) -> bytes:
+    """The blocks of roots, as fields of the ledger and cohorts have them."""
+    return b"".join(split(root)[0].to_bytes(8, "big") for root in roots)
 
 
-def unpack_roots(data: bytes) -> tuple[int, ...]:
+def unpack_blocks(data: bytes) -> tuple[int, ...]:
     assert len(data) % 8 == 0
-    return tuple(int.from_bytes(data[i : i + 8], "big", signed=True) for i in range(0, len(data), 8))
+    return tuple(int.from_bytes(data[i : i + 8], "big") for i in range(0, len(data), 8))
+
+
+def blocks_of(*roots: int) -> tuple[int, ...]:
+    return tuple(split(root)[0] for root in roots)
+
+
+def pack_updates(*roots: int, vals: Iterable[int] | None = None) -> bytes:
+    """What the scripts read: (block, mask, values) of each block, in the order in which the blocks first stand there."""
+    rows = zip(roots, vals, strict=True) if vals is not None else ((root, None) for root in roots)
+    by_block: dict[int, dict[int, int | None]] = {}
+    for root, val in rows:
+        block, slot = split(root)
+        by_block.setdefault(block, {})[slot] = val
+    out = b""
+    for block, slots in by_block.items():
+        out += block.to_bytes(8, "big") + mask_of(slots).to_bytes(4, "big")
+        out += b"".join(struct.pack(">q", slots[slot]) for slot in sorted(slots) if slots[slot] is not None)
+    return out
 
 
 def pack_pairs(*pairs: tuple[int, int]) -> bytes:
-    return b"".join(pack_roots(root, val) for root, val in pairs)
+    return pack_updates(*(root for root, _ in pairs), vals=[val for _, val in pairs])
 
 
 @dataclass(frozen=True)
 class State:
-    """Everything a shard holds. Slots, lanes and fields that hold nothing are left out."""
+    """Everything a shard holds. Slots, lanes and fields that hold nothing are left out.
+
+    Roots that are alone stand in `ledger`, shared records in `blocks`. The counter `unowned` is left out: seeds don't keep it,
+    and the state machine compares it after every step.
+    """
 
     ledger: dict[int, Record]
+    blocks: dict[int, Shared]
     buckets: dict[int, dict[tuple[int, ...], Moment]]
     fences: dict[int, set[bytes]]
     acked: dict[int, list[tuple[int, list[Done]]]]
@@ -131,6 +220,7 @@ class Lab:
             ("fence", self.slots),
             ("acked", self.lanes),
             ("failed", self.lanes),
+            ("scratch", 2),
         ):
             self.keys[name] = [f"{_PREFIX}{name}:{i}" for i in range(count)]
         self.keys["outcomes"] = self.keys["acked"][0]  # for confirm, which works on one stream of either kind
@@ -140,7 +230,7 @@ class Lab:
             fields = {
                 "generation": GENERATION, "tick": self.tick, "num_buckets": self.num_buckets, "lanes": self.lanes,
                 "clock": settings.get("clock", "first_seen"), "max_age_ms": settings.get("max_age_ms", 0),
-                "tick_ms": TICK_MS, "shards": 1, "last_rotation_ms": self.seeded_ms,
+                "tick_ms": TICK_MS, "shards": 1, "format": 2, "last_rotation_ms": self.seeded_ms,
                 "next_rotation_ms": self.seeded_ms + settings.get("due_in_ms", TICK_MS),
             }  # fmt: skip
             self.raw.hset(self.keys["meta"], mapping=fields)
@@ -160,13 +250,23 @@ class Lab:
         record = Record(
             val, task if flags in (OWNED, CLOSED) else 0, flags, stage, tick % 65536, self.seeded_ms - ago_ms
         )
-        self.raw.hset(self.keys["ledger"], pack_roots(root), record.packed())
+        self.raw.hset(self.keys["ledger"], pack_blocks(root), record.packed(split(root)[1]))
         if cohort:
             self.cohort(tick, root)
         return record
 
+    def put_shared(
+        self, block: int, slots: dict[int, Slot], *, task: int = 7, tick: int | None = None, ago_ms: int = 5000
+    ) -> Shared:
+        """Seed the record of a block, with a cohort of its own."""
+        tick = self.tick if tick is None else tick
+        record = Shared(slots, task, tick % 65536, self.seeded_ms - ago_ms)
+        self.raw.hset(self.keys["ledger"], pack_blocks(block), record.packed())
+        self.cohort(tick, block)
+        return record
+
     def cohort(self, tick: int, *roots: int, score: int = 1) -> None:
-        self.raw.zadd(self.keys["bucket"][tick % self.slots], {pack_roots(*roots): score})
+        self.raw.zadd(self.keys["bucket"][tick % self.slots], {pack_blocks(*roots): score})
 
     # -- running
 
@@ -184,7 +284,7 @@ class Lab:
         return self.run("ack", token, DIGEST, stage, pack_pairs(*pairs))
 
     def fail(self, *roots: int, stage: int = 0, detail: str = "", token: bytes = TOKEN) -> Any:
-        return self.run("fail", token, DIGEST, stage, detail, pack_roots(*roots))
+        return self.run("fail", token, DIGEST, stage, detail, pack_updates(*roots))
 
     def age(self, record: Record) -> Between:
         """Age of a seeded record when the script ran."""
@@ -200,15 +300,18 @@ class Lab:
         raw, keys = self.raw, self.keys
         known = {name.encode() for value in keys.values() for name in ([value] if isinstance(value, str) else value)}
         return State(
-            ledger={unpack_roots(k)[0]: unpacked(v) for k, v in raw.hgetall(keys["ledger"]).items()},
+            ledger=dict(_alone(k, v) for k, v in raw.hgetall(keys["ledger"]).items() if len(v) == 22),
+            blocks={
+                unpack_blocks(k)[0]: unpacked_shared(v) for k, v in raw.hgetall(keys["ledger"]).items() if len(v) != 22
+            },
             buckets=_filled(
-                {unpack_roots(member): score for member, score in raw.zrange(key, 0, -1, withscores=True)}
+                {unpack_blocks(member): score for member, score in raw.zrange(key, 0, -1, withscores=True)}
                 for key in keys["bucket"]
             ),
             fences=_filled(set(raw.smembers(key)) for key in keys["fence"]),
             acked=_filled(sorted(_done(fields) for _, fields in raw.xrange(key)) for key in keys["acked"]),
             failed=_filled([_failure(fields) for _, fields in raw.xrange(key)] for key in keys["failed"]),
-            stats={k.decode(): int(v) for k, v in raw.hgetall(keys["stats"]).items()},
+            stats={k.decode(): int(v) for k, v in raw.hgetall(keys["stats"]).items() if k != b"unowned"},
             meta={k.decode(): _number(v.decode()) for k, v in raw.hgetall(keys["meta"]).items()},
             others=set(raw.keys("*")) - known,
         )
@@ -223,8 +326,18 @@ def _number(text: str) -> int | str:
 
 
 def _done(fields: dict[bytes, bytes]) -> tuple[int, list[Done]]:
-    assert list(fields) == [b"task", b"roots"]
-    return int(fields[b"task"]), [Done(*row) for row in struct.iter_unpack(">qIB", fields[b"roots"])]
+    assert list(fields) == [b"task", b"blocks"]
+    return int(fields[b"task"]), [
+        Done(joined(block, slot), age_ms, stage)
+        for block, mask, age_ms, stage in struct.iter_unpack(">QIIB", fields[b"blocks"])
+        for slot in slots_of(mask)
+    ]
+
+
+def _alone(field: bytes, data: bytes) -> tuple[int, Record]:
+    (block,) = unpack_blocks(field)
+    slot, record = unpacked(data)
+    return joined(block, slot), record
 
 
 def _failure(fields: dict[bytes, bytes]) -> Failure:

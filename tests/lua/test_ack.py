@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.lua.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, Done, Record
+from tests.lua.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, Done, Record, blocks_of
 
 APPLIED = 0
 MIN, MAX = -(2**63), 2**63 - 1
@@ -20,7 +20,7 @@ def test_an_ack_before_its_init_waits_in_the_nursery(lab) -> None:
             1: Record(5, task=0, flags=WAITING, stage=255, start=shard.now),
             -1: Record(MIN, task=0, flags=WAITING, stage=255, start=shard.now),
         },
-        buckets={shard.nursery: {(1, -1): shard.now}},
+        buckets={shard.nursery: {blocks_of(1, -1): shard.now}},
         fences=shard.fenced(),
         stats={"acks": 2},
     )
@@ -171,7 +171,7 @@ def test_a_call_takes_a_thousand_roots(lab) -> None:
     shard = lab()
     shard.raw.hset(
         shard.keys["ledger"],
-        mapping={root.to_bytes(8, "big"): Record(root, start=shard.seeded_ms).packed() for root in range(1, 1001)},
+        mapping={root.to_bytes(8, "big"): Record(root, start=shard.seeded_ms).packed(0) for root in range(1, 1001)},
     )
     assert shard.ack(*((root, root) for root in range(1, 1001))) == [APPLIED, 1000]
     after = shard.state()

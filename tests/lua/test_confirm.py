@@ -13,9 +13,9 @@ def stream(lab, raw: Any) -> Any:
     shard = lab()
     raw.xgroup_create(STREAM, "spout", "0", mkstream=True)
     for _ in range(3):
-        raw.xadd(STREAM, {"task": 7, "roots": b""})
+        raw.xadd(STREAM, {"task": 7, "blocks": b""})
     raw.xreadgroup("spout", "consumer", {STREAM: ">"})
-    raw.xadd(STREAM, {"task": 7, "roots": b""})
+    raw.xadd(STREAM, {"task": 7, "blocks": b""})
     return shard
 
 
@@ -67,7 +67,7 @@ def test_entries_that_nobody_will_be_handed_again_go_too(stream, raw: Any) -> No
     """What a consumer held goes out of the group's list with the consumer."""
     *_, unread = (entry for entry, _ in raw.xrange(STREAM))
     raw.xgroup_delconsumer(STREAM, "spout", "consumer")
-    raw.xadd(STREAM, {"task": 7, "roots": b""})
+    raw.xadd(STREAM, {"task": 7, "blocks": b""})
     raw.xreadgroup("spout", "consumer", {STREAM: ">"}, count=1)
     assert stream.run("confirm", unread) == [4]
     assert raw.xlen(STREAM) == 1
@@ -82,7 +82,7 @@ def test_a_stream_that_is_gone_is_no_error(stream, raw: Any) -> None:
 def test_a_call_takes_a_thousand_entries(stream, raw: Any) -> None:
     with raw.pipeline() as pipe:
         for _ in range(996):
-            pipe.xadd(STREAM, {"task": 7, "roots": b""})
+            pipe.xadd(STREAM, {"task": 7, "blocks": b""})
         pipe.execute()
     raw.xreadgroup("spout", "consumer", {STREAM: ">"})
     assert stream.run("confirm", *(entry for entry, _ in raw.xrange(STREAM))) == [1000]

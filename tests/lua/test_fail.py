@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.lua.seeding import CLOSED, FAILED, TICK, WAITING, Failure, Record
+from tests.lua.seeding import CLOSED, FAILED, TICK, WAITING, Failure, Record, blocks_of
 
 APPLIED = 0
 
@@ -26,7 +26,7 @@ def test_an_owned_root_fails_at_once_and_is_closed_in_the_nursery(lab, tick: int
     assert shard.state() == replace(
         before,
         ledger={-2: owned._replace(flags=CLOSED, stamp=TICK)},
-        buckets={**before.buckets, shard.nursery: {(-2,): shard.now}} if moved else before.buckets,
+        buckets={**before.buckets, shard.nursery: {blocks_of(-2): shard.now}} if moved else before.buckets,
         failed={0: [Failure(-2, 7, "failed", shard.age(owned))]},
         fences=shard.fenced(),
         stats={"fails": 1, "failed": 1, "closed": 1},

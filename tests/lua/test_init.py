@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.lua.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, Done, Failure, Record
+from tests.lua.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, Done, Failure, Record, blocks_of
 
 APPLIED = 0
 MIN, MAX = -(2**63), 2**63 - 1
@@ -17,7 +17,7 @@ def test_new_roots_are_recorded_in_one_cohort(lab) -> None:
     assert shard.state() == replace(
         before,
         ledger={root: Record(val, 2**32 - 1, start=shard.now) for root, val in ((1, 5), (MIN, -1), (MAX, MIN))},
-        buckets={shard.nursery: {(1, MIN, MAX): shard.now}},
+        buckets={shard.nursery: {blocks_of(1, MIN, MAX): shard.now}},
         fences=shard.fenced(),
         stats={"inits": 3},
     )
@@ -112,7 +112,7 @@ def test_a_root_that_failed_before_its_init_fails_now(lab, val: int, stage_name:
     assert shard.state() == replace(
         before,
         ledger={-1: failed._replace(val=5 ^ val, task=7, flags=CLOSED, stamp=TICK)},
-        buckets={**before.buckets, shard.nursery: {(-1,): shard.now}},
+        buckets={**before.buckets, shard.nursery: {blocks_of(-1): shard.now}},
         failed={1: [Failure(-1, 7, "failed", shard.age(failed), stage_name or "3")]},
         fences=shard.fenced(),
         stats={"inits": 1, "failed": 1, "closed": 1},

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from tests.lua.seeding import DIGEST, TICK, TOKEN, pack_pairs, pack_roots
+from tests.lua.seeding import DIGEST, TICK, TOKEN, pack_pairs, pack_updates
 
 SEEN, REUSED = 1, 2
 UPDATES: dict[str, tuple[Any, ...]] = {
     "init": (7, 0, pack_pairs((1, 5), (2, 0))),
     "ack": (0, pack_pairs((1, 5))),
-    "fail": (0, "", pack_roots(1)),
+    "fail": (0, "", pack_updates(1)),
 }
 
 

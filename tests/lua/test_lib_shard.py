@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from acker_redis.errors import LedgerLostError
-from tests.lua.seeding import DIGEST, TICK, TOKEN, pack_pairs, pack_roots
+from tests.lua.seeding import DIGEST, TICK, TOKEN, pack_pairs, pack_updates
 
 CALLS: dict[str, tuple[Any, ...]] = {
     "init": (TOKEN, DIGEST, 7, 0, 0, pack_pairs((1, 5))),
     "ack": (TOKEN, DIGEST, 0, pack_pairs((1, 5))),
-    "fail": (TOKEN, DIGEST, 0, "", pack_roots(1)),
-    "reset_timeout": (pack_roots(1),),
+    "fail": (TOKEN, DIGEST, 0, "", pack_updates(1)),
+    "reset_timeout": (pack_updates(1),),
     "rotate": (1,),
     "expire": (500,),
     "sweep": (500,),
@@ -26,7 +26,7 @@ def test_another_generation_is_told_and_nothing_changes(lab, name: str, opened: 
     shard = lab(opened=opened, due_in_ms=0)
     if opened:
         shard.put(1, 5, tick=TICK - 3)
-    shard.raw.xadd(shard.keys["acked"][0], {"task": 7, "roots": b""}, id="1-1")
+    shard.raw.xadd(shard.keys["acked"][0], {"task": 7, "blocks": b""}, id="1-1")
     before = shard.state()
     with pytest.raises(LedgerLostError, match="recover"):
         shard.run(name, *CALLS[name], generation="generation-2")

@@ -8,7 +8,7 @@ from acker_redis import scripts
 from acker_redis.errors import DamagedDataError
 from tests.lua.seeding import GENERATION, TICK, TICK_MS, Between
 
-OPENED, CREATED, CONFLICT = 0, 1, 2
+OPENED, CREATED, CONFLICT, OTHER_FORMAT = 0, 1, 2, 3
 SETTINGS: dict[str, Any] = {
     "num_buckets": 3,
     "lanes": 2,
@@ -16,6 +16,7 @@ SETTINGS: dict[str, Any] = {
     "max_age_ms": 60_000,
     "tick_ms": TICK_MS,
     "shards": 1,
+    "format": 2,
 }
 
 
@@ -45,6 +46,7 @@ def test_a_new_shard_gets_the_marker_its_settings_and_its_groups(lab) -> None:
         "max_age_ms": 60_000,
         "tick_ms": 15_000,
         "shards": 1,
+        "format": 2,
         "created_ms": shard.now,
         "last_rotation_ms": shard.now,
         "next_rotation_ms": Between(shard.now.low + 15_000, shard.now.high + 15_000),
@@ -74,6 +76,20 @@ def test_a_shard_that_was_created_with_other_settings_is_a_conflict(lab, other: 
     shard.put(1, 5)
     before = shard.state()
     assert open_shard(shard, "another", **other) == [CONFLICT, GENERATION.encode()]
+    assert shard.state() == before
+    assert not any(map(shard.raw.exists, (*shard.keys["acked"], *shard.keys["failed"])))
+
+
+@pytest.mark.parametrize("found", [None, 1, 3], ids=["from before there were formats", "older", "newer"])
+def test_a_shard_of_another_format_is_left_as_it_is(lab, found: int | None) -> None:
+    shard = opened(lab)
+    shard.put(1, 5)
+    if found is None:
+        shard.raw.hdel(shard.keys["meta"], "format")
+    else:
+        shard.raw.hset(shard.keys["meta"], "format", found)
+    before = shard.state()
+    assert open_shard(shard, "another", num_buckets=4) == [OTHER_FORMAT, GENERATION.encode()]
     assert shard.state() == before
     assert not any(map(shard.raw.exists, (*shard.keys["acked"], *shard.keys["failed"])))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.lua.seeding import TICK, TICK_MS, Between, Lab, State, pack_roots
+from tests.lua.seeding import TICK, TICK_MS, Between, Lab, State, pack_updates
 
 NOT_DUE, TICKED, DRAINING = 0, 1, 2
 GUARDED, FORCED = 0, 1
@@ -134,7 +134,7 @@ def test_a_reset_root_lives_n_more_ticks(lab) -> None:
     for _ in range(2 * shard.slots):
         assert shard.run("rotate", FORCED)[0] == TICKED
         assert shard.run("expire", 500) == [0, 0, 0]
-        assert shard.run("reset_timeout", pack_roots(1)) == [1]
+        assert shard.run("reset_timeout", pack_updates(1)) == [1]
     shard.run("rotate", FORCED)
     assert shard.run("expire", 500) == [0, 0, 0]
     shard.run("rotate", FORCED)

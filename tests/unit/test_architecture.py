@@ -14,8 +14,8 @@ PACKAGE = Path(acker_redis.__file__).parent
 ORDER = (
     ("errors",),
     ("ids", "config", "keys", "model", "offsets", "outages"),
-    ("scripts", "entries", "connection", "xxhash64"),
-    ("driver_errors", "pending", "nodes"),
+    ("scripts", "blocks", "connection", "xxhash64"),
+    ("driver_errors", "entries", "pending", "nodes"),
     ("calls",),
     ("client", "retry"),
     ("apps", "dead_letters", "payloads", "runs"),

@@ -1,6 +1,5 @@
 """Ids: what is accepted, how it is packed, what is derived from what."""
 
-import struct
 import subprocess
 import sys
 from typing import Any
@@ -156,8 +155,22 @@ def test_xor_by_root_is_the_xor_of_each_root_in_any_order(rows: list[tuple[int, 
     assert list(zip(roots.tolist(), vals.tolist(), strict=True)) == sorted(expected.items())
 
 
-@PROFILE
-@given(st.lists(st.tuples(int64s, int64s), max_size=10))
-def test_rows_are_packed_big_endian(rows: list[tuple[int, int]]) -> None:
-    columns = [ids.to_uint64_array([row[i] for row in rows], "x") for i in (0, 1)]
-    assert ids.pack(*columns) == b"".join(struct.pack(">qq", *row) for row in rows)
+def test_the_shard_is_that_of_the_block() -> None:
+    block = np.full(32, 0x123456789ABCDEF, np.uint64)
+    roots = ids.mint(block, np.arange(32, dtype=np.uint64))
+    assert len(set(ids.shard_of(roots, 64).tolist())) == 1
+    assert set((roots & np.uint64(2**59 - 1)).tolist()) == {0x123456789ABCDEF}
+    assert (roots >> np.uint64(59)).tolist() == list(range(32))
+
+
+@pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 100_000])
+def test_new_roots_are_distinct_and_fill_blocks_in_order(count: int) -> None:
+    roots = ids.new_roots(count)
+    assert roots.dtype == np.int64
+    assert len(np.unique(roots)) == count
+    bits = roots.view(np.uint64)
+    assert (bits >> np.uint64(59)).tolist() == [number % 32 for number in range(count)]
+    blocks = (bits & np.uint64(2**59 - 1)).tolist()
+    assert len(set(blocks)) == -(-count // 32)
+    assert all(blocks[at] == blocks[at - at % 32] for at in range(0, count, 7))
+    assert not set(roots.tolist()) & set(ids.new_roots(count).tolist())

@@ -86,7 +86,7 @@ RECORDS = st.tuples(st.none() | st.integers(-(2**63), 2**63 - 1), st.text(st.cha
     bad=st.sets(st.integers(0, 20)),
     block=st.sampled_from([1, 50, 1 << 20]),
 )  # fmt: skip
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, derandomize=True)
 def test_good_and_bad_records_keep_their_numbers(
     tmp_path_factory: pytest.TempPathFactory, records: list[Any], bad: set[int], block: int
 ) -> None:

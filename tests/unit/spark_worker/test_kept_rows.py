@@ -23,7 +23,7 @@ def tables(draw: st.DrawFn) -> tuple[list[pa.DataType], list[tuple[Any, ...]]]:
 
 
 @given(table=tables(), start=st.integers(0, 3))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, derandomize=True)
 def test_a_row_comes_back_as_it_was(table: tuple[list[pa.DataType], list[tuple[Any, ...]]], start: int) -> None:
     types, rows = table
     schema = pa.schema([(f"c{at % 2}", kind) for at, kind in enumerate(types)])

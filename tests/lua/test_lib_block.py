@@ -1,0 +1,333 @@
+"""lua/lib/block.lua and lib/fold.lua: records of several roots, and what the scripts make of them."""
+
+from dataclasses import replace
+
+import pytest
+import redis
+
+from acker_redis import AckerError, ids
+from acker_redis.client import Client
+from tests.lua.seeding import (
+    CLOSED,
+    FAILED,
+    OWNED,
+    TICK,
+    WAITING,
+    Done,
+    Failure,
+    Lab,
+    Record,
+    Shared,
+    Slot,
+    joined,
+    mask_of,
+    pack_updates,
+    slots_of,
+)
+
+APPLIED, OTHER_TASK = 0, 3
+BLOCK = 2**58 + 5
+DEAD = TICK - 3
+ALL = range(32)
+CHOICES = [(0,), (31,), (7, 31), (0, 1, 2, 3), (1, 5, 9, 13, 17), tuple(range(0, 32, 2)), tuple(ALL)]
+"""Slots that a call touches: few, which are XORed one by one, and many, which are laid out for BITOP."""
+
+
+def roots(*slots: int) -> list[int]:
+    return [joined(BLOCK, slot) for slot in slots]
+
+
+def val_of(slot: int) -> int:
+    return ids.derive("value", slot)
+
+
+def pairs(*slots: int) -> list[tuple[int, int]]:
+    return [(joined(BLOCK, slot), val_of(slot)) for slot in slots]
+
+
+def owned(*slots: int) -> dict[int, Slot]:
+    return {slot: Slot(val_of(slot)) for slot in slots}
+
+
+def test_the_slot_of_a_root_alone_is_in_its_record(lab) -> None:
+    shard = lab()
+    for slot in ALL:
+        root, other = joined(1000 + slot, slot), joined(1000 + slot, (slot + 1) % 32)
+        assert shard.init((root, 5), token=f"init-{slot}".encode()) == [APPLIED, 1]
+        assert shard.state().ledger == {root: Record(5, start=shard.now)}
+        assert shard.run("reset_timeout", pack_updates(other)) == [0]
+        assert shard.ack((root, 5), token=f"ack-{slot}".encode()) == [APPLIED, 1]
+        assert shard.state().ledger == {}
+    assert [done.root for _, (done,) in shard.state().acked[0]] == sorted(joined(1000 + slot, slot) for slot in ALL)
+
+
+@pytest.mark.parametrize("slots", CHOICES, ids=len)
+def test_roots_of_one_block_share_a_record(lab, slots: tuple[int, ...]) -> None:
+    shard = lab()
+    before = shard.state()
+    assert shard.init(*pairs(*slots)) == [APPLIED, len(slots)]
+    alone = {roots(*slots)[0]: Record(val_of(slots[0]), start=shard.now)} if len(slots) == 1 else {}
+    shared = {} if alone else {BLOCK: Shared(owned(*slots), start=shard.now)}
+    assert shard.state() == replace(
+        before,
+        ledger=alone,
+        blocks=shared,
+        buckets={shard.nursery: {(BLOCK,): shard.now}},
+        fences=shard.fenced(),
+        stats={"inits": len(slots)},
+    )
+
+
+@pytest.mark.parametrize("more", CHOICES, ids=len)
+@pytest.mark.parametrize("there", CHOICES, ids=len)
+def test_later_inits_of_a_block_join_its_record_and_its_time_begins_anew(
+    lab, there: tuple[int, ...], more: tuple[int, ...]
+) -> None:
+    shard = lab()
+    before = shard.put_shared(BLOCK, owned(*there), tick=TICK - 2)
+    new = set(more) - set(there)
+    assert shard.init(*pairs(*more)) == [APPLIED, len(new)]
+    after = shard.state()
+    assert after.blocks == {BLOCK: before._replace(slots=owned(*there, *more), stamp=TICK if new else TICK - 2)}
+    assert ((BLOCK,) in after.buckets.get(shard.nursery, {})) == bool(new)
+    counts = {"inits": len(new), "duplicate_inits": len(more) - len(new)}
+    assert after.stats == {name: count for name, count in counts.items() if count or name == "inits"}
+
+
+@pytest.mark.parametrize("slots", CHOICES, ids=len)
+@pytest.mark.parametrize("stage", [0, 9])
+def test_acks_of_any_slots_change_those_and_no_other(lab, slots: tuple[int, ...], stage: int) -> None:
+    shard = lab()
+    before = shard.put_shared(BLOCK, owned(*ALL), tick=TICK - 1)
+    assert shard.ack(*((root, 5) for root in roots(*slots)), stage=stage) == [APPLIED, len(slots)]
+    changed = {slot: Slot(val_of(slot) ^ 5, stage=stage) for slot in slots}
+    assert shard.state().blocks == {BLOCK: before._replace(slots={**owned(*ALL), **changed})}
+
+
+@pytest.mark.parametrize("slots", CHOICES, ids=len)
+@pytest.mark.parametrize("stage", [0, 9])
+def test_the_roots_that_reach_zero_complete_and_the_block_lives_on(lab, slots: tuple[int, ...], stage: int) -> None:
+    shard = lab()
+    stages = {slot: slot % 3 for slot in ALL}
+    there = {slot: Slot(val_of(slot), stage=stages[slot]) for slot in ALL}
+    before = shard.put_shared(BLOCK, there, tick=TICK - 1)
+    assert shard.ack(*pairs(*slots), stage=stage) == [APPLIED, len(slots)]
+    after = shard.state()
+    ended = {slot: Slot(0, stage=stage or stages[slot], settled=True) for slot in slots}
+    left = {} if len(slots) == 32 else {BLOCK: before._replace(slots={**there, **ended})}
+    assert after.blocks == left
+    ((task, found),) = after.acked[0]
+    expected = [Done(joined(BLOCK, slot), shard.age(before), stage or stages[slot]) for slot in slots]
+    assert (task, sorted(found)) == (7, sorted(expected))
+    assert after.stats == {"acks": len(slots), "acked": len(slots)}
+
+
+@pytest.mark.parametrize("slots", CHOICES, ids=len)
+def test_what_comes_later_of_settled_and_failed_roots_is_late(lab, slots: tuple[int, ...]) -> None:
+    shard = lab()
+    there = {slot: Slot(0, settled=True) if slot % 2 else Slot(5, CLOSED) for slot in range(31)} | owned(31)
+    before = shard.put_shared(BLOCK, there)
+    late = len(set(slots) - {31})
+    assert shard.ack(*((root, 3) for root in roots(*slots)), token=b"one") == [APPLIED, len(slots) - late]
+    known = before if late == len(slots) else before._replace(slots={**there, 31: Slot(val_of(31) ^ 3)})
+    assert shard.state().blocks == {BLOCK: known}
+    assert shard.state().stats == {"acks": len(slots) - late, **({"late_updates": late} if late else {})}
+    assert shard.fail(*roots(*slots), token=b"two") == [APPLIED, len(slots) - late]
+    assert shard.state().stats.get("late_updates", 0) == 2 * late
+    assert shard.run("reset_timeout", pack_updates(*roots(*slots))) == [0]
+    assert shard.init(*pairs(*slots), token=b"three") == [APPLIED, 0]
+    assert shard.state().stats["duplicate_inits"] == len(slots)
+    assert shard.state().acked == {}
+
+
+@pytest.mark.parametrize("slots", CHOICES, ids=len)
+@pytest.mark.parametrize("there", [(), (3,), tuple(ALL)], ids=len)
+def test_acks_before_their_inits_wait_in_the_block(lab, there: tuple[int, ...], slots: tuple[int, ...]) -> None:
+    shard = lab()
+    if there:
+        shard.put_shared(BLOCK, {slot: Slot(val_of(slot), WAITING) for slot in there}, tick=TICK - 2)
+    assert shard.ack(*pairs(*slots), stage=4, token=b"one") == [APPLIED, len(slots)]
+    state = shard.state()
+    new = set(slots) - set(there)
+    assert state.acked == {}
+    assert ((BLOCK,) in state.buckets.get(shard.nursery, {})) == bool(new)
+    assert shard.init(*pairs(*slots), token=b"two") == [APPLIED, len(slots)]
+    done = {done.root for _, rows in shard.state().acked.get(0, []) for done in rows}
+    assert done == set(roots(*new))
+    left = {slot: (val_of(slot), OWNED if slot in slots else WAITING) for slot in there}
+    (record,) = shard.state().blocks.values() or [Shared({})]
+    assert {slot: one[:2] for slot, one in record.slots.items() if not one.settled} == left
+
+
+@pytest.mark.parametrize("slots", CHOICES, ids=len)
+def test_fails_close_their_slots_and_write_one_entry_each(lab, slots: tuple[int, ...]) -> None:
+    shard = lab()
+    before = shard.put_shared(BLOCK, owned(*ALL), tick=TICK - 1)
+    assert shard.fail(*roots(*slots), stage=2, detail="no") == [APPLIED, len(slots)]
+    after = shard.state()
+    closed = {slot: Slot(val_of(slot), CLOSED, 2) for slot in slots}
+    assert after.blocks == {BLOCK: before._replace(slots={**owned(*ALL), **closed}, stamp=TICK)}
+    assert after.failed == {0: [Failure(root, 7, "failed", shard.age(before), "2", "no") for root in roots(*slots)]}
+    assert after.stats == {"fails": len(slots), "failed": len(slots), "closed": len(slots)}
+    assert (BLOCK,) in after.buckets[shard.nursery]
+
+
+@pytest.mark.parametrize("slots", CHOICES, ids=len)
+def test_roots_that_failed_before_their_inits_fail_with_them(lab, slots: tuple[int, ...]) -> None:
+    shard = lab()
+    assert shard.fail(*roots(*slots), stage=2, token=b"one") == [APPLIED, len(slots)]
+    assert shard.state().failed == {}
+    assert shard.init(*pairs(*ALL), token=b"two") == [APPLIED, 32]
+    after = shard.state()
+    assert [row[:3] for row in after.failed[0]] == [(root, 7, "failed") for root in roots(*slots)]
+    (record,) = after.blocks.values()
+    assert {slot for slot, one in record.slots.items() if one.flags == CLOSED} == set(slots)
+    assert after.stats["closed"] == len(slots)
+
+
+def test_a_block_touched_as_a_whole_keeps_what_failed_before_its_init(lab) -> None:
+    shard = lab()
+    there = owned(0, 1, 2) | {3: Slot(5, FAILED)}
+    before = shard.put_shared(BLOCK, there)
+    shard.ack(*pairs(0), *((root, 5) for root in roots(1, 2, 3)))
+    left = {1: Slot(val_of(1) ^ 5), 2: Slot(val_of(2) ^ 5), 3: Slot(0, FAILED)}
+    assert shard.state().blocks == {BLOCK: before._replace(slots={0: Slot(0, settled=True), **left})}
+
+
+def test_a_block_of_failed_and_acked_roots_stays_until_its_time_is_over(lab) -> None:
+    shard = lab()
+    shard.put_shared(BLOCK, owned(1, 2), tick=TICK - 1)
+    shard.fail(*roots(1), token=b"one")
+    shard.ack(*pairs(2), token=b"two")
+    (record,) = shard.state().blocks.values()
+    assert {slot: (one.flags, one.settled) for slot, one in record.slots.items()} == {
+        1: (CLOSED, False),
+        2: (OWNED, True),
+    }
+
+
+@pytest.mark.parametrize("there", [(3,), (3, 4)], ids=["alone", "shared"])
+def test_a_block_has_one_task(lab, there: tuple[int, ...]) -> None:
+    shard = lab()
+    shard.init(*pairs(*there), token=b"one", task=7)
+    before = shard.state()
+    assert shard.init(*pairs(8, 9), (99, 5), token=b"two", task=8) == [OTHER_TASK, 0]
+    assert shard.state() == before
+    assert shard.init(*pairs(*there), token=b"three", task=8) == [APPLIED, 0]  # duplicates, whoever sends them
+    assert shard.state().stats["duplicate_inits"] == len(there)
+
+
+def test_the_first_init_of_a_block_that_waits_says_whose_it_is(lab) -> None:
+    shard = lab()
+    shard.ack(*pairs(1, 2, 3), token=b"one")
+    assert shard.init(*pairs(2), task=8, token=b"two") == [APPLIED, 1]
+    assert shard.init(*pairs(3), task=9, token=b"three") == [OTHER_TASK, 0]
+    ((task, (done,)),) = shard.state().acked[0]
+    assert (task, done.root) == (8, roots(2)[0])
+
+
+@pytest.mark.parametrize("clock", ["first_seen", "last_update"])
+@pytest.mark.parametrize("slots", CHOICES, ids=len)
+def test_a_renewed_root_takes_its_block_along(lab, clock: str, slots: tuple[int, ...]) -> None:
+    shard = lab(clock=clock)
+    before = shard.put_shared(BLOCK, owned(*ALL), tick=TICK - 2)
+    shard.ack(*((root, 5) for root in roots(*slots)))
+    moved = clock == "last_update"
+    assert shard.state().blocks[BLOCK].stamp == (TICK if moved else TICK - 2)
+    assert shard.run("reset_timeout", pack_updates(*roots(*slots))) == [len(slots)]
+    assert shard.state().blocks[BLOCK].stamp == TICK
+    assert shard.state().blocks[BLOCK].start == before.start
+
+
+@pytest.mark.parametrize("clock", ["first_seen", "last_update"])
+def test_a_block_that_is_too_old_is_not_renewed_but_for_roots_that_are_new_to_it(lab, clock: str) -> None:
+    shard = lab(clock=clock, max_age_ms=1000)
+    shard.put_shared(BLOCK, owned(*range(30)), tick=TICK - 2, ago_ms=2000)
+    shard.ack(*((root, 5) for root in roots(*range(30))), token=b"one")
+    assert shard.run("reset_timeout", pack_updates(*roots(*range(30)))) == [0]
+    assert shard.state().blocks[BLOCK].stamp == TICK - 2
+    shard.ack(*pairs(30), token=b"two")
+    assert shard.state().blocks[BLOCK].stamp == TICK
+
+
+def test_all_that_is_pending_in_a_dead_block_times_out(lab) -> None:
+    shard = lab()
+    shard.raw.hset(shard.keys["stats"], mapping={"closed": 8, "failed": 8})
+    kinds = [Slot(5, OWNED, 1), Slot(5, WAITING), Slot(5, FAILED), Slot(5, CLOSED), Slot(0, OWNED, settled=True)]
+    there = {slot: kinds[slot % 5] for slot in ALL}
+    before = shard.put_shared(BLOCK, there, tick=DEAD)
+    pending = [slot for slot in ALL if slot % 5 == 0]
+    unowned = [slot for slot in ALL if slot % 5 in (1, 2)]
+    closed = [slot for slot in ALL if slot % 5 == 3]
+    assert shard.run("expire", 500) == [len(pending), len(unowned), 0]
+    after = shard.state()
+    assert (after.blocks, after.buckets) == ({}, {})
+    assert after.failed == {0: [Failure(root, 7, "timeout", shard.age(before), "1") for root in roots(*pending)]}
+    assert after.stats == {
+        "closed": 8 - len(closed), "failed": 8, "timed_out": len(pending), "orphaned": len(unowned),
+    }  # fmt: skip
+
+
+def test_a_stale_block_is_swept(lab) -> None:
+    shard = lab()
+    shard.put_shared(BLOCK, owned(*ALL), tick=TICK - 4)
+    shard.put_shared(BLOCK + 1, owned(*ALL), tick=DEAD)
+    assert shard.run("sweep", 250)[1:3] == [32, 0]
+    assert list(shard.state().blocks) == [BLOCK + 1]
+
+
+@pytest.mark.parametrize("limit", [1, 31, 32, 33, 100])
+def test_draining_blocks_is_bounded_give_or_take_one(lab, limit: int) -> None:
+    shard = lab()
+    blocks = range(10)
+    for block in blocks:
+        shard.put_shared(block, {slot: Slot(5) for slot in ALL}, tick=DEAD)
+    shard.raw.delete(shard.keys["bucket"][shard.death_row])
+    shard.cohort(DEAD, *blocks[:7], score=1)
+    shard.cohort(DEAD, *blocks[7:], score=2)
+    total, dead = 0, 1
+    while dead:
+        timed_out, _, dead = shard.run("expire", limit)
+        assert 0 < timed_out < limit + 32
+        total += timed_out
+    assert total == 320
+    assert [row.root for row in shard.state().failed[0]] == [joined(block, slot) for block in blocks for slot in ALL]
+
+
+@pytest.mark.parametrize("mask", [mask_of(CHOICES[i]) for i in range(len(CHOICES))])
+def test_many_blocks_of_one_call_are_told_apart(lab, mask: int) -> None:
+    """Dense and sparse ones, roots alone and unknown blocks in one call, more than a group of them."""
+    shard = lab()
+    there = range(100, 190)
+    for block in there:
+        shard.put_shared(block, {slot: Slot(block * 32 + slot) for slot in ALL})
+    touched = [(block, mask if block % 2 else mask_of(ALL)) for block in there]
+    acks = [(joined(block, slot), block * 32 + slot) for block, slots in touched for slot in slots_of(slots)]
+    shard.put(7, 3)
+    assert shard.ack(*acks, (7, 3), (9, 4)) == [APPLIED, len(acks) + 2]
+    after = shard.state()
+    ((_, done),) = after.acked[0]
+    assert sorted(one.root for one in done) == sorted([root for root, _ in acks] + [7])
+    assert set(after.ledger) == {9}
+    assert after.blocks.keys() == {block for block, slots in touched if slots != mask_of(ALL)}
+    for block, record in after.blocks.items():
+        pending = {slot: one.val for slot, one in record.slots.items() if not one.settled}
+        assert pending == {slot: block * 32 + slot for slot in ALL if not mask >> slot & 1}
+
+
+def test_scratch_keys_are_gone_also_where_a_command_fails(real_url: str) -> None:
+    raw, client = redis.Redis.from_url(real_url), Client(real_url)
+    shard = Lab(raw, client)
+    shard.put_shared(BLOCK, owned(*ALL))
+    before = shard.state()
+    raw.execute_command("ACL", "SETUSER", "default", "-bitop")  # type: ignore[no-untyped-call]
+    try:
+        with pytest.raises(AckerError, match=r"(?i)bitop|permission"):
+            shard.ack(*pairs(*ALL))
+    finally:
+        raw.execute_command("ACL", "SETUSER", "default", "+bitop")  # type: ignore[no-untyped-call]
+    assert shard.state() == before
+    assert shard.ack(*pairs(*ALL)) == [APPLIED, 32]
+    assert shard.state().others == set()
+    client.close()
+    raw.close()
