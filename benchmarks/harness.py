@@ -21,7 +21,7 @@ BATCH = 1000
 
 SHARDS = 8
 RECORD_BYTES = 22
-"""Length of a root's record in the ledger, and so of the values written by the HSET it is compared with."""
+"""Length of the record of a root alone, and so of the values written by the HSET it is compared with."""
 
 
 @dataclass(frozen=True)
@@ -203,14 +203,7 @@ def random_ids(count: int, seed: int) -> UInt64Array:
     return ids.mix64(np.arange(1, count + 1, dtype=np.uint64) + np.uint64(seed << 40))
 
 
-def roots_by_shard(per_shard: int, seed: int) -> list[UInt64Array]:
-    """For each shard so many distinct roots, so that script calls come out full."""
-    roots = random_ids(per_shard * SHARDS * 2 + 2000, seed)
-    of_shard = ids.shard_of(roots, SHARDS)
-    return [roots[of_shard == shard][:per_shard] for shard in range(SHARDS)]
-
-
 def packed_fields(roots: UInt64Array) -> list[bytes]:
     """Each root as the 8 bytes that name it in the ledger."""
-    packed = ids.pack(roots)
+    packed = roots.astype(">u8").tobytes()
     return [packed[i : i + 8] for i in range(0, len(packed), 8)]
