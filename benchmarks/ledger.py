@@ -47,12 +47,12 @@ def _updates(client: RedisClient, acker: Acker, roots: UInt64Array, together: in
     found: _Measured = {name: [] for name in _TARGETS}
     for part in np.split(roots, _SLICES):
         ours = _cpu(client, len(part), acker.init_many, part, _vals(part), 0)
-        found["init"].append((ours, _hset(client, part)))
+        found["init"].append((ours, hset_micros(client, part)))
     shuffled = np.random.default_rng(7).permutation(roots.reshape(-1, together)).ravel()
     for part in np.split(shuffled, _SLICES):
         edge = np.full(len(part), _EDGE, np.uint64)
         opening = _cpu(client, len(part), acker.ack_many, part, edge)
-        overwriting = _hset(client, part)
+        overwriting = hset_micros(client, part)
         completing = _cpu(client, len(part), acker.ack_many, part, _vals(part) ^ edge)
         found["ack that leaves the tree open"].append((opening, overwriting))
         found["ack that completes the tree"].append((completing, overwriting))
@@ -68,7 +68,7 @@ def _few(bench: Bench, client: RedisClient, acker: Acker, roots: UInt64Array) ->
         for part in np.split(slots, _SLICES):
             touched = part[:, :: SLOTS // count].ravel()
             ours = _cpu(client, len(touched), acker.ack_many, touched, np.full(len(touched), _EDGE, np.uint64))
-            found.append((ours, _hset(client, touched)))
+            found.append((ours, hset_micros(client, touched)))
         name = "ack that leaves the tree open"
         yield from _rows(bench, f"{count} of 32 in a record", {name: found}, {name: target})
 
@@ -96,7 +96,7 @@ def _cpu(client: RedisClient, count: int, work: Callable[..., Any], *args: Any) 
     return (harness.cpu_micros(client) - before) / count
 
 
-def _hset(client: RedisClient, roots: UInt64Array) -> float:
+def hset_micros(client: RedisClient, roots: UInt64Array) -> float:
     """Server CPU per root of one command each in pipelines of 1 000, the hashes in turn, as a program sends them."""
     fields = harness.packed_fields(roots)
 

@@ -24,6 +24,7 @@ from acker_redis.offsets import Offsets
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark import Tracker, read_files, run_tracked
 from acker_redis.spark.columns import TRACKING
+from acker_redis.spark.messages import with_message_ids
 from acker_redis.spout import Spout
 from acker_redis.testing import wait_until
 from tests.arrow_values import IN_SPARK, NAMES, array, kinds, values, values_of
@@ -387,6 +388,17 @@ def test_messages_that_fetch_does_not_give_become_dead_letters(
         fetch=lambda ids: messages.where("id = 1"),
     )  # fmt: skip
     assert (spout.counts.acked, spout.dead_letters[2].reason) == (1, "lost")
+
+
+def test_ids_made_of_partition_and_offset_count(spark: Any) -> None:
+    places = spark.range(0, 3000).selectExpr("concat('file-', id % 3) AS file", "id - 100 AS row")
+    frame, column = with_message_ids(places, None, "file", "row")
+    rows = frame.collect()
+    assert len({row[column] for row in rows}) == 3000
+    assert all(row[column] % 32 == row["row"] % 32 for row in rows)
+    assert len({row[column] >> 5 for row in rows}) == len({(row["file"], row["row"] >> 5) for row in rows})
+    again, _ = with_message_ids(places.where("row = 7"), None, "file", "row")
+    assert {row[column] for row in again.collect()} <= {row[column] for row in rows}
 
 
 def test_fetch_has_to_give_all_columns(spark: Any, url: str, acker: Acker, tmp_path: Path) -> None:

@@ -1,0 +1,49 @@
+"""The roots of an emission as the driver sends them: those of a record together; and what is said where ids are sparse."""
+
+import logging
+import uuid
+from typing import Any
+
+import numpy as np
+import pytest
+
+from acker_redis.pending import Emission, root_ids
+from acker_redis.spark.emission import Roots
+from acker_redis.testing import fake_acker
+
+
+def emission(message_ids: Any) -> Emission:
+    none = np.zeros(len(message_ids), np.int64)
+    return Emission(0, message_ids, none, root_ids("app", "run", message_ids, 0))
+
+
+def roots_of(message_ids: Any, app: str) -> Roots:
+    return Roots(fake_acker(app=app), "run", 0, emission(message_ids), np.arange(1, len(message_ids) + 1))
+
+
+def test_roots_go_out_in_the_order_of_their_records_whatever_order_the_ids_come_in() -> None:
+    message_ids = np.random.default_rng(1).permutation(np.arange(-320, 320))
+    roots = roots_of(message_ids, "order")
+    blocks = (roots._roots.view(np.uint64) & np.uint64(2**59 - 1)).tolist()
+    assert all(len(set(blocks[at : at + 32])) == 1 for at in range(0, len(blocks), 32))
+    vals = dict(zip(root_ids("app", "run", message_ids, 0).tolist(), range(1, 641), strict=True))
+    assert [vals[root] for root in roots._roots.tolist()] == (roots._vals & np.uint64(2**61 - 1)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("message_ids", "said"),
+    [
+        (np.arange(1000), False),
+        (np.arange(1000) * 4, False),
+        (np.arange(1000) * 5, True),
+        (np.arange(1000) * 32, True),
+        (np.arange(999) * 32, False),
+    ],
+    ids=["counting", "eight to a record", "fewer", "alone", "too few to tell"],
+)
+def test_sparse_ids_are_said_once(message_ids: Any, said: bool, caplog: pytest.LogCaptureFixture) -> None:
+    app = uuid.uuid4().hex
+    with caplog.at_level(logging.WARNING, "acker_redis.spark"):
+        for _ in range(2):
+            roots_of(message_ids, app)
+    assert [f"the ids of app '{app}' are sparse" in record.getMessage() for record in caplog.records] == [True] * said
