@@ -63,6 +63,8 @@ class Blocks:
             vals: one of each root.
             merge: what becomes of values of one root: their XOR, or the first one.
         """
+        if len(roots) == 0:
+            return cls(roots, np.array([], np.uint32), np.array([], np.int64), roots, vals)
         numbers, slots = roots & _BLOCK, roots >> _SHIFT
         new = numbers[1:] != numbers[:-1]
         starts = np.concatenate(([0], np.flatnonzero(new) + 1))

@@ -106,8 +106,9 @@ class Rotation:
             left = []
             for shard, (status, stale, without_owner, seen, records) in replies.items():
                 timed_out, orphaned = timed_out + stale, orphaned + without_owner
-                looked_at[shard] += max(seen, RECORDS_PER_SWEEP // 2)  # a step through an emptied table costs, too
-                share.setdefault(shard, min(records / TICKS_PER_PASS, MAX_SWEPT_PER_TICK))
+                idle = not (stale or without_owner)  # a step through an emptied table costs, too
+                looked_at[shard] += max(seen, RECORDS_PER_SWEEP // 2 if idle else 1)
+                share.setdefault(shard, min(max(records / TICKS_PER_PASS, RECORDS_PER_SWEEP), MAX_SWEPT_PER_TICK))
                 if status == more and looked_at[shard] < share[shard]:
                     left.append(shard)
         return timed_out, orphaned

@@ -265,7 +265,7 @@ local problem = fold_all(folds, KEYS[scratch], KEYS[scratch + 1])
 if problem then return problem end
 for _, fold in ipairs(folds) do
   local head, present, stages = fold.head, fold.present, fold.stages
-  local done = band(zeros_of(fold.values, present), without(head.owned, head.over))
+  local done = zeros_among(fold.values, present, band(fold.mask, without(head.owned, head.over)))
   local settled = head.settled + done
   if fold.grown then unowned = unowned + count_of(without(present, head.present)) end
   if stage > 0 then stages = marked(stages, present, fold.mask, stage_char) end

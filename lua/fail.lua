@@ -2,7 +2,8 @@
 --[[
 fail: mark each root's tree failed; one that has its owner settles at once, one that has not waits for its init.
 Storm: Acker.execute, stream __ack_fail. Divergences: failed beats zero, so the outcome does not depend on arrival order;
-a root that settles here is closed and its block stays in the nursery, so that what comes later of it is known to be late.
+a root that settles here is closed, and stays in the nursery for as long as a timeout, so that what comes later of it is known to
+be late; or no longer than its block, where others of it are pending: those keep their timeout.
 
 KEYS
   ledger  HASH     acker:{app:shard}:ledger
@@ -98,7 +99,9 @@ local function fail_shared(block, record, mask)
   if stage > 0 then stages = marked(stages, present, open, string.char(stage)) end
   local places = places_of(present)
   for _, slot in ipairs(slots_of(closes)) do settle(block, slot, head.task, head.start, string.byte(stages, places[slot])) end
-  local moved = moves(head.stamp, head.start, closes ~= 0 or grown)
+  local hangs = without(head.owned, bor(head.over, closes)) ~= 0
+  local renews = grown or not hangs or shard.last_update
+  local moved = renews and moves(head.stamp, head.start, grown or closes ~= 0 and not hangs)
   if moved or head.size == 0 then cohort[#cohort + 1] = block end
   sets[#sets + 1] = block
   sets[#sets + 1] = pack_head(moved and stamp or head.stamp, head.task, head.start, present, head.owned, bor(head.failed, open),

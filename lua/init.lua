@@ -2,7 +2,8 @@
 --[[
 init: record the spout task of each root and its first ack value; a tree that is already zero or failed settles.
 Storm: Acker.execute, stream __ack_init. An init of a root that already has its owner is ignored and counted. A root that
-fails here is closed and its block moves to the nursery, as in fail.lua; so does a block that gets further roots.
+fails here is closed, and its block moves to the nursery if it is alone or the last, as in fail.lua; so does a block that gets
+further roots.
 
 KEYS
   ledger  HASH     acker:{app:shard}:ledger
@@ -169,7 +170,7 @@ if problem then return problem end
 for _, fold in ipairs(folds) do
   local head, present, block, mask = fold.head, fold.present, fold.block, fold.mask
   local closes = band(mask, head.failed)
-  local done = without(band(zeros_of(fold.values, present), mask), closes)
+  local done = zeros_among(fold.values, present, without(mask, closes))
   local age = age_between(head.start, now)
   local settled = head.settled + done
   if done ~= 0 then
@@ -185,9 +186,12 @@ for _, fold in ipairs(folds) do
   if settled == present then
     gone[#gone + 1] = block
   else
-    local moved = head.stamp ~= stamp and (fold.grown or closes ~= 0 or shard.last_update and is_young(head.start))
+    local owned = bor(head.owned, mask)
+    local hangs = without(owned, bor(settled, bor(closes, head.over))) ~= 0 -- what is still pending keeps its timeout
+    local moved = head.stamp ~= stamp
+      and (fold.grown or closes ~= 0 and not hangs or shard.last_update and is_young(head.start))
     if moved then cohort[#cohort + 1] = block end
-    set(block, pack_head(moved and stamp or head.stamp, task, head.start, present, bor(head.owned, mask), head.failed, settled)
+    set(block, pack_head(moved and stamp or head.stamp, task, head.start, present, owned, head.failed, settled)
       .. fold.values .. fold.stages)
   end
 end

@@ -17,7 +17,7 @@ Returns
   status      DONE 0: the pass is over, the next call begins another; MORE 1
   timed_out   owned roots that expired
   orphaned    roots without owner that expired
-  looked_at   records this call looked at
+  looked_at   records this call was done with
   records     records the ledger holds now
 Errors
   ACKERLOST
@@ -35,7 +35,7 @@ local failed = 4
 local from = redis.call('HGET', meta, 'sweep_cursor') or '0'
 local step = redis.call('HSCAN', ledger, from, 'COUNT', limit)
 local next_cursor, pairs_found = step[1], step[2]
-local expired, room, cut = none_expired(), tonumber(limit), false
+local expired, room, cut, looked_at = none_expired(), tonumber(limit), false, 0
 for i = 1, #pairs_found, 2 do
   local record = pairs_found[i + 1]
   -- On death row (exactly num_buckets ticks old) a record is not stale: it is being drained.
@@ -46,8 +46,9 @@ for i = 1, #pairs_found, 2 do
     end
     take_expired(expired, pairs_found[i], record, shard.now)
   end
+  looked_at = looked_at + 1
 end
 
 write_expired(failed, shard.lanes, ledger, meta, stats, expired)
 if not cut and next_cursor ~= from then redis.call('HSET', meta, 'sweep_cursor', next_cursor) end
-return {(cut or next_cursor ~= '0') and MORE or DONE, #expired.timed_out, expired.orphaned, #pairs_found / 2, redis.call('HLEN', ledger)}
+return {(cut or next_cursor ~= '0') and MORE or DONE, #expired.timed_out, expired.orphaned, looked_at, redis.call('HLEN', ledger)}

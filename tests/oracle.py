@@ -163,7 +163,9 @@ class Oracle:
             self.stats["late_updates"] += 1
             return False
         self.stats[update.operation + "s"] += 1
-        if new or update.operation == "fail" or self._clock == "last_update":
+        others = [other for other in self.trees if other != root and _block(other) == _block(root)]
+        hangs = any(self.trees[other].state == "owned" for other in others)  # they keep their timeout
+        if new or (update.operation == "fail" and not hangs) or self._clock == "last_update":
             self._put(root)
         if update.operation == "init":
             tree.task = update.task
@@ -184,7 +186,9 @@ class Oracle:
         tree = self.trees[root]
         if reason == "failed":
             tree.closed = True
-            self._put(root)
+            others = (tree for other, tree in self.trees.items() if _block(other) == _block(root))
+            if not any(one.state == "owned" for one in others):
+                self._put(root)
             self.stats["closed"] += 1
         else:
             del self.trees[root]

@@ -189,8 +189,12 @@ def with_message_ids(frame: DataFrame, id_column: str | None, partition: str, of
         raise BadBatchError(f"give id_column, or columns {partition!r} and {offset!r} among {frame.columns}")
     # The last five bits are the offset's, so that neighbours share a record of the ledger.
     place = F.col(checks.quoted(offset)).cast(LongType())
-    hashed = F.xxhash64(F.col(checks.quoted(partition)), F.shiftright(place, SLOT_BITS))
-    made = hashed.bitwiseAND(F.lit(-SLOTS).cast(LongType())).bitwiseOR(place.bitwiseAND(SLOTS - 1))
+    hashed = F.xxhash64(
+        F.col(checks.quoted(partition)), F.shiftright(place, SLOT_BITS)
+    )  # without a place, that of none
+    made = hashed.bitwiseAND(F.lit(-SLOTS).cast(LongType())).bitwiseOR(
+        F.coalesce(place, F.lit(0)).bitwiseAND(SLOTS - 1)
+    )
     return frame.withColumn(MESSAGE_ID, made), MESSAGE_ID
 
 

@@ -22,34 +22,57 @@ local function without(mask, other)
   return mask - band(mask, other)
 end
 
--- The slots of a mask, lowest first, and the place of each among them; remembered, as a call meets few masks.
+-- The places of the ones in a byte, lowest first; worked out when they are met.
+local ones_by_byte = {[0] = {}}
+local function ones_of(value)
+  local ones, rest = {}, value
+  for place = 0, 7 do
+    if rest % 2 == 1 then ones[#ones + 1] = place end
+    rest = (rest - rest % 2) / 2
+  end
+  ones_by_byte[value] = ones
+  return ones
+end
+
+local function count_of(mask)
+  local rest, count = mask % 4294967296, 0
+  while rest > 0 do
+    local low = rest % 256
+    count = count + #(ones_by_byte[low] or ones_of(low))
+    rest = (rest - low) / 256
+  end
+  return count
+end
+
+-- The slots of a mask, lowest first, and the place of each among them; remembered, as neighbours are alike.
 local slots_by_mask, places_by_mask = {}, {}
 local function slots_of(mask)
   local slots = slots_by_mask[mask]
   if not slots then
-    local places, rest = {}, mask % 4294967296
     slots = {}
-    for slot = 0, 31 do
-      local odd = rest % 2
-      if odd == 1 then
-        slots[#slots + 1] = slot
-        places[slot] = #slots
+    local rest, first, n = mask % 4294967296, 0, 0
+    while rest > 0 do
+      local low = rest % 256
+      if low > 0 then
+        local ones = ones_by_byte[low] or ones_of(low)
+        for i = 1, #ones do slots[n + i] = first + ones[i] end
+        n = n + #ones
       end
-      rest = (rest - odd) / 2
-      if rest == 0 then break end
+      rest, first = (rest - low) / 256, first + 8
     end
-    slots_by_mask[mask], places_by_mask[mask] = slots, places
+    slots_by_mask[mask] = slots
   end
   return slots
 end
 
-local function count_of(mask)
-  return #slots_of(mask)
-end
-
 local function places_of(mask)
-  slots_of(mask)
-  return places_by_mask[mask]
+  local places = places_by_mask[mask]
+  if not places then
+    places = {}
+    for i, slot in ipairs(slots_of(mask)) do places[slot] = i end
+    places_by_mask[mask] = places
+  end
+  return places
 end
 
 -- The columns of some slots, laid out for more: zeros where there was nothing.
@@ -109,6 +132,16 @@ local function zeros_of(values, present)
     at = find(values, ZERO_VALUE, at, true)
   end
   return mask
+end
+
+-- The same of some of the slots, one by one: cheaper where they are few.
+local function zeros_among(values, present, mask)
+  local places, zeros = places_of(present), 0
+  for _, slot in ipairs(slots_of(mask)) do
+    local at = places[slot] * 8
+    if sub(values, at - 7, at) == ZERO_VALUE then zeros = zeros + BIT[slot] end
+  end
+  return zeros
 end
 
 -- Masks of the slots by their last stage.

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from acker_redis import Acker, BadBatchError, OtherFormatError, ids
+from acker_redis import Acker, Applied, BadBatchError, OtherFormatError, ids
+from acker_redis.rotation import TICKS_PER_PASS
 from acker_redis.testing import wait_until
 from tests.integration.rounds import exact_values, expire_all, take
 
@@ -132,3 +133,40 @@ def test_new_roots_needs_a_count() -> None:
         with pytest.raises(BadBatchError, match="count="):
             Acker.new_roots(count)  # type: ignore[arg-type]
     assert len(np.unique(Acker.new_roots(1000))) == 1000
+
+
+def test_a_batch_may_have_parts_without_roots(source: Any, connect: Any) -> None:
+    acker: Acker = connect(shards=2)
+    with acker.batch() as batch:
+        batch.init_many([1], [5], task=0)
+        batch.ack_many([], [])
+        batch.fail_many([])
+    assert batch.result == Applied(1, False)
+
+
+def test_fails_of_neighbours_do_not_keep_a_hung_root_alive(source: Any, connect: Any) -> None:
+    """Nor do roots that fail with their init; whatever the age."""
+    acker: Acker = connect(shards=1, num_buckets=2)
+    roots = acker.new_roots(4).tolist()
+    acker.fail(roots[3])
+    acker.init_many(roots[:3], [5, 5, 5], 0)
+    acker.rotate(force=True)
+    acker.fail(roots[1])
+    acker.init(roots[3], 5, 0)
+    acker.fail(roots[2])
+    assert acker.rotate(force=True).timed_out == 1
+    assert {o.root: o.reason for o in acker.poll()} == {
+        roots[0]: "timeout", roots[1]: "failed", roots[2]: "failed", roots[3]: "failed",
+    }  # fmt: skip
+
+
+def test_stale_shared_records_are_swept_in_a_few_ticks(url: str, connect: Any, raw: Any) -> None:
+    acker: Acker = connect(shards=1)
+    roots = acker.new_roots(32 * 400)
+    acker.init_many(roots, roots, 0)
+    raw.delete(*(f"acker:{{test:0}}:bucket:{slot}" for slot in range(4)))
+    ticks = 0
+    while acker.stats(oldest=False).pending:
+        acker.rotate(force=True)
+        ticks += 1
+    assert ticks <= acker.config.num_buckets + 1 + 2 * TICKS_PER_PASS
