@@ -38,22 +38,24 @@ class Entries:
     entry_ids: list[bytes]
     fields: list[Flat]
     redelivered: bool
+    _sizes: list[int] | None = None
 
     def sizes(self) -> list[int]:
-        """How many outcomes each holds."""
-        if self.kind == "fail":
-            return [1] * len(self.fields)
-        rows = [len(fields[_ACK_BLOCKS]) // _ROW.itemsize for fields in self.fields]
-        counts = blocks.counts_of(_rows_of(self.fields)["mask"])
-        return np.add.reduceat(counts, np.cumsum([0, *rows[:-1]])).tolist() if rows else []
+        """How many outcomes each holds; worked out once."""
+        if self._sizes is None:
+            self._sizes = _ack_sizes(self.fields) if self.kind == "ack" else [1] * len(self.fields)
+        return self._sizes
 
     def take(self, outcomes: int) -> "Entries":
         """Take off the first ones, as few as hold so many outcomes or all."""
-        count = outcomes
-        if self.kind == "ack":
-            count = int(np.searchsorted(np.cumsum(self.sizes()), outcomes)) + 1
-        taken = Entries(self.kind, self.stream, self.entry_ids[:count], self.fields[:count], self.redelivered)
-        self.entry_ids, self.fields = self.entry_ids[count:], self.fields[count:]
+        sizes, count, held = self.sizes(), 0, 0
+        while count < len(sizes) and held < outcomes:
+            held += sizes[count]
+            count += 1
+        taken = Entries(
+            self.kind, self.stream, self.entry_ids[:count], self.fields[:count], self.redelivered, sizes[:count]
+        )
+        self.entry_ids, self.fields, self._sizes = self.entry_ids[count:], self.fields[count:], sizes[count:]
         return taken
 
     def packed(self) -> Iterator[PackedOutcomes]:
@@ -141,6 +143,14 @@ def _fail_keys(entries: list[Flat]) -> list[_Key]:
 def _ack_roots(entries: Iterable[Flat]) -> npt.NDArray[np.int64]:
     rows = _rows_of(entries)
     return blocks.roots_of(rows["block"].astype(np.uint64), rows["mask"].astype(np.uint32)).view(np.int64)
+
+
+def _ack_sizes(entries: list[Flat]) -> list[int]:
+    if not entries:
+        return []
+    rows = [len(fields[_ACK_BLOCKS]) // _ROW.itemsize for fields in entries]
+    counts = blocks.counts_of(_rows_of(entries)["mask"])
+    return [int(size) for size in np.add.reduceat(counts, np.cumsum([0, *rows[:-1]]))]
 
 
 def _rows_of(entries: Iterable[Flat]) -> npt.NDArray[np.void]:
