@@ -49,10 +49,6 @@ local stage_char = char(stage)
 local now, stamp = shard.now, shard.stamp
 local cohort, by_task, acked_count, applied, late, unowned = {}, {}, 0, 0, 0, 0
 
-local function is_young(start)
-  return shard.max_age_ms == 0 or now - start < shard.max_age_ms
-end
-
 -- The last 14 bytes of alone records are the same in all of one init but for the slot, so what follows from them is worked
 -- out once. A closed root has no next tail, which is told by false.
 local next_tails, moves, new_tails = {}, {}, {}
@@ -65,7 +61,7 @@ local function tail_after(tail, state)
   if stage > 0 then next_tail = stage_char .. sub(tail, 2) end
   if shard.last_update then
     local record_stamp, _, start = unpack_bytes('>I2I4I6', tail, 3)
-    if record_stamp ~= stamp and is_young(start) then
+    if record_stamp ~= stamp and is_young(shard, start) then
       next_tail = sub(next_tail, 1, 2) .. pack_bytes('>I2', stamp) .. sub(next_tail, 5)
       moves[tail] = true
     end
@@ -108,7 +104,7 @@ end
 -- What an ack of some present slots makes of a head: the head's text, and whether the block moves. Neighbours are alike.
 local function next_head(head)
   if not head.next_text then
-    head.moves = head.stamp ~= stamp and shard.last_update and is_young(head.start)
+    head.moves = head.stamp ~= stamp and shard.last_update and is_young(shard, head.start)
     head.next_text = head.text
     if head.moves then
       head.next_text = pack_head(stamp, head.task, head.start, head.present, head.owned, head.failed, head.settled)
@@ -253,9 +249,8 @@ if whole_count > 0 then
         gone[gone_count] = block
       else
         if head.moves then cohort[#cohort + 1] = block end
-        set(block, pack_head(head.moves and stamp or head.stamp, head.task, head.start, head.present, head.owned, head.failed,
-          done)
-          .. vals .. stages)
+        local kept = head.moves and stamp or head.stamp
+        set(block, pack_head(kept, head.task, head.start, head.present, head.owned, head.failed, done) .. vals .. stages)
       end
     end
   end
@@ -275,7 +270,7 @@ for _, fold in ipairs(folds) do
     gone[gone_count] = fold.block
   else
     local text = head.text
-    local moved = head.stamp ~= stamp and (fold.grown or shard.last_update and is_young(head.start))
+    local moved = head.stamp ~= stamp and (fold.grown or shard.last_update and is_young(shard, head.start))
     if moved then cohort[#cohort + 1] = fold.block end
     if moved or fold.grown or done ~= 0 then
       text = pack_head(moved and stamp or head.stamp, head.task, head.start, present, head.owned, head.failed, settled)

@@ -57,7 +57,7 @@ local function settle(block, slot, task, start, last_stage)
 end
 
 local function moves(record_stamp, start, always)
-  return record_stamp ~= stamp and (always or shard.max_age_ms == 0 or now - start < shard.max_age_ms)
+  return record_stamp ~= stamp and (always or is_young(shard, start))
 end
 
 local function fail_alone(block, record, flags)

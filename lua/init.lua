@@ -55,10 +55,6 @@ local function settle_acked(block, mask, age, last_stage)
   acked_rows[#acked_rows + 1] = block .. pack_bytes('>i4I4B', mask, age, last_stage)
 end
 
-local function is_young(start)
-  return shard.max_age_ms == 0 or now - start < shard.max_age_ms
-end
-
 -- Alone records are done here at once, shared ones gathered. In groups: small calls cost less per root than large ones. All
 -- is read and worked out before the first write to what is kept.
 local GROUP = 50
@@ -118,7 +114,7 @@ local function put_owner(block, record, flags, value)
     return
   end
   local closes = state == FAILED
-  if record_stamp ~= stamp and (closes or shard.last_update and is_young(start)) then
+  if record_stamp ~= stamp and (closes or shard.last_update and is_young(shard, start)) then
     record_stamp = stamp
     cohort[#cohort + 1] = block
   end
@@ -189,7 +185,7 @@ for _, fold in ipairs(folds) do
     local owned = bor(head.owned, mask)
     local hangs = without(owned, bor(settled, bor(closes, head.over))) ~= 0 -- what is still pending keeps its timeout
     local moved = head.stamp ~= stamp
-      and (fold.grown or closes ~= 0 and not hangs or shard.last_update and is_young(head.start))
+      and (fold.grown or closes ~= 0 and not hangs or shard.last_update and is_young(shard, head.start))
     if moved then cohort[#cohort + 1] = block end
     set(block, pack_head(moved and stamp or head.stamp, task, head.start, present, owned, head.failed, settled)
       .. fold.values .. fold.stages)

@@ -54,7 +54,7 @@ for i = 1, n do
   if open > 0 then
     if record_stamp == shard.stamp then
       applied = applied + open
-    elseif shard.max_age_ms == 0 or shard.now - start < shard.max_age_ms then
+    elseif is_young(shard, start) then
       applied = applied + open
       cohort[#cohort + 1] = block
       sets[#sets + 1] = block

@@ -25,6 +25,11 @@ local function age_between(start, now)
   return math.max(0, math.min(now - start, 4294967295))
 end
 
+-- Whether what began then may still get a new timeout.
+local function is_young(shard, start)
+  return shard.max_age_ms == 0 or shard.now - start < shard.max_age_ms
+end
+
 local function lost()
   return redis.error_reply('ACKERLOST the shard does not hold the generation this client opened')
 end
