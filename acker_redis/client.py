@@ -113,7 +113,7 @@ class Client:
             AckerError: the first error among the replies; the other calls may have been done.
         """
         replies = self.run_each(calls)
-        _raise_first(replies)
+        raise_first(replies)
         return replies
 
     def run_each(self, calls: Sequence[Call]) -> list[Any]:
@@ -141,7 +141,7 @@ class Client:
             AckerError: the first error among the replies; its cause is the driver's.
         """
         replies = self.pipeline_each(commands)
-        _raise_first(replies)
+        raise_first(replies)
         return replies
 
     def pipeline_each(self, commands: Sequence[Command]) -> list[Any]:
@@ -271,8 +271,7 @@ class Client:
         began = time.monotonic()
 
         def attempt_if_open() -> _T:
-            if self._closed:
-                raise self._is_closed()
+            self.check_open()
             return attempt()
 
         def goes_on(exc: Exception) -> bool:
@@ -291,6 +290,11 @@ class Client:
         backoff = Backoff(base=_BACKOFF_BASE_SECS, cap=_BACKOFF_CAP_SECS)
         retry: Retry = Retry(backoff, -1, supported_errors=DRIVER_ERRORS)
         return retry.call_with_retry(attempt_if_open, lambda exc: None, is_retryable=goes_on)
+
+    def check_open(self) -> None:
+        """Raise ClosedError after `close`; calls that the server answers do so by themselves."""
+        if self._closed:
+            raise self._is_closed()
 
     def _is_closed(self) -> errors.ClosedError:
         return errors.ClosedError(f"{self.address}: this client was closed: connect again")
@@ -371,7 +375,8 @@ class Client:
         return policies - {"noeviction"}
 
 
-def _raise_first(replies: Sequence[object]) -> None:
+def raise_first(replies: Sequence[object]) -> None:
+    """Raise the first error that stands in place of a reply."""
     for reply in replies:
         if isinstance(reply, errors.AckerError):
             raise reply

@@ -94,7 +94,7 @@ class Delivery:
     def _confirm_call(self, stream: str, entries: list[bytes]) -> Call:
         shard = self._shard_of[stream]
         shard_keys = {"meta": self._shards.keys[shard].meta, "outcomes": stream}
-        return scripts.load("confirm").call(shard_keys, self._shards.generations[shard], *entries)
+        return scripts.load("confirm").call(shard_keys, self._shards.generations[shard], b" ".join(entries))
 
     def _consumer(self, max_outcomes: int, block_ms: int, consumer: str, lane: int | None) -> Consumer:
         if not isinstance(max_outcomes, int) or max_outcomes < 1:

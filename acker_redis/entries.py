@@ -4,9 +4,10 @@ Fields are read by their place, which is the order in which the script writes th
 the rest.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -48,10 +49,8 @@ class Entries:
 
     def take(self, outcomes: int) -> "Entries":
         """Take off the first ones, as few as hold so many outcomes or all."""
-        sizes, count, held = self.sizes(), 0, 0
-        while count < len(sizes) and held < outcomes:
-            held += sizes[count]
-            count += 1
+        sizes = self.sizes()
+        count = 1 + bisect_left(list(accumulate(sizes)), outcomes) if self.kind == "ack" else outcomes
         taken = Entries(
             self.kind, self.stream, self.entry_ids[:count], self.fields[:count], self.redelivered, sizes[:count]
         )
@@ -60,17 +59,25 @@ class Entries:
 
     def packed(self) -> Iterator[PackedOutcomes]:
         """All outcomes, those that are alike together."""
-        alike: dict[_Key, list[int]] = {}
-        for row, key in enumerate(_ack_keys(self.fields) if self.kind == "ack" else _fail_keys(self.fields)):
-            alike.setdefault(key, []).append(row)
-        fail_roots = _fail_roots(self.fields) if self.kind == "fail" else None
-        for (task, reason, stage, detail), rows in alike.items():
-            roots = _ack_roots(self.fields[row] for row in rows) if fail_roots is None else fail_roots[rows]
-            entry_ids = self.entry_ids if len(alike) == 1 else [self.entry_ids[row] for row in rows]
+        roots_of = _ack_roots if self.kind == "ack" else _fail_roots
+        for (task, reason, stage, detail), entry_ids, fields in self._alike():
             yield PackedOutcomes(
-                self.kind, int(task), roots, _reason(reason), _text(stage), self.redelivered, _text(detail),
+                self.kind, int(task), roots_of(fields), _reason(reason), _text(stage), self.redelivered, _text(detail),
                 Receipt(self.stream, entry_ids),
             )  # fmt: skip
+
+    def _alike(self) -> Iterator[tuple[_Key, list[bytes], list[Flat]]]:
+        """Ids and fields of entries that have their key in common."""
+        keys = _ack_keys(self.fields) if self.kind == "ack" else _fail_keys(self.fields)
+        distinct = set(keys)
+        if len(distinct) == 1:  # all of them, most often: nothing is sorted out
+            yield keys[0], self.entry_ids, self.fields
+            return
+        rows: dict[_Key, list[int]] = {key: [] for key in keys}  # in the order of the entries
+        for row, key in enumerate(keys):
+            rows[key].append(row)
+        for key, chosen in rows.items():
+            yield key, [self.entry_ids[row] for row in chosen], [self.fields[row] for row in chosen]
 
     def outcomes(self, stage_name: StageName) -> Iterator[Outcome]:
         """All outcomes one by one; those of an entry share a receipt."""
@@ -110,13 +117,17 @@ def read_flat(reply: Any) -> Iterator[tuple[str, list[bytes], list[Flat]]]:
     for name, rows in reply.items() if isinstance(reply, dict) else reply:
         if rows and isinstance(rows[0], list) and not (rows[0] and isinstance(rows[0][0], bytes)):
             rows = rows[0]  # some drivers wrap the rows once more
-        yield name.decode(), [row[0] for row in rows], [_flat(row[1]) for row in rows]
+        yield (
+            name.decode(),
+            [row[0] for row in rows],
+            [row[1] if type(row[1]) is list else _flat(row[1]) for row in rows],
+        )
 
 
 def claimed_entries(reply: Any) -> tuple[list[bytes], list[Flat]]:
     """(entry ids, fields) of an XAUTOCLAIM reply, without the nothings that Redis 6.2 hands out for trimmed entries."""
     rows = [row for row in reply[1] if row and row[0]] if len(reply) > 1 else []
-    return [row[0] for row in rows], [_flat(row[1]) for row in rows]
+    return [row[0] for row in rows], [row[1] if type(row[1]) is list else _flat(row[1]) for row in rows]
 
 
 def as_dict(pairs: Any) -> Fields:

@@ -80,16 +80,20 @@ class Script:
             body = "redis.call('HDEL', KEYS[1], '')\n" + body if self.keys[0].type == "HASH" else body
         return body.encode()
 
-    def call(self, shard_keys: Mapping[str, str | Sequence[str]], *args: Argument) -> "Call":
+    def call(self, named: Mapping[str, str | Sequence[str]], *args: Argument) -> "Call":
         """A call of this script with these keys, picked by the names of the header."""
+        return Call(self, self.pick(named), args)
+
+    def pick(self, named: Mapping[str, str | Sequence[str]]) -> tuple[str, ...]:
+        """The keys of a call, by the names of the header."""
         keys: list[str] = []
         for slot in self.keys:
-            value = shard_keys[slot.name]
+            value = named[slot.name]
             if isinstance(value, str):
                 keys.append(value)
             else:
                 keys.extend(value)
-        return Call(self, tuple(keys), args)
+        return tuple(keys)
 
 
 @dataclass(frozen=True)

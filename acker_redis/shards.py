@@ -37,6 +37,9 @@ class Shards:
         self.config = config
         self.keys = [ShardKeys(config.app, s, config.num_buckets, config.lanes) for s in range(config.shards)]
         self.generations: list[bytes] = []
+        self._picked: dict[
+            tuple[str, int], tuple[str, ...]
+        ] = {}  # script, shard -> keys; a call has some thirty of them
         if create:
             self.open()
         else:
@@ -109,7 +112,10 @@ class Shards:
     def call(self, name: str, shard: int, *args: Argument) -> Call:
         """A call of a script on one shard; the generation goes first, as every shard script has it."""
         script = scripts.load(name)
-        return script.call(_as_mapping(self.keys[shard], script), self.generations[shard], *args)
+        picked = self._picked.get((name, shard))
+        if picked is None:
+            picked = self._picked[name, shard] = script.pick(_as_mapping(self.keys[shard], script))
+        return Call(script, picked, (self.generations[shard], *args))
 
     def call_all(self, name: str, *args: Argument) -> list[Call]:
         """The same call on every shard."""

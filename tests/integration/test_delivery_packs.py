@@ -116,15 +116,15 @@ def test_an_error_met_while_reading_ahead_comes_with_the_next_poll(source, conne
     acker: Acker = connect(shards=1)
     time_out(acker, np.arange(300))
     assert len(acker.poll(max_outcomes=1)) == 1
-    pipeline, failures = acker._client.pipeline, iter([None, ConnectionLostError("gone")])
+    pipeline_each, failures = acker._client.pipeline_each, iter([None, ConnectionLostError("gone")])
 
-    def failing_the_second(commands: Any, **options: Any) -> Any:
-        replies = pipeline(commands, **options)
+    def failing_the_second(commands: Any) -> Any:
+        replies = pipeline_each(commands)
         if any(b"XREADGROUP" in command for command in commands) and (failure := next(failures, None)):
-            raise failure  # the reply is lost, the entries are this consumer's
+            return [failure] * len(commands)  # the replies are lost, the entries are this consumer's
         return replies
 
-    monkeypatch.setattr(acker._client, "pipeline", failing_the_second)
+    monkeypatch.setattr(acker._client, "pipeline_each", failing_the_second)
     first = acker.poll_packed(max_outcomes=100)
     with pytest.raises(ConnectionLostError):
         acker.poll_packed(max_outcomes=100)
@@ -148,13 +148,13 @@ def test_one_poll_may_go_on_where_the_other_ended(source, raw, connect) -> None:
 def test_no_command_reads_so_much_that_it_holds_the_server(connect, source, monkeypatch) -> None:
     acker: Acker = connect(shards=8)
     sent: list[tuple[Any, ...]] = []
-    pipeline = acker._client.pipeline
+    send = acker._client._send
 
-    def noting(commands: Any, **options: Any) -> Any:
+    def noting(commands: Any) -> Any:
         sent.extend(commands)
-        return pipeline(commands, **options)
+        return send(commands)
 
-    monkeypatch.setattr(acker._client, "pipeline", noting)
+    monkeypatch.setattr(acker._client, "_send", noting)
     for wanted in (1_000, 5_000, 10_000, 1_000_000):
         acker.poll_packed(max_outcomes=wanted)
     reads = [tuple(str(part) for part in command) for command in sent if "COUNT" in command]

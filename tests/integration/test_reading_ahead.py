@@ -22,7 +22,7 @@ def test_closing_does_not_wait_for_a_silent_server(start_server, open_acker, mon
     server = start_server()
     acker: Acker = open_acker(server.url, shards=1)
     time_out(acker, np.arange(300))
-    pipeline, stopped = acker._client.pipeline, threading.Event()
+    pipeline, stopped = acker._client.pipeline_each, threading.Event()
 
     def falling_silent(commands: Any, **options: Any) -> Any:
         if threading.current_thread().name.startswith(READER):
@@ -30,7 +30,7 @@ def test_closing_does_not_wait_for_a_silent_server(start_server, open_acker, mon
             stopped.set()
         return pipeline(commands, **options)
 
-    monkeypatch.setattr(acker._client, "pipeline", falling_silent)
+    monkeypatch.setattr(acker._client, "pipeline_each", falling_silent)
     try:
         assert len(roots_of(acker.poll_packed(max_outcomes=100))) == 100
         assert stopped.wait(30)

@@ -19,13 +19,17 @@ def stream(lab, raw: Any) -> Any:
     return shard
 
 
+def join(*entry_ids: bytes) -> bytes:
+    return b" ".join(entry_ids)
+
+
 def pending(raw: Any) -> list[bytes]:
     return [row["message_id"] for row in raw.xpending_range(STREAM, "spout", "-", "+", 10)]
 
 
 def test_confirmed_entries_are_acknowledged_and_trimmed(stream, raw: Any) -> None:
     first, second, third, unread = (entry for entry, _ in raw.xrange(STREAM))
-    assert stream.run("confirm", first, third) == [2]
+    assert stream.run("confirm", join(first, third)) == [2]
     assert [entry for entry, _ in raw.xrange(STREAM)] == [second, unread]
     assert pending(raw) == [second]
 
@@ -46,7 +50,7 @@ def test_an_entry_that_was_trimmed_already_is_acknowledged(stream, raw: Any) -> 
 
 def test_an_older_entry_that_is_still_pending_stays(stream, raw: Any) -> None:
     first, second, third, unread = (entry for entry, _ in raw.xrange(STREAM))
-    assert stream.run("confirm", second, third) == [2]
+    assert stream.run("confirm", join(second, third)) == [2]
     assert [entry for entry, _ in raw.xrange(STREAM)] == [first, unread]
     assert pending(raw) == [first]
     assert stream.run("confirm", first) == [1]
@@ -58,7 +62,7 @@ def test_what_a_group_that_was_made_anew_has_not_handed_out_stays(stream, raw: A
     raw.xgroup_destroy(STREAM, "spout")
     raw.xgroup_create(STREAM, "spout", "0")
     raw.xreadgroup("spout", "consumer", {STREAM: ">"}, count=1)
-    assert stream.run("confirm", first, third) == [2]
+    assert stream.run("confirm", join(first, third)) == [2]
     assert [entry for entry, _ in raw.xrange(STREAM)] == [second, unread]
     assert pending(raw) == []
 
@@ -85,5 +89,5 @@ def test_a_call_takes_a_thousand_entries(stream, raw: Any) -> None:
             pipe.xadd(STREAM, {"task": 7, "blocks": b""})
         pipe.execute()
     raw.xreadgroup("spout", "consumer", {STREAM: ">"})
-    assert stream.run("confirm", *(entry for entry, _ in raw.xrange(STREAM))) == [1000]
+    assert stream.run("confirm", join(*(entry for entry, _ in raw.xrange(STREAM)))) == [1000]
     assert raw.xlen(STREAM) == 0 and pending(raw) == []
