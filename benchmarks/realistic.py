@@ -1,6 +1,8 @@
 """What tracking costs a pipeline as people have it: 600 000 JSON rows of 330 bytes, parsed, filtered, shuffled, written.
 
-Once in SQL only, once with a Python function of one row in the middle; untracked, that function runs in `mapInArrow`.
+Once in SQL only, once with a Python function of one row in the middle; untracked, that function runs in `mapInArrow`. The rows
+come as files of JSON, of which every byte is read for the ids, too; and as a topic or a table has them, a text beside its
+offset, where ids are a column of their own.
 """
 
 import tempfile
@@ -39,6 +41,10 @@ def _enrich_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
         yield pa.RecordBatch.from_pylist([made for row in batch.to_pylist() for made in enrich(row)], schema=_ARROW)
 
 
+def _parsed(rows: DataFrame) -> DataFrame:
+    return rows.withColumn("row", F.from_json("value", _JSON)).select("*", "row.*").drop("row", "value")
+
+
 def _shuffled(rows: DataFrame) -> DataFrame:
     return rows.repartition(jobs.PARTITIONS, "customer")
 
@@ -66,23 +72,55 @@ def _tracked_rows(folder: Path) -> Pipeline:
     return pipeline
 
 
+def _plain_topic(messages: DataFrame, folder: Path) -> None:
+    _plain(_parsed(messages), folder)
+
+
+def _tracked_topic(folder: Path) -> Pipeline:
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        _tracked(folder)(tracker, _parsed(messages))
+
+    return pipeline
+
+
+def _plain_topic_rows(messages: DataFrame, folder: Path) -> None:
+    _plain_rows(_parsed(messages), folder)
+
+
+def _tracked_topic_rows(folder: Path) -> Pipeline:
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        _tracked_rows(folder)(tracker, _parsed(messages))
+
+    return pipeline
+
+
 @harness.benchmark("realistic")
 def run(bench: Bench) -> Iterator[Row]:
     """Both, in turns."""
     count = bench.size(_ROWS)
     with tempfile.TemporaryDirectory(prefix="bench-") as name, jobs.session() as session:
-        folder = f"{name}/json"
-        write_json(session, count, folder)
+        json, topic = f"{name}/json", f"{name}/topic"
+        write_json(session, count, json)
+        values = session.read.schema(_JSON).json(json)
+        values.select(F.col("id").alias("offset"), F.to_json(F.struct("*")).alias("value")).write.parquet(topic)
 
-        def messages() -> DataFrame:
-            return session.read.schema(_JSON).json(folder)
+        def rows() -> DataFrame:
+            return session.read.schema(_JSON).json(json)
+
+        def records() -> DataFrame:
+            return session.read.parquet(topic)
 
         what = f"{count:,} JSON rows of 330 bytes, filter, shuffle, parquet"
+        in_python = "with a Python function per row"
         yield from jobs.measure(
             bench,
             [
-                jobs.Job(what, messages, _plain, _tracked, "id", 1.3),
-                jobs.Job(f"{what}, with a Python function per row", messages, _plain_rows, _tracked_rows, "id", 1.2),
+                jobs.Job(f"{what}, from a topic", records, _plain_topic, _tracked_topic, "offset", 1.1),
+                jobs.Job(
+                    f"{what}, from a topic, {in_python}", records, _plain_topic_rows, _tracked_topic_rows, "offset", 1.2
+                ),
+                jobs.Job(f"{what}, from files", rows, _plain, _tracked, "id", 1.1),
+                jobs.Job(f"{what}, from files, {in_python}", rows, _plain_rows, _tracked_rows, "id", 1.2),
             ],
         )
 

@@ -5,9 +5,9 @@ import math
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import client, delivery, expiry, harness, latency, ledger, memory
+from benchmarks import client, delivery, expiry, growth, harness, latency, ledger, memory, traffic
 
-MODULES = (client, delivery, expiry, latency, ledger, memory)
+MODULES = (client, delivery, expiry, growth, latency, ledger, memory, traffic)
 
 
 @pytest.mark.parametrize("name", [module.__name__.rpartition(".")[2] for module in MODULES])

@@ -16,7 +16,8 @@ from acker_redis.nodes import Nodes
 from acker_redis.rotator import Rotator
 from acker_redis.server import Server
 from acker_redis.testing import wait_until
-from tests.integration.test_cluster import assign_slots, cluster_server
+from benchmarks import cluster
+from tests.servers import VALKEY
 
 SHARDS, APPS = 6, 12
 
@@ -26,9 +27,10 @@ def nodes() -> Iterator[list[Server]]:
     """Three nodes that go on without each other; the last one is what a test breaks."""
     with ExitStack() as stack:
         servers = [
-            stack.enter_context(cluster_server("valkey", "--cluster-require-full-coverage", "no")) for _ in range(3)
+            stack.enter_context(cluster.node(VALKEY.program(), "--cluster-require-full-coverage", "no"))
+            for _ in range(3)
         ]
-        assign_slots(servers)
+        cluster.join(servers)
         yield servers
         os.kill(servers[2].pid, signal.SIGCONT)
 

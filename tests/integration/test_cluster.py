@@ -1,6 +1,5 @@
 """Clusters: one node, where a script that touches two slots fails, and three nodes with shards on each."""
 
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,56 +18,25 @@ from acker_redis.health import check
 from acker_redis.rotator import Rotator
 from acker_redis.server import Server
 from acker_redis.testing import wait_until
+from benchmarks import cluster
 from tests.integration.rounds import exact_values, full_round, take
 from tests.integration.test_attach import fill, look, rules_of_oncall
 from tests.integration.test_permissions import COMMANDS, COMMANDS_ON_A_CLUSTER, key_patterns
-from tests.servers import REAL_KINDS
-
-SLOTS = 16_384
-
-
-def cluster_server(kind: str, *arguments: str) -> Server:
-    """A node without slots; its bus port is chosen too, as the default one may be out of range."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        bus_port = str(probe.getsockname()[1])
-        return REAL_KINDS[kind].server("--cluster-enabled", "yes", "--cluster-port", bus_port, *arguments)
-
-
-def assign_slots(servers: list[Server]) -> None:
-    """Join the nodes, spread the slots over them, and wait until all agree."""
-    clients: list[Any] = [redis.Redis(port=server.port) for server in servers]
-    try:
-        bounds = np.linspace(0, SLOTS, len(servers) + 1).astype(int).tolist()
-        for epoch, node in enumerate(clients):
-            node.execute_command("CLUSTER", "SET-CONFIG-EPOCH", epoch + 1)
-            node.execute_command("CLUSTER", "ADDSLOTSRANGE", bounds[epoch], bounds[epoch + 1] - 1)
-        bus_port = clients[0].config_get("cluster-port")["cluster-port"]
-        for node in clients[1:]:
-            node.execute_command("CLUSTER", "MEET", "127.0.0.1", servers[0].port, bus_port)
-        wait_until(lambda: all(is_whole(node, len(servers)) for node in clients), "the cluster is whole")
-    finally:
-        for node in clients:
-            node.close()
-
-
-def is_whole(node: Any, wanted: int) -> bool:
-    info = node.execute_command("CLUSTER INFO")
-    return bool(info["cluster_state"] == "ok" and int(info["cluster_size"]) == wanted)
+from tests.servers import REAL_KINDS, VALKEY
 
 
 @pytest.fixture(scope="module", params=["valkey", "redis7"])
 def one_node(request: pytest.FixtureRequest) -> Iterator[Server]:
-    with cluster_server(request.param) as server:
-        assign_slots([server])
+    with cluster.node(REAL_KINDS[request.param].program()) as server:
+        cluster.join([server])
         yield server
 
 
 @pytest.fixture(scope="module")
 def three_nodes() -> Iterator[list[Server]]:
     with ExitStack() as stack:
-        servers = [stack.enter_context(cluster_server("valkey")) for _ in range(3)]
-        assign_slots(servers)
+        servers = [stack.enter_context(cluster.node(VALKEY.program())) for _ in range(3)]
+        cluster.join(servers)
         yield servers
 
 
@@ -192,7 +160,7 @@ def test_a_node_that_is_gone_is_an_error_and_its_loss_is_told(three_nodes, nodes
             assert time.monotonic() - began < 15
     finally:
         gone.start()
-    wait_until(lambda: all(is_whole(node, 3) for node in nodes), "the cluster is whole again", 60)
+    wait_until(lambda: all(cluster.is_whole(node, 3) for node in nodes), "the cluster is whole again", 60)
     with pytest.raises(LedgerLostError):
         acker.ack_many(roots, roots, token="acks")
     lost = set(acker.recover())

@@ -17,7 +17,7 @@ import redis
 from acker_redis import Acker, AckerConfig
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.server import Server
-from tests.integration.test_cluster import assign_slots, cluster_server
+from benchmarks import cluster
 from tests.servers import IN_CI, VALKEY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,8 +83,8 @@ def servers(request: pytest.FixtureRequest) -> Iterator[list[Server]]:
         if request.param == "single":
             yield [stack.enter_context(VALKEY.server())]
             return
-        nodes = [stack.enter_context(cluster_server("valkey")) for _ in range(3)]
-        assign_slots(nodes)
+        nodes = [stack.enter_context(cluster.node(VALKEY.program())) for _ in range(3)]
+        cluster.join(nodes)
         yield sorted(nodes, key=lambda node: bool(is_elsewhere(node, "acker:{orders}:config")))
 
 

@@ -1,0 +1,59 @@
+"""Bytes that an update adds to the append-only file, and so to what replicas are sent: roots 32 to a record, and roots alone.
+
+The growth of INFO's aof_current_size, no rewrite in between. What a script writes is sent on, not the call of the script: an
+update of one root of a record sends the whole record.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from acker_redis.connection import RedisClient
+from acker_redis.ids import SLOTS
+from benchmarks import harness
+from benchmarks.harness import Bench, Row
+
+_ROOTS = 200_000
+_TARGET_SHARE = 0.4
+_EDGE = np.uint64(0x5555)
+
+
+@harness.benchmark("traffic")
+def run(bench: Bench) -> Iterator[Row]:
+    """Init, open ack and completing ack, of both; and an open ack of one root of each record."""
+    count = bench.size(_ROOTS, 32 * SLOTS) // SLOTS * SLOTS
+    client = bench.redis()
+    client.config_set("appendonly", "yes")
+    client.config_set("auto-aof-rewrite-percentage", 0)
+    found: dict[str, dict[str, float]] = {}
+    for which in ("alone", "32 to a record"):
+        with bench.acker("traffic", empty=True) as acker:
+            minted = which != "alone"
+            roots = acker.new_roots(count).view(np.uint64) if minted else harness.random_ids(count, seed=3)
+            edges, firsts = np.full(count, _EDGE, np.uint64), roots[::SLOTS]
+            measured = found[which] = {}
+            measured["init"] = _bytes(client, count, lambda: acker.init_many(roots, roots, 0))  # noqa: B023
+            measured["open ack"] = _bytes(client, count, lambda: acker.ack_many(roots, edges))  # noqa: B023
+            if minted:
+                one = _bytes(client, len(firsts), lambda: acker.ack_many(firsts, firsts))  # noqa: B023
+                acker.ack_many(firsts, firsts)  # undone
+            measured["completing ack"] = _bytes(client, count, lambda: acker.ack_many(roots, roots ^ edges))  # noqa: B023
+    client.config_set("appendonly", "no")
+    client.close()
+    for what, alone in found["alone"].items():
+        together = found["32 to a record"][what]
+        yield bench.row(
+            f"bytes written per {what}: roots 32 to a record / alone", [together / alone], "x", target=_TARGET_SHARE,
+            context=f"{together:.1f} B / {alone:.1f} B",
+        )  # fmt: skip
+    yield bench.row("bytes written per open ack of one root of a record of 32", [one], "B")
+
+
+def _bytes(client: RedisClient, count: int, work: Callable[[], object]) -> float:
+    before = _written(client)
+    work()
+    return (_written(client) - before) / count
+
+
+def _written(client: RedisClient) -> int:
+    return int(client.info("persistence")["aof_current_size"])
