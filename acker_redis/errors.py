@@ -66,7 +66,20 @@ class DamagedDataError(AckerError):
 
 
 class FailedError(AckerError):
-    """Raised by a user's bolt: fail this row, with this text as reason (Storm: FailedException)."""
+    """Raised by a user's function: fail this row, with this text as reason (Storm: FailedException).
+
+    Attributes:
+        retry: whether to emit its message again. False: that can't help, and it is a dead letter at once.
+
+    >>> raise FailedError("no such customer", retry=False)
+    Traceback (most recent call last):
+    acker_redis.errors.FailedError: no such customer
+    """
+
+    def __init__(self, reason: str = "", *, retry: bool = True) -> None:
+        """Give the reason as people are to read it."""
+        super().__init__(reason)
+        self.retry = retry
 
 
 class ClosedError(AckerError):

@@ -130,6 +130,11 @@ def derive(*parts: str | bytes | int) -> int:
     return int.from_bytes(digest.digest(), "big", signed=True)
 
 
+def derive_salt(*parts: str | bytes | int) -> str:
+    """As `derive`, in 16 hexadecimal digits."""
+    return f"{derive(*parts) & _MASK:016x}"
+
+
 def derive_many(seed: int, *columns: UInt64Array) -> UInt64Array:
     """Ids from a seed (see `derive`) and integer columns of equal length: a hash chain, element by element."""
     value = np.full(len(columns[0]), np.uint64(seed & _MASK), np.uint64)

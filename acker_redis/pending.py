@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from acker_redis import ids
-from acker_redis.xxhash64 import hash_longs
+from acker_redis.xxhash64 import hash_longs, hash_salt
 
 Int64Array = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -51,6 +51,7 @@ class Tries:
         uncounted: how many emissions before this one don't count as attempts: they got lost, or are excused.
         losses: how many of those got lost without an excuse.
         excused: an outage broke this one off: whatever becomes of it doesn't count against the message.
+        final: if this one fails, there is no other.
         numbers: emission that each is in; any number before it is in one.
     """
 
@@ -59,13 +60,15 @@ class Tries:
     uncounted: npt.NDArray[np.int32]
     losses: npt.NDArray[np.int16]
     excused: npt.NDArray[np.bool_]
+    final: npt.NDArray[np.bool_]
     numbers: Int64Array
 
     @classmethod
     def first(cls, message_ids: Int64Array) -> "Tries":
         """First emissions."""
         none = np.zeros(len(message_ids), np.int64)
-        return cls(message_ids, none, none.astype(np.int32), none.astype(np.int16), none.astype(np.bool_), none)
+        no = none.astype(np.bool_)
+        return cls(message_ids, none, none.astype(np.int32), none.astype(np.int16), no, no.copy(), none)
 
     @classmethod
     def concatenate(cls, parts: "Sequence[Tries]") -> "Tries":
@@ -83,7 +86,9 @@ class Tries:
     @property
     def columns(self) -> tuple[npt.NDArray[Any], ...]:
         """All of them, in the order of the attributes."""
-        return (self.message_ids, self.attempts, self.uncounted, self.losses, self.excused, self.numbers)
+        return (
+            self.message_ids, self.attempts, self.uncounted, self.losses, self.excused, self.final, self.numbers,
+        )  # fmt: skip
 
     def again(self, uncounted: Mask, lost: Mask) -> "Tries":
         """The next emissions of these messages; for each, whether this one doesn't count, and whether it got lost."""
@@ -93,6 +98,7 @@ class Tries:
             uncounted=self.uncounted + uncounted,
             losses=self.losses + lost,
             excused=np.zeros(len(self), np.bool_),
+            final=np.zeros(len(self), np.bool_),
         )
 
 
@@ -210,17 +216,21 @@ class Replays:
         heapq.heappush(self._chunks, (float(due[0]), self._added, tries, due))
 
 
-def root_seed(app: str, run: str) -> int:
-    """What the roots of one run are derived from: a signed 64-bit number, as it stands in SQL, too."""
-    return ids.derive(app, run)
+def root_salt(app: str, run: str, number: int) -> str:
+    """What the roots of one emission are derived from, as it stands in SQL, too.
+
+    A text, not a number: Spark compiles a plan anew for each number in it, 50 ms of a micro-batch, and for a text it does not.
+    """
+    return ids.derive_salt(app, run, number)
 
 
 def root_ids(app: str, run: str, message_ids: Int64Array, number: int) -> Int64Array:
     """Roots of one emission, whose number is never used again: executors, SQL and spout derive them without talking.
 
     The top five bits are the message id's last five; the others, its block, a hash of what is left. So 32 neighbours share
-    a block, and differ. In SQL: `shiftleft(id & 31L, 59) | (xxhash64(seed, number, shiftright(id, 5)) & 576460752303423487L)`.
+    a block, and differ. In SQL: `shiftleft(id & 31L, 59) | (xxhash64(salt, shiftright(id, 5)) & 576460752303423487L)`.
     """
-    blocks = hash_longs(root_seed(app, run), number, (message_ids >> SLOT_BITS).view(np.uint64))
+    salt = hash_salt(root_salt(app, run, number))
+    blocks = hash_longs((message_ids >> SLOT_BITS).view(np.uint64), seed=salt)
     slots = (message_ids & (ids.SLOTS - 1)).view(np.uint64)
     return ids.mint(np.asarray(blocks), slots).view(np.int64)

@@ -59,9 +59,9 @@ class RetryPolicy:
             raise BadConfigError(f"jitter={self.jitter}: use a share of 0 to 1")
 
     def after_failure(self, tries: Tries) -> Verdict:
-        """Tries that failed or timed out: each counts, unless it is excused."""
+        """Tries that failed or timed out: each counts, unless it is excused. After a final one there is no other."""
         failures = tries.attempts + 1 - tries.uncounted - tries.excused
-        spent = failures >= self.max_attempts
+        spent = (failures >= self.max_attempts) | tries.final
         again = tries[~spent]
         again = again.again(again.excused, np.zeros(len(again), np.bool_))
         return Verdict(again, self.delay_secs(failures[~spent]), spent, failures)

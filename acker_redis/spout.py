@@ -121,6 +121,18 @@ class Spout:
         """
         self._state.excuse(roots)
 
+    def no_retry(self, roots: Int64Array) -> None:
+        """Emit no message again whose root among these fails or times out: it is a dead letter then, whatever `retry` says.
+
+        Roots that are not in flight are left out. Any thread may call this; before it fails the roots, or their outcomes may
+        be first.
+
+        >>> spout.add(np.array([7, 8]))
+        >>> roots = spout.next_emission().roots
+        >>> spout.no_retry(roots[:1])
+        """
+        self._state.no_retry(roots)
+
     def give_up(self, message_ids: Int64Array) -> None:
         """Dead-letter messages in flight, as lost: their source can't give them again, so they were not made tuples.
 

@@ -51,7 +51,7 @@ class SpoutState:
         self._replays = Replays()
         self._in_flight: list[InFlight] = []
         self._done: list[Int64Array] = []
-        self._excuses: deque[Int64Array] = deque()
+        self._marks: deque[tuple[Literal["excused", "final"], Int64Array]] = deque()
         self._next_number = 0
 
     @property
@@ -103,7 +103,11 @@ class SpoutState:
 
     def excuse(self, roots: Int64Array) -> None:
         """See `Spout.excuse`. Any thread may call this."""
-        self._excuses.append(roots)
+        self._marks.append(("excused", roots))
+
+    def no_retry(self, roots: Int64Array) -> None:
+        """See `Spout.no_retry`. Any thread may call this."""
+        self._marks.append(("final", roots))
 
     def excuse_emission(self, number: int) -> None:
         """As `excuse`, for all roots of an emission; losses of it have an excuse, too."""
@@ -123,7 +127,7 @@ class SpoutState:
 
     def settle(self, packed: list[PackedOutcomes], now: float) -> None:
         """Act on outcomes; those of roots that are not in flight are counted as late."""
-        self._apply_excuses()
+        self._apply_marks()
         acks = [one.roots for one in packed if one.kind == "ack"]
         fails = [one for one in packed if one.kind == "fail"]
         acked = np.unique(np.concatenate(acks)) if acks else np.array([], np.int64)
@@ -149,7 +153,7 @@ class SpoutState:
 
     def lose(self, roots: Int64Array, now: float) -> None:
         """The ledger doesn't know these roots, and has written no outcome of them: emit their messages again."""
-        self._apply_excuses()
+        self._apply_marks()
         for part in self._in_flight:
             rows = part.find(roots)
             self._lose(part, rows[rows >= 0], now)
@@ -196,12 +200,12 @@ class SpoutState:
             room = None if room is None else room - len(messages)
         return np.concatenate(parts)
 
-    def _apply_excuses(self) -> None:
-        while self._excuses:
-            roots = self._excuses.popleft()
+    def _apply_marks(self) -> None:
+        while self._marks:
+            name, roots = self._marks.popleft()
             for part in self._in_flight:
                 rows = part.find(roots)
-                part.tries.excused[rows[rows >= 0]] = True
+                getattr(part.tries, name)[rows[rows >= 0]] = True
 
     def _fail(self, tries: Tries, fails: list[PackedOutcomes], of_fail: npt.NDArray[np.intp], now: float) -> None:
         timed_out = np.array([one.reason == "timeout" for one in fails])[of_fail]

@@ -1,4 +1,6 @@
-"""Spark's `xxhash64` of bigints, in numpy: what SQL computes in the executors and Python here is the same number."""
+"""Spark's `xxhash64` of bigints and short texts, in numpy: what SQL computes in the executors and Python here is the same."""
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -31,13 +33,24 @@ def hash_longs(*values: int | UInt64Array, seed: UInt64Array | np.uint64 = _SEED
     hashed = seed
     with np.errstate(over="ignore"):  # wrapping round is what is wanted
         for value in values:
-            hashed = _hash(np.uint64(value & _MASK) if isinstance(value, int) else value, hashed)
+            hashed = _hash([np.uint64(value & _MASK) if isinstance(value, int) else value], hashed)
     return hashed
 
 
-def _hash(value: UInt64Array | np.uint64, seed: UInt64Array | np.uint64) -> UInt64Array | np.uint64:
-    mixed = (seed + _PRIME_5 + np.uint64(8)) ^ (_rotated(value * _PRIME_2, 31) * _PRIME_1)
-    mixed = _rotated(mixed, 27) * _PRIME_1 + _PRIME_4
+def hash_salt(salt: str) -> np.uint64:
+    """`xxhash64(salt)` of a text of 8, 16 or 24 ASCII characters."""
+    data = salt.encode("ascii")
+    if len(data) not in (8, 16, 24):
+        raise ValueError(f"salt={salt!r}: 8, 16 or 24 characters")
+    with np.errstate(over="ignore"):
+        return np.uint64(_hash(list(np.frombuffer(data, "<u8")), _SEED))
+
+
+def _hash(words: Sequence[UInt64Array | np.uint64], seed: UInt64Array | np.uint64) -> UInt64Array | np.uint64:
+    mixed = seed + _PRIME_5 + np.uint64(8 * len(words))
+    for word in words:
+        mixed = mixed ^ (_rotated(word * _PRIME_2, 31) * _PRIME_1)
+        mixed = _rotated(mixed, 27) * _PRIME_1 + _PRIME_4
     mixed = (mixed ^ (mixed >> np.uint64(33))) * _PRIME_2
     mixed = (mixed ^ (mixed >> np.uint64(29))) * _PRIME_3
     return mixed ^ (mixed >> np.uint64(32))

@@ -6,20 +6,21 @@ Everything is sent from the driver. A driver that dies leaves its roots to time 
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 
 from acker_redis import ids
-from acker_redis.acker import Acker
 from acker_redis.errors import AckerError, LedgerLostError, ServerUnavailableError
-from acker_redis.pending import SLOT_BITS, Emission, root_seed
+from acker_redis.pending import SLOT_BITS, Emission, root_salt
 from acker_redis.spark import edges
 from acker_redis.spark.edges import Int64Array
 from acker_redis.spark.reports import cause_of
 from acker_redis.spark.worker.failed import REASON_CHARS, Report
-from acker_redis.xxhash64 import hash_longs
+from acker_redis.spout import Spout
+from acker_redis.xxhash64 import hash_longs, hash_salt
 
 log = logging.getLogger("acker_redis.spark")
 
@@ -33,36 +34,34 @@ PART = 65_536
 """Roots sent at a time, so that a million of them don't stand in memory as packed calls."""
 
 
-def seeds(app: str, run_id: str) -> tuple[int, int]:
-    """Of roots and of edges; signed, as SQL spells them."""
-    return root_seed(app, run_id), ids.derive("edge", app, run_id)
+def salts(app: str, run_id: str, number: int) -> tuple[str, str]:
+    """Of roots and of edges of an emission."""
+    return root_salt(app, run_id, number), ids.derive_salt("edge", app, run_id, number)
 
 
-def edges_of(seed: int, emission: Emission) -> Int64Array:
+def edges_of(salt: str, emission: Emission) -> Int64Array:
     """The edges of an emission's messages, as `sql.spouted` computes them."""
-    hashed = hash_longs(seed, emission.number, np.ascontiguousarray(emission.message_ids).view(np.uint64))
+    hashed = hash_longs(np.ascontiguousarray(emission.message_ids).view(np.uint64), seed=hash_salt(salt))
     return (np.asarray(hashed) & np.uint64(edges.MASK)).view(np.int64)
 
 
 class Roots:
     """What the ledger has of one emission. Use it as a context: leaving it waits for what is being sent."""
 
-    def __init__(self, acker: Acker, run_id: str, task: int, emission: Emission, own: Int64Array) -> None:
+    def __init__(self, spout: Spout, emission: Emission, own: Int64Array) -> None:
         """Nothing was sent yet.
 
         Args:
-            acker: of the driver.
-            run_id: of the run.
-            task: the owner.
+            spout: of the run, their owner.
             emission: its roots and number.
             own: the edge of each; a root's ack value while its job runs is made of it.
         """
-        self._acker, self._task = acker, task
+        self._spout, self._acker = spout, spout.acker
         order = _by_block(emission)
         self._roots = emission.roots[order]
         self._vals = own[order].view(np.uint64) | np.uint64(1 << edges.BITS)  # never zero
-        _tell_of_sparse_ids(acker.config.app, emission)
-        self._token = f"{run_id}:{emission.number}"
+        _tell_of_sparse_ids(spout.acker.config.app, emission)
+        self._token = f"{spout.run_id}:{emission.number}"
         self._stop = threading.Event()
         self._initialised = threading.Event()
         self._error: BaseException | None = None
@@ -81,7 +80,7 @@ class Roots:
         self._thread.join()
         if error is not None and isinstance(error, Exception) and not isinstance(error, ServerUnavailableError):
             try:
-                self._send("fail", lambda part, token: self._fail(part, cause_of(error), None, token))
+                self._send("fail", partial(self._fail, cause_of(error).text, None))
             except AckerError as exc:
                 log.warning("the messages of a failed emission time out, as the server could not be told: %s", exc)
 
@@ -97,16 +96,21 @@ class Roots:
         is_open = np.ones(len(self._roots), np.bool_)
         order = np.argsort(self._roots)
         sorted_roots = self._roots[order]
-        for report in failed:
-            for number, (reason, packed) in enumerate(report.reasons.items()):
-                named = np.frombuffer(packed, np.int64)
-                places = np.minimum(np.searchsorted(sorted_roots, named), len(order) - 1)
-                rows = order[places[sorted_roots[places] == named]]
-                rows = rows[is_open[rows]]
-                if len(rows):
-                    is_open[rows] = False
-                    token = f"fail:{report.number}:{number}"
-                    self._send(token, lambda part, token, r=reason, s=report.stage: self._fail(part, r, s, token), rows)  # type: ignore[misc]
+        told = [
+            (reason, report.stage, f"fail:{report.number}:{number}", packed)
+            for report in failed
+            for number, (reason, packed) in enumerate(report.reasons.items())
+        ]
+        for reason, stage, token, packed in sorted(told, key=lambda one: one[0].retry):  # the final ones decide
+            named = np.frombuffer(packed, np.int64)
+            places = np.minimum(np.searchsorted(sorted_roots, named), len(order) - 1)
+            rows = order[places[sorted_roots[places] == named]]
+            rows = rows[is_open[rows]]
+            if len(rows):
+                is_open[rows] = False
+                if not reason.retry:
+                    self._spout.no_retry(self._roots[rows])
+                self._send(token, partial(self._fail, reason.text, stage), rows)
         self._send("ack", self._ack, np.flatnonzero(is_open))
 
     def _keep(self) -> None:
@@ -137,12 +141,12 @@ class Roots:
                 do(part, token)
 
     def _init(self, rows: Int64Array, token: str) -> None:
-        self._acker.init_many(self._roots[rows], self._vals[rows], self._task, token=token)
+        self._acker.init_many(self._roots[rows], self._vals[rows], self._spout.task, token=token)
 
     def _ack(self, rows: Int64Array, token: str) -> None:
         self._acker.ack_many(self._roots[rows], self._vals[rows], token=token)
 
-    def _fail(self, rows: Int64Array, reason: str, stage: str | None, token: str) -> None:
+    def _fail(self, reason: str, stage: str | None, rows: Int64Array, token: str) -> None:
         self._acker.fail_many(
             self._roots[rows], token=token, reason=reason[:REASON_CHARS].encode(errors="replace").decode(), stage=stage
         )

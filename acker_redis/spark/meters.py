@@ -1,9 +1,12 @@
-"""Sums that Spark takes while rows pass: CollectMetrics nodes, by the name of which the listener finds them again."""
+"""Sums that Spark takes while rows pass: CollectMetrics nodes, by the name of which the listener finds them again.
+
+Expressions are texts of SQL: each method of a Column costs half a dozen calls of the JVM, for which a micro-batch has no time.
+"""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from acker_redis.spark.columns import CHILDLESS, EDGE, OUT
@@ -47,10 +50,9 @@ class Left(NamedTuple):
         return self.dropped.edges + self.failed.edges
 
 
-def passing(frame: DataFrame, meter: str, rows: Column | None = None) -> DataFrame:
-    """Meter all rows. `rows`: how many a row stands for, if not for itself."""
-    count = F.count(F.lit(1)) if rows is None else F.sum(rows)
-    return frame.observe(meter, *_sums(F.col(EDGE)), count.alias("rows"))
+def passing(frame: DataFrame, meter: str, rows: str = "1") -> DataFrame:
+    """Meter all rows. `rows`: how many a row stands for, in SQL."""
+    return _observed(frame, meter, *_sums(EDGE), f"sum({rows}) AS rows")
 
 
 def passed(metrics: Metrics, meter: str) -> Passed:
@@ -59,28 +61,25 @@ def passed(metrics: Metrics, meter: str) -> Passed:
     return Passed(joined(low, high), rows or 0)
 
 
-def leaving(frame: DataFrame, gone: Column, meter: str, rows: Column | None = None) -> DataFrame:
-    """Meter the rows for which `gone` is true; they stay. `rows`: how many a row stands for, if not for itself."""
-    lost = F.when(gone, F.col(EDGE))
-    count = F.count(F.when(gone, 1)) if rows is None else F.sum(F.when(gone, rows))
-    return frame.observe(meter, *_sums(lost), count.alias("rows"))
+def leaving(frame: DataFrame, gone: str, meter: str, rows: str = "1") -> DataFrame:
+    """Meter the rows for which `gone` is true; they stay. `rows`: how many a row stands for. Both are SQL."""
+    return _observed(frame, meter, *_sums(f"IF({gone}, {EDGE}, NULL)"), f"sum(IF({gone}, {rows}, NULL)) AS rows")
 
 
-def leaving_python(frame: DataFrame, meter: str, rows: Column) -> DataFrame:
+def leaving_python(frame: DataFrame, meter: str, rows: str) -> DataFrame:
     """Meter the residue rows of a step in Python, by `OUT`; they stay.
 
     Args:
         frame: with a column `OUT`.
         meter: name.
-        rows: how many rows a residue row stands for.
+        rows: how many rows a residue row stands for, in SQL.
     """
-    out = F.col(OUT)
-    dropped, failed = out == CHILDLESS, out > CHILDLESS
-    return frame.observe(
-        meter,
-        *_sums(F.when(dropped, F.col(EDGE))), F.sum(F.when(dropped, rows)).alias("rows"),
-        *_sums(F.when(failed, F.col(EDGE)), "failed_"), F.sum(F.when(failed, rows)).alias("failed_rows"),
-        F.collect_set(F.when(failed, out)).alias("reports"),
+    dropped, failed = f"{OUT} = {CHILDLESS}", f"{OUT} > {CHILDLESS}"
+    return _observed(
+        frame, meter,
+        *_sums(f"IF({dropped}, {EDGE}, NULL)"), f"sum(IF({dropped}, {rows}, NULL)) AS rows",
+        *_sums(f"IF({failed}, {EDGE}, NULL)", "failed_"), f"sum(IF({failed}, {rows}, NULL)) AS failed_rows",
+        f"collect_set(IF({failed}, {OUT}, NULL)) AS reports",
     )  # fmt: skip
 
 
@@ -94,6 +93,10 @@ def left_python(metrics: Metrics, meter: str) -> Left:
     )
 
 
-def _sums(edge: Column, prefix: str = "") -> tuple[Column, Column]:
-    low = F.sum(edge.bitwiseAND(F.lit((1 << LOW_BITS) - 1)))
-    return low.alias(f"{prefix}low"), F.sum(F.shiftright(edge, LOW_BITS)).alias(f"{prefix}high")
+def _sums(edge: str, prefix: str = "") -> tuple[str, str]:
+    low, high = f"({edge}) & {(1 << LOW_BITS) - 1}L", f"shiftright({edge}, {LOW_BITS})"
+    return f"sum({low}) AS {prefix}low", f"sum({high}) AS {prefix}high"
+
+
+def _observed(frame: DataFrame, meter: str, *sums: str) -> DataFrame:
+    return frame.observe(meter, *(F.expr(one) for one in sums))

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 from py4j.protocol import Py4JError
 from pyspark import Accumulator, SparkContext
 
-from acker_redis.spark.worker.failed import Report, Reports, reason_of
+from acker_redis.spark.worker.failed import Reason, Report, Reports, reason_of
 
 _accumulators: WeakKeyDictionary[SparkContext, Accumulator[list[Report]]] = WeakKeyDictionary()
 _lock = threading.Lock()
@@ -52,11 +52,11 @@ class Received:
                 self._of[report.number] = report
 
 
-def cause_of(exc: BaseException) -> str:
+def cause_of(exc: BaseException) -> Reason:
     """Why rows failed together: of an error with a worker's traceback in its text, what was raised there, in a line."""
     try:
         _, found, last = str(exc).rpartition(_TRACEBACK)
     except Py4JError:  # Java is gone, and the text with it
-        return type(exc).__name__
+        return Reason(type(exc).__name__)
     raised = next((line for line in last.splitlines() if line.strip() and not line.startswith(" ")), None)
-    return raised if found and raised else reason_of(exc)
+    return Reason(raised) if found and raised else reason_of(exc)

@@ -23,7 +23,7 @@ from acker_redis.pending import Emission
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark import checks, edges, sql
 from acker_redis.spark.actions import running
-from acker_redis.spark.emission import Roots, edges_of, seeds
+from acker_redis.spark.emission import Roots, edges_of, salts
 from acker_redis.spark.form import Form, with_form
 from acker_redis.spark.messages import Fetch, Messages, not_done, with_message_ids
 from acker_redis.spark.proof import Proof
@@ -222,8 +222,8 @@ class _Emitting:
         _activate(session)
         with _excusing(spout, emission), own_errors():
             messages, emission = self.source.of(emission)
-        of_run = seeds(app, spout.run_id)
-        own = edges_of(of_run[1], emission)
+        of_emission = salts(app, spout.run_id, emission.number)
+        own = edges_of(of_emission[1], emission)
         key = f"{app}:{spout.run_id}:{emission.number}"
         tag = f"acker:{key}".replace(",", "_")
         proof = Proof(session, key, edges.total(own), len(own), tag, acker.ledger.stage_number)
@@ -235,13 +235,13 @@ class _Emitting:
             # The spout waits for outages, and goes no further after mistakes.
             with (
                 running(session, tag),
-                Roots(acker, spout.run_id, spout.task, emission, own) as roots,
+                Roots(spout, emission, own) as roots,
                 _excusing(spout, emission),
                 own_errors(),
             ):
                 if self.source.kept is not None:
                     self.source.keep(emission, str(self.url), acker.config, spout.run_id)
-                rows = sql.spouted(messages, self.id_column, of_run, emission.number)
+                rows = sql.spouted(messages, self.id_column, of_emission)
                 tracked = with_form(rows, Form(key, proof.add("spout", "spout", []).name))
                 self.pipeline(tracker, without_corrupt(tracker, tracked) if has_corrupt(self.messages) else tracked)
                 proof.close()

@@ -12,39 +12,36 @@ from acker_redis.spark import checks, edges, meters
 from acker_redis.spark.checks import quoted
 from acker_redis.spark.columns import ANCHORS, EDGE, OUT, STAYS, VALUE
 
-_GONE, _CHILDREN, _COUNT, _PLACE, _CHILD = (
-    f"_acker_{name}" for name in ("gone", "children", "count", "place", "child")
+_MEETS, _GONE, _CHILDREN, _COUNT, _PLACE, _CHILD = (
+    f"_acker_{name}" for name in ("meets", "gone", "children", "count", "place", "child")
 )
 _LEFT, _RIGHT, _LEFT_PLACE, _LEFT_COUNT = (f"_acker_{name}" for name in ("left", "right", "left_place", "left_count"))
 _LOW, _HIGH = "_acker_low", "_acker_high"
 
 
-def spouted(messages: DataFrame, id_column: str, seeds: tuple[int, int], number: int) -> DataFrame:
-    """Messages with their edge and root; `emission.roots_and_edges` derives the same in the driver."""
-    root_seed, edge_seed = (f"{seed}L" for seed in seeds)
+def spouted(messages: DataFrame, id_column: str, salts: tuple[str, str]) -> DataFrame:
+    """Messages with their edge and root; `root_ids` and `emission.edges_of` derive the same in the driver."""
+    root_salt, edge_salt = map(checks.literal, salts)
     message = f"cast({quoted(id_column)} AS bigint)"
-    block = f"xxhash64({root_seed}, {number}L, shiftright({message}, 5)) & {(1 << 59) - 1}L"
+    block = f"xxhash64({root_salt}, shiftright({message}, 5)) & {(1 << 59) - 1}L"
     root = f"shiftleft({message} & 31L, 59) | ({block})"
-    edge = f"xxhash64({edge_seed}, {number}L, {message}) & {edges.MASK}L"
-    return messages.withColumns({EDGE: F.expr(edge), ANCHORS: F.array(F.expr(root))})
+    edge = f"xxhash64({edge_salt}, {message}) & {edges.MASK}L"
+    return messages.withColumns({EDGE: F.expr(edge), ANCHORS: F.expr(f"array({root})")})
 
 
 def filtered(frame: DataFrame, condition: str | Column, meter: str) -> DataFrame:
     """Rows that meet a condition; the others are metered before they are dropped."""
-    gone = frame.withColumn(_GONE, ~F.coalesce(_column(condition), F.lit(False)))
-    return _without_gone(gone, meter)
+    return _without_gone(frame.withColumn(_MEETS, _column(condition)), _MEETS, f"NOT coalesce({_MEETS}, false)", meter)
 
 
 def without_failed(frame: DataFrame, meter: str) -> DataFrame:
     """Rows that no function in SQL's midst has failed; `OUT` has the report of the others."""
-    metered = meters.leaving_python(frame, meter, F.lit(1))
-    return metered.where(F.col(OUT) == STAYS).drop(OUT)
+    return meters.leaving_python(frame, meter, "1").where(f"{OUT} = {STAYS}").drop(OUT)
 
 
 def without_residue(frame: DataFrame, meter: str) -> DataFrame:
     """Rows that a step in Python gave, without the rows that carry its residue; those have the number of rows as anchor."""
-    metered = meters.leaving_python(frame, meter, F.get(ANCHORS, F.lit(0)))
-    return metered.where(F.col(OUT) == STAYS).drop(OUT)
+    return meters.leaving_python(frame, meter, f"get({ANCHORS}, 0)").where(f"{OUT} = {STAYS}").drop(OUT)
 
 
 def exploded(frame: DataFrame, children: str | Column, name: str, meter: str) -> DataFrame:
@@ -98,17 +95,17 @@ def matched(left: DataFrame, right: DataFrame, on: Sequence[str], how: str, name
         for frame, side in ((left, _LEFT), (right, _RIGHT))
     ]
     met = sides[0].join(sides[1], list(on), "full")
-    lonely_left, lonely_right = F.col(_RIGHT).isNull(), F.col(_LEFT).isNull()
-    goes = (lonely_left & F.lit(how not in ("left", "full"))) | (lonely_right & F.lit(how not in ("right", "full")))
+    alone = {"left": f"{_LEFT} IS NULL", "right": f"{_RIGHT} IS NULL", "full": "false"}  # without the side that is kept
+    goes = alone.get(how, f"{_LEFT} IS NULL OR {_RIGHT} IS NULL")
     sums = [
-        F.expr(f"coalesce(aggregate({side}, 0L, (sum, row) -> (sum + row.{EDGE}) & {edges.MASK}L), 0L)")
+        f"coalesce(aggregate({side}, 0L, (sum, row) -> (sum + row.{EDGE}) & {edges.MASK}L), 0L)"
         for side in (_LEFT, _RIGHT)
     ]
-    counts = F.coalesce(F.size(_LEFT), F.lit(0)) + F.coalesce(F.size(_RIGHT), F.lit(0))
-    marked = met.withColumn(_GONE, goes).withColumn(
-        EDGE, F.when(F.col(_GONE), (sums[0] + sums[1]).bitwiseAND(F.lit(edges.MASK)))
+    counts = " + ".join(f"coalesce(size({side}), 0)" for side in (_LEFT, _RIGHT))
+    marked = met.withColumn(_GONE, F.expr(goes)).withColumn(
+        EDGE, F.expr(f"IF({_GONE}, ({sums[0]} + {sums[1]}) & {edges.MASK}L, NULL)")
     )
-    rows = _without_gone(marked, meter, counts).drop(EDGE)
+    rows = _without_gone(marked, _GONE, _GONE, meter, counts).drop(EDGE)
     for side in (_LEFT, _RIGHT):
         nothing = F.lit(None).cast(met.schema[side].dataType.elementType)  # type: ignore[attr-defined]
         rows = rows.withColumn(side, F.coalesce(side, F.array(nothing)))
@@ -157,17 +154,17 @@ def weighed(frame: DataFrame, shift: int) -> DataFrame:
     return frame.withColumn(EDGE, F.expr(edges.weighed_in_sql(EDGE, shift)))
 
 
-def _without_gone(frame: DataFrame, meter: str, rows: Column | None = None) -> DataFrame:
-    metered = meters.leaving(frame, F.col(_GONE), meter, rows)
-    return metered.where(~F.col(_GONE)).drop(_GONE)
+def _without_gone(frame: DataFrame, column: str, gone: str, meter: str, rows: str = "1") -> DataFrame:
+    """Without the rows for which `gone`, SQL over the column, is true, and without the column."""
+    return meters.leaving(frame, gone, meter, rows).where(f"NOT ({gone})").drop(column)
 
 
 def _one_row_per_child(
     frame: DataFrame, own: Sequence[str], output: Sequence[Column], name: str, meter: str
 ) -> DataFrame:
     """Rows for the elements of `_CHILDREN`, with parts of their parent's edge."""
-    counted = frame.withColumn(_COUNT, F.greatest(F.coalesce(F.size(_CHILDREN), F.lit(0)), F.lit(0)).cast("bigint"))
-    kept = _without_gone(counted.withColumn(_GONE, F.col(_COUNT) == 0), meter)
+    counted = frame.withColumn(_COUNT, F.expr(f"cast(greatest(coalesce(size({_CHILDREN}), 0), 0) AS bigint)"))
+    kept = _without_gone(counted.withColumn(_GONE, F.expr(f"{_COUNT} = 0")), _GONE, _GONE, meter)
     rows = kept.select(*own, EDGE, ANCHORS, _COUNT, F.posexplode(_CHILDREN).alias(_PLACE, _CHILD))
     part = edges.split_in_sql(EDGE, edges.salt_of(name), f"cast({_PLACE} AS bigint)", _COUNT)
     return rows.select(*own, *output, F.expr(part).alias(EDGE), ANCHORS)

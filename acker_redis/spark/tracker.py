@@ -65,7 +65,13 @@ class Tracker:
         return with_form(sql.filtered(tracked, condition, meter), form.dropping(meter, node))
 
     def fail_where(
-        self, tracked: DataFrame, condition: str | Column, reason: str | Column, *, name: str | None = None
+        self,
+        tracked: DataFrame,
+        condition: str | Column,
+        reason: str | Column,
+        *,
+        retry: bool = True,
+        name: str | None = None,
     ) -> DataFrame:
         """Fail the messages of rows that meet a condition, in SQL; the other rows go on. A null condition is not met.
 
@@ -75,6 +81,7 @@ class Tracker:
             tracked: rows.
             condition: of those that fail.
             reason: a text that says what is wrong with them, or a column of texts.
+            retry: whether to emit the messages again. False: that can't help, and they are dead letters at once.
             name: of the operator.
         """
         if not isinstance(reason, Column) and (not isinstance(reason, str) or not reason):
@@ -82,7 +89,7 @@ class Tracker:
         node, form, meter = self._one("fail_where", tracked, name, has_reports=True)
         bad = F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
         told = reason if isinstance(reason, Column) else F.lit(reason)
-        step = failing(node, meter, accumulator_of(tracked.sparkSession.sparkContext))
+        step = failing(node, meter, accumulator_of(tracked.sparkSession.sparkContext), retry=retry)
         marked = tracked.withColumn("_acker_bad", bad)
         given = (
             F.when(F.col("_acker_bad"), value)

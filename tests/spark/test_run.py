@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,7 +15,7 @@ from pyspark.sql import functions as F
 from acker_redis import Acker, BadBatchError, BadConfigError, ConnectionLostError, FailedError, NotExactError
 from acker_redis.model import MAX_PAYLOAD_BYTES
 from acker_redis.retry import RetryPolicy
-from acker_redis.spark import Tracker, each_batch, reach, run_tracked
+from acker_redis.spark import BoltOutput, Tracker, each_batch, reach, run_tracked
 from acker_redis.spout import Spout
 from tests.spark.cases import CONFIG, consume
 from tests.spark.files_source import RowsToFiles
@@ -61,6 +62,73 @@ def test_every_message_is_acked_or_a_dead_letter(spark: Any, acker: Acker, tmp_p
     assert (spout.counts.acked, spout.counts.dead_lettered, spout.counts.lost) == (90, 10, 0)
     assert written(tmp_path) == [i for i in range(100) if i % 10 != 7]
     assert acker.stats().pending == 0
+
+
+def fails_for_good(row: dict[str, Any]) -> list[tuple[int]]:
+    if row["id"] % 10 in (1, 2):
+        raise FailedError("never" if row["id"] % 10 == 1 else "not now", retry=row["id"] % 10 == 2)
+    return [(row["id"],)]
+
+
+class FailsThroughTheCollector:
+    def execute(self, row: dict[str, Any], collector: Any) -> None:
+        if row["id"] % 10 == 3:
+            collector.fail("never", retry=False)
+        collector.emit((row["id"],))
+
+
+def fails_batches(batch: pa.RecordBatch) -> BoltOutput:
+    bad = {at: FailedError("never", retry=False) for at, i in enumerate(batch["id"].to_pylist()) if i % 10 == 4}
+    return BoltOutput(batch, np.arange(batch.num_rows), bad)
+
+
+def fails_its_partition(folder: Path, name: str, batches: Iterator[pa.RecordBatch], partition: int) -> None:
+    rows = [i for batch in batches for i in batch["id"].to_pylist()]
+    if any(i % 10 == 6 for i in rows):
+        raise FailedError("never", retry=False)
+    write_ids(folder, name, iter([pa.record_batch({"id": rows}, SCHEMA)]), partition)
+
+
+def gives_up(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
+    rows = messages.transform(tracker.bolt, fails_for_good, "id bigint", name="first")
+    rows = rows.transform(tracker.bolt, FailsThroughTheCollector(), "id bigint", name="second")
+    rows = rows.transform(tracker.bolt_arrow, fails_batches, "id bigint", name="third")
+    rows = tracker.fail_where(rows, "id % 10 = 5", "never", retry=False, name="fourth")
+    rows = rows.repartition(5, F.expr("id % 10"))
+    sink = partial(fails_its_partition, folder, f"{tracker.run_id}-{tracker.emission}")
+    tracker.write_partitions(rows, sink, on_error="fail", name="fifth")
+
+
+def test_a_row_that_fails_for_good_makes_its_message_a_dead_letter_at_once(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    spout = run_tracked(spark.range(20), partial(gives_up, tmp_path), acker=acker, id_column="id", retry=QUICK)
+    letters = spout.dead_letters
+    for digit, stage in enumerate(("first", "first", "second", "third", "fourth", "fifth"), 1):
+        attempts = 3 if digit == 2 else 1
+        for message in (digit, 10 + digit):
+            letter = letters[message]
+            assert (letter.attempts, letter.last_stage) == (attempts, stage)
+            assert letter.detail == ("not now" if digit == 2 else "never")
+    beside = set(letters) - {tens + digit for tens in (0, 10) for digit in range(1, 7)}  # in the partition of the sixes
+    assert {letters[message].attempts for message in beside} <= {1}
+    assert written(tmp_path) == sorted(set(range(20)) - set(letters))
+
+
+def two_ways_to_fail(row: dict[str, Any]) -> list[tuple[int]]:
+    raise FailedError("for good" if row["way"] else "for now", retry=not row["way"])
+
+
+def test_one_row_that_fails_for_good_decides(spark: Any, acker: Acker) -> None:
+    def both(tracker: Tracker, messages: DataFrame) -> None:
+        rows = tracker.explode(messages, "array(struct(id, false AS way), struct(id, true AS way))")
+        tracker.write(
+            rows.transform(tracker.bolt, two_ways_to_fail, "id bigint"),
+            lambda w: w.format("noop").mode("append").save(),
+        )
+
+    spout = run_tracked(spark.range(3), both, acker=acker, id_column="id", retry=QUICK)
+    assert {(one.attempts, one.detail) for one in spout.dead_letters.values()} == {(1, "for good")}
 
 
 def plain(folder: Path, tracker: Tracker, messages: DataFrame) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from acker_redis.pending import Emission, root_ids
 from acker_redis.spark.emission import Roots
+from acker_redis.spout import Spout
 from acker_redis.testing import fake_acker
 
 
@@ -18,7 +19,7 @@ def emission(message_ids: Any) -> Emission:
 
 
 def roots_of(message_ids: Any, app: str) -> Roots:
-    return Roots(fake_acker(app=app), "run", 0, emission(message_ids), np.arange(1, len(message_ids) + 1))
+    return Roots(Spout(fake_acker(app=app), "run"), emission(message_ids), np.arange(1, len(message_ids) + 1))
 
 
 def test_roots_go_out_in_the_order_of_their_records_whatever_order_the_ids_come_in() -> None:

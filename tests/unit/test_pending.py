@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from acker_redis.pending import InFlight, Replays, Tries, merged, root_ids, root_seed
+from acker_redis.pending import InFlight, Replays, Tries, merged, root_ids, root_salt
 
 
 def tries(*message_ids: int, attempt: int = 0) -> Tries:
@@ -69,21 +69,21 @@ def test_many_small_emissions_become_few_parts() -> None:
 
 MESSAGES = [0, 1, 31, 32, 1000, -1, -33, 2**63 - 1, -(2**63)]
 OF_SPARK = {
-    # number: shiftleft(id & 31L, 59) | (xxhash64(seed, number, shiftright(id, 5)) & 576460752303423487L), by PySpark 4.3
+    # number: shiftleft(id & 31L, 59) | (xxhash64(salt, shiftright(id, 5)) & 576460752303423487L), by PySpark 4.3
     0: [
-        565319599809537843, 1141780352112961331, -11141152493885645, 499355687028040627, 4995755695635462257,
-        -59199320713171335, -333547651702183910, -504847053243109414, 151217462573398928,
+        137779819008877907, 714240571312301395, -438680933294545581, 117244818422657513, 4914577129877434055,
+        -452034362005504476, -417623955497273112, -58610053713159403, 272200060467335739,
     ],
     3: [
-        269684866886085302, 846145619189508790, -306775885417338186, 405328401015530280, 5014863108830807913,
-        -48397468658195787, -481445294072594849, -295991472226150578, 530550251394669550,
+        12100206175636653, 588560958479060141, -564360546127786835, 110785191217149793, 4810122437320309828,
+        -108058812144709101, -95091087238252710, -179097410828026024, 238054855623145518,
     ],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("number", OF_SPARK)
 def test_roots_are_what_sql_computes(number: int) -> None:
-    assert root_seed("orders", "run-1") == -7444660132210470130
+    assert root_salt("orders", "run-1", number) == {0: "af01156929a8f990", 3: "603399b8b9bde6e9"}[number]
     assert root_ids("orders", "run-1", np.array(MESSAGES), number).tolist() == OF_SPARK[number]
 
 

@@ -84,6 +84,7 @@ CALLS: dict[Any, dict[str, str]] = {
         "add": "message_ids",
         "next_emission": "",
         "excuse": "roots",
+        "no_retry": "roots",
         "give_up": "message_ids",
         "poll": "max_outcomes block_ms",
         "reconcile": "",

@@ -376,6 +376,34 @@ def test_an_excuse_is_for_its_roots_only() -> None:
     assert emit(made).message_ids.tolist() == emission.message_ids[:1].tolist()
 
 
+@pytest.mark.parametrize("end", ["failed", "timed out"])
+def test_what_is_not_to_be_tried_again_is_a_dead_letter_at_once(end: str) -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=3, retry=RetryPolicy(max_attempts=4))
+    emission = emit(made)
+    made.no_retry(np.concatenate([emission.roots[:2], [12345]]))
+    acker.ack(int(emission.roots[1]), 7)
+    if end == "failed":
+        acker.fail_many(emission.roots[[0, 2]])
+    else:
+        expire(acker)
+    made.poll()
+    reason = "failed" if end == "failed" else "timeout"
+    assert made.dead_letters == {0: DeadLetter(0, "run", 1, reason)}
+    assert (made.counts.acked, made.pending) == (1, 0)
+    assert emit(made).message_ids.tolist() == [2]
+
+
+def test_what_got_lost_is_emitted_again_whatever_was_said_of_it() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=4))
+    made.no_retry(emit_nothing(made).roots)
+    assert made.reconcile() == 1
+    acker.fail_many(emit(made).roots)  # of another try nothing was said
+    made.poll()
+    assert (made.dead_letters, emit(made).attempts.tolist()) == ({}, [2])
+
+
 def test_jitter_shortens_delays_at_random() -> None:
     delays = set(RetryPolicy(first_delay_secs=8, jitter=0.5).delay_secs(np.ones(100, np.int64)).tolist())
     assert len(delays) > 50

@@ -104,4 +104,4 @@ def test_other_errors_stay_what_they_are(error: Exception) -> None:
     ],
 )
 def test_a_dead_letter_tells_what_was_raised_and_not_where(error: Exception, told: str) -> None:
-    assert cause_of(error) == told
+    assert cause_of(error).text == told

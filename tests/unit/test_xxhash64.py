@@ -1,10 +1,10 @@
-"""Spark's hash, against what PySpark 4.3 gives for F.xxhash64 of bigints."""
+"""Spark's hash, against what PySpark 4.3 gives for F.xxhash64 of bigints and texts."""
 
 import numpy as np
 import pytest
 
 from acker_redis.ids import to_int64
-from acker_redis.xxhash64 import hash_longs
+from acker_redis.xxhash64 import hash_longs, hash_salt
 
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 OF_SPARK = [
@@ -34,3 +34,22 @@ def test_arrays_are_hashed_as_in_spark_and_mix_with_numbers() -> None:
 
 def test_a_number_is_the_same_with_and_without_a_sign() -> None:
     assert hash_longs(-1, 5) == hash_longs(2**64 - 1, 5)
+
+
+@pytest.mark.parametrize(
+    ("salt", "of_salt", "of_both"),
+    [  # xxhash64(salt), xxhash64(salt, -5L)
+        ("abcdefgh", 2470326616177429180, -5113788726245175067),
+        ("0123456789abcdef", 152989496093262263, 3667121527964257980),
+        ("0123456789abcdefghijklmn", -4970167797021804048, -2647855605793005635),
+    ],
+)
+def test_salts_are_hashed_as_in_spark_and_seed_numbers(salt: str, of_salt: int, of_both: int) -> None:
+    assert to_int64(int(hash_salt(salt))) == of_salt
+    assert to_int64(int(hash_longs(-5, seed=hash_salt(salt)))) == of_both
+
+
+@pytest.mark.parametrize("salt", ["", "1234567", "0123456789abcdefghijklmnopqrstuv", "schön..."])
+def test_salts_that_would_be_hashed_otherwise_are_refused(salt: str) -> None:
+    with pytest.raises(ValueError, match=r"characters|ascii"):
+        hash_salt(salt)

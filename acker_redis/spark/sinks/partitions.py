@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from acker_redis.spark import checks, meters
@@ -30,7 +29,7 @@ def write_partitions(
     consumed = in_python(
         rows, lambda columns: PartitionsStep(node.name, failed, write, on_error, reports, columns), _CONSUMED
     )
-    metered = meters.passing(meters.leaving_python(consumed, failed, F.col(ROWS)), meter, F.col(ROWS))
+    metered = meters.passing(meters.leaving_python(consumed, failed, ROWS), meter, ROWS)
     counts = metered.select(ROWS).toArrow().column(0).to_pylist()
     # Failed rows have reached the sink, too: they are part of the sum, and no residue.
     proof.prove(node, meter, replace(form, residues={**form.residues, failed: 0}), written=False)

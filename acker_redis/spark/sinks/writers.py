@@ -12,7 +12,7 @@ from acker_redis.spark.form import Form
 from acker_redis.spark.proof import Node, Proof
 from acker_redis.spark.reports import cause_of
 from acker_redis.spark.worker.data_source import consuming
-from acker_redis.spark.worker.failed import OnError, report_of
+from acker_redis.spark.worker.failed import OnError, Reason, report_of
 
 
 def write(
@@ -79,7 +79,7 @@ def _act(
         proof.prove(node, meter, form, written=written)
 
 
-def _fail(proof: Proof, tracked: DataFrame, node: Node, form: Form, reason: str) -> None:
+def _fail(proof: Proof, tracked: DataFrame, node: Node, form: Form, reason: Reason) -> None:
     """Fail the messages of all rows, once it is proven that these are all."""
     meter = proof.meter(node)
     roots = F.explode(ANCHORS).alias("root")

@@ -1,6 +1,6 @@
 """A bolt in a Python worker: rows derived from rows by a function of record batches."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.accumulators import Accumulator
 
-from acker_redis.errors import BadBatchError
+from acker_redis.errors import BadBatchError, FailedError
 from acker_redis.spark import edges
 from acker_redis.spark.columns import (
     ANCHORS,
@@ -20,7 +20,7 @@ from acker_redis.spark.columns import (
     EDGE,
     STAYS,
 )
-from acker_redis.spark.worker.failed import Failures, Report
+from acker_redis.spark.worker.failed import Failures, Reason, Report, reason_of
 
 
 class BoltOutput(NamedTuple):
@@ -29,12 +29,12 @@ class BoltOutput(NamedTuple):
     Attributes:
         rows: output rows, of the columns that the bolt was declared with.
         parents: for each output row the index of the input row it came from, in any order.
-        failed: input rows that failed, with the reason; their output rows are left out.
+        failed: input rows that failed, with the reason, or a `FailedError`; their output rows are left out.
     """
 
     rows: pa.RecordBatch
     parents: npt.NDArray[np.int64]
-    failed: dict[int, str] | None = None
+    failed: Mapping[int, str | FailedError] | None = None
 
 
 Execute: TypeAlias = Callable[[pa.RecordBatch], BoltOutput]
@@ -81,7 +81,8 @@ class BoltStep:
             rows, parents, failed = self._checked(output, batch.num_rows)
             gone = np.ones(batch.num_rows, np.bool_)
             if len(failed):
-                failures.add(own[failed], anchors.take(pa.array(failed)), [*(output.failed or {}).values()])
+                reasons = [_as_reason(reason) for reason in (output.failed or {}).values()]
+                failures.add(own[failed], anchors.take(pa.array(failed)), reasons)
                 stays = ~np.isin(parents, failed)
                 rows, parents = rows.filter(pa.array(stays)), parents[stays]
                 gone[failed] = False
@@ -137,6 +138,10 @@ class BoltStep:
         if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= inputs):
             raise BadBatchError(f"bolt {self.stage!r}: {what} names a row outside the {inputs} rows of its input batch")
         return rows.astype(np.int64)
+
+
+def _as_reason(given: str | FailedError) -> Reason:
+    return Reason(given) if isinstance(given, str) else reason_of(given)
 
 
 def _children_of(own: npt.NDArray[np.int64], parents: npt.NDArray[np.int64], salt: int) -> npt.NDArray[np.int64]:

@@ -8,11 +8,11 @@ from pyspark.accumulators import Accumulator
 
 from acker_redis.spark import edges
 from acker_redis.spark.columns import STAYS
-from acker_redis.spark.worker.failed import Failures, Report
+from acker_redis.spark.worker.failed import Failures, Reason, Report
 
 
 def failing(
-    stage: str, operator: str, reports: Accumulator[list[Report]]
+    stage: str, operator: str, reports: Accumulator[list[Report]], *, retry: bool
 ) -> Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]:
     """The function for `arrow_udf` that gives each row its `OUT`: 0 if it stays, else the number of the report.
 
@@ -23,6 +23,7 @@ def failing(
         stage: name of the operator.
         operator: its tag in reports.
         reports: where the report goes.
+        retry: whether the messages are to be emitted again.
     """
 
     def fail_where(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:  # Spark reads the annotations
@@ -31,7 +32,8 @@ def failing(
             fails = reason.is_valid()
             if fails.true_count:
                 own = edges.from_arrow(edge.filter(fails))
-                failures.add(own, anchors.filter(fails), reason.filter(fails).to_pylist())
+                reasons = [Reason(text, retry) for text in reason.filter(fails).to_pylist()]
+                failures.add(own, anchors.filter(fails), reasons)
             yield pa.array(np.where(fails.to_numpy(zero_copy_only=False), failures.number, STAYS), pa.int64())
         failures.residue()
 

@@ -35,6 +35,18 @@ _PER_PART = 16
 """An array costs about as much as so many roots in it."""
 
 
+class Reason(NamedTuple):
+    """Why a row failed.
+
+    Attributes:
+        text: for people.
+        retry: whether its message is to be emitted again.
+    """
+
+    text: str
+    retry: bool = True
+
+
 @dataclass(frozen=True)
 class Report:
     """The failed rows of one operator in one task.
@@ -53,7 +65,7 @@ class Report:
     stage: str
     parts: int
     rows: int
-    reasons: dict[str, bytes]
+    reasons: dict[Reason, bytes]
 
 
 class Reports(AccumulatorParam[list[Report]]):
@@ -113,9 +125,9 @@ class Failures:
         self.number = CHILDLESS + 1 + secrets.randbelow(_NUMBERS - CHILDLESS - 1)
         self._operator, self._stage, self._reports = operator, stage, reports
         self._parts = self._rows = 0
-        self._roots: dict[str, Roots] = {}
+        self._roots: dict[Reason, Roots] = {}
 
-    def add(self, own: npt.NDArray[np.int64], anchors: pa.ListArray, reasons: Sequence[str]) -> None:
+    def add(self, own: npt.NDArray[np.int64], anchors: pa.ListArray, reasons: Sequence[Reason]) -> None:
         """Rows that failed: the edge, the anchors and the reason of each."""
         self._parts += edges.total(own)
         self._rows += len(own)
@@ -129,7 +141,7 @@ class Failures:
         for reason, number in numbers.items():
             self._roots[reason].add(roots[there & (by_root == number)])
 
-    def add_all(self, parts: int, rows: int, roots: Roots, reason: str) -> None:
+    def add_all(self, parts: int, rows: int, roots: Roots, reason: Reason) -> None:
         """Rows that failed for one reason: the sum of their edges, their number and their roots."""
         self._parts += parts
         self._rows += rows
@@ -144,23 +156,27 @@ class Failures:
         self._reports.add([Report(self.number, self._operator, self._stage, parts, self._rows, reasons)])
         return Residue(self.number, parts, self._rows)
 
-    def _named(self, reason: str) -> str:
-        """The reason under which a row is kept. A text of the user's may hold halves of pairs, which UTF-8 can't."""
-        cut = reason[:REASON_CHARS].encode(errors="replace").decode()
+    def _named(self, reason: Reason) -> Reason:
+        """The reason under which a row is kept."""
+        cut = _cut(reason)
         if cut not in self._roots:
             if len(self._roots) >= MAX_REASONS:
-                cut = OTHER_REASONS
+                cut = Reason(OTHER_REASONS, reason.retry)
             self._roots.setdefault(cut, Roots())
         return cut
 
 
-def reason_of(exc: BaseException) -> str:
+def reason_of(exc: BaseException) -> Reason:
     """Why a row failed whose function raised."""
-    return str(exc) if isinstance(exc, FailedError) else f"{type(exc).__name__}: {exc}"
+    return Reason(str(exc), exc.retry) if isinstance(exc, FailedError) else Reason(f"{type(exc).__name__}: {exc}")
 
 
-def report_of(stage: str, reason: str, roots: npt.NDArray[np.int64]) -> Report:
+def report_of(stage: str, reason: Reason, roots: npt.NDArray[np.int64]) -> Report:
     """A report that the driver makes itself, of rows that no task has named."""
     number = CHILDLESS + 1 + secrets.randbelow(_NUMBERS - CHILDLESS - 1)
-    cut = reason[:REASON_CHARS].encode(errors="replace").decode()
-    return Report(number, "", stage, 0, len(roots), {cut: roots.tobytes()})
+    return Report(number, "", stage, 0, len(roots), {_cut(reason): roots.tobytes()})
+
+
+def _cut(reason: Reason) -> Reason:
+    """A text of the user's may be long, and hold halves of pairs, which UTF-8 can't."""
+    return Reason(reason.text[:REASON_CHARS].encode(errors="replace").decode(), reason.retry)

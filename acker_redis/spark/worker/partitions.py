@@ -12,7 +12,7 @@ from acker_redis.errors import AckerError
 from acker_redis.spark import edges
 from acker_redis.spark.columns import ANCHORS, ARROW_EDGE, ARROW_OUT, ARROW_ROWS, EDGE, STAYS
 from acker_redis.spark.worker.client import partition_id
-from acker_redis.spark.worker.failed import REASON_CHARS, Failures, OnError, Report, Roots, reason_of
+from acker_redis.spark.worker.failed import REASON_CHARS, Failures, OnError, Reason, Report, Roots, reason_of
 
 log = logging.getLogger("acker_redis.spark")
 
@@ -69,14 +69,14 @@ class PartitionsStep:
         consumed = _Consumed()
         broken: list[Exception] = []
         stream = self._watched(batches, consumed, broken)
-        reason: str | None = None
+        reason: Reason | None = None
         try:
             self.write((batch.drop_columns(self._own) for batch in stream), partition_id())
         except Exception as exc:
             if self.on_error == "raise" or broken:
                 raise
-            reason = reason_of(exc)[:REASON_CHARS]
-            log.warning("sink %r failed the rows of a partition: %s", self.stage, reason)
+            reason = reason_of(exc)
+            log.warning("sink %r failed the rows of a partition: %s", self.stage, reason.text[:REASON_CHARS])
         out = STAYS
         if reason is not None:
             for batch in self._renamed(batches):

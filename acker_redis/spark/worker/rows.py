@@ -42,9 +42,9 @@ class Collector:
         """Hand on a derived row."""
         self.rows.append(row)
 
-    def fail(self, reason: str) -> None:
-        """Fail the input row; what was emitted from it is left out."""
-        raise FailedError(reason)
+    def fail(self, reason: str, *, retry: bool = True) -> None:
+        """Fail the input row; what was emitted from it is left out. As `FailedError`."""
+        raise FailedError(reason, retry=retry)
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,15 @@ class RowByRow:
         derive = self._derive_with_collector if isinstance(self.bolt, RowBolt) else self.bolt
         rows: list[Row] = []
         ends = [0]
-        failed: dict[int, str] = {}
+        failed: dict[int, str | FailedError] = {}
         for number, row in enumerate(batch.to_pylist()):
             try:
                 rows.extend(_derived(derive(row)))
             except Exception as exc:
                 if self.on_error == "raise" and not isinstance(exc, FailedError):
                     raise
-                failed[number] = reason_of(exc)
+                reason = reason_of(exc)
+                failed[number] = reason.text if reason.retry else FailedError(reason.text, retry=False)
                 del rows[ends[-1] :]
             ends.append(len(rows))
         try:
@@ -118,7 +119,9 @@ class RowByRow:
             raise BadBatchError(f"a derived row has {len(row)} values, the schema {len(names)} columns: {names}")
         return row
 
-    def _fitting(self, rows: list[Row], ends: list[int], failed: dict[int, str]) -> tuple[list[Row], list[int]]:
+    def _fitting(
+        self, rows: list[Row], ends: list[int], failed: dict[int, str | FailedError]
+    ) -> tuple[list[Row], list[int]]:
         """The rows of those inputs whose rows all fit the schema; the other inputs fail, with the reason.
 
         Raises:

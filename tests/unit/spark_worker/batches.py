@@ -38,4 +38,4 @@ def some_edges(count: int, seed: int = 0) -> list[int | None]:
 
 
 def roots_of(report: Report) -> dict[str, list[int]]:
-    return {reason: np.frombuffer(packed, np.int64).tolist() for reason, packed in report.reasons.items()}
+    return {reason.text: np.frombuffer(packed, np.int64).tolist() for reason, packed in report.reasons.items()}

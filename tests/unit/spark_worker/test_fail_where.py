@@ -20,7 +20,7 @@ def batch(*rows: tuple[int | None, list[int] | None, str | None]) -> tuple[pa.Ar
 
 def test_rows_that_fail_get_the_number_of_the_report_that_names_them() -> None:
     reports = received()
-    made = failing("check", "check-1", reports)(
+    made = failing("check", "check-1", reports, retry=True)(
         iter(
             [
                 batch((None, None, None), (5, [1], "bad"), (6, [2, 3], "")),
@@ -40,19 +40,20 @@ def test_rows_that_fail_get_the_number_of_the_report_that_names_them() -> None:
 
 def test_where_no_row_fails_there_is_no_report() -> None:
     reports = received()
-    assert [array.to_pylist() for array in failing("check", "check-1", reports)(iter([batch((None, None, None))]))] == [
-        [0]
-    ]
-    assert list(failing("check", "check-1", reports)(iter([]))) == []
+    assert [
+        array.to_pylist()
+        for array in failing("check", "check-1", reports, retry=True)(iter([batch((None, None, None))]))
+    ] == [[0]]
+    assert list(failing("check", "check-1", reports, retry=True)(iter([]))) == []
     assert reports == []
 
 
 def test_a_row_without_edge_fails_too() -> None:
     reports = received()
-    list(failing("check", "check-1", reports)(iter([batch((None, None, "bad"))])))
+    list(failing("check", "check-1", reports, retry=True)(iter([batch((None, None, "bad"))])))
     assert (reports[0].parts, reports[0].rows) == (0, 1)
 
 
 def test_spark_takes_it_for_a_function_of_iterators() -> None:
-    function: Any = failing("check", "check-1", received())
+    function: Any = failing("check", "check-1", received(), retry=True)
     assert infer_eval_type(signature(function), get_type_hints(function), "arrow") == ArrowUDFType.SCALAR_ITER

@@ -10,12 +10,12 @@ import pytest
 from acker_redis.errors import FailedError
 from acker_redis.spark.edges import MASK
 from acker_redis.spark.worker import failed
-from acker_redis.spark.worker.failed import OTHER_REASONS, Failures, Reports, Roots, reason_of
+from acker_redis.spark.worker.failed import OTHER_REASONS, Failures, Reason, Reports, Roots, reason_of
 from tests.unit.spark_worker.batches import received, roots_of
 
 
 def add(failures: Failures, edges: list[int], anchors: list[Any], reasons: list[str]) -> None:
-    failures.add(np.array(edges, np.int64), pa.array(anchors, pa.list_(pa.int64())), reasons)
+    failures.add(np.array(edges, np.int64), pa.array(anchors, pa.list_(pa.int64())), [Reason(one) for one in reasons])
 
 
 def test_a_report_has_the_distinct_roots_of_each_reason_and_the_sum_of_the_edges() -> None:
@@ -30,6 +30,17 @@ def test_a_report_has_the_distinct_roots_of_each_reason_and_the_sum_of_the_edges
     assert (report.number, report.operator, report.stage) == (failures.number, "split-1", "split")
     assert (report.parts, report.rows) == (12, 4)
     assert roots_of(report) == {"bad": [-1, 3, 4], "worse": []}
+
+
+def test_rows_that_are_not_to_be_tried_again_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failed, "MAX_REASONS", 2)
+    reports = received()
+    failures = Failures("", "", reports)
+    reasons = [Reason("a"), Reason("a", retry=False), Reason("b", retry=False), Reason("c")]
+    failures.add(np.zeros(4, np.int64), pa.array([[1], [2], [3], [4]]), reasons)
+    failures.residue()
+    found = {reason: np.frombuffer(packed, np.int64).tolist() for reason, packed in reports[0].reasons.items()}
+    assert found == {("a", True): [1], ("a", False): [2], (OTHER_REASONS, False): [3], (OTHER_REASONS, True): [4]}
 
 
 def test_no_failed_row_no_report() -> None:
@@ -82,5 +93,7 @@ def test_an_accumulator_of_reports_adds_them_up() -> None:
 
 
 def test_reasons_of_errors() -> None:
-    assert reason_of(FailedError("no such customer")) == "no such customer"
-    assert reason_of(KeyError("x")) == "KeyError: 'x'"
+    assert reason_of(FailedError("no such customer")) == ("no such customer", True)
+    assert reason_of(FailedError("no such customer", retry=False)) == ("no such customer", False)
+    assert reason_of(pickle.loads(pickle.dumps(FailedError("none", retry=False)))) == ("none", False)
+    assert reason_of(KeyError("x")) == ("KeyError: 'x'", True)

@@ -16,10 +16,10 @@ REQUIRED = pa.field("x", pa.int64(), nullable=False)
 GIVEN = pa.record_batch({"id": [0, 1, 2]})
 
 
-def run(derive: Any, schema: pa.Schema = SCHEMA, on_error: Any = "fail") -> tuple[list[Any], list[int], dict[int, str]]:
+def run(derive: Any, schema: pa.Schema = SCHEMA, on_error: Any = "fail") -> tuple[list[Any], list[int], dict[int, Any]]:
     emitted = RowByRow(derive, schema, on_error)(GIVEN)
     emitted.rows.validate(full=True)
-    return emitted.rows.to_pylist(), emitted.parents.tolist(), emitted.failed or {}
+    return emitted.rows.to_pylist(), emitted.parents.tolist(), dict(emitted.failed or {})
 
 
 @pytest.mark.parametrize(
