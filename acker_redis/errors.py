@@ -1,5 +1,7 @@
 """The errors this library raises: one tree under `AckerError`, each message saying what to do."""
 
+from collections.abc import Mapping
+
 
 class AckerError(Exception):
     """Root of every error the library raises on purpose."""
@@ -80,6 +82,31 @@ class FailedError(AckerError):
         """Give the reason as people are to read it."""
         super().__init__(reason)
         self.retry = retry
+
+
+class RefusedError(AckerError):
+    """Raised by a sink's function that has written all rows of a partition but these, which the store refused.
+
+    Attributes:
+        rows: number of a row in its partition, counted over its batches from 0 -> why, or a `FailedError`.
+
+    >>> raise RefusedError({17: "duplicate key", 40: FailedError("value too long", retry=False)})
+    Traceback (most recent call last):
+    acker_redis.errors.RefusedError: 2 rows were refused; the first is row 17: duplicate key
+    """
+
+    def __init__(self, rows: Mapping[int, str | FailedError]) -> None:
+        """Say which, and why."""
+        first = next(iter(rows.items()), None)
+        told = "" if first is None else f"; the first is row {first[0]}: {first[1]}"
+        super().__init__(
+            f"{len(rows)} row{'' if len(rows) == 1 else 's'} {'was' if len(rows) == 1 else 'were'} refused{told}"
+        )
+        self.rows = dict(rows)
+
+    def __reduce__(self) -> tuple[type["RefusedError"], tuple[dict[int, str | FailedError]]]:
+        """As it was made."""
+        return type(self), (self.rows,)
 
 
 class ClosedError(AckerError):

@@ -334,7 +334,8 @@ class Tracker:
             write: called with the record batches of one partition, without the tracker's columns, and the partition's
                 number; has to consume them all, and to be idempotent: a partition may be written again.
             on_error: if `write` raises: `raise` fails the task, which Spark tries again; `fail` fails the messages of the
-                partition's rows, with the error's text as reason.
+                partition's rows, with the error's text as reason, or of the rows only that a `RefusedError` names; 20 bytes
+                and more of each row are kept for this until the partition ends.
             name: of the sink.
         """
         return partitions.write_partitions(

@@ -1,16 +1,19 @@
 """Sinks: messages are done when everything was written, and only then; failed or emitted again where it raises, as told."""
 
+import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, DataFrameWriter, Row
 from pyspark.sql.datasource import DataSource, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from acker_redis import AckerError, BadBatchError, NotExactError
+from acker_redis import AckerError, BadBatchError, FailedError, NotExactError, RefusedError
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark import Tracker
 from acker_redis.spark.worker.failed import OnError
@@ -20,6 +23,7 @@ from tests.spark.files_source import BatchesToFiles, Count, FileWriter, RowsToFi
 pytestmark = pytest.mark.spark
 
 ONCE = RetryPolicy(max_attempts=1)
+CHILD_ARROW = pa.schema([("id", pa.int64()), ("child", pa.int32())])
 TWO = "transform(array(0, 1), i -> struct(id, i AS child))"
 
 
@@ -166,6 +170,37 @@ def test_a_partition_whose_write_raises_fails_its_rows(case: MakeCase) -> None:
     assert counts == [20]
     assert ended.reasons == {("can't be written", "files"): 10}
     ended.check({id: [(id,)] for id in range(20)}, run.written(name="rows"))
+
+
+def refusing_some(out: str, batches: Iterator[pa.RecordBatch], partition: int) -> None:
+    """A store that takes no child 1 of every seventh message, and no message 3 at all."""
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    refused: dict[int, str | FailedError] = {
+        at: "duplicate" for at, row in enumerate(rows) if row["id"] % 7 == 0 and row["child"]
+    }
+    refused |= {at: FailedError("too long", retry=False) for at, row in enumerate(rows) if row["id"] == 3}
+    taken = pa.Table.from_pylist([row for at, row in enumerate(rows) if at not in refused], CHILD_ARROW)
+    pq.write_table(taken, Path(out) / f"{uuid.uuid4().hex}.parquet")
+    if refused:
+        raise RefusedError(refused)
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_rows_that_a_store_refuses_fail_and_the_others_are_acked(case: MakeCase, partitions: int) -> None:
+    run = case(n=20, partitions=partitions)
+    Path(run.out).mkdir()
+    counts: list[int] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = tracker.explode(messages, TWO)
+        counts.append(tracker.write_partitions(rows, partial(refusing_some, run.out), on_error="fail", name="store"))
+
+    ended = run.done(pipeline, retry=RetryPolicy(max_attempts=2))
+    assert counts == [40, 6]  # of the second emission, messages 0, 7 and 14
+    assert {(message, one.attempts, one.detail) for message, one in ended.letters.items()} == {
+        (0, 2, "duplicate"), (7, 2, "duplicate"), (14, 2, "duplicate"), (3, 1, "too long")
+    }  # fmt: skip
+    ended.check({id: [(id, 0), (id, 1)] for id in range(20)}, run.written())
 
 
 @pytest.mark.parametrize("on_error", ["raise", "fail"])

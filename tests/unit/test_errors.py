@@ -10,7 +10,7 @@ import acker_redis
 from acker_redis import errors
 from acker_redis.client import Client
 
-CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass)]
+CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if cls.__module__ == errors.__name__]
 
 
 @pytest.mark.parametrize("cls", CLASSES)

@@ -20,7 +20,7 @@ from acker_redis.spark.columns import (
     EDGE,
     STAYS,
 )
-from acker_redis.spark.worker.failed import Failures, Reason, Report, reason_of
+from acker_redis.spark.worker.failed import Failures, Report, as_reason
 
 
 class BoltOutput(NamedTuple):
@@ -81,7 +81,7 @@ class BoltStep:
             rows, parents, failed = self._checked(output, batch.num_rows)
             gone = np.ones(batch.num_rows, np.bool_)
             if len(failed):
-                reasons = [_as_reason(reason) for reason in (output.failed or {}).values()]
+                reasons = [as_reason(reason) for reason in (output.failed or {}).values()]
                 failures.add(own[failed], anchors.take(pa.array(failed)), reasons)
                 stays = ~np.isin(parents, failed)
                 rows, parents = rows.filter(pa.array(stays)), parents[stays]
@@ -138,10 +138,6 @@ class BoltStep:
         if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= inputs):
             raise BadBatchError(f"bolt {self.stage!r}: {what} names a row outside the {inputs} rows of its input batch")
         return rows.astype(np.int64)
-
-
-def _as_reason(given: str | FailedError) -> Reason:
-    return Reason(given) if isinstance(given, str) else reason_of(given)
 
 
 def _children_of(own: npt.NDArray[np.int64], parents: npt.NDArray[np.int64], salt: int) -> npt.NDArray[np.int64]:

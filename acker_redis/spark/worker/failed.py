@@ -171,6 +171,11 @@ def reason_of(exc: BaseException) -> Reason:
     return Reason(str(exc), exc.retry) if isinstance(exc, FailedError) else Reason(f"{type(exc).__name__}: {exc}")
 
 
+def as_reason(given: str | FailedError) -> Reason:
+    """A reason as functions of the user's give it for a row."""
+    return Reason(given) if isinstance(given, str) else reason_of(given)
+
+
 def report_of(stage: str, reason: Reason, roots: npt.NDArray[np.int64]) -> Report:
     """A report that the driver makes itself, of rows that no task has named."""
     number = CHILDLESS + 1 + secrets.randbelow(_NUMBERS - CHILDLESS - 1)

@@ -5,21 +5,27 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.accumulators import Accumulator
 
-from acker_redis.errors import AckerError
+from acker_redis.errors import AckerError, BadBatchError, RefusedError
 from acker_redis.spark import edges
 from acker_redis.spark.columns import ANCHORS, ARROW_EDGE, ARROW_OUT, ARROW_ROWS, EDGE, STAYS
 from acker_redis.spark.worker.client import partition_id
-from acker_redis.spark.worker.failed import REASON_CHARS, Failures, OnError, Reason, Report, Roots, reason_of
+from acker_redis.spark.worker.failed import REASON_CHARS, Failures, OnError, Reason, Report, Roots, as_reason, reason_of
 
 log = logging.getLogger("acker_redis.spark")
 
-Write: TypeAlias = Callable[[Iterator[pa.RecordBatch], int], None]
-"""Called with the batches of a partition and its number."""
+Write: TypeAlias = Callable[[Iterator[pa.RecordBatch], int], object]
+"""Called with the batches of a partition and its number. What it returns makes no difference."""
 
 _SCHEMA = pa.schema([ARROW_EDGE, ARROW_ROWS, ARROW_OUT])
+
+
+class _UnconsumedError(AckerError):
+    """Of the function's own making, and no reason to fail rows."""
 
 
 @dataclass
@@ -28,14 +34,31 @@ class _Consumed:
 
     parts: int = 0
     rows: int = 0
-    roots: Roots = field(default_factory=Roots)
+    _own: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    _counts: list[npt.NDArray[np.int32]] = field(default_factory=list)
+    _roots: list[npt.NDArray[np.int64]] = field(default_factory=list)
 
     def add(self, batch: pa.RecordBatch, *, with_roots: bool) -> None:
-        self.parts = (self.parts + edges.total(edges.from_arrow(batch.column(EDGE)))) & edges.MASK
+        """With roots: some 20 bytes of each row are kept, copied, as a column would hold its batch."""
+        own = edges.from_arrow(batch.column(EDGE))
+        self.parts = (self.parts + edges.total(own)) & edges.MASK
         self.rows += batch.num_rows
         if with_roots:
-            flat = batch.column(ANCHORS).flatten().drop_null()
-            self.roots.add(flat.to_numpy(zero_copy_only=False))
+            anchors = batch.column(ANCHORS)
+            self._own.append(own.copy())
+            self._counts.append(anchors.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).copy())
+            self._roots.append(anchors.flatten().fill_null(0).to_numpy(zero_copy_only=False).copy())
+
+    @property
+    def own(self) -> npt.NDArray[np.int64]:
+        """The edge of each row."""
+        return np.concatenate([np.array([], np.int64), *self._own])
+
+    @property
+    def anchors(self) -> pa.ListArray:
+        """The roots of each row."""
+        ends = np.cumsum(np.concatenate([np.array([0], np.int32), *self._counts]), dtype=np.int32)
+        return pa.ListArray.from_arrays(pa.array(ends), np.concatenate([np.array([], np.int64), *self._roots]))
 
 
 @dataclass(frozen=True)
@@ -47,8 +70,8 @@ class PartitionsStep:
         operator: its tag in reports.
         write: the function; it gets the user's columns.
         on_error: `raise`: what it raises ends the task, and Spark tries it again. `fail`: every row of the partition fails,
-            with the error as reason; the anchors are among the input columns for it. What goes wrong before the sink, in
-            the rows' making, is raised in both cases.
+            with the error as reason, or those that a `RefusedError` names; the anchors are among the input columns for it.
+            What goes wrong before the sink, in the rows' making, is raised in both cases.
         reports: where failed rows are reported.
         columns: see `BoltStep`.
     """
@@ -65,35 +88,64 @@ class PartitionsStep:
 
         Raises:
             AckerError: the function returned before it had consumed its rows.
+            BadBatchError: it refused rows that are not there, or errors are to be raised.
         """
         consumed = _Consumed()
         broken: list[Exception] = []
         stream = self._watched(batches, consumed, broken)
-        reason: Reason | None = None
+        failures = Failures(self.operator, self.stage, self.reports)
         try:
             self.write((batch.drop_columns(self._own) for batch in stream), partition_id())
+            self._ended(batches, broken)
+        except RefusedError as exc:
+            self._ended(batches, broken)
+            self._refuse(failures, consumed, exc)
         except Exception as exc:
-            if self.on_error == "raise" or broken:
+            if self.on_error == "raise" or broken or isinstance(exc, _UnconsumedError):
                 raise
-            reason = reason_of(exc)
-            log.warning("sink %r failed the rows of a partition: %s", self.stage, reason.text[:REASON_CHARS])
-        out = STAYS
-        if reason is not None:
-            for batch in self._renamed(batches):
-                consumed.add(batch, with_roots=True)
-            failures = Failures(self.operator, self.stage, self.reports)
-            failures.add_all(consumed.parts, consumed.rows, consumed.roots, reason)
-            residue = failures.residue()
-            out = residue.number if residue is not None else STAYS  # it failed before its first row, and had none
-        elif broken:  # the function swallowed it
+            self._fail(failures, consumed, batches, reason_of(exc))
+        stays = consumed.parts, consumed.rows, STAYS
+        residue = failures.residue()
+        if residue is None:  # also where it failed before its first row, and had none
+            made = [stays]
+        else:
+            rest = (consumed.parts - residue.parts) & edges.MASK, consumed.rows - residue.rows, STAYS
+            made = [one for one in (rest, (residue.parts, residue.rows, residue.number)) if one[1]]
+        columns = zip(*made, strict=True)
+        yield pa.RecordBatch.from_arrays([pa.array(values, pa.int64()) for values in columns], schema=_SCHEMA)
+
+    def _ended(self, batches: Iterator[pa.RecordBatch], broken: list[Exception]) -> None:
+        """See that the function has consumed its rows."""
+        if broken:  # and the function swallowed it
             raise broken[0]
-        elif any(batch.num_rows for batch in batches):
-            raise AckerError(
+        if any(batch.num_rows for batch in batches):
+            raise _UnconsumedError(
                 f"sink {self.stage!r}: the function returned before it had consumed its partition: nothing is acked. Have it "
                 "iterate over all of its batches, and drop rows with tracker.filter before"
             )
-        values = [[consumed.parts], [consumed.rows], [out]]
-        yield pa.RecordBatch.from_arrays([pa.array(value, pa.int64()) for value in values], schema=_SCHEMA)
+
+    def _refuse(self, failures: Failures, consumed: _Consumed, refused: RefusedError) -> None:
+        """Fail the rows that the store refused."""
+        if self.on_error == "raise":
+            raise BadBatchError(f"sink {self.stage!r}: {refused}: give on_error='fail', so that rows can fail alone")
+        numbers = list(refused.rows)
+        if any(not isinstance(one, (int, np.integer)) or not 0 <= one < consumed.rows for one in numbers):
+            raise BadBatchError(
+                f"sink {self.stage!r}: it refused rows that are not among the {consumed.rows} of its partition"
+            )
+        if numbers:
+            rows = np.array(numbers, np.int64)
+            reasons = [as_reason(reason) for reason in refused.rows.values()]
+            failures.add(consumed.own[rows], consumed.anchors.take(pa.array(rows)), reasons)
+
+    def _fail(self, failures: Failures, consumed: _Consumed, batches: Iterator[pa.RecordBatch], reason: Reason) -> None:
+        """Fail all rows of the partition."""
+        log.warning("sink %r failed the rows of a partition: %s", self.stage, reason.text[:REASON_CHARS])
+        for batch in self._renamed(batches):
+            consumed.add(batch, with_roots=True)
+        roots = Roots()
+        roots.add(consumed.anchors.values.to_numpy())
+        failures.add_all(consumed.parts, consumed.rows, roots, reason)
 
     @property
     def _own(self) -> list[str]:

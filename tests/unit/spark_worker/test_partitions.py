@@ -1,12 +1,14 @@
 """A sink that is a function per partition."""
 
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from acker_redis import AckerError, FailedError
+from acker_redis import AckerError, BadBatchError, FailedError, RefusedError
 from acker_redis.spark.columns import ANCHORS, EDGE, OUT
 from acker_redis.spark.edges import MASK
 from acker_redis.spark.worker import partitions
@@ -62,6 +64,65 @@ def test_an_error_fails_every_row_of_the_partition(error: Exception, reason: str
     assert row == {EDGE: SUM, "rows": 5, OUT: report.number}
     assert (report.parts, report.rows, report.operator, report.stage) == (SUM, 5, "save-1", "save")
     assert roots_of(report) == {reason: [1, 2, 9]}
+
+
+def refusing(rows: Any) -> Any:
+    def write(batches: Iterator[pa.RecordBatch], partition: int) -> None:
+        list(batches)
+        raise RefusedError(rows)
+
+    return write
+
+
+def test_rows_that_the_store_refused_fail_alone() -> None:
+    reports = received()
+    step = PartitionsStep("save", "save-1", refusing({4: FailedError("too long", retry=False), 2: "twice", 0: "twice"}),
+                          "fail", reports)  # fmt: skip
+    (batch,) = step(iter(batches()))
+    (report,) = reports
+    parts = sum(OWN[at] or 0 for at in (0, 2, 4)) & MASK
+    assert batch.to_pylist() == [
+        {EDGE: (SUM - parts) & MASK, "rows": 2, OUT: 0},
+        {EDGE: parts, "rows": 3, OUT: report.number},
+    ]
+    assert (report.parts, report.rows) == (parts, 3)
+    found = {tuple(reason): np.frombuffer(packed, np.int64).tolist() for reason, packed in report.reasons.items()}
+    assert found == {("too long", False): [1], ("twice", True): [1, 2, 9]}
+
+
+@pytest.mark.parametrize(("rows", "failed"), [({}, 0), (dict.fromkeys(range(5), "no"), 5), ({3: "has no roots"}, 1)])
+def test_all_rows_or_none_may_be_refused(rows: Any, failed: int) -> None:
+    reports = received()
+    (batch,) = PartitionsStep("save", "save-1", refusing(rows), "fail", reports)(iter(batches()))
+    assert [row["rows"] for row in batch.to_pylist()] == [count for count in (5 - failed, failed) if count]
+    assert sum(row[EDGE] for row in batch.to_pylist()) & MASK == SUM
+    assert [report.rows for report in reports] == [failed] * bool(failed)
+
+
+@pytest.mark.parametrize("rows", [{5: "no"}, {-1: "no"}, {"id": "no"}])
+def test_rows_that_are_not_there_can_not_be_refused(rows: Any) -> None:
+    with pytest.raises(BadBatchError, match="not among the 5"):
+        run(refusing(rows), "fail", batches())
+
+
+def test_refusing_rows_needs_them_to_fail() -> None:
+    with pytest.raises(BadBatchError, match="1 row was refused; the first is row 1: full: give on_error='fail'"):
+        run(refusing({1: "full"}), "raise", batches(anchors=False))
+
+
+def test_what_was_not_consumed_was_not_written_whatever_was_refused() -> None:
+    def write(rows: Iterator[pa.RecordBatch], partition: int) -> None:
+        next(rows)
+        raise RefusedError({0: "full"})
+
+    with pytest.raises(AckerError, match="before it had consumed"):
+        run(write, "fail", batches())
+
+
+def test_refused_rows_come_through_pickle() -> None:
+    error = pickle.loads(pickle.dumps(RefusedError({1: "full", 2: FailedError("never", retry=False)})))
+    assert str(error) == "2 rows were refused; the first is row 1: full"
+    assert (error.rows[1], str(error.rows[2]), error.rows[2].retry) == ("full", "never", False)
 
 
 @pytest.mark.parametrize("error", [FailedError("full"), OSError("gone")])
