@@ -10,6 +10,8 @@ _RULES = "spark.sql.adaptive.optimizer.excludedRules"
 _EMPTY = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
 """It removes stages that turn out to be empty, with their meters: what they metered would not be known."""
 
+_DESCRIPTION = "spark.job.description"
+
 _lock = threading.Lock()
 _running: dict[str, tuple[int, bool]] = {}
 """Session -> how many actions run, and whether the rule was excluded for them."""
@@ -56,3 +58,15 @@ def running(session: SparkSession, tag: str) -> Iterator[None]:
             yield
     finally:
         context.removeJobTag(tag)
+
+
+@contextmanager
+def described(session: SparkSession, text: str) -> Iterator[None]:
+    """Say in Spark's UI what the jobs of this thread are for, in front of what is said of them already."""
+    context = session.sparkContext
+    before = context.getLocalProperty(_DESCRIPTION)
+    context.setLocalProperty(_DESCRIPTION, text if before is None else f"{text}; {before}")
+    try:
+        yield
+    finally:
+        context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]  # None takes it away

@@ -68,6 +68,12 @@ def on_error(on_error: str, name: str) -> None:
         raise BadBatchError(f"{name!r}: on_error={on_error!r}: use 'fail' or 'raise'")
 
 
+def no_retry(types: object, name: str) -> None:
+    """Exceptions by their types."""
+    if not isinstance(types, tuple) or not all(isinstance(one, type) and issubclass(one, Exception) for one in types):
+        raise BadBatchError(f"{name!r}: no_retry={types!r}: use a tuple of exceptions, such as (ValueError, KeyError)")
+
+
 def join(left: DataFrame, right: DataFrame, on: list[str], how: str, allowed: tuple[str, ...]) -> None:
     """Both sides have the columns to join on, and no other in common."""
     if how not in allowed:

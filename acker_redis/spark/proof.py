@@ -5,6 +5,7 @@ messages was written, but for the rows that failed and those that operators drop
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.errors import BadBatchError, NotExactError, NotProvenError
 from acker_redis.spark import checks, faults, meters
+from acker_redis.spark.actions import described
 from acker_redis.spark.edges import BITS, MASK
 from acker_redis.spark.form import Form, form_of
 from acker_redis.spark.listener import Execution, listener_of
@@ -113,6 +115,10 @@ class Proof:
         node = self.add(kind, name, sources)
         self._actions.append(node.name)
         return node
+
+    def describing(self, node: Node) -> AbstractContextManager[None]:
+        """While an operator's action runs, its jobs carry its name, the emission and the number of messages."""
+        return described(self.session, f"{node.name!r} of {self.key}, {self.count:,} messages")
 
     def discard(self, node: str) -> None:
         """What leads to this operator only needs no action."""

@@ -22,7 +22,7 @@ from acker_redis.payloads import Payloads
 from acker_redis.pending import Emission
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark import checks, edges, sql
-from acker_redis.spark.actions import running
+from acker_redis.spark.actions import described, running
 from acker_redis.spark.emission import Roots, edges_of, salts
 from acker_redis.spark.form import Form, with_form
 from acker_redis.spark.messages import Fetch, Messages, not_done, with_message_ids
@@ -183,7 +183,7 @@ def run_messages(
         )  # fmt: skip
         noted = _Noted(offsets, kept, None if on_done is None else partial(_told, on_done, spout))
         spout.on_done = noted.done
-        with own_errors():
+        with own_errors(), described(messages.sparkSession, f"message ids of {acker.config.app}:{run_id}"):
             ids = source.read_ids(offsets, partition, offset)
         if claimed:
             acker.claim_run(run_id)
@@ -240,7 +240,8 @@ class _Emitting:
                 own_errors(),
             ):
                 if self.source.kept is not None:
-                    self.source.keep(emission, str(self.url), acker.config, spout.run_id)
+                    with described(session, f"messages of {key} to Redis"):
+                        self.source.keep(emission, str(self.url), acker.config, spout.run_id)
                 rows = sql.spouted(messages, self.id_column, of_emission)
                 tracked = with_form(rows, Form(key, proof.add("spout", "spout", []).name))
                 self.pipeline(tracker, without_corrupt(tracker, tracked) if has_corrupt(self.messages) else tracked)

@@ -24,7 +24,7 @@ from acker_redis.spark.sinks import checkpoints, exports, partitions, writers
 from acker_redis.spark.sinks.exports import Origin
 from acker_redis.spark.worker.bolt import BoltOutput, BoltStep, Execute
 from acker_redis.spark.worker.fail_where import failing
-from acker_redis.spark.worker.failed import OnError
+from acker_redis.spark.worker.failed import NoRetry, OnError
 from acker_redis.spark.worker.partitions import Write
 from acker_redis.spark.worker.rows import RowBolt, RowByRow, RowFunction
 
@@ -119,6 +119,7 @@ class Tracker:
         schema: str | StructType,
         *,
         on_error: OnError = "fail",
+        no_retry: NoRetry = (),
         name: str | None = None,
     ) -> DataFrame:
         """Turn rows into derived rows, one by one in Python.
@@ -133,13 +134,16 @@ class Tracker:
             schema: of the derived rows; DDL or StructType.
             on_error: what another exception does, and a derived row that does not fit the schema: `fail` fails the row it
                 came from, with a text that says why; `raise` fails the task, and Spark tries it again.
+            no_retry: exceptions that trying again can't change: they fail the row, in both cases, and its message is a dead
+                letter at once, as after `FailedError(..., retry=False)`.
             name: of the operator.
         """
         checks.on_error(on_error, "bolt")
+        checks.no_retry(no_retry, "bolt")
         if not callable(execute) and not isinstance(execute, RowBolt):
             raise BadBatchError("bolt: give a function of one row, or an object with execute(row, collector)")
         output = checks.struct(schema, "bolt")
-        by_row = RowByRow(execute, checks.arrow_schema(output), on_error)
+        by_row = RowByRow(execute, checks.arrow_schema(output), on_error, no_retry)
         return self._bolt(tracked, by_row, output, name, _name_of(execute, "bolt"))
 
     def bolt_arrow(
@@ -323,7 +327,13 @@ class Tracker:
         writers.write_source(self._proof, tracked, source, mode, options or {}, on_error, name)
 
     def write_partitions(
-        self, tracked: DataFrame, write: Write, *, on_error: OnError = "raise", name: str | None = None
+        self,
+        tracked: DataFrame,
+        write: Write,
+        *,
+        on_error: OnError = "raise",
+        no_retry: NoRetry = (),
+        name: str | None = None,
     ) -> int:
         """Write by a function of each partition, in Python. Runs the action; returns how many rows there were.
 
@@ -336,10 +346,11 @@ class Tracker:
             on_error: if `write` raises: `raise` fails the task, which Spark tries again; `fail` fails the messages of the
                 partition's rows, with the error's text as reason, or of the rows only that a `RefusedError` names; 20 bytes
                 and more of each row are kept for this until the partition ends.
+            no_retry: with `fail`, exceptions that trying again can't change: the messages are dead letters at once.
             name: of the sink.
         """
         return partitions.write_partitions(
-            self._proof, tracked, write, on_error, _name_of(write, "write_partitions"), name
+            self._proof, tracked, write, on_error, no_retry, _name_of(write, "write_partitions"), name
         )
 
     def export(

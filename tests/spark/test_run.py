@@ -17,6 +17,7 @@ from acker_redis.model import MAX_PAYLOAD_BYTES
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark import BoltOutput, Tracker, each_batch, reach, run_tracked
 from acker_redis.spout import Spout
+from acker_redis.testing import wait_until
 from tests.spark.cases import CONFIG, consume
 from tests.spark.files_source import RowsToFiles
 
@@ -67,6 +68,8 @@ def test_every_message_is_acked_or_a_dead_letter(spark: Any, acker: Acker, tmp_p
 def fails_for_good(row: dict[str, Any]) -> list[tuple[int]]:
     if row["id"] % 10 in (1, 2):
         raise FailedError("never" if row["id"] % 10 == 1 else "not now", retry=row["id"] % 10 == 2)
+    if row["id"] % 10 == 7:
+        raise KeyError("never")
     return [(row["id"],)]
 
 
@@ -90,7 +93,7 @@ def fails_its_partition(folder: Path, name: str, batches: Iterator[pa.RecordBatc
 
 
 def gives_up(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
-    rows = messages.transform(tracker.bolt, fails_for_good, "id bigint", name="first")
+    rows = messages.transform(tracker.bolt, fails_for_good, "id bigint", no_retry=(LookupError,), name="first")
     rows = rows.transform(tracker.bolt, FailsThroughTheCollector(), "id bigint", name="second")
     rows = rows.transform(tracker.bolt_arrow, fails_batches, "id bigint", name="third")
     rows = tracker.fail_where(rows, "id % 10 = 5", "never", retry=False, name="fourth")
@@ -104,13 +107,13 @@ def test_a_row_that_fails_for_good_makes_its_message_a_dead_letter_at_once(
 ) -> None:
     spout = run_tracked(spark.range(20), partial(gives_up, tmp_path), acker=acker, id_column="id", retry=QUICK)
     letters = spout.dead_letters
-    for digit, stage in enumerate(("first", "first", "second", "third", "fourth", "fifth"), 1):
+    for digit, stage in enumerate(("first", "first", "second", "third", "fourth", "fifth", "first"), 1):
         attempts = 3 if digit == 2 else 1
         for message in (digit, 10 + digit):
             letter = letters[message]
             assert (letter.attempts, letter.last_stage) == (attempts, stage)
-            assert letter.detail == ("not now" if digit == 2 else "never")
-    beside = set(letters) - {tens + digit for tens in (0, 10) for digit in range(1, 7)}  # in the partition of the sixes
+            assert letter.detail == {2: "not now", 7: "KeyError: 'never'"}.get(digit, "never")
+    beside = set(letters) - {tens + digit for tens in (0, 10) for digit in range(1, 8)}  # in the partition of the sixes
     assert {letters[message].attempts for message in beside} <= {1}
     assert written(tmp_path) == sorted(set(range(20)) - set(letters))
 
@@ -129,6 +132,29 @@ def test_one_row_that_fails_for_good_decides(spark: Any, acker: Acker) -> None:
 
     spout = run_tracked(spark.range(3), both, acker=acker, id_column="id", retry=QUICK)
     assert {(one.attempts, one.detail) for one in spout.dead_letters.values()} == {(1, "for good")}
+
+
+def described_jobs(spark: Any) -> list[str]:
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    told = [jobs.apply(at).description() for at in range(jobs.size())]
+    return [one.get() for one in told if one.isDefined()]
+
+
+def test_sparks_ui_says_what_each_job_is_for(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        messages.count()
+        cut = tracker.checkpoint(messages, name="cut")
+        tracker.write(cut, lambda writer: writer.parquet(str(tmp_path / "out")), name="save")
+        tracker.write_partitions(cut, consume, name="files")
+
+    spark.sparkContext.setJobDescription("mine")
+    run_tracked(spark.range(3), pipeline, acker=acker, id_column="id", run_id="described-1")
+    assert spark.sparkContext.getLocalProperty("spark.job.description") == "mine"
+    spark.sparkContext.setLocalProperty("spark.job.description", None)
+    emission = f"of {acker.config.app}:described-1:0, 3 messages; mine"
+    wanted = {f"message ids of {acker.config.app}:described-1; mine", "mine"}
+    wanted |= {f"'{name}' {emission}" for name in ("cut", "save", "files")}
+    wait_until(lambda: wanted <= set(described_jobs(spark)), "the jobs are known")
 
 
 def plain(folder: Path, tracker: Tracker, messages: DataFrame) -> None:

@@ -285,6 +285,16 @@ def test_bad_arguments(case: MakeCase) -> None:
     ]
     for call in calls:
         assert "use 'fail' or 'raise'" in run.refused(call, BadBatchError)
+    for types in (KeyError, (KeyError(),), ["KeyError"], (BaseException,)):
+        wrong: Any = types
+        for name, call in {
+            "bolt": lambda tracker, rows: tracker.bolt(rows, list, "id bigint", no_retry=wrong),  # noqa: B023
+            "write_partitions": lambda tracker, rows: tracker.write_partitions(rows, consume, no_retry=wrong),  # noqa: B023
+        }.items():
+            assert f"'{name}': no_retry={wrong!r}: use a tuple of exceptions" in run.refused(call, BadBatchError)
+    assert "give on_error='fail'" in run.refused(
+        lambda tracker, rows: tracker.write_partitions(rows, consume, no_retry=(KeyError,)), BadBatchError
+    )
 
 
 def test_a_writer_that_writes_twice_is_taken_once(case: MakeCase) -> None:

@@ -16,7 +16,8 @@ def checkpoint(proof: Proof, tracked: DataFrame, name: str | None, *, reliable: 
     node = proof.add("checkpoint", name, [form.node])
     meter = proof.meter(node)
     metered = meters.passing(tracked, meter)
-    rows = metered.checkpoint() if reliable else metered.localCheckpoint()
+    with proof.describing(node):
+        rows = metered.checkpoint() if reliable else metered.localCheckpoint()
     residue = proof.prove(node, meter, form, written=False, final=False)
     known = (form.known + residue) & MASK
     return with_form(rows, replace(form.at(node.name), residues={}, known=known))

@@ -54,5 +54,6 @@ def export(
         StructType(output),
     )
     rows = meters.passing(sent, meter).withColumn(PAIRS, transport.packed(form, PAIRS)).drop(EDGE)
-    write(rows.withColumnRenamed(PAIRS, column).write)
+    with proof.describing(node):
+        write(rows.withColumnRenamed(PAIRS, column).write)
     proof.prove(node, meter, equation, written=True)

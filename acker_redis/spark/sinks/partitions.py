@@ -5,32 +5,37 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
+from acker_redis.errors import BadBatchError
 from acker_redis.spark import checks, meters
 from acker_redis.spark.columns import ANCHORS, EDGE, OUT, ROWS
 from acker_redis.spark.proof import Proof
 from acker_redis.spark.python import in_python
 from acker_redis.spark.reports import accumulator_of
-from acker_redis.spark.worker.failed import OnError
+from acker_redis.spark.worker.failed import NoRetry, OnError
 from acker_redis.spark.worker.partitions import PartitionsStep, Write
 
 _CONSUMED = StructType([StructField(column, LongType()) for column in (EDGE, ROWS, OUT)])
 
 
 def write_partitions(
-    proof: Proof, tracked: DataFrame, write: Write, on_error: OnError, kind: str, name: str | None
+    proof: Proof, tracked: DataFrame, write: Write, on_error: OnError, no_retry: NoRetry, kind: str, name: str | None
 ) -> int:
     """As `Tracker.write_partitions`."""
     checks.on_error(on_error, "write_partitions")
+    checks.no_retry(no_retry, "write_partitions")
+    if no_retry and on_error == "raise":
+        raise BadBatchError("write_partitions: no_retry is of rows that fail: give on_error='fail', too")
     form = proof.form_of(tracked, kind if name is None else name)
     node = proof.begin(kind, name, [form.node])
     meter, failed = proof.meter(node), proof.meter(node, has_reports=True)
     reports = accumulator_of(proof.session.sparkContext)
     rows = tracked if on_error == "fail" else tracked.drop(ANCHORS)
     consumed = in_python(
-        rows, lambda columns: PartitionsStep(node.name, failed, write, on_error, reports, columns), _CONSUMED
+        rows, lambda columns: PartitionsStep(node.name, failed, write, on_error, reports, no_retry, columns), _CONSUMED
     )
     metered = meters.passing(meters.leaving_python(consumed, failed, ROWS), meter, ROWS)
-    counts = metered.select(ROWS).toArrow().column(0).to_pylist()
+    with proof.describing(node):
+        counts = metered.select(ROWS).toArrow().column(0).to_pylist()
     # Failed rows have reached the sink, too: they are part of the sum, and no residue.
     proof.prove(node, meter, replace(form, residues={**form.residues, failed: 0}), written=False)
     return sum(counts)

@@ -70,7 +70,8 @@ def _act(
     meter = proof.meter(node)
     rows = meters.passing(tracked, meter).drop(*TRACKING)
     try:
-        act(rows)
+        with proof.describing(node):
+            act(rows)
     except Exception as exc:
         if on_error == "raise":
             raise
@@ -83,6 +84,7 @@ def _fail(proof: Proof, tracked: DataFrame, node: Node, form: Form, reason: Reas
     """Fail the messages of all rows, once it is proven that these are all."""
     meter = proof.meter(node)
     roots = F.explode(ANCHORS).alias("root")
-    found = meters.passing(tracked, meter).select(roots).distinct().toArrow().column("root").to_numpy()
+    with proof.describing(node):
+        found = meters.passing(tracked, meter).select(roots).distinct().toArrow().column("root").to_numpy()
     proof.prove(node, meter, form, written=False)
     proof.fail(report_of(node.name, reason, found))

@@ -21,6 +21,9 @@ from acker_redis.spark.columns import CHILDLESS
 OnError: TypeAlias = Literal["fail", "raise"]
 """What becomes of an error that a function of the user's raises: its rows fail, or the task does."""
 
+NoRetry: TypeAlias = tuple[type[Exception], ...]
+"""Exceptions after which a message is not emitted again."""
+
 REASON_CHARS = 300
 """Longer reasons are cut."""
 
@@ -166,9 +169,12 @@ class Failures:
         return cut
 
 
-def reason_of(exc: BaseException) -> Reason:
+def reason_of(exc: BaseException, no_retry: NoRetry = ()) -> Reason:
     """Why a row failed whose function raised."""
-    return Reason(str(exc), exc.retry) if isinstance(exc, FailedError) else Reason(f"{type(exc).__name__}: {exc}")
+    retry = not isinstance(exc, no_retry)
+    if isinstance(exc, FailedError):
+        return Reason(str(exc), retry and exc.retry)
+    return Reason(f"{type(exc).__name__}: {exc}", retry)
 
 
 def as_reason(given: str | FailedError) -> Reason:

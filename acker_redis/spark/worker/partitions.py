@@ -14,7 +14,17 @@ from acker_redis.errors import AckerError, BadBatchError, RefusedError
 from acker_redis.spark import edges
 from acker_redis.spark.columns import ANCHORS, ARROW_EDGE, ARROW_OUT, ARROW_ROWS, EDGE, STAYS
 from acker_redis.spark.worker.client import partition_id
-from acker_redis.spark.worker.failed import REASON_CHARS, Failures, OnError, Reason, Report, Roots, as_reason, reason_of
+from acker_redis.spark.worker.failed import (
+    REASON_CHARS,
+    Failures,
+    NoRetry,
+    OnError,
+    Reason,
+    Report,
+    Roots,
+    as_reason,
+    reason_of,
+)
 
 log = logging.getLogger("acker_redis.spark")
 
@@ -73,6 +83,7 @@ class PartitionsStep:
             with the error as reason, or those that a `RefusedError` names; the anchors are among the input columns for it.
             What goes wrong before the sink, in the rows' making, is raised in both cases.
         reports: where failed rows are reported.
+        no_retry: exceptions after which the messages of the partition are not emitted again.
         columns: see `BoltStep`.
     """
 
@@ -81,6 +92,7 @@ class PartitionsStep:
     write: Write
     on_error: OnError
     reports: Accumulator[list[Report]] = field(repr=False)
+    no_retry: NoRetry = ()
     columns: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -103,7 +115,7 @@ class PartitionsStep:
         except Exception as exc:
             if self.on_error == "raise" or broken or isinstance(exc, _UnconsumedError):
                 raise
-            self._fail(failures, consumed, batches, reason_of(exc))
+            self._fail(failures, consumed, batches, reason_of(exc, self.no_retry))
         stays = consumed.parts, consumed.rows, STAYS
         residue = failures.residue()
         if residue is None:  # also where it failed before its first row, and had none

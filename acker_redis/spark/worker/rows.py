@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from acker_redis.errors import BadBatchError, FailedError
 from acker_redis.spark.worker.bolt import BoltOutput
-from acker_redis.spark.worker.failed import OnError, reason_of
+from acker_redis.spark.worker.failed import NoRetry, OnError, reason_of
 
 Row: TypeAlias = Mapping[str, Any] | Sequence[Any]
 """An output row: a mapping by column name, or values in the order of the schema."""
@@ -56,12 +56,14 @@ class RowByRow:
         schema: of the output rows.
         on_error: `fail`: a row whose function raises, or gives rows that don't fit the schema, fails with a text that says
             why, the others go on; `raise`: the task fails, and Spark tries it again. `FailedError` fails the row in both
-            cases.
+            cases, and so do those of `no_retry`.
+        no_retry: exceptions after which the row's message is not emitted again.
     """
 
     bolt: RowFunction | RowBolt
     schema: pa.Schema
     on_error: OnError
+    no_retry: NoRetry = ()
 
     def __call__(self, batch: pa.RecordBatch) -> BoltOutput:
         """Work on one record batch."""
@@ -73,9 +75,9 @@ class RowByRow:
             try:
                 rows.extend(_derived(derive(row)))
             except Exception as exc:
-                if self.on_error == "raise" and not isinstance(exc, FailedError):
+                if self.on_error == "raise" and not isinstance(exc, (FailedError, *self.no_retry)):
                     raise
-                reason = reason_of(exc)
+                reason = reason_of(exc, self.no_retry)
                 failed[number] = reason.text if reason.retry else FailedError(reason.text, retry=False)
                 del rows[ends[-1] :]
             ends.append(len(rows))

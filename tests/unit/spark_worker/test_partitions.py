@@ -30,7 +30,7 @@ def batches(*, anchors: bool = True) -> list[pa.RecordBatch]:
 
 
 def run(write: Any, on_error: Any, given: Any, reports: Any = None, columns: tuple[str, ...] = ()) -> dict[str, Any]:
-    step = PartitionsStep("save", "save-1", write, on_error, received() if reports is None else reports, columns)
+    step = PartitionsStep("save", "save-1", write, on_error, received() if reports is None else reports, (), columns)
     (batch,) = step(iter(given))
     (row,) = batch.to_pylist()
     return dict(row)
@@ -123,6 +123,18 @@ def test_refused_rows_come_through_pickle() -> None:
     error = pickle.loads(pickle.dumps(RefusedError({1: "full", 2: FailedError("never", retry=False)})))
     assert str(error) == "2 rows were refused; the first is row 1: full"
     assert (error.rows[1], str(error.rows[2]), error.rows[2].retry) == ("full", "never", False)
+
+
+@pytest.mark.parametrize(
+    ("error", "retry"), [(FileExistsError(), False), (OSError(), True), (FailedError("full"), True)]
+)
+def test_errors_after_which_nothing_is_emitted_again_are_told_by_their_type(error: Exception, retry: bool) -> None:
+    def write(rows: Iterator[pa.RecordBatch], partition: int) -> None:
+        raise error
+
+    reports = received()
+    list(PartitionsStep("save", "save-1", write, "fail", reports, (FileExistsError, KeyError))(iter(batches())))
+    assert [reason.retry for reason in reports[0].reasons] == [retry]
 
 
 @pytest.mark.parametrize("error", [FailedError("full"), OSError("gone")])

@@ -100,3 +100,17 @@ def test_rows_that_fail_for_their_own_reason_stay_what_they_are() -> None:
     rows, parents, failed = run(Bolt())
     assert (rows, parents, failed[0]) == ([{"id": 1, "child": 1}], [1], "no")
     assert "can't hold 300" in failed[2]
+
+
+@pytest.mark.parametrize("on_error", ["fail", "raise"])
+def test_errors_after_which_nothing_is_emitted_again_fail_their_row(on_error: Any) -> None:
+    def derive(row: dict[str, Any]) -> list[Any]:
+        return [(row["id"], {0: 0}[row["id"]])] if row["id"] < 2 else [(2, 2)]
+
+    failed = RowByRow(derive, SCHEMA, on_error, (LookupError,))(GIVEN).failed
+    assert failed is not None
+    assert {number: (str(error), getattr(error, "retry", None)) for number, error in failed.items()} == {
+        1: ("KeyError: 1", False)
+    }
+    with pytest.raises(KeyError):
+        RowByRow(derive, SCHEMA, "raise", (OSError,))(GIVEN)
