@@ -107,8 +107,10 @@ class DeadLetters:
         """
         return list(islice(self._sound(after), count))
 
-    def scan(self, after: str = "") -> Iterator[DeadLetter | DamagedLetter]:
-        """All entries, the oldest first, or those after an entry id; read in pages of about WINDOW_BYTES.
+    def scan(self, after: str = "", until: str = "") -> Iterator[DeadLetter | DamagedLetter]:
+        """All entries, the oldest first, or those after an entry id and up to another; read in pages of about WINDOW_BYTES.
+
+        A number of milliseconds stands for the last entry id of that time.
 
         >>> acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed")])
         >>> [letter.message_id for letter in acker.dead_letters.scan() if isinstance(letter, DeadLetter)]
@@ -117,7 +119,7 @@ class DeadLetters:
         page = _FIRST_PAGE
         while True:
             begin = f"({after}" if after else "-"
-            (rows,) = self._client.pipeline([("XRANGE", self._key, begin, "+", "COUNT", page)])
+            (rows,) = self._client.pipeline([("XRANGE", self._key, begin, until or "+", "COUNT", page)])
             size = 1
             for entry_id, pairs in rows:
                 after, fields = entry_id.decode(), as_dict(pairs)
@@ -142,6 +144,23 @@ class DeadLetters:
         """
         (length,) = self._client.pipeline([("XLEN", self._key)])
         return int(length)
+
+    def first_ms(self) -> int | None:
+        """When the oldest was written, in milliseconds by the server's clock; None where there is none.
+
+        >>> acker.dead_letters.first_ms()
+        """
+        (rows,) = self._client.pipeline([("XRANGE", self._key, "-", "+", "COUNT", 1)])
+        return int(rows[0][0].partition(b"-")[0]) if rows else None
+
+    def now_ms(self) -> int:
+        """The time by the server's clock, in milliseconds: one that is written later has no older entry id.
+
+        >>> acker.dead_letters.now_ms() > 0
+        True
+        """
+        (now,) = self._client.clocks_ms([self._key])
+        return now
 
     def delete(self, entry_ids: Iterable[str]) -> int:
         """Delete letters, once they were dealt with; returns how many were there.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from acker_redis.spark.environment import JavaNotFoundError, prepare_environment
     from acker_redis.spark.run import Pipeline, each_batch, run_tracked
+    from acker_redis.spark.sources.dead_letters import read_dead_letters
     from acker_redis.spark.sources.files import read_files
     from acker_redis.spark.sources.imports import import_anchors
     from acker_redis.spark.sources.redis_stream import run_redis_stream
@@ -28,6 +29,7 @@ __all__ = [
     "each_batch",
     "import_anchors",
     "prepare_environment",
+    "read_dead_letters",
     "read_files",
     "run_redis_stream",
     "run_tracked",
@@ -42,6 +44,7 @@ _MODULES = {
     "each_batch": "run",
     "import_anchors": "sources.imports",
     "prepare_environment": "environment",
+    "read_dead_letters": "sources.dead_letters",
     "read_files": "sources.files",
     "run_redis_stream": "sources.redis_stream",
     "run_tracked": "run",

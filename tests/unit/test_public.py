@@ -91,7 +91,15 @@ CALLS: dict[Any, dict[str, str]] = {
         "run": "emit progress",
     },
     AckerConfig: {"as_fields": "", "from_fields": "app fields"},
-    DeadLetters: {"add": "letters", "read": "count after", "scan": "after", "count": "", "delete": "entry_ids"},
+    DeadLetters: {
+        "add": "letters",
+        "read": "count after",
+        "scan": "after until",
+        "count": "",
+        "first_ms": "",
+        "now_ms": "",
+        "delete": "entry_ids",
+    },
     Payloads: {"put": "payloads", "get": "message_ids", "remove": "message_ids", "clear": ""},
     testing: {
         "fake_acker": "config **settings",

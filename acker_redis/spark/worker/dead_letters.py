@@ -1,0 +1,56 @@
+"""Reads dead letters in the workers, each a part of the stream."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from acker_redis.acker import Acker
+from acker_redis.dead_letters import DeadLetter
+
+log = logging.getLogger("acker_redis.spark")
+
+SCHEMA = pa.schema(
+    [
+        ("time", pa.timestamp("us", "UTC")), ("message_id", pa.int64()), ("run_id", pa.string()), ("attempts", pa.int64()),
+        ("reason", pa.string()), ("last_stage", pa.string()), ("detail", pa.string()), ("payload", pa.string()),
+        ("entry_id", pa.string()),
+    ]
+)  # fmt: skip
+_LETTERS_PER_BATCH = 1000
+
+
+@dataclass(frozen=True)
+class ReadDeadLetters:
+    """The function for `mapInArrow`: spans of time (`begin`, `end`, in ms, both inclusive) to the letters written in them.
+
+    Attributes:
+        url: of the server, as executors reach it.
+        app: whose letters.
+    """
+
+    url: str = field(repr=False)  # may hold a password
+    app: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run on one partition."""
+        with Acker.attach(self.url, self.app) as acker:  # which only reads
+            for batch in batches:
+                for begin, end in zip(batch["begin"].to_pylist(), batch["end"].to_pylist(), strict=True):
+                    yield from _read(acker, begin, end)
+
+
+def _read(acker: Acker, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+    rows: list[dict[str, object]] = []
+    for letter in acker.dead_letters.scan(after=f"{begin - 1}-{2**64 - 1}" if begin else "", until=str(end)):
+        if not isinstance(letter, DeadLetter):
+            log.warning("entry %s of the dead letters is none: %s", letter.entry_id, letter.why)
+            continue
+        millis = int(letter.entry_id.partition("-")[0])
+        payload = None if letter.payload is None else letter.payload.decode(errors="replace")
+        rows.append({**letter._asdict(), "time": millis * 1000, "payload": payload})
+        if len(rows) == _LETTERS_PER_BATCH:
+            yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+            rows = []
+    yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
