@@ -29,7 +29,7 @@ logs: $(STAMP) ## run the access-log pipeline, killed in the middle and started 
 	@$(BIN)/python -m spark.access_logs.demo $(ARGS)
 
 test: $(STAMP) ## run the whole test suite, in two processes; ARGS="-k name" picks
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(STAMP) ## what CI runs: format, lint, types, tests
 	$(BIN)/ruff format --check .

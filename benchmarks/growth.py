@@ -15,7 +15,7 @@ import redis
 from acker_redis import Acker, AckerConfig
 from acker_redis.connection import RedisClient
 from acker_redis.ids import SLOTS, UInt64Array
-from acker_redis.server import Server
+from acker_redis.server import Server, find_program
 from benchmarks import cluster, harness
 from benchmarks.harness import Bench, Row
 
@@ -47,12 +47,13 @@ def run(bench: Bench) -> Iterator[Row]:
         with _opened(bench.url, shards, client) as acker:
             _fill(acker, bench.size(10**6, SLOTS))
             yield from _rows(bench, f"{shards} shards", acker, [client])
-    program = next(kind for kind in harness.SERVER_KINDS if (kind.name == "valkey") == bench.is_valkey).server().program
+    server = next(kind.program for kind in harness.SERVER_KINDS if (kind.name == "valkey") == bench.is_valkey)
+    program = find_program(server)
     for count in _NODES:
         with ExitStack() as stack:
             nodes: list[Server] = [stack.enter_context(cluster.node(program)) for _ in range(count)]
             cluster.join(nodes)
-            clients = [redis.Redis(port=one.port) for one in nodes]
+            clients = [stack.enter_context(redis.Redis(port=one.port)) for one in nodes]
             with _opened(nodes[0].url, harness.SHARDS) as acker:
                 _fill(acker, bench.size(10**6, SLOTS))
                 yield from _rows(

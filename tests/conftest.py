@@ -11,6 +11,15 @@ from acker_redis import Acker, AckerConfig
 from acker_redis.server import Server
 from tests import servers
 
+LONG = ("access_logs", "benchmarks", "applications", "cluster", "restarts", "docs", "direct_acks", "readme", "retries")
+"""Files of tests/spark that take minutes. They go first, so that no process is left with one of them at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take long go first, then all others on Spark."""
+    items.sort(key=lambda item: (item.path.parent.name != "spark", item.path.stem.removeprefix("test_") not in LONG))
+
+
 Source = Any
 """What `Acker.connect` takes: a URL of a running server, or a fakeredis client."""
 
