@@ -270,7 +270,9 @@ class Consumer:
         if self._unread is None:
             wait([reading.replies])
             return False
-        return self._add_all(reading.commands, self._checked(reading.replies.result()))
+        found = self._add_all(reading.commands, self._checked(reading.replies.result()))
+        self._read_out = False  # it was read before this poll: what has come since is not among it
+        return found
 
     def _read(self, wanted: int) -> bool:
         if self._read_out:

@@ -37,9 +37,8 @@ class Shards:
         self.config = config
         self.keys = [ShardKeys(config.app, s, config.num_buckets, config.lanes) for s in range(config.shards)]
         self.generations: list[bytes] = []
-        self._picked: dict[
-            tuple[str, int], tuple[str, ...]
-        ] = {}  # script, shard -> keys; a call has some thirty of them
+        self._picked: dict[tuple[str, int], tuple[str, ...]] = {}
+        """Script, shard -> keys: a call has some thirty of them."""
         if create:
             self.open()
         else:

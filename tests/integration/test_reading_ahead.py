@@ -45,6 +45,17 @@ def test_closing_does_not_wait_for_a_silent_server(start_server, open_acker, mon
         os.kill(server.pid, signal.SIGCONT)
 
 
+def test_what_came_after_it_was_read_ahead_is_found_by_the_next_poll(source, connect) -> None:
+    acker: Acker = connect(shards=1)
+    time_out(acker, np.arange(100))
+    assert len(roots_of(acker.poll_packed(max_outcomes=100))) == 100
+    for consumer in acker._delivery._consumers.values():
+        assert consumer._ahead is not None
+        consumer.wait()  # nothing was there
+    time_out(acker, np.arange(100, 150))
+    assert sorted(roots_of(acker.poll_packed(max_outcomes=100))) == list(range(100, 150))
+
+
 def test_after_closing_every_call_says_so(source, connect) -> None:
     acker: Acker = connect(shards=1)
     time_out(acker, np.arange(300))
