@@ -52,6 +52,7 @@ class Tries:
         losses: how many of those got lost without an excuse.
         excused: an outage broke this one off: whatever becomes of it doesn't count against the message.
         final: if this one fails, there is no other.
+        why: index into `SpoutState.causes`: what became of the one before; 0 of a first one.
         numbers: emission that each is in; any number before it is in one.
     """
 
@@ -61,6 +62,7 @@ class Tries:
     losses: npt.NDArray[np.int16]
     excused: npt.NDArray[np.bool_]
     final: npt.NDArray[np.bool_]
+    why: npt.NDArray[np.int16]
     numbers: Int64Array
 
     @classmethod
@@ -68,7 +70,8 @@ class Tries:
         """First emissions."""
         none = np.zeros(len(message_ids), np.int64)
         no = none.astype(np.bool_)
-        return cls(message_ids, none, none.astype(np.int32), none.astype(np.int16), no, no.copy(), none)
+        few = none.astype(np.int16)
+        return cls(message_ids, none, none.astype(np.int32), few, no, no.copy(), few.copy(), none)
 
     @classmethod
     def concatenate(cls, parts: "Sequence[Tries]") -> "Tries":
@@ -87,7 +90,8 @@ class Tries:
     def columns(self) -> tuple[npt.NDArray[Any], ...]:
         """All of them, in the order of the attributes."""
         return (
-            self.message_ids, self.attempts, self.uncounted, self.losses, self.excused, self.final, self.numbers,
+            self.message_ids, self.attempts, self.uncounted, self.losses, self.excused, self.final, self.why,
+            self.numbers,
         )  # fmt: skip
 
     def again(self, uncounted: Mask, lost: Mask) -> "Tries":
@@ -210,6 +214,14 @@ class Replays:
         taken = Tries.concatenate(parts)
         self._count -= len(taken)
         return taken
+
+    def all(self) -> tuple[Tries, FloatArray]:
+        """All that wait, and when each is due."""
+        chunks = [
+            (Tries.first(np.array([], np.int64)), np.array([])),
+            *((tries, due) for _, _, tries, due in self._chunks),
+        ]
+        return Tries.concatenate([tries for tries, _ in chunks]), np.concatenate([due for _, due in chunks])
 
     def _push(self, tries: Tries, due: FloatArray) -> None:
         self._added += 1

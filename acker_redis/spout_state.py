@@ -2,7 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,15 @@ from acker_redis.dead_letters import DeadLetter
 from acker_redis.model import PackedOutcomes
 from acker_redis.pending import Emission, InFlight, Int64Array, Replays, Sent, Tries, merged, root_ids
 from acker_redis.retry import RetryPolicy, Verdict
+
+Cause: TypeAlias = tuple[str, str | None]
+"""Why an attempt did not succeed, as a dead letter says it, and the last stage that touched it."""
+
+NO_CAUSE: Cause = ("", None)
+LOST: Cause = ("lost", None)
+
+_MOST_CAUSES = 10_000
+"""More are not told apart."""
 
 
 @dataclass
@@ -38,15 +47,18 @@ class SpoutState:
         dead_letters: message id -> letter of each message that was given up.
         letters: those that are not kept yet.
         sent: emission number -> what became of it, of emissions that are followed.
+        causes: (reason, last stage) of attempts that did not succeed, which `Tries.why` counts in; the first is none.
     """
 
-    def __init__(self, app: str, run_id: str, retry: RetryPolicy) -> None:
-        """No messages yet."""
+    def __init__(self, app: str, run_id: str, retry: RetryPolicy, keep_letters: int | None = None) -> None:
+        """No messages yet; `keep_letters` is as for `Spout`."""
         self.counts = SpoutCounts()
+        self.causes: list[Cause] = [NO_CAUSE]
         self.dead_letters: dict[int, DeadLetter] = {}
         self.letters: list[DeadLetter] = []
         self.sent: dict[int, Sent] = {}
-        self._app, self._run_id, self._retry = app, run_id, retry
+        self._app, self._run_id, self._retry, self._keep_letters = app, run_id, retry, keep_letters
+        self._cause_numbers = {NO_CAUSE: 0}
         self._fresh: deque[Int64Array] = deque()
         self._replays = Replays()
         self._in_flight: list[InFlight] = []
@@ -70,8 +82,52 @@ class SpoutState:
         return not (self._fresh or self._replays or self._in_flight or self.letters or self._done)
 
     def add(self, message_ids: Int64Array) -> None:
-        """Messages to emit; their ids must be distinct over the run."""
+        """Messages to emit; their ids must be distinct among those that are not done."""
         self._fresh.append(np.ascontiguousarray(message_ids, np.int64))
+
+    @property
+    def fresh(self) -> int:
+        """Messages that were not emitted yet."""
+        return sum(len(part) for part in self._fresh)
+
+    @property
+    def left(self) -> int:
+        """Messages that are neither acked nor given up."""
+        return self.fresh + self.pending + len(self._replays)
+
+    def fresh_ids(self) -> Int64Array:
+        """Messages that were not emitted yet."""
+        return np.concatenate([np.array([], np.int64), *self._fresh])
+
+    def in_flight(self) -> Int64Array:
+        """Messages in flight."""
+        return np.concatenate(
+            [np.array([], np.int64), *(part.tries.message_ids[part.open] for part in self._in_flight)]
+        )
+
+    def tries_left(self, now: float) -> tuple[Tries, npt.NDArray[np.float64]]:
+        """What another spout would have to emit in place of this one, and in how many seconds from now.
+
+        What waits for its next emission comes as that; what is in flight as one after it, which is due, as if this one were
+        not counted. Messages that were not emitted yet are left out.
+        """
+        waiting, due = self._replays.all()
+        flying = Tries.concatenate(
+            [Tries.first(np.array([], np.int64)), *(part.tries[part.open] for part in self._in_flight)]
+        )
+        again = flying.again(np.ones(len(flying), np.bool_), np.zeros(len(flying), np.bool_))
+        delays = np.concatenate([np.maximum(0.0, due - now), np.zeros(len(again))])
+        return Tries.concatenate([waiting, again]), delays
+
+    def resume(self, tries: Tries, causes: list[Cause], delays: npt.NDArray[np.float64], now: float) -> None:
+        """Go on with what another spout had left, as `tries_left` gave it, and with its causes."""
+        why = np.array([self._cause_number(cause) for cause in causes], np.int16)[tries.why]
+        self._replays.add(replace(tries, why=why), now + delays)
+
+    def skip_number(self) -> int:
+        """The number of an emission without messages."""
+        self._next_number += 1
+        return self._next_number - 1
 
     def next_emission(self, now: float, max_pending: int | None) -> Emission | None:
         """Replays that are due, then fresh messages, as many as there is room for; they are in flight from now on."""
@@ -211,7 +267,8 @@ class SpoutState:
         timed_out = np.array([one.reason == "timeout" for one in fails])[of_fail]
         self.counts.timed_out += int(timed_out.sum())
         self.counts.failed += int((~timed_out).sum())
-        verdict = self._retry.after_failure(tries)
+        numbers = np.array([self._cause_number((one.reason or "failed", one.last_stage)) for one in fails], np.int16)
+        verdict = self._retry.after_failure(replace(tries, why=numbers[of_fail]))
         self._emit_again(verdict, now)
         spent = verdict.spent
         for message, count, i in zip(
@@ -227,7 +284,7 @@ class SpoutState:
         counted = ~(tries.excused | np.isin(tries.numbers, with_excuse) | excused)
         self._note(tries.numbers[~counted], "settled")
         self._note(tries.numbers[counted], "lost")
-        verdict = self._retry.after_loss(tries, counted)
+        verdict = self._retry.after_loss(replace(tries, why=np.full(len(tries), self._cause_number(LOST))), counted)
         self._emit_again(verdict, now)
         self._give_up_lost(tries[verdict.spent])
 
@@ -238,8 +295,19 @@ class SpoutState:
         for message, attempt in zip(tries.message_ids.tolist(), tries.attempts.tolist(), strict=True):
             self._give_up(DeadLetter(message, self._run_id, attempt + 1, "lost"))
 
+    def _cause_number(self, cause: Cause) -> int:
+        if len(self.causes) == _MOST_CAUSES:
+            return self._cause_numbers.get(cause, 0)
+        number = self._cause_numbers.setdefault(cause, len(self.causes))
+        if number == len(self.causes):
+            self.causes.append(cause)
+        return number
+
     def _give_up(self, letter: DeadLetter) -> None:
+        self.dead_letters.pop(letter.message_id, None)
         self.dead_letters[letter.message_id] = letter
+        if self._keep_letters is not None and len(self.dead_letters) > self._keep_letters:
+            del self.dead_letters[next(iter(self.dead_letters))]
         self.letters.append(letter)
         self.counts.dead_lettered += 1
 

@@ -42,7 +42,9 @@ def run(bench: Bench) -> Iterator[Row]:
                 for side in times:
                     out = folder / f"{side}-{number}"
                     handler = (
-                        _plain(out) if side == "plain" else each_batch(_pipeline(out), acker=acker, id_column="id")
+                        _plain(out)
+                        if side == "plain"
+                        else each_batch(_pipeline(out), acker=acker, id_column="id", park=f"{out}-park")
                     )
                     times[side] += _timed(session, folder / "in", out, handler)[_WARM:]
     for share in (50, 99):

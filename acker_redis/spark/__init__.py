@@ -1,8 +1,8 @@
 """Tracked DataFrames for PySpark. Needs pyspark, pandas and pyarrow; nothing else of the library does.
 
-Driver: run (the calls), messages, emission (its roots); tracker (operators and sinks), sql, python, actions (plans); form,
-meters, listener, reports, faults, proof (what is proven); columns, edges, checks, transport; environment, reach, and
-worker_errors.
+Driver: run and stream (the calls), query, park and parked (what a stream keeps), emitting, messages, emission (its roots);
+tracker (operators and sinks), sql, python, actions (plans); form, meters, listener, reports, faults, proof (what is proven);
+columns, edges, checks, transport; environment, reach, and worker_errors.
 `sources/`: what messages come from. `sinks/`: what runs actions. `worker/`: what runs in Python workers.
 """
 
@@ -10,21 +10,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from acker_redis.spark.emitting import Pipeline
     from acker_redis.spark.environment import JavaNotFoundError, prepare_environment
-    from acker_redis.spark.run import Pipeline, each_batch, run_tracked
+    from acker_redis.spark.run import run_tracked
     from acker_redis.spark.sources.dead_letters import read_dead_letters
     from acker_redis.spark.sources.files import read_files
     from acker_redis.spark.sources.imports import import_anchors
     from acker_redis.spark.sources.redis_stream import run_redis_stream
+    from acker_redis.spark.stream import BatchHandler, StreamStatus, each_batch
     from acker_redis.spark.tracker import Tracker
     from acker_redis.spark.worker.bolt import BoltOutput
     from acker_redis.spark.worker.rows import Collector
 
 __all__ = [
+    "BatchHandler",
     "BoltOutput",
     "Collector",
     "JavaNotFoundError",
     "Pipeline",
+    "StreamStatus",
     "Tracker",
     "each_batch",
     "import_anchors",
@@ -36,12 +40,14 @@ __all__ = [
 ]
 
 _MODULES = {
+    "BatchHandler": "stream",
     "BoltOutput": "worker.bolt",
     "Collector": "worker.rows",
     "JavaNotFoundError": "environment",
-    "Pipeline": "run",
+    "Pipeline": "emitting",
+    "StreamStatus": "stream",
     "Tracker": "tracker",
-    "each_batch": "run",
+    "each_batch": "stream",
     "import_anchors": "sources.imports",
     "prepare_environment": "environment",
     "read_dead_letters": "sources.dead_letters",

@@ -13,13 +13,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
 
-from acker_redis.config import AckerConfig
 from acker_redis.errors import BadBatchError
 from acker_redis.ids import SLOTS
 from acker_redis.offsets import Offsets
 from acker_redis.payloads import Payloads
-from acker_redis.pending import SLOT_BITS, Emission
+from acker_redis.pending import SLOT_BITS, Emission, Int64Array
 from acker_redis.spark import checks
+from acker_redis.spark.actions import described
 from acker_redis.spark.worker.keep import KeepStep
 from acker_redis.spark.worker.kept_rows import Rows
 
@@ -44,6 +44,7 @@ class Messages:
         column: of message ids.
         payload_bytes: rows not longer than this are kept: as JSON with dead letters, as `kept_rows` in `kept`.
         kept: where messages are kept for replay; None: replays are fetched, or read from `frame` again.
+        keeping: puts them there.
         fetch: gives messages for replays.
         gone: messages that `fetch` did not give, an array per emission.
     """
@@ -52,41 +53,31 @@ class Messages:
     column: str
     payload_bytes: int = 0
     kept: Payloads | None = None
+    keeping: KeepStep | None = None
     fetch: Fetch | None = None
-    gone: SimpleQueue[npt.NDArray[np.int64]] = field(default_factory=SimpleQueue, init=False)
+    gone: SimpleQueue[Int64Array] = field(default_factory=SimpleQueue, init=False)
     _all: int = field(default=0, init=False)
 
-    def read_ids(self, offsets: Offsets | None, partition: str, offset: str) -> npt.NDArray[np.int64]:
+    def read_ids(self, offsets: Offsets | None, partition: str, offset: str) -> Int64Array:
         """The ids of all messages; with offsets, which are told of them.
 
         Raises:
             BadBatchError: ids stand more than once, or are null.
         """
-        wanted = [self._id()]
-        if offsets is not None:
-            wanted += [F.col(checks.quoted(partition)), F.col(checks.quoted(offset)).cast(LongType())]
-        found = self.frame.select(*wanted).toArrow()
-        nulls = found.column(0).null_count
-        if nulls:
-            raise BadBatchError(
-                f"column {self.column!r}: {nulls} messages have no id: leave them out, or give each an id of its own"
-            )
-        ids = np.ascontiguousarray(found.column(0).to_numpy(), np.int64)
-        repeated = len(ids) - len(np.unique(ids))
-        if repeated:
-            raise BadBatchError(
-                f"column {self.column!r}: {repeated} message ids stand more than once: each message needs an id of its own"
-            )
-        if offsets is not None:
-            nulls = found.column(1).null_count + found.column(2).null_count
+        if offsets is None:
+            ids = read_ids(self.frame, self.column)
+        else:
+            place = F.col(checks.quoted(partition)), F.col(checks.quoted(offset)).cast(LongType())
+            ids, places = _read(self.frame, self.column, *place)
+            nulls = places.column(0).null_count + places.column(1).null_count
             if nulls:
                 raise BadBatchError(
                     f"{nulls} messages have no {partition!r} or {offset!r}: leave them out, or give them one"
                 )
-            of = found.column(1).combine_chunks().dictionary_encode()
+            of = places.column(0).combine_chunks().dictionary_encode()
             of = of.combine_chunks() if isinstance(of, pa.ChunkedArray) else of
-            places = of.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-            offsets.track(ids, of.dictionary.to_pylist(), places, found.column(2).to_numpy())
+            rows = of.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+            offsets.track(ids, of.dictionary.to_pylist(), rows, places.column(1).to_numpy())
         self._all = len(ids)
         return ids
 
@@ -95,14 +86,14 @@ class Messages:
         if emission.number == 0 and len(emission.message_ids) == self._all:
             return self.frame, emission
         ids, is_fresh = emission.message_ids, emission.attempts == 0
-        parts = [self._among(self.frame, ids[is_fresh])] if is_fresh.any() else []
+        parts = [among(self.frame, self.column, ids[is_fresh])] if is_fresh.any() else []
         again = ids[~is_fresh]
         has, kept = self._kept(again.tolist())
         if kept is not None:
             parts.append(kept)
         left = again[~has]
         if len(left) and self.fetch is None:
-            parts.append(self._among(self.frame, left))
+            parts.append(among(self.frame, self.column, left))
         elif len(left):
             fetched, gone = self._fetched(left)
             parts.append(fetched)
@@ -112,15 +103,16 @@ class Messages:
             together = together.unionByName(part)
         return together, emission
 
-    def keep(self, emission: Emission, url: str, config: AckerConfig, run_id: str) -> None:
+    def keep(self, emission: Emission) -> None:
         """Keep the messages that are emitted for the first time. Runs a job."""
         fresh = emission.message_ids[emission.attempts == 0]
-        if not len(fresh):
+        if self.keeping is None or not len(fresh):
             return
-        rows = self.frame if len(fresh) == self._all else self._among(self.frame, fresh)
+        rows = self.frame if len(fresh) == self._all else among(self.frame, self.column, fresh)
         payload = F.struct(*(F.col(checks.quoted(name)) for name in self.frame.columns))
-        step = KeepStep(url, config, run_id, self.payload_bytes)
-        rows.select(self._id().alias("id"), payload.alias(PAYLOAD)).mapInArrow(step, "rows bigint").collect()
+        kept = rows.select(id_of(self.column).alias("id"), payload.alias(PAYLOAD))
+        with described(rows.sparkSession, f"messages of {self.keeping.config.app}:{self.keeping.run_id} to Redis"):
+            kept.mapInArrow(self.keeping, "rows bigint").collect()
 
     def payloads(self, ids: list[int]) -> list[bytes | None]:
         """Rows as JSON, for those that are not longer than payload_bytes."""
@@ -128,7 +120,7 @@ class Messages:
         missing = [one for one, kept in zip(ids, has, strict=True) if not kept]
         of: dict[int, bytes | None] = {}
         for part in ([] if rows is None else [rows]) + ([self._source(missing)] if missing else []):
-            found = part.select(self._id(), self._as_json()).toArrow()
+            found = part.select(id_of(self.column), as_json(self.payload_bytes)).toArrow()
             of.update(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
         return [of.get(one) for one in ids]
 
@@ -142,10 +134,10 @@ class Messages:
         rows = Rows(checks.arrow_schema(self.frame.schema))
         return has, self.frame.sparkSession.createDataFrame(table).mapInArrow(rows, self.frame.schema)
 
-    def _fetched(self, ids: npt.NDArray[np.int64]) -> tuple[DataFrame, npt.NDArray[np.int64]]:
+    def _fetched(self, ids: Int64Array) -> tuple[DataFrame, Int64Array]:
         """Messages that `fetch` gives, and the ids of those that it does not."""
         rows = self._source(ids.tolist())
-        found = rows.select(self._id()).toArrow().column(0)
+        found = rows.select(id_of(self.column)).toArrow().column(0)
         if found.null_count or len(found) != len(pc.unique(found)):
             raise BadBatchError("fetch gave messages twice, or without id: give each of those asked for once")
         gone = np.setdiff1d(ids, found.to_numpy())
@@ -155,23 +147,55 @@ class Messages:
 
     def _source(self, ids: list[int]) -> DataFrame:
         if self.fetch is None:
-            return self._among(self.frame, np.array(ids, np.int64))
+            return among(self.frame, self.column, np.array(ids, np.int64))
         fetched = self.fetch(ids)
         missing = set(self.frame.columns) - set(fetched.columns)
         if missing:
             raise BadBatchError(f"fetch gave messages without {sorted(missing)}: give all columns of the messages")
         return fetched.select(*(F.col(checks.quoted(name)) for name in self.frame.columns))
 
-    def _among(self, frame: DataFrame, ids: npt.NDArray[np.int64]) -> DataFrame:
-        wanted = frame.sparkSession.createDataFrame(pa.table({self.column: ids}))
-        return frame.join(F.broadcast(wanted), self.column).select(*(F.col(checks.quoted(c)) for c in frame.columns))
 
-    def _as_json(self) -> Column:
-        text = F.encode(F.to_json(F.struct("*"), _JSON), "UTF-8")
-        return F.when(F.length(text) <= self.payload_bytes, text)
+def among(frame: DataFrame, column: str, ids: Int64Array) -> DataFrame:
+    """The messages with these ids."""
+    wanted = frame.sparkSession.createDataFrame(pa.table({column: ids}))
+    return frame.join(F.broadcast(wanted), column).select(*(F.col(checks.quoted(c)) for c in frame.columns))
 
-    def _id(self) -> Column:
-        return F.col(checks.quoted(self.column)).cast(LongType())
+
+def id_of(column: str) -> Column:
+    """Message ids, as they are counted everywhere."""
+    return F.col(checks.quoted(column)).cast(LongType())
+
+
+def as_json(longest: int) -> Column:
+    """A row as JSON; null, if it is longer than so many bytes."""
+    text = F.encode(F.to_json(F.struct("*"), _JSON), "UTF-8")
+    return F.when(F.length(text) <= longest, text)
+
+
+def read_ids(frame: DataFrame, column: str) -> Int64Array:
+    """The ids of all messages.
+
+    Raises:
+        BadBatchError: ids stand more than once, or are null.
+    """
+    return _read(frame, column)[0]
+
+
+def _read(frame: DataFrame, column: str, *places: Column) -> tuple[Int64Array, pa.Table]:
+    """The ids of all messages, and other columns."""
+    found = frame.select(id_of(column), *places).toArrow()
+    nulls = found.column(0).null_count
+    if nulls:
+        raise BadBatchError(
+            f"column {column!r}: {nulls} messages have no id: leave them out, or give each an id of its own"
+        )
+    ids = np.ascontiguousarray(found.column(0).to_numpy(), np.int64)
+    repeated = len(ids) - len(np.unique(ids))
+    if repeated:
+        raise BadBatchError(
+            f"column {column!r}: {repeated} message ids stand more than once: each message needs an id of its own"
+        )
+    return ids, found.remove_column(0)
 
 
 def with_message_ids(frame: DataFrame, id_column: str | None, partition: str, offset: str) -> tuple[DataFrame, str]:

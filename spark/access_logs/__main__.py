@@ -1,12 +1,13 @@
 """`python -m spark.access_logs`: access logs, tracked line by line, as a streaming query over files of them.
 
-Killed at any moment and started again with the same --out it goes on with the micro-batch that was under way. Work is then
-done twice and counts once: both sinks know messages by their ids.
+Killed at any moment and started again with the same --out it goes on with the micro-batch that was under way, and with what is
+parked. Work is then done twice and counts once: both sinks know messages by their ids.
 """
 
 import json
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -18,13 +19,16 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from acker_redis import Acker, AckerError, RetryPolicy, Spout
-from acker_redis.spark import each_batch
+from acker_redis.spark import StreamStatus, each_batch
+from acker_redis.spout import SpoutCounts
 from spark.access_logs import report
 from spark.access_logs.pipeline import REFERENCE, lines_of, pipeline
 from spark.access_logs.store import Store
 from spark.session import quiet_session
 
 LONGEST_LINE = 1_000_000
+LOOK_SECS = 1
+DRAIN_SECS = 120.0
 
 
 def main(
@@ -47,12 +51,13 @@ def main(
             store = Store(out.resolve())
             with quiet_session(master, "access-logs") as session, console.status("starting") as status:
                 session.conf.set("spark.sql.shuffle.partitions", session.sparkContext.defaultParallelism)
-                run = report.Run(status.update)
+                started = time.monotonic()
                 retry = RetryPolicy(max_attempts, first_delay_secs=0.2, multiplier=2, max_delay_secs=2)
-                read(session, logs, reference, store, run, acker, retry, max_files_per_trigger)
+                stream = read(session, logs, reference, store, status.update, acker, retry, max_files_per_trigger)
                 status.update("waiting for what an earlier run left pending")
-                pending = settle(acker, run)
-            result = report.result(run, store, acker, logs.resolve(), pending, max_attempts, truth)
+                pending = settle(acker, stream.counts)
+            secs = time.monotonic() - started
+            result = report.result(stream, secs, store, acker, logs.resolve(), pending, max_attempts, truth)
     except (AckerError, OSError, PySparkException) as exc:
         console.print(f"[red]error:[/red] {exc}", highlight=False, soft_wrap=True)
         raise typer.Exit(3) from exc
@@ -68,35 +73,36 @@ def read(
     logs: Path,
     reference: Path,
     store: Store,
-    run: report.Run,
+    tell: Callable[[str], object],
     acker: Acker,
     retry: RetryPolicy,
     files: int,
-) -> None:
-    """The streaming query: every file that is there and was not read yet, some of them at a time."""
+) -> StreamStatus:
+    """The streaming query: every file that is there and was not read yet, some of them at a time; then what is parked."""
     sections = session.read.csv(str(reference), schema=REFERENCE, header=True).coalesce(1)  # small: no shuffle of it
+    handler = each_batch(
+        partial(pipeline, store, sections),
+        acker=acker, retry=retry, payload_bytes=LONGEST_LINE, park=str(store.park),
+    )  # fmt: skip
     query = (
         lines_of(session, logs, files)
-        .writeStream.foreachBatch(
-            each_batch(
-                partial(pipeline, store, sections),
-                acker=acker, retry=retry, payload_bytes=LONGEST_LINE, on_batch_done=run.done, progress=run.progress,
-            )
-        )
+        .writeStream.foreachBatch(handler)
         .option("checkpointLocation", str(store.checkpoint))
         .trigger(availableNow=True)
         .start()
-    )  # fmt: skip
-    query.awaitTermination()
+    )
+    while not query.awaitTermination(LOOK_SECS):
+        tell(report.progress(handler.status()))
+    return handler.drain(DRAIN_SECS)
 
 
-def settle(acker: Acker, run: report.Run) -> int:
+def settle(acker: Acker, counts: SpoutCounts) -> int:
     """Take the outcomes of a run that was killed, which nobody waits for, as they time out; gives what is left pending."""
     spout = Spout(acker, run_id=uuid.uuid4().hex)
     deadline = time.monotonic() + 4 * acker.config.message_timeout_secs
     while (stats := acker.stats(oldest=False)).pending + stats.waiting and time.monotonic() < deadline:
         spout.poll(block_ms=100)
-    run.counts.late += spout.counts.late
+    counts.late += spout.counts.late
     return stats.pending
 
 

@@ -1,48 +1,29 @@
 """What became of the lines: counters, the closing table, and the comparison with the truth."""
 
 import json
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-from pyspark.sql import DataFrame
 from rich.table import Table
 
 from acker_redis import Acker
 from acker_redis.dead_letters import DeadLetter
-from acker_redis.spout import Spout, SpoutCounts
+from acker_redis.spark import StreamStatus
 from spark.access_logs.logs import Place, Truth
 from spark.access_logs.store import Store
 
 
-@dataclass
-class Run:
-    """Counters of this process, over its micro-batches.
-
-    Attributes:
-        tell: shows a line of progress.
-    """
-
-    tell: Callable[[str], object]
-    batches: int = 0
-    counts: SpoutCounts = field(default_factory=SpoutCounts)
-    started: float = field(default_factory=time.monotonic)
-
-    def done(self, batch: DataFrame, spout: Spout) -> None:
-        """A micro-batch ended."""
-        self.batches += 1
-        self.counts = SpoutCounts(*(a + b for a, b in zip(astuple(self.counts), astuple(spout.counts), strict=True)))
-
-    def progress(self, spout: Spout, busy: bool) -> None:
-        """A micro-batch is under way."""
-        counts = spout.counts
-        self.tell(
-            f"micro-batch {self.batches + 1}: emitted {counts.emitted}, acked {counts.acked}, failed {counts.failed}, "
-            f"timed out {counts.timed_out}, replayed {counts.replayed}, pending {spout.pending}"
-        )
+def progress(status: StreamStatus) -> str:
+    """A line about a stream."""
+    counts = status.counts
+    return (
+        f"micro-batch {status.batches + 1}: emitted {counts.emitted}, acked {counts.acked}, failed {counts.failed}, "
+        f"timed out {counts.timed_out}, replayed {counts.replayed}, in flight {status.in_flight}, "
+        f"parked {sum(status.parked.values())}"
+    )
 
 
 @dataclass
@@ -71,10 +52,11 @@ class Result:
 
 
 def result(
-    run: Run, store: Store, acker: Acker, logs: Path, pending: int, max_attempts: int, truth: Path | None
-) -> Result:
+    status: StreamStatus, secs: float, store: Store, acker: Acker, logs: Path, pending: int, max_attempts: int,
+    truth: Path | None,
+) -> Result:  # fmt: skip
     """Gather it all; with the truth, compare."""
-    counts = run.counts
+    counts = status.counts
     letters = letters_of(acker, logs)
     rows, written = store.written()
     minutes, counted = store.minutes(), store.counted()
@@ -92,7 +74,7 @@ def result(
             "no other dead letter": letters.keys() == {(p.file, p.row) for p in (*known.malformed, *known.poison)},
         }
     return Result(
-        batches=run.batches,
+        batches=status.batches,
         lines=counts.emitted - counts.replayed,
         attempts=counts.emitted,
         acked=counts.acked,
@@ -103,7 +85,7 @@ def result(
         dead_lettered=counts.dead_lettered,
         late=counts.late,
         pending=pending,
-        secs=round(time.monotonic() - run.started, 2),
+        secs=round(secs, 2),
         hits=len(written),
         hits_written=rows,
         counted=len(counted),

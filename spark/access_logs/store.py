@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pyarrow.parquet as pq
 
 _TABLES = """
-CREATE TABLE IF NOT EXISTS counted (message_id INTEGER PRIMARY KEY, batch INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS counted (message_id INTEGER PRIMARY KEY, batch INTEGER);
 CREATE TABLE IF NOT EXISTS per_minute (
     minute TEXT, section TEXT, hits INTEGER, bytes INTEGER, errors INTEGER, over_budget INTEGER, PRIMARY KEY (minute, section)
 );
@@ -44,7 +44,8 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         """Make the folder, or go on with it."""
-        self.hits, self.database, self.checkpoint = folder / "hits", folder / "minutes.sqlite", folder / "checkpoint"
+        self.hits, self.database = folder / "hits", folder / "minutes.sqlite"
+        self.checkpoint, self.park = folder / "checkpoint", folder / "park"
         self.hits.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(self.database)) as database, database:
             database.executescript(_TABLES)
@@ -53,10 +54,10 @@ class Store:
         """Add groups of hits to the sums, leaving out those that are in already.
 
         Guarantee: a message counts once, however often it comes and wherever the process is killed, because the sums and the
-        ids they contain change in one transaction. Ids of finished micro-batches never come again and could be deleted.
+        ids they contain change in one transaction.
 
         Args:
-            batch: number of the micro-batch.
+            batch: number of the micro-batch; None: none was under way.
             groups: rows with `minute`, `section` and `hits`.
         """
         with closing(sqlite3.connect(self.database)) as database, database:

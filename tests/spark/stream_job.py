@@ -75,7 +75,7 @@ def main(url: str, folder: Path, shuffle_partitions: str, adaptive: str) -> None
     spark = session(folder, settings)
     with Telling.connect(url, CONFIG) as acker:
         acker.folder = folder
-        handle = each_batch(partial(pipeline, folder), acker=acker, id_column="id")
+        handle = each_batch(partial(pipeline, folder), acker=acker, id_column="id", park=str(folder / "park"))
         query = (
             spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1).parquet(str(folder / "in")).writeStream
             .foreachBatch(handle).option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)

@@ -1,7 +1,7 @@
 """Micro-batches that run again: the query died, or the whole process was killed and came back."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,7 @@ from pyspark.sql import functions as F
 
 from acker_redis import Acker
 from acker_redis.pending import root_ids
-from acker_redis.retry import RetryPolicy
-from acker_redis.spark import Tracker, each_batch
-from acker_redis.spout import Spout
+from acker_redis.spark import BatchHandler, Tracker, each_batch
 from acker_redis.testing import wait_until
 from tests.spark import stream_job
 from tests.spark.cases import CONFIG
@@ -43,8 +41,8 @@ def run_stream(spark: Any, folder: Path, handle: Any) -> None:
     query.awaitTermination()
 
 
-def test_a_micro_batch_under_its_old_number_after_its_commit_failed(spark: Any, acker: Acker, tmp_path: Path) -> None:
-    """The query dies with the commit; started again it is another run, whose rows are spread otherwise."""
+def test_a_write_whose_commit_failed_is_done_again_by_the_next_start(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    """What failed as a whole is parked; another start of the query, whose rows are spread otherwise, goes on with it."""
     spark.range(40).write.parquet(str(tmp_path / "in"))
     seen: list[tuple[int | None, int]] = []
 
@@ -57,16 +55,19 @@ def test_a_micro_batch_under_its_old_number_after_its_commit_failed(spark: Any, 
         if partitions == 3:
             raise AssertionError("the commit did not fail")
 
-    def handle(partitions: int) -> Callable[[DataFrame, int], None]:
-        return each_batch(partial(pipeline, partitions), acker=acker, id_column="id", retry=RetryPolicy(max_attempts=1))
+    def handler(partitions: int) -> BatchHandler:
+        return each_batch(partial(pipeline, partitions), acker=acker, id_column="id", park=str(tmp_path / "park"))
 
-    with pytest.raises(StreamingQueryException, match="no commit"):
-        run_stream(spark, tmp_path, handle(3))
+    with handler(3) as first:
+        run_stream(spark, tmp_path, first)
+        assert first.status().parked == {("failed", None): 40}
     assert acker.stats().acked == 0
-    run_stream(spark, tmp_path, handle(5))
+    with handler(5) as second:
+        run_stream(spark, tmp_path, second)
+        assert second.drain(60).parked == {}
     assert (tmp_path / "committed").read_text() == "80"
     stats = acker.stats()
-    assert seen == [(0, 0), (0, 0)]
+    assert seen == [(0, 0), (None, 0)]
     assert (stats.acked, stats.pending, stats.unowned, stats.duplicate_inits) == (40, 0, 0, 0)
 
 
@@ -84,11 +85,13 @@ def test_a_micro_batch_that_spark_gives_again_is_a_new_emission(spark: Any, acke
             messages.repartition(len(batches) + 2, "id"), lambda writer: writer.mode("overwrite").parquet(out)
         )
 
-    def dies(batch: DataFrame, spout: Spout) -> None:
+    handler = each_batch(pipeline, acker=acker, id_column="id", park=str(tmp_path / "park"))
+
+    def handle(batch: DataFrame, batch_id: int) -> None:
+        handler(batch, batch_id)
         if len(batches) == 1:
             raise OSError("on purpose")
 
-    handle = each_batch(pipeline, acker=acker, id_column="id", on_batch_done=dies)
     with pytest.raises(StreamingQueryException, match="on purpose"):
         run_stream(spark, tmp_path, handle)
     run_stream(spark, tmp_path, handle)

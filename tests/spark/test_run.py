@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from acker_redis import Acker, BadBatchError, BadConfigError, ConnectionLostError, FailedError, NotExactError
 from acker_redis.model import MAX_PAYLOAD_BYTES
 from acker_redis.retry import RetryPolicy
-from acker_redis.spark import BoltOutput, Tracker, each_batch, reach, run_tracked
+from acker_redis.spark import BoltOutput, Tracker, reach, run_tracked
 from acker_redis.spout import Spout
 from acker_redis.testing import wait_until
 from tests.spark.cases import CONFIG, consume
@@ -186,29 +186,6 @@ def test_ids_that_stand_twice_are_refused(spark: Any, acker: Acker, tmp_path: Pa
     assert acker.stats().inits == 0
 
 
-def test_micro_batches_of_a_stream(spark: Any, acker: Acker, tmp_path: Path) -> None:
-    source, out = tmp_path / "in", tmp_path / "out"
-    out.mkdir()
-    dead: list[int] = []
-
-    def done(batch: DataFrame, spout: Spout) -> None:
-        assert spout.done
-        dead.extend(row["id"] for row in batch.where(F.col("id").isin(list(spout.dead_letters))).collect())
-
-    handle = each_batch(partial(pipeline, out), acker=acker, id_column="id", retry=QUICK, on_batch_done=done)
-    for part in range(3):
-        spark.range(part * 50, part * 50 + 50).write.mode("append").parquet(str(source))
-        query = (
-            spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1).parquet(str(source)).writeStream
-            .foreachBatch(handle).option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
-            .start()
-        )  # fmt: skip
-        query.awaitTermination()
-    assert written(out) == [i for i in range(150) if i % 10 != 7]
-    assert sorted(dead) == list(range(7, 150, 10))
-    assert acker.stats().pending == 0
-
-
 def two_sinks(folder: Path, fail: str, tracker: Tracker, messages: DataFrame) -> None:
     tracker.write_partitions(messages, partial(write_ids, folder, f"{tracker.run_id}-{tracker.emission}"))
     tracker.write_source(messages, RowsToFiles, on_error="fail", options={"folder": str(folder), "fail": fail})
@@ -220,22 +197,6 @@ def test_a_data_source_is_a_sink_of_a_run(spark: Any, acker: Acker, tmp_path: Pa
     assert (spout.counts.acked, spout.counts.emitted, spout.counts.lost) == (40, 40, 0)
     assert written(tmp_path) == list(range(40))
     assert (tmp_path / "committed").read_text() == "40"
-
-
-def test_a_data_source_that_fails_once_is_a_sink_of_micro_batches(spark: Any, acker: Acker, tmp_path: Path) -> None:
-    spark.range(40).write.parquet(str(tmp_path / "in"))
-    pipeline = partial(two_sinks, tmp_path, "first commit")
-    spouts: list[Spout] = []
-    handle = each_batch(pipeline, acker=acker, id_column="id", on_batch_done=lambda batch, spout: spouts.append(spout))
-    (
-        spark.readStream.schema("id bigint").parquet(str(tmp_path / "in")).writeStream
-        .foreachBatch(handle).option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
-        .start().awaitTermination()
-    )  # fmt: skip
-    assert [(s.counts.acked, s.counts.failed, s.counts.lost, s.counts.dead_lettered) for s in spouts] == [
-        (40, 40, 0, 0)
-    ]
-    assert (tmp_path / "aborted").read_text() == (tmp_path / "committed").read_text() == "40"
 
 
 def test_messages_that_have_other_ids_when_they_are_read_again_are_told_at_once(spark: Any, acker: Acker) -> None:

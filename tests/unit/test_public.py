@@ -87,7 +87,7 @@ CALLS: dict[Any, dict[str, str]] = {
         "no_retry": "roots",
         "give_up": "message_ids",
         "poll": "max_outcomes block_ms",
-        "reconcile": "",
+        "reconcile": "under_way",
         "run": "emit progress",
     },
     AckerConfig: {"as_fields": "", "from_fields": "app fields"},

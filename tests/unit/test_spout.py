@@ -426,7 +426,7 @@ def test_settling_and_replaying_take_no_python_per_message() -> None:
         acked = [timed_out(emission, slice(-5, None))._replace(kind="ack", reason=None)]
 
         def work() -> None:
-            made._state.settle(packed + acked, 0.0)
+            made.state.settle(packed + acked, 0.0)
             emit_nothing(made)
 
         count = steps(work)
@@ -447,7 +447,7 @@ def test_losing_everything_takes_no_python_per_message() -> None:
     def lose(messages: int) -> int:
         made = spout(fake_acker(), messages)
         emit_nothing(made)
-        count = steps(lambda: made._state.lose_all(0.0))
+        count = steps(lambda: made.state.lose_all(0.0))
         assert made.counts.lost == messages
         return count
 
@@ -471,9 +471,9 @@ def test_an_outcome_that_comes_twice_counts_once() -> None:
     made = spout(fake_acker(), messages=4)
     emission = emit_nothing(made)
     twice = timed_out(emission)._replace(roots=np.repeat(emission.roots[:2], 2))
-    made._state.settle([twice, timed_out(emission, slice(0, 3))], 0.0)
+    made.state.settle([twice, timed_out(emission, slice(0, 3))], 0.0)
     assert (made.counts.timed_out, made.counts.late, made.pending) == (3, 4, 1)
-    made._state.settle([timed_out(emission)._replace(redelivered=True, reason="failed")], 0.0)
+    made.state.settle([timed_out(emission)._replace(redelivered=True, reason="failed")], 0.0)
     assert (made.counts.timed_out, made.counts.failed, made.counts.late, made.pending) == (3, 1, 7, 0)
     assert sorted(emit_nothing(made).message_ids.tolist()) == [0, 1, 2, 3]
 
@@ -485,7 +485,7 @@ def test_a_dead_letter_has_what_its_own_pack_says() -> None:
         timed_out(emission, slice(0, 2)),
         timed_out(emission, slice(2, 3))._replace(reason="failed", last_stage="write", detail="full"),
     ]
-    made._state.settle(packs, 0.0)
+    made.state.settle(packs, 0.0)
     assert made.dead_letters == {
         **{m: DeadLetter(m, "run", 1, "timeout", "parse") for m in emission.message_ids[:2].tolist()},
         int(emission.message_ids[2]): DeadLetter(int(emission.message_ids[2]), "run", 1, "failed", "write", "full"),

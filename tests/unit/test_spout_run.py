@@ -195,7 +195,7 @@ def test_emissions_that_an_outage_broke_off_do_not_count(no_pauses: None, caplog
 
     def rotate(busy: bool) -> None:
         acker.rotate()
-        assert len(made._state.sent) <= 1
+        assert len(made.state.sent) <= 1
 
     counts = made.run(emit, rotate)
     assert (counts.lost, counts.timed_out) == (16, 5)

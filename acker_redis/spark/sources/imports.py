@@ -15,8 +15,9 @@ from acker_redis.acker import Acker
 from acker_redis.errors import BadBatchError, BadConfigError
 from acker_redis.spark import checks, transport
 from acker_redis.spark.columns import PAIRS
-from acker_redis.spark.messages import MESSAGE_ID
-from acker_redis.spark.run import BatchOptions, Pipeline, check_options, run_messages
+from acker_redis.spark.emitting import Pipeline
+from acker_redis.spark.messages import MESSAGE_ID, Fetch
+from acker_redis.spark.run import BatchOptions, check_options, run_messages
 from acker_redis.spout import Spout
 
 Int64Array = npt.NDArray[np.int64]
@@ -27,6 +28,8 @@ class ImportOptions(BatchOptions, total=False):
 
     run_id: str | None
     max_spout_pending: int | None
+    keep_payload: bool
+    fetch: Fetch | None
 
 
 def import_anchors(

@@ -14,8 +14,9 @@ from acker_redis.acker import Acker
 from acker_redis.client import Client
 from acker_redis.entries import Fields, read_reply
 from acker_redis.errors import AckerError, BadConfigError
+from acker_redis.spark.emitting import Pipeline
 from acker_redis.spark.messages import MESSAGE_ID
-from acker_redis.spark.run import BatchOptions, Pipeline, check_options, run_tracked
+from acker_redis.spark.run import BatchOptions, check_options, run_tracked
 from acker_redis.spout import Spout
 
 ENTRY_ID = "entry_id"

@@ -1,0 +1,106 @@
+"""One emission: its tracked messages are made, the pipeline runs over them, and their roots are closed."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from pyspark.sql import DataFrame, SparkSession
+
+from acker_redis.emitter import HOPELESS
+from acker_redis.errors import NotProvenError
+from acker_redis.pending import Emission
+from acker_redis.spark import edges, sql
+from acker_redis.spark.actions import running
+from acker_redis.spark.emission import Roots, edges_of, salts
+from acker_redis.spark.form import Form, with_form
+from acker_redis.spark.proof import Proof
+from acker_redis.spark.sinks.exports import Origin
+from acker_redis.spark.sources.files import has_corrupt, without_corrupt
+from acker_redis.spark.tracker import Tracker
+from acker_redis.spark.worker_errors import own_errors
+from acker_redis.spout import Spout
+
+Pipeline: TypeAlias = Callable[[Tracker, DataFrame], object]
+"""Operators and sinks of one emission: called with its tracker and its tracked messages."""
+
+
+class Source(Protocol):
+    """Where the messages of emissions come from."""
+
+    def of(self, emission: Emission) -> tuple[DataFrame, Emission]:
+        """The rows of an emission; and the emission, without messages that are gone."""
+
+    def keep(self, emission: Emission) -> None:
+        """Keep what has to be kept of its messages, while their roots are made."""
+
+
+@dataclass(frozen=True)
+class Emitting:
+    """Emits the messages of one spout.
+
+    Attributes:
+        spout: of the run.
+        pipeline: runs once per emission.
+        id_column: of the messages.
+        url: the acker's server as executors reach it.
+    """
+
+    spout: Spout
+    pipeline: Pipeline
+    id_column: str
+    url: str | None = field(repr=False)  # may hold a password
+
+    def emit(self, emission: Emission, source: Source, session: SparkSession, batch_id: int | None = None) -> None:
+        """Run one emission.
+
+        Raises:
+            Exception: what went wrong; its roots failed, unless the server is gone.
+        """
+        spout = self.spout
+        acker, app = spout.acker, spout.acker.config.app
+        _activate(session)
+        with _excusing(spout, emission), own_errors():
+            messages, emission = source.of(emission)
+        of_emission = salts(app, spout.run_id, emission.number)
+        own = edges_of(of_emission[1], emission)
+        key = f"{app}:{spout.run_id}:{emission.number}"
+        tag = f"acker:{key}".replace(",", "_")
+        proof = Proof(session, key, edges.total(own), len(own), tag, acker.ledger.stage_number)
+        tracker = Tracker(
+            spout.run_id, emission.number, batch_id,
+            _proof=proof, _origin=Origin(self.url, acker),
+        )  # fmt: skip
+        try:
+            # The spout waits for outages, and goes no further after mistakes.
+            with (
+                running(session, tag),
+                Roots(spout, emission, own) as roots,
+                _excusing(spout, emission),
+                own_errors(),
+            ):
+                source.keep(emission)
+                rows = sql.spouted(messages, self.id_column, of_emission)
+                tracked = with_form(rows, Form(key, proof.add("spout", "spout", []).name))
+                self.pipeline(tracker, without_corrupt(tracker, tracked) if has_corrupt(messages) else tracked)
+                proof.close()
+                roots.close(proof.failed())
+        finally:
+            proof.end()
+
+
+@contextmanager
+def _excusing(spout: Spout, emission: Emission) -> Iterator[None]:
+    """Where the messages are not to blame, say so before their roots fail: it costs them no attempt."""
+    try:
+        yield
+    except (NotProvenError, *HOPELESS):
+        spout.excuse(emission.roots)
+        raise
+
+
+def _activate(session: SparkSession) -> None:
+    """Make a session the thread's active one, where Spark looks for Python data sources; a new thread has none."""
+    java = getattr(session, "_jsparkSession", None)
+    if java is not None:  # else Spark Connect
+        session.sparkContext._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(java)  # type: ignore[union-attr]  # noqa: SLF001

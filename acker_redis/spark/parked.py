@@ -1,0 +1,184 @@
+"""The rows of a stream's messages that are not done: those of the micro-batch under way in its frame, parked ones as bytes."""
+
+import time
+from collections import deque
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from acker_redis.errors import BadConfigError
+from acker_redis.pending import Emission, Int64Array
+from acker_redis.spark import checks
+from acker_redis.spark.messages import PAYLOAD, among, as_json, id_of
+from acker_redis.spark.park import Row
+from acker_redis.spark.worker import kept_rows
+
+
+class ParkedRows:
+    """Gives emissions their rows. Ids are distinct among those that are not done: a later message of an id waits behind.
+
+    Attributes:
+        column: of message ids.
+        schema: of the rows; None: no row was seen yet.
+        parked: rows by id.
+    """
+
+    def __init__(self, payload_bytes: int) -> None:
+        """Nothing is parked, and there is no micro-batch."""
+        self.column = ""
+        self.schema: StructType | None = None
+        self.parked: dict[int, Row] = {}
+        self._payload_bytes = payload_bytes
+        self._behind: dict[int, deque[Row | None]] = {}
+        self._frame: DataFrame | None = None
+        self._ids = np.array([], np.int64)
+        self._session: SparkSession | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait for an earlier one of the same id."""
+        return sum(map(len, list(self._behind.values())))
+
+    @property
+    def behind(self) -> list[tuple[int, Row]]:
+        """These messages, once their rows are parked."""
+        return [(message, row) for message, rows in self._behind.items() for row in rows if row is not None]
+
+    def resume(
+        self, ids: Iterable[int], rows: Iterable[Row], behind: Iterable[tuple[int, Row]], schema: StructType
+    ) -> list[int]:
+        """What an earlier process had parked; gives the messages that have nobody to wait for any more."""
+        self.schema = schema
+        self.parked = dict(zip(ids, rows, strict=True))
+        fresh = []
+        for message, row in behind:
+            if message not in self.parked:
+                self.parked[message] = row
+                fresh.append(message)
+            else:
+                self._behind.setdefault(message, deque()).append(row)
+        return fresh
+
+    def begin(self, frame: DataFrame, column: str, ids: Int64Array, left: Int64Array) -> Int64Array:
+        """A micro-batch; gives the ids of the messages that may be emitted. `left` are those of before that are not done.
+
+        Raises:
+            BadConfigError: columns have other types than those of parked rows.
+        """
+        if self.schema is not None and self.schema != frame.schema:
+            self._convert(self.schema, frame.schema)
+        self.schema, self.column, self._session = frame.schema, column, frame.sparkSession
+        self._frame, self._ids = frame, ids
+        again = np.isin(ids, left)
+        for message in ids[again].tolist():
+            self._behind.setdefault(message, deque()).append(None)
+        return ids[~again]
+
+    def end(self, left: Int64Array) -> None:
+        """The micro-batch is over: park the rows of its messages that are not done, of which `left` is one at least."""
+        if self._frame is None:
+            return
+        behind = [message for message, rows in self._behind.items() if rows[-1] is None]
+        fresh = [one for one in np.intersect1d(left, self._ids).tolist() if one not in self.parked]
+        rows = self._rows_of(self._frame, [*fresh, *behind])
+        self.parked |= {message: rows[message] for message in fresh}
+        for message in behind:
+            self._behind[message][-1] = rows[message]
+        self._frame, self._ids = None, np.array([], np.int64)
+
+    def drop(self) -> None:
+        """The micro-batch broke off."""
+        self._frame, self._ids = None, np.array([], np.int64)
+
+    def done(self, ids: Int64Array) -> list[int]:
+        """Let go of messages; gives those that waited for them, which may be emitted now."""
+        following = []
+        for message in ids.tolist():
+            self.parked.pop(message, None)
+            waiting = self._behind.get(message)
+            if waiting:
+                row = waiting.popleft()
+                if row is not None:  # else it is in the frame
+                    self.parked[message] = row
+                following.append(message)
+                if not waiting:
+                    del self._behind[message]
+        return following
+
+    def of(self, emission: Emission) -> tuple[DataFrame, Emission]:
+        """See `emitting.Source`."""
+        return self._found(emission.message_ids), emission
+
+    def keep(self, emission: Emission) -> None:
+        """See `emitting.Source`: nothing, as the driver has what it needs."""
+
+    def payloads(self, ids: list[int]) -> list[bytes | None]:
+        """Rows as JSON, for dead letters."""
+        found = self._found(np.array(ids, np.int64)).select(id_of(self.column), as_json(self._payload_bytes)).toArrow()
+        of = dict(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
+        return [of.get(one) for one in ids]
+
+    def use(self, session: SparkSession, column: str) -> None:
+        """Make frames in a session, as long as there was no micro-batch."""
+        if self._session is None:
+            self._session, self.column = session, column
+
+    def _found(self, ids: Int64Array) -> DataFrame:
+        """Some rows; what is parked is that, whatever the frame has under the same id."""
+        kept = [self.parked[one].data for one in ids.tolist() if one in self.parked]
+        if self._frame is None or len(kept) == len(ids):
+            return self._frame_of(kept)
+        if not kept and len(ids) == len(self._ids):
+            return self._frame
+        fresh = among(
+            self._frame, self.column, np.array([one for one in ids.tolist() if one not in self.parked], np.int64)
+        )
+        return fresh.unionByName(self._frame_of(kept)) if kept else fresh
+
+    def _frame_of(self, rows: list[bytes]) -> DataFrame:
+        if self._session is None or self.schema is None:
+            raise AssertionError("no rows")
+        table = pa.table({PAYLOAD: pa.array(rows, pa.binary())})
+        step = kept_rows.Rows(checks.arrow_schema(self.schema))
+        return self._session.createDataFrame(table).mapInArrow(step, self.schema)
+
+    def _rows_of(self, frame: DataFrame, ids: list[int]) -> dict[int, Row]:
+        """Rows of the frame, for the driver's memory."""
+        if not ids:
+            return {}
+        found = (
+            among(frame, self.column, np.array(ids, np.int64)).select("*", id_of(self.column).alias(PAYLOAD)).toArrow()
+        )
+        now_ms = time.time_ns() // 1_000_000
+        rows: dict[int, Row] = {}
+        for batch in found.to_batches():
+            *columns, of = batch.columns
+            packed = kept_rows.to_bytes(pa.StructArray.from_arrays(columns, names=frame.columns), longest=1 << 31)
+            rows |= {one: Row(now_ms, data or b"") for one, data in zip(of.to_pylist(), packed, strict=True)}
+        return rows
+
+    def _convert(self, old: StructType, new: StructType) -> None:
+        """Give parked rows the columns that the stream has now: new ones are null, others are left out."""
+        before = {field.name: field.dataType for field in old}
+        for field in new:
+            if before.get(field.name, field.dataType) != field.dataType:
+                raise BadConfigError(
+                    f"column {field.name!r} was {before[field.name].simpleString()} in the rows that are parked, and is "
+                    f"{field.dataType.simpleString()} now: start the program as it was, and drain() it first"
+                )
+        was, now = checks.arrow_schema(old), checks.arrow_schema(new)
+
+        def converted(row: Row) -> Row:
+            found = kept_rows.from_bytes([row.data], was)
+            columns = [found.column(one.name) if one.name in was.names else pa.nulls(1, one.type) for one in now]
+            packed = kept_rows.to_bytes(pa.StructArray.from_arrays(columns, fields=list(now)), longest=1 << 31)
+            return Row(row.since_ms, packed[0] or b"")
+
+        self.parked = {message: converted(row) for message, row in self.parked.items()}
+        self._behind = {
+            message: deque(None if row is None else converted(row) for row in rows)
+            for message, rows in self._behind.items()
+        }

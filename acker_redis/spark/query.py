@@ -1,0 +1,383 @@
+"""One start of a streaming query: its spout, which goes on from micro-batch to micro-batch, and between them.
+
+Whoever holds the lock steps the spout: the thread of a micro-batch while there is one, else a thread of this module's, so that
+outcomes are taken, and parked messages go out by themselves where the source is quiet.
+"""
+
+import logging
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from pyspark import inheritable_thread_target
+from pyspark.sql import DataFrame, SparkSession
+
+from acker_redis.acker import Acker
+from acker_redis.errors import AckerError, BadConfigError
+from acker_redis.pending import Emission, Int64Array
+from acker_redis.retry import RetryPolicy
+from acker_redis.spark.actions import described
+from acker_redis.spark.emitting import Emitting, Pipeline
+from acker_redis.spark.messages import MESSAGE_ID, read_ids, with_message_ids
+from acker_redis.spark.park import Park, Snapshot
+from acker_redis.spark.parked import ParkedRows
+from acker_redis.spark.worker_errors import own_errors
+from acker_redis.spout import Spout
+from acker_redis.spout_loop import SpoutLoop
+from acker_redis.spout_state import Cause, SpoutCounts
+
+log = logging.getLogger("acker_redis.spark")
+
+FEW, QUIET_SECS = 0.01, 0.1
+"""A share of a micro-batch that is not waited for any more once no outcome came for so long."""
+
+PAUSE_SECS = 0.1
+"""Between micro-batches outcomes are taken so often."""
+
+LOOK_SECS = 1.0
+"""Whether the query is still there is looked at so often, and its park is saved so often between micro-batches."""
+
+LETTERS = 1000
+"""Dead letters that a stream's spout remembers."""
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """What `each_batch` was given, checked; see there."""
+
+    id_column: str | None
+    partition: str
+    offset: str
+    task: int
+    retry: RetryPolicy
+    max_spout_pending: int | None
+    max_parked: int
+    settle_secs: float
+    payload_bytes: int
+    on_messages_done: Callable[[Int64Array], object] | None
+
+
+@dataclass(frozen=True)
+class StreamStatus:
+    """How a stream stands.
+
+    Attributes:
+        batch_id: the last micro-batch that was given, in this process or before; None: none yet.
+        batches: micro-batches that ended since the query was started, in this process.
+        counts: what became of emissions since then.
+        in_flight: messages whose roots are open.
+        parked: messages that left their micro-batch and are not done, by reason and last stage of what became of their last
+            attempt; a reason of "" has those in flight for the first time, one of "behind" those that wait for an earlier
+            message of their id.
+        oldest_secs: since when the oldest of them is parked.
+        is_full: whether a micro-batch waits because `max_parked` messages are not done.
+    """
+
+    batch_id: int | None = None
+    batches: int = 0
+    counts: SpoutCounts = field(default_factory=SpoutCounts)
+    in_flight: int = 0
+    parked: Mapping[Cause, int] = field(default_factory=dict)
+    oldest_secs: float = 0.0
+    is_full: bool = False
+
+
+class TrackedQuery:
+    """Runs the micro-batches of one start of a query.
+
+    Attributes:
+        run: Spark's id of this start; None: unknown, as no micro-batch came yet.
+        error: what ended it.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        pipeline: Pipeline,
+        acker: Acker,
+        url: str | None,
+        options: StreamOptions,
+        park: Park,
+    ) -> None:
+        """Nothing is done before `take` or `resume`."""
+        self.run: str | None = None
+        self.error: BaseException | None = None
+        self._session, self._pipeline, self._acker, self._url = session, pipeline, acker, url
+        self._options, self._park = options, park
+        self._rows = ParkedRows(options.payload_bytes)
+        self._spout = Spout(
+            acker, uuid.uuid4().hex, options.task, options.retry, options.max_spout_pending,
+            payload=self._rows.payloads if options.payload_bytes else None, on_done=self._done, keep_letters=LETTERS,
+        )  # fmt: skip
+        self._loop = SpoutLoop(self._spout, self._emit)
+        self._loop.__enter__()
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._run_emission: Callable[[Emission], object] = inheritable_thread_target(session)(self._emit_in_session)
+        self._batch_session, self._batch_id = session, -1
+        self._batches = 0
+        self._in_batch = self._is_full = False
+        self._batch_ended = self._saved_at = self._looked_at = time.monotonic()
+        self._saved: Any = None
+        self._thread = threading.Thread(target=self._between, name="acker-stream", daemon=True)
+
+    def resume(self, before: int) -> None:
+        """Go on with what was parked when a micro-batch begins, or would begin, and begin to work between them.
+
+        Raises:
+            BadConfigError: the park is damaged.
+        """
+        found = self._park.load(before)
+        self._park.begin(before)
+        self._batch_id = before - 1
+        if found is not None:
+            tries = found.tries
+            fresh = self._rows.resume(tries.message_ids.tolist(), found.rows, found.behind, found.schema)
+            self._rows.use(self._session, self._options.id_column or MESSAGE_ID)
+            self._spout.state.resume(tries, found.causes, found.delays_secs, time.monotonic())
+            self._spout.add(np.array(fresh, np.int64))
+        self._saved = self._fingerprint()
+        self._thread.start()
+
+    @property
+    def left(self) -> int:
+        """Messages that are not done."""
+        return self._spout.state.left + self._rows.waiting
+
+    @property
+    def is_active(self) -> bool:
+        """Whether Spark runs the query."""
+        return active_query(self._session, self._park.query, self.run) is not None
+
+    def take(self, batch: DataFrame, batch_id: int) -> None:
+        """Run a micro-batch: emit its messages, and park what does not settle.
+
+        Raises:
+            AckerError: it broke off; the query can't go on.
+        """
+        with self._lock:
+            if self.error is not None:
+                raise AckerError(f"the stream broke off between micro-batches: {self.error}") from self.error
+            try:
+                batch.persist()  # read once, not for every job
+                try:
+                    self._take(batch, batch_id)
+                finally:
+                    self._in_batch = False
+                    batch.unpersist()
+            except BaseException as exc:
+                self._break_off(exc)
+                raise
+
+    def drain(self, timeout_secs: float) -> None:
+        """Work until nothing is left, or for so long, and save what is left.
+
+        Raises:
+            AckerError: it broke off.
+        """
+        deadline = time.monotonic() + timeout_secs
+        with self._lock:
+            if self.error is not None:
+                raise AckerError(f"the stream broke off: {self.error}") from self.error
+            try:
+                while self.left and time.monotonic() < deadline:
+                    self._step()
+                self._finish_emission()
+                self._save(self._batch_id)
+            except BaseException as exc:
+                self._break_off(exc)
+                raise
+
+    def end(self) -> None:
+        """Save, and end: another start of the query takes over."""
+        with self._lock:
+            if not self._closing.is_set():
+                try:
+                    self._finish_emission()
+                    self._save(self._batch_id)
+                finally:
+                    self._close(None)
+
+    def status(self) -> StreamStatus:
+        """How it stands; any thread may ask."""
+        state, counts = self._spout.state, self._spout.counts
+        tries, _ = state.tries_left(time.monotonic())
+        parked = dict(self._rows.parked)
+        causes = [state.causes[why] for one, why in zip(tries.message_ids.tolist(), tries.why.tolist(), strict=True)
+                  if one in parked]  # fmt: skip
+        by_cause = Counter(causes)
+        if self._rows.waiting:
+            by_cause["behind", None] = self._rows.waiting
+        oldest = min((row.since_ms for row in parked.values()), default=None)
+        return StreamStatus(
+            self._batch_id if self._batch_id >= 0 else None, self._batches, replace(counts), state.pending, dict(by_cause),
+            0.0 if oldest is None else max(0.0, time.time() - oldest / 1000), self._is_full,
+        )  # fmt: skip
+
+    def _take(self, batch: DataFrame, batch_id: int) -> None:
+        options, state = self._options, self._spout.state
+        key = f"{self._acker.config.app}:{self._spout.run_id}"
+        frame, column = with_message_ids(batch, options.id_column, options.partition, options.offset)
+        with own_errors(), described(batch.sparkSession, f"message ids of {key}, batch {batch_id}"):
+            ids = read_ids(frame, column)
+        left, _ = state.tries_left(time.monotonic())
+        fresh = self._rows.begin(frame, column, ids, left.message_ids)
+        self._batch_session, self._batch_id, self._in_batch = batch.sparkSession, batch_id, True
+        self._run_emission = inheritable_thread_target(batch.sparkSession)(self._emit_in_session)
+        self._spout.add(fresh)
+        if not len(ids) and not state.left:  # what the pipeline does of nothing is still done, and has to be right
+            self._emit_nothing(frame, column)
+        self._settle(ids, left.message_ids)
+        left, _ = state.tries_left(time.monotonic())
+        with own_errors(), described(batch.sparkSession, f"rows to park of {key}, batch {batch_id}"):
+            self._rows.end(left.message_ids)
+        self._save(batch_id)
+        self._run_emission = inheritable_thread_target(self._session)(self._emit_in_session)
+        self._batches += 1
+        self._batch_ended = time.monotonic()
+
+    def _settle(self, ids: Int64Array, before: Int64Array) -> None:
+        """Emit what is new, and wait for its outcomes as long as that is worth while."""
+        options, state = self._options, self._spout.state
+        emitted_at = outcome_at = time.monotonic()
+        while True:
+            too_many = self.left > options.max_parked
+            self._step(may_emit=bool(state.fresh) or (too_many and self._loop.emission is None))
+            now = time.monotonic()
+            if self._loop.taken:
+                outcome_at = now
+            if state.fresh or self._loop.emission is not None:
+                emitted_at = outcome_at = now
+                continue
+            if self.left > options.max_parked:
+                self._say_full()
+                continue
+            waited_for = np.setdiff1d(state.in_flight(), before)
+            is_few = len(waited_for) <= max(1, FEW * len(ids)) and now - outcome_at >= QUIET_SECS
+            if not len(waited_for) or is_few or now - emitted_at >= options.settle_secs:
+                break
+        self._is_full = False
+
+    def _say_full(self) -> None:
+        if not self._is_full:
+            log.warning(
+                "batch %d of app %r waits: %d messages are not done, and at most max_parked=%d may be: %s", self._batch_id,
+                self._acker.config.app, self.left, self._options.max_parked, dict(self.status().parked),
+            )  # fmt: skip
+        self._is_full = True
+
+    def _step(self, block_ms: int = 100, *, may_emit: bool = True) -> None:
+        self._loop.step(block_ms, may_emit=may_emit)
+        now = time.monotonic()
+        if self._in_batch and now - self._looked_at > LOOK_SECS:
+            self._looked_at = now
+            if not self.is_active:
+                raise AckerError("the query was stopped in the middle of a micro-batch, which Spark will give again")
+
+    def _between(self) -> None:
+        """The thread that works between micro-batches."""
+        while not self._closing.wait(PAUSE_SECS):
+            with self._lock:
+                if self._closing.is_set():
+                    return
+                try:
+                    now = time.monotonic()
+                    if now - self._looked_at > LOOK_SECS:
+                        self._looked_at = now
+                        if not self.is_active:
+                            self._finish_emission()
+                            self._save(self._batch_id)
+                            return
+                    self._step(0, may_emit=now - self._batch_ended > self._options.settle_secs)
+                    if now - self._saved_at > LOOK_SECS and self._loop.emission is None:
+                        self._save(self._batch_id)
+                except BaseException as exc:
+                    log.exception("the stream of app %r broke off between micro-batches", self._acker.config.app)
+                    self._break_off(exc)
+                    return
+
+    def _finish_emission(self) -> None:
+        while self._loop.emission is not None:
+            self._loop.step(may_emit=False)
+
+    def _break_off(self, error: BaseException) -> None:
+        self.error = error
+        self._rows.drop()
+        self._close(error)
+
+    def _close(self, error: BaseException | None) -> None:
+        self._closing.set()
+        try:
+            self._loop.__exit__(None if error is None else type(error), error, None)
+        except AckerError as exc:
+            self.error = self.error or exc
+
+    def _emit(self, emission: Emission) -> None:
+        """In the emitter's thread."""
+        self._run_emission(emission)
+
+    def _emit_in_session(self, emission: Emission) -> None:
+        batch_id = self._batch_id if self._in_batch else None
+        self._emitting(self._rows.column).emit(emission, self._rows, self._batch_session, batch_id)
+
+    def _emit_nothing(self, frame: DataFrame, column: str) -> None:
+        none = np.array([], np.int64)
+        emission = Emission(self._spout.state.skip_number(), none, none, none)
+        self._emitting(column).emit(emission, self._rows, frame.sparkSession, self._batch_id)
+
+    def _emitting(self, column: str) -> Emitting:
+        return Emitting(self._spout, self._pipeline, column, self._url)
+
+    def _done(self, ids: Int64Array) -> None:
+        """Messages were acked or are kept as dead letters."""
+        if self._options.on_messages_done is not None:
+            self._options.on_messages_done(ids)
+        following = self._rows.done(ids)
+        if following:
+            self._spout.add(np.array(following, np.int64))
+
+    def _fingerprint(self) -> Any:
+        """Of what is parked; it changes when that does."""
+        tries, _ = self._spout.state.tries_left(time.monotonic())
+        order = np.argsort(tries.message_ids)
+        return (
+            tries.message_ids[order].tobytes(), tries.attempts[order].tobytes(), tries.why[order].tobytes(),
+            self._rows.waiting,
+        )  # fmt: skip
+
+    def _save(self, batch_id: int) -> None:
+        """Keep what is parked, if it changed; with no emission under way, and no message that was not emitted yet."""
+        self._saved_at = time.monotonic()
+        fingerprint = self._fingerprint()
+        if fingerprint == self._saved or self._rows.schema is None:
+            return
+        state = self._spout.state
+        tries, delays = state.tries_left(time.monotonic())
+        rows = [self._rows.parked[message] for message in tries.message_ids.tolist()]
+        fresh = [
+            (message, self._rows.parked[message]) for message in state.fresh_ids().tolist()
+        ]  # they waited for an earlier one
+        snapshot = Snapshot(tries, delays, state.causes, rows, [*fresh, *self._rows.behind], self._rows.schema)
+        self._park.save(batch_id, snapshot, batch_id - 1 if self._in_batch else self._park.committed())
+        self._saved = fingerprint
+
+
+def active_query(session: SparkSession, query: str | None, run: str | None = None) -> Any:
+    """The query of this id that Spark runs now, of this start where one is given; None: it does not.
+
+    Raises:
+        BadConfigError: the session has no JVM of its own.
+    """
+    if query is None:
+        return None
+    java = getattr(session, "_jsparkSession", None)
+    if java is None:
+        raise BadConfigError("each_batch needs a session with a JVM of its own, not Spark Connect")
+    uuids: Any = session.sparkContext._jvm  # noqa: SLF001
+    found = java.sharedState().activeStreamingQueries().get(uuids.java.util.UUID.fromString(query))
+    return found if found is not None and (run is None or found.runId().toString() == run) else None

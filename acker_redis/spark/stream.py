@@ -1,0 +1,222 @@
+"""Micro-batches of Structured Streaming: what does not settle leaves its batch, and stays with the stream until it does."""
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+from pyspark.sql import DataFrame, SparkSession
+
+from acker_redis.acker import Acker
+from acker_redis.errors import BadConfigError
+from acker_redis.model import MAX_PAYLOAD_BYTES
+from acker_redis.retry import RetryPolicy
+from acker_redis.spark.emitting import Pipeline
+from acker_redis.spark.park import Park
+from acker_redis.spark.query import LOOK_SECS, StreamOptions, StreamStatus, TrackedQuery, active_query
+from acker_redis.spark.reach import check_url
+from acker_redis.spark.sources.files import FILE, ROW
+
+__all__ = ["BatchHandler", "StreamStatus", "each_batch"]
+
+_QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"
+"""What Spark notes for the thread of a query: its id, which it keeps over restarts, and that of this start."""
+
+
+def each_batch(
+    pipeline: Pipeline,
+    *,
+    acker: Acker,
+    park: str,
+    executor_url: str | None = None,
+    id_column: str | None = None,
+    partition: str = FILE,
+    offset: str = ROW,
+    task: int = 0,
+    retry: RetryPolicy | None = None,
+    max_spout_pending: int | None = None,
+    max_parked: int = 10_000,
+    settle_secs: float = 2.0,
+    payload_bytes: int = 0,
+    on_messages_done: Callable[[npt.NDArray[np.int64]], object] | None = None,
+) -> "BatchHandler":
+    """A function for `DataStreamWriter.foreachBatch`: every message of the stream goes through the pipeline.
+
+        handler = each_batch(pipeline, acker=acker, id_column="id", park="orders/park")
+        stream.writeStream.foreachBatch(handler).option("checkpointLocation", "orders/checkpoint").start()
+
+    A micro-batch runs the pipeline over its messages, waits a little for their outcomes, and returns, so that Spark commits
+    it. What failed, or has no outcome yet, is parked: its rows are kept in the driver's memory and in the park, and go out
+    again with a later micro-batch, or by themselves when none comes for `settle_secs`. So a message that hangs or fails holds
+    up no other.
+
+    Guarantee: every message of a batch that Spark commits was acked, is a dead letter, or is parked, whenever the driver dies;
+    a start of the query under the same checkpoint and park goes on with what is parked. A message that is not done when
+    another one of its id comes goes first; the other waits behind it. Not guaranteed: that work is done once; sinks have to be
+    idempotent by message. What a micro-batch writes is not what Spark gave under its number alone: don't overwrite by
+    `Tracker.batch_id`.
+
+    Args:
+        pipeline: as for `run_tracked`.
+        acker: as for `run_tracked`.
+        park: folder for what is parked, on any file system that Spark writes to; of this query alone, and kept like its
+            checkpoint. Made if the query is new.
+        executor_url: as for `run_tracked`.
+        id_column: integer column of message ids, distinct within a micro-batch and not null. None: a column `message_id` is
+            made of partition and offset.
+        partition: as for `run_tracked`.
+        offset: as for `run_tracked`.
+        task: as for `run_tracked`.
+        retry: when to emit again.
+        max_spout_pending: at most so many messages in flight.
+        max_parked: at most so many messages are not done when a micro-batch ends. It waits for that, and says so in the log
+            and in `BatchHandler.status`.
+        settle_secs: a micro-batch waits so long for outcomes at most.
+        payload_bytes: a dead letter keeps its message, as JSON, if it is not longer; 0: its id only. At most 1 MiB.
+        on_messages_done: called with the ids of messages that were acked or are kept as dead letters.
+
+    Raises:
+        BadConfigError: a setting is out of range; the park is another app's, or damaged; an executor does not find the acker
+            by `executor_url`.
+    """
+    if not 0 <= payload_bytes <= MAX_PAYLOAD_BYTES:
+        raise BadConfigError(f"payload_bytes={payload_bytes}: use 0 to {MAX_PAYLOAD_BYTES}")
+    if max_parked < 0 or settle_secs < 0:
+        raise BadConfigError(f"max_parked={max_parked}, settle_secs={settle_secs}: use 0 or more")
+    session = SparkSession.getActiveSession()
+    if session is None:
+        raise BadConfigError("each_batch needs a SparkSession: make it first")
+    options = StreamOptions(
+        id_column, partition, offset, task, retry or RetryPolicy(), max_spout_pending, max_parked,
+        settle_secs, payload_bytes, on_messages_done,
+    )  # fmt: skip
+    url = acker.url if executor_url is None else check_url(session, executor_url, acker)
+    return BatchHandler(session, pipeline, acker, url, options, park)
+
+
+class BatchHandler:
+    """What `each_batch` gives: the function for `foreachBatch`, and a look at the stream.
+
+    It may be used for one query at a time, and again when that has ended.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        pipeline: Pipeline,
+        acker: Acker,
+        url: str | None,
+        options: StreamOptions,
+        park: str,
+    ) -> None:
+        """Use `each_batch`."""
+        self._session, self._pipeline, self._acker, self._url = session, pipeline, acker, url
+        self._options, self._path = options, park
+        self._query: TrackedQuery | None = None
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        found = self._open()
+        if found.query is not None and found.load(found.committed() + 1) is not None:
+            threading.Thread(target=self._wait_for_query, name="acker-stream-wait", daemon=True).start()
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Run a micro-batch; Spark calls this.
+
+        Raises:
+            BadConfigError: the park is another query's, or missing; nothing was emitted.
+            AckerError: as `run_tracked`.
+        """
+        self._of_batch(batch.sparkSession, batch_id).take(batch, batch_id)
+
+    def drain(self, timeout_secs: float) -> StreamStatus:
+        """Work on what is parked until it is done, or for so long: after `trigger(availableNow=True)`, or for shutting down.
+
+        What is left stays parked for the next start.
+
+        Raises:
+            AckerError: as `run_tracked`.
+
+        >>> handler.drain(timeout_secs=60).parked
+        {}
+        """
+        with self._lock:
+            if self._query is None or self._query.error is not None:
+                park = self._open()
+                self._query = None if park.query is None else self._begin(park, park.committed() + 1)
+            query = self._query
+        if query is not None:
+            query.drain(timeout_secs)
+        return self.status()
+
+    def status(self) -> StreamStatus:
+        """How the stream stands; any thread may ask.
+
+        >>> handler.status().in_flight
+        0
+        """
+        query = self._query
+        return StreamStatus() if query is None else query.status()
+
+    def close(self) -> None:
+        """End what works between micro-batches; what is parked stays so."""
+        self._closed.set()
+        with self._lock:
+            if self._query is not None:
+                self._query.end()
+
+    def __enter__(self) -> Self:
+        """Use as a context manager, or call `close`."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _open(self) -> Park:
+        return Park(self._session, self._path, self._acker.config.app)
+
+    def _of_batch(self, session: SparkSession, batch_id: int) -> TrackedQuery:
+        """What runs the micro-batches of this start of the query."""
+        context = session.sparkContext
+        query, run = context.getLocalProperty(_QUERY), context.getLocalProperty(_RUN)
+        java = active_query(session, query, run)
+        if query is None or java is None:
+            raise BadConfigError("give what each_batch makes to foreachBatch; it takes batches of a query only")
+        with self._lock:
+            now = self._query
+            if now is not None and now.run == run:
+                return now
+            if now is not None and now.run is not None and now.is_active:
+                raise BadConfigError("two queries run with what one call of each_batch made: call it for each of them")
+            park = self._open()
+            checkpoint = str(java.resolvedCheckpointRoot())
+            if now is not None and now.run is None and now.error is None and park.query == query:
+                now.run = run  # it began with what was parked
+                park.claim(query, checkpoint, batch_id)
+                return now
+            park.claim(query, checkpoint, batch_id)
+            if now is not None:
+                now.end()
+            self._query = self._begin(park, batch_id, run)
+            return self._query
+
+    def _begin(self, park: Park, before: int, run: str | None = None) -> TrackedQuery:
+        query = TrackedQuery(self._session, self._pipeline, self._acker, self._url, self._options, park)
+        query.run = run
+        query.resume(before)
+        return query
+
+    def _wait_for_query(self) -> None:
+        """A source that is silent gives no micro-batch, and yet what is parked has to go out."""
+        while not self._closed.wait(LOOK_SECS):
+            with self._lock:
+                if self._query is not None:
+                    return
+                park = self._open()
+                if active_query(self._session, park.query) is not None:
+                    self._query = self._begin(park, park.committed() + 1)
+                    return

@@ -1,0 +1,136 @@
+"""What a spout does again and again: emit, take outcomes, ask the ledger for what may be lost. One step at a time."""
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Protocol, Self
+
+from acker_redis.acker import Acker
+from acker_redis.emitter import Emitted, Emitter, raise_error
+from acker_redis.errors import NotExactError
+from acker_redis.outages import Outages
+from acker_redis.pending import Emission
+from acker_redis.spout_state import SpoutState
+from acker_redis.watch import Watch
+
+log = logging.getLogger("acker_redis.spout")
+
+LOST_AFTER_TIMEOUTS = 4
+"""The ledger is asked for what is in flight after so many message timeouts without any outcome."""
+
+POLL_MS = 100
+
+
+class Steps(Protocol):
+    """A spout, as the loop needs it."""
+
+    acker: Acker
+    state: SpoutState
+
+    @property
+    def lane(self) -> int:
+        """Where its outcomes come."""
+
+    def next_emission(self) -> Emission | None:
+        """See `Spout`."""
+
+    def poll(self, *, block_ms: int) -> int:
+        """See `Spout`."""
+
+    def reconcile(self, under_way: Emission | None) -> int:
+        """See `Spout`."""
+
+
+class SpoutLoop:
+    """Steps of one spout; use it as a context, which waits for the emission under way when it is left.
+
+    One thread at a time may step.
+
+    Attributes:
+        taken: outcomes that the last step took.
+    """
+
+    def __init__(self, spout: Steps, emit: Callable[[Emission], object]) -> None:
+        """Nothing is emitted yet; `emit` is as for `Spout.run`."""
+        self.taken = 0
+        self._spout, self._state = spout, spout.state
+        self._emitter = Emitter(emit)
+        self._outages = Outages(log)
+        self._watch = Watch(spout.acker, spout.lane)
+        self._quiet_secs = LOST_AFTER_TIMEOUTS * spout.acker.config.message_timeout_secs
+        self._quiet_since = time.monotonic()
+        self._ask_now = self._vanished = False
+        self._state.sent.clear()
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._emitter.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait for the emission under way; see `Emitter`."""
+        self._emitter.__exit__(kind, error, trace)
+
+    @property
+    def emission(self) -> Emission | None:
+        """The emission under way, or one whose end was not looked at yet."""
+        return self._emitter.emission
+
+    def step(self, block_ms: int = POLL_MS, *, may_emit: bool = True) -> None:
+        """Begin an emission if there is one to make, take outcomes, and look for what is lost.
+
+        Args:
+            block_ms: wait so long for outcomes.
+            may_emit: whether an emission may begin.
+
+        Raises:
+            AckerError: as `Spout.run`.
+        """
+        emitter, state = self._emitter, self._state
+        ended = emitter.collect()
+        if ended is not None:
+            self._ask_now = self._ask_now or ended.failed
+            self._take_note(ended)
+        if may_emit and emitter.is_free and (emission := self._spout.next_emission()) is not None:
+            state.follow(emission)
+            emitter.start(emission)
+        self.taken = taken = self._outages.wait_for(lambda: self._spout.poll(block_ms=block_ms))
+        if taken or emitter.emission is not None:
+            self._quiet_since = time.monotonic()
+        idle_for = None if taken or emitter.emission is not None else state.pending
+        missing = self._outages.wait_for(partial(self._watch.something_is_missing, idle_for, state.emissions))
+        self._ask_now = self._ask_now or missing or self._outages.seen
+        if not taken and (self._ask_now or time.monotonic() - self._quiet_since > self._quiet_secs):
+            if self._outages.seen or self._watch.replaced:
+                state.excuse_losses()
+            self._outages.wait_for(lambda: self._spout.reconcile(emitter.emission))
+            self._ask_now = self._outages.seen = self._watch.replaced = False
+            self._quiet_since = time.monotonic()
+        self._look_at_sent()
+
+    def _take_note(self, ended: Emitted) -> None:
+        number = ended.emission.number
+        sent = self._state.sent[number]
+        sent.ended, sent.error = True, None if ended.by_outage else ended.error
+        if ended.by_outage:  # what an outage broke off is not the messages' fault
+            self._state.excuse_emission(number)
+
+    def _look_at_sent(self) -> None:
+        """Raise what waiting can't change: an error that no replay will show again, and messages that never become roots."""
+        for sent in self._state.take_finished():
+            count = len(sent.emission.roots)
+            if sent.error is not None and sent.acked == count:
+                raise_error(sent.error)
+            vanished = sent.error is None and sent.lost == count
+            if vanished and self._vanished:
+                raise NotExactError(
+                    f"none of the {count} messages of an emission became a root, and of those before neither: read again, "
+                    "they have other ids or are gone (monotonically_increasing_id, uuid, rand, the time; a source that "
+                    "changed), or only a part of the rows is read (limit, take). Take ids from the data, persist() or write "
+                    "the messages before the run"
+                )
+            self._vanished = vanished and not sent.emission.attempts.any()  # one message of many may be lost for good

@@ -1,0 +1,272 @@
+"""Streams that never stall: what is not done leaves its micro-batch, and stays with the query until it is."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+
+from acker_redis import Acker, AckerConfig, BadConfigError, RetryPolicy
+from acker_redis.spark import BatchHandler, Tracker, each_batch
+from acker_redis.testing import wait_until
+
+pytestmark = pytest.mark.spark
+
+CONFIG = AckerConfig(app="streams", shards=2)
+QUICK = RetryPolicy(max_attempts=3)
+HANGS = "id % 100 = 50"
+
+
+@pytest.fixture
+def acker(url: str) -> Iterator[Acker]:
+    with Acker.connect(url, CONFIG) as acker:
+        yield acker
+
+
+def give(folder: Path, *parts: Any, schema: pa.Schema | None = None) -> None:
+    """A file per micro-batch: ids, or tables."""
+    (folder / "in").mkdir(exist_ok=True)
+    there = len(list((folder / "in").iterdir()))
+    for number, part in enumerate(parts, there):
+        path = folder / "in" / f"{number:04}.parquet"
+        table = part if isinstance(part, pa.Table) else pa.table({"id": pa.array(part, pa.int64())})
+        pq.write_table(table, folder / "draft")
+        os.utime(folder / "draft", (1_000_000_000 + number, 1_000_000_000 + number))  # Spark reads the oldest first
+        (folder / "draft").rename(path)
+
+
+def start(spark: Any, folder: Path, handle: Callable[..., Any], schema: str = "id bigint", **trigger: Any) -> Any:
+    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
+    return (
+        stream.writeStream.foreachBatch(handle).option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(**(trigger or {"availableNow": True})).start()
+    )  # fmt: skip
+
+
+def pipeline(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
+    """Sevens fail, and what hangs is exported to somebody who never acks it; the others are written."""
+    kept = tracker.fail_where(messages, "id % 10 = 7", "a seven")
+    tracker.export(
+        tracker.filter(kept, HANGS), lambda writer: writer.mode("append").parquet(str(folder / "hung")), form="array"
+    )
+    tracker.write(
+        tracker.filter(kept, f"NOT ({HANGS})"), lambda writer: writer.mode("append").parquet(str(folder / "out"))
+    )
+
+
+def written(folder: Path, part: str = "out") -> list[int]:
+    return sorted(one for path in (folder / part).glob("*.parquet") for one in pq.read_table(path)["id"].to_pylist())
+
+
+def handler_of(acker: Acker, folder: Path, run: Any = None, **options: Any) -> BatchHandler:
+    given = {"id_column": "id", "retry": QUICK, "park": str(folder / "park")}
+    return each_batch(run or partial(pipeline, folder), acker=acker, **{**given, **options})
+
+
+def parked(folder: Path) -> list[int]:
+    """By the last snapshot, as anybody can read it."""
+    last = max((folder / "park").glob("*.parquet"))
+    return sorted(pq.read_table(last)["id"].to_pylist())
+
+
+def snapshots(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "park").iterdir() if not path.name.startswith("."))
+
+
+def test_what_fails_goes_out_with_later_micro_batches_and_ends_as_dead_letter(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    give(tmp_path, *(range(at, at + 40) for at in (0, 60, 110)))
+    emissions: list[tuple[int | None, int]] = []
+
+    def counted(tracker: Tracker, messages: DataFrame) -> None:
+        emissions.append((tracker.batch_id, messages.count()))
+        pipeline(tmp_path, tracker, messages)
+
+    done: list[int] = []
+    with handler_of(acker, tmp_path, counted, payload_bytes=100, on_messages_done=done.extend) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+        assert emissions == [(0, 40), (1, 44), (2, 48)]
+        assert handler.status().parked == {("failed", "fail_where"): 8}
+        assert parked(tmp_path) == [67, 77, 87, 97, 117, 127, 137, 147]
+        status = handler.drain(60)
+    assert status.parked == {}
+    assert (status.counts.acked, status.counts.dead_lettered, status.in_flight) == (108, 12, 0)
+    letters = acker.dead_letters.read()
+    sevens = [one for at in (0, 60, 110) for one in range(at, at + 40) if one % 10 == 7]
+    assert sorted(letter.message_id for letter in letters) == sevens
+    assert {(letter.attempts, letter.detail) for letter in letters} == {(3, "a seven")}
+    assert {json.loads(letter.payload or b"")["id"] for letter in letters} == set(sevens)
+    assert written(tmp_path) == sorted(set(done) - set(sevens))
+    assert len(done) == 120
+    assert parked(tmp_path) == []
+    assert acker.stats().pending == 0
+
+
+def test_what_hangs_holds_up_no_other_and_a_late_ack_ends_it(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    give(tmp_path, range(40, 60), range(60, 80), range(80, 100))
+    with handler_of(acker, tmp_path, settle_secs=600) as handler:  # nothing but the few that hang: not waited for
+        start(spark, tmp_path, handler).awaitTermination()
+        status = handler.status()
+        assert (status.batch_id, status.in_flight) == (2, 1)
+        assert written(tmp_path) == [one for one in range(40, 100) if one % 10 != 7 and one != 50]
+        assert 50 in parked(tmp_path)
+        (row,) = [row for path in (tmp_path / "hung").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+        root, edge = row["anchors"]
+        acker.ack(root, edge)
+        assert handler.drain(60).parked == {}
+        assert handler.status().in_flight == 0
+    assert sorted(letter.message_id for letter in acker.dead_letters.read()) == [47, 57, 67, 77, 87, 97]
+
+
+def test_a_silent_source_another_start_goes_on_with_what_is_parked(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    """The second handler is given no micro-batch; the query is there, and that is enough."""
+    give(tmp_path, range(40, 60))
+    with handler_of(
+        acker, tmp_path, retry=RetryPolicy(max_attempts=2, first_delay_secs=3600, max_delay_secs=3600)
+    ) as one:
+        start(spark, tmp_path, one).awaitTermination()
+    assert parked(tmp_path) == [47, 50, 57]
+    found = pq.read_table(max((tmp_path / "park").glob("*.parquet"))).to_pylist()
+    assert {(row["id"], row["attempts"], row["reason"], row["last_stage"]) for row in found} == {
+        (47, 1, "failed", "fail_where"), (57, 1, "failed", "fail_where"), (50, 1, "", None),
+    }  # fmt: skip
+    assert all(row["due_ms"] > row["since_ms"] + 3_000_000 for row in found if row["id"] != 50)
+    with handler_of(acker, tmp_path, partial(plain, tmp_path)) as handler:
+        query = start(spark, tmp_path, handler, processingTime="1 hour")
+        try:
+            wait_until(lambda: 50 in written(tmp_path), "what hung goes out again", 60)
+            wait_until(lambda: parked(tmp_path) == [47, 57], "it is not parked any more", 60)
+        finally:
+            query.stop()
+    assert acker.dead_letters.count() == 0
+
+
+def plain(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
+    tracker.write(messages, lambda writer: writer.mode("append").parquet(str(folder / "out")))
+
+
+def test_a_second_message_of_an_id_waits_for_the_first(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    def of(value: str) -> pa.Table:
+        return pa.table({"id": pa.array([1, 2], pa.int64()), "value": [value, "fine"]})
+
+    give(tmp_path, of("bad"), of("second"), of("third"))
+    seen: list[list[tuple[int, str]]] = []
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        seen.append(sorted((row["id"], row["value"]) for row in messages.collect()))
+        plain(tmp_path, tracker, tracker.fail_where(messages, "value = 'bad'", "bad"))
+
+    schema, options = "id bigint, value string", {"retry": RetryPolicy(max_attempts=4)}
+    with handler_of(acker, tmp_path, run, **options) as handler:
+        start(spark, tmp_path, handler, schema).awaitTermination()
+        assert handler.status().parked == {("failed", "fail_where"): 1, ("behind", None): 2}
+        assert parked(tmp_path) == [1, 1, 1]
+    with handler_of(acker, tmp_path, run, **options) as handler:
+        assert handler.drain(60).parked == {}
+    assert seen == [
+        [(1, "bad"), (2, "fine")], [(1, "bad"), (2, "fine")], [(1, "bad"), (2, "fine")],
+        [(1, "bad")], [(1, "second")], [(1, "third")],
+    ]  # fmt: skip
+    assert acker.dead_letters.count() == 1
+
+
+def test_columns_may_come_and_go_and_may_not_change(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    give(tmp_path, pa.table({"id": pa.array([7, 8], pa.int64()), "old": ["x", "y"]}))
+    with handler_of(acker, tmp_path) as handler:
+        start(spark, tmp_path, handler, "id bigint, old string").awaitTermination()
+    give(tmp_path, pa.table({"id": pa.array([18], pa.int64()), "n": pa.array([5], pa.int32())}))
+    seen: list[Any] = []
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        seen.extend(tuple(row)[:2] for row in messages.select("id", "n").collect())
+        plain(tmp_path, tracker, messages)
+
+    with handler_of(acker, tmp_path, run, retry=RetryPolicy(max_attempts=9)) as handler:
+        start(spark, tmp_path, handler, "id bigint, n int").awaitTermination()
+        handler.drain(60)
+    assert sorted(seen, key=str) == [(18, 5), (7, None)]
+    give(tmp_path, pa.table({"id": pa.array([27], pa.int64()), "n": pa.array([5], pa.int32())}))
+    with handler_of(acker, tmp_path) as handler:
+        start(spark, tmp_path, handler, "id bigint, n int").awaitTermination()
+    give(tmp_path, pa.table({"id": pa.array([38], pa.int64()), "n": pa.array(["5"])}))
+    with handler_of(acker, tmp_path) as handler, pytest.raises(StreamingQueryException, match="drain"):
+        start(spark, tmp_path, handler, "id bigint, n string").awaitTermination()
+
+
+def test_a_micro_batch_waits_while_too_many_messages_are_not_done(
+    spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    give(tmp_path, range(40), range(40, 80))
+    most: list[bool] = []
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        most.append(handler.status().is_full)
+        plain(tmp_path, tracker, tracker.fail_where(messages, f"{tracker.emission} = 0", "the first time"))
+
+    with handler_of(acker, tmp_path, run, max_parked=10) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+        assert not handler.status().is_full
+    assert True in most
+    assert written(tmp_path) == list(range(80))
+    assert "batch 0 of app 'streams' waits: 40 messages are not done, and at most max_parked=10" in caplog.text
+
+
+def test_a_park_that_is_not_this_querys_is_refused_before_anything_is_begun(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    park = tmp_path / "park"
+    give(tmp_path, range(40))
+    with handler_of(acker, tmp_path) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+    emitted = acker.stats().inits
+
+    other = tmp_path / "other"
+    other.mkdir()
+    give(other, range(40))
+    with (
+        handler_of(acker, tmp_path) as handler,
+        pytest.raises(StreamingQueryException, match="belongs to another query"),
+    ):
+        start(spark, other, handler).awaitTermination()
+    with (
+        Acker.connect(acker.url, AckerConfig(app="another")) as stranger,
+        pytest.raises(BadConfigError, match="was made for app 'streams'"),
+    ):
+        handler_of(stranger, tmp_path)
+
+    snapshot = max(park.glob("*.parquet"))
+    whole = snapshot.read_bytes()
+    for crc in park.glob(".*.crc"):
+        crc.unlink()
+    for damaged in (whole[:-20], b"", whole[:60] + bytes([whole[60] ^ 255]) + whole[61:]):
+        snapshot.write_bytes(damaged)
+        with pytest.raises(BadConfigError, match="damaged"):
+            handler_of(acker, tmp_path)
+    snapshot.write_bytes(whole)
+    about = park / "query.json"
+    for text in ("{", "{}", '{"format": "else"}', "[1]"):
+        about.write_text(text)
+        with pytest.raises(BadConfigError, match="damaged, or not ours"):
+            handler_of(acker, tmp_path)
+
+    park.rename(tmp_path / "moved")
+    give(tmp_path, range(40, 80))
+    with handler_of(acker, tmp_path) as handler, pytest.raises(StreamingQueryException, match="messages may be parked"):
+        start(spark, tmp_path, handler).awaitTermination()
+    park.mkdir()
+    (park / "data.csv").touch()
+    with handler_of(acker, tmp_path) as handler, pytest.raises(StreamingQueryException, match="holds other files"):
+        start(spark, tmp_path, handler).awaitTermination()
+    assert acker.stats().inits == emitted
+    (park / "data.csv").unlink()
+    with handler_of(acker, tmp_path, partial(plain, tmp_path)) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+    assert set(range(40, 80)) <= set(written(tmp_path))
