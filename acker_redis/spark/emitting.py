@@ -31,7 +31,7 @@ class Source(Protocol):
     def of(self, emission: Emission) -> tuple[DataFrame, Emission]:
         """The rows of an emission; and the emission, without messages that are gone."""
 
-    def keep(self, emission: Emission) -> None:
+    def keep_messages(self, emission: Emission) -> None:
         """Keep what has to be kept of its messages, while their roots are made."""
 
 
@@ -79,7 +79,7 @@ class Emitting:
                 _excusing(spout, emission),
                 own_errors(),
             ):
-                source.keep(emission)
+                source.keep_messages(emission)
                 rows = sql.spouted(messages, self.id_column, of_emission)
                 tracked = with_form(rows, Form(key, proof.add("spout", "spout", []).name))
                 self.pipeline(tracker, without_corrupt(tracker, tracked) if has_corrupt(messages) else tracked)

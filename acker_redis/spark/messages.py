@@ -103,7 +103,7 @@ class Messages:
             together = together.unionByName(part)
         return together, emission
 
-    def keep(self, emission: Emission) -> None:
+    def keep_messages(self, emission: Emission) -> None:
         """Keep the messages that are emitted for the first time. Runs a job."""
         fresh = emission.message_ids[emission.attempts == 0]
         if self.keeping is None or not len(fresh):

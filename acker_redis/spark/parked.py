@@ -112,7 +112,7 @@ class ParkedRows:
         """See `emitting.Source`."""
         return self._found(emission.message_ids), emission
 
-    def keep(self, emission: Emission) -> None:
+    def keep_messages(self, emission: Emission) -> None:
         """See `emitting.Source`: nothing, as the driver has what it needs."""
 
     def payloads(self, ids: list[int]) -> list[bytes | None]:

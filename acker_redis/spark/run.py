@@ -134,10 +134,9 @@ def run_messages(
     progress: Callable[[Spout, bool], object] | None = None,
 ) -> Spout:
     """As `run_tracked`; `on_done` is given the spout, too, which knows what is a dead letter."""
-    if payload_bytes < 0 or (keep_payload and not payload_bytes):
-        raise BadConfigError(f"payload_bytes={payload_bytes}: give the longest message to keep, in bytes")
-    if payload_bytes > MAX_PAYLOAD_BYTES:
-        raise BadConfigError(f"payload_bytes={payload_bytes}: at most {MAX_PAYLOAD_BYTES} bytes of a message are kept")
+    payload_limit(payload_bytes)
+    if keep_payload and not payload_bytes:
+        raise BadConfigError("keep_payload needs payload_bytes: give the longest message to keep, in bytes")
     checks.column_names(messages.columns, "run_tracked")
     url = acker.url if executor_url is None else executor_url
     if executor_url is not None or keep_payload:
@@ -186,6 +185,19 @@ def _told(
     on_done: Callable[[npt.NDArray[np.int64], Spout], object], spout: Spout, message_ids: npt.NDArray[np.int64]
 ) -> None:
     on_done(message_ids, spout)
+
+
+def payload_limit(payload_bytes: int) -> int:
+    """The same, checked.
+
+    Raises:
+        BadConfigError: it is out of range.
+    """
+    if not 0 <= payload_bytes <= MAX_PAYLOAD_BYTES:
+        raise BadConfigError(
+            f"payload_bytes={payload_bytes}: give the longest message to keep, in bytes; at most {MAX_PAYLOAD_BYTES} are kept"
+        )
+    return payload_bytes
 
 
 def check_options(call: str, options: Mapping[str, object], known: type, reason: str) -> None:

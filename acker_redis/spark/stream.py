@@ -11,12 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.acker import Acker
 from acker_redis.errors import BadConfigError
-from acker_redis.model import MAX_PAYLOAD_BYTES
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark.emitting import Pipeline
 from acker_redis.spark.park import Park
 from acker_redis.spark.query import LOOK_SECS, StreamOptions, StreamStatus, TrackedQuery, active_query
 from acker_redis.spark.reach import check_url
+from acker_redis.spark.run import payload_limit
 from acker_redis.spark.sources.files import FILE, ROW
 
 __all__ = ["BatchHandler", "StreamStatus", "each_batch"]
@@ -81,8 +81,7 @@ def each_batch(
         BadConfigError: a setting is out of range; the park is another app's, or damaged; an executor does not find the acker
             by `executor_url`.
     """
-    if not 0 <= payload_bytes <= MAX_PAYLOAD_BYTES:
-        raise BadConfigError(f"payload_bytes={payload_bytes}: use 0 to {MAX_PAYLOAD_BYTES}")
+    payload_limit(payload_bytes)
     if max_parked < 0 or settle_secs < 0:
         raise BadConfigError(f"max_parked={max_parked}, settle_secs={settle_secs}: use 0 or more")
     session = SparkSession.getActiveSession()

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
-from acker_redis import Acker, BadBatchError, BadConfigError
+from acker_redis import Acker, AckerConfig, BadBatchError, BadConfigError
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark import Tracker, run_redis_stream
-from acker_redis.spout import Spout
+from acker_redis.spout import Spout, SpoutCounts
+from acker_redis.testing import wait_until
 from tests.spark.cases import CONFIG
 from tests.spark.test_sources import replayed, save, saved
 
@@ -27,20 +29,22 @@ def acker(url: str) -> Iterator[Acker]:
 
 def run(
     spark: Any, url: str, acker: Acker, pipeline: Any, entries: int = 12, **options: Any
-) -> tuple[int, list[Spout]]:
+) -> tuple[int, SpoutCounts]:
     """Until so many entries are done with."""
-    stop, spouts = threading.Event(), list[Spout]()
+    stop, counts = threading.Event(), SpoutCounts()
 
-    def done(spout: Spout) -> None:
-        spouts.append(spout)
-        if sum(s.counts.acked + s.counts.dead_lettered for s in spouts) == entries:
+    def progress(spout: Spout, busy: bool) -> None:
+        nonlocal counts
+        counts = spout.counts
+        if counts.acked + counts.dead_lettered >= entries:
             stop.set()
 
+    given = {"consumer": "one", "max_spout_pending": 5, "block_ms": 50, "settle_secs": 0, **options}
     acknowledged = run_redis_stream(
         spark, pipeline, acker=acker, source=url, stream="orders", fields=["id", "value"], group="g",
-        consumer="one", stop=stop, on_batch_done=done, max_spout_pending=5, block_ms=50, **options,
+        stop=stop, progress=progress, **given,
     )  # fmt: skip
-    return acknowledged, spouts
+    return acknowledged, counts
 
 
 def test_entries_are_acknowledged_when_all_that_came_of_them_is_done(
@@ -48,7 +52,7 @@ def test_entries_are_acknowledged_when_all_that_came_of_them_is_done(
 ) -> None:
     for n in range(11):
         raw.xadd("orders", {"id": n, "value": f"v{n}"})
-    raw.xadd("orders", {"id": 99, "value": "never"})
+    entry_id = raw.xadd("orders", {"id": 99, "value": "never"})
     out = tmp_path / "out"
     out.mkdir()
     in_flight: list[int] = []
@@ -57,16 +61,82 @@ def test_entries_are_acknowledged_when_all_that_came_of_them_is_done(
         replayed(tmp_path / "marks", out, tracker, messages.withColumn("id", messages["id"].cast("long")))
         in_flight.append(raw.xpending("orders", "g")["pending"])
 
-    acknowledged, spouts = run(
-        spark, url, acker, pipeline, retry=RetryPolicy(max_attempts=2), payload_bytes=500, keep_payload=True
-    )
+    acknowledged, counts = run(spark, url, acker, pipeline, retry=RetryPolicy(max_attempts=2), payload_bytes=500)
     assert acknowledged == 12
     assert max(in_flight) <= 5
-    assert sum(spout.counts.acked for spout in spouts) == 11
+    assert counts.acked == 11
     assert raw.xpending("orders", "g")["pending"] == 0
     assert len(saved(out)) == 11
     (letter,) = acker.dead_letters.read()
     assert b'"value":"never"' in (letter.payload or b"")
+    assert f"{letter.message_id >> 16}-{letter.message_id & 0xFFFF}".encode() == entry_id
+
+
+def test_an_entry_that_hangs_holds_up_no_other_and_nobody_claims_it(
+    spark: Any, url: str, acker: Acker, raw: Any, tmp_path: Path
+) -> None:
+    """Somebody else has what came of the first entry; 30 others go through meanwhile, five at a time."""
+    for n in range(31):
+        raw.xadd("orders", {"id": n, "value": "hangs" if n == 0 else "fine"})
+    stolen: list[int] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.export(
+            tracker.filter(messages, "value = 'hangs'"),
+            lambda writer: writer.mode("append").parquet(str(tmp_path / "hung")),
+        )
+        save(tmp_path, tracker, tracker.filter(messages, "value = 'fine'"))
+        others = raw.xautoclaim("orders", "g", "thief", 1500, "0-0", justid=True)
+        stolen.append(len(others))
+
+    acknowledged, counts = run(spark, url, acker, pipeline, 30, claim_secs=1.5)
+    assert (acknowledged, counts.acked) == (30, 30)
+    assert len(stolen) >= 7
+    assert not any(stolen)
+    (held,) = raw.xpending_range("orders", "g", "-", "+", 10)
+    assert (held["consumer"], held["times_delivered"]) == (b"one", 1)
+
+
+def test_entries_of_a_dead_consumer_are_claimed_and_its_name_finds_them_at_once(
+    spark: Any, url: str, acker: Acker, raw: Any, tmp_path: Path
+) -> None:
+    entries = [raw.xadd("orders", {"value": f"v{n}"}) for n in range(6)]
+    raw.xgroup_create("orders", "g", "0")
+    for consumer in "one", "two":
+        raw.xreadgroup("g", consumer, {"orders": ">"}, count=3)
+    raw.xdel("orders", entries[5])
+    assert run(spark, url, acker, partial(save, tmp_path), 3, claim_secs=3600) == (3, SpoutCounts(emitted=3, acked=3))
+    assert {*saved_values(tmp_path)} == {"v0", "v1", "v2"}
+    wait_until(lambda: raw.xpending_range("orders", "g", "-", "+", 1, idle=100), "what two left is old", 30)
+    acknowledged, _ = run(spark, url, acker, partial(save, tmp_path), 2, claim_secs=0.1)
+    assert acknowledged == 2
+    assert {*saved_values(tmp_path)} == {f"v{n}" for n in range(5)}
+    assert raw.xpending("orders", "g")["pending"] == 0
+
+
+def test_several_processes_share_a_group(spark: Any, url: str, raw: Any, tmp_path: Path) -> None:
+    for n in range(40):
+        raw.xadd("orders", {"value": f"v{n}"})
+    config = AckerConfig(app="shared", shards=2, lanes=2)
+    with Acker.connect(url, config) as first, Acker.connect(url, config) as second:
+        stop, acked = threading.Event(), [0, 0]
+
+        def work(acker: Acker, task: int) -> int:
+            def progress(spout: Spout, busy: bool) -> None:
+                acked[task] = spout.counts.acked
+                if sum(acked) == 40:
+                    stop.set()
+
+            return run_redis_stream(
+                spark, partial(save, tmp_path), acker=acker, source=url, stream="orders", fields=["value"], group="g",
+                consumer=f"c{task}", task=task, stop=stop, max_spout_pending=4, block_ms=50, progress=progress,
+            )  # fmt: skip
+
+        with ThreadPoolExecutor(2) as pool:
+            done = list(pool.map(work, (first, second), range(2)))
+    assert sum(done) == 40
+    assert min(done) > 0
+    assert sorted(map(str, saved_values(tmp_path))) == sorted(f"v{n}" for n in range(40))
 
 
 def test_what_a_run_that_broke_down_did_not_acknowledge_goes_back(

@@ -46,6 +46,7 @@ ORDER = (
     ("spark.parked",),
     ("spark.query",),
     ("spark.stream",),
+    ("spark.sources.redis_group",),
     ("spark.sources.redis_stream", "spark.sources.imports"),
     ("spark.sources",),
     ("spark",),

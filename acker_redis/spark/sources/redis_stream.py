@@ -1,26 +1,39 @@
 """A Redis stream as a tracked source: entries are acknowledged when everything that came out of them was processed."""
 
 import threading
+import time
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark import inheritable_thread_target
+from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis import ids
 from acker_redis.acker import Acker
 from acker_redis.client import Client
-from acker_redis.entries import Fields, read_reply
-from acker_redis.errors import AckerError, BadConfigError
-from acker_redis.spark.emitting import Pipeline
-from acker_redis.spark.messages import MESSAGE_ID
-from acker_redis.spark.run import BatchOptions, check_options, run_tracked
+from acker_redis.entries import Fields
+from acker_redis.errors import BadConfigError
+from acker_redis.outages import Outages
+from acker_redis.pending import Emission, Int64Array
+from acker_redis.retry import RetryPolicy
+from acker_redis.spark.emitting import Emitting, Pipeline
+from acker_redis.spark.messages import MESSAGE_ID, as_json, id_of
+from acker_redis.spark.reach import check_url
+from acker_redis.spark.run import BatchOptions, check_options, payload_limit
+from acker_redis.spark.sources.redis_group import RedisGroup
 from acker_redis.spout import Spout
+from acker_redis.spout_loop import POLL_MS, SpoutLoop, log
 
 ENTRY_ID = "entry_id"
 """Column with the id of the stream's entry."""
+
+LETTERS = 1000
+"""Dead letters that a stream's spout remembers."""
+
+_SEQUENCE_BITS = 16
 
 
 def run_redis_stream(
@@ -36,8 +49,10 @@ def run_redis_stream(
     stop: threading.Event,
     task: int = 0,
     max_spout_pending: int = 10_000,
+    claim_secs: float = 60.0,
+    settle_secs: float = 2.0,
     block_ms: int = 1000,
-    on_batch_done: Callable[[Spout], object] | None = None,
+    progress: Callable[[Spout, bool], object] | None = None,
     **options: Unpack[BatchOptions],
 ) -> int:
     """Put the entries of a stream through a pipeline until `stop` is set; returns how many were acknowledged.
@@ -45,24 +60,31 @@ def run_redis_stream(
         run_redis_stream(session, pipeline, source=url, stream="orders", fields=["item"], group="g", consumer="c1",
                          stop=stop, acker=acker)
 
-    Entries are read with a consumer group, in batches; each batch goes through `run_tracked`. An entry is acknowledged
-    (XACK) when it was acked or is a dead letter. After a crash a consumer of the same name begins with the entries it had
-    not acknowledged. The stream is not trimmed; other groups may read it.
+    Entries are read with a consumer group, and read on while earlier ones are in flight; whatever was read when the job of an
+    emission ends is the next one. An entry is acknowledged (XACK) when it was acked or is a dead letter, in any order, so one
+    that hangs holds up no other. Several processes may share a group, each under a name of its own. The stream is not trimmed;
+    other groups may read it.
+
+    Guarantee: an entry that is not acknowledged comes again, to the next process of this consumer's name at once, or to
+    another one of the group after `claim_secs`. Not guaranteed: that attempts are counted over a restart.
 
     Args:
         session: Spark.
-        pipeline: its messages have the columns `entry_id` (string), `message_id`, and one of strings per field.
+        pipeline: its messages have the columns `entry_id` (string), `message_id`, and one of strings per field. The message
+            id is made of the entry's: 65 536 times its milliseconds, plus its number.
         acker: as for `run_tracked`.
         source: URL of the server with the stream, which need not be the acker's.
         stream: its key.
         fields: to take from each entry; null where an entry has no such field.
         group: consumer group; made at the stream's beginning if it is not there.
-        consumer: name of this process, stable over its restarts.
-        stop: set it from another thread or a signal; the batch under way is finished.
-        task: as for `run_tracked`.
-        max_spout_pending: at most so many entries in a batch.
+        consumer: name of this process, stable over its restarts, and no other's.
+        stop: set it from another thread or a signal; the emission under way is finished.
+        task: as for `run_tracked`; each process that shares the app needs one of its own, in a lane of its own.
+        max_spout_pending: at most so many entries are read and not done. They are kept in the driver's memory.
+        claim_secs: an entry is taken over from another consumer that did not say for so long that it works on it.
+        settle_secs: after `stop`, wait so long for what is in flight. What is left comes again with the next start.
         block_ms: wait so long for new entries before looking at `stop` again.
-        on_batch_done: called with the spout of each batch.
+        progress: as for `run_tracked`.
         options: as for `run_tracked`.
 
     Raises:
@@ -73,70 +95,131 @@ def run_redis_stream(
             f"fields={list(fields)!r}: give one or more names other than {MESSAGE_ID!r} and {ENTRY_ID!r}"
         )
     check_options("run_redis_stream", options, BatchOptions, "ids and offsets are made of the stream's entries")
-    if max_spout_pending < 1 or block_ms < 1:
-        raise BadConfigError(f"max_spout_pending={max_spout_pending}, block_ms={block_ms}: use 1 or more")
+    if max_spout_pending < 1 or block_ms < 1 or claim_secs <= 0 or settle_secs < 0:
+        raise BadConfigError(
+            f"max_spout_pending={max_spout_pending}, block_ms={block_ms}, claim_secs={claim_secs}, settle_secs={settle_secs}: "
+            "use 1 or more, and times above 0"
+        )
+    payload_bytes = payload_limit(options.get("payload_bytes", 0))
+    executor_url = options.get("executor_url")
+    url = acker.url if executor_url is None else check_url(session, executor_url, acker)
     client = Client(source)
-    acknowledged = 0
     try:
-        _make_group(client, stream, group)
-        behind = True  # first what an earlier process of this name did not acknowledge
-        while not stop.is_set():
-            wait = () if behind else ("BLOCK", min(block_ms, client.max_block_ms))
-            read = ("XREADGROUP", "GROUP", group, consumer, "COUNT", max_spout_pending, *wait, "STREAMS", stream)
-            (reply,) = client.pipeline_each([(*read, "0" if behind else ">")])
-            if isinstance(reply, AckerError):
-                if not str(reply.__cause__).startswith(("NOGROUP", "UNBLOCKED")):
-                    raise reply
-                _make_group(client, stream, group)  # the stream was deleted, or lost with the server's memory
-                behind = True
-                continue
-            entries = read_reply(reply)
-            gone = [entry_id for _, entry_id, found in entries if not found]  # deleted from the stream meanwhile
-            _acknowledge(client, stream, group, gone)
-            alive = [(entry_id, found) for _, entry_id, found in entries if found]
-            if alive:
-                batch = _Batch(client, stream, group, alive)
-                spout = run_tracked(
-                    session.createDataFrame(batch.table(fields)), pipeline, id_column=MESSAGE_ID,
-                    on_messages_done=batch.acknowledge, acker=acker, task=task, **options,
-                )  # fmt: skip
-                acknowledged += len(alive)
-                if on_batch_done is not None:
-                    on_batch_done(spout)
-            # After new entries look back, too: a reply that was lost with its connection left some to this consumer.
-            behind = bool(entries) or not behind
+        under_way = _UnderWay(session, RedisGroup(client, stream, group, consumer, claim_secs), fields, payload_bytes)
+        spout = Spout(
+            acker, uuid.uuid4().hex, task, options.get("retry") or RetryPolicy(),
+            payload=under_way.payloads if payload_bytes else None, on_done=under_way.done, keep_letters=LETTERS,
+        )  # fmt: skip
+        emitting = Emitting(spout, pipeline, MESSAGE_ID, url)
+
+        def emit(emission: Emission) -> None:
+            emitting.emit(emission, under_way, session)
+
+        with SpoutLoop(spout, inheritable_thread_target(session)(emit)) as loop:
+            _run(
+                loop,
+                spout,
+                under_way,
+                stop,
+                max_spout_pending,
+                settle_secs,
+                min(block_ms, client.max_block_ms),
+                progress,
+            )
     finally:
         client.close()
-    return acknowledged
+    return under_way.acknowledged
 
 
-def _make_group(client: Client, stream: str, group: str) -> None:
-    (made,) = client.pipeline_each([("XGROUP", "CREATE", stream, group, "0", "MKSTREAM")])
-    if isinstance(made, AckerError) and not str(made.__cause__).startswith("BUSYGROUP"):
-        raise made
+def _run(
+    loop: SpoutLoop,
+    spout: Spout,
+    under_way: "_UnderWay",
+    stop: threading.Event,
+    most: int,
+    settle_secs: float,
+    block_ms: int,
+    progress: Callable[[Spout, bool], object] | None,
+) -> None:
+    outages = Outages(log)
+    end: float | None = None
+    while True:
+        if stop.is_set():
+            if end is None or loop.emission is not None:
+                end = time.monotonic() + settle_secs
+            elif not spout.pending or time.monotonic() > end:
+                return
+        else:
+            room = most - spout.state.left
+            if room > 0:
+                wait_ms = 0 if spout.state.left else block_ms
+                spout.add(outages.wait_for(lambda: under_way.read(room, wait_ms)))  # noqa: B023
+        outages.wait_for(under_way.keep)
+        loop.step(POLL_MS if spout.state.left else 0, may_emit=end is None)
+        if progress is not None:
+            progress(spout, loop.emission is not None)
 
 
-class _Batch:
-    def __init__(self, client: Client, stream: str, group: str, entries: list[tuple[bytes, Fields]]) -> None:
-        self._client, self._stream, self._group = client, stream, group
-        self._entries = entries
-        parts = np.array([[int(part) for part in entry_id.split(b"-")] for entry_id, _ in entries], np.uint64)
-        self._ids = ids.derive_many(ids.derive(stream), parts[:, 0], parts[:, 1]).view(np.int64)
-        self._entry_of = {int(message): entry_id for message, (entry_id, _) in zip(self._ids, entries, strict=True)}
+class _UnderWay:
+    """The entries that are read and not done, as a source of emissions."""
 
-    def table(self, fields: Sequence[str]) -> pa.Table:
+    def __init__(self, session: SparkSession, group: RedisGroup, fields: Sequence[str], payload_bytes: int) -> None:
+        self.acknowledged = 0
+        self._session, self._group, self._fields, self._payload_bytes = session, group, fields, payload_bytes
+        self._entries: dict[int, tuple[bytes, Fields]] = {}
+
+    def read(self, count: int, block_ms: int) -> Int64Array:
+        """The message ids of entries that were read now."""
+        found = self._group.read(count, block_ms)
+        if not found:
+            return np.array([], np.int64)
+        self._group.acknowledge([entry_id for entry_id, fields in found if not fields])  # deleted from the stream
+        made = {_message_id(entry_id): (entry_id, fields) for entry_id, fields in found if fields}
+        fresh = [message for message in made if message not in self._entries]  # one may come again, that was claimed
+        self._entries |= made
+        return np.array(fresh, np.int64)
+
+    def keep(self) -> None:
+        """Nobody is to claim them."""
+        self._group.keep([entry_id for entry_id, _ in self._entries.values()])
+
+    def done(self, message_ids: Int64Array) -> None:
+        """Acknowledge; what is done already is left out."""
+        known = [message for message in message_ids.tolist() if message in self._entries]
+        self._group.acknowledge([self._entries[message][0] for message in known])
+        for message in known:
+            del self._entries[message]
+        self.acknowledged += len(known)
+
+    def of(self, emission: Emission) -> tuple[DataFrame, Emission]:
+        """See `emitting.Source`."""
+        return self._frame(emission.message_ids), emission
+
+    def keep_messages(self, emission: Emission) -> None:
+        """Nothing: they are in the stream, and here."""
+
+    def payloads(self, message_ids: list[int]) -> list[bytes | None]:
+        """Entries as JSON, for dead letters."""
+        rows = self._frame(np.array(message_ids, np.int64))
+        found = rows.select(id_of(MESSAGE_ID), as_json(self._payload_bytes)).toArrow()
+        of = dict(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
+        return [of.get(one) for one in message_ids]
+
+    def _frame(self, message_ids: Int64Array) -> DataFrame:
+        entries = [self._entries[message] for message in message_ids.tolist()]
         columns: dict[str, Any] = {
-            ENTRY_ID: [entry_id.decode() for entry_id, _ in self._entries],
-            MESSAGE_ID: self._ids,
+            ENTRY_ID: pa.array([entry_id.decode() for entry_id, _ in entries], pa.string()),
+            MESSAGE_ID: message_ids,
         }
-        for name in fields:
-            values = [found.get(name.encode()) for _, found in self._entries]
+        for name in self._fields:
+            values = [found.get(name.encode()) for _, found in entries]
             columns[name] = pa.array([v if v is None else v.decode(errors="replace") for v in values], pa.string())
-        return pa.table(columns)
-
-    def acknowledge(self, message_ids: npt.NDArray[np.int64]) -> None:
-        _acknowledge(self._client, self._stream, self._group, [self._entry_of[i] for i in message_ids.tolist()])
+        return self._session.createDataFrame(pa.table(columns))
 
 
-def _acknowledge(client: Client, stream: str, group: str, entries: list[bytes]) -> None:
-    client.pipeline([("XACK", stream, group, *entries[at : at + 1000]) for at in range(0, len(entries), 1000)])
+def _message_id(entry_id: bytes) -> int:
+    """A number that says which entry it was, and counts; where an entry's id is too large for that, a hash below zero."""
+    ms, number = (int(part) for part in entry_id.split(b"-"))
+    if ms < 1 << (63 - _SEQUENCE_BITS) and number < 1 << _SEQUENCE_BITS:
+        return ms << _SEQUENCE_BITS | number
+    return ids.derive(entry_id) | -1 << 63
