@@ -45,7 +45,7 @@ bench: $(STAMP) ## measure speed and memory, as ratios within one run; ARGS="led
 	$(BIN)/python -m benchmarks $(ARGS)
 
 chaos: $(STAMP) ## long fault runs
-	$(BIN)/python -m pytest -m chaos tests/chaos $(ARGS)
+	$(BIN)/python -m pytest -m chaos tests $(ARGS)
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -18,6 +18,7 @@ from acker_redis.delivery import Delivery
 from acker_redis.errors import BadBatchError
 from acker_redis.ids import Ids, UInt64Array
 from acker_redis.inspection import Inspection
+from acker_redis.lanes import Lease
 from acker_redis.ledger import Ledger
 from acker_redis.model import Applied, Outcome, PackedOutcomes, RootRecord, Rotated, Stats
 from acker_redis.payloads import Payloads
@@ -456,6 +457,15 @@ class Acker:
         >>> acker.claim_run("2026-01-31")
         """
         runs.claim(self._client, self.config, run_id)
+
+    def lease(self, *, lane: int, run_id: str) -> Lease:
+        """The right of a run to take the outcomes of a lane, which `Spout.run` takes for itself.
+
+        >>> lease = acker.lease(lane=0, run_id="run-1")
+        >>> lease.take()
+        >>> lease.release()
+        """
+        return Lease(self._client, self.config.app, lane, run_id)
 
     def recover(self) -> list[int]:
         """Open the app anew after `LedgerLostError`, and go on with the generation in force.

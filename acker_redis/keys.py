@@ -47,6 +47,11 @@ def run(app: str, run_id: str) -> str:
     return f"acker:{{{app}}}:run:{run_id}"
 
 
+def lane(app: str, number: int) -> str:
+    """STRING, the run that takes a lane's outcomes; runs out."""
+    return f"acker:{{{app}}}:lane:{number}"
+
+
 def patterns_of(app: str) -> tuple[str, str]:
     """SCAN patterns that find every key of an app, of any settings, and of no other app."""
     name = re.sub(r"([\\*?\[\]])", r"\\\1", app)

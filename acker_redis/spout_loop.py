@@ -9,7 +9,7 @@ from typing import Protocol, Self
 
 from acker_redis.acker import Acker
 from acker_redis.emitter import Emitted, Emitter, raise_error
-from acker_redis.errors import NotExactError
+from acker_redis.errors import AckerError, NotExactError
 from acker_redis.outages import Outages
 from acker_redis.pending import Emission
 from acker_redis.spout_state import SpoutState
@@ -27,6 +27,7 @@ class Steps(Protocol):
     """A spout, as the loop needs it."""
 
     acker: Acker
+    run_id: str
     state: SpoutState
 
     @property
@@ -58,6 +59,7 @@ class SpoutLoop:
         self._spout, self._state = spout, spout.state
         self._emitter = Emitter(emit)
         self._outages = Outages(log)
+        self._lease = spout.acker.lease(lane=spout.lane, run_id=spout.run_id)
         self._watch = Watch(spout.acker, spout.lane)
         self._quiet_secs = LOST_AFTER_TIMEOUTS * spout.acker.config.message_timeout_secs
         self._quiet_since = time.monotonic()
@@ -65,7 +67,12 @@ class SpoutLoop:
         self._state.sent.clear()
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Begin, as the only one on the lane.
+
+        Raises:
+            BadConfigError: another run is.
+        """
+        self._outages.wait_for(self._lease.take)
         self._emitter.__enter__()
         return self
 
@@ -73,12 +80,22 @@ class SpoutLoop:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Wait for the emission under way; see `Emitter`."""
-        self._emitter.__exit__(kind, error, trace)
+        try:
+            self._emitter.__exit__(kind, error, trace)
+        finally:
+            self.rest()
 
     @property
     def emission(self) -> Emission | None:
         """The emission under way, or one whose end was not looked at yet."""
         return self._emitter.emission
+
+    def rest(self) -> None:
+        """Let another run have the lane until the next step."""
+        try:
+            self._lease.release()
+        except AckerError as exc:
+            log.warning("the lane stays taken for some seconds, as the server could not be told: %s", exc)
 
     def step(self, block_ms: int = POLL_MS, *, may_emit: bool = True) -> None:
         """Begin an emission if there is one to make, take outcomes, and look for what is lost.
@@ -91,6 +108,7 @@ class SpoutLoop:
             AckerError: as `Spout.run`.
         """
         emitter, state = self._emitter, self._state
+        self._outages.wait_for(self._lease.take)
         ended = emitter.collect()
         if ended is not None:
             self._ask_now = self._ask_now or ended.failed

@@ -11,7 +11,18 @@ from acker_redis import Acker, AckerConfig
 from acker_redis.server import Server
 from tests import servers
 
-LONG = ("access_logs", "benchmarks", "applications", "cluster", "restarts", "docs", "direct_acks", "readme", "retries")
+LONG = (
+    "access_logs",
+    "benchmarks",
+    "applications",
+    "cluster",
+    "restarts",
+    "docs",
+    "direct_acks",
+    "readme",
+    "retries",
+    "stream_kills",
+)
 """Files of tests/spark that take minutes. They go first, so that no process is left with one of them at the end."""
 
 

@@ -189,6 +189,8 @@ class TrackedQuery:
                     self._step()
                 self._finish_emission()
                 self._save(self._batch_id)
+                if not self.is_active:
+                    self._loop.rest()
             except BaseException as exc:
                 self._break_off(exc)
                 raise
@@ -292,6 +294,7 @@ class TrackedQuery:
                         if not self.is_active:
                             self._finish_emission()
                             self._save(self._batch_id)
+                            self._loop.rest()  # a `drain` may come
                             return
                     self._step(0, may_emit=now - self._batch_ended > self._options.settle_secs)
                     if now - self._saved_at > LOOK_SECS and self._loop.emission is None:

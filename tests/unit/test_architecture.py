@@ -18,7 +18,7 @@ ORDER = (
     ("driver_errors", "entries", "pending", "nodes"),
     ("calls",),
     ("client", "retry"),
-    ("apps", "dead_letters", "payloads", "runs"),
+    ("apps", "dead_letters", "lanes", "payloads", "runs"),
     ("shards",),
     ("ledger", "rotation", "consumer"),
     ("delivery", "inspection"),
@@ -193,9 +193,12 @@ def test_only_shards_says_where_a_root_goes() -> None:
 
 
 def test_only_the_consumer_takes_outcomes_off_the_streams() -> None:
-    assert {name for name in MODULES if "XAUTOCLAIM" in strings(name)} == {"consumer"}
+    ours, of_users = "consumer", "spark.sources.redis_group"
+    assert {name for name in MODULES if "XAUTOCLAIM" in strings(name)} == {ours, of_users}
 
 
-def test_only_the_consumer_starts_a_thread_in_the_core() -> None:
-    core = ("shards", "ledger", "rotation", "delivery", "consumer", "inspection", "batch", "acker", "client", "calls")
-    assert {name for name in core if {"threading.Thread", "ThreadPoolExecutor"} & called(name)} == {"consumer"}
+def test_only_consumer_and_lanes_start_threads_in_the_core() -> None:
+    core = (
+        "shards", "ledger", "rotation", "delivery", "consumer", "inspection", "batch", "acker", "client", "calls", "lanes",
+    )  # fmt: skip
+    assert {name for name in core if {"threading.Thread", "ThreadPoolExecutor"} & called(name)} == {"consumer", "lanes"}

@@ -62,6 +62,7 @@ CALLS: dict[Any, dict[str, str]] = {
         "payloads": "run_id",
         "holds": "generation",
         "claim_run": "run_id",
+        "lease": "* lane run_id",
         "recover": "",
     },
     Batch: {

@@ -1,0 +1,76 @@
+"""The driver of a stream is killed at one step after another: the sinks and the dead letters have the truth."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acker_redis import Acker
+from tests.spark import parking_job, redis_stream_job
+from tests.spark.cluster import JOB_SECS, kill, run_python, start_python
+from tests.spark.test_streams import give, parked, written
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("rotator")]
+
+EVERYTHING = set(range(120))
+SEVENS = {one for one in EVERYTHING if one % 10 == 7}
+
+
+@pytest.fixture
+def rotator(url: str) -> Iterator[None]:
+    command = [sys.executable, "-m", "acker_redis", "rotator", "--redis", url, "--all"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        yield
+        process.terminate()
+
+
+def some_and_all(some: Sequence[str], every: Sequence[str]) -> pytest.MarkDecorator:
+    """A short form for the suite, the long one for `make chaos`."""
+    return pytest.mark.parametrize(
+        "points", [pytest.param(some, id="some"), pytest.param(every, id="all", marks=pytest.mark.chaos)]
+    )
+
+
+def killed(folder: Path, module: str, *arguments: str) -> None:
+    job = start_python(folder, module, *arguments)
+    try:
+        job.communicate(timeout=JOB_SECS)
+    finally:
+        kill(job)
+    assert job.returncode < 0, (arguments, (folder / f"{module}.log").read_text()[-3000:])
+
+
+def dead(url: str) -> list[Any]:
+    with Acker.connect(url, parking_job.CONFIG) as acker:
+        return acker.dead_letters.read()
+
+
+@some_and_all(("after-snapshot", "re-emitting"), parking_job.POINTS)
+def test_nothing_that_is_parked_is_lost(url: str, tmp_path: Path, points: Sequence[str]) -> None:
+    give(tmp_path, *(range(at, at + 40) for at in (0, 40, 80)))
+    module = "tests.spark.parking_job"
+    for number, point in enumerate(points):
+        killed(tmp_path, module, url, str(tmp_path), point, str(2 + number % 3))
+    assert run_python(tmp_path, module, url, str(tmp_path), "never", "5") == 0
+    letters = dead(url)
+    assert {letter.message_id for letter in letters} == SEVENS
+    assert {(letter.reason, letter.detail) for letter in letters} == {("failed", "a seven")}
+    assert set(written(tmp_path)) == EVERYTHING - SEVENS
+    assert parked(tmp_path) == []
+
+
+@some_and_all(("acknowledging",), redis_stream_job.POINTS)
+def test_no_entry_of_a_redis_stream_is_lost(url: str, raw: Any, tmp_path: Path, points: Sequence[str]) -> None:
+    of_entry = {raw.xadd("orders", {"id": one}): one for one in sorted(EVERYTHING)}
+    module = "tests.spark.redis_stream_job"
+    for point in points:
+        killed(tmp_path, module, url, str(tmp_path), point)
+        assert raw.xpending("orders", "g")["pending"] > 0
+    assert run_python(tmp_path, module, url, str(tmp_path), "never") == 0
+    letters = dead(url)
+    assert {of_entry[f"{one.message_id >> 16}-{one.message_id & 0xFFFF}".encode()] for one in letters} == SEVENS
+    assert set(written(tmp_path)) == EVERYTHING - SEVENS
+    assert raw.xpending("orders", "g")["pending"] == 0
