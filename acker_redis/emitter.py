@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NoReturn, Self
@@ -90,6 +90,11 @@ class Emitter:
         """Begin."""
         self.emission, self._failed = emission, None
         self._future = self._pool.submit(self._emit, emission)
+
+    def wait(self, timeout_secs: float) -> None:
+        """Wait so long for the end of the emission under way."""
+        if self._future is not None:
+            wait([self._future], timeout_secs)
 
     def collect(self) -> Emitted | None:
         """Take note of an emission that has ended, once.

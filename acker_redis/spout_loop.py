@@ -116,6 +116,9 @@ class SpoutLoop:
         if may_emit and emitter.is_free and (emission := self._spout.next_emission()) is not None:
             state.follow(emission)
             emitter.start(emission)
+        if not state.pending:  # no outcome to wait for, or all came before the emission has ended
+            emitter.wait(block_ms / 1000)
+            block_ms = 0
         self.taken = taken = self._outages.wait_for(lambda: self._spout.poll(block_ms=block_ms))
         if taken or emitter.emission is not None:
             self._quiet_since = time.monotonic()

@@ -36,7 +36,7 @@ def run(bench: Bench) -> Iterator[Row]:
     times: dict[str, list[float]] = {"plain": [], "tracked": []}
     with tempfile.TemporaryDirectory(prefix="bench-") as name, jobs.session() as session:
         folder = Path(name)
-        _write_files(folder / "in", batches)
+        write_files(folder / "in", batches, _BATCH_ROWS)
         with Acker.connect(bench.url, app="micro-batches", message_timeout_secs=3600) as acker:
             for number in range(rounds):
                 for side in times:
@@ -46,7 +46,7 @@ def run(bench: Bench) -> Iterator[Row]:
                         if side == "plain"
                         else each_batch(_pipeline(out), acker=acker, id_column="id", park=f"{out}-park")
                     )
-                    times[side] += _timed(session, folder / "in", out, handler)[_WARM:]
+                    times[side] += timed(session, folder / "in", out, handler)[_WARM:]
     for share in (50, 99):
         plain, tracked = (float(np.percentile(times[side], share)) * 1000 for side in ("plain", "tracked"))
         what = f"micro-batches of {_BATCH_ROWS:,} rows, p{share}"
@@ -70,7 +70,8 @@ def _pipeline(out: Path) -> Callable[[Tracker, DataFrame], None]:
     return pipeline
 
 
-def _timed(session: SparkSession, files: Path, out: Path, handler: Handler) -> list[float]:
+def timed(session: SparkSession, files: Path, out: Path, handler: Handler) -> list[float]:
+    """Seconds that a handler took, batch by batch, of a query over files of messages."""
     secs: list[float] = []
 
     def handle(batch: DataFrame, batch_id: int) -> None:
@@ -89,9 +90,10 @@ def _timed(session: SparkSession, files: Path, out: Path, handler: Handler) -> l
     return secs
 
 
-def _write_files(folder: Path, batches: int) -> None:
+def write_files(folder: Path, batches: int, rows: int) -> None:
+    """A file per micro-batch."""
     folder.mkdir()
     for number in range(batches):
-        ids = np.arange(number * _BATCH_ROWS, (number + 1) * _BATCH_ROWS)
+        ids = np.arange(number * rows, (number + 1) * rows)
         table = pa.table({"id": ids, "text": [f"message {i}" for i in ids.tolist()]})
         pq.write_table(table, folder / f"{number:05}.parquet")

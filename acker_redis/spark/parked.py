@@ -7,7 +7,17 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from acker_redis.errors import BadConfigError
 from acker_redis.pending import Emission, Int64Array
@@ -15,6 +25,9 @@ from acker_redis.spark import checks
 from acker_redis.spark.messages import PAYLOAD, among, as_json, id_of
 from acker_redis.spark.park import Row
 from acker_redis.spark.worker import kept_rows
+
+_PLAIN = (BooleanType, IntegralType, StringType, BinaryType, DateType, TimestampType, TimestampNTZType, DecimalType)
+"""Types whose Arrow arrays are taken as they are; others go through a Python worker, which makes them bit by bit."""
 
 
 class ParkedRows:
@@ -128,22 +141,25 @@ class ParkedRows:
 
     def _found(self, ids: Int64Array) -> DataFrame:
         """Some rows; what is parked is that, whatever the frame has under the same id."""
+        fresh = [one for one in ids.tolist() if one not in self.parked]
         kept = [self.parked[one].data for one in ids.tolist() if one in self.parked]
-        if self._frame is None or len(kept) == len(ids):
+        if self._frame is None or not fresh:
             return self._frame_of(kept)
-        if not kept and len(ids) == len(self._ids):
-            return self._frame
-        fresh = among(
-            self._frame, self.column, np.array([one for one in ids.tolist() if one not in self.parked], np.int64)
+        rows = (
+            self._frame if len(fresh) == len(self._ids) else among(self._frame, self.column, np.array(fresh, np.int64))
         )
-        return fresh.unionByName(self._frame_of(kept)) if kept else fresh
+        return rows.unionByName(self._frame_of(kept)) if kept else rows
 
     def _frame_of(self, rows: list[bytes]) -> DataFrame:
         if self._session is None or self.schema is None:
             raise AssertionError("no rows")
+        arrow = checks.arrow_schema(self.schema)
+        if all(isinstance(field.dataType, _PLAIN) for field in self.schema):
+            return self._session.createDataFrame(
+                pa.Table.from_batches([kept_rows.from_bytes(rows, arrow)]), self.schema
+            )
         table = pa.table({PAYLOAD: pa.array(rows, pa.binary())})
-        step = kept_rows.Rows(checks.arrow_schema(self.schema))
-        return self._session.createDataFrame(table).mapInArrow(step, self.schema)
+        return self._session.createDataFrame(table).mapInArrow(kept_rows.Rows(arrow), self.schema)
 
     def _rows_of(self, frame: DataFrame, ids: list[int]) -> dict[int, Row]:
         """Rows of the frame, for the driver's memory."""

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ["realistic", "fan_out", "word_count", "sinks", "micro_batches", "driver_memory"]
+NAMES = ["realistic", "fan_out", "word_count", "sinks", "micro_batches", "streams", "driver_memory"]
 
 
 def test_the_benchmarks_of_spark_jobs_give_rows(tmp_path: Path) -> None:
