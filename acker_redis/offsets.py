@@ -1,7 +1,7 @@
-"""How far a source was worked off: per partition the highest offset below which everything is done.
+"""How far a source was worked off: per partition the offset below which everything is done, and what is done beyond it.
 
-As Storm's Kafka spout does: what is done above a gap is not committed, so a restart repeats it and loses nothing. Kept in a
-file of the program's own, not in Redis: it has to survive the loss of Redis's memory.
+Storm's Kafka spout commits no more than the former, so one message that failed makes a restart repeat all behind it. Kept in
+a file of the program's own, not in Redis: it has to survive the loss of Redis's memory.
 """
 
 import json
@@ -22,20 +22,23 @@ if sys.platform != "win32":
 
 Int64Array = npt.NDArray[np.int64]
 
-FORMAT, VERSION = "acker_redis.offsets", 1
+FORMAT, VERSION = "acker_redis.offsets", 2
+
+MAX_RUNS = 10_000
+"""Runs of offsets beyond the first gaps that are kept, the longest ones; what is in others is repeated by a restart."""
 
 _LARGEST = np.iinfo(np.int64).max
 
 
 class Offsets:
-    """Contiguous progress of a source's partitions.
+    """Progress of a source's partitions.
 
     The file is JSON. It names the app and the columns it counts in, and holds per partition the first offset that is not
-    known to be done. While it is open nobody else can open it (on Windows that is not noticed); for this `.<name>.lock`
-    stands beside it.
+    known to be done, and runs of those beyond it that are. While it is open nobody else can open it (on Windows that is not
+    noticed); for this `.<name>.lock` stands beside it.
 
-    Guarantee: every offset below a partition's in `known` was done. The file is replaced as a whole, so a crash leaves the old
-    one. Not guaranteed: that an offset above was not done.
+    Guarantee: every offset below a partition's in `known`, and of its runs, was done. The file is replaced as a whole, so a
+    crash leaves the old one. Not guaranteed: that another offset was not done.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -44,10 +47,12 @@ class Offsets:
         self._lock: IO[bytes] | None = None
         self._about: dict[str, Any] = {}
         self._begin: dict[str, int] = {}
+        self._beyond: dict[str, list[list[int]]] = {}
         self._ids = np.array([], np.int64)
         self._partition_of = np.array([], np.int64)
         self._offset_of = np.array([], np.int64)
         self._done = np.array([], np.bool_)
+        self._by_place = np.array([], np.int64)
         self._names: list[str] = []
 
     @property
@@ -76,7 +81,7 @@ class Offsets:
             self._lock = self._locked()
             self._draft.unlink(missing_ok=True)  # of a run that was killed
             self._about = {"format": FORMAT, "version": VERSION, "app": app, "partition": partition, "offset": offset}
-            self._begin = self._read()
+            self._begin, self._beyond = self._read()
         except OSError as exc:
             self.close()
             raise BadConfigError(
@@ -116,8 +121,8 @@ class Offsets:
 
     def track(
         self, message_ids: Int64Array, partitions: Sequence[str], of_message: Int64Array, offsets: Int64Array
-    ) -> None:
-        """Take messages under way, in place of those tracked before.
+    ) -> npt.NDArray[np.bool_]:
+        """Take messages under way, in place of those tracked before; says of each whether it is still to be done.
 
         Args:
             message_ids: distinct.
@@ -130,7 +135,8 @@ class Offsets:
             BadConfigError: the file is one of the partitions.
 
         >>> with Offsets("offsets.json").open("orders", "partition", "offset") as offsets:
-        ...     offsets.track(np.array([7, 8]), ["p0"], np.array([0, 0]), np.array([0, 1]))
+        ...     offsets.track(np.array([7, 8]), ["p0"], np.array([0, 0]), np.array([0, 1])).tolist()
+        [True, True]
         """
         if len(offsets) and not (int(offsets.min()) >= 0 and int(offsets.max()) < _LARGEST):
             raise BadBatchError(f"offsets go from {offsets.min()} to {offsets.max()}: count from 0, below 2^63 - 1")
@@ -142,13 +148,17 @@ class Offsets:
         order = np.argsort(message_ids)
         self._ids, self._names = message_ids[order], list(partitions)
         self._partition_of, self._offset_of = of_message[order], offsets[order]
-        self._done = np.zeros(len(order), np.bool_)
+        self._by_place = np.lexsort((self._offset_of, self._partition_of))
+        self._done = self._done_before()
+        is_open = np.ones(len(order), np.bool_)
+        is_open[order[self._done]] = False
+        return is_open
 
     def complete(self, message_ids: Int64Array) -> None:
         """Messages are done: acked, or kept as dead letters. Ids that are not tracked are ignored.
 
         >>> with Offsets("offsets.json").open("orders", "partition", "offset") as offsets:
-        ...     offsets.track(np.array([7, 8]), ["p0"], np.array([0, 0]), np.array([0, 1]))
+        ...     _ = offsets.track(np.array([7, 8]), ["p0"], np.array([0, 0]), np.array([0, 1]))
         ...     offsets.complete(np.array([7]))
         """
         if len(self._ids):
@@ -156,14 +166,14 @@ class Offsets:
             self._done[places[self._ids[places] == message_ids]] = True
 
     def save(self) -> dict[str, int]:
-        """Write how far each partition is contiguously done; returns it.
+        """Write what is done; returns how far each partition is, contiguously.
 
         Raises:
             BadConfigError: the file is not open.
             OSError: it can't be written; it is as it was.
 
         >>> with Offsets("offsets.json").open("orders", "partition", "offset") as offsets:
-        ...     offsets.track(np.array([7, 8]), ["p0"], np.array([0, 0]), np.array([0, 1]))
+        ...     _ = offsets.track(np.array([7, 8]), ["p0"], np.array([0, 0]), np.array([0, 1]))
         ...     offsets.complete(np.array([7]))
         ...     offsets.save()
         {'p0': 1}
@@ -179,15 +189,49 @@ class Offsets:
         for number in np.flatnonzero(seen).tolist():
             name, offset = self._names[number], int(first_open[number])
             self._begin[name] = max(self._begin.get(name, offset), offset)
+        self._beyond |= {self._names[number]: [] for number in np.flatnonzero(seen).tolist()}
+        for number, begin, end in self._runs(first_open):
+            self._beyond[self._names[number]].append([begin, end])
         self._draft.unlink(missing_ok=True)
         with self._draft.open("x", encoding="utf-8") as file:
             if self._path.exists():
                 self._draft.chmod(stat.S_IMODE(self._path.stat().st_mode))
-            json.dump({**self._about, "begin": self._begin}, file)
+            beyond = {name: runs for name, runs in self._beyond.items() if runs}
+            json.dump({**self._about, "begin": self._begin, "beyond": beyond}, file)
             file.flush()
             os.fsync(file.fileno())
         self._draft.replace(self._path)
         return dict(self._begin)
+
+    def _done_before(self) -> npt.NDArray[np.bool_]:
+        """Which of the tracked messages are in runs of the file."""
+        done = np.zeros(len(self._ids), np.bool_)
+        for number, name in enumerate(self._names):
+            runs = np.array(self._beyond.get(name, []), np.int64).reshape(-1, 2)
+            if len(runs):
+                rows = np.flatnonzero(self._partition_of == number)
+                places = np.searchsorted(runs[:, 0], self._offset_of[rows], side="right") - 1
+                done[rows] = (places >= 0) & (self._offset_of[rows] < runs[places, 1])
+        return done
+
+    def _runs(self, first_open: Int64Array) -> list[tuple[int, int, int]]:
+        """(partition, begin, end) of what is done beyond the first gaps, in order; the longest MAX_RUNS of them."""
+        rows = self._by_place[self._done[self._by_place]]
+        rows = rows[self._offset_of[rows] >= first_open[self._partition_of[rows]]]
+        partitions, offsets = self._partition_of[rows], self._offset_of[rows]
+        if not len(rows):
+            return []
+        is_begin = np.ones(len(rows), np.bool_)
+        is_begin[1:] = (partitions[1:] != partitions[:-1]) | (offsets[1:] != offsets[:-1] + 1)
+        begins = np.flatnonzero(is_begin)
+        ends = np.append(begins[1:], len(rows)) - 1
+        lengths = ends - begins
+        if len(begins) > MAX_RUNS:
+            longest = np.sort(np.argsort(lengths)[-MAX_RUNS:])
+            begins, ends = begins[longest], ends[longest]
+        return list(
+            zip(partitions[begins].tolist(), offsets[begins].tolist(), (offsets[ends] + 1).tolist(), strict=True)
+        )
 
     @property
     def _draft(self) -> Path:
@@ -210,12 +254,12 @@ class Offsets:
             raise
         return file
 
-    def _read(self) -> dict[str, int]:
+    def _read(self) -> tuple[dict[str, int], dict[str, list[list[int]]]]:
         """What the file holds for this app and these columns."""
         try:
             text = self._path.read_bytes()
         except FileNotFoundError:
-            return {}
+            return {}, {}
         anew = "or move it away to begin anew"
         try:
             found = json.loads(text)
@@ -238,4 +282,17 @@ class Offsets:
                 raise BadConfigError(
                     f"{self._path} was damaged: {offset!r:.50} of {partition!r} is no offset: put a copy in its place, {anew}"
                 )
-        return dict(found["begin"])
+        beyond = found.get("beyond")
+        if not isinstance(beyond, dict) or not all(map(_are_runs, beyond.values())):
+            raise BadConfigError(
+                f"{self._path} was damaged: {beyond!r:.50} are no runs of offsets: put a copy in its place, {anew}"
+            )
+        return dict(found["begin"]), beyond
+
+
+def _are_runs(runs: Any) -> bool:
+    """Pairs of begin and end, in order and apart."""
+    if not isinstance(runs, list) or not all(isinstance(run, list) and len(run) == 2 for run in runs):
+        return False
+    flat = [edge for run in runs for edge in run]
+    return all(type(edge) is int and 0 <= edge <= _LARGEST for edge in flat) and flat == sorted(set(flat))

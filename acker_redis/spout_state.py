@@ -99,6 +99,11 @@ class SpoutState:
         """Messages that were not emitted yet."""
         return np.concatenate([np.array([], np.int64), *self._fresh])
 
+    def left_ids(self) -> Int64Array:
+        """Messages that are neither acked nor given up."""
+        waiting, _ = self._replays.all()
+        return np.concatenate([self.fresh_ids(), self.in_flight(), waiting.message_ids])
+
     def in_flight(self) -> Int64Array:
         """Messages in flight."""
         return np.concatenate(

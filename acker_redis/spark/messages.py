@@ -56,10 +56,10 @@ class Messages:
     keeping: KeepStep | None = None
     fetch: Fetch | None = None
     gone: SimpleQueue[Int64Array] = field(default_factory=SimpleQueue, init=False)
-    _all: int = field(default=0, init=False)
+    _all: int = field(default=0, init=False)  # how many the frame has; -1: more than are to be done
 
     def read_ids(self, offsets: Offsets | None, partition: str, offset: str) -> Int64Array:
-        """The ids of all messages; with offsets, which are told of them.
+        """The ids of all messages; with offsets, which are told of them, of those that are to be done.
 
         Raises:
             BadBatchError: ids stand more than once, or are null.
@@ -77,7 +77,10 @@ class Messages:
             of = places.column(0).combine_chunks().dictionary_encode()
             of = of.combine_chunks() if isinstance(of, pa.ChunkedArray) else of
             rows = of.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-            offsets.track(ids, of.dictionary.to_pylist(), rows, places.column(1).to_numpy())
+            is_open = offsets.track(ids, of.dictionary.to_pylist(), rows, places.column(1).to_numpy())
+            if not is_open.all():  # an earlier run did them, beyond a gap
+                self._all = -1
+                return ids[is_open]
         self._all = len(ids)
         return ids
 

@@ -227,17 +227,16 @@ class TrackedQuery:
         frame, column = with_message_ids(batch, options.id_column, options.partition, options.offset)
         with own_errors(), described(batch.sparkSession, f"message ids of {key}, batch {batch_id}"):
             ids = read_ids(frame, column)
-        left, _ = state.tries_left(time.monotonic())
-        fresh = self._rows.begin(frame, column, ids, left.message_ids)
+        before = state.left_ids()
+        fresh = self._rows.begin(frame, column, ids, before)
         self._batch_session, self._batch_id, self._in_batch = batch.sparkSession, batch_id, True
         self._run_emission = inheritable_thread_target(batch.sparkSession)(self._emit_in_session)
         self._spout.add(fresh)
         if not len(ids) and not state.left:  # what the pipeline does of nothing is still done, and has to be right
             self._emit_nothing(frame, column)
-        self._settle(ids, left.message_ids)
-        left, _ = state.tries_left(time.monotonic())
+        self._settle(ids, before)
         with own_errors(), described(batch.sparkSession, f"rows to park of {key}, batch {batch_id}"):
-            self._rows.end(left.message_ids)
+            self._rows.end(state.left_ids())
         self._save(batch_id)
         self._run_emission = inheritable_thread_target(self._session)(self._emit_in_session)
         self._batches += 1

@@ -78,9 +78,8 @@ def run_tracked(
             it in exports, and with `keep_payload`, only; one is asked before anything is emitted.
         id_column: integer column of message ids, distinct and not null. None: a column `message_id` is made of partition and
             offset.
-        offsets: where to begin, and where to note what is done. A restarted run goes on with the first message of each
-            partition that is not known to be done; what was under way beyond it is repeated under fresh roots. Opened for
-            the acker's app and for these columns, and closed at the end.
+        offsets: where it is noted what is done. A restarted run leaves that out, and repeats what was under way under fresh
+            roots. Opened for the acker's app and for these columns, and closed at the end.
         partition: string column, for message ids and offsets that are made of it.
         offset: integer column, counting within a partition.
         run_id: unique per run: one that an earlier run had is refused; None: a random one.

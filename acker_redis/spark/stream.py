@@ -7,6 +7,7 @@ from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.acker import Acker
@@ -84,9 +85,10 @@ def each_batch(
     payload_limit(payload_bytes)
     if max_parked < 0 or settle_secs < 0:
         raise BadConfigError(f"max_parked={max_parked}, settle_secs={settle_secs}: use 0 or more")
-    session = SparkSession.getActiveSession()
-    if session is None:
-        raise BadConfigError("each_batch needs a SparkSession: make it first")
+    try:
+        session = SparkSession.active()
+    except PySparkRuntimeError as exc:
+        raise BadConfigError("each_batch needs a SparkSession: make it first") from exc
     options = StreamOptions(
         id_column, partition, offset, task, retry or RetryPolicy(), max_spout_pending, max_parked,
         settle_secs, payload_bytes, on_messages_done,

@@ -54,6 +54,45 @@ def test_partitions_without_messages_and_offsets_out_of_range(tmp_path: Path) ->
         assert offsets.known() == {"first": 1, "last": 2**63 - 1}
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_restart_repeats_what_was_not_done_and_nothing_else(tmp_path: Path, seed: int) -> None:
+    """Random messages are done, run after run, until all are; the sources give rows from the first gap on, as Spark does."""
+    random = np.random.default_rng(seed)
+    rows = {
+        (name, at): at * 2 + number
+        for number, name in enumerate(("a", "b"))
+        for at in range(int(random.integers(1, 60)))
+    }
+    done: set[int] = set()
+    for _ in range(40):
+        with opened(tmp_path / "offsets.json") as offsets:
+            known = offsets.known()
+            given = [(name, at, one) for (name, at), one in rows.items() if at >= known.get(name, 0)]
+            random.shuffle(given)
+            ids = np.array([one for _, _, one in given], np.int64)
+            of = np.array(["ab".index(name) for name, _, _ in given], np.int64)
+            is_open = offsets.track(ids, ["a", "b"], of, np.array([at for _, at, _ in given], np.int64))
+            assert set(ids[is_open].tolist()) == set(rows.values()) - done
+            some = ids[is_open][random.random(int(is_open.sum())) < 0.3]
+            offsets.complete(some)
+            offsets.save()
+            done |= set(some.tolist())
+        if done == set(rows.values()):
+            break
+    with opened(tmp_path / "offsets.json") as offsets:
+        assert (done == set(rows.values())) == (sum(offsets.known().values()) == len(rows))
+
+
+def test_the_longest_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("acker_redis.offsets.MAX_RUNS", 2)
+    ids = np.arange(20)
+    with opened(tmp_path / "offsets.json") as offsets:
+        offsets.track(ids, ["a"], np.zeros(20, np.int64), ids)
+        offsets.complete(np.array([0, 2, 4, 5, 6, 8, 10, 11]))
+        offsets.save()
+    assert json.loads((tmp_path / "offsets.json").read_text())["beyond"] == {"a": [[4, 7], [10, 12]]}
+
+
 def test_what_is_done_above_a_gap_is_not_committed(tmp_path: Path) -> None:
     with tracked(tmp_path / "sub" / "offsets.json") as offsets:
         assert offsets.save() == {"a": 0, "b": 7}
@@ -97,8 +136,8 @@ def test_a_file_of_another_app_or_source_is_refused(tmp_path: Path, other: dict[
 
 
 def changed(**fields: Any) -> str:
-    whole = {"format": "acker_redis.offsets", "version": 1, "app": "orders", "partition": "file", "offset": "row"}
-    return json.dumps({**whole, "begin": {"a": 1}, **fields})
+    whole = {"format": "acker_redis.offsets", "version": 2, "app": "orders", "partition": "file", "offset": "row"}
+    return json.dumps({**whole, "begin": {"a": 1}, "beyond": {}, **fields})
 
 
 @pytest.mark.parametrize(
@@ -112,7 +151,9 @@ def changed(**fields: Any) -> str:
         ("[" * 100_000, "holds no offsets"),
         ('{"format": ' + "9" * 10_000 + "}", "holds no offsets"),
         ("\xff\xfe", "holds no offsets"),
-        (changed(version=2), "made for version 2"),
+        (changed(version=1), "made for version 1"),
+        *((changed(beyond={"a": wrong}), "no runs of offsets") for wrong in (7, [[1]], [[3, 2]], [[1, 3], [2, 4]])),
+        (changed(beyond=[]), "no runs of offsets"),
         (changed(begin=None), "None of 'begin'"),
         (changed(begin=[1]), r"\[1\] of 'begin'"),
         *(

@@ -490,3 +490,34 @@ def test_a_dead_letter_has_what_its_own_pack_says() -> None:
         **{m: DeadLetter(m, "run", 1, "timeout", "parse") for m in emission.message_ids[:2].tolist()},
         int(emission.message_ids[2]): DeadLetter(int(emission.message_ids[2]), "run", 1, "failed", "write", "full"),
     }
+
+
+def test_another_spout_goes_on_with_what_one_had_left() -> None:
+    """Attempts and causes count on; what was in flight comes again as if that emission had not been counted."""
+    made = spout(fake_acker(), messages=6)
+    emission = emit_nothing(made)
+    made.state.settle([timed_out(emission, slice(0, 2))], 0.0)
+    made.add(np.array([10, 11]))
+    assert sorted(made.state.left_ids().tolist()) == [0, 1, 2, 3, 4, 5, 10, 11]
+    assert (made.state.left, made.state.fresh, made.state.pending) == (8, 2, 4)
+    tries, delays = made.state.tries_left(0.0)
+    assert len(delays) == 6
+
+    other = Spout(fake_acker(), "other", retry=RetryPolicy(max_attempts=2))
+    other.state.resume(tries, made.state.causes, delays, 0.0)
+    again = emit_nothing(other)
+    assert sorted(again.message_ids.tolist()) == [0, 1, 2, 3, 4, 5]
+    assert set(again.attempts.tolist()) == {1}
+    other.state.settle([timed_out(again)], 0.0)
+    assert sorted(other.dead_letters) == [0, 1]  # their second; the others' first
+    assert {letter.attempts for letter in other.dead_letters.values()} == {2}
+    left, _ = other.state.tries_left(0.0)
+    assert [other.state.causes[why] for why in left.why.tolist()] == [("timeout", None)] * 4
+
+
+def test_a_spout_of_a_stream_remembers_its_last_dead_letters() -> None:
+    made = Spout(fake_acker(), "run", retry=RetryPolicy(max_attempts=1), keep_letters=2)
+    made.add(np.arange(5))
+    made.state.settle([timed_out(emit_nothing(made))], 0.0)
+    assert len(made.dead_letters) == 2
+    assert made.counts.dead_lettered == 5
