@@ -24,10 +24,14 @@ class Lease:
 
     Guarantee: of two runs on one lane that both are alive, one is refused, or ends. Not guaranteed: that none of an older
     process's work is still under way; a process that stood still learns of it when it goes on.
+
+    Attributes:
+        renew_secs: it is renewed so often.
     """
 
     def __init__(self, client: Client, app: str, lane: int, run_id: str) -> None:
         """Nothing is taken yet."""
+        self.renew_secs = RENEW_SECS
         self._client, self._app, self._lane = client, app, lane
         self._key = keys.lane(app, lane)
         self._mine = f"{run_id} {socket.gethostname()}:{os.getpid()}".encode()
@@ -79,7 +83,7 @@ class Lease:
 
     def _renew(self) -> None:
         """In a thread, as a run may be busy with a job of Spark's for long."""
-        while not self._released.wait(RENEW_SECS):
+        while not self._released.wait(self.renew_secs):
             try:
                 holder = self._held_by()
                 if holder != self._mine:

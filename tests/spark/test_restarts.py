@@ -56,7 +56,9 @@ def test_a_write_whose_commit_failed_is_done_again_by_the_next_start(spark: Any,
             raise AssertionError("the commit did not fail")
 
     def handler(partitions: int) -> BatchHandler:
-        return each_batch(partial(pipeline, partitions), acker=acker, id_column="id", park=str(tmp_path / "park"))
+        return each_batch(
+            partial(pipeline, partitions), acker=acker, id_column="id", park=str(tmp_path / "park"), settle_secs=600
+        )
 
     with handler(3) as first:
         run_stream(spark, tmp_path, first)

@@ -512,7 +512,7 @@ def test_another_spout_goes_on_with_what_one_had_left() -> None:
     assert sorted(other.dead_letters) == [0, 1]  # their second; the others' first
     assert {letter.attempts for letter in other.dead_letters.values()} == {2}
     left, _ = other.state.tries_left(0.0)
-    assert [other.state.causes[why] for why in left.why.tolist()] == [("timeout", None)] * 4
+    assert [other.state.causes[why] for why in left.why.tolist()] == [("timeout", "parse")] * 4
 
 
 def test_a_spout_of_a_stream_remembers_its_last_dead_letters() -> None:
