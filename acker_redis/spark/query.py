@@ -243,12 +243,15 @@ class TrackedQuery:
         self._batch_ended = time.monotonic()
 
     def _settle(self, ids: Int64Array, before: Int64Array) -> None:
-        """Emit what is new, and wait for its outcomes as long as that is worth while."""
+        """Emit what is new and what is due, and wait for outcomes of what is new as long as that is worth while."""
         options, state = self._options, self._spout.state
         emitted_at = outcome_at = time.monotonic()
+        is_first = True
         while True:
-            too_many = self.left > options.max_parked
-            self._step(may_emit=bool(state.fresh) or (too_many and self._loop.emission is None))
+            is_busy = self._loop.emission is not None
+            again = not is_busy and (is_first or self.left > options.max_parked)  # what failed waits for a later batch
+            self._step(may_emit=again or bool(state.fresh))
+            is_first = is_first and is_busy
             now = time.monotonic()
             if self._loop.taken:
                 outcome_at = now
@@ -347,10 +350,8 @@ class TrackedQuery:
         """Of what is parked; it changes when that does."""
         tries, _ = self._spout.state.tries_left(time.monotonic())
         order = np.argsort(tries.message_ids)
-        return (
-            tries.message_ids[order].tobytes(), tries.attempts[order].tobytes(), tries.why[order].tobytes(),
-            self._rows.waiting,
-        )  # fmt: skip
+        numbers = (tries.message_ids, tries.attempts, tries.why)
+        return [column[order].tobytes() for column in numbers], frozenset(self._rows.parked.items()), self._rows.behind
 
     def _save(self, batch_id: int) -> None:
         """Keep what is parked, if it changed; with no emission under way, and no message that was not emitted yet."""
@@ -361,9 +362,7 @@ class TrackedQuery:
         state = self._spout.state
         tries, delays = state.tries_left(time.monotonic())
         rows = [self._rows.parked[message] for message in tries.message_ids.tolist()]
-        fresh = [
-            (message, self._rows.parked[message]) for message in state.fresh_ids().tolist()
-        ]  # they waited for an earlier one
+        fresh = [(one, self._rows.parked[one]) for one in state.fresh_ids().tolist()]  # they waited for an earlier one
         snapshot = Snapshot(tries, delays, state.causes, rows, [*fresh, *self._rows.behind], self._rows.schema)
         self._park.save(batch_id, snapshot, batch_id - 1 if self._in_batch else self._park.committed())
         self._saved = fingerprint

@@ -179,6 +179,29 @@ def test_a_second_message_of_an_id_waits_for_the_first(spark: Any, acker: Acker,
     assert acker.dead_letters.count() == 1
 
 
+def test_a_snapshot_has_the_message_that_took_the_place_of_another_of_its_id(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    """Both failed once, one after the other in one micro-batch, so that nothing but the row has changed."""
+
+    def of(value: str) -> pa.Table:
+        return pa.table({"id": pa.array([1], pa.int64()), "value": [value]})
+
+    give(tmp_path, of("first"), of("second"))
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        fails = f"value = 'second' OR {tracker.emission} = 0"
+        plain(tmp_path, tracker, tracker.fail_where(messages, fails, "once"))
+
+    with handler_of(acker, tmp_path, run) as handler:
+        start(spark, tmp_path, handler, "id bigint, value string").awaitTermination()
+        assert handler.status().parked == {("failed", "fail_where"): 1}
+    with handler_of(acker, tmp_path, partial(plain, tmp_path)) as handler:
+        assert handler.drain(60).parked == {}
+    found = [row for path in (tmp_path / "out").glob("*.parquet") for row in pq.read_table(path)["value"].to_pylist()]
+    assert sorted(found) == ["first", "second"]
+
+
 def test_columns_may_come_and_go_and_may_not_change(spark: Any, acker: Acker, tmp_path: Path) -> None:
     give(tmp_path, pa.table({"id": pa.array([7, 8], pa.int64()), "old": ["x", "y"]}))
     with handler_of(acker, tmp_path) as handler:
