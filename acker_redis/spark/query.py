@@ -75,7 +75,8 @@ class StreamStatus:
             attempt; a reason of "" has those in flight for the first time, one of "behind" those that wait for an earlier
             message of their id.
         oldest_secs: since when the oldest of them is parked.
-        is_full: whether a micro-batch waits because `max_parked` messages are not done.
+        is_full: whether a micro-batch waits because more than `max_parked` messages are not done, or `max_spout_pending` are
+            in flight.
     """
 
     batch_id: int | None = None
@@ -255,6 +256,8 @@ class TrackedQuery:
             now = time.monotonic()
             if self._loop.taken:
                 outcome_at = now
+            if state.fresh and self._loop.emission is None and self._has_no_room:
+                self._say_full()
             if state.fresh or self._loop.emission is not None:
                 emitted_at = outcome_at = now
                 continue
@@ -267,11 +270,18 @@ class TrackedQuery:
                 break
         self._is_full = False
 
+    @property
+    def _has_no_room(self) -> bool:
+        most = self._options.max_spout_pending
+        return most is not None and self._spout.pending >= most
+
     def _say_full(self) -> None:
         if not self._is_full:
             log.warning(
-                "batch %d of app %r waits: %d messages are not done, and at most max_parked=%d may be: %s", self._batch_id,
-                self._acker.config.app, self.left, self._options.max_parked, dict(self.status().parked),
+                "batch %d of app %r waits: %d messages are not done, of which %d are in flight, with max_parked=%d and "
+                "max_spout_pending=%s; parked are %s",
+                self._batch_id, self._acker.config.app, self.left, self._spout.pending, self._options.max_parked,
+                self._options.max_spout_pending, self.status().parked,
             )  # fmt: skip
         self._is_full = True
 

@@ -240,7 +240,26 @@ def test_a_micro_batch_waits_while_too_many_messages_are_not_done(
         assert not handler.status().is_full
     assert True in most
     assert written(tmp_path) == list(range(80))
-    assert "batch 0 of app 'streams' waits: 40 messages are not done, and at most max_parked=10" in caplog.text
+    assert "batch 0 of app 'streams' waits: 40 messages are not done, of which 0 are in flight" in caplog.text
+
+
+def test_a_micro_batch_waits_for_room_in_flight(
+    spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two hang, and no more than two may be in flight: the next batch waits until one of them is acked."""
+    give(tmp_path, [50, 150], [1])
+    options = {"max_spout_pending": 2, "settle_secs": 0}
+    with handler_of(acker, tmp_path, **options) as handler:
+        query = start(spark, tmp_path, handler)
+        wait_until(lambda: handler.status().is_full, "the second micro-batch waits", 120)
+        assert not (tmp_path / "out").exists() or 1 not in written(tmp_path)
+        rows = [row for path in (tmp_path / "hung").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+        for row in rows:
+            acker.ack(*row["anchors"])
+        query.awaitTermination()
+        assert (handler.drain(60).parked, handler.status().is_full) == ({}, False)
+    assert written(tmp_path) == [1]
+    assert "waits: 3 messages are not done, of which 2 are in flight" in caplog.text
 
 
 def test_a_park_that_is_not_this_querys_is_refused_before_anything_is_begun(
