@@ -116,7 +116,6 @@ class TrackedQuery:
             payload=self._rows.payloads if options.payload_bytes else None, on_done=self._done, keep_letters=LETTERS,
         )  # fmt: skip
         self._loop = SpoutLoop(self._spout, self._emit)
-        self._loop.__enter__()
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._run_emission: Callable[[Emission], object] = inheritable_thread_target(session)(self._emit_in_session)
@@ -133,8 +132,13 @@ class TrackedQuery:
         Raises:
             BadConfigError: the park is damaged.
         """
-        found = self._park.load(before)
-        self._park.begin(before)
+        self._loop.__enter__()
+        try:
+            found = self._park.load(before)
+            self._park.begin(before)
+        except BaseException as exc:  # let go of the lane, for another start
+            self._close(exc)
+            raise
         self._batch_id = before - 1
         if found is not None:
             tries = found.tries

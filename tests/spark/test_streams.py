@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 
 from acker_redis import Acker, AckerConfig, BadConfigError, RetryPolicy
 from acker_redis.spark import BatchHandler, Tracker, each_batch
+from acker_redis.spark.park import Park
 from acker_redis.testing import wait_until
 
 pytestmark = pytest.mark.spark
@@ -260,6 +261,22 @@ def test_a_micro_batch_waits_for_room_in_flight(
         assert (handler.drain(60).parked, handler.status().is_full) == ({}, False)
     assert written(tmp_path) == [1]
     assert "waits: 3 messages are not done, of which 2 are in flight" in caplog.text
+
+
+def test_a_park_that_could_not_be_read_leaves_the_lane_to_the_next_start(
+    spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(tmp_path, [1])
+
+    def fails(park: Park, before: int) -> None:
+        raise BadConfigError("on purpose")
+
+    with handler_of(acker, tmp_path, partial(plain, tmp_path)) as handler:
+        with monkeypatch.context() as patched, pytest.raises(StreamingQueryException, match="on purpose"):
+            patched.setattr(Park, "begin", fails)
+            start(spark, tmp_path, handler).awaitTermination()
+        start(spark, tmp_path, handler).awaitTermination()
+    assert written(tmp_path) == [1]
 
 
 def test_a_park_that_is_not_this_querys_is_refused_before_anything_is_begun(
