@@ -58,6 +58,7 @@ class Emitter:
         self._future: Future[object] | None = None
         self._failed: BaseException | None = None
         self._failures = self._broken_off = 0
+        self._succeeded = False
         self._not_before = float("-inf")
         self._backoff = Backoff(base=BACKOFF_BASE_SECS, cap=BACKOFF_CAP_SECS)
 
@@ -73,13 +74,12 @@ class Emitter:
         But for an outage: what it broke off has nothing left to do, as the run ends when every message is done.
         """
         self._pool.shutdown()
-        failed = self._failed if self._future is None else self._future.exception()
-        if failed is None:
+        if self._failed is None:
             self._outages.up()
-        elif isinstance(failed, ServerUnavailableError):
-            log.warning("the last emission was broken off by an outage after all its messages were done: %s", failed)
+        elif isinstance(self._failed, ServerUnavailableError):
+            log.warning("the last emission was broken off by an outage after its messages were done: %s", self._failed)
         elif kind is None:
-            raise_error(failed)
+            raise_error(self._failed)
 
     @property
     def is_free(self) -> bool:
@@ -91,26 +91,43 @@ class Emitter:
         self.emission, self._failed = emission, None
         self._future = self._pool.submit(self._emit, emission)
 
-    def wait(self, timeout_secs: float) -> None:
-        """Wait so long for the end of the emission under way."""
+    def wait(self, timeout_secs: float | None = None) -> None:
+        """Wait so long for the end of the emission under way; None: as long as it takes."""
         if self._future is not None:
             wait([self._future], timeout_secs)
 
     def collect(self) -> Emitted | None:
-        """Take note of an emission that has ended, once.
-
-        Raises:
-            AckerError: too many failed in a row, or this one will fail whenever it is tried.
-        """
+        """An emission that has ended, once; say then what to think of it: `succeeded`, `broke` or `failed`."""
         if self._future is None or self.emission is None or not self._future.done():
             return None
         ended = Emitted(self.emission, self._future.exception())
         self._future = self.emission = None
-        error = self._failed = ended.error
-        if error is None:
-            self._failures = self._broken_off = 0
-            self._outages.up()
-            return ended
+        return ended
+
+    def succeeded(self) -> None:
+        """The last emission did."""
+        self._failed = None
+        self._failures = self._broken_off = 0
+        self._succeeded = True
+        self._outages.up()
+
+    def broke(self, error: BaseException, in_a_row: int) -> None:
+        """The last emission did, and one of its messages may be to blame; as did so many in a row.
+
+        If none ever succeeds, the error is raised at the end.
+        """
+        self._failed = None if self._succeeded else error
+        log.warning("emission failed; its messages are emitted again in smaller emissions: %s", error)
+        if in_a_row > 1:
+            self._not_before = time.monotonic() + self._backoff.compute(in_a_row - 1)
+
+    def failed(self, error: BaseException) -> None:
+        """The last emission did, through no message.
+
+        Raises:
+            AckerError: too many did in a row, or this one will fail whenever it is tried.
+        """
+        self._failed = error
         if isinstance(error, ServerUnavailableError):
             self._broken_off += 1
             self._outages.down(error)
@@ -124,7 +141,6 @@ class Emitter:
         if tries == limit:
             raise AckerError(f"{limit} emissions failed in a row, the last with: {error}") from error
         self._not_before = time.monotonic() + self._backoff.compute(tries)
-        return ended
 
 
 def raise_error(error: BaseException) -> NoReturn:

@@ -52,6 +52,7 @@ class Tries:
         losses: how many of those got lost without an excuse.
         excused: an outage broke this one off: whatever becomes of it doesn't count against the message.
         final: if this one fails, there is no other.
+        most: the next one goes out with so many messages at most; 0: with any number. One in flight: as it is known now.
         why: index into `SpoutState.causes`: what became of the one before; 0 of a first one.
         numbers: emission that each is in; any number before it is in one.
     """
@@ -62,6 +63,7 @@ class Tries:
     losses: npt.NDArray[np.int16]
     excused: npt.NDArray[np.bool_]
     final: npt.NDArray[np.bool_]
+    most: npt.NDArray[np.int32]
     why: npt.NDArray[np.int16]
     numbers: Int64Array
 
@@ -71,7 +73,8 @@ class Tries:
         none = np.zeros(len(message_ids), np.int64)
         no = none.astype(np.bool_)
         few = none.astype(np.int16)
-        return cls(message_ids, none, none.astype(np.int32), few, no, no.copy(), few.copy(), none)
+        some = none.astype(np.int32)
+        return cls(message_ids, none, some, few, no, no.copy(), some.copy(), few.copy(), none)
 
     @classmethod
     def concatenate(cls, parts: "Sequence[Tries]") -> "Tries":
@@ -90,8 +93,8 @@ class Tries:
     def columns(self) -> tuple[npt.NDArray[Any], ...]:
         """All of them, in the order of the attributes."""
         return (
-            self.message_ids, self.attempts, self.uncounted, self.losses, self.excused, self.final, self.why,
-            self.numbers,
+            self.message_ids, self.attempts, self.uncounted, self.losses, self.excused, self.final, self.most,
+            self.why, self.numbers,
         )  # fmt: skip
 
     def again(self, uncounted: Mask, lost: Mask) -> "Tries":
@@ -138,6 +141,7 @@ class Sent:
         acked: roots that were acked.
         lost: roots that got lost before the ledger knew of them, without an excuse.
         excused: something happened to a server while this was in flight, which explains what gets lost of it.
+        broke: it broke as a whole, and its messages go out again in smaller ones.
         ended: the emission has ended.
         error: what it ended with, if that was no outage.
     """
@@ -146,7 +150,7 @@ class Sent:
         """Nothing has become of them yet."""
         self.emission = emission
         self.left, self.acked, self.lost = len(emission.roots), 0, 0
-        self.excused = self.ended = False
+        self.excused = self.broke = self.ended = False
         self.error: BaseException | None = None
 
     def note(self, count: int, what: Literal["acked", "settled", "lost"]) -> None:
@@ -192,6 +196,11 @@ class Replays:
     def __len__(self) -> int:
         """How many wait."""
         return self._count
+
+    @property
+    def first_due(self) -> float:
+        """When the first of them is due; there has to be one."""
+        return self._chunks[0][0]
 
     def add(self, tries: Tries, due: FloatArray) -> None:
         """Emissions to make, each not before its time (`time.monotonic`)."""

@@ -110,6 +110,20 @@ class Spout:
         """
         self.state.excuse(roots)
 
+    def isolate(self, emission: Emission) -> None:
+        """The work on an emission was broken off, and one of its messages may be to blame: find out which.
+
+        They are emitted again in parts, and parts that break in parts of them, between other emissions, until each message
+        that breaks its emission is alone. Only then it counts as an attempt, and later ones are alone, too. If several
+        messages break theirs alone while nothing else succeeds, none of them is to blame, and `run` ends with the error.
+
+        Any thread may call this: `emit` does, before it fails the roots and raises.
+
+        >>> spout.add(np.array([7, 8]))
+        >>> spout.isolate(spout.next_emission())
+        """
+        self.state.isolate(emission)
+
     def no_retry(self, roots: Int64Array) -> None:
         """Emit no message again whose root among these fails or times out: it is a dead letter then, whatever `retry` says.
 
@@ -181,7 +195,8 @@ class Spout:
         Args:
             emit: makes tuples of an emission and waits until they went out (runs the Spark job). Called in a thread of its
                 own, one emission at a time, while outcomes are taken here. If it raises, its messages are found by
-                `reconcile` or time out, and are replayed; after three in a row the error is raised, and at once
+                `reconcile` or time out, and are replayed; after three in a row that no message was said to be to blame for
+                (`isolate`), the error is raised, and at once
                 if it is one of ours that trying again can't change, or if nothing is left to do but this.
             progress: called several times a second; told whether an emission is under way.
 

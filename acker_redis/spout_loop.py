@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Protocol, Self
+from typing import NoReturn, Protocol, Self
 
 from acker_redis.acker import Acker
-from acker_redis.emitter import Emitted, Emitter, raise_error
+from acker_redis.emitter import HOPELESS, Emitted, Emitter, raise_error
 from acker_redis.errors import AckerError, NotExactError
 from acker_redis.outages import Outages
 from acker_redis.pending import Emission
@@ -81,9 +81,15 @@ class SpoutLoop:
     ) -> None:
         """Wait for the emission under way; see `Emitter`."""
         try:
-            self._emitter.__exit__(kind, error, trace)
+            self._emitter.wait()
+            ended = self._emitter.collect()
+            if ended is not None and kind is None:
+                self._take_note(ended)
         finally:
-            self.rest()
+            try:
+                self._emitter.__exit__(kind, error, trace)
+            finally:
+                self.rest()
 
     @property
     def emission(self) -> Emission | None:
@@ -116,7 +122,7 @@ class SpoutLoop:
         if may_emit and emitter.is_free and (emission := self._spout.next_emission()) is not None:
             state.follow(emission)
             emitter.start(emission)
-        if not state.pending:  # no outcome to wait for, or all came before the emission has ended
+        if not state.pending and emitter.emission is not None:  # all outcomes came before the emission has ended
             emitter.wait(block_ms / 1000)
             block_ms = 0
         self.taken = taken = self._outages.wait_for(lambda: self._spout.poll(block_ms=block_ms))
@@ -134,11 +140,21 @@ class SpoutLoop:
         self._look_at_sent()
 
     def _take_note(self, ended: Emitted) -> None:
-        number = ended.emission.number
-        sent = self._state.sent[number]
-        sent.ended, sent.error = True, None if ended.by_outage else ended.error
+        state, number, error = self._state, ended.emission.number, ended.error
+        state.apply_marks()
+        broke, sent = state.has_broken(number), state.sent[number]
+        sent.ended, sent.error = True, None if ended.by_outage or broke else error
         if ended.by_outage:  # what an outage broke off is not the messages' fault
-            self._state.excuse_emission(number)
+            state.excuse_emission(number)
+        if error is None:
+            self._emitter.succeeded()
+            state.isolation.succeeded()
+        elif broke and not ended.by_outage:
+            if state.isolation.is_hopeless:
+                _raise_systematic(state.isolation.in_a_row, error)
+            self._emitter.broke(error, state.isolation.in_a_row)
+        else:
+            self._emitter.failed(error)
 
     def _look_at_sent(self) -> None:
         """Raise what waiting can't change: an error that no replay will show again, and messages that never become roots."""
@@ -155,3 +171,16 @@ class SpoutLoop:
                     "the messages before the run"
                 )
             self._vanished = vanished and not sent.emission.attempts.any()  # one message of many may be lost for good
+
+
+def _raise_systematic(in_a_row: int, error: BaseException) -> NoReturn:
+    """Raise what breaks every emission.
+
+    Raises:
+        AckerError: always.
+    """
+    if isinstance(error, HOPELESS):
+        raise error
+    raise AckerError(
+        f"{in_a_row} emissions failed in a row, at last with different messages alone, so none of these is to blame: {error}"
+    ) from error

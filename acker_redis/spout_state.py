@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from acker_redis.dead_letters import DeadLetter
+from acker_redis.isolation import PARTS, Isolation
 from acker_redis.model import PackedOutcomes
 from acker_redis.pending import Emission, InFlight, Int64Array, Replays, Sent, Tries, merged, root_ids
 from acker_redis.retry import RetryPolicy, Verdict
@@ -47,6 +48,9 @@ class SpoutState:
         dead_letters: message id -> letter of each message that was given up.
         letters: those that are not kept yet.
         sent: emission number -> what became of it, of emissions that are followed.
+        isolation: messages of emissions that broke as a whole.
+        only_due_by: what waits for another attempt goes out only if it was due by then (`time.monotonic`); None: now. What
+            broke as a whole, and is not alone yet, goes out anyway.
         causes: (reason, last stage) of attempts that did not succeed, which `Tries.why` counts in; the first is none.
     """
 
@@ -57,14 +61,16 @@ class SpoutState:
         self.dead_letters: dict[int, DeadLetter] = {}
         self.letters: list[DeadLetter] = []
         self.sent: dict[int, Sent] = {}
+        self.isolation = Isolation()
+        self.only_due_by: float | None = None
         self._app, self._run_id, self._retry, self._keep_letters = app, run_id, retry, keep_letters
         self._cause_numbers = {NO_CAUSE: 0}
         self._fresh: deque[Int64Array] = deque()
         self._replays = Replays()
         self._in_flight: list[InFlight] = []
         self._done: list[Int64Array] = []
-        self._marks: deque[tuple[Literal["excused", "final"], Int64Array]] = deque()
-        self._next_number = 0
+        self._marks: deque[tuple[Literal["excused", "final"], Int64Array] | Emission] = deque()
+        self._next_number = self._turn = 0
 
     @property
     def pending(self) -> int:
@@ -79,7 +85,7 @@ class SpoutState:
     @property
     def done(self) -> bool:
         """Whether every message is done, and that was said."""
-        return not (self._fresh or self._replays or self._in_flight or self.letters or self._done)
+        return not (self._fresh or self._replays or self.isolation or self._in_flight or self.letters or self._done)
 
     def add(self, message_ids: Int64Array) -> None:
         """Messages to emit; their ids must be distinct among those that are not done."""
@@ -93,7 +99,7 @@ class SpoutState:
     @property
     def left(self) -> int:
         """Messages that are neither acked nor given up."""
-        return self.fresh + self.pending + len(self._replays)
+        return self.fresh + self.pending + len(self._replays) + len(self.isolation)
 
     def fresh_ids(self) -> Int64Array:
         """Messages that were not emitted yet."""
@@ -101,7 +107,7 @@ class SpoutState:
 
     def left_ids(self) -> Int64Array:
         """Messages that are neither acked nor given up."""
-        waiting, _ = self._replays.all()
+        waiting, _ = self._waiting()
         return np.concatenate([self.fresh_ids(), self.in_flight(), waiting.message_ids])
 
     def in_flight(self) -> Int64Array:
@@ -116,7 +122,7 @@ class SpoutState:
         What waits for its next emission comes as that; what is in flight as one after it, which is due, as if this one were
         not counted. Messages that were not emitted yet are left out.
         """
-        waiting, due = self._replays.all()
+        waiting, due = self._waiting()
         flying = Tries.concatenate(
             [Tries.first(np.array([], np.int64)), *(part.tries[part.open] for part in self._in_flight)]
         )
@@ -127,7 +133,7 @@ class SpoutState:
     def resume(self, tries: Tries, causes: list[Cause], delays: npt.NDArray[np.float64], now: float) -> None:
         """Go on with what another spout had left, as `tries_left` gave it, and with its causes."""
         why = np.array([self._cause_number(cause) for cause in causes], np.int16)[tries.why]
-        self._replays.add(replace(tries, why=why), now + delays)
+        self._wait(replace(tries, why=why), now + delays, np.zeros(len(tries), np.bool_))
 
     def skip_number(self) -> int:
         """The number of an emission without messages."""
@@ -135,25 +141,30 @@ class SpoutState:
         return self._next_number - 1
 
     def next_emission(self, now: float, max_pending: int | None) -> Emission | None:
-        """Replays that are due, then fresh messages, as many as there is room for; they are in flight from now on."""
+        """Replays that are due, then fresh messages, as many as there is room for; they are in flight from now on.
+
+        Or some of an emission that broke, in its turn, or one of them alone.
+        """
         room = None if max_pending is None else max(0, max_pending - self.pending)
-        replays = self._replays.take(now, room)
-        fresh = Tries.first(self._take_fresh(None if room is None else room - len(replays)))
-        tries = Tries.concatenate([replays, fresh])
+        replays, tries = self._take(now, room)
         if len(tries) == 0:
             return None
         number = self._next_number
-        tries = replace(tries, numbers=np.full(len(tries), number))
+        tries = replace(tries, numbers=np.full(len(tries), number), most=np.zeros(len(tries), np.int32))
         roots = root_ids(self._app, self._run_id, tries.message_ids, number)
         self._next_number += 1
         self._in_flight = merged([*self._in_flight, InFlight(roots, tries)])
-        self.counts.replayed += len(replays)
+        self.counts.replayed += replays
         self.counts.emitted += len(roots)
         return Emission(number, tries.message_ids, tries.attempts, roots)
 
     def follow(self, emission: Emission) -> None:
         """Keep in `sent` what becomes of it, until `take_finished` gives it back."""
         self.sent[emission.number] = Sent(emission)
+
+    def has_broken(self, number: int) -> bool:
+        """Whether an emission that is followed broke as a whole, as `isolate` said."""
+        return self.sent[number].broke
 
     def take_finished(self) -> list[Sent]:
         """Emissions that have ended and have no root left without outcome; they are not followed any more."""
@@ -169,6 +180,10 @@ class SpoutState:
     def no_retry(self, roots: Int64Array) -> None:
         """See `Spout.no_retry`. Any thread may call this."""
         self._marks.append(("final", roots))
+
+    def isolate(self, emission: Emission) -> None:
+        """See `Spout.isolate`. Any thread may call this."""
+        self._marks.append(emission)
 
     def excuse_emission(self, number: int) -> None:
         """As `excuse`, for all roots of an emission; losses of it have an excuse, too."""
@@ -188,7 +203,7 @@ class SpoutState:
 
     def settle(self, packed: list[PackedOutcomes], now: float) -> None:
         """Act on outcomes; those of roots that are not in flight are counted as late."""
-        self._apply_marks()
+        self.apply_marks()
         acks = [one.roots for one in packed if one.kind == "ack"]
         fails = [one for one in packed if one.kind == "fail"]
         acked = np.unique(np.concatenate(acks)) if acks else np.array([], np.int64)
@@ -214,7 +229,7 @@ class SpoutState:
 
     def lose(self, roots: Int64Array, now: float) -> None:
         """The ledger doesn't know these roots, and has written no outcome of them: emit their messages again."""
-        self._apply_marks()
+        self.apply_marks()
         for part in self._in_flight:
             rows = part.find(roots)
             self._lose(part, rows[rows >= 0], now)
@@ -222,6 +237,7 @@ class SpoutState:
 
     def lose_all(self, now: float) -> None:
         """The ledger lost everything: emit all that is in flight again. Nobody's fault, so it counts to no limit."""
+        self.apply_marks()
         for part in self._in_flight:
             self._lose(part, np.flatnonzero(part.open), now, excused=True)
         self._drop_finished()
@@ -261,26 +277,76 @@ class SpoutState:
             room = None if room is None else room - len(messages)
         return np.concatenate(parts)
 
-    def _apply_marks(self) -> None:
+    def apply_marks(self) -> None:
+        """Take note of what `excuse`, `no_retry` and `isolate` were told."""
         while self._marks:
-            name, roots = self._marks.popleft()
+            mark = self._marks.popleft()
+            if isinstance(mark, Emission):
+                self._break_up(mark)
+                continue
+            name, roots = mark
             for part in self._in_flight:
                 rows = part.find(roots)
                 getattr(part.tries, name)[rows[rows >= 0]] = True
+
+    def _break_up(self, emission: Emission) -> None:
+        if (sent := self.sent.get(emission.number)) is not None:
+            sent.excused = sent.broke = True
+        counts = self.isolation.broke(emission.message_ids)
+        for part in self._in_flight:
+            rows = np.flatnonzero(part.tries.numbers == emission.number)
+            part.tries.most[rows] = -(-len(emission.roots) // PARTS)
+            part.tries.excused[rows] |= not counts
+
+    def _take(self, now: float, room: int | None) -> tuple[int, Tries]:
+        """What is to be emitted now, and how many of these are replays."""
+        by = now if self.only_due_by is None else min(now, self.only_due_by)
+        isolation = self.isolation
+        for turn in range(3):
+            kind = (turn + 1 if isolation.in_doubt else turn + self._turn) % 3
+            if kind == 0:
+                replays = self._replays.take(by, room)
+                fresh = Tries.first(self._take_fresh(None if room is None else room - len(replays)))
+                found, count = Tries.concatenate([replays, fresh]), len(replays)
+            else:
+                found = isolation.take_searched(now, room) if kind == 1 else isolation.take_known(by, room)
+                count = len(found)
+            if len(found):
+                self._turn, isolation.searches = kind + 1, kind != 0
+                return count, found
+        return 0, Tries.first(np.array([], np.int64))
+
+    def _waiting(self) -> tuple[Tries, npt.NDArray[np.float64]]:
+        found = [self._replays.all(), self.isolation.all()]
+        return Tries.concatenate([tries for tries, _ in found]), np.concatenate([due for _, due in found])
+
+    def _wait(self, tries: Tries, due: npt.NDArray[np.float64], searched: npt.NDArray[np.bool_]) -> None:
+        """Emit them again when they are due; `searched` says which of those that may not go with all others are not known."""
+        apart = tries.most > 0
+        self._replays.add(tries[~apart], due[~apart])
+        searched = searched | (tries.most > 1)
+        for rows, counted in ((apart & searched, False), (apart & ~searched, True)):
+            if rows.any():
+                self.isolation.add(tries[rows], due[rows], counted)
 
     def _fail(self, tries: Tries, fails: list[PackedOutcomes], of_fail: npt.NDArray[np.intp], now: float) -> None:
         timed_out = np.array([one.reason == "timeout" for one in fails])[of_fail]
         self.counts.timed_out += int(timed_out.sum())
         self.counts.failed += int((~timed_out).sum())
         numbers = np.array([self._cause_number((one.reason or "failed", one.last_stage)) for one in fails], np.int16)
-        verdict = self._retry.after_failure(replace(tries, why=numbers[of_fail]))
-        self._emit_again(verdict, now)
-        spent = verdict.spent
-        for message, count, i in zip(
-            tries.message_ids[spent].tolist(), verdict.failures[spent].tolist(), of_fail[spent].tolist(), strict=True
-        ):
-            one = fails[i]
-            self._give_up(DeadLetter(message, self._run_id, count, one.reason or "failed", one.last_stage, one.detail))
+        tries = replace(tries, why=numbers[of_fail])
+        policies = [self._retry.of(one.reason or "failed", one.detail) for one in fails]
+        different = {id(one): one for one in policies}.values()
+        for policy in different:
+            rows = slice(None) if len(different) == 1 else np.array([one is policy for one in policies])[of_fail]
+            judged, of_judged = tries[rows], of_fail[rows]
+            verdict = policy.after_failure(judged)
+            self._emit_again(verdict, now)
+            for row in np.flatnonzero(verdict.spent).tolist():
+                one, message, count = fails[of_judged[row]], int(judged.message_ids[row]), int(verdict.failures[row])
+                self._give_up(
+                    DeadLetter(message, self._run_id, count, one.reason or "failed", one.last_stage, one.detail)
+                )
 
     def _lose(self, part: InFlight, rows: Int64Array, now: float, *, excused: bool = False) -> None:
         tries = part.close(rows)
@@ -294,7 +360,8 @@ class SpoutState:
         self._give_up_lost(tries[verdict.spent])
 
     def _emit_again(self, verdict: Verdict, now: float) -> None:
-        self._replays.add(verdict.again, now + verdict.delays_secs)
+        searched = verdict.excused & (verdict.again.most > 0)
+        self._wait(verdict.again, now + np.where(searched, 0.0, verdict.delays_secs), searched)
 
     def _give_up_lost(self, tries: Tries) -> None:
         for message, attempt in zip(tries.message_ids.tolist(), tries.attempts.tolist(), strict=True):

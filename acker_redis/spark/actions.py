@@ -6,11 +6,16 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+from acker_redis.errors import AckerError
+
 _RULES = "spark.sql.adaptive.optimizer.excludedRules"
 _EMPTY = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
 """It removes stages that turn out to be empty, with their meters: what they metered would not be known."""
 
 _DESCRIPTION = "spark.job.description"
+
+_AGAIN_SECS = 1.0
+"""Jobs that begin after their time was over are looked for so often."""
 
 _lock = threading.Lock()
 _running: dict[str, tuple[int, bool]] = {}
@@ -70,3 +75,37 @@ def described(session: SparkSession, text: str) -> Iterator[None]:
         yield
     finally:
         context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]  # None takes it away
+
+
+@contextmanager
+def ended_after(session: SparkSession, tag: str, timeout_secs: float | None) -> Iterator[None]:
+    """Cancel the jobs with this tag after so long, also those that begin then.
+
+    Spark ends the Python workers of their tasks, two seconds later where they don't stop by themselves.
+
+    Raises:
+        AckerError: it did.
+    """
+    if timeout_secs is None:
+        yield
+        return
+    ended, late = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        wait_secs = timeout_secs
+        while not ended.wait(wait_secs):
+            late.set()
+            session.sparkContext.cancelJobsWithTag(tag)
+            wait_secs = _AGAIN_SECS
+
+    thread = threading.Thread(target=watch, name="acker-emit-timeout", daemon=True)
+    thread.start()
+    try:
+        yield
+    except Exception as exc:
+        if not late.is_set():
+            raise
+        raise AckerError(f"the jobs of an emission took longer than emit_timeout_secs={timeout_secs:g}") from exc
+    finally:
+        ended.set()
+        thread.join()

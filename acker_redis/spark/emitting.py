@@ -11,14 +11,14 @@ from acker_redis.emitter import HOPELESS
 from acker_redis.errors import NotProvenError
 from acker_redis.pending import Emission
 from acker_redis.spark import edges, sql
-from acker_redis.spark.actions import running
+from acker_redis.spark.actions import ended_after, running
 from acker_redis.spark.emission import Roots, edges_of, salts
 from acker_redis.spark.form import Form, with_form
 from acker_redis.spark.proof import Proof
 from acker_redis.spark.sinks.exports import Origin
 from acker_redis.spark.sources.files import has_corrupt, without_corrupt
 from acker_redis.spark.tracker import Tracker
-from acker_redis.spark.worker_errors import own_errors
+from acker_redis.spark.worker_errors import broke_in_a_job, own_errors
 from acker_redis.spout import Spout
 
 Pipeline: TypeAlias = Callable[[Tracker, DataFrame], object]
@@ -44,12 +44,14 @@ class Emitting:
         pipeline: runs once per emission.
         id_column: of the messages.
         url: the acker's server as executors reach it.
+        timeout_secs: the jobs of an emission may take so long; None: as long as they like.
     """
 
     spout: Spout
     pipeline: Pipeline
     id_column: str
     url: str | None = field(repr=False)  # may hold a password
+    timeout_secs: float | None = None
 
     def emit(self, emission: Emission, source: Source, session: SparkSession, batch_id: int | None = None) -> None:
         """Run one emission.
@@ -78,6 +80,7 @@ class Emitting:
                 Roots(spout, emission, own) as roots,
                 _excusing(spout, emission),
                 own_errors(),
+                ended_after(session, tag, self.timeout_secs),
             ):
                 source.keep_messages(emission)
                 rows = sql.spouted(messages, self.id_column, of_emission)
@@ -91,11 +94,14 @@ class Emitting:
 
 @contextmanager
 def _excusing(spout: Spout, emission: Emission) -> Iterator[None]:
-    """Where the messages are not to blame, say so before their roots fail: it costs them no attempt."""
+    """Where the messages are not to blame, or not all of them, say so before their roots fail: it costs them no attempt."""
     try:
         yield
-    except (NotProvenError, *HOPELESS):
-        spout.excuse(emission.roots)
+    except Exception as exc:
+        if len(emission.roots) and broke_in_a_job(exc):
+            spout.isolate(emission)
+        elif isinstance(exc, (NotProvenError, *HOPELESS)):
+            spout.excuse(emission.roots)
         raise
 
 

@@ -55,6 +55,7 @@ class StreamOptions:
     offset: str
     task: int
     retry: RetryPolicy
+    emit_timeout_secs: float | None
     max_spout_pending: int | None
     max_parked: int
     settle_secs: float
@@ -250,19 +251,17 @@ class TrackedQuery:
     def _settle(self, ids: Int64Array, before: Int64Array) -> None:
         """Emit what is new and what is due, and wait for outcomes of what is new as long as that is worth while."""
         options, state = self._options, self._spout.state
-        emitted_at = outcome_at = time.monotonic()
-        is_first = True
+        began = emitted_at = outcome_at = time.monotonic()
         while True:
-            is_busy = self._loop.emission is not None
-            again = not is_busy and (is_first or self.left > options.max_parked)  # what failed waits for a later batch
-            self._step(may_emit=again or bool(state.fresh))
-            is_first = is_first and is_busy
+            # What failed waits for a later batch. What broke its emission is searched for in this one.
+            state.only_due_by = began if self.left <= options.max_parked else None
+            self._step()
             now = time.monotonic()
             if self._loop.taken:
                 outcome_at = now
             if state.fresh and self._loop.emission is None and self._has_no_room:
                 self._say_full()
-            if state.fresh or self._loop.emission is not None:
+            if state.fresh or state.isolation.left_by(began) or self._loop.emission is not None:
                 emitted_at = outcome_at = now
                 continue
             if self.left > options.max_parked:
@@ -272,6 +271,7 @@ class TrackedQuery:
             is_few = len(waited_for) <= max(1, FEW * len(ids)) and now - outcome_at >= QUIET_SECS
             if not len(waited_for) or is_few or now - emitted_at >= options.settle_secs:
                 break
+        state.only_due_by = None
         self._is_full = False
 
     @property
@@ -350,7 +350,7 @@ class TrackedQuery:
         self._emitting(column).emit(emission, self._rows, frame.sparkSession, self._batch_id)
 
     def _emitting(self, column: str) -> Emitting:
-        return Emitting(self._spout, self._pipeline, column, self._url)
+        return Emitting(self._spout, self._pipeline, column, self._url, self._options.emit_timeout_secs)
 
     def _done(self, ids: Int64Array) -> None:
         """Messages were acked or are kept as dead letters."""

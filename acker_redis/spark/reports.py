@@ -1,5 +1,6 @@
 """The reports of failed rows, as they reach the driver: with the results of the tasks that made them, in an accumulator."""
 
+import re
 import threading
 from collections.abc import Iterable
 from weakref import WeakKeyDictionary
@@ -11,6 +12,9 @@ from acker_redis.spark.worker.failed import Reason, Report, Reports, reason_of
 
 _accumulators: WeakKeyDictionary[SparkContext, Accumulator[list[Report]]] = WeakKeyDictionary()
 _lock = threading.Lock()
+
+_OF_TASK = re.compile(r"most recent failure: Lost task \S+ in stage \S+ \(TID \d+\)(?: \([^)]*\))?: ([^\n]+)")
+"""What ended the task that ended a job, in the text of Java's error."""
 
 _TRACEBACK = "Traceback (most recent call last):\n"
 
@@ -53,10 +57,14 @@ class Received:
 
 
 def cause_of(exc: BaseException) -> Reason:
-    """Why rows failed together: of an error with a worker's traceback in its text, what was raised there, in a line."""
+    """Why rows failed together: what was raised in the worker, or ended its task, in a line, where that is in the text."""
     try:
-        _, found, last = str(exc).rpartition(_TRACEBACK)
+        text = str(exc)
+        _, found, last = text.rpartition(_TRACEBACK)
     except Py4JError:  # Java is gone, and the text with it
         return Reason(type(exc).__name__)
     raised = next((line for line in last.splitlines() if line.strip() and not line.startswith(" ")), None)
-    return Reason(raised) if found and raised else reason_of(exc)
+    if found and raised:
+        return Reason(raised)
+    of_task = _OF_TASK.search(text)
+    return Reason(of_task[1].removeprefix("org.apache.spark.SparkException: ")) if of_task else reason_of(exc)

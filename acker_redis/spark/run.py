@@ -38,6 +38,7 @@ class BatchOptions(TypedDict, total=False):
 
     executor_url: str | None
     retry: RetryPolicy | None
+    emit_timeout_secs: float | None
     payload_bytes: int
 
 
@@ -54,6 +55,7 @@ def run_tracked(
     run_id: str | None = None,
     task: int = 0,
     retry: RetryPolicy | None = None,
+    emit_timeout_secs: float | None = None,
     max_spout_pending: int | None = None,
     payload_bytes: int = 0,
     keep_payload: bool = False,
@@ -85,6 +87,9 @@ def run_tracked(
         run_id: unique per run: one that an earlier run had is refused; None: a random one.
         task: owner of the roots; see `Spout`.
         retry: when to emit again.
+        emit_timeout_secs: the jobs of an emission are cancelled after so long, so that a message whose work never ends is
+            found like one that kills its worker: the emission goes out again in parts, until it is alone. Has to be longer
+            than the jobs of all messages together take; what the pipeline does in the driver is not ended. None: never.
         max_spout_pending: at most so many messages in flight.
         payload_bytes: a dead letter keeps its message, as JSON, if it is not longer; 0: its id only. At most 1 MiB.
         keep_payload: keep messages of up to payload_bytes in Redis while they are not done, and replay them from there, bit
@@ -107,8 +112,8 @@ def run_tracked(
     return run_messages(
         messages, pipeline, None if given is None else lambda ids, _: given(ids), acker=acker, executor_url=executor_url,
         id_column=id_column, offsets=offsets, partition=partition, offset=offset, run_id=run_id, task=task, retry=retry,
-        max_spout_pending=max_spout_pending, payload_bytes=payload_bytes, keep_payload=keep_payload, fetch=fetch,
-        progress=progress,
+        emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending, payload_bytes=payload_bytes,
+        keep_payload=keep_payload, fetch=fetch, progress=progress,
     )  # fmt: skip
 
 
@@ -126,6 +131,7 @@ def run_messages(
     run_id: str | None = None,
     task: int = 0,
     retry: RetryPolicy | None = None,
+    emit_timeout_secs: float | None = None,
     max_spout_pending: int | None = None,
     payload_bytes: int = 0,
     keep_payload: bool = False,
@@ -134,6 +140,7 @@ def run_messages(
 ) -> Spout:
     """As `run_tracked`; `on_done` is given the spout, too, which knows what is a dead letter."""
     payload_limit(payload_bytes)
+    emit_timeout(emit_timeout_secs)
     if keep_payload and not payload_bytes:
         raise BadConfigError("keep_payload needs payload_bytes: give the longest message to keep, in bytes")
     checks.column_names(messages.columns, "run_tracked")
@@ -161,7 +168,7 @@ def run_messages(
             ids = source.read_ids(offsets, partition, offset)
         if claimed:
             acker.claim_run(run_id)
-        emitting, session = Emitting(spout, pipeline, column, url), messages.sparkSession
+        emitting, session = Emitting(spout, pipeline, column, url, emit_timeout_secs), messages.sparkSession
 
         def emit(emission: Emission) -> None:
             emitting.emit(emission, source, session)
@@ -197,6 +204,17 @@ def payload_limit(payload_bytes: int) -> int:
             f"payload_bytes={payload_bytes}: give the longest message to keep, in bytes; at most {MAX_PAYLOAD_BYTES} are kept"
         )
     return payload_bytes
+
+
+def emit_timeout(secs: float | None) -> float | None:
+    """The same, checked.
+
+    Raises:
+        BadConfigError: it is out of range.
+    """
+    if secs is not None and secs <= 0:
+        raise BadConfigError(f"emit_timeout_secs={secs}: give a time above 0, or None")
+    return secs
 
 
 def check_options(call: str, options: Mapping[str, object], known: type, reason: str) -> None:

@@ -17,7 +17,7 @@ from acker_redis.spark.emitting import Pipeline
 from acker_redis.spark.park import Park
 from acker_redis.spark.query import LOOK_SECS, StreamOptions, StreamStatus, TrackedQuery, active_query
 from acker_redis.spark.reach import check_url
-from acker_redis.spark.run import payload_limit
+from acker_redis.spark.run import emit_timeout, payload_limit
 from acker_redis.spark.sources.files import FILE, ROW
 
 __all__ = ["BatchHandler", "StreamStatus", "each_batch"]
@@ -37,6 +37,7 @@ def each_batch(
     offset: str = ROW,
     task: int = 0,
     retry: RetryPolicy | None = None,
+    emit_timeout_secs: float | None = None,
     max_spout_pending: int | None = None,
     max_parked: int = 10_000,
     settle_secs: float = 2.0,
@@ -71,6 +72,7 @@ def each_batch(
         offset: as for `run_tracked`.
         task: as for `run_tracked`.
         retry: when to emit again.
+        emit_timeout_secs: as for `run_tracked`.
         max_spout_pending: at most so many messages in flight.
         max_parked: at most so many messages are not done when a micro-batch ends. It waits for that, and says so in the log
             and in `BatchHandler.status`.
@@ -90,8 +92,8 @@ def each_batch(
     except PySparkRuntimeError as exc:
         raise BadConfigError("each_batch needs a SparkSession: make it first") from exc
     options = StreamOptions(
-        id_column, partition, offset, task, retry or RetryPolicy(), max_spout_pending, max_parked,
-        settle_secs, payload_bytes, on_messages_done,
+        id_column, partition, offset, task, retry or RetryPolicy(), emit_timeout(emit_timeout_secs),
+        max_spout_pending, max_parked, settle_secs, payload_bytes, on_messages_done,
     )  # fmt: skip
     url = acker.url if executor_url is None else check_url(session, executor_url, acker)
     return BatchHandler(session, pipeline, acker, url, options, park)

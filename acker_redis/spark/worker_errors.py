@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.errors.exceptions.captured import CapturedException
 
 from acker_redis import errors
-from acker_redis.errors import AckerError
+from acker_redis.errors import AckerError, BadConfigError, NotExactError, NotProvenError, ServerUnavailableError
 
 _RAISED = re.compile(
     r"^(?:\S+: )?acker_redis\.errors\.(\w+)(?:: (.*?))?"
@@ -40,6 +41,22 @@ def acker_error_in(exc: BaseException) -> AckerError | None:
             return found
         carrier = carrier.__cause__
     return None
+
+
+def broke_in_a_job(exc: BaseException) -> bool:
+    """Whether an error comes out of a Spark job, so that one of its rows may be to blame."""
+    if isinstance(exc, (ServerUnavailableError, NotProvenError, NotExactError, BadConfigError)):
+        return False
+    chain: list[BaseException] = [exc]
+    while chain[-1].__cause__ is not None:
+        chain.append(chain[-1].__cause__)
+    return any(_is_of_a_job(one) for one in chain)
+
+
+def _is_of_a_job(exc: BaseException) -> bool:
+    if isinstance(exc, (AnalysisException, ParseException)):
+        return False
+    return isinstance(exc, (CapturedException, Py4JJavaError))
 
 
 @contextmanager

@@ -16,6 +16,7 @@ ORDER = (
     ("ids", "config", "keys", "model", "offsets", "outages"),
     ("scripts", "blocks", "connection", "xxhash64"),
     ("driver_errors", "entries", "pending", "nodes"),
+    ("isolation",),
     ("calls",),
     ("client", "retry"),
     ("apps", "dead_letters", "lanes", "payloads", "runs"),

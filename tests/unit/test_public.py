@@ -85,6 +85,7 @@ CALLS: dict[Any, dict[str, str]] = {
         "add": "message_ids",
         "next_emission": "",
         "excuse": "roots",
+        "isolate": "emission",
         "no_retry": "roots",
         "give_up": "message_ids",
         "poll": "max_outcomes block_ms",

@@ -22,7 +22,7 @@ from acker_redis.retry import RetryPolicy
 from acker_redis.spark.emitting import Emitting, Pipeline
 from acker_redis.spark.messages import MESSAGE_ID, as_json, id_of
 from acker_redis.spark.reach import check_url
-from acker_redis.spark.run import BatchOptions, check_options, payload_limit
+from acker_redis.spark.run import BatchOptions, check_options, emit_timeout, payload_limit
 from acker_redis.spark.sources.redis_group import RedisGroup
 from acker_redis.spout import Spout
 from acker_redis.spout_loop import POLL_MS, SpoutLoop, log
@@ -101,6 +101,7 @@ def run_redis_stream(
             "use 1 or more, and times above 0"
         )
     payload_bytes = payload_limit(options.get("payload_bytes", 0))
+    timeout_secs = emit_timeout(options.get("emit_timeout_secs"))
     executor_url = options.get("executor_url")
     url = acker.url if executor_url is None else check_url(session, executor_url, acker)
     client = Client(source)
@@ -110,7 +111,7 @@ def run_redis_stream(
             acker, uuid.uuid4().hex, task, options.get("retry") or RetryPolicy(),
             payload=under_way.payloads if payload_bytes else None, on_done=under_way.done, keep_letters=LETTERS,
         )  # fmt: skip
-        emitting = Emitting(spout, pipeline, MESSAGE_ID, url)
+        emitting = Emitting(spout, pipeline, MESSAGE_ID, url, timeout_secs)
 
         def emit(emission: Emission) -> None:
             emitting.emit(emission, under_way, session)

@@ -1,0 +1,120 @@
+"""Which messages break an emission: what broke as a whole goes out again in parts, until each that does it is alone. No I/O.
+
+Whether a message is to blame, or what all of them need (a store that is down, a mistake in the pipeline), is seen from what
+else succeeds: while nothing does, messages go out one by one, no failure counts against them, and after a few it ends.
+"""
+
+import numpy as np
+
+from acker_redis.pending import FloatArray, Int64Array, Replays, Tries
+
+PARTS = 8
+"""An emission that broke goes out again in so many parts.
+
+Halves would need the fewest emissions. But one that breaks costs twenty times as much as one that doesn't: Spark tries each
+task four times, every time in a new Python worker. Of these there are a third as many as with halves.
+"""
+
+DOUBT_AFTER = 2
+"""So many emissions that broke in a row, and single messages go out until one succeeds."""
+
+MOST_ALONE, MOST_ALONE_LATER = 5, 40
+"""So many different messages that broke their emission alone, with no success in between: none of them is to blame.
+
+The second once something succeeded in the search: where most of the innocent are done, those to blame follow each other.
+"""
+
+_random = np.random.default_rng()
+
+
+class Isolation:
+    """Messages of emissions that broke, in the groups that they may go out in.
+
+    Attributes:
+        searches: whether the emission under way is of such messages.
+    """
+
+    def __init__(self) -> None:
+        """Nothing broke yet."""
+        self.searches = False
+        self._broken = 0
+        self._alone: set[int] = set()
+        self._worked = False
+        self._searched: dict[int, Replays] = {}
+        self._known = Replays()
+
+    def __len__(self) -> int:
+        """How many messages wait for their next emission."""
+        return self.searching + len(self._known)
+
+    @property
+    def searching(self) -> int:
+        """How many of them were not found to be to blame."""
+        return sum(map(len, self._searched.values()))
+
+    @property
+    def in_a_row(self) -> int:
+        """Emissions that broke since one succeeded."""
+        return self._broken
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it looks as if no emission can succeed now."""
+        return self._broken >= DOUBT_AFTER
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether it is none of the messages' fault."""
+        return len(self._alone) >= (MOST_ALONE_LATER if self._worked else MOST_ALONE)
+
+    def succeeded(self) -> None:
+        """An emission did not break."""
+        self._broken = 0
+        self._alone.clear()
+        self._worked = True
+
+    def broke(self, message_ids: Int64Array) -> bool:
+        """An emission did; whether that counts against its messages.
+
+        It does against one alone, if the emission before was another's and succeeded, or if its turn came again before any
+        succeeded, as there are few others.
+        """
+        self._broken += 1
+        self._worked = self._worked and self.searches
+        if len(message_ids) != 1:
+            return False
+        message = int(message_ids[0])
+        counts = self._broken == 1 or message in self._alone
+        self._alone.add(message)
+        return counts
+
+    def add(self, tries: Tries, due: FloatArray, counted: bool) -> None:
+        """Emissions to make of messages that may go out with `Tries.most` at most; `counted`: those known to break theirs."""
+        if counted:
+            self._known.add(tries, due)
+            return
+        for most in np.unique(tries.most).tolist():
+            rows = _random.permutation(np.flatnonzero(tries.most == most))  # neighbours may be bad together
+            self._searched.setdefault(most, Replays()).add(tries[rows], due[rows])
+
+    def left_by(self, due_by: float) -> bool:
+        """Whether any are searched, or go out alone and were due by then."""
+        return bool(self.searching) or (len(self._known) > 0 and self._known.first_due <= due_by)
+
+    def take_searched(self, now: float, room: int | None) -> Tries:
+        """One group, that which waited longest: of as many as may be together, or one message in doubt."""
+        due = {most: pool.first_due for most, pool in self._searched.items() if len(pool)}
+        most = min(due, key=lambda most: (due[most], -most), default=None)
+        if most is None:
+            return Tries.first(np.array([], np.int64))
+        count = 1 if self.in_doubt else most
+        return self._searched[most].take(now, count if room is None else min(count, room))
+
+    def take_known(self, now: float, room: int | None) -> Tries:
+        """One message, alone."""
+        return self._known.take(now, 1 if room is None else min(1, room))
+
+    def all(self) -> tuple[Tries, FloatArray]:
+        """All that wait, and when each is due."""
+        found = [pool.all() for pool in [self._known, *self._searched.values()]]
+        return Tries.concatenate([tries for tries, _ in found]), np.concatenate([due for _, due in found])

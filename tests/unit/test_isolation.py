@@ -1,0 +1,229 @@
+"""Emissions that break as a whole: the messages to blame are found, the others go on, and what all need is told apart."""
+
+from itertools import chain
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from redis.backoff import NoBackoff
+
+from acker_redis import AckerError, BadBatchError, BadConfigError
+from acker_redis.isolation import DOUBT_AFTER, MOST_ALONE, PARTS
+from acker_redis.pending import Emission, Tries
+from acker_redis.retry import RetryPolicy
+from acker_redis.spout import Spout
+from acker_redis.spout_state import SpoutState
+from acker_redis.testing import fake_acker
+from tests.unit.spouts import spout
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("acker_redis.emitter.Backoff", lambda **options: NoBackoff())
+
+
+class Job:
+    """Acks what it is given, but breaks with one of these messages, or while nothing works."""
+
+    def __init__(self, made: Spout, poison: set[int], down: int = 0, error: Exception | None = None) -> None:
+        self.made, self.poison, self.down = made, poison, down
+        self.error = error or RuntimeError("the job failed")
+        self.emitted: list[list[int]] = []
+
+    def __call__(self, emission: Emission) -> None:
+        acker, roots = self.made.acker, emission.roots
+        messages = emission.message_ids.tolist()
+        self.emitted.append(sorted(messages))
+        acker.init_many(roots, np.full(len(roots), 7), 0)
+        self.down -= 1
+        if self.down >= 0 or self.poison & set(messages):
+            self.made.isolate(emission)
+            acker.fail_many(roots, reason="broke")
+            raise self.error
+        acker.ack_many(roots, np.full(len(roots), 7))
+
+    def broken(self) -> int:
+        return sum(bool(self.poison & set(messages)) for messages in self.emitted)
+
+
+def settle(made: Spout, emission: Emission, bad: set[int]) -> None:
+    made.acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
+    for message, root in zip(emission.message_ids.tolist(), emission.roots.tolist(), strict=True):
+        if message in bad:
+            made.acker.fail(root, reason="no")
+        else:
+            made.acker.ack(root, 7)
+
+
+def run(messages: int, poison: set[int], max_attempts: int = 3, **options: object) -> tuple[Spout, Job]:
+    made = spout(fake_acker(), messages, retry=RetryPolicy(max_attempts=max_attempts, **options))  # type: ignore[arg-type]
+    job = Job(made, poison)
+    made.run(job)
+    return made, job
+
+
+def test_one_message_that_breaks_its_emission_is_found_and_the_others_are_acked() -> None:
+    made, job = run(1000, {617})
+    assert made.dead_letters.keys() == {617}
+    letter = made.dead_letters[617]
+    assert (letter.attempts, letter.reason, letter.detail) == (3, "failed", "broke")
+    assert made.counts.acked == 999
+    assert job.broken() <= 4 + 3 + 1  # 1000, 125, 16, 2, attempts alone, and one alone while nothing was known
+    assert len(job.emitted) <= 4 * PARTS + 5
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(MOST_ALONE, 300), st.data())
+def test_all_others_are_acked_whichever_are_to_blame(messages: int, data: st.DataObject) -> None:
+    poison = data.draw(st.sets(st.integers(0, messages - 1), max_size=MOST_ALONE - 1))
+    attempts = data.draw(st.integers(1, 3))
+    made, _ = run(messages, poison, attempts)
+    assert made.dead_letters.keys() == poison
+    assert {letter.attempts for letter in made.dead_letters.values()} <= {attempts}
+    assert made.counts.acked == messages - len(poison)
+
+
+def test_one_in_a_hundred() -> None:
+    poison = set(range(0, 1200, 100))
+    made, job = run(1200, poison, 2)
+    assert made.dead_letters.keys() == poison
+    assert made.counts.acked == 1200 - len(poison)
+    assert len(job.emitted) < 20 * len(poison)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("no such table"), BadBatchError("bolt 'parse' gave a text for a bigint")]
+)
+def test_what_breaks_every_emission_ends_the_run_soon_and_is_no_messages_fault(error: Exception) -> None:
+    made = spout(fake_acker(), 1000, retry=RetryPolicy(max_attempts=1))
+    job = Job(made, set(range(1000)), error=error)
+    with pytest.raises(type(error) if isinstance(error, AckerError) else AckerError, match=str(error)):
+        made.run(job)
+    assert len(job.emitted) == DOUBT_AFTER + MOST_ALONE
+    assert not made.dead_letters
+
+
+@pytest.mark.parametrize("down", range(1, DOUBT_AFTER + MOST_ALONE))
+def test_an_outage_of_what_the_sinks_need_is_no_messages_fault(down: int) -> None:
+    made = spout(fake_acker(), 1000, retry=RetryPolicy(max_attempts=1))
+    job = Job(made, set(), down)
+    made.run(job)
+    assert made.counts.acked == 1000
+
+
+@pytest.mark.parametrize("messages", [1, 2, MOST_ALONE - 1])
+def test_a_few_messages_that_all_break_theirs_are_dead_letters_and_the_error_is_raised_at_the_end(
+    messages: int,
+) -> None:
+    made = spout(fake_acker(), messages, retry=RetryPolicy(max_attempts=2))
+    with pytest.raises(AckerError, match="the job failed"):
+        made.run(Job(made, set(range(messages))))
+    assert made.done
+    assert made.dead_letters.keys() == set(range(messages))
+    assert {letter.attempts for letter in made.dead_letters.values()} == {2}
+
+
+def test_a_message_that_broke_its_emission_stays_alone() -> None:
+    _, job = run(100, {31}, 4)
+    broke = [messages for messages in job.emitted if 31 in messages]
+    alone = broke.index([31])
+    assert broke[alone:] == [[31]] * (len(broke) - alone)
+
+
+def test_what_fails_by_itself_in_a_part_of_a_broken_emission_counts_as_ever() -> None:
+    made = spout(fake_acker(), 100, retry=RetryPolicy(max_attempts=2))
+    job = Job(made, {31})
+
+    def emit(emission: Emission) -> None:
+        if job.poison & set(emission.message_ids.tolist()):
+            job(emission)
+        settle(made, emission, {4})
+
+    made.run(emit)
+    assert {letter.message_id: (letter.attempts, letter.detail) for letter in made.dead_letters.values()} == {
+        31: (2, "broke"), 4: (2, "no"),
+    }  # fmt: skip
+    assert made.counts.acked == 98
+
+
+def test_another_spout_keeps_apart_what_has_to_be() -> None:
+    state = SpoutState("app", "run", RetryPolicy(max_attempts=9))
+    state.add(np.arange(32))
+    emission = state.next_emission(0.0, None)
+    assert emission is not None
+    state.isolate(emission)
+    state.lose_all(0.0)
+    tries, delays = state.tries_left(0.0)
+    other = SpoutState("app", "other", RetryPolicy(max_attempts=9))
+    other.resume(tries, state.causes, delays, 0.0)
+    again = other.next_emission(0.0, None)
+    assert again is not None
+    assert len(again.roots) == 4
+    assert other.isolation.searching == 28
+
+
+def test_while_only_what_was_due_goes_out_what_broke_is_searched_for() -> None:
+    state = SpoutState("app", "run", RetryPolicy(max_attempts=9))
+    state.add(np.arange(8))
+    emission = state.next_emission(1.0, None)
+    assert emission is not None
+    state.isolate(emission)
+    state.lose_all(1.0)
+    state.only_due_by = 0.5
+    assert state.next_emission(2.0, None) is not None
+    known = Tries.first(np.array([9]))
+    known.most[:] = 1
+    state.resume(known, state.causes, np.array([0.0]), 1.0)
+    while state.next_emission(2.0, None) is not None:
+        pass
+    assert state.left_ids().tolist().count(9) == 1
+    assert 9 not in state.in_flight()
+    state.only_due_by = None
+    assert state.next_emission(2.0, None) is not None
+    assert 9 in state.in_flight()
+
+
+def test_the_last_attempt_goes_out_alone_if_asked_for() -> None:
+    made = spout(fake_acker(), 6, retry=RetryPolicy(max_attempts=3, last_alone=True))
+    emitted: list[list[int]] = []
+
+    def emit(emission: Emission) -> None:
+        emitted.append(sorted(emission.message_ids.tolist()))
+        settle(made, emission, {1, 4})
+
+    made.run(emit)
+    assert made.dead_letters.keys() == {1, 4}
+    assert sorted(emitted[-2:]) == [[1], [4]]
+    assert sorted(chain.from_iterable(emitted[1:-2])) == [1, 4]
+
+
+def test_a_policy_per_reason() -> None:
+    policy = RetryPolicy(
+        max_attempts=3,
+        by_reason={"failed": RetryPolicy(max_attempts=2), "OSError": RetryPolicy(max_attempts=4),
+                   "OSError: full": RetryPolicy(max_attempts=1), "timeout": RetryPolicy(max_attempts=5)},
+    )  # fmt: skip
+    made = spout(fake_acker(), 5, retry=policy)
+    reasons = ["no", "OSError: gone", "OSError: full", "timeout", "OSErrorLike"]
+
+    def emit(emission: Emission) -> None:
+        made.acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
+        for message, root in zip(emission.message_ids.tolist(), emission.roots.tolist(), strict=True):
+            if message != 3:
+                made.acker.fail(root, reason=reasons[message])
+
+    def rotate(busy: bool) -> None:
+        if not busy:
+            made.acker.rotate(force=True)
+
+    made.run(emit, rotate)
+    assert {message: letter.attempts for message, letter in made.dead_letters.items()} == {0: 2, 1: 4, 2: 1, 3: 5, 4: 4}
+
+
+@pytest.mark.parametrize(
+    "policies", [{"": RetryPolicy()}, {"timeout": RetryPolicy(by_reason={"failed": RetryPolicy()})}, {"timeout": 3}]
+)
+def test_bad_policies_per_reason_are_refused(policies: dict[str, RetryPolicy]) -> None:
+    with pytest.raises(BadConfigError, match="by_reason"):
+        RetryPolicy(by_reason=policies)
