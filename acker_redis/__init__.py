@@ -39,7 +39,7 @@ from acker_redis.retry import RetryPolicy
 if TYPE_CHECKING:
     from acker_redis.acker import Acker
     from acker_redis.batch import Batch
-    from acker_redis.dead_letters import DeadLetter
+    from acker_redis.dead_letters import DeadLetter, LetterFilter
     from acker_redis.spout import Spout
 
 __version__ = "0.1.0"
@@ -74,6 +74,7 @@ __all__ = [
     "EvictionPolicyWarning",
     "FailedError",
     "LedgerLostError",
+    "LetterFilter",
     "NotExactError",
     "NotProvenError",
     "OtherFormatError",
@@ -91,7 +92,13 @@ __all__ = [
     "__version__",
 ]  # fmt: skip
 
-_MODULES = {"Acker": "acker", "Batch": "batch", "DeadLetter": "dead_letters", "Spout": "spout"}
+_MODULES = {
+    "Acker": "acker",
+    "Batch": "batch",
+    "DeadLetter": "dead_letters",
+    "LetterFilter": "dead_letters",
+    "Spout": "spout",
+}
 """They need redis-py and come when asked for: Python workers of Spark that need no server start in half the time."""
 
 

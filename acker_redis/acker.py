@@ -22,6 +22,7 @@ from acker_redis.lanes import Lease
 from acker_redis.ledger import Ledger
 from acker_redis.model import Applied, Outcome, PackedOutcomes, RootRecord, Rotated, Stats
 from acker_redis.payloads import Payloads
+from acker_redis.replaying import Replaying, TakeLetters
 from acker_redis.rotation import Rotation
 from acker_redis.shards import Shards
 
@@ -466,6 +467,14 @@ class Acker:
         >>> lease.release()
         """
         return Lease(self._client, self.config.app, lane, run_id)
+
+    def replaying(self, *, task: int, take: TakeLetters) -> Replaying:
+        """The dead letters that a spout of a task replays, which `Spout` takes up for itself.
+
+        >>> acker.replaying(task=0, take=lambda letters: []).under_way
+        []
+        """
+        return Replaying(self._client, self.config.app, task, take)
 
     def recover(self) -> list[int]:
         """Open the app anew after `LedgerLostError`, and go on with the generation in force.

@@ -1,10 +1,14 @@
 """The dead-letter stream of an app: messages that were given up after their last attempt, with what is known of them.
 
-A plain stream at `acker:{app}:dead`, readable with `XRANGE`. Nothing is removed from it but by `delete`.
+A plain stream at `acker:{app}:dead`, readable with `XRANGE`. Nothing is removed from it but by `delete`, and by a spout that
+was asked to `replay` a letter and is done with its message.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
@@ -19,6 +23,9 @@ log = logging.getLogger("acker_redis.dead_letters")
 
 TEXT_CHARS = 1000
 """Of each text of a letter so much is kept."""
+
+FROM_PAYLOAD, FROM_SOURCE = "payload", "source"
+"""How the message of a letter is to be had again."""
 
 _PER_PIPELINE = 1000
 _FIRST_PAGE = 16
@@ -36,6 +43,10 @@ class DeadLetter(NamedTuple):
         detail: text of the last fail, where one was given.
         payload: the message, where the spout keeps it; None: `message_id` is the pointer to it.
         entry_id: in the stream; empty before it is written.
+        task: of the spout.
+        first_secs: when the message was emitted first, in seconds since 1970 by the spout's clock.
+        replay: how a spout of the task gets the message again, if asked to: from the `payload` here, or from its `source`;
+            None: it can't, and `message_id` is for looking it up by hand.
     """
 
     message_id: int
@@ -46,6 +57,63 @@ class DeadLetter(NamedTuple):
     detail: str | None = None
     payload: bytes | None = None
     entry_id: str = ""
+    task: int = 0
+    first_secs: int | None = None
+    replay: str | None = None
+
+
+@dataclass(frozen=True)
+class LetterFilter:
+    """Which letters; those that have all that is given.
+
+    Attributes:
+        message_ids: any of these.
+        run_id: of the spout.
+        reason: `failed`, `timeout` or `lost`.
+        last_stage: that touched it.
+        text: in the detail, large or small letters alike.
+        since_ms: written then or later, in milliseconds since 1970 by the server's clock.
+        until_ms: written before.
+
+    >>> LetterFilter(reason="failed", text="customer").matches(DeadLetter(7, "run-1", 5, "failed", detail="no such customer"))
+    True
+    """
+
+    message_ids: frozenset[int] | None = None
+    run_id: str | None = None
+    reason: str | None = None
+    last_stage: str | None = None
+    text: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def matches(self, letter: DeadLetter) -> bool:
+        """Whether a letter is one of these."""
+        wanted = (
+            (self.run_id, letter.run_id), (self.reason, letter.reason), (self.last_stage, letter.last_stage),
+        )  # fmt: skip
+        return (
+            (self.message_ids is None or letter.message_id in self.message_ids)
+            and all(one is None or one == other for one, other in wanted)
+            and (self.text is None or self.text.casefold() in (letter.detail or "").casefold())
+        )
+
+
+EVERY_LETTER = LetterFilter()
+
+
+class Found(NamedTuple):
+    """Letters that were counted.
+
+    Attributes:
+        letters: how many there are.
+        replayable: of these, the ones that a spout can replay.
+        tasks: of the spouts that can, and how many each.
+    """
+
+    letters: int
+    replayable: int
+    tasks: dict[int, int]
 
 
 class DamagedLetter(NamedTuple):
@@ -67,7 +135,7 @@ class DeadLetters:
 
     def __init__(self, client: Client, app: str) -> None:
         """Work on an app; nothing is sent."""
-        self._client = client
+        self._client, self._app = client, app
         self._key = keys.dead_letters(app)
 
     def add(self, letters: Sequence[DeadLetter]) -> None:
@@ -129,8 +197,98 @@ class DeadLetters:
                 return
             page = max(1, min(_PER_PIPELINE, 4 * page, WINDOW_BYTES * page // size))
 
-    def _sound(self, after: str) -> Iterator[DeadLetter]:
-        for letter in self.scan(after):
+    def find(self, wanted: LetterFilter = EVERY_LETTER) -> Iterator[DeadLetter]:
+        """The letters of a kind, the oldest first; damaged entries are left out, and logged.
+
+        >>> acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed"), DeadLetter(8, "run-1", 5, "timeout")])
+        >>> [letter.message_id for letter in acker.dead_letters.find(LetterFilter(reason="timeout"))]
+        [8]
+        """
+        after = f"{wanted.since_ms - 1}-{2**64 - 1}" if wanted.since_ms else ""
+        until = "" if wanted.until_ms is None else str(wanted.until_ms - 1)
+        return filter(wanted.matches, self._sound(after, until))
+
+    def get(self, entry_ids: Sequence[str]) -> list[DeadLetter | None]:
+        """The letters of entry ids; None for one that is gone or damaged.
+
+        >>> acker.dead_letters.get(["1-1"])
+        [None]
+        """
+        found = []
+        for start in range(0, len(entry_ids), _FIRST_PAGE):
+            part = entry_ids[start : start + _FIRST_PAGE]
+            found += self._client.pipeline([("XRANGE", self._key, one, one) for one in part])
+        letters = [_letter(rows[0][0].decode(), as_dict(rows[0][1])) if rows else None for rows in found]
+        return [letter if isinstance(letter, DeadLetter) else None for letter in letters]
+
+    def survey(self, wanted: LetterFilter = EVERY_LETTER) -> Found:
+        """Count letters, before something is done with them.
+
+        >>> acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed")])
+        >>> acker.dead_letters.survey()
+        Found(letters=1, replayable=0, tasks={})
+        """
+        letters, tasks = 0, Counter[int]()
+        for letter in self.find(wanted):
+            letters += 1
+            if letter.replay is not None:
+                tasks[letter.task] += 1
+        return Found(letters, tasks.total(), dict(sorted(tasks.items())))
+
+    def replay(
+        self,
+        wanted: LetterFilter = EVERY_LETTER,
+        *,
+        per_sec: float | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> int:
+        """Ask the spouts of these letters to emit their messages again, with all attempts; returns of how many it was asked.
+
+        The spout of a letter's task takes it up, now or when it is started: within a second in a stream, with `MOST_AT_ONCE`
+        in it at a time. A letter is removed when its message was acked, or became a new letter. Letters that can't be replayed
+        (`DeadLetter.replay` is None) are left out: those of `run_tracked`, whose messages are to be run again from their
+        source, and those without their message.
+
+        Args:
+            wanted: which letters.
+            per_sec: ask for so many per second at most; None: as quickly as the server takes them.
+            progress: called with how many were asked for since it was called last.
+
+        Raises:
+            BadBatchError: `per_sec` is not above 0.
+
+        >>> acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed", payload=b"{}", replay="payload")])
+        >>> acker.dead_letters.replay(LetterFilter(reason="failed"))
+        1
+        """
+        if per_sec is not None and per_sec <= 0:
+            raise BadBatchError(f"per_sec={per_sec}: give a number above 0, or None")
+        step = _PER_PIPELINE if per_sec is None else max(1, min(_PER_PIPELINE, int(per_sec)))
+        letters = (letter for letter in self.find(wanted) if letter.replay is not None)
+        total = 0
+        while part := list(islice(letters, step)):
+            began, now_ms = time.monotonic(), self.now_ms()
+            self._client.pipeline(
+                [("ZADD", keys.replays(self._app, letter.task), "NX", now_ms, letter.entry_id) for letter in part]
+            )
+            total += len(part)
+            if progress is not None:
+                progress(len(part))
+            if per_sec is not None and len(part) == step:
+                time.sleep(max(0.0, step / per_sec - (time.monotonic() - began)))
+        return total
+
+    def replaying(self) -> int:
+        """How many letters were asked to be replayed and are not done, of all tasks that letters are of now.
+
+        >>> acker.dead_letters.replaying()
+        0
+        """
+        tasks = self.survey().tasks
+        return sum(self._client.pipeline([("ZCARD", keys.replays(self._app, task)) for task in tasks])) if tasks else 0
+
+    def _sound(self, after: str, until: str = "") -> Iterator[DeadLetter]:
+        for letter in self.scan(after, until):
             if isinstance(letter, DeadLetter):
                 yield letter
             else:
@@ -189,10 +347,11 @@ def _letter(entry_id: str, fields: Fields) -> DeadLetter | DamagedLetter:
 
     try:
         message_id, attempts = int(fields[b"message_id"]), int(fields[b"attempts"])
+        task, first_secs = int(fields.get(b"task", 0)), int(fields[b"first_secs"]) if b"first_secs" in fields else None
     except KeyError as exc:
         return DamagedLetter(entry_id, f"it has no field {exc.args[0].decode()}", fields)
     except ValueError:
-        return DamagedLetter(entry_id, "message_id or attempts is no number", fields)
+        return DamagedLetter(entry_id, "message_id, attempts, task or first_secs is no number", fields)
     return DeadLetter(
         message_id=message_id,
         run_id=text(b"run_id") or "",
@@ -202,4 +361,7 @@ def _letter(entry_id: str, fields: Fields) -> DeadLetter | DamagedLetter:
         detail=text(b"detail"),
         payload=fields.get(b"payload"),
         entry_id=entry_id,
+        task=task,
+        first_secs=first_secs,
+        replay=text(b"replay"),
     )

@@ -52,6 +52,11 @@ def lane(app: str, number: int) -> str:
     return f"acker:{{{app}}}:lane:{number}"
 
 
+def replays(app: str, task: int) -> str:
+    """ZSET, entry ids of dead letters that a spout of this task is to replay, by when that was asked."""
+    return f"acker:{{{app}}}:replay:{task}"
+
+
 def patterns_of(app: str) -> tuple[str, str]:
     """SCAN patterns that find every key of an app, of any settings, and of no other app."""
     name = re.sub(r"([\\*?\[\]])", r"\\\1", app)

@@ -53,6 +53,7 @@ class Tries:
         excused: an outage broke this one off: whatever becomes of it doesn't count against the message.
         final: if this one fails, there is no other.
         most: the next one goes out with so many messages at most; 0: with any number. One in flight: as it is known now.
+        first_secs: when the message was emitted first, in seconds since 1970; 0: it was not.
         why: index into `SpoutState.causes`: what became of the one before; 0 of a first one.
         numbers: emission that each is in; any number before it is in one.
     """
@@ -64,6 +65,7 @@ class Tries:
     excused: npt.NDArray[np.bool_]
     final: npt.NDArray[np.bool_]
     most: npt.NDArray[np.int32]
+    first_secs: npt.NDArray[np.uint32]
     why: npt.NDArray[np.int16]
     numbers: Int64Array
 
@@ -74,7 +76,9 @@ class Tries:
         no = none.astype(np.bool_)
         few = none.astype(np.int16)
         some = none.astype(np.int32)
-        return cls(message_ids, none, some, few, no, no.copy(), some.copy(), few.copy(), none)
+        return cls(
+            message_ids, none, some, few, no, no.copy(), some.copy(), none.astype(np.uint32), few.copy(), none
+        )  # fmt: skip
 
     @classmethod
     def concatenate(cls, parts: "Sequence[Tries]") -> "Tries":
@@ -94,7 +98,7 @@ class Tries:
         """All of them, in the order of the attributes."""
         return (
             self.message_ids, self.attempts, self.uncounted, self.losses, self.excused, self.final, self.most,
-            self.why, self.numbers,
+            self.first_secs, self.why, self.numbers,
         )  # fmt: skip
 
     def again(self, uncounted: Mask, lost: Mask) -> "Tries":

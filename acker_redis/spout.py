@@ -10,11 +10,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from acker_redis.acker import Acker
-from acker_redis.dead_letters import DeadLetter
+from acker_redis.dead_letters import FROM_PAYLOAD, FROM_SOURCE, DeadLetter
 from acker_redis.errors import BadConfigError, LedgerLostError, ServerUnavailableError
 from acker_redis.model import MAX_PAYLOAD_BYTES, PackedOutcomes
 from acker_redis.pending import Emission, Int64Array
+from acker_redis.replaying import Replaying, TakeLetters
 from acker_redis.retry import RetryPolicy
 from acker_redis.spout_loop import SpoutLoop
 from acker_redis.spout_state import SpoutCounts, SpoutState
@@ -45,6 +48,9 @@ class Spout:
         payload: gives the payload of message ids that are given up, None for one it does not have; to be kept with the
             letter, if it has at most MAX_PAYLOAD_BYTES. None: a letter has the message id only.
         on_done: called with the ids of messages that were acked or became dead letters, before their outcomes are confirmed.
+        replay: gets the messages of dead letters again, which somebody asked to be replayed; see `replaying.TakeLetters`.
+            None: there is no way.
+        replays_from: what `replay` needs: the letter's `payload`, or nothing, as it asks the `source`.
         keep_letters: `dead_letters` has the last so many; None: all.
         state: which messages are to be emitted, in flight, done.
     """
@@ -57,11 +63,16 @@ class Spout:
     payload: Callable[[list[int]], list[bytes | None]] | None = None
     on_done: Callable[[Int64Array], object] | None = None
     keep_letters: int | None = None
+    replay: TakeLetters | None = None
+    replays_from: str = FROM_PAYLOAD
     state: SpoutState = field(init=False, repr=False)
+    _replaying: Replaying | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """No messages yet."""
-        self.state = SpoutState(self.acker.config.app, self.run_id, self.retry, self.keep_letters)
+        epoch_secs = time.time() - time.monotonic()
+        self.state = SpoutState(self.acker.config.app, self.run_id, self.retry, self.keep_letters, epoch_secs)
+        self._replaying = None if self.replay is None else self.acker.replaying(task=self.task, take=self.replay)
 
     @property
     def counts(self) -> SpoutCounts:
@@ -165,6 +176,19 @@ class Spout:
         """
         return self._poll(max_outcomes, block_ms)
 
+    def take_letters(self) -> None:
+        """Take up dead letters that somebody asked to be replayed; `run` does so once a second.
+
+        >>> spout.take_letters()
+        """
+        if self._replaying is not None and (found := self._replaying.look(self.state.left_ids)):
+            self.add(np.array(found, np.int64))
+
+    @property
+    def replaying(self) -> list[int]:
+        """Messages of dead letters that were taken up, and are not done."""
+        return [] if self._replaying is None else self._replaying.under_way
+
     def reconcile(self, under_way: Emission | None = None) -> int:
         """Emit again what the ledger doesn't know: the init was lost (a failed job, a failover that lost writes).
 
@@ -264,12 +288,21 @@ class Spout:
         """Say what is done, and keep the dead letters. What is left of this after an error is done at the next call."""
         self._tell_done()
         if self.state.letters:
-            self.acker.dead_letters.add(self._with_payloads(self.state.letters))
+            letters = [letter._replace(task=self.task) for letter in self._with_payloads(self.state.letters)]
+            if self.replay is not None:
+                with_message = [one.payload is not None or self.replays_from == FROM_SOURCE for one in letters]
+                letters = [
+                    letter._replace(replay=self.replays_from if has else None)
+                    for letter, has in zip(letters, with_message, strict=True)
+                ]
+            self.acker.dead_letters.add(letters)
             self.state.letters_kept()
             self._tell_done()
 
     def _tell_done(self) -> None:
         done = self.state.unsaid
+        if len(done) and self._replaying is not None:
+            self._replaying.done(done)
         if len(done) and self.on_done is not None:
             self.on_done(done)
         self.state.said()

@@ -22,6 +22,9 @@ LOST_AFTER_TIMEOUTS = 4
 
 POLL_MS = 100
 
+LETTERS_SECS = 1.0
+"""Dead letters that are to be replayed are looked for so often."""
+
 
 class Steps(Protocol):
     """A spout, as the loop needs it."""
@@ -38,6 +41,9 @@ class Steps(Protocol):
         """See `Spout`."""
 
     def poll(self, *, block_ms: int) -> int:
+        """See `Spout`."""
+
+    def take_letters(self) -> None:
         """See `Spout`."""
 
     def reconcile(self, under_way: Emission | None) -> int:
@@ -63,6 +69,7 @@ class SpoutLoop:
         self._watch = Watch(spout.acker, spout.lane)
         self._quiet_secs = LOST_AFTER_TIMEOUTS * spout.acker.config.message_timeout_secs
         self._quiet_since = time.monotonic()
+        self._letters_at = float("-inf")
         self._ask_now = self._vanished = False
         self._state.sent.clear()
 
@@ -119,6 +126,9 @@ class SpoutLoop:
         if ended is not None:
             self._ask_now = self._ask_now or ended.failed
             self._take_note(ended)
+        if may_emit and time.monotonic() - self._letters_at > LETTERS_SECS:
+            self._letters_at = time.monotonic()
+            self._outages.wait_for(self._spout.take_letters)
         if may_emit and emitter.is_free and (emission := self._spout.next_emission()) is not None:
             state.follow(emission)
             emitter.start(emission)

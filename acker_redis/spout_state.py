@@ -54,8 +54,10 @@ class SpoutState:
         causes: (reason, last stage) of attempts that did not succeed, which `Tries.why` counts in; the first is none.
     """
 
-    def __init__(self, app: str, run_id: str, retry: RetryPolicy, keep_letters: int | None = None) -> None:
-        """No messages yet; `keep_letters` is as for `Spout`."""
+    def __init__(
+        self, app: str, run_id: str, retry: RetryPolicy, keep_letters: int | None = None, epoch_secs: float = 0.0
+    ) -> None:
+        """No messages yet; `keep_letters` is as for `Spout`, `epoch_secs` makes a `now` the time since 1970."""
         self.counts = SpoutCounts()
         self.causes: list[Cause] = [NO_CAUSE]
         self.dead_letters: dict[int, DeadLetter] = {}
@@ -64,6 +66,7 @@ class SpoutState:
         self.isolation = Isolation()
         self.only_due_by: float | None = None
         self._app, self._run_id, self._retry, self._keep_letters = app, run_id, retry, keep_letters
+        self._epoch_secs = epoch_secs
         self._cause_numbers = {NO_CAUSE: 0}
         self._fresh: deque[Int64Array] = deque()
         self._replays = Replays()
@@ -150,7 +153,10 @@ class SpoutState:
         if len(tries) == 0:
             return None
         number = self._next_number
-        tries = replace(tries, numbers=np.full(len(tries), number), most=np.zeros(len(tries), np.int32))
+        tries = replace(
+            tries, numbers=np.full(len(tries), number), most=np.zeros(len(tries), np.int32),
+            first_secs=np.where(tries.first_secs == 0, np.uint32(now + self._epoch_secs), tries.first_secs),
+        )  # fmt: skip
         roots = root_ids(self._app, self._run_id, tries.message_ids, number)
         self._next_number += 1
         self._in_flight = merged([*self._in_flight, InFlight(roots, tries)])
@@ -344,9 +350,9 @@ class SpoutState:
             self._emit_again(verdict, now)
             for row in np.flatnonzero(verdict.spent).tolist():
                 one, message, count = fails[of_judged[row]], int(judged.message_ids[row]), int(verdict.failures[row])
-                self._give_up(
-                    DeadLetter(message, self._run_id, count, one.reason or "failed", one.last_stage, one.detail)
-                )
+                why = one.reason or "failed"
+                letter = DeadLetter(message, self._run_id, count, why, one.last_stage, one.detail)
+                self._give_up(letter._replace(first_secs=int(judged.first_secs[row])))
 
     def _lose(self, part: InFlight, rows: Int64Array, now: float, *, excused: bool = False) -> None:
         tries = part.close(rows)
@@ -364,8 +370,9 @@ class SpoutState:
         self._wait(verdict.again, now + np.where(searched, 0.0, verdict.delays_secs), searched)
 
     def _give_up_lost(self, tries: Tries) -> None:
-        for message, attempt in zip(tries.message_ids.tolist(), tries.attempts.tolist(), strict=True):
-            self._give_up(DeadLetter(message, self._run_id, attempt + 1, "lost"))
+        columns = (tries.message_ids.tolist(), tries.attempts.tolist(), tries.first_secs.tolist())
+        for message, attempt, first_secs in zip(*columns, strict=True):
+            self._give_up(DeadLetter(message, self._run_id, attempt + 1, "lost", first_secs=first_secs))
 
     def _cause_number(self, cause: Cause) -> int:
         if len(self.causes) == _MOST_CAUSES:

@@ -1,12 +1,10 @@
-"""The commands: `rotator`, `stats`, `inspect`, `dead-letters`, `apps`, `evict`, `install`."""
+"""The commands: `rotator`, `stats`, `inspect`, `apps`, `evict`, `install`, and the group `dead-letters`."""
 
 import importlib.metadata
 import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterable
-from itertools import islice
 from typing import Annotated
 
 import typer
@@ -15,7 +13,7 @@ from acker_redis import evict, ids
 from acker_redis import rotator as rotation_process
 from acker_redis.acker import Acker
 from acker_redis.apps import apps, stored_config
-from acker_redis.cli import output
+from acker_redis.cli import letters, output
 from acker_redis.cli.options import (
     DEFAULT_URL,
     AsJson,
@@ -23,16 +21,15 @@ from acker_redis.cli.options import (
     Url,
     UrlFile,
     app_names,
+    confirmed,
     connected,
     is_given,
     server_url,
 )
 from acker_redis.cli.status import DONE, EPILOG, OUTPUT, UNHEALTHY, exit_on_error, status_of
-from acker_redis.dead_letters import DamagedLetter, DeadLetter, DeadLetters
 from acker_redis.errors import AppNotFoundError, BadIdError
 from acker_redis.health import OF_THE_APP, check
 
-_LETTERS_PER_DELETE = 1000
 QUESTION = "Delete all of this?"
 
 app = typer.Typer(
@@ -43,6 +40,8 @@ app = typer.Typer(
     help="Storm's acker on Redis: run the rotator, look at ledgers.",
     epilog=EPILOG,
 )
+
+app.add_typer(letters.app, name="dead-letters")
 
 
 def _version(wanted: bool) -> None:
@@ -171,55 +170,6 @@ def inspect(
             output.fields(record._asdict())
 
 
-@app.command(name="dead-letters", epilog=EPILOG)
-def dead_letters(
-    context: typer.Context,
-    app_name: OneApp,
-    redis: Url = DEFAULT_URL,
-    redis_file: UrlFile = None,
-    count: Annotated[int, typer.Option("--count", min=1, help="At most so many, the oldest first.")] = 100,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete those that were printed.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Print messages that were given up after their last attempt, as they are read."""
-    with exit_on_error(), connected(context, redis, redis_file) as client:
-        stored_config(client, app_name)
-        stream = DeadLetters(client, app_name)  # in none of the shards, so it is there if some of them are not
-        letters = islice(stream.scan(), count)
-        printed = 0
-        while part := _printed(islice(letters, _LETTERS_PER_DELETE), as_json):
-            printed += len(part)
-            if delete:
-                stream.delete(part)
-        left = stream.count()
-        output.line(f"{printed} printed{' and deleted' if delete else ''}, {left} in the stream", err=True)
-
-
-def _printed(letters: Iterable[DeadLetter | DamagedLetter], as_json: bool) -> list[str]:
-    """Print letters; their entry ids."""
-    entry_ids = []
-    for letter in letters:
-        values = _shown(letter)
-        if as_json:
-            output.json_line(values)
-        else:
-            output.fields(values, "")
-        entry_ids.append(letter.entry_id)
-    return entry_ids
-
-
-def _shown(letter: DeadLetter | DamagedLetter) -> dict[str, object]:
-    if isinstance(letter, DamagedLetter):
-        fields = {_text(name): _text(value) for name, value in letter.fields.items()}
-        return {"damaged": letter.why, "fields": fields, "entry_id": letter.entry_id}
-    payload = None if letter.payload is None else _text(letter.payload)
-    return letter._replace(payload=None)._asdict() | {"payload": payload}
-
-
-def _text(value: bytes) -> str:
-    return value.decode(errors="replace")
-
-
 @app.command(name="apps", epilog=EPILOG)
 def list_apps(
     context: typer.Context, redis: Url = DEFAULT_URL, redis_file: UrlFile = None, as_json: AsJson = False
@@ -245,7 +195,7 @@ def evict_app(
     with exit_on_error(), connected(context, redis, redis_file) as client:
         found = evict.survey(client, app_name)
         output.line(f"{app_name} on {client.address}: {found.text}")
-        if not yes and not _confirmed():
+        if not yes and not confirmed(QUESTION):
             output.line("nothing was deleted", err=True)
             raise typer.Exit(UNHEALTHY)
         deleted = evict.evict(client, found)
@@ -263,13 +213,6 @@ def install(context: typer.Context, redis: Url = DEFAULT_URL, redis_file: UrlFil
     """Load the scripts as functions (Redis 7, Valkey), so that clients need no EVAL; again after an upgrade."""
     with exit_on_error(), connected(context, redis, redis_file) as client:
         output.line(f"library {client.install()} is loaded: users need +fcall, and neither +eval nor +evalsha")
-
-
-def _confirmed() -> bool:
-    try:
-        return typer.confirm(QUESTION)
-    except typer.Abort:
-        return False
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import parse_qs
@@ -12,6 +13,7 @@ import typer
 from acker_redis.cli.output import line
 from acker_redis.client import Client
 from acker_redis.config import check_app_name
+from acker_redis.dead_letters import LetterFilter
 from acker_redis.errors import BadConfigError
 
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
@@ -33,7 +35,44 @@ UrlFile = Annotated[
     ),
 ]
 OneApp = Annotated[str, typer.Option("--app", envvar="ACKER_APP", help="Name of the app.")]
+Messages = Annotated[
+    list[int] | None, typer.Option("--id", help="Only of these message ids; several times for several.")
+]
+Run = Annotated[str | None, typer.Option("--run", help="Only of this run id.")]
+Reason = Annotated[str | None, typer.Option("--reason", help="Only of this reason: failed, timeout or lost.")]
+Stage = Annotated[str | None, typer.Option("--stage", help="Only with this last stage.")]
+Text = Annotated[
+    str | None, typer.Option("--text", help="Only with this text in the detail, large or small letters alike.")
+]
+Since = Annotated[
+    datetime | None, typer.Option("--since", help="Only those written then or later, in this machine's time.")
+]
+Until = Annotated[datetime | None, typer.Option("--until", help="Only those written before.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs, one object per line.")]
+
+
+def letter_filter(
+    messages: Sequence[int] | None,
+    run_id: str | None,
+    reason: str | None,
+    stage: str | None,
+    text: str | None,
+    since: datetime | None,
+    until: datetime | None,
+) -> LetterFilter:
+    """What these options select.
+
+    Raises:
+        BadConfigError: they select nothing.
+    """
+    if since is not None and until is not None and since >= until:
+        raise BadConfigError(f"--since {since} is not before --until {until}")
+    ids = frozenset(messages) if messages else None
+    return LetterFilter(ids, run_id, reason, stage, text, _millis(since), _millis(until))
+
+
+def _millis(time: datetime | None) -> int | None:
+    return None if time is None else round(time.timestamp() * 1000)
 
 
 def server_url(context: typer.Context, url: str, file: Path | None) -> str:
@@ -103,3 +142,11 @@ def _has_password(url: str) -> bool:
     rest, _, query = url.partition("?")
     login, at, _ = rest.partition("://")[2].rpartition("@")
     return bool(at and login.partition(":")[2]) or "password" in parse_qs(query)
+
+
+def confirmed(question: str) -> bool:
+    """Whether somebody at the terminal says yes."""
+    try:
+        return typer.confirm(question)
+    except typer.Abort:
+        return False

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType
+from pyspark.sql.types import LongType, StructType
 
 from acker_redis.errors import BadBatchError
 from acker_redis.ids import SLOTS
@@ -173,6 +173,11 @@ def as_json(longest: int) -> Column:
     """A row as JSON; null, if it is longer than so many bytes."""
     text = F.encode(F.to_json(F.struct("*"), _JSON), "UTF-8")
     return F.when(F.length(text) <= longest, text)
+
+
+def from_json(column: str, schema: StructType) -> Column:
+    """The row that `as_json` made a text of; null, where it is none."""
+    return F.from_json(F.col(column).cast("string"), schema, _JSON)
 
 
 def read_ids(frame: DataFrame, column: str) -> Int64Array:

@@ -30,8 +30,8 @@ _NAME = re.compile(r"^(\d+)-(\d+)\.parquet$")
 _ABOUT = "query.json"
 _COLUMNS = pa.schema([
     ("id", pa.int64()), ("attempts", pa.int64()), ("uncounted", pa.int32()), ("losses", pa.int16()), ("most", pa.int32()),
-    ("due_ms", pa.int64()), ("since_ms", pa.int64()), ("reason", pa.string()), ("last_stage", pa.string()),
-    ("behind", pa.bool_()), ("row", pa.binary()),
+    ("first_secs", pa.uint32()), ("due_ms", pa.int64()), ("since_ms", pa.int64()), ("reason", pa.string()),
+    ("last_stage", pa.string()), ("behind", pa.bool_()), ("row", pa.binary()),
 ])  # fmt: skip
 
 
@@ -277,6 +277,7 @@ def _packed(snapshot: Snapshot) -> bytes:
             [*tries.uncounted.tolist(), *none],
             [*tries.losses.tolist(), *none],
             [*tries.most.tolist(), *none],
+            [*tries.first_secs.tolist(), *none],
             [*(now_ms + (snapshot.delays_secs * 1000).astype(np.int64)).tolist(), *none],
             [*(row.since_ms for row in snapshot.rows), *(row.since_ms for _, row in behind)],
             [*(reason for reason, _ in causes), *([""] * rest)],
@@ -309,6 +310,7 @@ def _unpacked(table: pa.Table) -> Snapshot:
         Tries(
             tries.message_ids, found.column("attempts").to_numpy(), found.column("uncounted").to_numpy(),
             found.column("losses").to_numpy(), tries.excused, tries.final, found.column("most").to_numpy(),
+            found.column("first_secs").to_numpy(),
             np.array([numbers[pair] for pair in pairs], np.int16), tries.numbers.copy(),
         ),
         np.maximum(0.0, found.column("due_ms").to_numpy() / 1000 - time.time()),

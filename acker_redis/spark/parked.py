@@ -1,5 +1,6 @@
 """The rows of a stream's messages that are not done: those of the micro-batch under way in its frame, parked ones as bytes."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -7,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -19,12 +21,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from acker_redis.dead_letters import DeadLetter
 from acker_redis.errors import BadConfigError
 from acker_redis.pending import Emission, Int64Array
 from acker_redis.spark import checks
-from acker_redis.spark.messages import PAYLOAD, among, as_json, id_of
+from acker_redis.spark.messages import PAYLOAD, among, as_json, from_json, id_of
 from acker_redis.spark.park import Row
 from acker_redis.spark.worker import kept_rows
+
+log = logging.getLogger("acker_redis.spark")
 
 _PLAIN = (BooleanType, IntegralType, StringType, BinaryType, DateType, TimestampType, TimestampNTZType, DecimalType)
 """Types whose Arrow arrays are taken as they are; others go through a Python worker, which makes them bit by bit."""
@@ -134,6 +139,23 @@ class ParkedRows:
         of = dict(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
         return [of.get(one) for one in ids]
 
+    def take_letters(self, letters: list[DeadLetter]) -> list[int] | None:
+        """See `replaying.TakeLetters`: the messages are in the letters, as JSON."""
+        if self._session is None or self.schema is None:
+            return None
+        payloads = pa.table({PAYLOAD: pa.array([letter.payload or b"" for letter in letters], pa.binary())})
+        try:
+            found = self._session.createDataFrame(payloads).select(from_json(PAYLOAD, self.schema).alias(PAYLOAD))
+            with_ids = found.select(f"{PAYLOAD}.*").select("*", id_of(self.column).alias(PAYLOAD))
+            rows = self._packed(with_ids.where(F.col(PAYLOAD).isNotNull()), self.schema.names)
+        except Exception:
+            log.exception("the messages of dead letters could not be read")
+            return []
+        wanted = {letter.message_id for letter in letters}
+        taken = {message: row for message, row in rows.items() if message in wanted}
+        self.parked |= taken
+        return list(taken)
+
     def use(self, session: SparkSession, column: str) -> None:
         """Make frames in a session, as long as there was no micro-batch."""
         if self._session is None:
@@ -165,14 +187,17 @@ class ParkedRows:
         """Rows of the frame, for the driver's memory."""
         if not ids:
             return {}
-        found = (
-            among(frame, self.column, np.array(ids, np.int64)).select("*", id_of(self.column).alias(PAYLOAD)).toArrow()
-        )
+        found = among(frame, self.column, np.array(ids, np.int64))
+        return self._packed(found.select("*", id_of(self.column).alias(PAYLOAD)), frame.columns)
+
+    def _packed(self, frame: DataFrame, names: list[str]) -> dict[int, Row]:
+        """Rows by the id that stands in the last column."""
+        found = frame.toArrow()
         now_ms = time.time_ns() // 1_000_000
         rows: dict[int, Row] = {}
         for batch in found.to_batches():
             *columns, of = batch.columns
-            packed = kept_rows.to_bytes(pa.StructArray.from_arrays(columns, names=frame.columns), longest=1 << 31)
+            packed = kept_rows.to_bytes(pa.StructArray.from_arrays(columns, names=names), longest=1 << 31)
             rows |= {one: Row(now_ms, data or b"") for one, data in zip(of.to_pylist(), packed, strict=True)}
         return rows
 

@@ -19,12 +19,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.acker import Acker
 from acker_redis.errors import AckerError, BadConfigError
-from acker_redis.pending import Emission, Int64Array
+from acker_redis.pending import Emission, FloatArray, Int64Array, Tries
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark.actions import described
 from acker_redis.spark.emitting import Emitting, Pipeline
 from acker_redis.spark.messages import MESSAGE_ID, read_ids, with_message_ids
-from acker_redis.spark.park import Park, Snapshot
+from acker_redis.spark.park import Park, Row, Snapshot
 from acker_redis.spark.parked import ParkedRows
 from acker_redis.spark.worker_errors import own_errors
 from acker_redis.spout import Spout
@@ -115,6 +115,7 @@ class TrackedQuery:
         self._spout = Spout(
             acker, uuid.uuid4().hex, options.task, options.retry, options.max_spout_pending,
             payload=self._rows.payloads if options.payload_bytes else None, on_done=self._done, keep_letters=LETTERS,
+            replay=self._rows.take_letters,
         )  # fmt: skip
         self._loop = SpoutLoop(self._spout, self._emit)
         self._lock = threading.Lock()
@@ -191,8 +192,11 @@ class TrackedQuery:
             if self.error is not None:
                 raise AckerError(f"the stream broke off: {self.error}") from self.error
             try:
+                self._spout.take_letters()
                 while self.left and time.monotonic() < deadline:
                     self._step()
+                    if not self.left:
+                        self._spout.take_letters()
                 self._finish_emission()
                 self._save(self._batch_id)
                 if not self.is_active:
@@ -362,10 +366,23 @@ class TrackedQuery:
 
     def _fingerprint(self) -> Any:
         """Of what is parked; it changes when that does."""
-        tries, _ = self._spout.state.tries_left(time.monotonic())
+        tries, _ = self._left()
         order = np.argsort(tries.message_ids)
         numbers = (tries.message_ids, tries.attempts, tries.why)
-        return [column[order].tobytes() for column in numbers], frozenset(self._rows.parked.items()), self._rows.behind
+        return [column[order].tobytes() for column in numbers], self._kept_rows(), self._rows.behind
+
+    def _kept_rows(self) -> frozenset[tuple[int, Row]]:
+        letters = set(self._spout.replaying)
+        return frozenset((message, row) for message, row in self._rows.parked.items() if message not in letters)
+
+    def _left(self) -> tuple[Tries, FloatArray]:
+        """What another process would have to go on with; without dead letters, which are wanted until they are done."""
+        tries, delays = self._spout.state.tries_left(time.monotonic())
+        rows = ~np.isin(tries.message_ids, self._spout.replaying)
+        return tries[rows], delays[rows]
+
+    def _without_letters(self, ids: Int64Array) -> Int64Array:
+        return np.setdiff1d(ids, self._spout.replaying)
 
     def _save(self, batch_id: int) -> None:
         """Keep what is parked, if it changed; with no emission under way, and no message that was not emitted yet."""
@@ -374,9 +391,11 @@ class TrackedQuery:
         if fingerprint == self._saved or self._rows.schema is None:
             return
         state = self._spout.state
-        tries, delays = state.tries_left(time.monotonic())
+        tries, delays = self._left()
         rows = [self._rows.parked[message] for message in tries.message_ids.tolist()]
-        fresh = [(one, self._rows.parked[one]) for one in state.fresh_ids().tolist()]  # they waited for an earlier one
+        fresh = [
+            (one, self._rows.parked[one]) for one in self._without_letters(state.fresh_ids()).tolist()
+        ]  # they waited for an earlier one
         snapshot = Snapshot(tries, delays, state.causes, rows, [*fresh, *self._rows.behind], self._rows.schema)
         self._park.save(batch_id, snapshot, batch_id - 1 if self._in_batch else self._park.committed())
         self._saved = fingerprint

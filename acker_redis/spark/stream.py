@@ -134,9 +134,9 @@ class BatchHandler:
         self._of_batch(batch.sparkSession, batch_id).take(batch, batch_id)
 
     def drain(self, timeout_secs: float) -> StreamStatus:
-        """Work on what is parked until it is done, or for so long: after `trigger(availableNow=True)`, or for shutting down.
+        """Work on what is parked, and on dead letters to replay, until all is done, or for so long.
 
-        What is left stays parked for the next start.
+        After `trigger(availableNow=True)`, or for shutting down. What is left stays parked for the next start.
 
         Raises:
             AckerError: as `run_tracked`.

@@ -71,9 +71,9 @@ def test_a_damaged_entry_blocks_nothing(source, raw, connect, caplog) -> None:
     assert [letter.entry_id for letter in damaged] == entry_ids
     assert [letter.why for letter in damaged] == [
         "it has no field message_id",
-        "message_id or attempts is no number",
+        "message_id, attempts, task or first_secs is no number",
         "it has no field attempts",
-        "message_id or attempts is no number",
+        "message_id, attempts, task or first_secs is no number",
     ]
     assert damaged[0].fields == {b"theirs": b"\xff"}
     assert acker.dead_letters.delete(letter.entry_id for letter in damaged) == 4
@@ -145,3 +145,44 @@ def test_the_command_line_prints_as_it_reads(url, connect, pages) -> None:
     assert "2500 printed and deleted, 500 in the stream" in result.stderr
     assert pages[0] == 16
     assert [letter.message_id for letter in acker.dead_letters.read(1)] == [2_500]
+
+
+def test_replay_is_counted_first_and_then_asked_for(url, connect) -> None:
+    acker: Acker = connect()
+    acker.dead_letters.add([one._replace(replay="payload", task=one.message_id % 2) for one in letters(5)])
+    acker.dead_letters.add(letters(1))
+    ask = ("dead-letters", "replay", "--app", "test", "--redis", url, "--text", "BAD")
+    refused = CliRunner().invoke(app, ask, input="n\n")
+    assert refused.exit_code == 1
+    assert "6 letters, of which 5 can be replayed (3 by task 0, 2 by task 1)" in refused.stdout
+    assert "1 can't be replayed by themselves" in refused.stderr
+    assert acker.dead_letters.replaying() == 0
+    done = run(*ask, "--yes", "--rate", "1000")
+    assert done.exit_code == 0, done.exception
+    assert "5 letters are to be replayed" in done.stdout
+    assert acker.dead_letters.replaying() == 5
+    assert run(*ask, "--yes").exit_code == 0  # asked twice is asked once
+    assert acker.dead_letters.replaying() == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (("--id", "9"), 1, "0 letters"),
+        (("--rate", "0"), 2, "above 0"),
+        (("--since", "2026-01-02", "--until", "2026-01-01"), 2, "not before"),
+        (("--since", "yesterday"), 2, "--since"),
+    ],
+)
+def test_replay_of_nothing_or_of_nonsense(url, connect, options: tuple[str, ...], status: int, said: str) -> None:
+    connect().dead_letters.add(letters(1))
+    done = run("dead-letters", "replay", "--app", "test", "--redis", url, "--yes", *options)
+    assert done.exit_code == status
+    assert said in done.stdout + done.stderr
+
+
+def test_letters_are_shown_by_what_they_say(url, connect) -> None:
+    connect().dead_letters.add(letters(3))
+    shown = run("dead-letters", "--app", "test", "--redis", url, "--id", "1", "--reason", "failed", "--json")
+    assert [json.loads(line)["message_id"] for line in shown.stdout.splitlines()] == [1]
+    assert "1 printed, 3 in the stream" in shown.stderr

@@ -42,16 +42,21 @@ def put(raw: Any, seconds: float, message: int, **fields: Any) -> str:
 
 def test_a_letter_is_a_row(spark: Any, acker: Acker) -> None:
     given = DeadLetter(7, "run-1", 5, "failed", "parse", "no such customer", '{"id": 7, "text": "schön"}'.encode())
+    given = given._replace(first_secs=1_700_000_000, replay="payload", task=3)
     acker.dead_letters.add([given, DeadLetter(-8, "run-1", 1, "timeout")])
     written = [letter.entry_id for letter in acker.dead_letters.read()]
     rows = read_dead_letters(spark, acker, payload_schema=MESSAGES).orderBy("entry_id").collect()
-    assert [row.asDict(recursive=True) for row in rows] == [
+    assert [row.asDict(recursive=True) | {"first_secs": row.first_time and 1_700_000_000} for row in rows] == [
         {
             **given._asdict(), "payload": '{"id": 7, "text": "schön"}', "message": {"id": 7, "text": "schön"},
-            "entry_id": written[0], "time": rows[0].time,
+            "entry_id": written[0], "time": rows[0].time, "first_time": rows[0].first_time,
         },
-        {**DeadLetter(-8, "run-1", 1, "timeout")._asdict(), "message": None, "entry_id": written[1], "time": rows[1].time},
+        {
+            **DeadLetter(-8, "run-1", 1, "timeout")._asdict(), "message": None, "entry_id": written[1], "time": rows[1].time,
+            "first_time": None,
+        },
     ]  # fmt: skip
+    assert rows[0].first_time.timestamp() == 1_700_000_000
     age = datetime.now(UTC) - rows[0].time.astimezone(UTC)
     assert abs(age) < timedelta(minutes=10)
 

@@ -200,3 +200,24 @@ def test_field_names_are_checked(spark: Any, url: str, acker: Acker) -> None:
                 spark, lambda *_: None, acker=acker, source=url, stream="s", fields=["v"], group="g",
                 consumer="c", stop=threading.Event(), **wrong,
             )  # fmt: skip
+
+
+def test_dead_letters_are_replayed_from_the_stream_or_from_their_payload(
+    spark: Any, url: str, acker: Acker, raw: Any, tmp_path: Path
+) -> None:
+    entry_ids = [raw.xadd("orders", {"id": n, "value": f"v{n}"}) for n in range(5)]
+    repaired = False
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        save(tmp_path, tracker, messages if repaired else tracker.fail_where(messages, "id > 2", "too large"))
+
+    options = {"retry": RetryPolicy(max_attempts=1), "payload_bytes": 500}
+    run(spark, url, acker, pipeline, 5, **options)
+    assert [one.replay for one in acker.dead_letters.read()] == ["source", "source"]
+    raw.xdel("orders", entry_ids[4])  # its letter has it
+    repaired = True
+    assert acker.dead_letters.replay() == 2
+    _, counts = run(spark, url, acker, pipeline, 2, **options)
+    assert counts.acked == 2
+    assert acker.dead_letters.count() == acker.dead_letters.replaying() == 0
+    assert sorted(saved_values(tmp_path), key=str) == [f"v{n}" for n in range(5)]

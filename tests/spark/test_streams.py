@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
-from acker_redis import Acker, AckerConfig, BadConfigError, RetryPolicy
+from acker_redis import Acker, AckerConfig, BadConfigError, DeadLetter, RetryPolicy
 from acker_redis.spark import BatchHandler, Tracker, each_batch
 from acker_redis.spark.park import Park
 from acker_redis.testing import wait_until
@@ -330,3 +331,38 @@ def test_a_park_that_is_not_this_querys_is_refused_before_anything_is_begun(
     with handler_of(acker, tmp_path, partial(plain, tmp_path)) as handler:
         start(spark, tmp_path, handler).awaitTermination()
     assert set(range(40, 80)) <= set(written(tmp_path))
+
+
+def test_dead_letters_are_replayed_from_their_payload_and_go_when_they_are_done(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        bad = "false" if (tmp_path / "repaired").exists() else "id % 10 = 7"
+        kept = tracker.fail_where(messages, f"{bad} OR id = 8", "a seven")
+        tracker.write(kept, lambda writer: writer.mode("append").parquet(str(tmp_path / "out")))
+
+    at = [f"2026-01-01 00:00:00.00000{one}Z" for one in range(10)]
+    table = pa.table({
+        "id": pa.array(range(10), pa.int64()), "text": [f"é{one}" for one in range(10)],
+        "at": pa.array(at).cast(pa.timestamp("us", "UTC")), "raw": pa.array([bytes([one, 255]) for one in range(10)]),
+        "price": pa.array([None if one % 2 else "1.50" for one in range(10)]).cast(pa.decimal128(10, 2)),
+    })  # fmt: skip
+    schema = "id bigint, text string, at timestamp, raw binary, price decimal(10,2)"
+    give(tmp_path, table)
+    with handler_of(acker, tmp_path, run, retry=RetryPolicy(max_attempts=1), payload_bytes=1000) as handler:
+        start(spark, tmp_path, handler, schema).awaitTermination()
+        assert sorted((one.message_id, one.replay) for one in acker.dead_letters.read()) == [
+            (7, "payload"),
+            (8, "payload"),
+        ]
+        (tmp_path / "repaired").touch()
+        acker.dead_letters.add([DeadLetter(99, "run", 1, "failed", payload=b"no json", replay="payload")])
+        assert acker.dead_letters.replay() == 3
+        handler.drain(60)
+        wait_until(lambda: acker.dead_letters.replaying() == 0, "the letters are replayed")
+    left = [(one.message_id, one.detail) for one in acker.dead_letters.read()]
+    assert sorted(left) == [(8, "a seven"), (99, None)]
+    found = pa.concat_tables(pq.read_table(path) for path in (tmp_path / "out").glob("*.parquet")).sort_by("id")
+    wanted = table.filter(pa.compute.not_equal(table["id"], 8))
+    assert found.select(table.column_names).cast(table.schema).to_pylist() == wanted.to_pylist()
+    assert parked(tmp_path) == [] if list((tmp_path / "park").glob("*.parquet")) else True

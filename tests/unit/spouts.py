@@ -3,6 +3,7 @@
 import numpy as np
 
 from acker_redis import Acker
+from acker_redis.dead_letters import DeadLetter
 from acker_redis.pending import Emission
 from acker_redis.spout import Spout
 
@@ -23,3 +24,8 @@ def emit(made: Spout) -> Emission:
 def expire(acker: Acker) -> None:
     for _ in range(acker.config.num_buckets):
         acker.rotate(force=True)
+
+
+def letters(made: Spout) -> dict[int, DeadLetter]:
+    """Its dead letters, but for when their messages were emitted first."""
+    return {message: letter._replace(first_secs=None) for message, letter in made.dead_letters.items()}

@@ -60,7 +60,7 @@ def test_all_output_goes_through_one_place() -> None:
     assert found == {
         ("output.py", "typer.echo"),
         ("output.py", "logging.StreamHandler"),
-        ("commands.py", "typer.confirm"),
+        ("options.py", "typer.confirm"),
     }
 
 

@@ -20,7 +20,7 @@ from acker_redis.pending import Emission
 from acker_redis.retry import LOST_LIMIT, RetryPolicy
 from acker_redis.spout import Spout
 from acker_redis.testing import fake_acker
-from tests.unit.spouts import emit, expire, spout
+from tests.unit.spouts import emit, expire, letters, spout
 
 
 def steps(work: Callable[[], object]) -> int:
@@ -87,7 +87,7 @@ def test_after_the_last_attempt_a_message_is_a_dead_letter() -> None:
     for _ in range(2):
         acker.fail(int(emit(made).roots[0]), stage="parse")
         made.poll()
-    assert made.dead_letters == {0: DeadLetter(0, "run", 2, "failed", "parse")}
+    assert letters(made) == {0: DeadLetter(0, "run", 2, "failed", "parse")}
     assert (made.counts.dead_lettered, made.counts.acked, made.done) == (1, 0, True)
     assert made.next_emission() is None
 
@@ -202,7 +202,7 @@ def test_what_got_lost_is_no_failure_of_the_message() -> None:
         assert (made.counts.lost, made.counts.dead_lettered) == (lost, 0)
     acker.fail(int(emit(made).roots[0]))
     made.poll()
-    assert made.dead_letters == {0: DeadLetter(0, "run", 1, "failed")}
+    assert letters(made) == {0: DeadLetter(0, "run", 1, "failed")}
 
 
 def test_outcomes_whose_reply_was_lost_do_not_count_as_lost() -> None:
@@ -362,7 +362,7 @@ def test_what_becomes_of_excused_roots_is_no_attempt(end: str) -> None:
     assert (made.counts.dead_lettered, made.pending, made.done) == (0, 0, False)
     acker.fail_many(emit(made).roots)
     made.poll()
-    assert made.dead_letters == {0: DeadLetter(0, "run", 2, "failed")}
+    assert letters(made) == {0: DeadLetter(0, "run", 2, "failed")}
 
 
 def test_an_excuse_is_for_its_roots_only() -> None:
@@ -389,7 +389,7 @@ def test_what_is_not_to_be_tried_again_is_a_dead_letter_at_once(end: str) -> Non
         expire(acker)
     made.poll()
     reason = "failed" if end == "failed" else "timeout"
-    assert made.dead_letters == {0: DeadLetter(0, "run", 1, reason)}
+    assert letters(made) == {0: DeadLetter(0, "run", 1, reason)}
     assert (made.counts.acked, made.pending) == (1, 0)
     assert emit(made).message_ids.tolist() == [2]
 
@@ -486,7 +486,7 @@ def test_a_dead_letter_has_what_its_own_pack_says() -> None:
         timed_out(emission, slice(2, 3))._replace(reason="failed", last_stage="write", detail="full"),
     ]
     made.state.settle(packs, 0.0)
-    assert made.dead_letters == {
+    assert letters(made) == {
         **{m: DeadLetter(m, "run", 1, "timeout", "parse") for m in emission.message_ids[:2].tolist()},
         int(emission.message_ids[2]): DeadLetter(int(emission.message_ids[2]), "run", 1, "failed", "write", "full"),
     }

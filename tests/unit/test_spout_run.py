@@ -19,7 +19,7 @@ from acker_redis.dead_letters import DeadLetter
 from acker_redis.pending import Emission
 from acker_redis.retry import LOST_LIMIT, RetryPolicy
 from acker_redis.testing import fake_acker
-from tests.unit.spouts import spout
+from tests.unit.spouts import letters, spout
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_run_goes_on_until_every_message_is_acked_or_dead() -> None:
     assert emitted[0] == [0, 1, 2, 3]
     assert sorted(chain.from_iterable(emitted[1:])) == [0, 1]  # together, or each as its outcome came
     assert (counts.acked, counts.failed, counts.replayed, counts.dead_lettered) == (3, 3, 2, 1)
-    assert made.dead_letters == {0: DeadLetter(0, "run", 2, "failed")}
+    assert letters(made) == {0: DeadLetter(0, "run", 2, "failed")}
 
 
 def test_run_replays_what_a_failed_emission_did_not_initialise(no_pauses: None) -> None:
@@ -85,7 +85,7 @@ def test_a_message_that_is_never_initialised_ends_as_a_dead_letter() -> None:
             acker.fail_many(mine)
 
     counts = made.run(emit_one_of_them)
-    assert made.dead_letters[1] == DeadLetter(1, "run", LOST_LIMIT, "lost")
+    assert letters(made)[1] == DeadLetter(1, "run", LOST_LIMIT, "lost")
     assert counts.lost == LOST_LIMIT
 
 

@@ -27,7 +27,7 @@ def read_dead_letters(
     payload_schema: str | StructType | None = None,
     executor_url: str | None = None,
 ) -> DataFrame:
-    """The dead letters of an app: when written, message id, run, attempts, reason, last stage, detail, payload and entry id.
+    """The dead letters of an app: when each was written, and all that `DeadLetter` has.
 
         read_dead_letters(session, acker).groupBy("reason", "last_stage").count().show()
 

@@ -46,6 +46,11 @@ class RedisGroup:
                 return found
         return self._claimed(count) or self._read(count, ">", block_ms)
 
+    def find(self, entries: Sequence[bytes]) -> dict[bytes, Fields]:
+        """Entries of the stream, whoever has read them; without those that are gone."""
+        found = self._client.pipeline([("XRANGE", self._stream, one, one) for one in entries])
+        return {bytes(rows[0][0]): as_dict(rows[0][1]) for rows in found if rows}
+
     def keep(self, entries: Iterable[bytes]) -> None:
         """Say now and then that these are still worked on, so that nobody claims them."""
         if time.monotonic() - self._kept_at < self._claim_ms / 3000:

@@ -1,5 +1,6 @@
 """A Redis stream as a tracked source: entries are acknowledged when everything that came out of them was processed."""
 
+import json
 import threading
 import time
 import uuid
@@ -14,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from acker_redis import ids
 from acker_redis.acker import Acker
 from acker_redis.client import Client
+from acker_redis.dead_letters import FROM_SOURCE, DeadLetter
 from acker_redis.entries import Fields
 from acker_redis.errors import BadConfigError
 from acker_redis.outages import Outages
@@ -110,6 +112,7 @@ def run_redis_stream(
         spout = Spout(
             acker, uuid.uuid4().hex, task, options.get("retry") or RetryPolicy(),
             payload=under_way.payloads if payload_bytes else None, on_done=under_way.done, keep_letters=LETTERS,
+            replay=under_way.take_letters, replays_from=FROM_SOURCE,
         )  # fmt: skip
         emitting = Emitting(spout, pipeline, MESSAGE_ID, url, timeout_secs)
 
@@ -180,6 +183,20 @@ class _UnderWay:
         self._entries |= made
         return np.array(fresh, np.int64)
 
+    def take_letters(self, letters: list[DeadLetter]) -> list[int]:
+        """See `replaying.TakeLetters`: the stream has the entry, or else the letter has it as JSON."""
+        entries = {letter.message_id: _entry_id(letter.message_id) for letter in letters if letter.message_id >= 0}
+        there = self._group.find(list(entries.values()))
+        taken = []
+        for letter in letters:
+            entry_id = entries.get(letter.message_id)
+            found = there.get(entry_id) if entry_id is not None else None
+            entry = (entry_id, found) if entry_id is not None and found else _from_json(letter.payload)
+            if entry is not None:
+                self._entries[letter.message_id] = entry
+                taken.append(letter.message_id)
+        return taken
+
     def keep(self) -> None:
         """Nobody is to claim them."""
         self._group.keep([entry_id for entry_id, _ in self._entries.values()])
@@ -224,3 +241,19 @@ def _message_id(entry_id: bytes) -> int:
     if ms < 1 << (63 - _SEQUENCE_BITS) and number < 1 << _SEQUENCE_BITS:
         return ms << _SEQUENCE_BITS | number
     return ids.derive(entry_id) | -1 << 63
+
+
+def _entry_id(message_id: int) -> bytes:
+    """The entry that a number says."""
+    return f"{message_id >> _SEQUENCE_BITS}-{message_id & ((1 << _SEQUENCE_BITS) - 1)}".encode()
+
+
+def _from_json(payload: bytes | None) -> tuple[bytes, Fields] | None:
+    """An entry out of a dead letter; its fields are those that this program takes."""
+    try:
+        row = json.loads(payload or b"")
+        entry_id = row.pop(ENTRY_ID).encode()
+    except (ValueError, KeyError, AttributeError):
+        return None
+    row.pop(MESSAGE_ID, None)
+    return entry_id, {name.encode(): str(value).encode() for name, value in row.items() if value is not None}

@@ -13,9 +13,10 @@ log = logging.getLogger("acker_redis.spark")
 
 SCHEMA = pa.schema(
     [
-        ("time", pa.timestamp("us", "UTC")), ("message_id", pa.int64()), ("run_id", pa.string()), ("attempts", pa.int64()),
+        ("time", pa.timestamp("us", "UTC")), ("first_time", pa.timestamp("us", "UTC")), ("message_id", pa.int64()),
+        ("run_id", pa.string()), ("task", pa.int64()), ("attempts", pa.int64()),
         ("reason", pa.string()), ("last_stage", pa.string()), ("detail", pa.string()), ("payload", pa.string()),
-        ("entry_id", pa.string()),
+        ("replay", pa.string()), ("entry_id", pa.string()),
     ]
 )  # fmt: skip
 _LETTERS_PER_BATCH = 1000
@@ -49,7 +50,8 @@ def _read(acker: Acker, begin: int, end: int) -> Iterator[pa.RecordBatch]:
             continue
         millis = int(letter.entry_id.partition("-")[0])
         payload = None if letter.payload is None else letter.payload.decode(errors="replace")
-        rows.append({**letter._asdict(), "time": millis * 1000, "payload": payload})
+        first_time = None if letter.first_secs is None else letter.first_secs * 1_000_000
+        rows.append({**letter._asdict(), "time": millis * 1000, "first_time": first_time, "payload": payload})
         if len(rows) == _LETTERS_PER_BATCH:
             yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
             rows = []

@@ -1,0 +1,157 @@
+"""The commands of `acker-redis dead-letters`: `show`, which it is without a name, and `replay`."""
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from acker_redis.apps import stored_config
+from acker_redis.cli import output
+from acker_redis.cli.options import (
+    DEFAULT_URL,
+    AsJson,
+    Messages,
+    OneApp,
+    Reason,
+    Run,
+    Since,
+    Stage,
+    Text,
+    Until,
+    Url,
+    UrlFile,
+    confirmed,
+    connected,
+    letter_filter,
+)
+from acker_redis.cli.status import EPILOG, UNHEALTHY, exit_on_error
+from acker_redis.dead_letters import EVERY_LETTER, DamagedLetter, DeadLetter, DeadLetters
+
+_LETTERS_PER_DELETE = 1000
+
+
+class _ShowsByDefault(TyperGroup):
+    """`dead-letters --app orders` is `dead-letters show --app orders`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the name in."""
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_ShowsByDefault,
+    rich_markup_mode=None,
+    help="Look at messages that were given up after their last attempt, and have them replayed.",
+    epilog=EPILOG,
+)
+
+
+@app.command(epilog=EPILOG)
+def show(
+    context: typer.Context,
+    app_name: OneApp,
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    count: Annotated[int, typer.Option("--count", min=1, help="At most so many, the oldest first.")] = 100,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete those that were printed.")] = False,
+    message_id: Messages = None,
+    run_id: Run = None,
+    reason: Reason = None,
+    stage: Stage = None,
+    text: Text = None,
+    since: Since = None,
+    until: Until = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print messages that were given up after their last attempt, as they are read."""
+    with ExitStack() as leave, exit_on_error():
+        wanted = letter_filter(message_id, run_id, reason, stage, text, since, until)
+        client = leave.enter_context(connected(context, redis, redis_file))
+        stored_config(client, app_name)
+        stream = DeadLetters(client, app_name)  # in none of the shards, so it is there if some of them are not
+        letters = islice(stream.scan() if wanted == EVERY_LETTER else stream.find(wanted), count)
+        printed = 0
+        while part := _printed(islice(letters, _LETTERS_PER_DELETE), as_json):
+            printed += len(part)
+            if delete:
+                stream.delete(part)
+        left = stream.count()
+        output.line(f"{printed} printed{' and deleted' if delete else ''}, {left} in the stream", err=True)
+
+
+@app.command(epilog=EPILOG)
+def replay(
+    context: typer.Context,
+    app_name: OneApp,
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    message_id: Messages = None,
+    run_id: Run = None,
+    reason: Reason = None,
+    stage: Stage = None,
+    text: Text = None,
+    since: Since = None,
+    until: Until = None,
+    rate: Annotated[float | None, typer.Option("--rate", help="Ask for so many per second at most.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+) -> None:
+    """Have the app's streams emit the messages of letters again, with all attempts. A letter goes when its message is done."""
+    with ExitStack() as leave, exit_on_error():
+        wanted = letter_filter(message_id, run_id, reason, stage, text, since, until)
+        if rate is not None and rate <= 0:
+            raise typer.BadParameter("give a --rate above 0")
+        client = leave.enter_context(connected(context, redis, redis_file))
+        stored_config(client, app_name)
+        stream = DeadLetters(client, app_name)
+        found = stream.survey(wanted)
+        output.line(f"{found.letters} letters, of which {found.replayable} can be replayed{_by_task(found.tasks)}")
+        if found.letters > found.replayable:
+            output.line(
+                f"{found.letters - found.replayable} can't be replayed by themselves: they are of a batch run, or were kept "
+                "without their message (payload_bytes). Take their message ids, and run these from the source",
+                err=True,
+            )
+        if not found.replayable:
+            raise typer.Exit(UNHEALTHY)
+        if not yes and not confirmed("Replay these?"):
+            output.line("nothing was asked for", err=True)
+            raise typer.Exit(UNHEALTHY)
+        with typer.progressbar(length=found.replayable, label="asking") as bar:
+            asked = stream.replay(wanted, per_sec=rate, progress=bar.update)
+        output.line(f"{asked} letters are to be replayed; each is deleted when its message is done")
+
+
+def _by_task(tasks: dict[int, int]) -> str:
+    """Whose they are, where there are several."""
+    parts = [f"{count} by task {task}" for task, count in tasks.items()]
+    return f" ({', '.join(parts)})" if len(parts) > 1 else ""
+
+
+def _printed(letters: Iterable[DeadLetter | DamagedLetter], as_json: bool) -> list[str]:
+    """Print letters; their entry ids."""
+    entry_ids = []
+    for letter in letters:
+        values = _shown(letter)
+        if as_json:
+            output.json_line(values)
+        else:
+            output.fields(values, "")
+        entry_ids.append(letter.entry_id)
+    return entry_ids
+
+
+def _shown(letter: DeadLetter | DamagedLetter) -> dict[str, object]:
+    if isinstance(letter, DamagedLetter):
+        fields = {_text(name): _text(value) for name, value in letter.fields.items()}
+        return {"damaged": letter.why, "fields": fields, "entry_id": letter.entry_id}
+    payload = None if letter.payload is None else _text(letter.payload)
+    return letter._replace(payload=None)._asdict() | {"payload": payload}
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="replace")
