@@ -1,13 +1,13 @@
 """The acker of one app: what programs use."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import NoReturn, Self, SupportsIndex, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from acker_redis import ids, runs
+from acker_redis import done_until, ids, runs
 from acker_redis.apps import stored_config
 from acker_redis.batch import Batch
 from acker_redis.client import PATIENCE_SECS, Client
@@ -467,6 +467,26 @@ class Acker:
         >>> lease.release()
         """
         return Lease(self._client, self.config.app, lane, run_id)
+
+    def done_until(self, task: int = 0) -> dict[str, int]:
+        """The first offset of each partition that is not known to be done, as the stream of a task says it.
+
+        Everything before it was acked or is a dead letter, so its outputs are complete; a stream writes this after each
+        micro-batch, and it never goes back. Empty where the stream takes its message ids from a column (`id_column`).
+
+        >>> acker.done_until()
+        {}
+        """
+        return done_until.read(self._client, self.config.app, task)
+
+    def say_done_until(self, values: Mapping[str, int], gone: Sequence[str] = (), *, task: int) -> None:
+        """Write what `done_until` reads; partitions that are `gone` are not kept.
+
+        >>> acker.say_done_until({"orders-0": 17}, task=0)
+        >>> acker.done_until()
+        {'orders-0': 17}
+        """
+        done_until.write(self._client, self.config.app, task, values, gone)
 
     def replaying(self, *, task: int, take: TakeLetters) -> Replaying:
         """The dead letters that a spout of a task replays, which `Spout` takes up for itself.

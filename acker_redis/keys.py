@@ -57,6 +57,11 @@ def replays(app: str, task: int) -> str:
     return f"acker:{{{app}}}:replay:{task}"
 
 
+def done_until(app: str, task: int) -> str:
+    """HASH, partition -> the first offset that is not known to be done, of the stream of a task."""
+    return f"acker:{{{app}}}:until:{task}"
+
+
 def patterns_of(app: str) -> tuple[str, str]:
     """SCAN patterns that find every key of an app, of any settings, and of no other app."""
     name = re.sub(r"([\\*?\[\]])", r"\\\1", app)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,20 @@ PAYLOAD = "_acker_payload"
 _BEGIN = "_acker_begin"
 _JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
 """Spark's default leaves out microseconds, and the seconds of old time zones."""
+
+
+class Places(NamedTuple):
+    """Where messages are in their source.
+
+    Attributes:
+        names: of partitions.
+        of_message: for each message the number of its partition.
+        offsets: for each message its offset there.
+    """
+
+    names: list[str]
+    of_message: Int64Array
+    offsets: Int64Array
 
 
 @dataclass
@@ -187,6 +201,19 @@ def read_ids(frame: DataFrame, column: str) -> Int64Array:
         BadBatchError: ids stand more than once, or are null.
     """
     return _read(frame, column)[0]
+
+
+def read_places(frame: DataFrame, column: str, partition: str, offset: str) -> tuple[Int64Array, Places]:
+    """The ids of all messages, and where each is.
+
+    Raises:
+        BadBatchError: as `read_ids`.
+    """
+    names, of = F.col(checks.quoted(partition)).cast("string"), F.col(checks.quoted(offset)).cast(LongType())
+    ids, found = _read(frame, column, names, of)
+    encoded = pc.dictionary_encode(pc.fill_null(found.column(0).combine_chunks(), ""))
+    places = pc.fill_null(found.column(1), 0).to_numpy().astype(np.int64)
+    return ids, Places(encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64), places)
 
 
 def _read(frame: DataFrame, column: str, *places: Column) -> tuple[Int64Array, pa.Table]:

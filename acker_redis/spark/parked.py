@@ -80,6 +80,16 @@ class ParkedRows:
                 self._behind.setdefault(message, deque()).append(row)
         return fresh
 
+    def places(self, partition: str, offset: str) -> dict[int, tuple[str, int]]:
+        """Partition and offset of what is parked, where its rows have such columns."""
+        if self.schema is None or not {partition, offset} <= set(self.schema.names):
+            return {}
+        rows = kept_rows.from_bytes([row.data for row in self.parked.values()], checks.arrow_schema(self.schema))
+        columns = (rows.column(partition).to_pylist(), rows.column(offset).to_pylist())
+        return {
+            message: (str(name or ""), int(at or 0)) for message, name, at in zip(self.parked, *columns, strict=True)
+        }
+
     def begin(self, frame: DataFrame, column: str, ids: Int64Array, left: Int64Array) -> Int64Array:
         """A micro-batch; gives the ids of the messages that may be emitted. `left` are those of before that are not done.
 

@@ -18,12 +18,13 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.acker import Acker
-from acker_redis.errors import AckerError, BadConfigError
+from acker_redis.done_until import DoneUntil
+from acker_redis.errors import AckerError, BadConfigError, ServerUnavailableError
 from acker_redis.pending import Emission, FloatArray, Int64Array, Tries
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark.actions import described
 from acker_redis.spark.emitting import Emitting, Pipeline
-from acker_redis.spark.messages import MESSAGE_ID, read_ids, with_message_ids
+from acker_redis.spark.messages import MESSAGE_ID, read_ids, read_places, with_message_ids
 from acker_redis.spark.park import Park, Row, Snapshot
 from acker_redis.spark.parked import ParkedRows
 from acker_redis.spark.worker_errors import own_errors
@@ -76,6 +77,7 @@ class StreamStatus:
             attempt; a reason of "" has those in flight for the first time, one of "behind" those that wait for an earlier
             message of their id.
         oldest_secs: since when the oldest of them is parked.
+        done_until: by partition, the first offset that is not known to be done; see `Acker.done_until`.
         is_full: whether a micro-batch waits because more than `max_parked` messages are not done, or `max_spout_pending` are
             in flight.
     """
@@ -86,6 +88,7 @@ class StreamStatus:
     in_flight: int = 0
     parked: Mapping[Cause, int] = field(default_factory=dict)
     oldest_secs: float = 0.0
+    done_until: Mapping[str, int] = field(default_factory=dict)
     is_full: bool = False
 
 
@@ -126,6 +129,8 @@ class TrackedQuery:
         self._in_batch = self._is_full = False
         self._batch_ended = self._saved_at = self._looked_at = time.monotonic()
         self._saved: Any = None
+        self._until = DoneUntil({})
+        self._said: dict[str, int] = {}
         self._thread = threading.Thread(target=self._between, name="acker-stream", daemon=True)
 
     def resume(self, before: int) -> None:
@@ -138,6 +143,7 @@ class TrackedQuery:
         try:
             found = self._park.load(before)
             self._park.begin(before)
+            self._until = DoneUntil(self._acker.done_until(self._options.task))
         except BaseException as exc:  # let go of the lane, for another start
             self._close(exc)
             raise
@@ -146,9 +152,12 @@ class TrackedQuery:
             tries = found.tries
             fresh = self._rows.resume(tries.message_ids.tolist(), found.rows, found.behind, found.schema)
             self._rows.use(self._session, self._options.id_column or MESSAGE_ID)
+            if self._options.id_column is None:
+                self._until.resume(self._rows.places(self._options.partition, self._options.offset))
             self._spout.state.resume(tries, found.causes, found.delays_secs, time.monotonic())
             self._spout.add(np.array(fresh, np.int64))
         self._saved = self._fingerprint()
+        self._said = dict(self._until.values)
         self._thread.start()
 
     @property
@@ -198,6 +207,7 @@ class TrackedQuery:
                     if not self.left:
                         self._spout.take_letters()
                 self._finish_emission()
+                self._say_done_until()
                 self._save(self._batch_id)
                 if not self.is_active:
                     self._loop.rest()
@@ -228,7 +238,7 @@ class TrackedQuery:
         oldest = min((row.since_ms for row in parked.values()), default=None)
         return StreamStatus(
             self._batch_id if self._batch_id >= 0 else None, self._batches, replace(counts), state.pending, dict(by_cause),
-            0.0 if oldest is None else max(0.0, time.time() - oldest / 1000), self._is_full,
+            0.0 if oldest is None else max(0.0, time.time() - oldest / 1000), dict(self._until.values), self._is_full,
         )  # fmt: skip
 
     def _take(self, batch: DataFrame, batch_id: int) -> None:
@@ -236,7 +246,11 @@ class TrackedQuery:
         key = f"{self._acker.config.app}:{self._spout.run_id}"
         frame, column = with_message_ids(batch, options.id_column, options.partition, options.offset)
         with own_errors(), described(batch.sparkSession, f"message ids of {key}, batch {batch_id}"):
-            ids = read_ids(frame, column)
+            if options.id_column is None:
+                ids, places = read_places(frame, column, options.partition, options.offset)
+                self._until.take(ids, *places)
+            else:
+                ids = read_ids(frame, column)
         before = state.left_ids()
         fresh = self._rows.begin(frame, column, ids, before)
         self._batch_session, self._batch_id, self._in_batch = batch.sparkSession, batch_id, True
@@ -247,6 +261,7 @@ class TrackedQuery:
         self._settle(ids, before)
         with own_errors(), described(batch.sparkSession, f"rows to park of {key}, batch {batch_id}"):
             self._rows.end(state.left_ids())
+        self._say_done_until()
         self._save(batch_id)
         self._run_emission = inheritable_thread_target(self._session)(self._emit_in_session)
         self._batches += 1
@@ -318,6 +333,7 @@ class TrackedQuery:
                             return
                     self._step(0, may_emit=now - self._batch_ended > self._options.settle_secs)
                     if now - self._saved_at > LOOK_SECS and self._loop.emission is None:
+                        self._say_done_until()
                         self._save(self._batch_id)
                 except BaseException as exc:
                     log.exception("the stream of app %r broke off between micro-batches", self._acker.config.app)
@@ -363,6 +379,19 @@ class TrackedQuery:
         following = self._rows.done(ids)
         if following:
             self._spout.add(np.array(following, np.int64))
+
+    def _say_done_until(self) -> None:
+        """To others; what does not get through now does with the next."""
+        if self._options.id_column is not None:
+            return
+        gone = self._until.update(self._spout.state.left_ids())
+        changed = {name: at for name, at in self._until.values.items() if self._said.get(name) != at}
+        try:
+            self._acker.say_done_until(changed, gone, task=self._options.task)
+        except ServerUnavailableError as exc:
+            log.warning("other programs do not learn now of what is done: %s", exc)
+            return
+        self._said |= changed
 
     def _fingerprint(self) -> Any:
         """Of what is parked; it changes when that does."""

@@ -20,7 +20,7 @@ ORDER = (
     ("calls",),
     ("client", "retry"),
     ("apps", "dead_letters", "lanes", "payloads", "runs"),
-    ("replaying",),
+    ("replaying", "done_until"),
     ("shards",),
     ("ledger", "rotation", "consumer"),
     ("delivery", "inspection"),

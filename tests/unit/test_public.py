@@ -64,6 +64,8 @@ CALLS: dict[Any, dict[str, str]] = {
         "holds": "generation",
         "claim_run": "run_id",
         "lease": "* lane run_id",
+        "done_until": "task",
+        "say_done_until": "values gone * task",
         "replaying": "* task take",
         "recover": "",
     },
