@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 ARGS ?=
 
-.PHONY: help setup demo logs test check fmt bench chaos clean
+.PHONY: help setup demo logs stream test check fmt bench chaos clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ demo: $(STAMP) ## run the word count and the direct acks on Spark, a rotator bes
 
 logs: $(STAMP) ## run the access-log pipeline, killed in the middle and started again; ARGS="--help" lists options
 	@$(BIN)/python -m spark.access_logs.demo $(ARGS)
+
+stream: $(STAMP) ## run a stream of orders with poison and killed workers until Ctrl-C; again, and it goes on; ARGS="--help" lists options
+	@$(BIN)/python -m spark.order_stream.demo $(ARGS)
 
 test: $(STAMP) ## run the whole test suite, in two processes; ARGS="-k name" picks
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)

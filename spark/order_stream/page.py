@@ -1,0 +1,80 @@
+"""The live page: rates, what is in flight and parked, latencies."""
+
+import threading
+import time
+from collections import deque
+
+import numpy as np
+import numpy.typing as npt
+from rich.table import Table
+
+from acker_redis.spark import StreamStatus
+
+WINDOW_SECS = 60.0
+
+
+class Latencies:
+    """Of the orders that were done in the last minute."""
+
+    def __init__(self) -> None:
+        """None yet."""
+        self._lock = threading.Lock()
+        self._parts: deque[tuple[float, npt.NDArray[np.float64]]] = deque()
+
+    def add(self, secs: npt.NDArray[np.float64]) -> None:
+        """Orders that are done now; any thread may call this."""
+        with self._lock:
+            self._parts.append((time.monotonic(), secs))
+
+    def summary(self) -> tuple[float, float, float]:
+        """Done per second, p50 and p99 in seconds."""
+        with self._lock:
+            while self._parts and self._parts[0][0] < time.monotonic() - WINDOW_SECS:
+                self._parts.popleft()
+            found = [secs for _, secs in self._parts]
+            since = self._parts[0][0] if self._parts else 0.0
+        if not found:
+            return 0.0, 0.0, 0.0
+        secs = np.concatenate(found)
+        p50, p99 = np.percentile(secs, (50, 99)).tolist()
+        return len(secs) / max(1.0, time.monotonic() - since), p50, p99
+
+
+def facts(
+    made: int, status: StreamStatus, letters: dict[str, int], latencies: Latencies, killed: int, secs: float
+) -> dict[str, str]:
+    """What there is to say, by its name."""
+    per_sec, p50, p99 = latencies.summary()
+    parked = {
+        f"{reason or 'in flight'}{f' in {stage}' if stage else ''}": n for (reason, stage), n in status.parked.items()
+    }
+    return {
+        "running for": f"{secs:.0f} s",
+        "orders made": f"{made:,}",
+        "done": f"{status.counts.acked + status.counts.dead_lettered:,}, {per_sec:.0f} per second",
+        "micro-batches": f"{status.batches:,}",
+        "in flight": f"{status.in_flight:,}",
+        "parked": _listed(parked),
+        "dead letters": _listed(letters),
+        "from made to done": f"p50 {p50:.1f} s, p99 {p99:.1f} s",
+        "workers killed": f"{killed}",
+    }
+
+
+def as_table(found: dict[str, str]) -> Table:
+    """For a terminal."""
+    table = Table(title="orders, each tracked; Ctrl-C ends", title_justify="left", show_header=False)
+    for name, value in found.items():
+        table.add_row(name, value)
+    return table
+
+
+def as_line(found: dict[str, str]) -> str:
+    """For a log."""
+    return "; ".join(f"{name}: {value}" for name, value in found.items())
+
+
+def _listed(counts: dict[str, int]) -> str:
+    total = sum(counts.values())
+    parts = ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))
+    return f"{total:,}" + (f" ({parts})" if parts else "")
