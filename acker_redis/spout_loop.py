@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import NoReturn, Protocol, Self
 
 from acker_redis.acker import Acker
-from acker_redis.emitter import HOPELESS, Emitted, Emitter, raise_error
+from acker_redis.emitter import Emitted, Emitter, raise_error
 from acker_redis.errors import AckerError, NotExactError
 from acker_redis.outages import Outages
 from acker_redis.pending import Emission
@@ -189,8 +189,6 @@ def _raise_systematic(in_a_row: int, error: BaseException) -> NoReturn:
     Raises:
         AckerError: always.
     """
-    if isinstance(error, HOPELESS):
-        raise error
     raise AckerError(
         f"{in_a_row} emissions failed in a row, at last with different messages alone, so none of these is to blame: {error}"
     ) from error

@@ -79,7 +79,7 @@ class Messages:
             BadBatchError: ids stand more than once, or are null.
         """
         if offsets is None:
-            ids = read_ids(self.frame, self.column)
+            ids = _read(self.frame, self.column)[0]
         else:
             place = F.col(checks.quoted(partition)), F.col(checks.quoted(offset)).cast(LongType())
             ids, places = _read(self.frame, self.column, *place)
@@ -195,28 +195,28 @@ def from_json(column: str, schema: StructType) -> Column:
 
 
 def read_ids(frame: DataFrame, column: str) -> Int64Array:
-    """The ids of all messages.
+    """The ids of all messages; one that stands more than once does so here, too.
 
     Raises:
-        BadBatchError: ids stand more than once, or are null.
+        BadBatchError: ids are null.
     """
-    return _read(frame, column)[0]
+    return _read(frame, column, repeats=True)[0]
 
 
 def read_places(frame: DataFrame, column: str, partition: str, offset: str) -> tuple[Int64Array, Places]:
     """The ids of all messages, and where each is.
 
     Raises:
-        BadBatchError: as `read_ids`.
+        BadBatchError: ids are null.
     """
     names, of = F.col(checks.quoted(partition)).cast("string"), F.col(checks.quoted(offset)).cast(LongType())
-    ids, found = _read(frame, column, names, of)
+    ids, found = _read(frame, column, names, of, repeats=True)
     encoded = pc.dictionary_encode(pc.fill_null(found.column(0).combine_chunks(), ""))
     places = pc.fill_null(found.column(1), 0).to_numpy().astype(np.int64)
     return ids, Places(encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64), places)
 
 
-def _read(frame: DataFrame, column: str, *places: Column) -> tuple[Int64Array, pa.Table]:
+def _read(frame: DataFrame, column: str, *places: Column, repeats: bool = False) -> tuple[Int64Array, pa.Table]:
     """The ids of all messages, and other columns."""
     found = frame.select(id_of(column), *places).toArrow()
     nulls = found.column(0).null_count
@@ -225,8 +225,7 @@ def _read(frame: DataFrame, column: str, *places: Column) -> tuple[Int64Array, p
             f"column {column!r}: {nulls} messages have no id: leave them out, or give each an id of its own"
         )
     ids = np.ascontiguousarray(found.column(0).to_numpy(), np.int64)
-    repeated = len(ids) - len(np.unique(ids))
-    if repeated:
+    if not repeats and (repeated := len(ids) - len(np.unique(ids))):
         raise BadBatchError(
             f"column {column!r}: {repeated} message ids stand more than once: each message needs an id of its own"
         )

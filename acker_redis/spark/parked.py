@@ -53,6 +53,7 @@ class ParkedRows:
         self._behind: dict[int, deque[Row | None]] = {}
         self._frame: DataFrame | None = None
         self._ids = np.array([], np.int64)
+        self._has_others = False
         self._session: SparkSession | None = None
 
     @property
@@ -99,11 +100,28 @@ class ParkedRows:
         if self.schema is not None and self.schema != frame.schema:
             self._convert(self.schema, frame.schema)
         self.schema, self.column, self._session = frame.schema, column, frame.sparkSession
-        self._frame, self._ids = frame, ids
+        unique, counts = np.unique(ids, return_counts=True)
+        repeated = unique[counts > 1]
+        first = self._take_repeated(frame, repeated, set(left.tolist())) if len(repeated) else np.array([], np.int64)
+        ids = ids[~np.isin(ids, repeated)]
+        self._frame, self._ids, self._has_others = frame, ids, len(repeated) > 0
         again = np.isin(ids, left)
         for message in ids[again].tolist():
             self._behind.setdefault(message, deque()).append(None)
-        return ids[~again]
+        return np.concatenate([ids[~again], first])
+
+    def _take_repeated(self, frame: DataFrame, ids: Int64Array, left: set[int]) -> Int64Array:
+        """Rows whose id stands more than once in the micro-batch: one goes first, the others wait behind it."""
+        found = among(frame, self.column, ids)
+        rows = self._packed(found.select("*", id_of(self.column).alias(PAYLOAD)), frame.columns)
+        first = []
+        for message, row in rows:
+            if message in left or message in self.parked:
+                self._behind.setdefault(message, deque()).append(row)
+            else:
+                self.parked[message] = row
+                first.append(message)
+        return np.array(first, np.int64)
 
     def end(self, left: Int64Array) -> None:
         """The micro-batch is over: park the rows of its messages that are not done, of which `left` is one at least."""
@@ -162,7 +180,7 @@ class ParkedRows:
             log.exception("the messages of dead letters could not be read")
             return []
         wanted = {letter.message_id for letter in letters}
-        taken = {message: row for message, row in rows.items() if message in wanted}
+        taken = {message: row for message, row in rows if message in wanted}
         self.parked |= taken
         return list(taken)
 
@@ -178,7 +196,9 @@ class ParkedRows:
         if self._frame is None or not fresh:
             return self._frame_of(kept)
         rows = (
-            self._frame if len(fresh) == len(self._ids) else among(self._frame, self.column, np.array(fresh, np.int64))
+            self._frame
+            if len(fresh) == len(self._ids) and not self._has_others
+            else among(self._frame, self.column, np.array(fresh, np.int64))
         )
         return rows.unionByName(self._frame_of(kept)) if kept else rows
 
@@ -198,17 +218,17 @@ class ParkedRows:
         if not ids:
             return {}
         found = among(frame, self.column, np.array(ids, np.int64))
-        return self._packed(found.select("*", id_of(self.column).alias(PAYLOAD)), frame.columns)
+        return dict(self._packed(found.select("*", id_of(self.column).alias(PAYLOAD)), frame.columns))
 
-    def _packed(self, frame: DataFrame, names: list[str]) -> dict[int, Row]:
-        """Rows by the id that stands in the last column."""
+    def _packed(self, frame: DataFrame, names: list[str]) -> list[tuple[int, Row]]:
+        """Rows, each with the id that stands in the last column."""
         found = frame.toArrow()
         now_ms = time.time_ns() // 1_000_000
-        rows: dict[int, Row] = {}
+        rows: list[tuple[int, Row]] = []
         for batch in found.to_batches():
             *columns, of = batch.columns
             packed = kept_rows.to_bytes(pa.StructArray.from_arrays(columns, names=names), longest=1 << 31)
-            rows |= {one: Row(now_ms, data or b"") for one, data in zip(of.to_pylist(), packed, strict=True)}
+            rows += [(one, Row(now_ms, data or b"")) for one, data in zip(of.to_pylist(), packed, strict=True)]
         return rows
 
     def _convert(self, old: StructType, new: StructType) -> None:

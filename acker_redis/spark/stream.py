@@ -66,8 +66,7 @@ def each_batch(
         park: folder for what is parked, on any file system that Spark writes to; of this query alone, and kept like its
             checkpoint. Made if the query is new.
         executor_url: as for `run_tracked`.
-        id_column: integer column of message ids, distinct within a micro-batch and not null. None: a column `message_id` is
-            made of partition and offset.
+        id_column: integer column of message ids, not null. None: a column `message_id` is made of partition and offset.
         partition: as for `run_tracked`.
         offset: as for `run_tracked`.
         task: as for `run_tracked`.

@@ -14,7 +14,14 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.errors.exceptions.captured import CapturedException
 
 from acker_redis import errors
-from acker_redis.errors import AckerError, BadConfigError, NotExactError, NotProvenError, ServerUnavailableError
+from acker_redis.errors import (
+    AckerError,
+    BadBatchError,
+    BadConfigError,
+    NotExactError,
+    NotProvenError,
+    ServerUnavailableError,
+)
 
 _RAISED = re.compile(
     r"^(?:\S+: )?acker_redis\.errors\.(\w+)(?:: (.*?))?"
@@ -43,9 +50,12 @@ def acker_error_in(exc: BaseException) -> AckerError | None:
     return None
 
 
+_NO_ROWS_FAULT = (ServerUnavailableError, NotProvenError, BadBatchError, BadConfigError, NotExactError)
+
+
 def broke_in_a_job(exc: BaseException) -> bool:
-    """Whether an error comes out of a Spark job, so that one of its rows may be to blame."""
-    if isinstance(exc, (ServerUnavailableError, NotProvenError, NotExactError, BadConfigError)):
+    """Whether an error comes out of a Spark job, and one of its rows may be to blame: it is no mistake of the program's."""
+    if isinstance(exc, _NO_ROWS_FAULT):
         return False
     chain: list[BaseException] = [exc]
     while chain[-1].__cause__ is not None:

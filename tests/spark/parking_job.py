@@ -24,10 +24,16 @@ RETRY = RetryPolicy(max_attempts=8)
 POINTS = ("before-snapshot", "after-snapshot", "committed", "re-emitting", "written", "draining")
 
 
+FROZEN = "frozen "
+"""In front of a point: there it stands still, as a machine that is swapping, until somebody lets it go on."""
+
+
 def die_at(point: str, here: str) -> None:
     """Driver and JVM at once, as when the machine fails."""
     if point == here:
         os.killpg(os.getpgid(0), signal.SIGKILL)
+    if point == FROZEN + here:
+        os.killpg(os.getpgid(0), signal.SIGSTOP)
 
 
 def pipeline(folder: Path, point: str, draining: list[bool], tracker: Tracker, messages: DataFrame) -> None:

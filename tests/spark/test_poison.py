@@ -108,9 +108,9 @@ def test_one_row_that_breaks_its_job_is_a_dead_letter(
 def test_one_row_that_never_returns_is_ended_and_found(spark: Any, acker: Acker, tmp_path: Path) -> None:
     run = partial(pipeline, tmp_path, "bolt", partial(rows, hang))
     messages = spark.range(BAD - 1, BAD + 2).coalesce(1)  # few, as each try takes its whole time
-    spout = run_tracked(messages, run, acker=acker, id_column="id", retry=ONCE, emit_timeout_secs=8)
+    spout = run_tracked(messages, run, acker=acker, id_column="id", retry=ONCE, emit_timeout_secs=12)
     assert {one.message_id: one.detail for one in spout.dead_letters.values()} == {
-        BAD: "AckerError: the jobs of an emission took longer than emit_timeout_secs=8"
+        BAD: "AckerError: the jobs of an emission took longer than emit_timeout_secs=12"
     }
     assert sorted(set(written(tmp_path))) == [BAD - 1, BAD + 1]
 

@@ -1,5 +1,7 @@
 """The driver of a stream is killed at one step after another: the sinks and the dead letters have the truth."""
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from acker_redis import Acker
+from acker_redis.testing import wait_until
 from tests.spark import parking_job, redis_stream_job
 from tests.spark.cluster import JOB_SECS, kill, run_python, start_python
 from tests.spark.test_streams import give, parked, written
@@ -58,6 +61,33 @@ def test_nothing_that_is_parked_is_lost(url: str, tmp_path: Path, points: Sequen
     letters = dead(url)
     assert {letter.message_id for letter in letters} == SEVENS
     assert {(letter.reason, letter.detail) for letter in letters} == {("failed", "a seven")}
+    assert set(written(tmp_path)) == EVERYTHING - SEVENS
+    assert parked(tmp_path) == []
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.mark.parametrize(
+    "point", ["after-snapshot", pytest.param("written", marks=pytest.mark.chaos)], ids=["parked", "written"]
+)
+def test_a_driver_that_stood_still_while_another_took_over_ends_and_harms_nothing(
+    url: str, tmp_path: Path, point: str
+) -> None:
+    """Both have the same checkpoint, park and lane."""
+    give(tmp_path, *(range(at, at + 40) for at in (0, 40, 80)))
+    module = "tests.spark.parking_job"
+    old = start_python(tmp_path, module, url, str(tmp_path), parking_job.FROZEN + point, "2")
+    try:
+        wait_until(lambda: is_stopped(old.pid), "it stands still", JOB_SECS)
+        assert run_python(tmp_path, module, url, str(tmp_path), "never", "3") == 0
+        os.killpg(old.pid, signal.SIGCONT)
+        old.communicate(timeout=JOB_SECS)
+    finally:
+        kill(old)
+    assert old.returncode > 0
+    assert {letter.message_id for letter in dead(url)} == SEVENS
     assert set(written(tmp_path)) == EVERYTHING - SEVENS
     assert parked(tmp_path) == []
 

@@ -391,3 +391,23 @@ def test_others_learn_up_to_where_all_is_done(spark: Any, acker: Acker, tmp_path
         give(tmp_path, rows(10 - 1, 22))
         start(spark, tmp_path, handler, schema).awaitTermination()
         assert acker.done_until() == {"p": 10, "q": 23}
+
+
+def test_a_second_message_of_an_id_in_the_same_micro_batch_goes_after_the_first(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    together: list[int] = []
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        ids = [row["id"] for row in messages.collect()]
+        together.append(len(ids) - len(set(ids)))
+        tracker.write(messages, lambda writer: writer.mode("append").parquet(str(tmp_path / "out")))
+
+    give(tmp_path, pa.table({"id": [1, 2, 2, 3, 2], "text": ["a", "b", "c", "d", "e"]}))
+    with handler_of(acker, tmp_path, run) as handler:
+        start(spark, tmp_path, handler, "id bigint, text string").awaitTermination()
+        assert handler.drain(60).counts.acked == 5
+    assert set(together) == {0}
+    found = pa.concat_tables(pq.read_table(path) for path in (tmp_path / "out").glob("*.parquet")).to_pylist()
+    assert sorted(row["text"] for row in found) == ["a", "b", "c", "d", "e"]
+    assert handler.status().parked == {}
