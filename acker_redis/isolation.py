@@ -4,6 +4,8 @@ Whether a message is to blame, or what all of them need (a store that is down, a
 else succeeds: while nothing does, messages go out one by one, no failure counts against them, and after a few it ends.
 """
 
+from typing import Literal
+
 import numpy as np
 
 from acker_redis.pending import FloatArray, Int64Array, Replays, Tries
@@ -31,12 +33,12 @@ class Isolation:
     """Messages of emissions that broke, in the groups that they may go out in.
 
     Attributes:
-        searches: whether the emission under way is of such messages.
+        under_way: what the emission under way is of: `others`, messages that are `searched`, or one that is `known`.
     """
 
     def __init__(self) -> None:
         """Nothing broke yet."""
-        self.searches = False
+        self.under_way: Literal["others", "searched", "known"] = "others"
         self._broken = 0
         self._alone: set[int] = set()
         self._worked = False
@@ -77,10 +79,12 @@ class Isolation:
         """An emission did; whether that counts against its messages.
 
         It does against one alone, if the emission before was another's and succeeded, or if its turn came again before any
-        succeeded, as there are few others.
+        succeeded, as there are few others. That a known one does it again says nothing about the others.
         """
+        if self.under_way == "known":
+            return True
         self._broken += 1
-        self._worked = self._worked and self.searches
+        self._worked = self._worked and self.under_way == "searched"
         if len(message_ids) != 1:
             return False
         message = int(message_ids[0])
@@ -108,10 +112,12 @@ class Isolation:
         if most is None:
             return Tries.first(np.array([], np.int64))
         count = 1 if self.in_doubt else most
+        self.under_way = "searched"
         return self._searched[most].take(now, count if room is None else min(count, room))
 
     def take_known(self, now: float, room: int | None) -> Tries:
         """One message, alone."""
+        self.under_way = "known"
         return self._known.take(now, 1 if room is None else min(1, room))
 
     def all(self) -> tuple[Tries, FloatArray]:

@@ -314,11 +314,12 @@ class SpoutState:
                 replays = self._replays.take(by, room)
                 fresh = Tries.first(self._take_fresh(None if room is None else room - len(replays)))
                 found, count = Tries.concatenate([replays, fresh]), len(replays)
+                isolation.under_way = "others"
             else:
                 found = isolation.take_searched(now, room) if kind == 1 else isolation.take_known(by, room)
                 count = len(found)
             if len(found):
-                self._turn, isolation.searches = kind + 1, kind != 0
+                self._turn = kind + 1
                 return count, found
         return 0, Tries.first(np.array([], np.int64))
 

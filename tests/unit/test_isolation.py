@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from redis.backoff import NoBackoff
 
 from acker_redis import AckerError, BadConfigError
-from acker_redis.isolation import DOUBT_AFTER, MOST_ALONE, PARTS
+from acker_redis.isolation import DOUBT_AFTER, MOST_ALONE, MOST_ALONE_LATER, PARTS
 from acker_redis.pending import Emission, Tries
 from acker_redis.retry import RetryPolicy
 from acker_redis.spout import Spout
@@ -98,6 +98,15 @@ def test_what_breaks_every_emission_ends_the_run_soon_and_is_no_messages_fault()
         made.run(job)
     assert len(job.emitted) == DOUBT_AFTER + MOST_ALONE
     assert not made.dead_letters
+
+
+def test_many_that_are_known_to_break_theirs_are_no_reason_to_end() -> None:
+    poison = set(range(0, 300, 6))
+    assert len(poison) > MOST_ALONE_LATER
+    made, _ = run(300, poison, 3)
+    assert made.dead_letters.keys() == poison
+    assert {letter.attempts for letter in made.dead_letters.values()} == {3}
+    assert made.counts.acked == 300 - len(poison)
 
 
 @pytest.mark.parametrize("down", range(1, DOUBT_AFTER + MOST_ALONE))
