@@ -16,6 +16,9 @@ log = logging.getLogger("acker_redis.spout")
 
 MAX_EMIT_FAILURES = 3
 
+BROKEN_BASE_SECS = 0.1
+"""The first pause between emissions that break; each further one is twice as long."""
+
 HOPELESS = (BadBatchError, BadConfigError, NotExactError)
 
 
@@ -60,6 +63,7 @@ class Emitter:
         self._failures = self._broken_off = 0
         self._succeeded = False
         self._not_before = float("-inf")
+        self._pauses = Backoff(base=BROKEN_BASE_SECS, cap=BACKOFF_CAP_SECS)
         self._backoff = Backoff(base=BACKOFF_BASE_SECS, cap=BACKOFF_CAP_SECS)
 
     def __enter__(self) -> Self:
@@ -119,7 +123,7 @@ class Emitter:
         self._failed = None if self._succeeded else error
         log.warning("emission failed; its messages are emitted again in smaller emissions: %s", error)
         if in_a_row > 1:
-            self._not_before = time.monotonic() + self._backoff.compute(in_a_row - 1)
+            self._not_before = time.monotonic() + self._pauses.compute(in_a_row - 1)
 
     def failed(self, error: BaseException) -> None:
         """The last emission did, through no message.

@@ -8,7 +8,7 @@ from pyspark.sql import Row
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from acker_redis.errors import AckerError
+from acker_redis.errors import NotExactError
 
 
 def consuming(source: type[DataSource]) -> type[DataSource]:
@@ -39,7 +39,7 @@ class _Writer:
     def _write(self, rows: Iterator[Any]) -> WriterCommitMessage:
         message: WriterCommitMessage = self.inner.write(rows)
         if any(not isinstance(one, pa.RecordBatch) or one.num_rows for one in rows):
-            raise AckerError(
+            raise NotExactError(
                 f"data source {self.source!r}: its writer returned before it had consumed its partition: nothing is acked. "
                 "Have it iterate over all of its rows, and drop rows with tracker.filter before"
             )

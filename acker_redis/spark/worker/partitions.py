@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.accumulators import Accumulator
 
-from acker_redis.errors import AckerError, BadBatchError, RefusedError
+from acker_redis.errors import BadBatchError, NotExactError, RefusedError
 from acker_redis.spark import edges
 from acker_redis.spark.columns import ANCHORS, ARROW_EDGE, ARROW_OUT, ARROW_ROWS, EDGE, STAYS
 from acker_redis.spark.worker.client import partition_id
@@ -32,10 +32,6 @@ Write: TypeAlias = Callable[[Iterator[pa.RecordBatch], int], object]
 """Called with the batches of a partition and its number. What it returns makes no difference."""
 
 _SCHEMA = pa.schema([ARROW_EDGE, ARROW_ROWS, ARROW_OUT])
-
-
-class _UnconsumedError(AckerError):
-    """Of the function's own making, and no reason to fail rows."""
 
 
 @dataclass
@@ -99,7 +95,7 @@ class PartitionsStep:
         """Run on one partition.
 
         Raises:
-            AckerError: the function returned before it had consumed its rows.
+            NotExactError: the function returned before it had consumed its rows.
             BadBatchError: it refused rows that are not there, or errors are to be raised.
         """
         consumed = _Consumed()
@@ -109,11 +105,13 @@ class PartitionsStep:
         try:
             self.write((batch.drop_columns(self._own) for batch in stream), partition_id())
             self._ended(batches, broken)
+        except NotExactError:  # a mistake, and no reason to fail rows
+            raise
         except RefusedError as exc:
             self._ended(batches, broken)
             self._refuse(failures, consumed, exc)
         except Exception as exc:
-            if self.on_error == "raise" or broken or isinstance(exc, _UnconsumedError):
+            if self.on_error == "raise" or broken:
                 raise
             self._fail(failures, consumed, batches, reason_of(exc, self.no_retry))
         stays = consumed.parts, consumed.rows, STAYS
@@ -131,7 +129,7 @@ class PartitionsStep:
         if broken:  # and the function swallowed it
             raise broken[0]
         if any(batch.num_rows for batch in batches):
-            raise _UnconsumedError(
+            raise NotExactError(
                 f"sink {self.stage!r}: the function returned before it had consumed its partition: nothing is acked. Have it "
                 "iterate over all of its batches, and drop rows with tracker.filter before"
             )
