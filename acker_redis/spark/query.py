@@ -273,7 +273,8 @@ class TrackedQuery:
         began = emitted_at = outcome_at = time.monotonic()
         while True:
             # What failed waits for a later batch. What broke its emission is searched for in this one.
-            state.only_due_by = began if self.left <= options.max_parked else None
+            is_too_much = self._loop.emission is None and self.left > options.max_parked
+            state.only_due_by = None if is_too_much else began
             self._step()
             now = time.monotonic()
             if self._loop.taken:
