@@ -1,7 +1,7 @@
 """What holds in Spark while an emission's pipeline runs."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
@@ -75,6 +75,20 @@ def described(session: SparkSession, text: str) -> Iterator[None]:
         yield
     finally:
         context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]  # None takes it away
+
+
+@contextmanager
+def counted(session: SparkSession, counts: Mapping[str, int]) -> Iterator[None]:
+    """Show listeners of Spark numbers with each job of this thread: `acker.<name>` among its properties."""
+    context = session.sparkContext
+    before = {name: context.getLocalProperty(name) for name in (f"acker.{one}" for one in counts)}
+    for name, value in counts.items():
+        context.setLocalProperty(f"acker.{name}", str(value))
+    try:
+        yield
+    finally:
+        for name, text in before.items():
+            context.setLocalProperty(name, text)  # type: ignore[arg-type]  # None takes it away
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Protocol, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
@@ -11,7 +11,7 @@ from acker_redis.emitter import HOPELESS
 from acker_redis.errors import NotProvenError
 from acker_redis.pending import Emission
 from acker_redis.spark import edges, sql
-from acker_redis.spark.actions import ended_after, running
+from acker_redis.spark.actions import counted, ended_after, running
 from acker_redis.spark.emission import Roots, edges_of, salts
 from acker_redis.spark.form import Form, with_form
 from acker_redis.spark.proof import Proof
@@ -77,6 +77,7 @@ class Emitting:
             # The spout waits for outages, and goes no further after mistakes.
             with (
                 running(session, tag),
+                counted(session, {"pending": spout.pending, "left": spout.state.left, **asdict(spout.counts)}),
                 Roots(spout, emission, own) as roots,
                 _excusing(spout, emission),
                 own_errors(),

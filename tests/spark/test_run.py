@@ -1,6 +1,6 @@
 """A whole run: every message through the pipeline until it was acked or is a dead letter."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -138,6 +139,44 @@ def described_jobs(spark: Any) -> list[str]:
     jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
     told = [jobs.apply(at).description() for at in range(jobs.size())]
     return [one.get() for one in told if one.isDefined()]
+
+
+class Jobs:
+    """A listener of Spark's as an application has one, which notes the properties of each job."""
+
+    def __init__(self) -> None:
+        self.properties: list[dict[str, str]] = []
+
+    def onJobStart(self, event: Any) -> None:  # noqa: N802
+        found = event.properties()
+        self.properties.append({name: found.getProperty(name) for name in found.stringPropertyNames()})
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if not name.startswith("on"):
+            raise AttributeError(name)
+        return lambda *_: None
+
+    class Java:
+        implements = ("org.apache.spark.scheduler.SparkListenerInterface",)
+
+
+def test_a_listener_of_sparks_sees_what_became_of_the_messages(spark: Any, acker: Acker) -> None:
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write_partitions(tracker.fail_where(messages, "id = 1", "a one"), consume, name="files")
+
+    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+    jobs, context = Jobs(), spark.sparkContext._jsc.sc()
+    context.addSparkListener(jobs)
+    try:
+        run_tracked(spark.range(3), pipeline, acker=acker, id_column="id", retry=QUICK)
+        context.listenerBus().waitUntilEmpty(60_000)
+    finally:
+        context.removeSparkListener(jobs)
+    seen = [one for one in jobs.properties if "'files'" in one.get("spark.job.description", "")]
+    names = ("left", "pending", "emitted", "acked", "failed", "dead_lettered")
+    told = [tuple(int(one[f"acker.{name}"]) for name in names) for one in seen]
+    assert sorted(set(told)) == [(1, 1, 4, 2, 1, 0), (1, 1, 5, 2, 2, 0), (3, 3, 3, 0, 0, 0)]
+    assert spark.sparkContext.getLocalProperty("acker.left") is None
 
 
 def test_sparks_ui_says_what_each_job_is_for(spark: Any, acker: Acker, tmp_path: Path) -> None:
