@@ -8,7 +8,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -244,10 +244,10 @@ class DeadLetters:
     ) -> int:
         """Ask the spouts of these letters to emit their messages again, with all attempts; returns of how many it was asked.
 
-        The spout of a letter's task takes it up, now or when it is started: within a second in a stream, with `MOST_AT_ONCE`
-        in it at a time. A letter is removed when its message was acked, or became a new letter. Letters that can't be replayed
-        (`DeadLetter.replay` is None) are left out: those of `run_tracked`, whose messages are to be run again from their
-        source, and those without their message.
+        Those that are there now. The spout of a letter's task takes it up, now or when it is started: within a second in a
+        stream, with `MOST_AT_ONCE` in it at a time. A letter is removed when its message was acked, or became a new letter.
+        Left out are letters that can't be replayed (`DeadLetter.replay` is None): those of `run_tracked`, whose messages
+        are to be run again from their source, and those without their message.
 
         Args:
             wanted: which letters.
@@ -264,10 +264,12 @@ class DeadLetters:
         if per_sec is not None and per_sec <= 0:
             raise BadBatchError(f"per_sec={per_sec}: give a number above 0, or None")
         step = _PER_PIPELINE if per_sec is None else max(1, min(_PER_PIPELINE, int(per_sec)))
-        letters = (letter for letter in self.find(wanted) if letter.replay is not None)
+        now_ms = self.now_ms() + 1  # a letter that a replay makes is not asked for once more
+        until_ms = now_ms if wanted.until_ms is None else min(now_ms, wanted.until_ms)
+        letters = (one for one in self.find(replace(wanted, until_ms=until_ms)) if one.replay is not None)
         total = 0
         while part := list(islice(letters, step)):
-            began, now_ms = time.monotonic(), self.now_ms()
+            began = time.monotonic()
             self._client.pipeline(
                 [("ZADD", keys.replays(self._app, letter.task), "NX", now_ms, letter.entry_id) for letter in part]
             )
@@ -278,14 +280,14 @@ class DeadLetters:
                 time.sleep(max(0.0, step / per_sec - (time.monotonic() - began)))
         return total
 
-    def replaying(self) -> int:
-        """How many letters were asked to be replayed and are not done, of all tasks that letters are of now.
+    def replaying(self, task: int = 0) -> int:
+        """How many letters of a task's spout were asked to be replayed and are not done.
 
         >>> acker.dead_letters.replaying()
         0
         """
-        tasks = self.survey().tasks
-        return sum(self._client.pipeline([("ZCARD", keys.replays(self._app, task)) for task in tasks])) if tasks else 0
+        (count,) = self._client.pipeline([("ZCARD", keys.replays(self._app, task))])
+        return int(count)
 
     def _sound(self, after: str, until: str = "") -> Iterator[DeadLetter]:
         for letter in self.scan(after, until):

@@ -45,14 +45,8 @@ class DoneUntil:
         self._open: dict[int, tuple[str, int]] = {}
         self.take(np.array([], np.int64), (), np.array([], np.int64), np.array([], np.int64))
 
-    def resume(self, places: Mapping[int, tuple[str, int]]) -> None:
-        """Messages that are not done since before: partition and offset of each."""
-        self._open |= places
-        for name, offset in places.values():
-            self._ends[name] = max(self._ends.get(name, 0), offset + 1)
-
     def take(self, ids: Int64Array, names: Sequence[str], of_message: Int64Array, offsets: Int64Array) -> None:
-        """A micro-batch: of each message the number of its partition among the names, and its offset."""
+        """A micro-batch, or what a restart found open: of each message the number of its partition, and its offset."""
         self._ids, self._names, self._of_message, self._offsets = ids, names, of_message, offsets
 
     def update(self, left: Int64Array) -> list[str]:

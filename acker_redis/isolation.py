@@ -33,13 +33,14 @@ class Isolation:
     """Messages of emissions that broke, in the groups that they may go out in.
 
     Attributes:
+        in_a_row: emissions that broke since one succeeded.
         under_way: what the emission under way is of: `others`, messages that are `searched`, or one that is `known`.
     """
 
     def __init__(self) -> None:
         """Nothing broke yet."""
         self.under_way: Literal["others", "searched", "known"] = "others"
-        self._broken = 0
+        self.in_a_row = 0
         self._alone: set[int] = set()
         self._worked = False
         self._searched: dict[int, Replays] = {}
@@ -55,14 +56,9 @@ class Isolation:
         return sum(map(len, self._searched.values()))
 
     @property
-    def in_a_row(self) -> int:
-        """Emissions that broke since one succeeded."""
-        return self._broken
-
-    @property
     def in_doubt(self) -> bool:
         """Whether it looks as if no emission can succeed now."""
-        return self._broken >= DOUBT_AFTER
+        return self.in_a_row >= DOUBT_AFTER
 
     @property
     def is_hopeless(self) -> bool:
@@ -71,7 +67,7 @@ class Isolation:
 
     def succeeded(self) -> None:
         """An emission did not break."""
-        self._broken = 0
+        self.in_a_row = 0
         self._alone.clear()
         self._worked = True
 
@@ -83,12 +79,12 @@ class Isolation:
         """
         if self.under_way == "known":
             return True
-        self._broken += 1
+        self.in_a_row += 1
         self._worked = self._worked and self.under_way == "searched"
         if len(message_ids) != 1:
             return False
         message = int(message_ids[0])
-        counts = self._broken == 1 or message in self._alone
+        counts = self.in_a_row == 1 or message in self._alone
         self._alone.add(message)
         return counts
 

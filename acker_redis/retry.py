@@ -56,7 +56,7 @@ class RetryPolicy:
     max_delay_secs: float = 10.0
     jitter: float = 0.0
     last_alone: bool = False
-    by_reason: Mapping[str, "RetryPolicy"] = field(default_factory=dict)
+    by_reason: Mapping[str, "RetryPolicy"] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         """Check every setting."""

@@ -288,16 +288,14 @@ class Spout:
         """Say what is done, and keep the dead letters. What is left of this after an error is done at the next call."""
         self._tell_done()
         if self.state.letters:
-            letters = [letter._replace(task=self.task) for letter in self._with_payloads(self.state.letters)]
-            if self.replay is not None:
-                with_message = [one.payload is not None or self.replays_from == FROM_SOURCE for one in letters]
-                letters = [
-                    letter._replace(replay=self.replays_from if has else None)
-                    for letter, has in zip(letters, with_message, strict=True)
-                ]
-            self.acker.dead_letters.add(letters)
+            letters = self._with_payloads(self.state.letters)
+            self.acker.dead_letters.add([one._replace(task=self.task, replay=self._to_be_had(one)) for one in letters])
             self.state.letters_kept()
             self._tell_done()
+
+    def _to_be_had(self, letter: DeadLetter) -> str | None:
+        has = letter.payload is not None or self.replays_from == FROM_SOURCE
+        return self.replays_from if self.replay is not None and has else None
 
     def _tell_done(self) -> None:
         done = self.state.unsaid

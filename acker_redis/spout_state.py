@@ -330,6 +330,9 @@ class SpoutState:
     def _wait(self, tries: Tries, due: npt.NDArray[np.float64], searched: npt.NDArray[np.bool_]) -> None:
         """Emit them again when they are due; `searched` says which of those that may not go with all others are not known."""
         apart = tries.most > 0
+        if not apart.any():
+            self._replays.add(tries, due)
+            return
         self._replays.add(tries[~apart], due[~apart])
         searched = searched | (tries.most > 1)
         for rows, counted in ((apart & searched, False), (apart & ~searched, True)):

@@ -1,8 +1,9 @@
 """The commands of `acker-redis dead-letters`: `show`, which it is without a name, and `replay`."""
 
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -69,11 +70,8 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print messages that were given up after their last attempt, as they are read."""
-    with ExitStack() as leave, exit_on_error():
+    with exit_on_error(), _stream(context, redis, redis_file, app_name) as stream:
         wanted = letter_filter(message_id, run_id, reason, stage, text, since, until)
-        client = leave.enter_context(connected(context, redis, redis_file))
-        stored_config(client, app_name)
-        stream = DeadLetters(client, app_name)  # in none of the shards, so it is there if some of them are not
         letters = islice(stream.scan() if wanted == EVERY_LETTER else stream.find(wanted), count)
         printed = 0
         while part := _printed(islice(letters, _LETTERS_PER_DELETE), as_json):
@@ -101,13 +99,10 @@ def replay(
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
 ) -> None:
     """Have the app's streams emit the messages of letters again, with all attempts. A letter goes when its message is done."""
-    with ExitStack() as leave, exit_on_error():
+    if rate is not None and rate <= 0:
+        raise typer.BadParameter("give a --rate above 0")
+    with exit_on_error(), _stream(context, redis, redis_file, app_name) as stream:
         wanted = letter_filter(message_id, run_id, reason, stage, text, since, until)
-        if rate is not None and rate <= 0:
-            raise typer.BadParameter("give a --rate above 0")
-        client = leave.enter_context(connected(context, redis, redis_file))
-        stored_config(client, app_name)
-        stream = DeadLetters(client, app_name)
         found = stream.survey(wanted)
         output.line(f"{found.letters} letters, of which {found.replayable} can be replayed{_by_task(found.tasks)}")
         if found.letters > found.replayable:
@@ -124,6 +119,14 @@ def replay(
         with typer.progressbar(length=found.replayable, label="asking") as bar:
             asked = stream.replay(wanted, per_sec=rate, progress=bar.update)
         output.line(f"{asked} letters are to be replayed; each is deleted when its message is done")
+
+
+@contextmanager
+def _stream(context: typer.Context, redis: str, redis_file: Path | None, app_name: str) -> Iterator[DeadLetters]:
+    """The letters of an app; they are in none of its shards, so they are there if some of these are not."""
+    with connected(context, redis, redis_file) as client:
+        stored_config(client, app_name)
+        yield DeadLetters(client, app_name)
 
 
 def _by_task(tasks: dict[int, int]) -> str:

@@ -25,7 +25,7 @@ from acker_redis.dead_letters import DeadLetter
 from acker_redis.errors import BadConfigError
 from acker_redis.pending import Emission, Int64Array
 from acker_redis.spark import checks
-from acker_redis.spark.messages import PAYLOAD, among, as_json, from_json, id_of
+from acker_redis.spark.messages import PAYLOAD, Places, among, as_json, from_json, id_of, read_places
 from acker_redis.spark.park import Row
 from acker_redis.spark.worker import kept_rows
 
@@ -81,15 +81,11 @@ class ParkedRows:
                 self._behind.setdefault(message, deque()).append(row)
         return fresh
 
-    def places(self, partition: str, offset: str) -> dict[int, tuple[str, int]]:
-        """Partition and offset of what is parked, where its rows have such columns."""
-        if self.schema is None or not {partition, offset} <= set(self.schema.names):
-            return {}
-        rows = kept_rows.from_bytes([row.data for row in self.parked.values()], checks.arrow_schema(self.schema))
-        columns = (rows.column(partition).to_pylist(), rows.column(offset).to_pylist())
-        return {
-            message: (str(name or ""), int(at or 0)) for message, name, at in zip(self.parked, *columns, strict=True)
-        }
+    def places(self, partition: str, offset: str) -> tuple[Int64Array, Places] | None:
+        """What is parked and where it is, as `read_places` says it; None where its rows have no such columns."""
+        if self.schema is None or not {partition, offset, self.column} <= set(self.schema.names):
+            return None
+        return read_places(self._frame_of([row.data for row in self.parked.values()]), self.column, partition, offset)
 
     def begin(self, frame: DataFrame, column: str, ids: Int64Array, left: Int64Array) -> Int64Array:
         """A micro-batch; gives the ids of the messages that may be emitted. `left` are those of before that are not done.

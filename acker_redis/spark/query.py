@@ -153,7 +153,10 @@ class TrackedQuery:
             fresh = self._rows.resume(tries.message_ids.tolist(), found.rows, found.behind, found.schema)
             self._rows.use(self._session, self._options.id_column or MESSAGE_ID)
             if self._options.id_column is None:
-                self._until.resume(self._rows.places(self._options.partition, self._options.offset))
+                places = self._rows.places(self._options.partition, self._options.offset)
+                if places is not None:
+                    self._until.take(places[0], *places[1])
+                    self._until.update(places[0])
             self._spout.state.resume(tries, found.causes, found.delays_secs, time.monotonic())
             self._spout.add(np.array(fresh, np.int64))
         self._saved = self._fingerprint()

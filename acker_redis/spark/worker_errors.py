@@ -25,7 +25,8 @@ from acker_redis.errors import (
 
 _RAISED = re.compile(
     r"^(?:\S+: )?acker_redis\.errors\.(\w+)(?:: (.*?))?"
-    r"(?=\n\s*SQLSTATE: |\n\s*at \S|\n\nJVM stacktrace:|\n\nThe above exception was |\n\nDuring handling of |\s*\Z)",
+    r"(?=\n\s*SQLSTATE: |\n\s*at \S|\n\nJVM stacktrace:|\n\nThe above exception was |\n\nDuring handling of |"
+    r"\n\s*=== Streaming Query ===|\s*\Z)",
     re.MULTILINE | re.DOTALL,
 )
 """The last line of a Python traceback, further lines of its text too, up to what Spark puts behind it."""

@@ -45,8 +45,12 @@ def main(
     """Run the stream. Exit 0 if every order that was ever made in this folder is accounted for, else 1."""
     console, stop = Console(stderr=True), threading.Event()
     try:
-        store, orders = Store(folder.resolve()), Orders(folder.resolve(), rate)
-        with Acker.connect(redis, app=app, message_timeout_secs=30) as acker, quiet_session(master, app) as session:
+        orders = Orders(folder.resolve(), rate)
+        with (
+            Store(folder.resolve()) as store,
+            Acker.connect(redis, app=app, message_timeout_secs=30) as acker,
+            quiet_session(master, app) as session,
+        ):
             for number in (signal.SIGINT, signal.SIGTERM):  # in place of Spark's, which cancels all jobs
                 signal.signal(number, lambda *_: stop.set())
             session.conf.set("spark.sql.shuffle.partitions", session.sparkContext.defaultParallelism)

@@ -1,15 +1,17 @@
 """Where orders go: a folder of parquet files, and SQLite; and what became of each, counted from there."""
 
+import fcntl
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from acker_redis import AckerError
 from acker_redis.dead_letters import DeadLetter
 
 _TABLES = """
@@ -19,7 +21,7 @@ CREATE TABLE IF NOT EXISTS letters (id INTEGER PRIMARY KEY, reason TEXT, detail 
 
 
 class Store:
-    """The folder given as --folder.
+    """The folder given as --folder, for one program at a time: `with Store(folder) as store`.
 
     Attributes:
         parquet: folder of the first sink. An order may stand in several files; readers take it once.
@@ -30,12 +32,30 @@ class Store:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Make the folder, or go on with it."""
+        """Make the folder, or go on with it.
+
+        Raises:
+            AckerError: another program works in it.
+        """
         self.parquet, self.database = folder / "parquet", folder / "orders.sqlite"
         self.checkpoint, self.park, self.kill = folder / "checkpoint", folder / "park", folder / "kill"
         self.parquet.mkdir(parents=True, exist_ok=True)
+        self._lock = (folder / "lock").open("ab")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            self._lock.close()
+            raise AckerError(f"{folder} is in use by another stream of orders: end that one, or give --folder") from exc
         with closing(sqlite3.connect(self.database)) as database, database:
             database.executescript(_TABLES)
+
+    def __enter__(self) -> Self:
+        """The store itself."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Let another program have the folder."""
+        self._lock.close()
 
     def insert(self, rows: Iterable[Any]) -> None:
         """Orders, in one transaction; one that is there already stays as it is."""

@@ -16,7 +16,7 @@ class Count(WriterCommitMessage):
 
 
 class RowsToFiles(DataSource):
-    """Counts rows; of those committed it writes the sum into `committed`. May fail as told."""
+    """Counts rows; the sum of those of all its commits it writes into `committed`. May fail as told."""
 
     @classmethod
     def name(cls) -> str:
@@ -42,7 +42,9 @@ class FileWriter(DataSourceWriter):
         if self.fail == "commit" or (self.fail == "first commit" and not once.exists()):
             once.touch()
             raise OSError("no commit")
-        (self.folder / "committed").write_text(str(sum(m.rows for m in messages if isinstance(m, Count))))
+        committed = self.folder / "committed"
+        before = int(committed.read_text()) if committed.exists() else 0
+        committed.write_text(str(before + sum(m.rows for m in messages if isinstance(m, Count))))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         (self.folder / "aborted").write_text(str(sum(m.rows for m in messages if isinstance(m, Count))))

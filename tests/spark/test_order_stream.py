@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from acker_redis import AckerError
 from acker_redis.testing import wait_until
 from spark.order_stream.orders import POISON, Orders, is_given_up, kind_of
 from spark.order_stream.page import Latencies, facts
@@ -68,7 +69,8 @@ def test_ended_in_the_middle_and_started_again_nothing_is_lost(url: str, tmp_pat
     assert inserted(folder) == good
     written = [one for path in (folder / "parquet").glob("*.parquet") for one in pq.read_table(path)["id"].to_pylist()]
     assert set(written) == good
-    assert Store(folder).letters() == set(made) - good
+    with Store(folder) as store:
+        assert store.letters() == set(made) - good
 
 
 def test_the_source_goes_on_counting(tmp_path: Path) -> None:
@@ -88,11 +90,17 @@ def test_one_order_in_a_hundred_is_poison_of_each_kind() -> None:
 
 
 def test_the_account_finds_what_is_wrong(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    (tmp_path / "parquet").mkdir(exist_ok=True)
-    found = account(store, 3, [1], all_read=False)
-    assert (found.made, found.in_both, found.to_come, found.wrong) == (3, 0, 3, [])
-    assert account(store, 3, [1], all_read=True).wrong == [0, 1, 2]
+    with Store(tmp_path) as store:
+        found = account(store, 3, [1], all_read=False)
+        assert (found.made, found.in_both, found.to_come, found.wrong) == (3, 0, 3, [])
+        assert account(store, 3, [1], all_read=True).wrong == [0, 1, 2]
+
+
+def test_a_second_stream_in_one_folder_is_refused(tmp_path: Path) -> None:
+    with Store(tmp_path), pytest.raises(AckerError, match="in use by another stream"):
+        Store(tmp_path)
+    with Store(tmp_path):
+        pass
 
 
 def test_the_page_says_how_long_orders_take() -> None:

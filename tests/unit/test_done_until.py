@@ -35,7 +35,7 @@ def test_a_batch_that_comes_again_takes_nothing_back() -> None:
 
 def test_what_was_open_before_a_restart_still_is() -> None:
     until = DoneUntil({"p": 3, "q": 7})
-    until.resume({1: ("p", 3), 2: ("p", 9)})
+    until.take(array(1, 2), ("p",), array(0, 0), array(3, 9))
     until.update(array(1, 2))
     assert until.values == {"p": 3, "q": 7}
     until.update(array(2))

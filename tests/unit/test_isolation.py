@@ -226,6 +226,10 @@ def test_a_policy_per_reason() -> None:
     assert {message: letter.attempts for message, letter in made.dead_letters.items()} == {0: 2, 1: 4, 2: 1, 3: 5, 4: 4}
 
 
+def test_a_policy_can_be_a_key() -> None:
+    assert len({RetryPolicy(by_reason={"timeout": RetryPolicy()}), RetryPolicy()}) == 2
+
+
 @pytest.mark.parametrize(
     "policies", [{"": RetryPolicy()}, {"timeout": RetryPolicy(by_reason={"failed": RetryPolicy()})}, {"timeout": 3}]
 )

@@ -106,7 +106,7 @@ CALLS: dict[Any, dict[str, str]] = {
         "get": "entry_ids",
         "survey": "wanted",
         "replay": "wanted * per_sec progress",
-        "replaying": "",
+        "replaying": "task",
         "count": "",
         "first_ms": "",
         "now_ms": "",

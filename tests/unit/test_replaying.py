@@ -10,7 +10,7 @@ from acker_redis.dead_letters import LetterFilter
 from acker_redis.replaying import MOST_AT_ONCE
 from acker_redis.retry import RetryPolicy
 from acker_redis.spout import Spout
-from acker_redis.testing import fake_acker
+from acker_redis.testing import fake_acker, wait_until
 from tests.unit.spouts import emit, spout
 
 
@@ -159,6 +159,20 @@ def test_a_spout_takes_the_letters_of_its_task() -> None:
     made = taker(acker, task=1)
     made.take_letters()
     assert made.replaying == [2]
+
+
+def test_letters_that_are_written_meanwhile_are_not_asked_for() -> None:
+    """A message that fails again at once would be asked for again and again."""
+    acker = fake_acker()
+    acker.dead_letters.add([letter(1)])
+    began_ms = acker.dead_letters.now_ms()
+
+    def fails_again(count: int) -> None:
+        wait_until(lambda: acker.dead_letters.now_ms() > began_ms + 1, "a later millisecond")
+        acker.dead_letters.add([letter(1)])
+
+    assert acker.dead_letters.replay(progress=fails_again) == 1
+    assert acker.dead_letters.count() == 2
 
 
 def test_a_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

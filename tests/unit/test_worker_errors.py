@@ -29,8 +29,13 @@ JVM = (
     + "\n\tat java.base/x(X.java)"
 )
 
+QUERY = (
+    "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Traceback (most recent call last):\n"
+    '  File "/app/job.py", line 3, in handle\n{}\n\n=== Streaming Query ===\nIdentifier: [id = 1]\nLogical Plan:\nProject'
+)
 
-@pytest.mark.parametrize("text", [WORKER, COMMIT, JOB, JVM])
+
+@pytest.mark.parametrize("text", [WORKER, COMMIT, JOB, JVM, QUERY])
 @pytest.mark.parametrize("told", ["h:1 is above maxmemory", "two\nlines: of text", ""])
 @pytest.mark.parametrize("kind", [OutOfMemoryError, NotExactError, AckerError])
 def test_an_error_of_a_worker_is_the_error_it_was(text: str, told: str, kind: type[AckerError]) -> None:
