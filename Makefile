@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 ARGS ?=
 
-.PHONY: help setup demo logs stream test check fmt bench chaos clean
+.PHONY: help setup demo logs stream test check fmt lua bench chaos clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ check: $(STAMP) ## what CI runs: format, lint, types, tests
 fmt: $(STAMP) ## format the code and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+lua: $(STAMP) ## build the pages for redis-cli from lua/reports
+	@$(BIN)/python -c 'from acker_redis import scripts as s; [s.root().joinpath(n + ".lua").write_text(s.built_report(n)) for n in s.REPORTS]'
 
 bench: $(STAMP) ## measure speed and memory, as ratios within one run; ARGS="ledger" picks
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -109,6 +109,11 @@ class ShardKeys:
         return self._prefix + "stats"
 
     @property
+    def samples(self) -> str:
+        """HASH, place in a ring -> counters as they were at a tick."""
+        return self._prefix + "samples"
+
+    @property
     def bucket(self) -> list[str]:
         """ZSETs, one per slot of the ring: cohorts of blocks by the time they were put."""
         return self._numbered("bucket", self._slots)

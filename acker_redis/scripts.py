@@ -20,6 +20,9 @@ NAMES = (
     "init", "ack", "fail", "reset_timeout", "rotate", "expire", "sweep", "open", "configure", "stage", "name_stage", "confirm",
 )  # fmt: skip
 
+REPORTS = ("dashboard", "stuck", "root", "dead")
+"""Pages for redis-cli, each one file. They are built from `lua/reports/` by `make lua`; people change those."""
+
 Argument: TypeAlias = bytes | str | int | float
 """What a script or command takes."""
 
@@ -167,6 +170,21 @@ def library() -> Library:
             f"callback = function(KEYS, ARGV)\n{body}end}}\n"
         )
     return Library(f"acker_{digest}", functions, "".join(parts))
+
+
+def report(name: str) -> str:
+    """The text of one of `REPORTS`, for EVAL without keys.
+
+    Raises:
+        ScriptFailedError: the file is missing from the installation.
+    """
+    return _read(f"{name}.lua")
+
+
+def built_report(name: str) -> str:
+    """The same, from its source in `lua/reports/`."""
+    source = f"reports/{name}.lua"
+    return f"-- Built from lua/{source} by `make lua`: change that file.\n{_resolve(_read(source), (source,), set())}"
 
 
 def root() -> Traversable:

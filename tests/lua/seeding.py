@@ -214,7 +214,7 @@ class Lab:
         self.tick = settings.get("tick", TICK)
         self.slots = self.num_buckets + 1
         self.nursery, self.death_row = self.tick % self.slots, (self.tick + 1) % self.slots
-        self.keys: dict[str, Any] = {name: _PREFIX + name for name in ("ledger", "meta", "stats")}
+        self.keys: dict[str, Any] = {name: _PREFIX + name for name in ("ledger", "meta", "stats", "samples")}
         for name, count in (
             ("bucket", self.slots),
             ("fence", self.slots),

@@ -134,6 +134,7 @@ def test_what_is_left_of_a_shard_without_marker_goes(lab) -> None:
         shard.put(slot, 5, tick=TICK - slot)
         shard.raw.sadd(shard.keys["fence"][slot], b"token")
     shard.raw.hset(shard.keys["stats"], mapping={"inits": 4, "acked": 2})
+    shard.raw.hset(shard.keys["samples"], "3", "1795413370705 4 2 0 0")
     streams = [*shard.keys["acked"], *shard.keys["failed"]]
     for stream in streams:
         shard.raw.xadd(stream, {"task": 7})
@@ -149,6 +150,7 @@ def test_what_is_left_of_a_shard_without_marker_goes(lab) -> None:
     after = shard.state()
     assert (after.meta["generation"], after.meta["tick"]) == ("new", 0)
     assert (after.ledger, after.buckets, after.fences, after.stats) == ({}, {}, {}, {})
+    assert not shard.raw.exists(shard.keys["samples"])
     assert groups(shard) == {(stream, b"spout") for stream in streams}
     for stream in streams:
         assert shard.raw.xlen(stream) == shard.raw.xpending(stream, "spout")["pending"] == 0

@@ -139,3 +139,34 @@ def test_a_reset_root_lives_n_more_ticks(lab) -> None:
     assert shard.run("expire", 500) == [0, 0, 0]
     shard.run("rotate", FORCED)
     assert shard.run("expire", 500) == [1, 0, 0]
+
+
+def samples(shard: Lab) -> dict[int, list[int]]:
+    found = shard.raw.hgetall(shard.keys["samples"])
+    return {int(place): [int(part) for part in text.split()] for place, text in found.items()}
+
+
+def test_a_tick_leaves_a_sample_of_the_counters(lab) -> None:
+    shard = lab()
+    shard.raw.hset(shard.keys["stats"], mapping={"inits": 40, "acked": 20, "failed": 3, "acks": 99})
+    shard.run("rotate", FORCED)
+    ((place, (at, *counters)),) = samples(shard).items()
+    assert (at, counters) == (shard.now, [40, 20, 3, 0])
+    assert place == at // max(TICK_MS, 10_000) % 60
+
+
+def test_what_comes_again_in_a_ring_of_samples_replaces_what_was_there(lab) -> None:
+    shard = lab()
+    shard.raw.hset(shard.keys["samples"], mapping={str(place): "1 1 1 1 1" for place in range(60)})
+    shard.run("rotate", FORCED)
+    found = samples(shard)
+    assert len(found) == 60
+    assert [one for one in found.values() if one != [1, 1, 1, 1, 1]] == [[shard.now, 0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("damaged", ["stats", "samples"])
+def test_counters_that_are_damaged_hold_up_no_tick(lab, damaged: str) -> None:
+    shard = lab()
+    shard.raw.set(shard.keys[damaged], "no hash")
+    assert shard.run("rotate", FORCED) == [TICKED, TICK_MS, 0]
+    assert int(shard.raw.hget(shard.keys["meta"], "tick")) == TICK + 1

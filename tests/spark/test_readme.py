@@ -27,8 +27,11 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+ON_CALL = (ROOT / "docs" / "on-call.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str, page: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
 
 
 def program(mark: str) -> str:
@@ -100,9 +103,9 @@ def is_elsewhere(node: Server, key: str) -> bool:
 
 
 def allow_oncall(servers: list[Server]) -> None:
-    """Make the user of the README's people on call, with what its text adds for these lines and for clusters."""
-    (rules,) = re.findall(r"ACL SETUSER oncall on >password (.*?)\n *```", README, re.DOTALL)
-    (more,) = re.findall(r"for the lines with `redis-cli` above\s+`(.*?)` too", README)
+    """Make the user of the page's people on call, with what its text adds for clusters."""
+    (rules,) = re.findall(r"ACL SETUSER oncall on >password (.*?)\n *```", ON_CALL, re.DOTALL)
+    (more,) = re.findall(r"on a cluster with `(.*?)` for", ON_CALL)
     for server in servers:
         client = redis.Redis(port=server.port)
         client.execute_command("ACL", "SETUSER", "oncall", "on", ">password", *rules.split(), *more.split())  # type: ignore[no-untyped-call]
@@ -128,10 +131,13 @@ def test_the_shell_lines_run(servers: list[Server], tmp_path: Path) -> None:
         acker.init_many(range(1, 201), range(1, 201), task=0)
         acker.fail_many(range(1, 101), reason="broken", stage="parse")
         acker.poll(max_outcomes=10)
+        acker.rotate(force=True)
         acker.dead_letters.add([DeadLetter(1, "run", 5, "failed", "parse", "broken")])
-        for line in (line for block in blocks("sh") for line in block.splitlines() if not line.startswith("#")):
+        pages = [*blocks("sh", ON_CALL), *blocks("sh")]
+        for line in (line for block in pages for line in block.splitlines() if not line.startswith("#")):
             done = subprocess.run(
-                ["sh", "-c", line],
+                ["sh", "-c", line.replace(" -r -1 -i 2 ", " -r 2 -i 0.1 ")],  # it would go on
+                cwd=ROOT,
                 env={
                     **os.environ,
                     "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",

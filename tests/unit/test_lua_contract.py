@@ -30,6 +30,7 @@ WRITES = {
 READS = {
     "GET", "HGET", "HGETALL", "HLEN", "HMGET", "HSCAN", "EXISTS", "SISMEMBER", "ZRANGE", "ZCARD", "TIME", "XLEN", "XPENDING",
 }  # fmt: skip
+PAGES_READ = {"INFO", "CLUSTER", "SCAN", "XINFO", "XREVRANGE", "MEMORY", "ZSCORE", "HEXISTS"}
 TYPES = {"H": "HASH", "Z": "ZSET", "S": "SET", "X": "STREAM"}
 GLOBALS = {
     "redis", "KEYS", "ARGV", "bit", "struct", "string", "table", "math", "unpack", "tonumber", "tostring", "ipairs",
@@ -77,7 +78,28 @@ def script(request: pytest.FixtureRequest) -> scripts.Script:
 
 
 def test_every_file_has_a_name_and_every_name_a_file() -> None:
-    assert sorted(scripts.NAMES) == sorted(FILES)
+    assert sorted((*scripts.NAMES, *scripts.REPORTS)) == sorted(FILES)
+
+
+@pytest.mark.parametrize("name", scripts.REPORTS)
+def test_a_page_says_how_it_is_asked_for_and_only_reads(name: str, tmp_path: Path) -> None:
+    text = scripts.report(name)
+    header = re.match(rf"-- Built from lua/reports/{name}\.lua .*\n--\[\[\n{name}: (.*?)\n\]\]\n", text, re.DOTALL)
+    assert header and f"redis-cli --raw --eval lua/{name}.lua" in header[1]
+    assert re.findall(r"^(KEYS|ARGV|Returns)$", header[1], re.MULTILINE) == ["ARGV", "Returns"]
+    code = re.sub(r"--.*", "", text[header.end() :])
+    assert set(re.findall(r"(?:ask|redis\.p?call)\('([A-Z]+)'", code)) <= READS | PAGES_READ
+    assert set(re.findall(r"redis\.(\w+)\(", code)) <= {"call", "pcall"}
+    assert not re.search(r"\bKEYS\b", code)
+    luajit = shutil.which("luajit")
+    if luajit is not None:  # which CI requires, see below
+        path = tmp_path / f"{name}.lua"
+        path.write_text(text)
+        listing = subprocess.run([luajit, "-bl", str(path)], capture_output=True, check=True).stdout.decode(
+            errors="replace"
+        )
+        assert set(re.findall(r'GGET.*"(\w+)"', listing)) <= GLOBALS | {"cjson", "next"}
+        assert "GSET" not in listing
 
 
 def test_a_header_is_complete(script: scripts.Script) -> None:

@@ -1,0 +1,238 @@
+--[[
+dashboard: every app on a server, or one, on a page of 100 columns: which is sick, since when, and why.
+
+  redis-cli --raw --eval lua/dashboard.lua
+  redis-cli --raw --eval lua/dashboard.lua , orders
+  redis-cli -r -1 -i 2 --raw --eval lua/dashboard.lua , --live
+
+ARGV
+  app     only this one, with more of it
+  --live  begin with what clears a terminal's screen, to be refreshed in place
+  --json  for programs: one JSON object
+Returns
+  page    text; on a cluster of the node that it runs on
+]]
+--- @include "reports/page"
+local CALLS = 1500
+local RECORDS = 6000
+local ROOTS = 2000
+local GONE_MS = 15000
+local SEVERITY = {LOST = 1, FULL = 2, ['NO ROTATOR'] = 3, ['SPOUT GONE'] = 4, HANGS = 5, ok = 6}
+
+local names, words = arguments({['--live'] = true, ['--json'] = true})
+if not names or #names > 1 or (names[1] and not is_app_name(names[1])) then
+  return 'usage: redis-cli --raw --eval lua/dashboard.lua [, APP] [--live] [--json]' .. (names and '' or ': ' .. words)
+end
+
+local facts = server_facts()
+local apps, is_whole = apps_here(names[1])
+
+-- Shards of an app that are looked at closely, evenly spread, and how many of it each stands for.
+local function some_of(app, calls_each)
+  local most = math.max(1, math.floor(CALLS / #apps / calls_each))
+  local step = math.max(1, math.ceil(#app.shards / most))
+  local some = {}
+  for i = 1, #app.shards, step do some[#some + 1] = app.shards[i] end
+  return some, #some > 0 and #app.shards / #some or 0
+end
+
+-- Outcomes that wait in each lane, and how long ago a spout asked for some.
+local function look_at_lanes(app)
+  local lanes = #app.shards > 0 and app.shards[1].lanes or 0
+  local some, stands_for = some_of(app, 4 * lanes)
+  app.lag, app.lanes = 0, {}
+  for lane = 0, lanes - 1 do
+    local found = {number = lane, waiting = 0, idle_ms = nil}
+    for _, shard in ipairs(some) do
+      for _, kind in ipairs({'acked:', 'failed:'}) do
+        local stream = shard.prefix .. kind .. lane
+        found.waiting = found.waiting + (ask('XLEN', stream) or 0) * stands_for
+        for _, consumer in ipairs(ask('XINFO', 'CONSUMERS', stream, 'spout') or {}) do
+          local idle_ms = tonumber(as_table(consumer).idle)
+          if idle_ms then found.idle_ms = math.min(found.idle_ms or idle_ms, idle_ms) end
+        end
+      end
+    end
+    app.lag = app.lag + found.waiting
+    app.lanes[lane + 1] = found
+  end
+end
+
+local function memory_of(app)
+  local slots = #app.shards > 0 and app.shards[1].num_buckets + 1 or 0
+  local some, stands_for = some_of(app, 4 + 2 * slots + 2 * #app.lanes)
+  local total, is_known = 0, false
+  for _, shard in ipairs(some) do
+    local kept = {'ledger', 'meta', 'stats', 'samples'}
+    for slot = 0, slots - 1 do
+      kept[#kept + 1], kept[#kept + 2] = 'bucket:' .. slot, 'fence:' .. slot
+    end
+    for lane = 0, #app.lanes - 1 do
+      kept[#kept + 1], kept[#kept + 2] = 'acked:' .. lane, 'failed:' .. lane
+    end
+    for _, kind in ipairs(kept) do
+      local bytes = ask('MEMORY', 'USAGE', shard.prefix .. kind)
+      is_known = is_known or bytes ~= nil
+      total = total + (bytes or 0) * stands_for
+    end
+  end
+  return is_known and total or nil
+end
+
+-- Dead letters, and reasons of the newest; nil where they are another node's.
+local function look_at_letters(app)
+  local stream = 'acker:{' .. app.name .. '}:dead'
+  app.dead, app.reasons = ask('XLEN', stream), {}
+  local counts = {}
+  for _, entry in ipairs(app.dead and app.dead > 0 and ask('XREVRANGE', stream, '+', '-', 'COUNT', 100) or {}) do
+    local reason = clean(as_table(entry[2]).reason or '?')
+    if not counts[reason] then app.reasons[#app.reasons + 1] = reason end
+    counts[reason] = (counts[reason] or 0) + 1
+  end
+  table.sort(app.reasons, function(a, b) return counts[a] > counts[b] or (counts[a] == counts[b] and a > b) end)
+  for i, reason in ipairs(app.reasons) do app.reasons[i] = reason .. ' ' .. counts[reason] end
+end
+
+local function last_asked(app, only_waiting)
+  local least, is_any = nil, false
+  for _, lane in ipairs(app.lanes) do
+    if not only_waiting or lane.waiting > 0 then
+      is_any = true
+      if not lane.idle_ms then return nil, true end
+      if only_waiting then least = math.max(least or 0, lane.idle_ms) else least = math.min(least or lane.idle_ms, lane.idle_ms) end
+    end
+  end
+  return least, is_any
+end
+
+local function state_of(app)
+  if app.lost > 0 then
+    return 'LOST', nil, string.format('%d of %d shards have no data: a restart without persistence, a flush or an eviction. '
+      .. 'Clients that run make them anew and emit again', app.lost, app.total)
+  end
+  if facts.is_full then
+    local from = since(app, function(later, earlier) return later[2] == earlier[2] end)
+    return 'FULL', from, 'the server takes no new roots, acks go on: give it memory (maxmemory), or pause spouts'
+  end
+  if app.rotated_ms and NOW - app.rotated_ms > math.max(2 * app.tick_ms, app.tick_ms + 2000) then
+    return 'NO ROTATOR', app.rotated_ms, 'no tick since: nothing times out. Start `acker-redis rotator`'
+  end
+  local idle_ms, is_waited_for = last_asked(app, true)
+  if not is_waited_for and app.pending > 0 then idle_ms, is_waited_for = last_asked(app, false) end
+  local is_new = #app.shards == 0 or NOW - app.shards[1].created_ms < GONE_MS
+  if is_waited_for and (idle_ms and idle_ms > GONE_MS or not idle_ms and not is_new) then
+    local text = string.format('%d outcomes wait, %d roots are pending', app.lag, app.pending)
+    if not idle_ms then return 'SPOUT GONE', nil, text .. ': no spout ever asked for outcomes' end
+    return 'SPOUT GONE', NOW - idle_ms, text .. ': no spout asks for outcomes. Start it again'
+  end
+  if app.pending > 0 and app.rates.timed_out > app.rates.acked then
+    local from = since(app, function(later, earlier) return later[5] - earlier[5] > later[3] - earlier[3] end)
+    return 'HANGS', from, 'more roots time out than are acked: what comes behind the last stage hangs, or drops rows'
+  end
+  return 'ok', nil, ''
+end
+
+local function look_at(app)
+  count_app(app)
+  look_at_lanes(app)
+  look_at_letters(app)
+  app.memory = memory_of(app)
+  app.sample = sample_pending(app, RECORDS / #apps, math.max(4, math.min(64, ROOTS / #apps / math.max(1, #app.shards))))
+  app.state, app.since, app.why = state_of(app)
+end
+
+local HEADER = left('APP', 10) .. ' ' .. left('STATE', 14) .. ' ' .. right('PEND', 6) .. ' ' .. right('ack/s', 6) .. ' '
+  .. right('to/min', 6) .. ' ' .. right('fail/min', 8) .. ' ' .. right('OLDEST', 7) .. ' ' .. right('LAG', 6) .. ' '
+  .. right('ROTATOR', 9) .. ' ' .. right('MEM', 5) .. ' DEAD'
+
+local function state_text(app)
+  local top = app.sample.stages[1]
+  return app.state == 'HANGS' and top and top.name ~= '' and 'HANGS: ' .. top.name or app.state
+end
+
+local function row_of(app)
+  local rotator = '-'
+  if app.rotated_ms then
+    local age = short(NOW - app.rotated_ms)
+    rotator = app.state == 'NO ROTATOR' and age .. '!' or age .. '/' .. short(app.tick_ms)
+  end
+  local dead = app.dead and amount(app.dead) .. (#app.reasons > 0 and ' ' .. table.concat(app.reasons, ' ') or '') or '-'
+  return table.concat({
+    left(app.name, 10), left(state_text(app), 14), right(amount(app.pending), 6), right(amount(app.rates.acked), 6),
+    right(amount(app.rates.timed_out * 60), 6), right(amount(app.rates.failed * 60), 8), right(oldest_text(app.sample), 7),
+    right(amount(app.lag), 6), right(rotator, 9), right(app.memory and size(app.memory) or '-', 5),
+    cut(dead, 13),
+  }, ' ')
+end
+
+local function explain(app, lines)
+  if app.state ~= 'ok' then
+    local from = app.since and string.format(' since %s, for %s', clock(app.since), duration(NOW - app.since)) or ''
+    wrapped(app.name .. ' ' .. app.state .. from .. ': ' .. app.why, lines)
+  end
+  if app.sample.found > 0 and (app.state == 'HANGS' or names[1]) then
+    local oldest = app.sample.oldest
+    wrapped(string.format('%s pending by last stage: %s (of %d looked at), oldest %s, root %s', app.name, shares_text(app.sample),
+      app.sample.found, duration(NOW - oldest.start), hex_of(oldest.root)), lines)
+  end
+end
+
+local function more_of(app, lines)
+  local counters = app.counters
+  lines[#lines + 1] = ''
+  wrapped(string.format('settings  %d shards (%d here), %d buckets, a tick every %s, clock %s, %d lanes', app.total or 0, #app.shards,
+    app.shards[1] and app.shards[1].num_buckets or 0, duration(app.tick_ms), clean(app.shards[1] and app.shards[1].clock or '-'),
+    #app.lanes), lines)
+  wrapped(string.format('so far    %d inits, %d acked, %d failed, %d timed out; %d late, %d fenced, %d orphaned, %d wait for their init',
+    counters.inits, counters.acked, counters.failed, counters.timed_out, counters.late_updates, counters.fenced,
+    counters.orphaned, counters.unowned), lines)
+  for _, lane in ipairs(app.lanes) do
+    local holder = ask('GET', 'acker:{' .. app.name .. '}:lane:' .. lane.number)
+    if #app.lanes <= 8 or lane.waiting > 0 then
+      wrapped(string.format('lane %-4d %d outcomes wait; asked for %s; held by %s', lane.number, lane.waiting,
+        lane.idle_ms and duration(lane.idle_ms) .. ' ago' or 'never', holder and clean(holder) or 'nobody'), lines)
+    end
+  end
+end
+
+local found = {}
+for _, app in ipairs(apps) do
+  if open_app(app) then
+    look_at(app)
+    found[#found + 1] = app
+  end
+end
+table.sort(found, function(a, b)
+  local first, second = SEVERITY[a.state], SEVERITY[b.state]
+  return first < second or (first == second and a.name < b.name)
+end)
+
+if words['--json'] then
+  local rows = {}
+  for i, app in ipairs(found) do
+    local stages = {}
+    for n, one in ipairs(app.sample.stages) do stages[n] = {stage = one.name, count = one.count} end
+    rows[i] = {
+      app = app.name, state = app.state, since_ms = app.since, why = app.why, shards = app.total, shards_here = #app.shards,
+      pending = app.pending, acked_per_sec = app.rates.acked, timed_out_per_min = app.rates.timed_out * 60,
+      failed_per_min = app.rates.failed * 60, oldest_ms = app.sample.oldest.start and NOW - app.sample.oldest.start,
+      waiting = app.lag, rotated_ms_ago = app.rotated_ms and NOW - app.rotated_ms, tick_ms = app.tick_ms, memory_bytes = app.memory,
+      dead_letters = app.dead, pending_by_stage = #stages > 0 and stages or nil,
+    }
+  end
+  return cjson.encode({address = facts.address, used_bytes = facts.used, maxmemory_bytes = facts.most, is_whole = is_whole,
+    at_ms = NOW, apps = #rows > 0 and rows or nil})
+end
+
+local lines = {server_line(facts)}
+if #found == 0 then
+  lines[2] = names[1] and 'no app ' .. names[1] .. ' here: its first client creates it' or 'no apps here'
+else
+  lines[2] = HEADER
+  for _, app in ipairs(found) do lines[#lines + 1] = row_of(app) end
+  for _, app in ipairs(found) do explain(app, lines) end
+  if names[1] then more_of(found[1], lines) end
+end
+if facts.cluster_enabled == '1' then lines[#lines + 1] = 'a node of a cluster: shards of other nodes are not counted here' end
+if not is_whole then lines[#lines + 1] = 'not all keys were looked at: name an app' end
+return (words['--live'] and '\27[H\27[2J' or '') .. table.concat(lines, '\n')

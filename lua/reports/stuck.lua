@@ -1,0 +1,43 @@
+--[[
+stuck: what is pending of an app, by the last stage that touched it, with the oldest roots of each.
+
+  redis-cli --raw --eval lua/stuck.lua , orders
+  redis-cli --raw --eval lua/stuck.lua , orders 10
+
+ARGV
+  app    name
+  count  roots to show of each stage; 3
+Returns
+  page   text; looked at are those that were put longest ago, at most 20000 records
+]]
+--- @include "reports/page"
+local RECORDS = 20000
+local ROOTS = 20000
+
+local names = arguments({})
+local app, most = {name = names and names[1] or '', seen = {}}, tonumber(names and names[2] or 3)
+if not names or #names < 1 or #names > 2 or not is_app_name(app.name) or not most or most < 1 then
+  return 'usage: redis-cli --raw --eval lua/stuck.lua , APP [COUNT]'
+end
+if not open_app(app) then return 'no app ' .. app.name .. ' here: its first client creates it' end
+
+count_app(app)
+local sample = sample_pending(app, RECORDS, math.max(32, ROOTS / math.max(1, #app.shards)))
+local lines = {string.format('%s  %d pending on %d of %d shards; %s of %d looked at, the longest there first', app.name, app.pending,
+  #app.shards, app.total or 0, sample.is_whole and 'all' or 'the oldest', sample.found)}
+if sample.found == 0 then
+  lines[2] = sample.until_ms and 'none found among what was put more than ' .. duration(NOW - sample.until_ms) .. ' ago'
+    or 'nothing is pending'
+else
+  lines[2] = left('LAST STAGE', 40) .. ' ' .. right('ROOTS', 7) .. ' ' .. right('SHARE', 6) .. ' ' .. right('OLDEST', 7)
+  for _, one in ipairs(sample.stages) do
+    lines[#lines + 1] = left(stage_text(one.name), 40) .. ' ' .. right(amount(one.count), 7) .. ' '
+      .. right(string.format('%.0f %%', 100 * one.count / sample.found), 6) .. ' ' .. right(duration(NOW - one.oldest[1].start), 7)
+    for i = 1, math.min(most, #one.oldest) do
+      local root = one.oldest[i]
+      lines[#lines + 1] = string.format('  root %s  task %d  shard %d  %s old', hex_of(root.root), root.task, root.shard,
+        duration(NOW - root.start))
+    end
+  end
+end
+return table.concat(lines, '\n')
