@@ -222,6 +222,16 @@ class Client:
             nodes = connection.primaries(self.redis)
             return self._patiently(lambda: [connection.info(node, "replication") for node in nodes])
 
+    def report(self, name: str, *arguments: str) -> list[bytes]:
+        """What a page of `scripts.REPORTS` says on every primary, or on the server. It needs a user who may EVAL.
+
+        Raises:
+            AckerError: one does not answer, or refuses it.
+        """
+        with self.translated():
+            nodes, text = connection.primaries(self.redis), scripts.report(name)
+            return self._patiently(lambda: [node.execute_command("EVAL", text, 0, *arguments) for node in nodes])
+
     @contextmanager
     def translated(self) -> Iterator[None]:
         """Raise the driver's errors as this library's own."""

@@ -308,6 +308,14 @@ local function ask(...)
   return reply
 end
 
+local function is_foreign(why)
+  return why ~= nil and string.find(why, 'WRONGTYPE', 1, true) ~= nil
+end
+
+local function is_app_name(name)
+  return #name <= 64 and string.find(name, '^[%w][%w_.-]*$') ~= nil
+end
+
 local function as_table(pairs_found)
   local fields = {}
   for i = 1, #pairs_found, 2 do fields[pairs_found[i]] = pairs_found[i + 1] end
@@ -425,9 +433,9 @@ local function apps_here(wanted)
     cursor, looked = step[1], looked + 1000
     for _, key in ipairs(step[2]) do
       local name = string.match(key, '^acker:{([^:{}]+)}:config$')
-      if name then app_of(name) end
+      if name and is_app_name(name) then app_of(name) end
       local of_shard, shard = string.match(key, '^acker:{([^:{}]+):(%d+)}:meta$')
-      if of_shard then app_of(of_shard).seen[tonumber(shard)] = true end
+      if of_shard and is_app_name(of_shard) then app_of(of_shard).seen[tonumber(shard)] = true end
     end
   until cursor == '0' or looked >= KEYS_LOOKED_AT
   table.sort(apps, function(a, b) return a.name < b.name end)
@@ -439,7 +447,8 @@ local RING = {'generation', 'tick', 'num_buckets', 'lanes', 'tick_ms', 'last_rot
 local function shard_at(app, number)
   local prefix = 'acker:{' .. app.name .. ':' .. number .. '}:'
   local found, why = ask('HMGET', prefix .. 'meta', unpack(RING))
-  if not found then return nil, why end
+  if not found and not is_foreign(why) then return nil end
+  found = found or {}
   local shard = {number = number, prefix = prefix, is_lost = not found[1], clock = found[9]}
   for i = 2, #RING do
     local name = RING[i]
@@ -453,8 +462,8 @@ end
 
 -- The app's shards on this node: `shards`, of `total`; those without data are `lost`. False where there is no such app.
 local function open_app(app)
-  local config = ask('HGETALL', 'acker:{' .. app.name .. '}:config')
-  app.config = config and as_table(config) or {}
+  local config, why = ask('HGETALL', 'acker:{' .. app.name .. '}:config')
+  app.config, app.is_damaged = config and as_table(config) or {}, is_foreign(why)
   app.total = tonumber(app.config.shards)
   app.shards, app.lost, app.remote = {}, 0, 0
   local number = 0
@@ -481,7 +490,7 @@ local function open_app(app)
   end
   app.remote = math.min(app.remote, (app.total or 0) - #app.shards)
   if not app.config.shards then app.lost = #app.shards > 0 and app.total - #app.shards - app.remote or 0 end
-  return #app.shards > 0 or app.config.shards ~= nil
+  return #app.shards > 0 or app.config.shards ~= nil or app.is_damaged
 end
 
 local COUNTERS = {
@@ -710,10 +719,6 @@ local function arguments(known)
     end
   end
   return names, words
-end
-
-local function is_app_name(name)
-  return #name <= 64 and string.find(name, '^[%w][%w_.-]*$') ~= nil
 end
 local MOST, MOST_OF_ALL = 1000, 5000
 

@@ -6,10 +6,11 @@ stuck: what is pending of an app, by the last stage that touched it, with the ol
   redis-cli --raw --eval lua/stuck.lua , orders 10
 
 ARGV
-  app    name
-  count  roots to show of each stage; 3
+  app     name
+  count   roots to show of each stage; 3
+  --json  for programs: one JSON object
 Returns
-  page   text; looked at are those that were put longest ago, at most 20000 records
+  page    text; looked at are those that were put longest ago, at most 20000 records
 ]]
 -- page: what all pages for redis-cli share. They run by EVAL without KEYS, also for a user who may only read and on a
 -- replica; they write nothing and are bounded. On a cluster a page is of the node it runs on: keys of others are not seen.
@@ -309,6 +310,14 @@ local function ask(...)
   return reply
 end
 
+local function is_foreign(why)
+  return why ~= nil and string.find(why, 'WRONGTYPE', 1, true) ~= nil
+end
+
+local function is_app_name(name)
+  return #name <= 64 and string.find(name, '^[%w][%w_.-]*$') ~= nil
+end
+
 local function as_table(pairs_found)
   local fields = {}
   for i = 1, #pairs_found, 2 do fields[pairs_found[i]] = pairs_found[i + 1] end
@@ -426,9 +435,9 @@ local function apps_here(wanted)
     cursor, looked = step[1], looked + 1000
     for _, key in ipairs(step[2]) do
       local name = string.match(key, '^acker:{([^:{}]+)}:config$')
-      if name then app_of(name) end
+      if name and is_app_name(name) then app_of(name) end
       local of_shard, shard = string.match(key, '^acker:{([^:{}]+):(%d+)}:meta$')
-      if of_shard then app_of(of_shard).seen[tonumber(shard)] = true end
+      if of_shard and is_app_name(of_shard) then app_of(of_shard).seen[tonumber(shard)] = true end
     end
   until cursor == '0' or looked >= KEYS_LOOKED_AT
   table.sort(apps, function(a, b) return a.name < b.name end)
@@ -440,7 +449,8 @@ local RING = {'generation', 'tick', 'num_buckets', 'lanes', 'tick_ms', 'last_rot
 local function shard_at(app, number)
   local prefix = 'acker:{' .. app.name .. ':' .. number .. '}:'
   local found, why = ask('HMGET', prefix .. 'meta', unpack(RING))
-  if not found then return nil, why end
+  if not found and not is_foreign(why) then return nil end
+  found = found or {}
   local shard = {number = number, prefix = prefix, is_lost = not found[1], clock = found[9]}
   for i = 2, #RING do
     local name = RING[i]
@@ -454,8 +464,8 @@ end
 
 -- The app's shards on this node: `shards`, of `total`; those without data are `lost`. False where there is no such app.
 local function open_app(app)
-  local config = ask('HGETALL', 'acker:{' .. app.name .. '}:config')
-  app.config = config and as_table(config) or {}
+  local config, why = ask('HGETALL', 'acker:{' .. app.name .. '}:config')
+  app.config, app.is_damaged = config and as_table(config) or {}, is_foreign(why)
   app.total = tonumber(app.config.shards)
   app.shards, app.lost, app.remote = {}, 0, 0
   local number = 0
@@ -482,7 +492,7 @@ local function open_app(app)
   end
   app.remote = math.min(app.remote, (app.total or 0) - #app.shards)
   if not app.config.shards then app.lost = #app.shards > 0 and app.total - #app.shards - app.remote or 0 end
-  return #app.shards > 0 or app.config.shards ~= nil
+  return #app.shards > 0 or app.config.shards ~= nil or app.is_damaged
 end
 
 local COUNTERS = {
@@ -712,22 +722,35 @@ local function arguments(known)
   end
   return names, words
 end
-
-local function is_app_name(name)
-  return #name <= 64 and string.find(name, '^[%w][%w_.-]*$') ~= nil
-end
 local RECORDS = 20000
 local ROOTS = 20000
 
-local names = arguments({})
+local names, words = arguments({['--json'] = true})
 local app, most = {name = names and names[1] or '', seen = {}}, tonumber(names and names[2] or 3)
 if not names or #names < 1 or #names > 2 or not is_app_name(app.name) or not most or most < 1 then
-  return 'usage: redis-cli --raw --eval lua/stuck.lua , APP [COUNT]'
+  return 'usage: redis-cli --raw --eval lua/stuck.lua , APP [COUNT] [--json]'
 end
-if not open_app(app) then return 'no app ' .. app.name .. ' here: its first client creates it' end
+if not open_app(app) then
+  return words['--json'] and '{}' or 'no app ' .. app.name .. ' here: its first client creates it'
+end
 
 count_app(app)
 local sample = sample_pending(app, RECORDS, math.max(32, ROOTS / math.max(1, #app.shards)))
+
+if words['--json'] then
+  local stages = {}
+  for n, one in ipairs(sample.stages) do
+    local roots = {}
+    for i = 1, math.min(most, #one.oldest) do
+      local root = one.oldest[i]
+      roots[i] = {root = hex_of(root.root), task = root.task, shard = root.shard, age_ms = NOW - root.start}
+    end
+    stages[n] = {stage = one.name, count = one.count, oldest_ms = NOW - one.oldest[1].start, oldest = roots}
+  end
+  return cjson.encode({app = app.name, pending = app.pending, shards = app.total, shards_here = #app.shards, looked_at = sample.found,
+    is_whole = sample.is_whole, stages = #stages > 0 and stages or nil})
+end
+
 local lines = {string.format('%s  %d pending on %d of %d shards; %s of %d looked at, the longest there first', app.name, app.pending,
   #app.shards, app.total or 0, sample.is_whole and 'all' or 'the oldest', sample.found)}
 if sample.found == 0 then

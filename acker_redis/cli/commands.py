@@ -1,4 +1,4 @@
-"""The commands: `rotator`, `stats`, `inspect`, `apps`, `evict`, `install`, and the group `dead-letters`."""
+"""The commands of its own: `rotator`, `stats`, `inspect`, `apps`, `evict`, `install`; and those of the other modules."""
 
 import importlib.metadata
 import signal
@@ -13,7 +13,7 @@ from acker_redis import evict, ids
 from acker_redis import rotator as rotation_process
 from acker_redis.acker import Acker
 from acker_redis.apps import apps, stored_config
-from acker_redis.cli import letters, output
+from acker_redis.cli import letters, output, overview
 from acker_redis.cli.options import (
     DEFAULT_URL,
     AsJson,
@@ -42,6 +42,7 @@ app = typer.Typer(
 )
 
 app.add_typer(letters.app, name="dead-letters")
+app.add_typer(overview.app)
 
 
 def _version(wanted: bool) -> None:

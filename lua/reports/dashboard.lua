@@ -106,6 +106,7 @@ local function last_asked(app, only_waiting)
 end
 
 local function state_of(app)
+  if app.is_damaged then return 'LOST', nil, 'its settings are damaged: delete it with `acker-redis evict`' end
   if app.lost > 0 then
     return 'LOST', nil, string.format('%d of %d shards have no data: a restart without persistence, a flush or an eviction. '
       .. 'Clients that run make them anew and emit again', app.lost, app.total)

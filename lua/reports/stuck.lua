@@ -5,24 +5,42 @@ stuck: what is pending of an app, by the last stage that touched it, with the ol
   redis-cli --raw --eval lua/stuck.lua , orders 10
 
 ARGV
-  app    name
-  count  roots to show of each stage; 3
+  app     name
+  count   roots to show of each stage; 3
+  --json  for programs: one JSON object
 Returns
-  page   text; looked at are those that were put longest ago, at most 20000 records
+  page    text; looked at are those that were put longest ago, at most 20000 records
 ]]
 --- @include "reports/page"
 local RECORDS = 20000
 local ROOTS = 20000
 
-local names = arguments({})
+local names, words = arguments({['--json'] = true})
 local app, most = {name = names and names[1] or '', seen = {}}, tonumber(names and names[2] or 3)
 if not names or #names < 1 or #names > 2 or not is_app_name(app.name) or not most or most < 1 then
-  return 'usage: redis-cli --raw --eval lua/stuck.lua , APP [COUNT]'
+  return 'usage: redis-cli --raw --eval lua/stuck.lua , APP [COUNT] [--json]'
 end
-if not open_app(app) then return 'no app ' .. app.name .. ' here: its first client creates it' end
+if not open_app(app) then
+  return words['--json'] and '{}' or 'no app ' .. app.name .. ' here: its first client creates it'
+end
 
 count_app(app)
 local sample = sample_pending(app, RECORDS, math.max(32, ROOTS / math.max(1, #app.shards)))
+
+if words['--json'] then
+  local stages = {}
+  for n, one in ipairs(sample.stages) do
+    local roots = {}
+    for i = 1, math.min(most, #one.oldest) do
+      local root = one.oldest[i]
+      roots[i] = {root = hex_of(root.root), task = root.task, shard = root.shard, age_ms = NOW - root.start}
+    end
+    stages[n] = {stage = one.name, count = one.count, oldest_ms = NOW - one.oldest[1].start, oldest = roots}
+  end
+  return cjson.encode({app = app.name, pending = app.pending, shards = app.total, shards_here = #app.shards, looked_at = sample.found,
+    is_whole = sample.is_whole, stages = #stages > 0 and stages or nil})
+end
+
 local lines = {string.format('%s  %d pending on %d of %d shards; %s of %d looked at, the longest there first', app.name, app.pending,
   #app.shards, app.total or 0, sample.is_whole and 'all' or 'the oldest', sample.found)}
 if sample.found == 0 then

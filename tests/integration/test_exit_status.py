@@ -20,9 +20,9 @@ from acker_redis.server import Server
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
 
 CHECK, STATS, INSPECT, LETTERS = ("rotator", "--check"), ("stats",), ("inspect", "1"), ("dead-letters",)
-APPS, EVICT = ("apps",), ("evict", "--yes")
-ALL = (CHECK, STATS, INSPECT, LETTERS, APPS, EVICT)
-OF_AN_APP = (CHECK, STATS, INSPECT, LETTERS, EVICT)
+APPS, STATUS, PENDING, EVICT = ("apps",), ("status",), ("pending",), ("evict", "--yes")
+ALL = (CHECK, STATS, INSPECT, LETTERS, APPS, STATUS, PENDING, EVICT)
+OF_AN_APP = (CHECK, STATS, INSPECT, LETTERS, STATUS, PENDING, EVICT)
 
 
 class Place:
@@ -137,19 +137,19 @@ SITUATIONS: list[tuple[Callable[[Place], list[str]], dict[tuple[str, ...], int]]
     (sound, dict.fromkeys(ALL, 0)),
     (unknown_app, dict.fromkeys(OF_AN_APP, 1)),
     (bad_app_name, dict.fromkeys(OF_AN_APP, 2)),
-    (no_app, {**dict.fromkeys(OF_AN_APP, 2), CHECK: 0, APPS: 0}),
+    (no_app, {**dict.fromkeys(OF_AN_APP, 2), CHECK: 0, APPS: 0, STATUS: 0}),
     (empty_app, dict.fromkeys(OF_AN_APP, 2)),
     (server_down, dict.fromkeys(ALL, 3)),
     (bad_scheme, dict.fromkeys(ALL, 2)),
     (bad_database, dict.fromkeys(ALL, 2)),
     (bad_login, dict.fromkeys(ALL, 3)),
     (no_permission, dict.fromkeys(ALL, 3)),
-    (shard_lost, {CHECK: 1, STATS: 1, INSPECT: 1, LETTERS: 0, APPS: 0, EVICT: 0}),
-    (not_rotated, {**dict.fromkeys(ALL, 0), CHECK: 1}),
-    (damaged_settings, {**dict.fromkeys(ALL, 1), APPS: 0, EVICT: 0}),
-    (other_settings, {CHECK: 1, STATS: 1, INSPECT: 1, LETTERS: 0, APPS: 0, EVICT: 0}),
+    (shard_lost, {CHECK: 1, STATS: 1, INSPECT: 1, LETTERS: 0, APPS: 0, STATUS: 1, PENDING: 0, EVICT: 0}),
+    (not_rotated, {**dict.fromkeys(ALL, 0), CHECK: 1, STATUS: 1}),
+    (damaged_settings, {**dict.fromkeys(ALL, 1), APPS: 0, STATUS: 0, EVICT: 0}),
+    (other_settings, {CHECK: 1, STATS: 1, INSPECT: 1, LETTERS: 0, APPS: 0, STATUS: 0, PENDING: 0, EVICT: 0}),
     (foreign_settings, {**dict.fromkeys(ALL, 1), APPS: 0, EVICT: 0}),
-    (foreign_shard, {CHECK: 1, STATS: 1, INSPECT: 1, LETTERS: 0, APPS: 0, EVICT: 0}),
+    (foreign_shard, {CHECK: 1, STATS: 1, INSPECT: 1, LETTERS: 0, APPS: 0, STATUS: 1, PENDING: 0, EVICT: 0}),
     (foreign_letters, {**dict.fromkeys(ALL, 0), LETTERS: 1}),
     (foreign_neighbours, dict.fromkeys(ALL, 0)),
     (missing_file, dict.fromkeys(ALL, 2)),

@@ -1,0 +1,102 @@
+"""The commands that say how apps are doing: `status`, `pending`."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from acker_redis import ids, overview
+from acker_redis.acker import Acker
+from acker_redis.apps import stored_config
+from acker_redis.cli import output
+from acker_redis.cli.options import DEFAULT_URL, AsJson, OneApp, Run, Url, UrlFile, connected
+from acker_redis.cli.status import DONE, EPILOG, UNHEALTHY, exit_on_error
+from acker_redis.client import Client
+
+app = typer.Typer()
+
+
+@app.command(epilog=EPILOG)
+def status(
+    context: typer.Context,
+    app_name: Annotated[
+        str | None, typer.Option("--app", envvar="ACKER_APP", help="Only this app, with more of it.")
+    ] = None,
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say which app is sick, since when, and why; exit 1 if one is. Of a cluster there is a page per node."""
+    with exit_on_error(), connected(context, redis, redis_file) as client:
+        found = overview.overview(client, app_name)
+        if as_json:
+            for one in found:
+                output.json_line(asdict(one))
+        else:
+            for number, page in enumerate(overview.pages(client, app_name)):
+                output.line(*([""] if number else []), *page.split("\n"))
+        missing = app_name is not None and not found
+        raise typer.Exit(UNHEALTHY if missing or not all(one.healthy for one in found) else DONE)
+
+
+@app.command(epilog=EPILOG)
+def pending(
+    context: typer.Context,
+    app_name: OneApp,
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    oldest: Annotated[
+        int, typer.Option("--oldest", min=1, max=1000, help="Show so many of the oldest roots of each stage.")
+    ] = 3,
+    message_id: Annotated[
+        int | None, typer.Option("--message", help="Only what is pending of this message id; needs --run.")
+    ] = None,
+    run_id: Run = None,
+    emissions: Annotated[
+        int,
+        typer.Option("--emissions", min=1, max=1_000_000, help="Look for a message in so many emissions of its run."),
+    ] = 10_000,
+    as_json: AsJson = False,
+) -> None:
+    """Show what has no outcome yet, by the last stage that touched it; or what is pending of one message."""
+    if (message_id is None) != (run_id is None):
+        raise typer.BadParameter(
+            "give --message ID and --run RUN together: a message id means something in its run only"
+        )
+    with exit_on_error(), connected(context, redis, redis_file) as client:
+        config = stored_config(client, app_name)
+        if message_id is not None and run_id is not None:
+            acker = Acker(client, config, create=False)
+            raise typer.Exit(_show_message(acker, message_id, run_id, emissions, as_json=as_json))
+        _show_pending(client, app_name, oldest, as_json=as_json)
+
+
+def _show_pending(client: Client, app_name: str, oldest: int, *, as_json: bool) -> None:
+    found = overview.pending_roots(client, app_name, oldest)
+    if as_json:
+        output.json_line({"app": app_name, **asdict(found)})
+        return
+    output.line(f"{app_name}: {found.pending} pending, {found.looked_at} looked at, the longest there first")
+    for stage in found.stages:
+        share = 100 * stage.count / found.looked_at
+        output.line(
+            f"{stage.stage or '(no stage yet)'}  {stage.count} roots ({share:.0f} %), oldest {stage.oldest_ms / 1000:.1f} s",
+            *(f"  root {root.root}  task {root.task}  {root.age_ms / 1000:.1f} s" for root in stage.oldest),
+        )
+
+
+def _show_message(acker: Acker, message_id: int, run_id: str, emissions: int, *, as_json: bool) -> int:
+    found = overview.pending_of_message(acker, message_id, run_id, emissions)
+    for number, record in found:
+        values = {"emission": number, "hex": f"{ids.to_uint64(record.root, 'root'):016x}", **record._asdict()}
+        if as_json:
+            output.json_line(values)
+        else:
+            output.fields(values)
+    if not found:
+        output.line(
+            f"nothing is pending of message {message_id} in the first {emissions} emissions of run {run_id}: it is done, or "
+            "parked, or waits for its next attempt; or it went out later (--emissions)",
+            err=True,
+        )
+    return DONE if found else UNHEALTHY
