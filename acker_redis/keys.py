@@ -114,6 +114,11 @@ class ShardKeys:
         return self._prefix + "samples"
 
     @property
+    def latency(self) -> str:
+        """HASH, outcome and bound in ms -> how many roots were so old when they settled."""
+        return self._prefix + "latency"
+
+    @property
     def bucket(self) -> list[str]:
         """ZSETs, one per slot of the ring: cohorts of blocks by the time they were put."""
         return self._numbered("bucket", self._slots)

@@ -9,6 +9,7 @@ KEYS
   ledger  HASH     acker:{app:shard}:ledger
   meta    HASH     acker:{app:shard}:meta
   stats   HASH     acker:{app:shard}:stats
+  latency HASH     acker:{app:shard}:latency
   bucket  ZSET*    acker:{app:shard}:bucket:<slot>
   fence   SET*     acker:{app:shard}:fence:<slot>
   acked   STREAM*  acker:{app:shard}:acked:<lane>
@@ -29,12 +30,12 @@ Errors
 --- @include "lib/fence"
 --- @include "lib/fold"
 --- @include "lib/outcomes"
-local ledger, meta, stats = KEYS[1], KEYS[2], KEYS[3]
+local ledger, meta, stats, latency = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local generation, token, digest, stage, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local shard = open_shard(meta, generation)
 if not shard then return lost() end
-local bucket, fence = 4, 4 + shard.slots
+local bucket, fence = 5, 5 + shard.slots
 local acked = fence + shard.slots
 local scratch = acked + shard.lanes
 
@@ -75,18 +76,20 @@ local function new_tail(flags)
   return new_tails[flags]
 end
 
-local outcomes, rows_of = {}, {}
+local dones, ages = {}, {}
 local function rows_of_task(task)
   by_task[task] = by_task[task] or {}
   return by_task[task]
 end
 
-local function outcome_of(tail)
+-- What is written of the alone roots that end with this tail, and how many do.
+local function done_of(tail)
   local last_stage, flags, _, task, start = unpack_bytes('>BBI2I4I6', tail)
   if stage > 0 then last_stage = stage end
-  rows_of[tail] = rows_of_task(task)
-  outcomes[tail] = pack_bytes('>i4I4B', BIT[(flags - flags % 4) / 4], age_between(start, now), last_stage)
-  return outcomes[tail]
+  local age = age_between(start, now)
+  local outcome = pack_bytes('>i4I4B', BIT[(flags - flags % 4) / 4], age, last_stage)
+  dones[tail] = {rows = rows_of_task(task), outcome = outcome, age = age, count = 0}
+  return dones[tail]
 end
 
 -- Alone records are done here at once, shared ones gathered. In groups: small calls cost less per root than large ones. All
@@ -195,10 +198,11 @@ while at <= size do
       local old_hi, old_lo, tail = unpack_bytes('>i4i4c14', record)
       hi, lo = bxor(hi, old_hi), bxor(lo, old_lo)
       if hi == 0 and lo == 0 and state == OWNED then
-        local outcome, rows = outcomes[tail] or outcome_of(tail), rows_of[tail]
+        local done = dones[tail] or done_of(tail)
+        local rows = done.rows
         local row = #rows
-        rows[row + 1], rows[row + 2] = block, outcome
-        acked_count = acked_count + 1
+        rows[row + 1], rows[row + 2] = block, done.outcome
+        done.count = done.count + 1
         applied = applied + 1
         gone_count = gone_count + 1
         gone[gone_count] = block
@@ -224,7 +228,9 @@ local function settle(block, head, present, stages, done)
   for last_stage, mask in pairs(by_stage(stages, present, done)) do
     rows[#rows + 1] = block .. pack_bytes('>i4I4B', mask, age, last_stage)
   end
-  acked_count = acked_count + count_of(done)
+  local count = count_of(done)
+  acked_count = acked_count + count
+  ages[age] = (ages[age] or 0) + count
 end
 
 -- Whole blocks: most of them stay as they are but for their values, or are done as a whole.
@@ -286,8 +292,13 @@ end
 for first = 1, gone_count, GROUP do
   redis.call('HDEL', ledger, unpack(gone, first, math.min(first + GROUP - 1, gone_count)))
 end
+for _, done in pairs(dones) do
+  acked_count = acked_count + done.count
+  ages[done.age] = (ages[done.age] or 0) + done.count
+end
 if acked_count > 0 then
   write_acked(acked, shard.lanes, by_task)
+  write_ages(latency, 'acked', ages)
   redis.call('HINCRBY', stats, 'acked', acked_count)
 end
 if #cohort > 0 then redis.call('ZADD', KEYS[bucket + shard.nursery], now, concat(cohort)) end

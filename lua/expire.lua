@@ -8,6 +8,7 @@ KEYS
   ledger  HASH     acker:{app:shard}:ledger
   meta    HASH     acker:{app:shard}:meta
   stats   HASH     acker:{app:shard}:stats
+  latency HASH     acker:{app:shard}:latency
   bucket  ZSET*    acker:{app:shard}:bucket:<slot>
   failed  STREAM*  acker:{app:shard}:failed:<lane>
 ARGV
@@ -22,13 +23,13 @@ Errors
 ]]
 --- @include "lib/shard"
 --- @include "lib/expiry"
-local ledger, meta, stats = KEYS[1], KEYS[2], KEYS[3]
+local ledger, meta, stats, latency = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local generation, limit = ARGV[1], ARGV[2]
 
 local shard = open_shard(meta, generation)
 if not shard then return lost() end
-local failed = 4 + shard.slots
-local death_row = KEYS[4 + (shard.tick + 1) % shard.slots]
+local failed = 5 + shard.slots
+local death_row = KEYS[5 + (shard.tick + 1) % shard.slots]
 local dead_stamp = (shard.tick - shard.num_buckets) % 65536
 
 -- Large cohorts are read one by one, small ones ever more at a time: no call reads much more than it looks at. A cohort
@@ -73,5 +74,5 @@ if #drained == 0 then return {0, 0, 0} end
 
 redis.call('ZREM', death_row, unpack(drained))
 if rest then redis.call('ZADD', death_row, rest_score, rest) end
-write_expired(failed, shard.lanes, ledger, meta, stats, expired)
+write_expired(failed, shard.lanes, ledger, meta, stats, latency, expired)
 return {#expired.timed_out, expired.orphaned, redis.call('ZCARD', death_row)}

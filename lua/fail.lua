@@ -9,6 +9,7 @@ KEYS
   ledger  HASH     acker:{app:shard}:ledger
   meta    HASH     acker:{app:shard}:meta
   stats   HASH     acker:{app:shard}:stats
+  latency HASH     acker:{app:shard}:latency
   bucket  ZSET*    acker:{app:shard}:bucket:<slot>
   fence   SET*     acker:{app:shard}:fence:<slot>
   failed  STREAM*  acker:{app:shard}:failed:<lane>
@@ -29,12 +30,12 @@ Errors
 --- @include "lib/shard"
 --- @include "lib/fence"
 --- @include "lib/outcomes"
-local ledger, meta, stats = KEYS[1], KEYS[2], KEYS[3]
+local ledger, meta, stats, latency = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local generation, token, digest, stage, detail, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
 local shard = open_shard(meta, generation)
 if not shard then return lost() end
-local bucket, fence = 4, 4 + shard.slots
+local bucket, fence = 5, 5 + shard.slots
 local failed = fence + shard.slots
 
 local status = fence_status(fence, shard.slots, token, digest)
@@ -122,11 +123,13 @@ end
 redis.call('SADD', KEYS[fence + shard.nursery], token, token .. digest)
 if #sets > 0 then redis.call('HSET', ledger, unpack(sets)) end
 if #cohort > 0 then redis.call('ZADD', KEYS[bucket + shard.nursery], now, table.concat(cohort)) end
-local names = {}
+local names, ages = {}, {}
 for _, row in ipairs(settled) do
   write_failed(KEYS[failed + row.task % shard.lanes], row.root, row.task, 'failed', detail, row.age,
     stage_name(meta, names, row.stage))
+  ages[row.age] = (ages[row.age] or 0) + 1
 end
+write_ages(latency, 'failed', ages)
 if #settled > 0 then
   redis.call('HINCRBY', stats, 'failed', #settled)
   redis.call('HINCRBY', stats, 'closed', #settled)

@@ -9,6 +9,7 @@ KEYS
   ledger  HASH     acker:{app:shard}:ledger
   meta    HASH     acker:{app:shard}:meta
   stats   HASH     acker:{app:shard}:stats
+  latency HASH     acker:{app:shard}:latency
   bucket  ZSET*    acker:{app:shard}:bucket:<slot>
   fence   SET*     acker:{app:shard}:fence:<slot>
   acked   STREAM*  acker:{app:shard}:acked:<lane>
@@ -31,13 +32,13 @@ Errors
 --- @include "lib/fence"
 --- @include "lib/fold"
 --- @include "lib/outcomes"
-local ledger, meta, stats = KEYS[1], KEYS[2], KEYS[3]
+local ledger, meta, stats, latency = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local generation, token, digest, task, repeats, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local OTHER_TASK = 3
 
 local shard = open_shard(meta, generation)
 if not shard then return lost() end
-local bucket, fence = 4, 4 + shard.slots
+local bucket, fence = 5, 5 + shard.slots
 local acked, failed = fence + shard.slots, fence + shard.slots + shard.lanes
 local scratch = failed + shard.lanes
 
@@ -51,8 +52,10 @@ task = tonumber(task)
 local now, stamp = shard.now, shard.stamp
 local cohort, acked_rows, failed_rows, acked_count, duplicates, adopted, applied = {}, {}, {}, 0, 0, 0, 0
 
+local ages, failed_ages = {}, {}
 local function settle_acked(block, mask, age, last_stage)
   acked_rows[#acked_rows + 1] = block .. pack_bytes('>i4I4B', mask, age, last_stage)
+  ages[age] = (ages[age] or 0) + count_of(mask)
 end
 
 -- Alone records are done here at once, shared ones gathered. In groups: small calls cost less per root than large ones. All
@@ -202,13 +205,16 @@ end
 if #cohort > 0 then redis.call('ZADD', KEYS[bucket + shard.nursery], now, concat(cohort)) end
 if acked_count > 0 then
   write_acked(acked, shard.lanes, {[task] = acked_rows})
+  write_ages(latency, 'acked', ages)
   redis.call('HINCRBY', stats, 'acked', acked_count)
 end
 if #failed_rows > 0 then
   local names = {}
   for _, row in ipairs(failed_rows) do
     write_failed(KEYS[failed + task % shard.lanes], row[1], task, 'failed', '', row[2], stage_name(meta, names, row[3]))
+    failed_ages[row[2]] = (failed_ages[row[2]] or 0) + 1
   end
+  write_ages(latency, 'failed', failed_ages)
   redis.call('HINCRBY', stats, 'failed', #failed_rows)
   redis.call('HINCRBY', stats, 'closed', #failed_rows)
 end

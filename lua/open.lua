@@ -11,6 +11,7 @@ KEYS
   ledger  HASH     acker:{app:shard}:ledger
   stats   HASH     acker:{app:shard}:stats
   samples HASH     acker:{app:shard}:samples
+  latency HASH     acker:{app:shard}:latency
   bucket  ZSET*    acker:{app:shard}:bucket:<slot>
   fence   SET*     acker:{app:shard}:fence:<slot>
   acked   STREAM*  acker:{app:shard}:acked:<lane>
@@ -31,11 +32,11 @@ Returns
 Errors
   NOPERM
 ]]
-local meta, ledger, stats, samples = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local meta, ledger, stats, samples, latency = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local generation, num_buckets, lanes, clock, max_age_ms, tick_ms, shards, format = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 local OPENED, CREATED, CONFLICT, OTHER_FORMAT = 0, 1, 2, 3
 local slots = num_buckets + 1
-local acked = 5 + slots + slots
+local acked = 6 + slots + slots
 
 -- A command that the user may not run would stop a later script half-way, after its first writes. Redis 7 can be asked.
 if redis.acl_check_cmd then
@@ -61,8 +62,8 @@ if current then
 else
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  redis.call('UNLINK', ledger, stats, samples)
-  for i = 5, #KEYS do redis.call('UNLINK', KEYS[i]) end
+  redis.call('UNLINK', ledger, stats, samples, latency)
+  for i = 6, #KEYS do redis.call('UNLINK', KEYS[i]) end
   redis.call('HSET', meta, 'generation', generation, 'tick', 0, 'num_buckets', num_buckets, 'lanes', lanes,
     'clock', clock, 'max_age_ms', max_age_ms, 'tick_ms', tick_ms, 'shards', shards, 'format', format, 'created_ms', now, 'last_rotation_ms', now,
     'next_rotation_ms', now + tick_ms)

@@ -9,6 +9,7 @@ KEYS
   ledger  HASH     acker:{app:shard}:ledger
   meta    HASH     acker:{app:shard}:meta
   stats   HASH     acker:{app:shard}:stats
+  latency HASH     acker:{app:shard}:latency
   failed  STREAM*  acker:{app:shard}:failed:<lane>
 ARGV
   generation  marker the client read when it opened the shard
@@ -24,13 +25,13 @@ Errors
 ]]
 --- @include "lib/shard"
 --- @include "lib/expiry"
-local ledger, meta, stats = KEYS[1], KEYS[2], KEYS[3]
+local ledger, meta, stats, latency = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local generation, limit = ARGV[1], ARGV[2]
 local DONE, MORE = 0, 1
 
 local shard = open_shard(meta, generation)
 if not shard then return lost() end
-local failed = 4
+local failed = 5
 
 local from = redis.call('HGET', meta, 'sweep_cursor') or '0'
 local step = redis.call('HSCAN', ledger, from, 'COUNT', limit)
@@ -49,6 +50,6 @@ for i = 1, #pairs_found, 2 do
   looked_at = looked_at + 1
 end
 
-write_expired(failed, shard.lanes, ledger, meta, stats, expired)
+write_expired(failed, shard.lanes, ledger, meta, stats, latency, expired)
 if not cut and next_cursor ~= from then redis.call('HSET', meta, 'sweep_cursor', next_cursor) end
 return {(cut or next_cursor ~= '0') and MORE or DONE, #expired.timed_out, expired.orphaned, looked_at, redis.call('HLEN', ledger)}

@@ -32,13 +32,15 @@ local function take_expired(expired, block, record, now)
   end
 end
 
-local function write_expired(first, lanes, ledger, meta, stats, expired)
-  local names = {}
+local function write_expired(first, lanes, ledger, meta, stats, latency, expired)
+  local names, ages = {}, {}
   if #expired.gone > 0 then redis.call('HDEL', ledger, unpack(expired.gone)) end
   for _, row in ipairs(expired.timed_out) do
     local task = row[2]
     write_failed(KEYS[first + task % lanes], row[1], task, 'timeout', '', row[3], stage_name(meta, names, row[4]))
+    ages[row[3]] = (ages[row[3]] or 0) + 1
   end
+  write_ages(latency, 'timed_out', ages)
   if #expired.timed_out > 0 then redis.call('HINCRBY', stats, 'timed_out', #expired.timed_out) end
   if expired.orphaned > 0 then
     redis.call('HINCRBY', stats, 'orphaned', expired.orphaned)

@@ -7,6 +7,21 @@ local function write_acked(first, lanes, by_task)
   end
 end
 
+-- How old roots were when they settled: counted by outcome and the least of these bounds, in ms, that is not below it.
+local AGE_BOUNDS = {50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 2000000, 5000000}
+local function write_ages(latency, outcome, counts_by_age)
+  local counts = {}
+  for age, n in pairs(counts_by_age) do
+    local bound = 'more'
+    for i = #AGE_BOUNDS, 1, -1 do
+      if age > AGE_BOUNDS[i] then break end
+      bound = AGE_BOUNDS[i]
+    end
+    counts[bound] = (counts[bound] or 0) + n
+  end
+  for bound, n in pairs(counts) do redis.call('HINCRBY', latency, outcome .. ':' .. bound, n) end
+end
+
 local function stage_name(meta, cache, number)
   if number == 0 then return '' end
   if not cache[number] then

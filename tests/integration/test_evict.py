@@ -90,10 +90,10 @@ def test_clients_and_rotators_that_run_learn_of_it(source, connect, raw) -> None
     rotator.close()
 
 
-@pytest.mark.parametrize("after", range(11))
+@pytest.mark.parametrize("after", range(12))
 def test_an_eviction_cut_short_can_be_done_again(url, raw, connect, monkeypatch, after) -> None:
     fill(connect(app="orders", shards=1))
-    assert raw.dbsize() == 11
+    assert raw.dbsize() == 12
     sent = 0
     pipeline = Client.pipeline
 

@@ -230,6 +230,30 @@ def test_stuck_roots_are_listed_by_stage_the_oldest_first(real_url: str, raw: An
     assert all(acker.inspect(int(root, 16)).task == 3 for root in listed)  # type: ignore[union-attr]
 
 
+def test_how_old_roots_were_when_they_settled(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+    acker = make("orders")
+    make("quiet")
+    assert page(real_url, "slow") == "no root has settled yet"
+    acker.init_many(range(1, 11), range(1, 11), 0)
+    acker.ack_many(range(1, 10), range(1, 10))
+    acker.fail(10)
+    raw.hincrby("acker:{orders:0}:latency", "acked:50", 9990 - 9)
+    raw.hincrby("acker:{orders:0}:latency", "acked:5000", 10)
+    raw.hincrby("acker:{orders:0}:latency", "timed_out:more", 1)
+    rows = {line.split()[1]: line.split() for line in page(real_url, "slow").splitlines()[1:]}
+    assert rows["acked"] == ["orders", "acked", "10000", "0.1s", "0.1s", "0.1s", "0.1s"]
+    raw.hincrby("acker:{orders:1}:latency", "acked:5000", 90)
+    rows = {line.split()[1]: line.split() for line in page(real_url, "slow").splitlines()[1:]}
+    assert rows["acked"] == ["orders", "acked", "10090", "0.1s", "0.1s", "0.1s", "5.0s"]
+    assert rows["failed"][2] == "1"
+    assert rows["timed_out"][3] == ">83m20s"
+    assert "  up to     5.0s     100" in page(real_url, "slow", "orders")
+    (found,) = json.loads(page(real_url, "slow", "orders", "--json"))["apps"]
+    assert found["outcomes"]["acked"]["total"] == 10090
+    assert page(real_url, "slow", "nobody") == "no app nobody here: its first client creates it"
+    assert page(real_url, "slow", "a", "b").startswith("usage: ")
+
+
 def test_everything_of_a_root_by_its_name(real_url: str, make: Callable[..., Acker]) -> None:
     acker = make("orders")
     for alone in (5, 6, 7):
@@ -305,7 +329,7 @@ def test_a_user_who_may_only_read_sees_all_of_it(
     shown = page(server.url, "dashboard", login=login)
     assert row(shown, "orders")[1:3] == ["ok", "1"]
     assert row(shown, "orders")[-2] != "-"
-    for name, *arguments in (("stuck", "orders"), ("dead",), ("root", "orders", f"{1:016x}")):
+    for name, *arguments in (("stuck", "orders"), ("dead",), ("slow",), ("root", "orders", f"{1:016x}")):
         page(server.url, name, *arguments, login=login)
     with redis.Redis.from_url(server.url) as raw:
         assert {key: raw.dump(key) for key in raw.scan_iter()} == before
@@ -343,6 +367,7 @@ def test_on_a_cluster_each_node_shows_its_shards(of: Any) -> None:
                     assert "shards of other nodes are not counted here" in shown
                 page(node.url, "stuck", "orders")
                 page(node.url, "dead", "orders")
+                page(node.url, "slow", "orders")
             told = [page(node.url, "root", "orders", f"{int(roots[0]) & (1 << 64) - 1:016x}") for node in nodes]
             assert sum("of orders: pending" in one for one in told) == 1
 

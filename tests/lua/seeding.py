@@ -4,6 +4,7 @@ The layout of keys and records is spelled here a second time, apart from the lib
 """
 
 import struct
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -198,6 +199,9 @@ class State:
     others: set[bytes]
 
 
+OUTCOMES = ("acked", "failed", "timed_out")
+
+
 class Lab:
     """One shard under test.
 
@@ -214,7 +218,7 @@ class Lab:
         self.tick = settings.get("tick", TICK)
         self.slots = self.num_buckets + 1
         self.nursery, self.death_row = self.tick % self.slots, (self.tick + 1) % self.slots
-        self.keys: dict[str, Any] = {name: _PREFIX + name for name in ("ledger", "meta", "stats", "samples")}
+        self.keys: dict[str, Any] = {name: _PREFIX + name for name in ("ledger", "meta", "stats", "samples", "latency")}
         for name, count in (
             ("bucket", self.slots),
             ("fence", self.slots),
@@ -272,10 +276,27 @@ class Lab:
 
     def run(self, name: str, *args: bytes | str | int, generation: str = GENERATION) -> Any:
         """Run a script on the seeded shard; the generation goes before `args`."""
+        before, aged = self.settled(), self.aged()
         low = self.server_ms()
         (reply,) = self.client.run([scripts.load(name).call(self.keys, generation, *args)])
         self.now = Between(low, self.server_ms())
+        if name != "open":
+            assert self.aged() - aged == self.settled() - before  # whatever settles is counted by its age
         return reply
+
+    def settled(self) -> Counter[str]:
+        """Outcomes as the counters have them."""
+        if self.raw.type(self.keys["stats"]) != b"hash":
+            return Counter()
+        found = self.raw.hmget(self.keys["stats"], *OUTCOMES)
+        return Counter({name: int(value or 0) for name, value in zip(OUTCOMES, found, strict=True)})
+
+    def aged(self) -> Counter[str]:
+        """Outcomes by what is known of their ages."""
+        found: Counter[str] = Counter()
+        for name, count in self.raw.hgetall(self.keys["latency"]).items():
+            found[name.decode().partition(":")[0]] += int(count)
+        return found
 
     def init(self, *pairs: tuple[int, int], task: int = 7, token: bytes = TOKEN, repeats: int = 0) -> Any:
         return self.run("init", token, DIGEST, task, repeats, pack_pairs(*pairs))

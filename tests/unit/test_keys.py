@@ -13,7 +13,7 @@ from acker_redis.keys import ShardKeys
 
 def spelled(shard_keys: ShardKeys) -> list[str]:
     names: list[str] = []
-    for attribute in ("ledger", "meta", "stats", "samples", "bucket", "fence", "acked", "failed"):
+    for attribute in ("ledger", "meta", "stats", "samples", "latency", "bucket", "fence", "acked", "failed"):
         value: Any = getattr(shard_keys, attribute)
         names += [value] if isinstance(value, str) else value
     return names
@@ -25,6 +25,7 @@ def test_the_names_of_a_shard() -> None:
         "acker:{orders:3}:meta",
         "acker:{orders:3}:stats",
         "acker:{orders:3}:samples",
+        "acker:{orders:3}:latency",
         "acker:{orders:3}:bucket:0",
         "acker:{orders:3}:bucket:1",
         "acker:{orders:3}:bucket:2",
@@ -44,7 +45,7 @@ def test_the_names_of_an_app() -> None:
 
 def test_all_keys_of_a_shard_are_in_one_cluster_slot() -> None:
     names = spelled(ShardKeys("orders", 3, num_buckets=5, lanes=4))
-    assert len(set(names)) == len(names) == 4 + 6 + 6 + 4 + 4
+    assert len(set(names)) == len(names) == 5 + 6 + 6 + 4 + 4
     assert len({key_slot(name.encode()) for name in names}) == 1
 
 
@@ -88,7 +89,7 @@ def test_an_app_of_very_many_keys_does_not_keep_their_names() -> None:
     shards = [ShardKeys("huge", shard, num_buckets=1_000, lanes=64) for shard in range(64)]
     tracemalloc.start()
     try:
-        assert sum(len(spelled(one)) for one in shards) == 64 * (4 + 2 * 1_001 + 2 * 64)
+        assert sum(len(spelled(one)) for one in shards) == 64 * (5 + 2 * 1_001 + 2 * 64)
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
