@@ -109,7 +109,7 @@ def test_an_eviction_cut_short_can_be_done_again(url, raw, connect, monkeypatch,
     with monkeypatch.context() as patched:
         patched.setattr(Client, "pipeline", cut)
         result = run("evict", "--app", "orders", "--redis", url, "--yes")
-    assert (result.exit_code, raw.dbsize()) == (3, 11 - after)
+    assert (result.exit_code, raw.dbsize()) == (3, 12 - after)
     assert run("evict", "--app", "orders", "--redis", url, "--yes").exit_code == 0
     assert raw.dbsize() == 0
 
