@@ -5,6 +5,7 @@ primary is asked, and says what it knows of its own shards.
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -48,6 +49,7 @@ class AppState:
         memory_bytes: of its keys, estimated from some of many shards; None: the user may not ask.
         dead_letters: messages that were given up; None: nobody could say.
         pending_by_stage: last stage -> how many of the roots that were looked at.
+        counters: since the shards were made, by the names of `Stats`.
     """
 
     app: str
@@ -67,6 +69,7 @@ class AppState:
     memory_bytes: int | None
     dead_letters: int | None
     pending_by_stage: dict[str, int] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
 
     @property
     def healthy(self) -> bool:
@@ -169,6 +172,26 @@ def pending_roots(client: Client, app: str, oldest: int = 3) -> PendingRoots:
     return PendingRoots(pending, looked_at, sorted(stages, key=lambda stage: (-stage.count, stage.stage)))
 
 
+def latencies(client: Client, app: str | None = None) -> dict[str, dict[str, dict[float, int]]]:
+    """App -> outcome (`acked`, `failed`, `timed_out`) -> bound in ms, or infinity -> roots that settled above the bound below.
+
+    Since the shards were made. Bounds that no root fell in are left out.
+
+    Raises:
+        BadConfigError, AckerError: as `overview`.
+    """
+    found: dict[str, dict[str, dict[float, int]]] = {}
+    for page in _pages(client, "slow", app, "--json"):
+        for row in json.loads(page).get("apps", ()):
+            of_app = found.setdefault(row["app"], {})
+            for outcome, ages in row["outcomes"].items():
+                counts = of_app.setdefault(outcome, {})
+                for one in ages.get("counts", ()):
+                    bound = one.get("le_ms", math.inf)
+                    counts[bound] = counts.get(bound, 0) + one["count"]
+    return found
+
+
 def pending_of_message(
     acker: Acker, message_id: int, run_id: str, emissions: int = 10_000
 ) -> list[tuple[int, RootRecord]]:
@@ -200,8 +223,9 @@ def _pages(client: Client, name: str, app: str | None, *arguments: str) -> list[
 def _merged(rows: Sequence[dict[str, Any]]) -> AppState:
     """One app's rows of several nodes."""
     worst = min(rows, key=lambda row: SEVERITY.index(row["state"]))
-    by_stage = Counter[str]()
+    by_stage, counters = Counter[str](), Counter[str]()
     for row in rows:
+        counters.update(row["counters"])
         for stage in row.get("pending_by_stage", ()):
             by_stage[stage["stage"]] += stage["count"]
     return AppState(
@@ -222,6 +246,7 @@ def _merged(rows: Sequence[dict[str, Any]]) -> AppState:
         memory_bytes=_total(row.get("memory_bytes") for row in rows),
         dead_letters=_total(row.get("dead_letters") for row in rows),
         pending_by_stage=dict(by_stage.most_common()),
+        counters=dict(counters),
     )
 
 

