@@ -7,7 +7,7 @@ from typing import NoReturn, Self, SupportsIndex, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from acker_redis import done_until, ids, runs
+from acker_redis import done_until, ids, pause, runs
 from acker_redis.apps import stored_config
 from acker_redis.batch import Batch
 from acker_redis.client import PATIENCE_SECS, Client
@@ -21,6 +21,7 @@ from acker_redis.inspection import Inspection
 from acker_redis.lanes import Lease
 from acker_redis.ledger import Ledger
 from acker_redis.model import Applied, Outcome, PackedOutcomes, RootRecord, Rotated, Stats
+from acker_redis.pause import Paused
 from acker_redis.payloads import Payloads
 from acker_redis.replaying import Replaying, TakeLetters
 from acker_redis.rotation import Rotation
@@ -467,6 +468,37 @@ class Acker:
         >>> lease.release()
         """
         return Lease(self._client, self.config.app, lane, run_id)
+
+    def pause(self, *, reason: str = "") -> Paused:
+        """Have all spouts of the app emit nothing, from within about a second, until `resume`.
+
+        What is in flight goes on, times out, and its outcomes are taken; what is to be tried again waits. A paused app stays
+        so over restarts of its programs. If it was paused already, the first reason stays.
+
+        Raises:
+            BadConfigError: the reason has more than 200 characters.
+
+        >>> acker.pause(reason="the store is being moved").reason
+        'the store is being moved'
+        """
+        return pause.pause(self._client, self.config.app, reason)
+
+    def resume(self) -> bool:
+        """Let the app's spouts emit again; whether it was paused.
+
+        >>> acker.pause().reason
+        ''
+        >>> acker.resume(), acker.resume()
+        (True, False)
+        """
+        return pause.resume(self._client, self.config.app)
+
+    def paused(self) -> Paused | None:
+        """Since when and why the app is paused; None: it is not.
+
+        >>> acker.paused()
+        """
+        return pause.paused(self._client, self.config.app)
 
     def done_until(self, task: int = 0) -> dict[str, int]:
         """The first offset of each partition that is not known to be done, as the stream of a task says it.

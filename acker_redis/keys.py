@@ -47,6 +47,11 @@ def run(app: str, run_id: str) -> str:
     return f"acker:{{{app}}}:run:{run_id}"
 
 
+def pause(app: str) -> str:
+    """STRING, since when and why the app's spouts emit nothing; there only while they don't."""
+    return f"acker:{{{app}}}:pause"
+
+
 def lane(app: str, number: int) -> str:
     """STRING, the run that takes a lane's outcomes; runs out."""
     return f"acker:{{{app}}}:lane:{number}"

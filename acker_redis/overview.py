@@ -20,8 +20,8 @@ from acker_redis.config import check_app_name
 from acker_redis.model import RootRecord
 from acker_redis.pending import root_ids
 
-OK = "ok"
-SEVERITY = ("LOST", "FULL", "NO ROTATOR", "SPOUT GONE", "HANGS", OK)
+OK, PAUSED = "ok", "PAUSED"
+SEVERITY = ("LOST", "FULL", "NO ROTATOR", "SPOUT GONE", "HANGS", PAUSED, OK)
 """States, the worst first."""
 
 _EMISSIONS_AT_ONCE = 1000
@@ -73,8 +73,8 @@ class AppState:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is wrong."""
-        return self.state == OK
+        """Whether nothing is wrong; somebody wanted it paused."""
+        return self.state in (OK, PAUSED)
 
 
 def overview(client: Client, app: str | None = None) -> list[AppState]:

@@ -22,6 +22,9 @@ LOST_AFTER_TIMEOUTS = 4
 
 POLL_MS = 100
 
+PAUSE_SECS = 1.0
+"""Whether the app is paused is looked at so often."""
+
 LETTERS_SECS = 1.0
 """Dead letters that are to be replayed are looked for so often."""
 
@@ -69,7 +72,8 @@ class SpoutLoop:
         self._watch = Watch(spout.acker, spout.lane)
         self._quiet_secs = LOST_AFTER_TIMEOUTS * spout.acker.config.message_timeout_secs
         self._quiet_since = time.monotonic()
-        self._letters_at = float("-inf")
+        self._letters_at = self._pause_at = float("-inf")
+        self._is_paused = False
         self._ask_now = self._vanished = False
         self._state.sent.clear()
 
@@ -126,6 +130,7 @@ class SpoutLoop:
         if ended is not None:
             self._ask_now = self._ask_now or ended.failed
             self._take_note(ended)
+        may_emit = may_emit and not self._paused()
         if may_emit and time.monotonic() - self._letters_at > LETTERS_SECS:
             self._letters_at = time.monotonic()
             self._outages.wait_for(self._spout.take_letters)
@@ -148,6 +153,23 @@ class SpoutLoop:
             self._ask_now = self._outages.seen = self._watch.replaced = False
             self._quiet_since = time.monotonic()
         self._look_at_sent()
+
+    def _paused(self) -> bool:
+        now = time.monotonic()
+        if now - self._pause_at < PAUSE_SECS:
+            return self._is_paused
+        self._pause_at = now
+        found = self._outages.wait_for(self._spout.acker.paused)
+        if (found is not None) != self._is_paused:
+            app = self._spout.acker.config.app
+            if found is None:
+                log.info("app %r is resumed", app)
+            else:
+                log.warning(
+                    "app %r is paused (%s): nothing is emitted until it is resumed", app, found.reason or "no reason"
+                )
+        self._is_paused = found is not None
+        return self._is_paused
 
     def _take_note(self, ended: Emitted) -> None:
         state, number, error = self._state, ended.emission.number, ended.error

@@ -17,7 +17,7 @@ local CALLS = 1500
 local RECORDS = 6000
 local ROOTS = 2000
 local GONE_MS = 15000
-local SEVERITY = {LOST = 1, FULL = 2, ['NO ROTATOR'] = 3, ['SPOUT GONE'] = 4, HANGS = 5, ok = 6}
+local SEVERITY = {LOST = 1, FULL = 2, ['NO ROTATOR'] = 3, ['SPOUT GONE'] = 4, HANGS = 5, PAUSED = 6, ok = 7}
 
 local names, words = arguments({['--live'] = true, ['--json'] = true})
 if not names or #names > 1 or (names[1] and not is_app_name(names[1])) then
@@ -129,6 +129,11 @@ local function state_of(app)
   if app.pending > 0 and app.rates.timed_out > app.rates.acked then
     local from = since(app, function(later, earlier) return later[5] - earlier[5] > later[3] - earlier[3] end)
     return 'HANGS', from, 'more roots time out than are acked: what comes behind the last stage hangs, or drops rows'
+  end
+  local paused = ask('GET', 'acker:{' .. app.name .. '}:pause')
+  if paused then
+    local from, reason = string.match(paused, '^(%d+) ?(.*)$')
+    return 'PAUSED', tonumber(from), 'spouts emit nothing until `acker-redis resume`: ' .. (reason and reason ~= '' and clean(reason) or 'no reason given')
   end
   return 'ok', nil, ''
 end

@@ -1,0 +1,97 @@
+"""The commands that act on an app that runs: `pause`, `resume`, `drain`, `rotate`."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from acker_redis.acker import Acker
+from acker_redis.apps import stored_config
+from acker_redis.cli import output
+from acker_redis.cli.options import DEFAULT_URL, OneApp, Url, UrlFile, confirmed, connected
+from acker_redis.cli.status import DONE, EPILOG, UNHEALTHY, exit_on_error
+
+_LOOK_SECS = 0.5
+
+app = typer.Typer()
+
+
+@app.command(epilog=EPILOG)
+def pause(
+    context: typer.Context,
+    app_name: OneApp,
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    reason: Annotated[str, typer.Option("--reason", help="Why, for who finds it paused.")] = "",
+) -> None:
+    """Have the app's spouts emit nothing until `resume`; what is in flight goes on."""
+    with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
+        found = acker.pause(reason=reason)
+        output.line(
+            f"{app_name} is paused: {found.reason or 'no reason given'}; {acker.stats(oldest=False).pending} pending"
+        )
+
+
+@app.command(epilog=EPILOG)
+def resume(context: typer.Context, app_name: OneApp, redis: Url = DEFAULT_URL, redis_file: UrlFile = None) -> None:
+    """Let the app's spouts emit again."""
+    with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
+        output.line(f"{app_name} is resumed" if acker.resume() else f"{app_name} was not paused")
+
+
+@app.command(epilog=EPILOG)
+def drain(
+    context: typer.Context,
+    app_name: OneApp,
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    timeout_secs: Annotated[float, typer.Option("--timeout", min=0, help="Wait so many seconds at most.")] = 300.0,
+    reason: Annotated[str, typer.Option("--reason", help="Why, for who finds it paused.")] = "drained",
+) -> None:
+    """Pause the app, and wait until nothing is pending and no outcome waits; exit 1 if something is left. It stays paused."""
+    with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
+        acker.pause(reason=reason)
+        deadline, stats = time.monotonic() + timeout_secs, acker.stats(oldest=False)
+        with typer.progressbar(length=stats.pending, label="draining") as bar:
+            while (stats.pending or stats.waiting) and time.monotonic() < deadline:
+                time.sleep(_LOOK_SECS)
+                before, stats = stats.pending, acker.stats(oldest=False)
+                bar.update(max(0, before - stats.pending))
+        output.line(f"{app_name} is paused: {stats.pending} pending, {stats.waiting} outcome entries wait for a spout")
+        raise typer.Exit(UNHEALTHY if stats.pending or stats.waiting else DONE)
+
+
+@app.command(epilog=EPILOG)
+def rotate(
+    context: typer.Context,
+    app_name: OneApp,
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    ticks: Annotated[int, typer.Option("--ticks", min=1, max=1001, help="Turn the buckets so many times.")] = 1,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+) -> None:
+    """Turn the buckets now, whatever the clock says. As many ticks as there are buckets time out all that is pending."""
+    with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
+        pending, buckets = acker.stats(oldest=False).pending, acker.config.num_buckets
+        times_out = (
+            "all of them time out" if ticks >= buckets else f"{ticks} of {buckets} ticks to a timeout go by at once"
+        )
+        output.line(f"{app_name}: {pending} pending, {times_out}")
+        if not yes and not confirmed("Turn the buckets?"):
+            output.line("nothing was turned", err=True)
+            raise typer.Exit(UNHEALTHY)
+        timed_out = 0
+        with typer.progressbar(range(ticks), label="turning") as bar:
+            for _ in bar:
+                timed_out += acker.rotate(force=True).timed_out
+        output.line(f"{ticks} ticks, {timed_out} timed out")
+
+
+@contextmanager
+def _acker(context: typer.Context, redis: str, redis_file: Path | None, app_name: str) -> Iterator[Acker]:
+    """The app; nothing is made where it is not there."""
+    with connected(context, redis, redis_file) as client:
+        yield Acker(client, stored_config(client, app_name), create=False)
