@@ -216,11 +216,17 @@ class Client:
         with self.translated():
             return self._patiently(ask)
 
-    def replication(self) -> list[dict[str, Any]]:
-        """INFO replication of every primary, or of the server; empty where it is not told."""
+    def node_clocks_ms(self) -> list[int]:
+        """The time of every primary, or of the server, in milliseconds."""
         with self.translated():
             nodes = connection.primaries(self.redis)
-            return self._patiently(lambda: [connection.info(node, "replication") for node in nodes])
+            return self._patiently(lambda: [_milliseconds(node.time()) for node in nodes])
+
+    def infos(self, *sections: str) -> list[dict[str, Any]]:
+        """INFO of every primary, or of the server; empty where it is not told. No sections: the usual ones."""
+        with self.translated():
+            nodes = connection.primaries(self.redis)
+            return self._patiently(lambda: [connection.info(node, *sections) for node in nodes])
 
     def report(self, name: str, *arguments: str) -> list[bytes]:
         """What a page of `scripts.REPORTS` says on every primary, or on the server. It needs a user who may EVAL.

@@ -57,7 +57,7 @@ def check(url: str, names: Sequence[str] = ()) -> list[Health]:
 
 def _replicas(client: Client, *, empty: bool) -> list[Health]:
     found = []
-    for info in client.replication():
+    for info in client.infos("replication"):
         if info.get("role", "master") == "master":
             continue
         link = info.get("master_link_status", "unknown")

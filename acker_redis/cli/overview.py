@@ -1,4 +1,4 @@
-"""The commands that say how apps are doing: `status`, `pending`."""
+"""The commands that say how apps are doing: `status`, `pending`, `doctor`."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -12,6 +12,9 @@ from acker_redis.cli import output
 from acker_redis.cli.options import DEFAULT_URL, AsJson, OneApp, Run, Url, UrlFile, connected
 from acker_redis.cli.status import DONE, EPILOG, UNHEALTHY, exit_on_error
 from acker_redis.client import Client
+from acker_redis.doctor import examine
+
+_GRADES = ("bad", "warning", "unknown", "ok")
 
 app = typer.Typer()
 
@@ -37,6 +40,24 @@ def status(
                 output.line(*([""] if number else []), *page.split("\n"))
         missing = app_name is not None and not found
         raise typer.Exit(UNHEALTHY if missing or not all(one.healthy for one in found) else DONE)
+
+
+@app.command(epilog=EPILOG)
+def doctor(
+    context: typer.Context, redis: Url = DEFAULT_URL, redis_file: UrlFile = None, as_json: AsJson = False
+) -> None:
+    """Look for what is wrong with the server and its apps, or may go wrong, and say what to do; exit 1 if something is bad."""
+    with exit_on_error(), connected(context, redis, redis_file) as client:
+        found = examine(client)
+        for one in sorted(found, key=lambda finding: _GRADES.index(finding.grade)):
+            if as_json:
+                output.json_line(asdict(one))
+            else:
+                output.line(
+                    f"{one.grade:<8} {one.what}: {one.about}: {one.text}",
+                    *([f"         -> {one.advice}"] if one.advice else []),
+                )
+        raise typer.Exit(UNHEALTHY if any(one.grade == "bad" for one in found) else DONE)
 
 
 @app.command(epilog=EPILOG)

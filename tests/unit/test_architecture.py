@@ -27,7 +27,7 @@ ORDER = (
     ("batch", "health", "evict", "spout_state"),
     ("acker",),
     ("emitter", "watch", "overview"),
-    ("metrics",),
+    ("metrics", "doctor"),
     ("spout_loop",),
     ("spout",),
     ("rotator",),
