@@ -180,6 +180,6 @@ def _settings(client: Client, app: str) -> Iterator[Finding]:
     holders = client.pipeline([("GET", keys.lane(app, lane)) for lane in range(config.lanes)])
     yield Finding(
         app, "settings", "ok",
-        f"{config.shards} shards, {config.num_buckets} buckets, timeout {config.message_timeout_secs:g} s, {config.lanes} lanes, of "
-        f"which {sum(holder is not None for holder in holders)} have a spout now",
+        f"{config.shards} shards, {config.num_buckets} buckets, timeout {config.message_timeout_secs:g} s, "
+        f"{config.lanes} lanes, of which {sum(holder is not None for holder in holders)} have a spout now",
     )  # fmt: skip

@@ -20,7 +20,7 @@ NAMES = (
     "init", "ack", "fail", "reset_timeout", "rotate", "expire", "sweep", "open", "configure", "stage", "name_stage", "confirm",
 )  # fmt: skip
 
-REPORTS = ("dashboard", "stuck", "slow", "root", "dead")
+REPORTS = ("dashboard", "stuck", "slow", "root", "dead", "exporter")
 """Pages for redis-cli, each one file. They are built from `lua/reports/` by `make lua`; people change those."""
 
 Argument: TypeAlias = bytes | str | int | float

@@ -37,7 +37,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,  # help texts hold brackets, as in [/db]
     pretty_exceptions_enable=False,
-    add_completion=False,
     help="Storm's acker on Redis: run the rotator, look at ledgers.",
     epilog=EPILOG,
 )

@@ -1,11 +1,11 @@
-"""The commands that say how apps are doing: `status`, `pending`, `doctor`."""
+"""The commands that say how apps are doing: `status`, `pending`, `doctor`, `exporter-script`."""
 
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from acker_redis import ids, overview
+from acker_redis import ids, overview, scripts
 from acker_redis.acker import Acker
 from acker_redis.apps import stored_config
 from acker_redis.cli import output
@@ -58,6 +58,13 @@ def doctor(
                     *([f"         -> {one.advice}"] if one.advice else []),
                 )
         raise typer.Exit(UNHEALTHY if any(one.grade == "bad" for one in found) else DONE)
+
+
+@app.command(name="exporter-script", epilog=EPILOG)
+def exporter_script() -> None:
+    """Print a script for redis_exporter's --script: figures of every app, at each scrape."""
+    with exit_on_error():
+        output.line(*scripts.report("exporter").rstrip("\n").split("\n"))
 
 
 @app.command(epilog=EPILOG)

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import redis
+from typer.testing import CliRunner
 
 from acker_redis import Acker, AckerConfig, scripts
+from acker_redis.cli import app
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.server import Server
 from acker_redis.testing import wait_until
@@ -387,6 +389,23 @@ def test_a_page_of_many_apps_asks_no_more_than_it_may(url: str, raw: Any) -> Non
     assert not {"cmdstat_hgetall", "cmdstat_hscan", "cmdstat_hkeys"} & {
         name for name, count in calls.items() if count > 51 + 50 * SHARDS
     }
+
+
+def test_an_exporter_gets_pairs_of_names_and_numbers(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+    acker = make("orders")
+    make("quiet")
+    acker.init_many(range(1, 11), range(1, 11), 0)
+    acker.ack_many(range(1, 5), range(1, 5))
+    acker.dead_letters.add([DeadLetter(1, "run", 5, "failed")])
+    flat = [text.decode() for text in raw.eval(scripts.report("exporter"), 0)]
+    found = {name: float(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
+    assert (found["orders:pending"], found["orders:acked_total"], found["orders:dead_letters"]) == (6, 4, 1)
+    assert (found["quiet:pending"], found["quiet:shards_lost"]) == (0, 0)
+    assert 0 <= found["orders:oldest_pending_age_seconds"] < 60
+    assert 0 <= found["orders:rotation_age_seconds"] < 60
+    assert "quiet:oldest_pending_age_seconds" not in found
+    shown = CliRunner().invoke(app, ["exporter-script"])
+    assert (shown.exit_code, shown.output) == (0, scripts.report("exporter"))
 
 
 def test_pages_are_built_from_their_sources() -> None:

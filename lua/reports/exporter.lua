@@ -1,0 +1,35 @@
+--[[
+exporter: figures of every app for redis_exporter (`--script lua/exporter.lua`), which asks for them at each scrape.
+
+  redis-cli --raw --eval lua/exporter.lua
+
+ARGV
+  none
+Returns
+  pairs  a name such as `orders:pending` and a number as text, flat; ages in seconds, sizes in roots or entries. redis_exporter
+         shows them as redis_script_values{key="orders:pending"}
+]]
+--- @include "reports/page"
+local RECORDS = 2000
+
+local pairs_found = {}
+local function say(app, name, value)
+  pairs_found[#pairs_found + 1] = app.name .. ':' .. name
+  pairs_found[#pairs_found + 1] = string.format('%.3f', value)
+end
+
+local apps = apps_here(nil)
+for _, app in ipairs(apps) do
+  if open_app(app) then
+    count_app(app)
+    local sample = sample_pending(app, RECORDS / #apps, 4)
+    say(app, 'shards_lost', app.lost)
+    say(app, 'pending', app.pending)
+    for i = 1, SAMPLED do say(app, COUNTERS[i] .. '_total', app.counters[COUNTERS[i]]) end
+    if app.rotated_ms then say(app, 'rotation_age_seconds', math.max(0, NOW - app.rotated_ms) / 1000) end
+    if sample.oldest.start then say(app, 'oldest_pending_age_seconds', math.max(0, NOW - sample.oldest.start) / 1000) end
+    local dead = ask('XLEN', 'acker:{' .. app.name .. '}:dead')
+    if dead then say(app, 'dead_letters', dead) end
+  end
+end
+return pairs_found
