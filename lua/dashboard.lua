@@ -618,15 +618,30 @@ local function each_pending(block, record, found)
   end
 end
 
--- Looks at the pending roots that were put longest ago, of every shard in turn, until `room` records were read or `enough`
--- roots found in each. Gives the number found, `by_stage` with count and oldest of each, the oldest of all, and `until_ms`:
--- none was put before that and is not among these.
-local function sample_pending(app, room, enough)
+-- Looks at the pending roots that were put longest ago, of every shard in turn (or of `some`), until `room` records were read or
+-- `enough` roots found in each. Gives the number found, `by_stage` with count and oldest of each, the oldest of all, and
+-- `until_ms`: none was put before that and is not among these.
+local function sample_pending(app, room, enough, some)
   local sample = {found = 0, by_stage = {}, oldest = {}, until_ms = nil, is_whole = true}
-  local share = math.max(16, math.floor(room / math.max(1, #app.shards)))
-  for _, shard in ipairs(app.shards) do
-    local left_over, found_here, reached = share, 0, nil
-    local slots = shard.num_buckets + 1
+  local shards = some or app.shards
+  local share = math.max(16, math.floor(room / math.max(1, #shards)))
+  local shard, found_here
+
+  local function take(root, task, start, stage, count)
+    found_here = found_here + count
+    local name = stage == 0 and '' or stage_of(shard, stage)
+    local of_stage = sample.by_stage[name]
+    if not of_stage then
+      of_stage = {name = name, count = 0, oldest = {}}
+      sample.by_stage[name] = of_stage
+    end
+    of_stage.count = of_stage.count + count
+    of_stage.oldest[#of_stage.oldest + 1] = {root = root, task = task, start = start, shard = shard.number, stage = name}
+  end
+
+  for _, one in ipairs(shards) do
+    shard, found_here = one, 0
+    local left_over, reached, slots = share, nil, shard.num_buckets + 1
     local step, group = 1, 4 -- a part of the oldest cohort is enough where all is pending
     for tick = math.max(0, shard.tick - shard.num_buckets), shard.tick do
       local bucket, offset, stamp = shard.prefix .. 'bucket:' .. tick % slots, 0, tick % 65536
@@ -641,16 +656,7 @@ local function sample_pending(app, room, enough)
             local records = ask('HMGET', shard.prefix .. 'ledger', unpack(blocks)) or {}
             for n, block in ipairs(blocks) do
               local record = records[n]
-              if record and found_here < enough and stamp_of(record) == stamp then
-                each_pending(block, record, function(root, task, start, stage, count)
-                  found_here = found_here + count
-                  local name = stage_of(shard, stage)
-                  local of_stage = sample.by_stage[name] or {name = name, count = 0, oldest = {}}
-                  sample.by_stage[name] = of_stage
-                  of_stage.count = of_stage.count + count
-                  of_stage.oldest[#of_stage.oldest + 1] = {root = root, task = task, start = start, shard = shard.number, stage = name}
-                end)
-              end
+              if record and found_here < enough and stamp_of(record) == stamp then each_pending(block, record, take) end
             end
             at, left_over, group = at + #blocks * 8, left_over - #blocks, math.min(group * 2, 64)
           end
@@ -723,8 +729,9 @@ local function arguments(known)
   end
   return names, words
 end
-local CALLS = 1500
+local CALLS = 900
 local RECORDS = 6000
+local SHARDS_SAMPLED = 200
 local ROOTS = 2000
 local GONE_MS = 15000
 local SEVERITY = {LOST = 1, FULL = 2, ['NO ROTATOR'] = 3, ['SPOUT GONE'] = 4, HANGS = 5, PAUSED = 6, ok = 7}
@@ -749,18 +756,16 @@ end
 -- Outcomes that wait in each lane, and how long ago a spout asked for some.
 local function look_at_lanes(app)
   local lanes = #app.shards > 0 and app.shards[1].lanes or 0
-  local some, stands_for = some_of(app, 4 * lanes)
+  local some, stands_for = some_of(app, 3 * lanes)
   app.lag, app.lanes = 0, {}
   for lane = 0, lanes - 1 do
     local found = {number = lane, waiting = 0, idle_ms = nil}
     for _, shard in ipairs(some) do
-      for _, kind in ipairs({'acked:', 'failed:'}) do
-        local stream = shard.prefix .. kind .. lane
-        found.waiting = found.waiting + (ask('XLEN', stream) or 0) * stands_for
-        for _, consumer in ipairs(ask('XINFO', 'CONSUMERS', stream, 'spout') or {}) do
-          local idle_ms = tonumber(as_table(consumer).idle)
-          if idle_ms then found.idle_ms = math.min(found.idle_ms or idle_ms, idle_ms) end
-        end
+      local acked, failed = shard.prefix .. 'acked:' .. lane, shard.prefix .. 'failed:' .. lane
+      found.waiting = found.waiting + ((ask('XLEN', acked) or 0) + (ask('XLEN', failed) or 0)) * stands_for
+      for _, consumer in ipairs(ask('XINFO', 'CONSUMERS', acked, 'spout') or {}) do -- a spout asks for both kinds at once
+        local idle_ms = tonumber(as_table(consumer).idle)
+        if idle_ms then found.idle_ms = math.min(found.idle_ms or idle_ms, idle_ms) end
       end
     end
     app.lag = app.lag + found.waiting
@@ -853,7 +858,8 @@ local function look_at(app)
   look_at_lanes(app)
   look_at_letters(app)
   app.memory = memory_of(app)
-  app.sample = sample_pending(app, RECORDS / #apps, math.max(4, math.min(64, ROOTS / #apps / math.max(1, #app.shards))))
+  local some = some_of(app, CALLS / SHARDS_SAMPLED)
+  app.sample = sample_pending(app, RECORDS / #apps, math.max(4, math.min(64, ROOTS / #apps / math.max(1, #some))), some)
   app.state, app.since, app.why = state_of(app)
 end
 

@@ -617,15 +617,30 @@ local function each_pending(block, record, found)
   end
 end
 
--- Looks at the pending roots that were put longest ago, of every shard in turn, until `room` records were read or `enough`
--- roots found in each. Gives the number found, `by_stage` with count and oldest of each, the oldest of all, and `until_ms`:
--- none was put before that and is not among these.
-local function sample_pending(app, room, enough)
+-- Looks at the pending roots that were put longest ago, of every shard in turn (or of `some`), until `room` records were read or
+-- `enough` roots found in each. Gives the number found, `by_stage` with count and oldest of each, the oldest of all, and
+-- `until_ms`: none was put before that and is not among these.
+local function sample_pending(app, room, enough, some)
   local sample = {found = 0, by_stage = {}, oldest = {}, until_ms = nil, is_whole = true}
-  local share = math.max(16, math.floor(room / math.max(1, #app.shards)))
-  for _, shard in ipairs(app.shards) do
-    local left_over, found_here, reached = share, 0, nil
-    local slots = shard.num_buckets + 1
+  local shards = some or app.shards
+  local share = math.max(16, math.floor(room / math.max(1, #shards)))
+  local shard, found_here
+
+  local function take(root, task, start, stage, count)
+    found_here = found_here + count
+    local name = stage == 0 and '' or stage_of(shard, stage)
+    local of_stage = sample.by_stage[name]
+    if not of_stage then
+      of_stage = {name = name, count = 0, oldest = {}}
+      sample.by_stage[name] = of_stage
+    end
+    of_stage.count = of_stage.count + count
+    of_stage.oldest[#of_stage.oldest + 1] = {root = root, task = task, start = start, shard = shard.number, stage = name}
+  end
+
+  for _, one in ipairs(shards) do
+    shard, found_here = one, 0
+    local left_over, reached, slots = share, nil, shard.num_buckets + 1
     local step, group = 1, 4 -- a part of the oldest cohort is enough where all is pending
     for tick = math.max(0, shard.tick - shard.num_buckets), shard.tick do
       local bucket, offset, stamp = shard.prefix .. 'bucket:' .. tick % slots, 0, tick % 65536
@@ -640,16 +655,7 @@ local function sample_pending(app, room, enough)
             local records = ask('HMGET', shard.prefix .. 'ledger', unpack(blocks)) or {}
             for n, block in ipairs(blocks) do
               local record = records[n]
-              if record and found_here < enough and stamp_of(record) == stamp then
-                each_pending(block, record, function(root, task, start, stage, count)
-                  found_here = found_here + count
-                  local name = stage_of(shard, stage)
-                  local of_stage = sample.by_stage[name] or {name = name, count = 0, oldest = {}}
-                  sample.by_stage[name] = of_stage
-                  of_stage.count = of_stage.count + count
-                  of_stage.oldest[#of_stage.oldest + 1] = {root = root, task = task, start = start, shard = shard.number, stage = name}
-                end)
-              end
+              if record and found_here < enough and stamp_of(record) == stamp then each_pending(block, record, take) end
             end
             at, left_over, group = at + #blocks * 8, left_over - #blocks, math.min(group * 2, 64)
           end

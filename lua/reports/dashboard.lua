@@ -13,8 +13,9 @@ Returns
   page    text; on a cluster of the node that it runs on
 ]]
 --- @include "reports/page"
-local CALLS = 1500
+local CALLS = 900
 local RECORDS = 6000
+local SHARDS_SAMPLED = 200
 local ROOTS = 2000
 local GONE_MS = 15000
 local SEVERITY = {LOST = 1, FULL = 2, ['NO ROTATOR'] = 3, ['SPOUT GONE'] = 4, HANGS = 5, PAUSED = 6, ok = 7}
@@ -39,18 +40,16 @@ end
 -- Outcomes that wait in each lane, and how long ago a spout asked for some.
 local function look_at_lanes(app)
   local lanes = #app.shards > 0 and app.shards[1].lanes or 0
-  local some, stands_for = some_of(app, 4 * lanes)
+  local some, stands_for = some_of(app, 3 * lanes)
   app.lag, app.lanes = 0, {}
   for lane = 0, lanes - 1 do
     local found = {number = lane, waiting = 0, idle_ms = nil}
     for _, shard in ipairs(some) do
-      for _, kind in ipairs({'acked:', 'failed:'}) do
-        local stream = shard.prefix .. kind .. lane
-        found.waiting = found.waiting + (ask('XLEN', stream) or 0) * stands_for
-        for _, consumer in ipairs(ask('XINFO', 'CONSUMERS', stream, 'spout') or {}) do
-          local idle_ms = tonumber(as_table(consumer).idle)
-          if idle_ms then found.idle_ms = math.min(found.idle_ms or idle_ms, idle_ms) end
-        end
+      local acked, failed = shard.prefix .. 'acked:' .. lane, shard.prefix .. 'failed:' .. lane
+      found.waiting = found.waiting + ((ask('XLEN', acked) or 0) + (ask('XLEN', failed) or 0)) * stands_for
+      for _, consumer in ipairs(ask('XINFO', 'CONSUMERS', acked, 'spout') or {}) do -- a spout asks for both kinds at once
+        local idle_ms = tonumber(as_table(consumer).idle)
+        if idle_ms then found.idle_ms = math.min(found.idle_ms or idle_ms, idle_ms) end
       end
     end
     app.lag = app.lag + found.waiting
@@ -143,7 +142,8 @@ local function look_at(app)
   look_at_lanes(app)
   look_at_letters(app)
   app.memory = memory_of(app)
-  app.sample = sample_pending(app, RECORDS / #apps, math.max(4, math.min(64, ROOTS / #apps / math.max(1, #app.shards))))
+  local some = some_of(app, CALLS / SHARDS_SAMPLED)
+  app.sample = sample_pending(app, RECORDS / #apps, math.max(4, math.min(64, ROOTS / #apps / math.max(1, #some))), some)
   app.state, app.since, app.why = state_of(app)
 end
 

@@ -385,7 +385,7 @@ def test_a_page_of_many_apps_asks_no_more_than_it_may(url: str, raw: Any) -> Non
     shown = raw.eval(scripts.report("dashboard"), 0).decode()
     assert len(shown.splitlines()) == 52
     calls = {name: stat["calls"] for name, stat in raw.info("commandstats").items()}
-    assert sum(calls.values()) < 8000
+    assert sum(calls.values()) < 5000
     assert not {"cmdstat_hgetall", "cmdstat_hscan", "cmdstat_hkeys"} & {
         name for name, count in calls.items() if count > 51 + 50 * SHARDS
     }
