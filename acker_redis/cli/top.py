@@ -1,0 +1,167 @@
+"""`acker-redis top`: the dashboard, live. Needs `acker-redis[top]`."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual import work
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+from textual.containers import VerticalScroll
+from textual.screen import Screen
+from textual.widgets import DataTable, Footer, Static
+
+from acker_redis.cli.output import printable
+from acker_redis.client import Client
+from acker_redis.errors import AckerError
+from acker_redis.overview import OK, PAUSED, SEVERITY, AppState, overview, pages
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column of the table: what it shows of an app, and what it is sorted by, the largest first."""
+
+    title: str
+    shown: Callable[[AppState], str]
+    order: Callable[[AppState], Any]
+    right: bool = True
+
+
+def _age(ms: int | None) -> str:
+    if ms is None:
+        return "-"
+    secs = ms / 1000
+    if secs < 120:
+        return f"{secs:.1f}s" if secs < 10 else f"{secs:.0f}s"
+    return f"{secs / 60:.0f}m" if secs < 7200 else f"{secs / 3600:.0f}h"
+
+
+def _size(count: int | None) -> str:
+    return "-" if count is None else f"{count / 2**20:.1f}M"
+
+
+def _state(one: AppState) -> str:
+    stage = next(iter(one.pending_by_stage), "") if one.state == "HANGS" else ""
+    return f"{one.state}: {stage}" if stage else one.state
+
+
+COLUMNS = (
+    _Column("STATE", _state, lambda one: -SEVERITY.index(one.state), right=False),
+    _Column("PEND", lambda one: f"{one.pending}", lambda one: one.pending),
+    _Column("ack/s", lambda one: f"{one.acked_per_sec:.0f}", lambda one: one.acked_per_sec),
+    _Column("to/min", lambda one: f"{one.timed_out_per_min:.0f}", lambda one: one.timed_out_per_min),
+    _Column("fail/min", lambda one: f"{one.failed_per_min:.0f}", lambda one: one.failed_per_min),
+    _Column("OLDEST", lambda one: _age(one.oldest_ms), lambda one: one.oldest_ms or 0),
+    _Column("LAG", lambda one: f"{one.waiting}", lambda one: one.waiting),
+    _Column("ROTATOR", lambda one: f"{_age(one.rotated_ms_ago)}/{_age(one.tick_ms)}", lambda one: one.rotated_ms_ago or 0),
+    _Column("MEM", lambda one: _size(one.memory_bytes), lambda one: one.memory_bytes or 0),
+    _Column("DEAD", lambda one: "-" if one.dead_letters is None else f"{one.dead_letters}", lambda one: one.dead_letters or 0),
+)  # fmt: skip
+_STYLES = {OK: "green", PAUSED: "yellow"}
+
+
+class OneApp(Screen[None]):
+    """The page of one app, as `acker-redis status --app` prints it."""
+
+    BINDINGS: ClassVar = [Binding("escape,backspace", "app.pop_screen", "All apps")]
+
+    def __init__(self, name: str) -> None:
+        """Nothing is asked yet."""
+        super().__init__()
+        self.app_name = name
+
+    def compose(self) -> ComposeResult:
+        """The page, and the keys."""
+        yield VerticalScroll(Static("asking …", id="page"))
+        yield Footer()
+
+
+class Top(App[None]):
+    """Every app of a server, asked again and again; a server that does not answer is asked until it does."""
+
+    CSS = "#head, #why { height: auto; padding: 0 1; } #page { padding: 0 1; }"
+    BINDINGS: ClassVar = [
+        Binding("q", "quit", "Quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True),
+        Binding("s", "sort(1)", "Sort by the next column"),
+        Binding("S", "sort(-1)", "by the one before"),
+    ]
+
+    def __init__(self, client: Client, every_secs: float) -> None:
+        """Nothing is asked yet."""
+        super().__init__()
+        self._client, self._every_secs = client, every_secs
+        self._sorted_by = 0
+        self._found: list[AppState] = []
+
+    def compose(self) -> ComposeResult:
+        """A line about the server, the table, why the app under the cursor is sick, and the keys."""
+        yield Static(id="head")
+        yield DataTable(cursor_type="row", zebra_stripes=True)
+        yield Static(id="why")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Ask now, and then again and again."""
+        self.query_one(DataTable).add_columns("APP", *(column.title for column in COLUMNS))
+        self.ask()
+        self.set_interval(self._every_secs, self.ask)
+
+    @work(thread=True, exclusive=True)
+    def ask(self) -> None:
+        """Ask the server, for what is on the screen; in a thread, as it may take its time."""
+        screen = self.screen
+        try:
+            if isinstance(screen, OneApp):
+                page = "\n\n".join(pages(self._client, screen.app_name))
+                self.call_from_thread(self._show_page, screen, page)
+            else:
+                self.call_from_thread(self._show, overview(self._client))
+        except AckerError as exc:
+            self.call_from_thread(self._complain, exc)
+
+    def action_sort(self, step: int) -> None:
+        """Sort by another column."""
+        self._sorted_by = (self._sorted_by + step) % len(COLUMNS)
+        self._show(self._found)
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        """Look into one app."""
+        self.push_screen(OneApp(str(event.row_key.value)))
+        self.call_after_refresh(self.ask)
+
+    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
+        """Say why the app under the cursor is sick."""
+        why = {one.app: one.why for one in self._found}
+        self.query_one("#why", Static).update(Text(printable(why.get(str(event.row_key.value), ""))))
+
+    def _show(self, found: list[AppState]) -> None:
+        self._found = sorted(found, key=COLUMNS[self._sorted_by].order, reverse=True)
+        table = self.query_one(DataTable)
+        row, sick = table.cursor_row, sum(not one.healthy for one in found)
+        table.clear()
+        for one in self._found:
+            style = _STYLES.get(one.state, "bold red")
+            cells = [Text(printable(one.app), style)]
+            for column in COLUMNS:
+                justify: Any = "right" if column.right else "left"
+                cells.append(
+                    Text(printable(column.shown(one)), style if column.title == "STATE" else "", justify=justify)
+                )
+            table.add_row(*cells, key=one.app)
+        table.move_cursor(row=min(row, max(0, len(found) - 1)))
+        by = COLUMNS[self._sorted_by].title
+        self._head(f"{self._client.address}  {len(found)} apps, {sick} sick  by {by}  {time.strftime('%H:%M:%S')}")
+
+    def _show_page(self, screen: OneApp, page: str) -> None:
+        if screen.is_current:
+            shown = "\n".join(printable(line) for line in page.split("\n"))
+            screen.query_one("#page", Static).update(Text(shown))
+
+    def _complain(self, exc: AckerError) -> None:
+        self._head(f"{self._client.address}  {exc}")
+
+    def _head(self, text: str) -> None:
+        self.screen_stack[0].query_one("#head", Static).update(Text(printable(text)))
