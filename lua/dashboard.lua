@@ -647,6 +647,7 @@ local function sample_pending(app, room, enough, some)
       local bucket, offset, stamp = shard.prefix .. 'bucket:' .. tick % slots, 0, tick % 65536
       while left_over > 0 and found_here < enough do
         local cohorts = ask('ZRANGE', bucket, offset, offset + step - 1, 'WITHSCORES') or {}
+        left_over = left_over - 0.25 -- a thousand empty buckets cost, too
         for i = 1, #cohorts, 2 do
           local cohort, at = cohorts[i], 1
           reached = tonumber(cohorts[i + 1])
@@ -733,6 +734,7 @@ local CALLS = 900
 local RECORDS = 6000
 local SHARDS_SAMPLED = 200
 local ROOTS = 2000
+local MOST_SLOTS = 32
 local GONE_MS = 15000
 local SEVERITY = {LOST = 1, FULL = 2, ['NO ROTATOR'] = 3, ['SPOUT GONE'] = 4, HANGS = 5, PAUSED = 6, ok = 7}
 
@@ -773,22 +775,26 @@ local function look_at_lanes(app)
   end
 end
 
+-- Memory of the app's keys; of very many buckets or lanes some stand for all.
 local function memory_of(app)
-  local slots = #app.shards > 0 and app.shards[1].num_buckets + 1 or 0
-  local some, stands_for = some_of(app, 4 + 2 * slots + 2 * #app.lanes)
+  local slots, lanes = #app.shards > 0 and app.shards[1].num_buckets + 1 or 0, #app.lanes
+  local slot_step, lane_step = math.ceil(slots / MOST_SLOTS), math.ceil(lanes / MOST_SLOTS)
+  local some, stands_for = some_of(app, 5 + 2 * math.min(slots, MOST_SLOTS) + 2 * math.min(lanes, MOST_SLOTS))
   local total, is_known = 0, false
+  local function add(shard, kind, of_kind)
+    local bytes = ask('MEMORY', 'USAGE', shard.prefix .. kind)
+    is_known = is_known or bytes ~= nil
+    total = total + (bytes or 0) * stands_for * of_kind
+  end
   for _, shard in ipairs(some) do
-    local kept = {'ledger', 'meta', 'stats', 'samples'}
-    for slot = 0, slots - 1 do
-      kept[#kept + 1], kept[#kept + 2] = 'bucket:' .. slot, 'fence:' .. slot
+    for _, kind in ipairs({'ledger', 'meta', 'stats', 'samples', 'latency'}) do add(shard, kind, 1) end
+    for slot = 0, slots - 1, slot_step do
+      add(shard, 'bucket:' .. slot, slot_step)
+      add(shard, 'fence:' .. slot, slot_step)
     end
-    for lane = 0, #app.lanes - 1 do
-      kept[#kept + 1], kept[#kept + 2] = 'acked:' .. lane, 'failed:' .. lane
-    end
-    for _, kind in ipairs(kept) do
-      local bytes = ask('MEMORY', 'USAGE', shard.prefix .. kind)
-      is_known = is_known or bytes ~= nil
-      total = total + (bytes or 0) * stands_for
+    for lane = 0, lanes - 1, lane_step do
+      add(shard, 'acked:' .. lane, lane_step)
+      add(shard, 'failed:' .. lane, lane_step)
     end
   end
   return is_known and total or nil

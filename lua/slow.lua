@@ -645,6 +645,7 @@ local function sample_pending(app, room, enough, some)
       local bucket, offset, stamp = shard.prefix .. 'bucket:' .. tick % slots, 0, tick % 65536
       while left_over > 0 and found_here < enough do
         local cohorts = ask('ZRANGE', bucket, offset, offset + step - 1, 'WITHSCORES') or {}
+        left_over = left_over - 0.25 -- a thousand empty buckets cost, too
         for i = 1, #cohorts, 2 do
           local cohort, at = cohorts[i], 1
           reached = tonumber(cohorts[i + 1])

@@ -411,3 +411,15 @@ def test_an_exporter_gets_pairs_of_names_and_numbers(real_url: str, raw: Any, ma
 def test_pages_are_built_from_their_sources() -> None:
     for name in scripts.REPORTS:
         assert scripts.report(name) == scripts.built_report(name), "run `make lua`"
+
+
+def test_an_app_of_very_many_buckets_and_lanes_is_asked_no_more(url: str, raw: Any) -> None:
+    with Acker.connect(url, AckerConfig(app="huge", shards=16, num_buckets=1000, lanes=64)) as acker:
+        roots = acker.new_roots(1000)
+        acker.init_many(roots, roots, 0)
+        memory = sum(raw.memory_usage(key) or 0 for key in raw.scan_iter("acker:{huge:*"))
+        raw.config_resetstat()
+        found = json.loads(raw.eval(scripts.report("dashboard"), 0, "huge", "--json"))["apps"][0]
+    assert found["pending"] == 1000
+    assert memory / 3 < found["memory_bytes"] < memory * 3
+    assert sum(stat["calls"] for stat in raw.info("commandstats").values()) < 12_000
