@@ -520,13 +520,13 @@ class Acker:
         """
         done_until.write(self._client, self.config.app, task, values, gone)
 
-    def replaying(self, *, task: int, take: TakeLetters) -> Replaying:
-        """The dead letters that a spout of a task replays, which `Spout` takes up for itself.
+    def replaying(self, *, task: int, take: TakeLetters, only_run: str | None = None) -> Replaying:
+        """The dead letters that a spout of a task replays, or of one run only, which `Spout` takes up for itself.
 
         >>> acker.replaying(task=0, take=lambda letters: []).under_way
         []
         """
-        return Replaying(self._client, self.config.app, task, take)
+        return Replaying(self._client, self.config.app, task, take, only_run)
 
     def recover(self) -> list[int]:
         """Open the app anew after `LedgerLostError`, and go on with the generation in force.

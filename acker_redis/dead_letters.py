@@ -24,7 +24,8 @@ log = logging.getLogger("acker_redis.dead_letters")
 TEXT_CHARS = 1000
 """Of each text of a letter so much is kept."""
 
-FROM_PAYLOAD, FROM_SOURCE = "payload", "source"
+FROM_PAYLOAD, FROM_SOURCE, FROM_RUN = "payload", "source", "run"
+_MOST_LANES = 64
 """How the message of a letter is to be had again."""
 
 _PER_PIPELINE = 1000
@@ -45,8 +46,9 @@ class DeadLetter(NamedTuple):
         entry_id: in the stream; empty before it is written.
         task: of the spout.
         first_secs: when the message was emitted first, in seconds since 1970 by the spout's clock.
-        replay: how a spout of the task gets the message again, if asked to: from the `payload` here, or from its `source`;
-            None: it can't, and `message_id` is for looking it up by hand.
+        replay: how a spout of the task gets the message again, if asked to: from the `payload` here, from its `source`, or
+            from the source of its `run`, as long as that goes on; None: it can't, and `message_id` is for looking it up by
+            hand.
     """
 
     message_id: int
@@ -228,10 +230,10 @@ class DeadLetters:
         >>> acker.dead_letters.survey()
         Found(letters=1, replayable=0, tasks={})
         """
-        letters, tasks = 0, Counter[int]()
+        letters, tasks, runs = 0, Counter[int](), self._runs_under_way()
         for letter in self.find(wanted):
             letters += 1
-            if letter.replay is not None:
+            if self._can_replay(letter, runs):
                 tasks[letter.task] += 1
         return Found(letters, tasks.total(), dict(sorted(tasks.items())))
 
@@ -246,8 +248,8 @@ class DeadLetters:
 
         Those that are there now. The spout of a letter's task takes it up, now or when it is started: within a second in a
         stream, with `MOST_AT_ONCE` in it at a time. A letter is removed when its message was acked, or became a new letter.
-        Left out are letters that can't be replayed (`DeadLetter.replay` is None): those of `run_tracked`, whose messages
-        are to be run again from their source, and those without their message.
+        Left out are letters that can't be replayed: those of a `run_tracked` that is over, whose messages are to be run
+        again from their source, and those without their message.
 
         Args:
             wanted: which letters.
@@ -266,7 +268,8 @@ class DeadLetters:
         step = _PER_PIPELINE if per_sec is None else max(1, min(_PER_PIPELINE, int(per_sec)))
         now_ms = self.now_ms() + 1  # a letter that a replay makes is not asked for once more
         until_ms = now_ms if wanted.until_ms is None else min(now_ms, wanted.until_ms)
-        letters = (one for one in self.find(replace(wanted, until_ms=until_ms)) if one.replay is not None)
+        runs = self._runs_under_way()
+        letters = (one for one in self.find(replace(wanted, until_ms=until_ms)) if self._can_replay(one, runs))
         total = 0
         while part := list(islice(letters, step)):
             began = time.monotonic()
@@ -288,6 +291,15 @@ class DeadLetters:
         """
         (count,) = self._client.pipeline([("ZCARD", keys.replays(self._app, task))])
         return int(count)
+
+    def _runs_under_way(self) -> frozenset[str]:
+        """Run ids of the spouts that hold lanes now."""
+        holders = self._client.pipeline([("GET", keys.lane(self._app, lane)) for lane in range(_MOST_LANES)])
+        return frozenset(holder.decode(errors="replace").rpartition(" ")[0] for holder in holders if holder is not None)
+
+    @staticmethod
+    def _can_replay(letter: DeadLetter, runs: frozenset[str]) -> bool:
+        return letter.replay is not None and (letter.replay != FROM_RUN or letter.run_id in runs)
 
     def _sound(self, after: str, until: str = "") -> Iterator[DeadLetter]:
         for letter in self.scan(after, until):

@@ -27,8 +27,9 @@ None: it can't say yet.
 class Replaying:
     """The letters that a spout of one task replays."""
 
-    def __init__(self, client: Client, app: str, task: int, take: TakeLetters) -> None:
-        """Nothing is taken yet."""
+    def __init__(self, client: Client, app: str, task: int, take: TakeLetters, only_run: str | None = None) -> None:
+        """Nothing is taken yet. `only_run`: letters of other runs are left to other spouts."""
+        self._only_run = only_run
         self._client, self._letters, self._take = client, DeadLetters(client, app), take
         self._key, self._dead = keys.replays(app, task), keys.dead_letters(app)
         self._under_way: dict[int, list[str]] = {}
@@ -52,7 +53,7 @@ class Replaying:
         busy = set(left().tolist())
         of: dict[int, DeadLetter] = {}
         for letter in found[:MOST_AT_ONCE]:
-            if letter is None:
+            if letter is None or (self._only_run is not None and letter.run_id != self._only_run):
                 continue
             if letter.message_id in self._under_way:  # a letter that stands twice
                 self._under_way[letter.message_id].append(letter.entry_id)

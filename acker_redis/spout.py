@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from acker_redis.acker import Acker
-from acker_redis.dead_letters import FROM_PAYLOAD, FROM_SOURCE, DeadLetter
+from acker_redis.dead_letters import FROM_PAYLOAD, FROM_RUN, FROM_SOURCE, DeadLetter
 from acker_redis.errors import BadConfigError, LedgerLostError, ServerUnavailableError
 from acker_redis.model import MAX_PAYLOAD_BYTES, PackedOutcomes
 from acker_redis.pending import Emission, Int64Array
@@ -50,7 +50,8 @@ class Spout:
         on_done: called with the ids of messages that were acked or became dead letters, before their outcomes are confirmed.
         replay: gets the messages of dead letters again, which somebody asked to be replayed; see `replaying.TakeLetters`.
             None: there is no way.
-        replays_from: what `replay` needs: the letter's `payload`, or nothing, as it asks the `source`.
+        replays_from: what `replay` needs: the letter's `payload`, or nothing, as it asks the `source`, for any letter or for
+            those of this `run`.
         keep_letters: `dead_letters` has the last so many; None: all.
         state: which messages are to be emitted, in flight, done.
     """
@@ -72,7 +73,10 @@ class Spout:
         """No messages yet."""
         epoch_secs = time.time() - time.monotonic()
         self.state = SpoutState(self.acker.config.app, self.run_id, self.retry, self.keep_letters, epoch_secs)
-        self._replaying = None if self.replay is None else self.acker.replaying(task=self.task, take=self.replay)
+        only_run = self.run_id if self.replays_from == FROM_RUN else None
+        self._replaying = (
+            None if self.replay is None else self.acker.replaying(task=self.task, take=self.replay, only_run=only_run)
+        )
 
     @property
     def counts(self) -> SpoutCounts:
@@ -182,6 +186,7 @@ class Spout:
         >>> spout.take_letters()
         """
         if self._replaying is not None and (found := self._replaying.look(self.state.left_ids)):
+            self.state.take_back(found)
             self.add(np.array(found, np.int64))
 
     @property
@@ -294,7 +299,7 @@ class Spout:
             self._tell_done()
 
     def _to_be_had(self, letter: DeadLetter) -> str | None:
-        has = letter.payload is not None or self.replays_from == FROM_SOURCE
+        has = letter.payload is not None or self.replays_from in (FROM_SOURCE, FROM_RUN)
         return self.replays_from if self.replay is not None and has else None
 
     def _tell_done(self) -> None:

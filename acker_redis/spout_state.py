@@ -1,6 +1,7 @@
 """What a spout knows of its messages: which are to be emitted, in flight, done. No I/O and no clock: both are the caller's."""
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -385,6 +386,11 @@ class SpoutState:
         if number == len(self.causes):
             self.causes.append(cause)
         return number
+
+    def take_back(self, message_ids: Iterable[int]) -> None:
+        """These are no dead letters any more: they are emitted again."""
+        for message in message_ids:
+            self.dead_letters.pop(message, None)
 
     def _give_up(self, letter: DeadLetter) -> None:
         self.dead_letters.pop(letter.message_id, None)

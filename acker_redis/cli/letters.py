@@ -107,8 +107,9 @@ def replay(
         output.line(f"{found.letters} letters, of which {found.replayable} can be replayed{_by_task(found.tasks)}")
         if found.letters > found.replayable:
             output.line(
-                f"{found.letters - found.replayable} can't be replayed by themselves: they are of a batch run, or were kept "
-                "without their message (payload_bytes). Take their message ids, and run these from the source",
+                f"{found.letters - found.replayable} can't be replayed by themselves: they are of a batch run "
+                "that is over, or were kept without their message (payload_bytes). Take their message ids, and run these "
+                "from the source",
                 err=True,
             )
         if not found.replayable:

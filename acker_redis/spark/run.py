@@ -13,6 +13,7 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame
 
 from acker_redis.acker import Acker
+from acker_redis.dead_letters import FROM_RUN, DeadLetter
 from acker_redis.errors import BadConfigError
 from acker_redis.model import MAX_PAYLOAD_BYTES
 from acker_redis.offsets import Offsets
@@ -161,6 +162,8 @@ def run_messages(
         spout = Spout(
             acker, run_id, task, retry or RetryPolicy(), max_spout_pending,
             payload=source.payloads if payload_bytes else None,
+            # What is kept in Redis goes with its dead letter.
+            replay=None if keep_payload else _messages_of, replays_from=FROM_RUN,
         )  # fmt: skip
         noted = _Noted(offsets, kept, None if on_done is None else partial(_told, on_done, spout))
         spout.on_done = noted.done
@@ -185,6 +188,11 @@ def run_messages(
         spout.run(inheritable_thread_target(session)(emit), between)
         noted.end()
         return spout
+
+
+def _messages_of(letters: list[DeadLetter]) -> list[int]:
+    """See `replaying.TakeLetters`: the source of the run has them all."""
+    return [letter.message_id for letter in letters]
 
 
 def _told(

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from acker_redis import Acker, BadBatchError, BadConfigError, ConnectionLostError, FailedError, NotExactError
+from acker_redis.dead_letters import DeadLetter
 from acker_redis.model import MAX_PAYLOAD_BYTES
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark import BoltOutput, Tracker, reach, run_tracked
@@ -139,6 +140,45 @@ def described_jobs(spark: Any) -> list[str]:
     jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
     told = [jobs.apply(at).description() for at in range(jobs.size())]
     return [one.get() for one in told if one.isDefined()]
+
+
+def at_first(now: Path, later: Path, row: dict[str, Any]) -> list[tuple[int]]:
+    """Message 1 fails for good, and 2 for now, until there is a file for each."""
+    if row["id"] == 1 and not now.exists():
+        raise FailedError("no store", retry=False)
+    if row["id"] == 2 and not later.exists():
+        raise FailedError("not yet")
+    return [(row["id"],)]
+
+
+def test_a_run_that_goes_on_replays_its_own_letters(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    now, later = tmp_path / "now", tmp_path / "later"
+    asked: list[int] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = messages.transform(tracker.bolt, partial(at_first, now, later), "id bigint")
+        tracker.write(rows, lambda writer: writer.mode("append").parquet(str(tmp_path / "out")))
+
+    def progress(spout: Spout, busy: bool) -> None:
+        if asked and acker.dead_letters.count() == 1:
+            later.touch()
+        elif not asked and acker.dead_letters.count() == 2:
+            now.touch()
+            asked.append(acker.dead_letters.replay())
+
+    others = DeadLetter(1, "another-run", 1, "failed", replay="run")
+    acker.dead_letters.add([others])
+    assert acker.dead_letters.survey().replayable == 0
+    patient = RetryPolicy(max_attempts=1000, first_delay_secs=0.2, multiplier=1)
+    try:
+        spout = run_tracked(spark.range(3), pipeline, acker=acker, id_column="id", retry=patient, progress=progress)
+        assert asked == [1]
+        assert (spout.counts.acked, spout.counts.dead_lettered, spout.dead_letters) == (3, 1, {})
+        assert [letter.run_id for letter in acker.dead_letters.read()] == ["another-run"]
+        assert acker.dead_letters.replaying() == 0
+    finally:
+        acker.dead_letters.delete(letter.entry_id for letter in acker.dead_letters.read())
+    assert written(tmp_path / "out") == [0, 1, 2]
 
 
 class Jobs:

@@ -69,7 +69,7 @@ CALLS: dict[Any, dict[str, str]] = {
         "paused": "",
         "done_until": "task",
         "say_done_until": "values gone * task",
-        "replaying": "* task take",
+        "replaying": "* task take only_run",
         "recover": "",
     },
     Batch: {
