@@ -81,6 +81,7 @@ class OneApp(Screen[None]):
 class Top(App[None]):
     """Every app of a server, asked again and again; a server that does not answer is asked until it does."""
 
+    ENABLE_COMMAND_PALETTE = False
     CSS = "#head, #why { height: auto; padding: 0 1; } #page { padding: 0 1; }"
     BINDINGS: ClassVar = [
         Binding("q", "quit", "Quit"),

@@ -97,16 +97,19 @@ local function look_at_letters(app)
   for i, reason in ipairs(app.reasons) do app.reasons[i] = reason .. ' ' .. counts[reason] end
 end
 
+-- How long ago a spout asked for outcomes: of the lanes where some wait, the longest, and nil where one was never asked for;
+-- or of all lanes the shortest. And whether there is such a lane.
 local function last_asked(app, only_waiting)
-  local least, is_any = nil, false
+  local longest, shortest, is_any, is_new = nil, nil, false, false
   for _, lane in ipairs(app.lanes) do
     if not only_waiting or lane.waiting > 0 then
-      is_any = true
-      if not lane.idle_ms then return nil, true end
-      if only_waiting then least = math.max(least or 0, lane.idle_ms) else least = math.min(least or lane.idle_ms, lane.idle_ms) end
+      is_any, is_new = true, is_new or not lane.idle_ms
+      longest = math.max(longest or 0, lane.idle_ms or 0)
+      if lane.idle_ms then shortest = math.min(shortest or lane.idle_ms, lane.idle_ms) end
     end
   end
-  return least, is_any
+  if not only_waiting then return shortest, is_any end
+  return not is_new and longest or nil, is_any
 end
 
 local function state_of(app)

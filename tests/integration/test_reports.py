@@ -142,6 +142,16 @@ def test_a_spout_that_asks_no_more_is_gone_since_it_asked(url: str, make_on: Cal
     assert re.search(r"orders SPOUT GONE since ..:..:..Z, for \d\.\ds: 0 outcomes wait, 1 roots are pending", shown)
 
 
+def test_a_lane_that_nobody_uses_is_no_spout_that_is_gone(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+    acker = make("orders", lanes=4)
+    acker.init_many([1, 2, 3], [1, 1, 0], 0)
+    acker.confirm(acker.poll(consumer="spout-0", lane=0))
+    age_shards(raw, "orders", "created_ms", 60_000)
+    assert row(page(real_url, "dashboard"), "orders")[1:3] == ["ok", "2"]
+    acker.init(4, 0, 1)  # done at once, of a task whose spout never was
+    assert row(page(real_url, "dashboard"), "orders")[1:3] == ["SPOUT", "GONE"]
+
+
 @pytest.fixture
 def make_on() -> Iterator[Callable[..., Acker]]:
     with ExitStack() as leave:
