@@ -128,7 +128,8 @@ local function state_of(app)
   local idle_ms, is_waited_for = last_asked(app, true)
   if not is_waited_for and app.pending > 0 then idle_ms, is_waited_for = last_asked(app, false) end
   local is_new = #app.shards == 0 or NOW - app.shards[1].created_ms < GONE_MS
-  if is_waited_for and (idle_ms and idle_ms > GONE_MS or not idle_ms and not is_new) then
+  local is_known = facts.role ~= 'slave' -- a replica does not learn when a spout asked
+  if is_known and is_waited_for and (idle_ms and idle_ms > GONE_MS or not idle_ms and not is_new) then
     local text = string.format('%d outcomes wait, %d roots are pending', app.lag, app.pending)
     if not idle_ms then return 'SPOUT GONE', nil, text .. ': no spout ever asked for outcomes' end
     return 'SPOUT GONE', NOW - idle_ms, text .. ': no spout asks for outcomes. Start it again'

@@ -356,9 +356,13 @@ def test_a_replica_shows_the_same(start_server: Callable[..., Server], make_on: 
             lambda: raw.exists("acker:{orders:0}:meta") and raw.exists("acker:{orders}:config"), "the replica has it"
         )
         wait_until(lambda: "orders " in page(replica.url, "dashboard"), "all of it")
+    with redis.Redis.from_url(primary.url) as raw:
+        age_shards(raw, "orders", "created_ms", 60_000)
+        raw.wait(1, 10_000)
+    assert "SPOUT GONE" in page(primary.url, "dashboard")
     shown = page(replica.url, "dashboard")
     assert "replica, link up" in shown
-    assert row(shown, "orders")[2] == "1"
+    assert row(shown, "orders")[1:3] == ["ok", "1"]  # it does not learn when a spout asked
 
 
 @pytest.mark.parametrize("of", [VALKEY, REDIS7], ids=lambda kind: kind.name)
