@@ -13,7 +13,8 @@ DONE, UNHEALTHY, USAGE, SERVER, OUTPUT = range(5)
 
 MEANINGS = {
     DONE: "done; with --check: healthy",
-    UNHEALTHY: "no such app or root, or unhealthy: not rotated in time, data lost or damaged",
+    UNHEALTHY: "no such app or root; unhealthy: not rotated in time, data lost or damaged, an app is sick; or not done: not "
+    "confirmed, something is left",
     USAGE: "wrong usage: options, URL, name of an app, root",
     SERVER: "the server can't be used: not reached, login or permission refused",
     OUTPUT: "the output could not be written: disk full, or its reader went away",
