@@ -15,6 +15,7 @@ import numpy as np
 
 from acker_redis import ids
 from acker_redis.acker import Acker
+from acker_redis.apps import apps
 from acker_redis.client import Client
 from acker_redis.config import check_app_name
 from acker_redis.model import RootRecord
@@ -84,9 +85,14 @@ def overview(client: Client, app: str | None = None) -> list[AppState]:
         BadConfigError: this can't be an app's name.
         AckerError: a node does not answer, or the user may not EVAL.
     """
+    found_pages = [json.loads(page) for page in _pages(client, "dashboard", app, "--json")]
+    if app is None and not all(page["is_whole"] for page in found_pages):  # too many keys for a page to look through
+        found_pages = [
+            json.loads(page) for name in apps(client) for page in _pages(client, "dashboard", name, "--json")
+        ]
     by_app: dict[str, list[dict[str, Any]]] = {}
-    for page in _pages(client, "dashboard", app, "--json"):
-        for row in json.loads(page).get("apps", ()):
+    for page in found_pages:
+        for row in page.get("apps", ()):
             by_app.setdefault(row["app"], []).append(row)
     found = [_merged(rows) for rows in by_app.values()]
     return sorted(found, key=lambda one: (SEVERITY.index(one.state), one.app))

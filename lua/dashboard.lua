@@ -857,8 +857,10 @@ local function state_of(app)
   end
   local paused = ask('GET', 'acker:{' .. app.name .. '}:pause')
   if paused then
-    local from, reason = string.match(paused, '^(%d+) ?(.*)$')
-    return 'PAUSED', tonumber(from), 'spouts emit nothing until `acker-redis resume`: ' .. (reason and reason ~= '' and clean(reason) or 'no reason given')
+    local from, reason = string.match(paused, '^(%d*) ?(.*)$')
+    from = tonumber(from) or 0 -- by hand it is 0, or left out
+    return 'PAUSED', from > 0 and from or nil, 'spouts emit nothing until `acker-redis resume`: '
+      .. (reason ~= '' and clean(reason) or 'no reason given')
   end
   return 'ok', nil, ''
 end

@@ -106,6 +106,16 @@ def test_a_sick_app_shows_in_the_exit_status(url: str, raw: Any, connect: Any) -
     assert states == ["LOST", "ok"]
 
 
+def test_among_very_many_other_keys_no_app_is_missed(url: str, raw: Any, connect: Any) -> None:
+    for number in range(3):
+        connect(app=f"app-{number}", shards=1)
+    raw.mset({f"other:{number}": "x" for number in range(60_000)})
+    client = Client(url)
+    assert json.loads(client.report("dashboard", "--json")[0])["is_whole"] is False
+    assert [one.app for one in overview(client)] == ["app-0", "app-1", "app-2"]
+    client.close()
+
+
 def test_who_may_not_eval_is_told_so(url: str, raw: Any, connect: Any) -> None:
     connect(app="orders")
     raw.execute_command("ACL", "SETUSER", "narrow", "reset", "on", ">pw", "~*", "+@read", "+ping", "+info")

@@ -116,6 +116,17 @@ def test_the_commands(url: str, connect: Callable[..., Acker]) -> None:
     assert json.loads(run("status", *of_app, "--json").output)["state"] == "ok"
 
 
+@pytest.mark.parametrize("value", ["0 by hand", "by hand"])
+def test_what_was_paused_by_hand_is_paused_since_nobody_knows(
+    url: str, raw: Any, connect: Callable[..., Acker], value: str
+) -> None:
+    acker = connect(app="orders")
+    raw.set("acker:{orders}:pause", value)
+    assert acker.paused() is not None
+    shown = run("status", "--redis", url).output
+    assert "orders PAUSED: spouts emit nothing until `acker-redis resume`: by hand" in shown
+
+
 @pytest.mark.parametrize("command", ["pause", "resume", "drain", "rotate"])
 def test_of_an_app_that_is_not_there_nothing_is_made(url: str, raw: Any, command: str) -> None:
     assert run(command, "--app", "nobody", "--redis", url).exit_code == 1
