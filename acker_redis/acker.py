@@ -532,12 +532,15 @@ class Acker:
         """Open the app anew after `LedgerLostError`, and go on with the generation in force.
 
         Returns the shards this call created anew. Whatever was in flight must be replayed with fresh roots: the ledger
-        knows nothing of it any more.
+        knows nothing of it any more. An acker that was attached makes nothing here either.
+
+        Raises:
+            LedgerLostError: this acker was attached, and nobody who is connected has recovered yet.
 
         >>> acker.recover()
         []
         """
-        created = self._shards.open()
+        created = self._shards.reopen()
         self._ledger.forget_stages()
         self._delivery.forget()
         return created

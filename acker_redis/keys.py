@@ -13,6 +13,9 @@ GROUP = "spout"
 CONFIG_PATTERN = "acker:{*}:config"
 """SCAN pattern that finds every app of a server."""
 
+EVERY_KEY = "acker:{*"
+"""Pattern of all keys of all apps."""
+
 _KIND = re.compile(r"acker:\{[^{}]*\}:([a-z]+)")
 _CONFIG_KEY = re.compile(r"acker:\{([^:{}]+)\}:config")
 

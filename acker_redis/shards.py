@@ -39,6 +39,7 @@ class Shards:
         self.generations: list[bytes] = []
         self._picked: dict[tuple[str, int], tuple[str, ...]] = {}
         """Script, shard -> keys: a call has some thirty of them."""
+        self._create = create
         if create:
             self.open()
         else:
@@ -67,6 +68,13 @@ class Shards:
             raise _conflict(config.app)
         self.generations = [reply[1] for reply in replies]
         return [shard for shard, reply in enumerate(replies) if reply[0] == created]
+
+    def reopen(self) -> list[int]:
+        """After a loss: open every shard again; or only find them, where that is how they were opened."""
+        if self._create:
+            return self.open()
+        self.find()
+        return []
 
     def find(self, *, partly: bool = False) -> None:
         """Adopt the markers in force with plain reads; nothing is made or written.

@@ -14,7 +14,7 @@ from acker_redis import evict, ids
 from acker_redis import rotator as rotation_process
 from acker_redis.acker import Acker
 from acker_redis.apps import apps, stored_config
-from acker_redis.cli import acting, letters, output, overview
+from acker_redis.cli import access, acting, letters, output, overview
 from acker_redis.cli.options import (
     DEFAULT_URL,
     AsJson,
@@ -44,6 +44,7 @@ app = typer.Typer(
 app.add_typer(letters.app, name="dead-letters")
 app.add_typer(overview.app)
 app.add_typer(acting.app)
+app.add_typer(access.app)
 
 
 def _version(wanted: bool) -> None:

@@ -1,6 +1,5 @@
 """Looking without writing: replicas, users who may only read, servers that refuse writes, shards that are gone."""
 
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,23 +9,15 @@ import pytest
 from typer.testing import CliRunner
 
 from acker_redis import Acker, LedgerLostError, OutOfMemoryError, ServerRefusesWritesError, SettingsConflictError
+from acker_redis.acl import Role
 from acker_redis.cli import app
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.health import check
 from acker_redis.server import Server
 from acker_redis.testing import wait_until
+from tests.integration.users import READS, log_in, rules_for
 
 LETTER = DeadLetter(7, "run", 3, "failed", "parse", "bad", b"a message")
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
-
-
-def rules_of_oncall() -> list[str]:
-    """What the README allows a user who only looks."""
-    (block,) = re.findall(r"```\n *ACL SETUSER oncall on >password (.*?)\n *```", README, re.DOTALL)
-    return str(block).split()
-
-
-READS = tuple(rule.removeprefix("+") for rule in rules_of_oncall() if rule.startswith("+"))
 
 
 def run(*arguments: str) -> Any:
@@ -79,9 +70,7 @@ def test_a_replica_can_be_looked_at(start_server, plain, open_acker, kind) -> No
 def test_a_user_who_may_only_read_can_look(start_server, plain, open_acker, kind) -> None:
     server = start_server(kind=kind)
     fill(open_acker(server.url, app="orders", shards=3))
-    rules = [rule.replace("%R~", "~") if kind == "redis62" else rule for rule in rules_of_oncall()]
-    plain(server.url).execute_command("ACL", "SETUSER", "oncall", "reset", "on", ">secret", *rules)
-    look(f"redis://oncall:secret@127.0.0.1:{server.port}/0")
+    look(log_in(plain(server.url), server.url, Role.ONCALL, rules=rules_for(kind)))
 
 
 @pytest.mark.parametrize("refusal", ["MISCONF", "NOREPLICAS", "OOM"])

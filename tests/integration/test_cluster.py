@@ -12,6 +12,7 @@ from redis.cluster import RedisCluster
 from typer.testing import CliRunner
 
 from acker_redis import Acker, AckerConfig, AuthenticationError, ConnectionLostError, LedgerLostError
+from acker_redis.acl import Role, ServerKind
 from acker_redis.cli import app
 from acker_redis.client import Client
 from acker_redis.health import check
@@ -20,8 +21,8 @@ from acker_redis.server import Server
 from acker_redis.testing import wait_until
 from benchmarks import cluster
 from tests.integration.rounds import exact_values, full_round, take
-from tests.integration.test_attach import fill, look, rules_of_oncall
-from tests.integration.test_permissions import COMMANDS, COMMANDS_ON_A_CLUSTER, key_patterns
+from tests.integration.test_attach import fill, look
+from tests.integration.users import log_in
 from tests.servers import REAL_KINDS, VALKEY
 
 
@@ -171,15 +172,12 @@ def test_a_node_that_is_gone_is_an_error_and_its_loss_is_told(three_nodes, nodes
 
 
 def test_the_user_of_an_app_on_a_cluster(one_node, open_acker, plain) -> None:
-    rules = [f"+{command}" for command in (*COMMANDS, *COMMANDS_ON_A_CLUSTER)]
-    plain(one_node.url).execute_command(
-        "ACL", "SETUSER", "orders", "reset", "on", ">secret", *key_patterns("orders"), *rules
-    )
-    acker = open_acker(f"redis://orders:secret@127.0.0.1:{one_node.port}/0", app="orders", shards=5)
+    url = log_in(plain(one_node.url), one_node.url, Role.SPOUT, rules=ServerKind.FUNCTIONS)
+    acker = open_acker(url, app="orders", shards=5)
     full_round(acker)
     with pytest.raises(AuthenticationError, match="lacks a permission"):
-        open_acker(f"redis://orders:secret@127.0.0.1:{one_node.port}/0", app="payments")
-    rotator = Rotator(f"redis://orders:secret@127.0.0.1:{one_node.port}/0")
+        open_acker(url, app="payments")
+    rotator = Rotator(url)
     with pytest.raises(AuthenticationError, match=r"(?i)permission.*scan"):
         rotator.run_once()
     rotator.close()
@@ -187,10 +185,11 @@ def test_the_user_of_an_app_on_a_cluster(one_node, open_acker, plain) -> None:
 
 def test_a_user_who_may_only_read_can_look_at_a_cluster(three_nodes, nodes, open_acker) -> None:
     fill(open_acker(three_nodes[0].url, app="orders", shards=9))
-    more = [f"+{command}" for command in COMMANDS_ON_A_CLUSTER]
-    for node in nodes:
-        node.execute_command("ACL", "SETUSER", "oncall", "reset", "on", ">secret", *rules_of_oncall(), *more)
-    look(f"redis://oncall:secret@127.0.0.1:{three_nodes[0].port}/0")
+    urls = [
+        log_in(node, server.url, Role.ONCALL, rules=ServerKind.SCRIPTS)
+        for node, server in zip(nodes, three_nodes, strict=True)
+    ]
+    look(urls[0])
 
 
 def test_an_app_is_evicted_from_all_nodes(three_nodes, nodes, open_acker) -> None:

@@ -1,7 +1,5 @@
 """The scripts as functions: loaded once by somebody who may, called by users who may run no script of their own."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,14 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 from acker_redis import Acker, AckerConfig, AuthenticationError, ServerVersionError, scripts
+from acker_redis.acl import Role, ServerKind, users
 from acker_redis.cli import app
 from acker_redis.client import Client
 from acker_redis.rotator import Rotator
 from tests.integration.rounds import full_round, take
-from tests.integration.test_permissions import COMMANDS, key_patterns
-
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
-WITHOUT_EVAL = tuple(command for command in COMMANDS if command not in ("eval", "evalsha"))
 
 
 def install(url: str) -> Any:
@@ -34,24 +29,18 @@ def server(request: pytest.FixtureRequest, start_server: Any) -> Any:
     return start_server(kind=request.param)
 
 
-def login(raw: Any, url: str, commands: tuple[str, ...]) -> str:
-    rules = ["reset", "on", ">secret", *key_patterns("orders"), *(f"+{command}" for command in commands)]
-    raw.execute_command("ACL", "SETUSER", "orders", *rules)
-    return url.replace("redis://", "redis://orders:secret@")
-
-
-def test_the_readme_allows_no_more_and_no_less() -> None:
-    (rules,) = re.findall(r"ACL SETUSER orders on >password (.*?)\n *```", README, re.DOTALL)
-    assert sorted(rules.split()) == sorted(
-        [*key_patterns("orders"), "+fcall", *(f"+{command}" for command in WITHOUT_EVAL)]
-    )
+def login(raw: Any, url: str, rules: ServerKind) -> str:
+    """The spout of `orders`, who may call functions or may run scripts."""
+    (user,) = users("orders", roles=[Role.SPOUT], kind=rules)
+    raw.execute_command(*user.as_command.split())
+    return url.replace("redis://", f"redis://{user.login}")
 
 
 def test_a_user_without_eval_can_do_everything(server, plain, open_acker) -> None:
     raw = plain(server.url)
     result = install(server.url)
     assert (result.exit_code, scripts.library().name in result.output) == (0, True)
-    url = login(raw, server.url, (*WITHOUT_EVAL, "fcall"))
+    url = login(raw, server.url, ServerKind.FUNCTIONS)
     raw.config_resetstat()
     full_round(open_acker(url, app="orders", shards=2, lanes=2))
     rotator = Rotator(url, ["orders"])
@@ -62,7 +51,7 @@ def test_a_user_without_eval_can_do_everything(server, plain, open_acker) -> Non
 
 def test_without_functions_and_without_eval_it_says_what_to_do(server, plain, open_acker) -> None:
     raw = plain(server.url)
-    url = login(raw, server.url, (*WITHOUT_EVAL, "fcall"))
+    url = login(raw, server.url, ServerKind.FUNCTIONS)
     client = Client(url)
     with pytest.raises(AuthenticationError, match="acker-redis install"):
         Acker(client, AckerConfig("orders"))
@@ -87,7 +76,7 @@ def test_a_user_who_may_run_scripts_only_uses_them(server, plain, open_acker) ->
     raw = plain(server.url)
     install(server.url)
     raw.config_resetstat()
-    full_round(open_acker(login(raw, server.url, COMMANDS), app="orders"))
+    full_round(open_acker(login(raw, server.url, ServerKind.SCRIPTS), app="orders"))
     assert "evalsha" in calls(raw)
 
 

@@ -5,7 +5,6 @@ import re
 import socket
 import urllib.request
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from acker_redis import Acker, AckerConfig, scripts
+from acker_redis.acl import Role
 from acker_redis.cli import app
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.metrics import BOUNDS_MS, MetricsServer
 from acker_redis.server import Server
 from acker_redis.testing import wait_until
-from tests.integration.test_permissions import COMMANDS
+from tests.integration.users import log_in, rules_for
 
 
 def scrape(port: int) -> dict[tuple[str, ...], float]:
@@ -81,16 +81,13 @@ def test_latencies_add_up_over_the_bounds(url: str, raw: Any, connect: Callable[
     assert (acked[0.05], acked[1.0], acked[2.0], acked[5000.0], acked[math.inf]) == (8, 8, 13, 13, 15)
 
 
-def test_the_docs_name_the_commands_that_a_rotators_user_needs_besides(
+def test_a_rotators_user_may_serve_metrics(
     start_server: Callable[..., Server], open_acker: Callable[..., Acker], plain: Callable[..., Any], kind: str
 ) -> None:
     server = start_server(kind=kind)
     open_acker(server.url, app="orders").dead_letters.add([DeadLetter(1, "run", 5, "failed")])
-    page = (Path(__file__).resolve().parents[2] / "docs" / "on-call.md").read_text(encoding="utf-8")
-    (more,) = re.findall(r"the rotator's user needs\s+`(.*?)` besides", page)
-    rules = ["~acker:*", *(f"+{command}" for command in COMMANDS), *more.split()]
-    plain(server.url).execute_command("ACL", "SETUSER", "rotator", "reset", "on", ">pw", *rules)
-    with MetricsServer(server.url.replace("//", "//rotator:pw@"), [], "127.0.0.1", 0) as metrics:
+    url = log_in(plain(server.url), server.url, Role.ROTATOR, None, rules=rules_for(kind))
+    with MetricsServer(url, [], "127.0.0.1", 0) as metrics:
         found = scrape(metrics.port)
     assert found["acker_app_state", "orders", "ok"] == 1
     assert found["acker_dead_letters", "orders"] == 1

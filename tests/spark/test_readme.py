@@ -15,6 +15,7 @@ import pytest
 import redis
 
 from acker_redis import Acker, AckerConfig
+from acker_redis.acl import Role, users
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.server import Server
 from benchmarks import cluster
@@ -27,6 +28,7 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+ACCESS = (ROOT / "docs" / "access.md").read_text(encoding="utf-8")
 ON_CALL = (ROOT / "docs" / "on-call.md").read_text(encoding="utf-8")
 
 
@@ -103,12 +105,11 @@ def is_elsewhere(node: Server, key: str) -> bool:
 
 
 def allow_oncall(servers: list[Server]) -> None:
-    """Make the user of the page's people on call, with what its text adds for clusters."""
-    (rules,) = re.findall(r"ACL SETUSER oncall on >password (.*?)\n *```", ON_CALL, re.DOTALL)
-    (more,) = re.findall(r"on a cluster with `(.*?)` for", ON_CALL)
+    """Make the user of the page's people on call, as `acker-redis acl --role oncall` prints it."""
+    (oncall,) = users(roles=[Role.ONCALL], password="password")
     for server in servers:
         client = redis.Redis(port=server.port)
-        client.execute_command("ACL", "SETUSER", "oncall", "on", ">password", *rules.split(), *more.split())  # type: ignore[no-untyped-call]
+        client.execute_command(*oncall.as_command.split())  # type: ignore[no-untyped-call]
         client.close()
 
 
@@ -121,7 +122,7 @@ def test_the_shell_lines_run(servers: list[Server], tmp_path: Path) -> None:
         pytest.skip("redis-cli is not on PATH")
     allow_oncall(servers)
     for name, program in (
-        ("redis-cli", f"{redis_cli} --user oncall -e -p {servers[0].port}"),
+        ("redis-cli", f"{redis_cli} --user acker-oncall -e -p {servers[0].port}"),
         ("acker-redis", f"{sys.executable} -m acker_redis"),
     ):
         (tmp_path / name).write_text(f'#!/bin/sh\nexec {program} "$@"\n')
@@ -133,7 +134,7 @@ def test_the_shell_lines_run(servers: list[Server], tmp_path: Path) -> None:
         acker.poll(max_outcomes=10)
         acker.rotate(force=True)
         acker.dead_letters.add([DeadLetter(1, "run", 5, "failed", "parse", "broken")])
-        pages = [*blocks("sh", ON_CALL), *blocks("sh")]
+        pages = [*blocks("sh", ACCESS), *blocks("sh", ON_CALL), *blocks("sh")]
         for line in (line for block in pages for line in block.splitlines() if not line.startswith("#")):
             done = subprocess.run(
                 ["sh", "-c", line.replace(" -r -1 -i 2 ", " -r 2 -i 0.1 ")],  # it would go on

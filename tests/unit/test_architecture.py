@@ -14,7 +14,7 @@ PACKAGE = Path(acker_redis.__file__).parent
 ORDER = (
     ("errors",),
     ("ids", "config", "keys", "model", "offsets", "outages"),
-    ("scripts", "blocks", "connection", "xxhash64"),
+    ("scripts", "blocks", "connection", "xxhash64", "acl"),
     ("driver_errors", "entries", "pending", "nodes"),
     ("isolation",),
     ("calls",),
@@ -57,7 +57,7 @@ ORDER = (
     ("cli.output",),
     ("cli.options", "cli.status"),
     ("cli.top",),
-    ("cli.letters", "cli.overview", "cli.acting"),
+    ("cli.letters", "cli.overview", "cli.acting", "cli.access"),
     ("cli.commands",),
     ("cli",),
     ("", "__main__"),

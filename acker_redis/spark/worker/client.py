@@ -1,25 +1,52 @@
 """What a Python worker has: one acker per process, and the partition of the task it runs."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from pyspark import TaskContext
+from redis.retry import Retry
 
 from acker_redis.acker import Acker
 from acker_redis.config import AckerConfig
-from acker_redis.errors import AckerError, ConnectionLostError
+from acker_redis.errors import AckerError, AppNotFoundError, ConnectionLostError, LedgerLostError
+from acker_redis.outages import Backoff
+
+_LOST_TRIES = 20
+"""A worker makes no shard: one whose data is lost is the driver's to make anew, which looks ten times a second."""
+
+_LOST_BASE_SECS, _LOST_CAP_SECS = 0.05, 1.0
+
+_T = TypeVar("_T")
 
 _ackers: dict[tuple[str, AckerConfig], Acker] = {}
 
 
 def acker_of_worker(url: str, config: AckerConfig) -> Acker:
-    """This process's acker; made at first use, kept over tasks. Spark forks its workers before this module is imported."""
+    """This process's acker; made at first use, kept over tasks. Spark forks its workers before this module is imported.
+
+    It is attached: what it may and needs to do is less than the driver's.
+    """
     acker = _ackers.get((url, config))
     if acker is None:
         try:
-            acker = _ackers[url, config] = Acker.connect(url, config)
+            acker = _ackers[url, config] = while_lost(lambda: Acker.attach(url, config.app))
         except ConnectionLostError as exc:
             raise ConnectionLostError(
                 f"a Python worker of Spark: {exc}. Do executors reach the server by another name? Give it as `executor_url`"
             ) from exc
     return acker
+
+
+def while_lost(do: Callable[[], _T]) -> _T:
+    """Do it, again while the app's ledger is lost and the driver has not made it anew.
+
+    Raises:
+        LedgerLostError, AppNotFoundError: the last of some 15 s.
+    """
+    backoff = Backoff(base=_LOST_BASE_SECS, cap=_LOST_CAP_SECS)
+    retry: Retry = Retry(backoff, _LOST_TRIES, supported_errors=(LedgerLostError, AppNotFoundError))
+    result = retry.call_with_retry(do, lambda exc: None)
+    return result
 
 
 def partition_id() -> int:

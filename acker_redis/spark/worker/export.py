@@ -13,7 +13,7 @@ from acker_redis.errors import LedgerLostError, NotExactError, TokenReusedError
 from acker_redis.ids import UInt64Array
 from acker_redis.spark import edges
 from acker_redis.spark.columns import ANCHORS, ARROW_EDGE, ARROW_PAIRS, EDGE
-from acker_redis.spark.worker.client import acker_of_worker, partition_id
+from acker_redis.spark.worker.client import acker_of_worker, partition_id, while_lost
 from acker_redis.xxhash64 import hash_longs
 
 _COMPACT_ROWS = 500_000
@@ -75,7 +75,7 @@ class ExportStep:
                 acker.ack_many(roots, vals, token=token, stage=self.stage)
             except LedgerLostError:
                 # The spout learns of the loss by itself and replays; these roots then wait for no one and expire.
-                acker.recover()
+                while_lost(acker.recover)
                 acker.ack_many(roots, vals, token=token, stage=self.stage)
         except TokenReusedError as exc:
             raise NotExactError(

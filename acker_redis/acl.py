@@ -1,0 +1,165 @@
+"""ACL users of an app: one for each thing that speaks to the server, with the keys and commands that it needs and no more.
+
+What is safe between apps is the keys: no user reaches another app's. What is safe within an app is that executors, which run
+everybody's code, can't take outcomes, delete dead letters, pause the app or change its settings; they can ack and fail its
+roots, which is what they are for.
+"""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import quote
+
+from acker_redis import keys
+from acker_redis.config import check_app_name
+
+PASSWORD_BYTES = 24
+
+
+class Role(StrEnum):
+    """What a user is for."""
+
+    SPOUT = "spout"
+    EXECUTOR = "executor"
+    ROTATOR = "rotator"
+    ONCALL = "oncall"
+
+
+PURPOSES = {
+    Role.SPOUT: "drivers, and people who act on the app: everything with its keys",
+    Role.EXECUTOR: "Spark's workers, and other programs that ack: `executor_url`, `Acker.attach`",
+    Role.ROTATOR: "`acker-redis rotator`, with `--check` and `--metrics`",
+    Role.ONCALL: "people on call, their pages and `acker-redis status`: reads only",
+}
+
+SHARED_ROLES = (Role.ROTATOR, Role.ONCALL)
+"""Of these one user may serve all apps of a server."""
+
+
+class ServerKind(StrEnum):
+    """What the rules are written for."""
+
+    FUNCTIONS = "redis-7"
+    SCRIPTS = "redis-6.2"
+
+
+_GREETING = ("ping", "info", "cluster|slots", "command")
+_CALLS = {ServerKind.FUNCTIONS: ("fcall",), ServerKind.SCRIPTS: ("eval", "evalsha")}
+
+_UPDATES = (
+    "time", "hget", "hmget", "hgetall", "hlen", "hset", "hdel", "hincrby", "sismember", "sadd", "zadd", "xadd", "set", "get",
+    "del", "bitop",
+)  # fmt: skip
+"""What init, ack, fail, reset_timeout and the naming of stages call."""
+
+_COMMANDS = {
+    Role.EXECUTOR: (*_UPDATES, "xrange", "expire"),
+    Role.SPOUT: (
+        *_UPDATES, "exists", "hscan", "zrange", "zrem", "zcard", "unlink", "expire", "xlen", "xrange", "xdel", "xtrim", "xack",
+        "xpending", "xreadgroup", "xautoclaim", "xgroup|create",
+    ),
+    Role.ROTATOR: (
+        "time", "hget", "hmget", "hgetall", "hlen", "hset", "hdel", "hincrby", "hscan", "zadd", "zcard", "zrange", "zrem",
+        "unlink", "xadd", "xlen", "scan",
+    ),
+    Role.ONCALL: ("@read", "-@dangerous", "time", "scan"),
+}  # fmt: skip
+
+_PAGES = ("eval", "xinfo", "memory|usage", "xrevrange", "xrange", "get", "exists", "cluster|nodes")
+"""Of the pages, which also make `status` and `--metrics`."""
+
+
+@dataclass(frozen=True)
+class User:
+    """An ACL user.
+
+    Attributes:
+        name: `orders-executor`; or `acker-rotator`, of all apps.
+        role: what it is for.
+        rules: behind the password, in the order in which the server takes them.
+        password: drawn when this was made, unless it was given.
+    """
+
+    name: str
+    role: Role
+    rules: tuple[str, ...]
+    password: str
+
+    @property
+    def as_command(self) -> str:
+        """For `redis-cli`."""
+        return f"ACL SETUSER {self.name} reset {self._behind_the_name}"
+
+    @property
+    def as_file_line(self) -> str:
+        """For the file that the server's `aclfile` names."""
+        return f"user {self.name} {self._behind_the_name}"
+
+    @property
+    def login(self) -> str:
+        """What stands before the host in a URL."""
+        return f"{quote(self.name, safe='')}:{quote(self.password, safe='')}@"
+
+    @property
+    def _behind_the_name(self) -> str:
+        return " ".join(["on", f">{self.password}", *self.rules])
+
+
+def users(
+    app: str | None = None,
+    *,
+    roles: Sequence[Role] = tuple(Role),
+    kind: ServerKind = ServerKind.FUNCTIONS,
+    password: str | None = None,
+) -> list[User]:
+    """One user for each role.
+
+    Args:
+        app: of this app; None: of all apps, now and later, which has `SHARED_ROLES` only.
+        roles: those wanted.
+        kind: of the server. Where it has functions, only who shows pages may EVAL.
+        password: of all of them; None: each gets one of its own, drawn now.
+
+    Raises:
+        BadConfigError: this can't be the name of an app.
+    """
+    if app is not None:
+        check_app_name(app)
+    return [
+        User(
+            f"{app or 'acker'}-{role}",
+            role,
+            (*_keys(role, app, kind), *_allowed(role, kind)),
+            secrets.token_hex(PASSWORD_BYTES) if password is None else password,
+        )
+        for role in roles
+        if app is not None or role in SHARED_ROLES
+    ]
+
+
+def _allowed(role: Role, kind: ServerKind) -> list[str]:
+    pages = _PAGES if role in SHARED_ROLES else ()
+    calls = () if role is Role.ONCALL else _CALLS[kind]
+    commands = dict.fromkeys((*_COMMANDS[role], *_GREETING, *calls, *pages))
+    return [command if command.startswith("-") else f"+{command}" for command in commands]
+
+
+def _keys(role: Role, app: str | None, kind: ServerKind) -> list[str]:
+    """Patterns; where the server can tell, those that are only read are marked."""
+    read = "%R~" if kind is ServerKind.FUNCTIONS else "~"
+    if app is None:
+        return [("~" if role is Role.ROTATOR else read) + keys.EVERY_KEY]
+    of_app, of_shards = keys.patterns_of(app)
+    match role:
+        case Role.SPOUT:
+            return [f"~{of_shards}", f"~{of_app}"]
+        case Role.EXECUTOR:
+            return [
+                f"~{of_shards}", f"~{keys.stages(app)}", f"~{keys.payloads(app, '*')}", f"{read}{keys.config(app)}",
+                f"{read}{keys.dead_letters(app)}",
+            ]  # fmt: skip
+        case Role.ROTATOR:
+            return [f"~{of_shards}", f"{read}{of_app}"]
+        case Role.ONCALL:
+            return [f"{read}{of_shards}", f"{read}{of_app}"]
