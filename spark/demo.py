@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
+from acker_redis.acl import Role
 from spark.direct_acks import demo as direct_acks
-from spark.services import services, start, wait_for
+from spark.services import app_among, services, start, wait_for
 
 
 def main(
@@ -17,10 +18,11 @@ def main(
     """Run the word count, then the direct acks. Further options are the word count's own: see --help-word-count."""
     arguments = ["--help" if argument == "--help-word-count" else argument for argument in context.args]
     quiet = "--json" in arguments
-    with services(server, quiet=quiet) as url:
-        status = wait_for(start("spark.word_count", "--redis", url, *arguments))
+    with services(server, quiet=quiet) as place:
+        app = app_among(arguments, "word-count")
+        status = wait_for(start("spark.word_count", *arguments, redis_url=place.url_of(Role.SPOUT, app)))
         if not status and not quiet and "--help" not in arguments:
-            status = direct_acks.run(url)
+            status = direct_acks.run(place)
     raise typer.Exit(status)
 
 

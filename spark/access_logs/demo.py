@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
+from acker_redis.acl import Role
 from spark.access_logs.logs import generate
-from spark.services import kill, services, start, wait_for
+from spark.services import app_among, kill, services, start, wait_for
 
 KILLED_IN_BATCH = 1
 
@@ -39,13 +40,14 @@ def main(
         truth = generate(here, lines, seed, files)
         if not quiet:
             typer.echo(f"logs: {lines} lines, {len(truth.malformed)} malformed, {len(truth.poison)} poison, in {here}")
-        url = stack.enter_context(services(server, quiet=quiet))
+        place = stack.enter_context(services(server, quiet=quiet))
+        spout = place.url_of(Role.SPOUT, app_among(context.args, "access-logs"))
         command = (
-            "spark.access_logs", "--redis", url, "--logs", str(here / "logs"), "--out", str(here / "out"),
+            "spark.access_logs", "--logs", str(here / "logs"), "--out", str(here / "out"),
             "--reference", str(here / "reference.csv"), "--truth", str(here / "truth.json"),
             "--message-timeout-secs", "15", *context.args,
         )  # fmt: skip
-        job = start(*command)
+        job = start(*command, redis_url=spout)
         if not without_kill:
             try:
                 reached = until_counted(job, here / "out" / "minutes.sqlite", KILLED_IN_BATCH)
@@ -60,7 +62,7 @@ def main(
                 typer.echo(
                     "killed (SIGKILL) in its second micro-batch, whose hits were in SQLite by then; started again"
                 )
-            job = start(*command)
+            job = start(*command, redis_url=spout)
         status = wait_for(job)
     raise typer.Exit(status)
 

@@ -29,9 +29,12 @@ program = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help
 def export(
     folder: Folder,
     redis: Redis = LOCAL,
-    app: App = "direct-acks",
+    app: App = orders.APP,
     master: Master = "local[1,4]",
     count: Annotated[int, typer.Option("--orders", min=1, help="Orders to emit.")] = 1_000,
+    executor_redis: Annotated[
+        str | None, typer.Option(envvar="ACKER_EXECUTOR_REDIS_URL", help="The same server as executors log in to it.")
+    ] = None,
     message_timeout_secs: Annotated[float, typer.Option(min=0.5, help="Message timeout.")] = 60.0,
     as_json: AsJson = False,
 ) -> None:
@@ -41,7 +44,7 @@ def export(
             Acker.connect(redis, app=app, message_timeout_secs=message_timeout_secs) as acker,
             quiet_session(master, "orders") as session,
         ):
-            spout = orders.run(session, acker, count, folder.resolve())
+            spout = orders.run(session, acker, executor_redis, count, folder.resolve())
             pending = acker.stats().pending
     except (AckerError, OSError, PySparkException) as exc:
         raise _told(exc) from exc
@@ -61,7 +64,7 @@ def price(
     folder: Folder,
     out: Annotated[Path, typer.Option(file_okay=False, help="Where to write priced items.")],
     redis: Redis = LOCAL,
-    app: App = "direct-acks",
+    app: App = orders.APP,
     master: Master = "local[1,4]",
 ) -> None:
     """Price the items that `export` leaves, and ack each of them, until `export` has ended."""

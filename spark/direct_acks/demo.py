@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from spark.direct_acks.orders import items_of
+from acker_redis.acl import Role
+from spark.direct_acks.orders import APP, items_of
 from spark.direct_acks.prices import PRICES
-from spark.services import services, start, wait_for
+from spark.services import Place, services, start, wait_for
 
 
 def main(
@@ -19,19 +20,21 @@ def main(
     ] = None,
 ) -> None:
     """Run both applications with everything they need."""
-    with services(server, quiet=False) as url:
-        status = run(url, count)
+    with services(server, quiet=False) as place:
+        status = run(place, count)
     raise typer.Exit(status)
 
 
-def run(url: str, count: int = 1_000) -> int:
+def run(place: Place, count: int = 1_000) -> int:
     """Both applications on a server; 0 if every order is done or a dead letter, and all items were priced."""
     with tempfile.TemporaryDirectory(prefix="direct-acks-") as name:
         folder, out = Path(name, "items"), Path(name, "priced")
-        common = ("--redis", url, "--folder", str(folder))
+        spout, executor = (place.url_of(role, APP) for role in (Role.SPOUT, Role.EXECUTOR))
+        export = ("export", "--folder", str(folder), "--orders", str(count))
+        price = ("price", "--folder", str(folder), "--out", str(out))
         status = wait_for(
-            start("spark.direct_acks", "export", *common, "--orders", str(count)),
-            start("spark.direct_acks", "price", *common, "--out", str(out)),
+            start("spark.direct_acks", *export, redis_url=spout, executor_url=executor),
+            start("spark.direct_acks", *price, redis_url=executor),  # this one only acks
         )
         if status:
             return status

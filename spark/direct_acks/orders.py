@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from acker_redis import Acker, RetryPolicy, Spout
 from acker_redis.spark import Tracker, run_tracked
 
+APP = "direct-acks"
 ITEM = "order bigint, item string, count int"
 BASKET = ("tea", "milk", "bread", "salt")
 UNKNOWN_EVERY = 100
@@ -23,13 +24,14 @@ OVER = "over"
 """This file appears in the folder when all orders are done."""
 
 
-def run(session: SparkSession, acker: Acker, orders: int, folder: Path) -> Spout:
+def run(session: SparkSession, acker: Acker, executor_url: str | None, orders: int, folder: Path) -> Spout:
     """Export the items of so many orders, a folder of parquet files per emission, until every order is done."""
     folder.mkdir(parents=True, exist_ok=True)
     session.conf.set("spark.sql.shuffle.partitions", session.sparkContext.defaultParallelism)
     messages = session.range(orders).select(F.col("id").alias("order"))
     spout = run_tracked(
-        messages, partial(export, folder), acker=acker, id_column="order", retry=RetryPolicy(max_attempts=2),
+        messages, partial(export, folder), acker=acker, executor_url=executor_url, id_column="order",
+        retry=RetryPolicy(max_attempts=2),
     )  # fmt: skip
     (folder / OVER).touch()
     return spout

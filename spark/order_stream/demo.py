@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from spark.services import kill, services, start
+from acker_redis.acl import Role
+from spark.services import app_among, kill, services, start
 
 ENDS_IN_SECS = 60.0
 
@@ -28,8 +29,9 @@ def main(
     """Run the stream with everything it needs. Further options are the stream's own."""
     here = folder or Path(tempfile.gettempdir()) / "order-stream"
     typer.echo(f"folder: {here}{', from before' if here.exists() else ''}")
-    with services(server, quiet=False) as url:
-        job = start("spark.order_stream", "--redis", url, "--folder", str(here), *context.args)
+    with services(server, quiet=False) as place:
+        spout = place.url_of(Role.SPOUT, app_among(context.args, "order-stream"))
+        job = start("spark.order_stream", "--folder", str(here), *context.args, redis_url=spout)
         status = until_ended(job)
     raise typer.Exit(status)
 
