@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 ARGS ?=
 
-.PHONY: help setup demo logs stream test check fmt lua bench chaos clean
+.PHONY: help setup demo logs stream stack test check fmt lua bench chaos clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ logs: $(STAMP) ## run the access-log pipeline, killed in the middle and started 
 
 stream: $(STAMP) ## run a stream of orders with poison and killed workers until Ctrl-C; again, and it goes on; ARGS="--help" lists options
 	@$(BIN)/python -m spark.order_stream.demo $(ARGS)
+
+stack: $(STAMP) ## run the services of docker-compose.yml as plain processes until Ctrl-C; ARGS="--help" lists options
+	@$(BIN)/python -m stack $(ARGS)
 
 test: $(STAMP) ## run the whole test suite, in two processes; ARGS="-k name" picks
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)

@@ -1,0 +1,275 @@
+"""Services of the compose file as plain processes on loopback, in a folder of their own.
+
+What a container would see is translated: names of services and their ports to 127.0.0.1 and ports that are free, places of
+mounted files and volumes to places here, programs to those of this machine.
+"""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from acker_redis.errors import AckerError, ServerNotFoundError
+from acker_redis.server import find_program
+from stack.compose import Service
+
+ROOT = Path(__file__).resolve().parent.parent
+LOOPBACK = "127.0.0.1"
+STARTS_IN_SECS, ENDS_IN_SECS = 180.0, 60.0
+_LOOK_SECS = 0.2
+_BUS = 10_000
+"""A Redis of a cluster listens on its port and on one so much higher."""
+
+
+class StackError(AckerError):
+    """A service does not do what it should; the text has the end of what it wrote."""
+
+
+class Processes:
+    """Services that run; all end with the `with` block.
+
+    Attributes:
+        folder: what they write goes here.
+    """
+
+    def __init__(self, services: Mapping[str, Service], folder: Path, *, server: str | None = None) -> None:
+        """Nothing is started yet.
+
+        Args:
+            services: each behind those it depends on.
+            folder: for volumes and logs.
+            server: program for services that run `redis-server`; None: that one, or else the embedded Valkey.
+        """
+        self.folder = folder
+        self._services, self._server = services, server
+        self._ports = {(name, port): _free_port() for name, one in services.items() for port in one.ports}
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        """Use as a context."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End all, the last one first."""
+        self.stop()
+
+    def start(self, said: Callable[[str], object]) -> None:
+        """Start the services in their order, each when those it waits for are where it wants them.
+
+        Args:
+            said: is told each service, when it was started.
+
+        Raises:
+            StackError: one does not get there.
+        """
+        for service in self._services.values():
+            for name, condition in service.after.items():
+                if name in self._services:
+                    self._wait(name, condition)
+            if not service.command:
+                said(f"{service.name}: its image's own program, which is not here; left out")
+                continue
+            try:
+                process = self._start(service)
+            except ServerNotFoundError as exc:
+                said(f"{service.name}: left out: {exc}")
+                continue
+            ports = ", ".join(str(self._ports[service.name, port]) for port in service.ports)
+            said(f"{service.name}: pid {process.pid}" + (f", port {ports}" if ports else ""))
+
+    @property
+    def with_health(self) -> list[str]:
+        """Names of the services that run on and say how they are."""
+        return [name for name in self._running if self._services[name].health and not self._services[name].ends]
+
+    def servers(self) -> list[tuple[str, int]]:
+        """Name and port of each server that holds ledgers."""
+        return [
+            (name, self._ports[name, port])
+            for name in self._running
+            for port in self._services[name].ports
+            if Path(self._services[name].command[0]).name in ("redis-server", "valkey-server")
+        ]
+
+    def has(self, name: str) -> bool:
+        """Whether a service was started."""
+        return name in self._running
+
+    def wait_healthy(self, name: str) -> None:
+        """Wait until a service's own health check says that it is well."""
+        self._wait(name, "service_healthy")
+
+    def wait_ended(self, name: str) -> int:
+        """Wait until a service has ended; gives its exit status."""
+        return self._running[name].wait()
+
+    def check(self) -> None:
+        """See whether all that should run does.
+
+        Raises:
+            StackError: one has ended.
+        """
+        for name, process in self._running.items():
+            if not self._services[name].ends and process.poll() is not None:
+                raise StackError(f"{name} ended with {process.returncode}: {self.said_by(name)[-2000:]}")
+
+    def said_by(self, name: str) -> str:
+        """What a service wrote."""
+        log = self.folder / f"{name}.log"
+        return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+
+    def translated(self, name: str, text: str) -> str:
+        """A text as a service means it, as it is true here."""
+        service = self._services[name]
+        for target, place in self._places(service).items():
+            text = re.sub(rf"(?<![\w.]){re.escape(target)}(?=/|$|[\s\"'])", str(place), text)
+        return self._with_addresses(text)
+
+    def stop(self) -> None:
+        """End all, the last one first; what does not end is killed, with what it started."""
+        for name, process in reversed(self._running.items()):
+            if process.poll() is None:
+                process.send_signal(signal.Signals[self._services[name].stop_signal])
+                try:
+                    process.wait(timeout=ENDS_IN_SECS)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+            _kill_group(process.pid)
+        self._running.clear()
+
+    def _start(self, service: Service) -> subprocess.Popen[bytes]:
+        argv = self._command(service, service.command)
+        with (self.folder / f"{service.name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment(service),
+                cwd=self.folder, start_new_session=True,
+            )  # fmt: skip
+        self._running[service.name] = process
+        return process
+
+    def _wait(self, name: str, condition: str) -> None:
+        service, process = self._services[name], self._running.get(name)
+        if process is None:
+            raise StackError(f"{name} was left out, and another service needs it")
+        deadline = time.monotonic() + STARTS_IN_SECS
+        while time.monotonic() < deadline:
+            ended = process.poll()
+            if condition == "service_completed_successfully":
+                if ended == 0:
+                    return
+            elif ended is None and (condition == "service_started" or self._is_healthy(service)):
+                return
+            if ended is not None:
+                raise StackError(f"{name} ended with {ended}: {self.said_by(name)[-2000:]}")
+            time.sleep(_LOOK_SECS)
+        raise StackError(f"{name} is not there after {STARTS_IN_SECS:.0f} s: {self.said_by(name)[-2000:]}")
+
+    def _is_healthy(self, service: Service) -> bool:
+        done = subprocess.run(
+            self._command(service, service.health), env=self._environment(service), cwd=self.folder,
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=False,
+        )  # fmt: skip
+        return done.returncode == 0
+
+    def _command(self, service: Service, command: Sequence[str]) -> list[str]:
+        program, *arguments = command
+        return [*self._program(Path(program).name), *(self._argument(service, one) for one in arguments)]
+
+    def _argument(self, service: Service, text: str) -> str:
+        if text.isdecimal() and int(text) in service.ports:
+            return str(self._ports[service.name, int(text)])
+        if text in service.addresses:
+            return LOOPBACK
+        own = re.sub(r"(?<==):(\d+)$", lambda found: f"{LOOPBACK}:{self._own(service, found[1])}", text)
+        own = re.sub(r"(?<=--port )(\d+)", lambda found: self._own(service, found[1]), own)
+        return self.translated(service.name, own)
+
+    def _own(self, service: Service, port: str) -> str:
+        return str(self._ports.get((service.name, int(port)), port))
+
+    def _environment(self, service: Service) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("ACKER_")}
+        return inherited | {
+            "PATH": os.pathsep.join([str(self._programs()), os.environ.get("PATH", os.defpath)]),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+            "SPARK_LOCAL_IP": LOOPBACK,
+            **{name: self.translated(service.name, value) for name, value in service.environment.items()},
+        }
+
+    def _programs(self) -> Path:
+        """A folder with the programs that a shell in a container would find."""
+        folder = self.folder / "programs"
+        if not folder.exists():
+            folder.mkdir()
+            (folder / "redis-server").symlink_to(self._program("redis-server")[0])
+        return folder
+
+    def _program(self, name: str) -> list[str]:
+        if name == "python":
+            return [sys.executable]
+        if name == "acker-redis":
+            return [sys.executable, "-m", "acker_redis"]
+        if name == "redis-server":
+            wanted = self._server or ("redis-server" if shutil.which("redis-server") else "embedded")
+            return [str(find_program(wanted))]
+        if name == "valkey-server":
+            return [str(find_program("embedded"))]
+        return [str(find_program("redis-cli" if name == "valkey-cli" else name))]
+
+    def _places(self, service: Service) -> dict[str, Path]:
+        """What is mounted; files of the repository as copies with the names and ports of here."""
+        places = {}
+        for target, source in service.files.items():
+            places[target] = self._copied(service, source) if source.is_file() else source
+        for target, name in service.volumes.items():
+            places[target] = self.folder / name
+            places[target].mkdir(exist_ok=True)
+        return dict(sorted(places.items(), reverse=True))
+
+    def _copied(self, service: Service, source: Path) -> Path:
+        folder = self.folder / f"{service.name}-files"
+        folder.mkdir(exist_ok=True)
+        copy = folder / source.name
+        if not copy.exists():
+            copy.write_text(self._with_addresses(source.read_text(encoding="utf-8")), encoding="utf-8")
+        return copy
+
+    def _with_addresses(self, text: str) -> str:
+        for (name, port), local in self._ports.items():
+            for address in self._services[name].addresses:
+                for between in (":", " "):
+                    text = re.sub(
+                        rf"(?<![\w.-]){re.escape(address)}{between}{port}(?!\d)", f"{LOOPBACK}{between}{local}", text
+                    )
+        return text
+
+
+def _free_port() -> int:
+    """A port that is free, like the one `_BUS` above it."""
+    while True:
+        with socket.socket() as one, socket.socket() as other:
+            one.bind((LOOPBACK, 0))
+            port: int = one.getsockname()[1]
+            try:
+                other.bind((LOOPBACK, port + _BUS))
+            except (OSError, OverflowError):
+                continue
+            return port
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,102 @@
+"""Profiles of `docker-compose.yml` as plain processes: every command line, health check and mounted file is used."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from acker_redis.testing import wait_until
+from tests.servers import IN_CI, REDIS7
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "stack", *arguments], cwd=ROOT, env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0,
+    )  # fmt: skip
+
+
+def pids(shown: str) -> list[int]:
+    return [int(pid) for pid in re.findall(r": pid (\d+)", shown)]
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.killpg(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("profile", "servers"),
+    [
+        ("valkey", ["valkey"]),
+        ("sentinel", ["sentinel-primary", "sentinel-replica"]),
+        ("cluster", ["cluster-1", "cluster-2", "cluster-3"]),
+    ],
+)
+def test_a_profile_comes_up_whole_and_goes_down(profile: str, servers: list[str]) -> None:
+    REDIS7.program()  # skips, or fails in CI, where there is none
+    process = run("--once", "--profile", profile)
+    shown, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, shown
+    assert "all are well" in shown
+    assert [name for name in servers if f"\n{name}\nacker " in shown] == servers
+    assert shown.count("noeviction  primary") + shown.count("noeviction  replica, link up") == len(servers)
+    assert len(pids(shown)) >= 3
+    wait_until(lambda: all(map(is_gone, pids(shown))), "nothing is left")
+
+
+def test_ctrl_c_ends_all_of_it(tmp_path: Path) -> None:
+    REDIS7.program()
+    folder = tmp_path / "new"
+    process = run("--profile", "valkey", "--folder", str(folder))
+    assert process.stdout is not None
+    shown = ""
+    for line in process.stdout:
+        shown += line
+        if "no apps here" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, shown + rest
+    assert "Traceback" not in rest
+    wait_until(lambda: all(map(is_gone, pids(shown))), "nothing is left")
+    assert (folder / "valkey-rotator.log").exists()
+
+
+def test_wrong_arguments_start_nothing(tmp_path: Path) -> None:
+    for arguments, said in (
+        (("--profile", "kafka"), "no profile 'kafka'"),
+        (("--folder", str(tmp_path)), "give a new one"),
+    ):
+        process = run(*arguments)
+        shown, _ = process.communicate(timeout=60)
+        assert (process.returncode, pids(shown)) == (2, [])
+        assert said in shown
+
+
+def test_a_service_that_does_not_start_is_named_with_what_it_said(tmp_path: Path) -> None:
+    if not IN_CI:
+        REDIS7.program()
+    process = run("--once", "--profile", "valkey", "--server", "redis-server", PYTHONPATH=str(broken_package(tmp_path)))
+    shown, _ = process.communicate(timeout=120)
+    assert process.returncode == 3, shown
+    assert "error: valkey-functions ended with" in shown
+    assert "broken on purpose" in shown
+    wait_until(lambda: all(map(is_gone, pids(shown))), "nothing is left")
+
+
+def broken_package(folder: Path) -> Path:
+    """Something that ends every Python process which acts as `acker-redis`."""
+    (folder / "sitecustomize.py").write_text(
+        "import sys\nif 'ACKER_REDIS_URL' in __import__('os').environ: sys.exit('broken on purpose')\n"
+    )
+    return folder

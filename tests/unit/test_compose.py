@@ -1,0 +1,139 @@
+"""`docker-compose.yml`: what can be held without an engine. `tests/*/test_stack.py` run its services."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from stack import users
+from stack.compose import FILE, Service, selected, services
+
+ROOT = FILE.parent
+GIVEN: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+SERVICES = services()
+each = pytest.mark.parametrize("name", SERVICES)
+
+
+@each
+def test_images_are_pinned_to_a_version_or_built_here(name: str) -> None:
+    given = GIVEN["services"][name]
+    if "build" in given:
+        stages = re.findall(r"^FROM \S+ AS (\w+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+        assert given["build"]["target"] in stages
+    else:
+        assert re.search(r":v?\d+\.\d+\.\d+", given["image"])
+
+
+def test_the_image_builds_on_a_version() -> None:
+    (base,) = re.findall(r"^FROM (\S+:\S+) AS", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert re.search(r":\d+\.\d+\.\d+", base)
+
+
+@each
+def test_a_service_has_no_more_rights_than_it_needs(name: str) -> None:
+    given = GIVEN["services"][name]
+    assert given["read_only"] and given["cap_drop"] == ["ALL"]
+    assert given["security_opt"] == ["no-new-privileges:true"]
+    assert given["mem_limit"]
+    assert all(port.startswith("127.0.0.1:") for port in given.get("ports", []))
+    if "build" not in given and not given["image"].startswith("grafana/"):  # whose image has a user of its own
+        assert given["user"] != "root"
+
+
+def test_the_images_run_as_a_user_without_rights() -> None:
+    for stage in re.split(r"^FROM ", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)[1:]:
+        assert re.findall(r"^USER (\w+)$", stage, re.MULTILINE)[-1] == "acker"
+
+
+@each
+def test_it_is_started_again_unless_it_is_to_end(name: str) -> None:
+    assert GIVEN["services"][name]["restart"] in ("unless-stopped", "on-failure", "no")
+
+
+def test_a_health_check_gives_time_to_start() -> None:
+    checks = {
+        name: one["healthcheck"] for name, one in GIVEN["services"].items() if "test" in one.get("healthcheck", {})
+    }
+    assert len(checks) > 10
+    assert all({"interval", "timeout", "retries", "start_period"} <= check.keys() for check in checks.values())
+
+
+@each
+def test_what_it_waits_for_runs_with_it_and_can_be_waited_for(name: str) -> None:
+    service = SERVICES[name]
+    for other, condition in service.after.items():
+        assert SERVICES[other].profiles in (frozenset(), service.profiles)
+        if condition == "service_healthy":
+            assert SERVICES[other].health
+        if condition == "service_completed_successfully":
+            assert SERVICES[other].ends
+
+
+@each
+def test_what_is_mounted_is_there_and_volumes_are_declared(name: str) -> None:
+    service = SERVICES[name]
+    assert all(place.exists() for place in service.files.values())
+    named = {volume for volume in service.volumes.values() if volume != f"{name}-data"}
+    assert named <= GIVEN["volumes"].keys()
+    assert all(mount.endswith(":ro") for mount in GIVEN["services"][name].get("volumes", []) if mount.startswith("./"))
+
+
+def test_the_images_find_the_files_that_they_copy() -> None:
+    allowed = {
+        line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")
+    }
+    copied = {
+        source
+        for line in re.findall(r"^COPY (.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+        for source in line.split()[:-1]
+    }
+    assert copied == allowed
+    assert all((ROOT / source).exists() for source in copied)
+
+
+def test_the_users_are_those_that_the_library_prints() -> None:
+    """`python -m stack.users > stack/redis/users.acl` writes them."""
+    assert (ROOT / "stack" / "redis" / "users.acl").read_text().splitlines() == users.lines()
+
+
+def test_every_login_of_the_file_is_one_of_the_users() -> None:
+    names = {line.split()[1] for line in users.lines()}
+    urls = [url for service in SERVICES.values() for url in service.environment.values() if "://" in url]
+    assert len(urls) >= 8
+    logins = {match for url in urls for match in re.findall(r"://([\w-]+):dev@", url)}
+    assert logins <= names
+    assert {"word-count-spout", "order-stream-spout", "acker-rotator"} <= logins
+
+
+def test_profiles_select_their_services() -> None:
+    usual = selected(SERVICES, frozenset())
+    assert {"redis", "rotator-1", "rotator-2", "spark-master", "spark-worker", "job", "stream"} <= usual.keys()
+    assert {profile for one in SERVICES.values() for profile in one.profiles} == {
+        "monitoring", "valkey", "sentinel", "cluster",
+    }  # fmt: skip
+    assert selected(SERVICES, frozenset({"valkey"})).keys() == {"valkey", "valkey-functions", "valkey-rotator"}
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[[dict[str, Any]], dict[str, Service]]:
+    def reading(given: dict[str, Any]) -> dict[str, Service]:
+        file = tmp_path / "compose.yml"
+        file.write_text(yaml.safe_dump({"services": given}), encoding="utf-8")
+        return services(file)
+
+    return reading
+
+
+def test_services_come_behind_those_they_wait_for(read: Callable[..., dict[str, Service]]) -> None:
+    after = {"depends_on": {"b": {"condition": "service_started"}}}
+    assert list(read({"a": after, "b": {}})) == ["b", "a"]
+    with pytest.raises(ValueError, match="a -> b -> a"):
+        read({"a": after, "b": {"depends_on": {"a": {"condition": "service_started"}}}})
+
+
+def test_a_health_check_through_a_shell_is_refused(read: Callable[..., dict[str, Service]]) -> None:
+    with pytest.raises(ValueError, match="CMD-SHELL"):
+        read({"a": {"healthcheck": {"test": ["CMD-SHELL", "true"]}}})
