@@ -1,0 +1,30 @@
+"""A Python function of one row: one order fails, the others go on.
+
+Prints:
+    2 orders acked
+    order 3: no items, after 2 attempts
+"""
+
+from acker_redis import Acker, FailedError, RetryPolicy
+from acker_redis.spark import run_tracked
+from spark.examples import URL
+from spark.session import quiet_session
+
+
+def split(order):
+    if not order["items"]:
+        raise FailedError("no items")
+    return [(order["id"], item) for item in order["items"].split()]
+
+
+def pipeline(tracker, orders):
+    items = orders.transform(tracker.bolt, split, "id bigint, item string")
+    tracker.write(items, lambda writer: writer.format("noop").mode("append").save())
+
+
+with quiet_session("local[2,4]", "bolt") as session, Acker.connect(URL, app="example-bolt") as acker:
+    orders = session.createDataFrame([(1, "tea milk"), (2, "bread"), (3, "")], "id bigint, items string")
+    spout = run_tracked(orders, pipeline, acker=acker, id_column="id", retry=RetryPolicy(max_attempts=2))
+    print(f"{spout.counts.acked} orders acked")
+    for letter in spout.dead_letters.values():
+        print(f"order {letter.message_id}: {letter.detail}, after {letter.attempts} attempts")

@@ -1,0 +1,26 @@
+"""The same in SQL: no row goes through Python but those that fail.
+
+Prints:
+    2 orders acked
+    order 3: no items
+"""
+
+from acker_redis import Acker, RetryPolicy
+from acker_redis.spark import run_tracked
+from spark.examples import URL
+from spark.session import quiet_session
+
+
+def pipeline(tracker, orders):
+    good = tracker.fail_where(orders, "items = ''", "no items", retry=False)
+    items = tracker.explode(good, "transform(split(items, ' '), item -> struct(id, item))")
+    wanted = tracker.filter(items, "item <> 'milk'")
+    tracker.write(wanted, lambda writer: writer.format("noop").mode("append").save())
+
+
+with quiet_session("local[2,4]", "sql") as session, Acker.connect(URL, app="example-sql") as acker:
+    orders = session.createDataFrame([(1, "tea milk"), (2, "bread"), (3, "")], "id bigint, items string")
+    spout = run_tracked(orders, pipeline, acker=acker, id_column="id", retry=RetryPolicy(max_attempts=2))
+    print(f"{spout.counts.acked} orders acked")
+    for letter in spout.dead_letters.values():
+        print(f"order {letter.message_id}: {letter.detail}")

@@ -1,0 +1,23 @@
+"""What Spark drops untold, the sink's proof finds: nothing is acked.
+
+Prints:
+    refused, and 0 acked
+"""
+
+from acker_redis import Acker, NotExactError
+from acker_redis.spark import run_tracked
+from spark.examples import URL
+from spark.session import quiet_session
+
+
+def pipeline(tracker, rows):
+    few = rows.where("id <> 2")  # tracker.filter would say that this is meant
+    tracker.write(few, lambda writer: writer.format("noop").mode("append").save())
+
+
+with quiet_session("local[2,4]", "not-exact") as session, Acker.connect(URL, app="example-not-exact") as acker:
+    before = acker.stats().acked
+    try:
+        run_tracked(session.range(5), pipeline, acker=acker, id_column="id")
+    except NotExactError:
+        print(f"refused, and {acker.stats().acked - before} acked")

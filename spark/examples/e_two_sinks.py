@@ -1,0 +1,26 @@
+"""Two ways through a pipeline: a message is done with the last of them.
+
+Prints:
+    4 acked, 4 rows in all, 2 of them large
+"""
+
+from functools import partial
+from tempfile import TemporaryDirectory
+
+from acker_redis import Acker
+from acker_redis.spark import run_tracked
+from spark.examples import URL
+from spark.session import quiet_session
+
+
+def pipeline(folder, tracker, rows):
+    tracker.write(rows, lambda writer: writer.mode("append").parquet(f"{folder}/all"), name="save-all")
+    large = tracker.filter(rows, "id > 1")
+    tracker.write(large, lambda writer: writer.mode("append").parquet(f"{folder}/large"), name="save-large")
+
+
+with quiet_session("local[2,4]", "sinks") as session, Acker.connect(URL, app="example-sinks") as acker:
+    with TemporaryDirectory() as folder:
+        spout = run_tracked(session.range(4), partial(pipeline, folder), acker=acker, id_column="id")
+        everything, large = (session.read.parquet(f"{folder}/{name}").count() for name in ("all", "large"))
+        print(f"{spout.counts.acked} acked, {everything} rows in all, {large} of them large")

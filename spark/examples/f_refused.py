@@ -1,0 +1,29 @@
+"""A store refuses some rows of a partition: these fail, with what it said; the others are acked.
+
+Prints:
+    4 acked
+    message 3: too long
+"""
+
+from acker_redis import Acker, RefusedError, RetryPolicy
+from acker_redis.spark import run_tracked
+from spark.examples import URL
+from spark.session import quiet_session
+
+
+def to_store(batches, partition):
+    names = [name for batch in batches for name in batch.column("name").to_pylist()]
+    refused = {number: "too long" for number, name in enumerate(names) if len(name) > 5}
+    if refused:
+        raise RefusedError(refused)
+
+
+def pipeline(tracker, rows):
+    tracker.write_partitions(rows, to_store, on_error="fail")
+
+
+with quiet_session("local[2,4]", "refused") as session, Acker.connect(URL, app="example-refused") as acker:
+    rows = session.createDataFrame(enumerate(["tea", "milk", "bread", "unicorn", "salt"]), "id bigint, name string")
+    spout = run_tracked(rows, pipeline, acker=acker, id_column="id", retry=RetryPolicy(max_attempts=1))
+    print(f"{spout.counts.acked} acked")
+    print(*(f"message {one.message_id}: {one.detail}" for one in spout.dead_letters.values()), sep="\n")

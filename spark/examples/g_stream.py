@@ -1,0 +1,29 @@
+"""A streaming query goes on while a bad message is parked, and `drain` gives it the rest of its attempts.
+
+Prints:
+    2 acked, parked: {('failed', 'fail_where'): 1}
+    2 acked, 1 dead letter
+"""
+
+from tempfile import TemporaryDirectory
+
+from acker_redis import Acker, RetryPolicy
+from acker_redis.spark import each_batch
+from spark.examples import URL
+from spark.session import quiet_session
+
+
+def pipeline(tracker, rows):
+    tracker.write(tracker.fail_where(rows, "id = 1", "odd"), lambda writer: writer.format("noop").mode("append").save())
+
+
+with quiet_session("local[2,4]", "stream") as session, Acker.connect(URL, app="example-stream") as acker:
+    with TemporaryDirectory() as folder:
+        session.range(3).write.parquet(f"{folder}/in")
+        retry = RetryPolicy(max_attempts=2)
+        handler = each_batch(pipeline, acker=acker, id_column="id", park=f"{folder}/park", retry=retry)
+        stream = session.readStream.schema("id bigint").parquet(f"{folder}/in").writeStream.foreachBatch(handler)
+        stream.option("checkpointLocation", f"{folder}/c").trigger(availableNow=True).start().awaitTermination()
+        print(f"{handler.status().counts.acked} acked, parked: {handler.status().parked}")
+        counts = handler.drain(timeout_secs=60).counts
+        print(f"{counts.acked} acked, {counts.dead_lettered} dead letter")

@@ -1,0 +1,29 @@
+"""Rows leave with edges of their own; whoever has them acks with the bare acker, Spark or not, in this process or another.
+
+Prints:
+    3 acked
+"""
+
+from tempfile import TemporaryDirectory
+from threading import Thread
+
+from acker_redis import Acker
+from acker_redis.spark import run_tracked
+from spark.examples import URL
+from spark.session import quiet_session
+
+
+def take(rows):  # the other application
+    with Acker.attach(URL, "example-direct-ack") as other, other.batch(token="all of it") as batch:
+        for row in rows:
+            batch.ack_many(row.anchors[::2], row.anchors[1::2], stage="taken")
+
+
+def pipeline(tracker, rows):
+    with TemporaryDirectory() as folder:
+        tracker.export(rows, lambda writer: writer.mode("append").parquet(folder), form="array")
+        Thread(target=take, args=[rows.sparkSession.read.parquet(folder).collect()]).start()
+
+
+with quiet_session("local[2,4]", "export") as session, Acker.connect(URL, app="example-direct-ack") as acker:
+    print(f"{run_tracked(session.range(3), pipeline, acker=acker, id_column='id').counts.acked} acked")

@@ -1,0 +1,43 @@
+"""The examples print what their docstrings say, and are as short as they claim to be."""
+
+import ast
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.spark import cluster
+
+FOLDER = Path(__file__).resolve().parents[2] / "spark" / "examples"
+PROGRAMS = sorted(path.stem for path in FOLDER.glob("[a-z]_*.py"))
+
+
+def promised(name: str) -> str:
+    text = ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text(encoding="utf-8"))) or ""
+    return textwrap.dedent(text.partition("Prints:\n")[2]).strip()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_an_example_is_short_and_listed(name: str) -> None:
+    lines = (FOLDER / f"{name}.py").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 30
+    assert f"[{name}.py]({name}.py)" in (FOLDER / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.spark
+def test_the_examples_print_what_they_say(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(PROGRAMS) == 8
+    monkeypatch.setenv("ACKER_REDIS_URL", url)
+    rotator = subprocess.Popen(
+        [sys.executable, "-m", "acker_redis", "rotator", "--all"], env={**os.environ}, stderr=subprocess.DEVNULL
+    )
+    try:
+        found = cluster.run_python(tmp_path, "tests.spark.examples_job", *PROGRAMS)
+    finally:
+        rotator.terminate()
+        rotator.wait(timeout=30)
+    for name in PROGRAMS:
+        assert found[name].strip() == promised(name), name
