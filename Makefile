@@ -17,9 +17,7 @@ setup: $(STAMP) ## install everything into .venv (the other targets do this by t
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and none is on PATH: install python3.11 and its venv module, or run make PYTHON=/path/to/python"; exit 1; }
-	@echo "setting up $(VENV) with $(PYTHON); the first time fetches about 700 MB, PySpark most of it"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "python can't make virtual environments: install its venv module (Debian, Ubuntu: python3-venv)"; rm -rf $(VENV); exit 1; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' || { echo "a package could not be installed: see pip's message above; the package index has to be reachable for the first set-up"; exit 1; }
+	@sh .ci/set-up $(PYTHON) $(VENV)
 	@touch $@
 
 demo: $(STAMP) ## run the word count and the direct acks on Spark, a rotator beside them; ARGS="--help" lists options

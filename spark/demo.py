@@ -6,7 +6,15 @@ import typer
 
 from acker_redis.acl import Role
 from spark.direct_acks import demo as direct_acks
-from spark.services import app_among, services, start, wait_for
+from spark.services import app_among, services, start, step, wait_for
+
+EXPLAINED = """
+What just happened: every line was one root in the server. Its words were derived from it, went through a shuffle and were
+written; the sink proved that all had arrived, and then the line was acked, with two updates per line and none per word.
+Lines that failed on purpose were emitted again, so the counts are exact. In the second part no driver knew when an order
+was done: executors of another application acked its items, and the last ack completed the order.
+Go on with README.md (a pipeline of your own), `make stream` (a stream with poison and killed workers), or `make stack`.
+"""
 
 
 def main(
@@ -20,9 +28,16 @@ def main(
     quiet = "--json" in arguments
     with services(server, quiet=quiet) as place:
         app = app_among(arguments, "word-count")
+        says = not quiet and "--help" not in arguments
+        if says:
+            step("first program: the word count, on Spark; its workers start, then a line of counters is live")
         status = wait_for(start("spark.word_count", *arguments, redis_url=place.url_of(Role.SPOUT, app)))
-        if not status and not quiet and "--help" not in arguments:
+        if not status and says:
+            step("second and third program: one exports orders, the executors of the other ack them")
             status = direct_acks.run(place)
+            if not status:
+                step("done")
+                typer.echo(EXPLAINED)
     raise typer.Exit(status)
 
 

@@ -21,6 +21,14 @@ from acker_redis.server import server_or_url
 ROOT = Path(__file__).resolve().parent.parent
 
 
+_BEGAN = time.monotonic()
+
+
+def step(what: str) -> None:
+    """Say what is done next, and how many seconds after the beginning."""
+    typer.echo(f"[{time.monotonic() - _BEGAN:5.1f} s] {what}")
+
+
 class Place:
     """A server, and who may what on it.
 
@@ -60,9 +68,7 @@ def services(server: str | None, *, quiet: bool) -> Iterator[Place]:
         raise typer.Exit(3) from exc
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if not quiet:
-        typer.echo(
-            f"server: {url}" if process is None else f"server: {process.program.name}, started on port {process.port}"
-        )
+        step(f"server: {url}" if process is None else f"server: {process.program.name}, started on port {process.port}")
     rotator = subprocess.Popen(
         [sys.executable, "-m", "acker_redis", "rotator", "--all"],
         env={**os.environ, "ACKER_REDIS_URL": place.url_of(Role.ROTATOR)},

@@ -1,0 +1,90 @@
+"""The set-up before the first command: what may be missing is named, and what it began is gone when it is cut short."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from acker_redis.testing import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKING = f"""#!/bin/sh
+case "$*" in
+  *"-m venv"*) {{venv}}; mkdir -p "$3/bin"; cp "$0" "$3/bin/python" ;;
+  *"-m pip"*) {{pip}} ;;
+  *) exec {sys.executable} "$@" ;;
+esac
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path):
+    """Start it with a Python whose venv and pip do this; other programs go before those of the machine."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (tmp_path / "here").mkdir()
+
+    def starting(venv: str = "true", pip: str = "true", python: str = "", **others: str) -> subprocess.Popen[str]:
+        for name, text in {"python": python or WORKING.format(venv=venv, pip=pip), **others}.items():
+            (programs / name).write_text(text)
+            (programs / name).chmod(0o755)
+        return subprocess.Popen(
+            ["sh", str(ROOT / ".ci" / "set-up"), "python", "made"], cwd=tmp_path / "here", text=True,
+            env={**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0,
+        )  # fmt: skip
+
+    return starting
+
+
+def test_it_says_what_it_did_and_does_only_what_is_left(start, tmp_path: Path) -> None:
+    for wanted in (
+        "1 of 2: a virtual environment in made, with Python 3",
+        "1 of 2: the virtual environment in made is there",
+    ):
+        process = start()
+        shown, _ = process.communicate(timeout=60)
+        assert process.returncode == 0
+        assert wanted in shown
+        assert "MB in made" in shown
+    assert (tmp_path / "here" / "made").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"python": "#!/bin/sh\nexit 1\n"}, "is no Python 3.11 or newer: install python3.11"),
+        ({"venv": "exit 1"}, "install its venv module"),
+        ({"pip": "exit 1"}, "the package index has to be reachable"),
+        ({"df": "#!/bin/sh\nprintf 'h\\nx 9 9 12 9%% /\\n'\n"}, "12 MiB are free here, 1500 are needed: make room"),
+    ],
+)
+def test_what_is_missing_is_named_and_nothing_is_left(start, tmp_path: Path, given: dict[str, str], said: str) -> None:
+    process = start(**given)
+    shown, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert said in shown
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_a_newer_python_is_tried_with_a_word(start) -> None:
+    newer = WORKING.format(venv="true", pip="true").replace(
+        "*) exec", '*"(3, 13)"*) exit 1 ;;\n  --version) echo Python 3.14.0 ;;\n  *) exec'
+    )
+    process = start(python=newer)
+    shown, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "Python 3.14.0 is newer than what this was tried with" in shown
+
+
+def test_ctrl_c_leaves_nothing(start, tmp_path: Path) -> None:
+    process = start(pip="sleep 60")
+    wait_until(lambda: (tmp_path / "here" / "made" / "bin").exists(), "it is under way")
+    os.killpg(process.pid, signal.SIGINT)
+    shown, _ = process.communicate(timeout=30)
+    assert process.returncode == 130, shown
+    assert "nothing is left of made" in shown
+    assert list((tmp_path / "here").iterdir()) == []
