@@ -1,0 +1,30 @@
+"""The tour runs, and shows what it showed when it was written down."""
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).resolve().parents[2]
+TOUR = ROOT / "spark" / "tour.ipynb"
+
+
+def outputs(notebook: Any) -> list[list[Any]]:
+    return [
+        [one.get("text") or one["data"] for one in cell.outputs] for cell in notebook.cells if cell.cell_type == "code"
+    ]
+
+
+@pytest.mark.spark
+def test_the_tour_shows_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    written = nbformat.read(TOUR, as_version=4)  # type: ignore[no-untyped-call]
+    run = nbformat.read(TOUR, as_version=4)  # type: ignore[no-untyped-call]
+    for cell in run.cells:
+        if cell.cell_type == "code":
+            cell.outputs = []
+    NotebookClient(run, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}).execute()
+    assert outputs(run) == outputs(written)
+    assert sum("image/svg+xml" in str(one) for one in outputs(written)) == 8
