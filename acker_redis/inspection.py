@@ -99,6 +99,16 @@ class Inspection:
             **total,
         )
 
+    def pending(self) -> int:
+        """Roots without outcome, in one round trip; of shards that lost their data none."""
+        shards = self._shards
+        names = ("inits", "acked", "failed", "timed_out")
+        replies = shards.client.pipeline([("HMGET", k.stats, *names) for k in shards.keys])
+        counted = [
+            [_number(k.stats, value or b"0") for value in reply] for k, reply in zip(shards.keys, replies, strict=True)
+        ]
+        return sum(inits - acked - failed - timed_out for inits, acked, failed, timed_out in counted)
+
     def inspect(self, roots: UInt64Array) -> list[RootRecord | None]:
         """The record of each root, None for a root the ledger does not hold.
 

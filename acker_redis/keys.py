@@ -52,6 +52,11 @@ def pause(app: str) -> str:
     return f"acker:{{{app}}}:pause"
 
 
+def limits(app: str) -> str:
+    """HASH, what an operator allows the app; there only where a limit is set."""
+    return f"acker:{{{app}}}:limits"
+
+
 def lane(app: str, number: int) -> str:
     """STRING, the run that takes a lane's outcomes; runs out."""
     return f"acker:{{{app}}}:lane:{number}"

@@ -1,8 +1,9 @@
-"""The commands that act on an app that runs: `pause`, `resume`, `drain`, `rotate`."""
+"""The commands that act on an app that runs: `pause`, `resume`, `drain`, `rotate`, `limit`."""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +12,9 @@ import typer
 from acker_redis.acker import Acker
 from acker_redis.apps import stored_config
 from acker_redis.cli import output
-from acker_redis.cli.options import DEFAULT_URL, OneApp, Url, UrlFile, confirmed, connected
+from acker_redis.cli.options import DEFAULT_URL, AsJson, OneApp, Url, UrlFile, confirmed, connected
 from acker_redis.cli.status import DONE, EPILOG, UNHEALTHY, exit_on_error
+from acker_redis.limits import Limits
 
 _LOOK_SECS = 0.5
 
@@ -88,6 +90,42 @@ def rotate(
             for _ in bar:
                 timed_out += acker.rotate(force=True).timed_out
         output.line(f"{ticks} ticks, {timed_out} timed out")
+
+
+@app.command(epilog=EPILOG)
+def limit(
+    context: typer.Context,
+    app_name: OneApp,
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    max_pending: Annotated[
+        int | None,
+        typer.Option("--max-pending", help="So many roots without outcome: spouts keep to it, Redis refuses more."),
+    ] = None,
+    max_payload_bytes: Annotated[
+        int | None,
+        typer.Option("--max-payload-bytes", help="Longer messages are not kept, for replay or with dead letters."),
+    ] = None,
+    rotator_share: Annotated[
+        float | None,
+        typer.Option("--rotator-share", help="Of a rotator's calls, while other apps wait: above 0, at most 1."),
+    ] = None,
+    none: Annotated[bool, typer.Option("--none", help="Remove all limits.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Limit what an app takes of its server: set what is given, leave the rest as it is, and print the limits in force."""
+    given = {"max_pending": max_pending, "max_payload_bytes": max_payload_bytes, "rotator_share": rotator_share}
+    given = {name: value for name, value in given.items() if value is not None}
+    if none and given:
+        raise typer.BadParameter("give --none to remove all limits, or limits to set, not both")
+    with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
+        if none or given:
+            acker.set_limits(Limits() if none else Limits(**{**asdict(acker.limits()), **given}))
+        found = {"app": app_name, **asdict(acker.limits()), "pending": acker.pending()}
+        if as_json:
+            output.json_line(found)
+        else:
+            output.fields({name: "no limit" if value is None else value for name, value in found.items()})
 
 
 @contextmanager

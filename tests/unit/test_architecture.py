@@ -19,6 +19,7 @@ ORDER = (
     ("isolation",),
     ("calls",),
     ("client", "retry"),
+    ("limits",),
     ("apps", "dead_letters", "lanes", "pause", "payloads", "runs"),
     ("replaying", "done_until"),
     ("shards",),
