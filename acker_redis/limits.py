@@ -6,6 +6,8 @@ room for chance, as roots are spread by a hash.
 """
 
 import math
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from acker_redis import keys
@@ -79,6 +81,19 @@ def write(client: Client, config: AckerConfig, limits: Limits) -> None:
         meta = ShardKeys(config.app, shard, config.num_buckets, config.lanes).meta
         commands.append(("HDEL", meta, "max_pending") if part is None else ("HSET", meta, "max_pending", part))
     client.pipeline(commands)
+
+
+def rotator_shares(client: Client, apps: Sequence[str]) -> dict[str, float]:
+    """The shares of those apps that have one; what can't be read now, or is no share, is left out."""
+    found: dict[str, float] = {}
+    for app, reply in zip(
+        apps, client.pipeline_each([("HMGET", keys.limits(app), "rotator_share") for app in apps]), strict=True
+    ):
+        with suppress(TypeError, ValueError, BadConfigError):
+            share = Limits(rotator_share=float(reply[0])).rotator_share
+            if share is not None:
+                found[app] = share
+    return found
 
 
 def part_of(limits: Limits, shards: int) -> int | None:

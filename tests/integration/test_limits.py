@@ -22,8 +22,10 @@ from acker_redis import (
     spout_loop,
 )
 from acker_redis.cli import app
-from acker_redis.limits import part_of
+from acker_redis.client import Client
+from acker_redis.limits import part_of, rotator_shares
 from acker_redis.pending import Emission
+from acker_redis.rotator import DRAIN_CALLS_PER_TURN, Rotator
 from acker_redis.spout import Spout
 from acker_redis.testing import wait_until
 
@@ -257,6 +259,63 @@ def test_letters_are_kept_without_messages_above_the_limit(source: Any, connect:
     assert [(one.payload, one.replay) for one in acker.dead_letters.read()] == [
         (b"12345", "payload"), (None, None), (None, "source"), (None, None),
     ]  # fmt: skip
+
+
+# -- shares of a rotator
+
+
+def with_death_row(connect: Callable[..., Acker], app: str, roots: int, **allowed: Any) -> Acker:
+    """An app of one shard whose roots are all on death row."""
+    acker = connect(app=app, shards=1, num_buckets=2, message_timeout_secs=3600)
+    acker.set_limits(Limits(**allowed))
+    ids = np.arange(1, roots + 1)
+    acker.init_many(ids, ids, 0)
+    acker.rotate(force=True)
+    acker.rotate(force=True, drain_calls=1)
+    return acker
+
+
+def drained(acker: Acker) -> int:
+    return acker.stats(oldest=False).timed_out
+
+
+def test_an_app_with_a_share_has_no_more_while_another_has_work(url: str, connect: Callable[..., Acker]) -> None:
+    small = with_death_row(connect, "small", 60_000, rotator_share=0.1)
+    large = with_death_row(connect, "large", 60_000)
+    rotator = Rotator(url)
+    before = drained(small), drained(large)
+    parts = list[float]()
+    while large.pending():
+        rotator.run_once()
+        mine, others = drained(small) - before[0], drained(large) - before[1]
+        parts.append(mine / (mine + others))
+    assert parts[-1] == pytest.approx(0.1, abs=0.02)
+    assert drained(small) - before[0] > 0
+    passes = 0
+    while small.pending():  # alone it has all
+        rotator.run_once()
+        passes += 1
+        assert drained(small) - before[0] - mine == min(passes * 250 * DRAIN_CALLS_PER_TURN, 59_750 - mine)
+    rotator.close()
+
+
+def test_without_shares_apps_have_equal_parts(url: str, connect: Callable[..., Acker]) -> None:
+    apps = [with_death_row(connect, name, 10_000) for name in ("one", "two")]
+    rotator = Rotator(url)
+    while all(one.pending() for one in apps):
+        rotator.run_once()
+        assert drained(apps[0]) == drained(apps[1])
+    rotator.close()
+
+
+def test_a_share_that_is_none_counts_for_nothing(url: str, raw: Any, connect: Callable[..., Acker]) -> None:
+    connect(app="orders").set_limits(Limits(rotator_share=0.5))
+    connect(app="wrong")
+    raw.hset("acker:{wrong}:limits", "rotator_share", "half")
+    raw.set("acker:{foreign}:limits", "x")
+    client = Client(url)
+    assert rotator_shares(client, ["orders", "wrong", "foreign", "nobody"]) == {"orders": 0.5}
+    client.close()
 
 
 # -- the command

@@ -12,7 +12,7 @@ import acker_redis
 
 PACKAGE = Path(acker_redis.__file__).parent
 ORDER = (
-    ("errors",),
+    ("errors", "turns"),
     ("ids", "config", "keys", "model", "offsets", "outages"),
     ("scripts", "blocks", "connection", "xxhash64"),
     ("driver_errors", "entries", "pending", "nodes"),
