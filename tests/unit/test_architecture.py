@@ -21,7 +21,7 @@ ORDER = (
     ("client", "retry"),
     ("limits",),
     ("apps", "dead_letters", "lanes", "pause", "payloads", "runs"),
-    ("replaying", "done_until"),
+    ("replaying", "done_until", "rights"),
     ("shards",),
     ("ledger", "rotation", "consumer"),
     ("delivery", "inspection"),
