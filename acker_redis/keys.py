@@ -62,6 +62,11 @@ def lane(app: str, number: int) -> str:
     return f"acker:{{{app}}}:lane:{number}"
 
 
+def runs(app: str) -> str:
+    """HASH, lane -> run and process of the spout that takes its outcomes, or was the last that did."""
+    return f"acker:{{{app}}}:runs"
+
+
 def replays(app: str, task: int) -> str:
     """ZSET, entry ids of dead letters that a spout of this task is to replay, by when that was asked."""
     return f"acker:{{{app}}}:replay:{task}"

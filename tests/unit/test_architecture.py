@@ -27,7 +27,7 @@ ORDER = (
     ("delivery", "inspection"),
     ("batch", "health", "evict", "spout_state"),
     ("acker",),
-    ("emitter", "watch", "overview"),
+    ("emitter", "watch", "overview", "abandon"),
     ("metrics", "doctor"),
     ("spout_loop",),
     ("spout",),
