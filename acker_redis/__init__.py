@@ -21,6 +21,7 @@ from acker_redis.errors import (
     NotProvenError,
     OtherFormatError,
     OutOfMemoryError,
+    PendingLimitError,
     RefusedError,
     ScriptFailedError,
     ServerBusyError,
@@ -32,6 +33,7 @@ from acker_redis.errors import (
     TlsError,
     TokenReusedError,
 )
+from acker_redis.limits import Limits
 from acker_redis.model import Applied, Outcome, PackedOutcomes, RootRecord, Rotated, Stats
 from acker_redis.offsets import Offsets
 from acker_redis.retry import RetryPolicy
@@ -51,6 +53,7 @@ __all__ = [
     "Batch",
     # The spout's side
     "DeadLetter",
+    "Limits",
     "Offsets",
     "RetryPolicy",
     "Spout",
@@ -79,6 +82,7 @@ __all__ = [
     "NotProvenError",
     "OtherFormatError",
     "OutOfMemoryError",
+    "PendingLimitError",
     "RefusedError",
     "ScriptFailedError",
     "ServerBusyError",

@@ -7,7 +7,7 @@ from typing import NoReturn, Self, SupportsIndex, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from acker_redis import done_until, ids, pause, runs
+from acker_redis import done_until, ids, limits, pause, runs
 from acker_redis.apps import stored_config
 from acker_redis.batch import Batch
 from acker_redis.client import PATIENCE_SECS, Client
@@ -20,6 +20,7 @@ from acker_redis.ids import Ids, UInt64Array
 from acker_redis.inspection import Inspection
 from acker_redis.lanes import Lease
 from acker_redis.ledger import Ledger
+from acker_redis.limits import Limits
 from acker_redis.model import Applied, Outcome, PackedOutcomes, RootRecord, Rotated, Stats
 from acker_redis.pause import Paused
 from acker_redis.payloads import Payloads
@@ -177,7 +178,8 @@ class Acker:
 
         Raises:
             BadIdError: an id is not a 64-bit integer, or task is not in 0 ... 2**32-1.
-            OutOfMemoryError: the server is above maxmemory; nothing was changed.
+            OutOfMemoryError: the server is above maxmemory, or (PendingLimitError) the app has as many pending roots as its
+                operator allows; nothing was changed.
             LedgerLostError: the server lost its data.
 
         >>> acker.init(1, 5, task=0)
@@ -404,6 +406,16 @@ class Acker:
         """
         return self._inspection.stats(oldest=oldest, lane=lane)
 
+    def pending(self) -> int:
+        """Roots without outcome, over all shards, in one round trip.
+
+        >>> acker.init(1, 5, task=0)
+        True
+        >>> acker.pending()
+        1
+        """
+        return self._inspection.pending()
+
     def server_ids(self) -> frozenset[tuple[str, str]]:
         """Run id and replication id of each primary, where the user may run INFO; others mean a restart or failover.
 
@@ -499,6 +511,26 @@ class Acker:
         >>> acker.paused()
         """
         return pause.paused(self._client, self.config.app)
+
+    def limits(self) -> Limits:
+        """What an operator allows the app; see `Limits`.
+
+        >>> acker.limits().max_pending is None
+        True
+        """
+        return limits.read(self._client, self.config.app)
+
+    def set_limits(self, allowed: Limits) -> None:
+        """Set all limits of the app, in place of those there are. They hold from within a second; for a rotator, some more.
+
+        A spout at `max_pending` emits nothing until roots settle. Beyond it Redis refuses new roots (PendingLimitError): of
+        one shard at once, of several with room for the chance by which roots are spread. What is pending already stays.
+
+        >>> acker.set_limits(Limits(max_pending=100_000))
+        >>> acker.limits().max_pending
+        100000
+        """
+        limits.write(self._client, self.config, allowed)
 
     def done_until(self, task: int = 0) -> dict[str, int]:
         """The first offset of each partition that is not known to be done, as the stream of a task says it.

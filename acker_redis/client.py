@@ -23,13 +23,16 @@ from acker_redis.connection import DRIVER_ERRORS, RedisClient
 from acker_redis.driver_errors import ROLE_CODES, code_of, passes
 from acker_redis.nodes import LeftAloneError, Nodes
 from acker_redis.outages import Backoff
-from acker_redis.scripts import Call, Command
+from acker_redis.scripts import Argument, Call, Command
 
 PATIENCE_SECS = 15.0
 """How long a call is sent again while the server is gone, busy or a replica, before it raises."""
 
 CONNECT_SECS = 5.0
 """The same until a first call succeeded: a wrong address should show soon."""
+
+SCRIPT_CALLS = ("FCALL", "EVALSHA")
+"""Commands that scripts are called with: one of them is enough, see `Client.install`."""
 
 _BACKOFF_BASE_SECS, _BACKOFF_CAP_SECS = 0.05, 1.0
 _GAVE_UP = (errors.ConnectionLostError, errors.ServerBusyError)
@@ -237,6 +240,16 @@ class Client:
         with self.translated():
             nodes, text = connection.primaries(self.redis), scripts.report(name)
             return self._patiently(lambda: [node.execute_command("EVAL", text, 0, *arguments) for node in nodes])
+
+    def acl(self, *arguments: Argument) -> Any:
+        """What a server says to ACL with these arguments; of a cluster one primary, as all are given the same users.
+
+        Raises:
+            AckerError: as it answered; the user may not ask, or this version has no such subcommand.
+        """
+        with self.translated():
+            node = connection.primaries(self.redis)[0]
+            return self._patiently(lambda: node.execute_command("ACL", *arguments))
 
     @contextmanager
     def translated(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
-from acker_redis import keys
+from acker_redis import keys, limits
 from acker_redis.calls import WINDOW_BYTES
 from acker_redis.client import Client
 from acker_redis.entries import Fields, as_dict
@@ -143,7 +143,8 @@ class DeadLetters:
     def add(self, letters: Sequence[DeadLetter]) -> None:
         """Write letters. One that is written twice, by a spout that was started again, stands there twice.
 
-        Of its texts the first TEXT_CHARS characters are kept.
+        Of its texts the first TEXT_CHARS characters are kept. A payload that is longer than the app's operator allows
+        (`Limits.max_payload_bytes`) is left out; a letter that was to be replayed from it then can't be.
 
         Raises:
             BadBatchError: a payload is longer than MAX_PAYLOAD_BYTES; nothing was written.
@@ -159,6 +160,8 @@ class DeadLetters:
                     f"the payload of dead letter {letter.message_id} has {len(letter.payload)} bytes, and at most "
                     f"{MAX_PAYLOAD_BYTES} are kept: write it without its payload"
                 )
+        if any(letter.payload is not None for letter in letters):
+            letters = self._within_limit(letters)
         commands: list[tuple[str | int | bytes, ...]] = []
         size = 0
         for number, letter in enumerate(letters, 1):
@@ -167,6 +170,15 @@ class DeadLetters:
             if size >= WINDOW_BYTES or len(commands) == _PER_PIPELINE or number == len(letters):
                 self._client.pipeline(commands)
                 commands, size = [], 0
+
+    def _within_limit(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+        longest = limits.read(self._client, self._app).max_payload_bytes
+        return [
+            letter
+            if longest is None or letter.payload is None or len(letter.payload) <= longest
+            else letter._replace(payload=None, replay=None if letter.replay == FROM_PAYLOAD else letter.replay)
+            for letter in letters
+        ]
 
     def read(self, count: int = 1000, after: str = "") -> list[DeadLetter]:
         """The oldest letters, or those after an entry id, `count` at most. A damaged entry is left out, and logged.

@@ -1,16 +1,18 @@
 """What is wrong with a server and its apps, or may go wrong, each with what to do. Reads only."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from acker_redis import keys
+from acker_redis import keys, limits
 from acker_redis.apps import find_apps, stored_config
 from acker_redis.client import Client
 from acker_redis.errors import AckerError, ServerUnavailableError
 from acker_redis.health import OF_THE_APP
+from acker_redis.inspection import Inspection
 from acker_redis.overview import OK, overview
+from acker_redis.rights import rights
 from acker_redis.shards import Shards
 
 Grade = Literal["ok", "warning", "bad", "unknown"]
@@ -18,8 +20,14 @@ Grade = Literal["ok", "warning", "bad", "unknown"]
 HEAD_ROOM, FULL = 0.75, 0.90
 """Shares of maxmemory in use, from which on there is little room, and none."""
 
+NEAR_LIMIT = 0.75
+"""Share of the pending roots that an operator allows, from which on there is little room."""
+
 CLOCK_SECS = 2.0
 """Servers, and this machine, whose clocks differ by more show times that mislead people. No ledger depends on it."""
+
+
+_TO_ASK = "+acl|whoami +acl|getuser +acl|dryrun"
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,7 @@ def examine(client: Client) -> list[Finding]:
                 "find out who writes them, and delete them",
             )
         )  # fmt: skip
+    found += _user(client, names)
     found += _states(client)
     for name in names:
         found += _settings(client, name)
@@ -150,6 +159,34 @@ def _clocks(client: Client) -> Iterator[Finding]:
     yield Finding("server", "clock", "ok" if fine else "warning", text, "" if fine else "let NTP set all clocks")
 
 
+def _user(client: Client, apps: Sequence[str]) -> Iterator[Finding]:
+    found = rights(client, apps)
+    if found.user is None:
+        yield Finding("server", "user", "unknown", "who this is can't be asked", f"allow {_TO_ASK}, for doctor")
+        return
+    one_each = "one user per app, with no more than it needs: see `acker-redis acl`"
+    if found.has_all:
+        yield Finding("server", "user", "warning", f"{found.user}, who may do everything", one_each)
+        return
+    if found.dangerous is None:
+        text = f"{found.user}; what this user may do can't be asked"
+        yield Finding("server", "user", "unknown", text, f"allow {_TO_ASK}, for doctor; Redis 6.2 can't say")
+        return
+    if found.dangerous:
+        text = f"{found.user}, who may run {', '.join(found.dangerous)}"
+        yield Finding("server", "user", "warning", text, one_each)
+    else:
+        yield Finding("server", "user", "ok", found.user)
+    for app, lacking in found.lacking.items():
+        if lacking:
+            yield Finding(
+                app, "user", "warning", f"{found.user} may not run {', '.join(lacking)} on its keys",
+                f"enough for who only looks; what a program of the app needs: `acker-redis acl` with --app {app}",
+            )  # fmt: skip
+        else:
+            yield Finding(app, "user", "ok", f"{found.user} may do what a program of the app needs")
+
+
 def _states(client: Client) -> Iterator[Finding]:
     try:
         states = overview(client)
@@ -173,7 +210,8 @@ def _states(client: Client) -> Iterator[Finding]:
 def _settings(client: Client, app: str) -> Iterator[Finding]:
     try:
         config = stored_config(client, app)
-        Shards(client, config, create=False)
+        shards = Shards(client, config, create=False)
+        allowed, pending = limits.read(client, app).max_pending, Inspection(shards).pending()
     except OF_THE_APP as exc:
         yield Finding(app, "settings", "bad", str(exc), "one app, one set of settings: see the message")
         return
@@ -183,3 +221,14 @@ def _settings(client: Client, app: str) -> Iterator[Finding]:
         f"{config.shards} shards, {config.num_buckets} buckets, timeout {config.message_timeout_secs:g} s, "
         f"{config.lanes} lanes, of which {sum(holder is not None for holder in holders)} have a spout now",
     )  # fmt: skip
+    if allowed is not None:
+        yield _limit(app, pending, allowed)
+
+
+def _limit(app: str, pending: int, allowed: int) -> Finding:
+    share = pending / allowed
+    text = f"{pending} of {allowed} roots pending ({share:.0%})"
+    if share < NEAR_LIMIT:
+        return Finding(app, "limit", "ok", text)
+    advice = f"acker-redis pending --app {app} says what hangs; acker-redis limit --app {app} --max-pending allows more"
+    return Finding(app, "limit", "warning" if share < 1 else "bad", text, advice)

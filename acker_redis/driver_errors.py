@@ -70,6 +70,11 @@ def translate(exc: BaseException, address: str) -> errors.AckerError:
             f"{address}: a shard lost its data since this client opened it (FLUSHALL, eviction, a restart without "
             "persistence). Call Acker.recover() and replay every root that has no outcome yet"
         )
+    if code == "ACKERFULL":
+        return errors.PendingLimitError(
+            f"{address}: the app has as many pending roots as its operator allows, and gets no new ones: wait until some "
+            "settle, or allow more (acker-redis limit --app APP --max-pending N); acks, fails and rotation still work"
+        )
     refused = tls_error(exc)
     if refused is not None:
         return errors.TlsError(

@@ -161,6 +161,13 @@ class OutOfMemoryError(ServerRefusesWritesError):
     """The server is above `maxmemory` and refuses new roots; acks, fails and rotation still work."""
 
 
+class PendingLimitError(OutOfMemoryError):
+    """The app has as many pending roots as its operator allows, and gets no new ones; acks, fails and rotation still work.
+
+    Operator action: none, it passes when roots settle; or `acker-redis limit --app APP --max-pending N`.
+    """
+
+
 class ServerVersionError(AckerError):
     """The server is older than Redis 6.2, or lacks what the scripts need."""
 

@@ -55,9 +55,19 @@ def pause(app: str) -> str:
     return f"acker:{{{app}}}:pause"
 
 
+def limits(app: str) -> str:
+    """HASH, what an operator allows the app; there only where a limit is set."""
+    return f"acker:{{{app}}}:limits"
+
+
 def lane(app: str, number: int) -> str:
     """STRING, the run that takes a lane's outcomes; runs out."""
     return f"acker:{{{app}}}:lane:{number}"
+
+
+def runs(app: str) -> str:
+    """HASH, lane -> run and process of the spout that takes its outcomes, or was the last that did."""
+    return f"acker:{{{app}}}:runs"
 
 
 def replays(app: str, task: int) -> str:

@@ -5,9 +5,11 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Sequence
 
 from acker_redis import keys
 from acker_redis.client import Client
+from acker_redis.entries import as_dict
 from acker_redis.errors import AckerError, BadConfigError, ClosedError
 
 log = logging.getLogger("acker_redis.spout")
@@ -66,6 +68,7 @@ class Lease:
                 )
             waits = True
             time.sleep(_PAUSE_SECS)
+        self._client.pipeline([("HSET", keys.runs(self._app), self._lane, self._mine)])
         self._released.clear()
         self._thread = threading.Thread(target=self._renew, name="acker-lane", daemon=True)
         self._thread.start()
@@ -100,6 +103,19 @@ class Lease:
         ttl_ms = round(LEASE_SECS * 1000)
         _, holder = self._client.pipeline([("SET", self._key, self._mine, "NX", "PX", ttl_ms), ("GET", self._key)])
         return self._held_by() if holder is None else bytes(holder)
+
+
+def last_runs(client: Client, app: str) -> dict[int, str]:
+    """Lane -> id of the run that has it, or was the last that had."""
+    (found,) = client.pipeline([("HGETALL", keys.runs(app))])
+    runs = {lane.decode(errors="replace"): _text(holder).rpartition(" ")[0] for lane, holder in as_dict(found).items()}
+    return {int(lane): run_id for lane, run_id in sorted(runs.items()) if lane.isdecimal()}
+
+
+def holders(client: Client, app: str, lanes: Sequence[int]) -> dict[int, str]:
+    """Lane -> run and process that have it now; those of lanes that nobody has are left out."""
+    found = client.pipeline([("GET", keys.lane(app, lane)) for lane in lanes])
+    return {lane: _text(holder) for lane, holder in zip(lanes, found, strict=True) if holder is not None}
 
 
 def _text(holder: bytes) -> str:

@@ -6,7 +6,7 @@ message was put there, so that a run that died leaves nothing for good.
 
 from collections.abc import Sequence
 
-from acker_redis import keys
+from acker_redis import keys, limits
 from acker_redis.calls import WINDOW_BYTES
 from acker_redis.client import Client
 from acker_redis.errors import BadBatchError
@@ -22,11 +22,13 @@ class Payloads:
 
     def __init__(self, client: Client, app: str, run_id: str) -> None:
         """Work on one run of an app; nothing is sent."""
-        self._client = client
+        self._client, self._app = client, app
         self._key = keys.payloads(app, run_id)
 
     def put(self, payloads: Sequence[tuple[int, bytes]]) -> None:
         """Keep (message id, payload) pairs; putting one again changes nothing.
+
+        Those that are longer than the app's operator allows (`Limits.max_payload_bytes`) are left out.
 
         Raises:
             BadBatchError: a payload is longer than MAX_PAYLOAD_BYTES; none was kept.
@@ -41,6 +43,9 @@ class Payloads:
                     f"the payload of message {message_id} has {len(payload)} bytes, and at most {MAX_PAYLOAD_BYTES} are kept: "
                     "replay longer messages from their source"
                 )
+        longest = limits.read(self._client, self._app).max_payload_bytes
+        if longest is not None:
+            payloads = [(message_id, payload) for message_id, payload in payloads if len(payload) <= longest]
         pairs: list[int | bytes] = []
         size = 0
         for number, (message_id, payload) in enumerate(payloads, 1):

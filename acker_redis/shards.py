@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from acker_redis import ids, keys, scripts
+from acker_redis import ids, keys, limits, scripts
 from acker_redis.apps import as_texts
 from acker_redis.blocks import Blocks, Cut
 from acker_redis.client import PATIENCE_SECS, Client
@@ -59,7 +59,9 @@ class Shards:
         self._agree()
         config, script = self.config, scripts.load("open")
         settings = _shard_settings(config).values()
-        calls = [script.call(_as_mapping(k, script), secrets.token_hex(8), *settings, FORMAT) for k in self.keys]
+        part = limits.part_of(limits.read(self.client, config.app), config.shards)
+        rest = (*settings, FORMAT, "" if part is None else part)
+        calls = [script.call(_as_mapping(k, script), secrets.token_hex(8), *rest) for k in self.keys]
         replies = self.client.run(calls)
         created, conflict, other_format = (script.codes[code] for code in ("CREATED", "CONFLICT", "OTHER_FORMAT"))
         if any(reply[0] == other_format for reply in replies):

@@ -105,14 +105,17 @@ class Spout:
         """
         self.state.add(message_ids)
 
-    def next_emission(self) -> Emission | None:
+    def next_emission(self, most: int | None = None) -> Emission | None:
         """Messages to emit now: replays that are due, then fresh ones, as many as max_spout_pending leaves room for.
+
+        With `most` there are no more than this in flight then, either; `run` gives what the app's limit leaves.
 
         >>> spout.add(np.array([7, 8]))
         >>> spout.next_emission().message_ids.tolist()
         [7, 8]
         """
-        return self.state.next_emission(time.monotonic(), self.max_spout_pending)
+        bounds = [bound for bound in (most, self.max_spout_pending) if bound is not None]
+        return self.state.next_emission(time.monotonic(), min(bounds, default=None))
 
     def excuse(self, roots: Int64Array) -> None:
         """What becomes of these roots is not their messages' fault: the work on them was broken off.

@@ -25,6 +25,9 @@ POLL_MS = 100
 PAUSE_SECS = 1.0
 """Whether the app is paused is looked at so often."""
 
+LIMIT_SECS = 1.0
+"""The app's limit of pending roots, and how many there are, are looked at so often."""
+
 LETTERS_SECS = 1.0
 """Dead letters that are to be replayed are looked for so often."""
 
@@ -40,7 +43,7 @@ class Steps(Protocol):
     def lane(self) -> int:
         """Where its outcomes come."""
 
-    def next_emission(self) -> Emission | None:
+    def next_emission(self, most: int | None = None) -> Emission | None:
         """See `Spout`."""
 
     def poll(self, *, block_ms: int) -> int:
@@ -72,8 +75,9 @@ class SpoutLoop:
         self._watch = Watch(spout.acker, spout.lane)
         self._quiet_secs = LOST_AFTER_TIMEOUTS * spout.acker.config.message_timeout_secs
         self._quiet_since = time.monotonic()
-        self._letters_at = self._pause_at = float("-inf")
-        self._is_paused = False
+        self._letters_at = self._pause_at = self._limit_at = float("-inf")
+        self._is_paused = self._is_held = False
+        self._most: int | None = None
         self._ask_now = self._vanished = False
         self._state.sent.clear()
 
@@ -134,7 +138,7 @@ class SpoutLoop:
         if may_emit and time.monotonic() - self._letters_at > LETTERS_SECS:
             self._letters_at = time.monotonic()
             self._outages.wait_for(self._spout.take_letters)
-        if may_emit and emitter.is_free and (emission := self._spout.next_emission()) is not None:
+        if may_emit and emitter.is_free and (emission := self._spout.next_emission(self._room())) is not None:
             state.follow(emission)
             emitter.start(emission)
         if not state.pending and emitter.emission is not None:  # all outcomes came before the emission has ended
@@ -170,6 +174,27 @@ class SpoutLoop:
                 )
         self._is_paused = found is not None
         return self._is_paused
+
+    def _room(self) -> int | None:
+        """How many messages the app's limit lets be in flight. To be asked where no emission is under way.
+
+        All that is in flight here stands in the ledger then; the rest of what is pending there is others'.
+        """
+        now = time.monotonic()
+        if now - self._limit_at < LIMIT_SECS:
+            return self._most
+        self._limit_at = now
+        acker, own = self._spout.acker, self._state.pending
+        limit = self._outages.wait_for(acker.limits).max_pending
+        self._most = None if limit is None else max(0, limit - max(0, self._outages.wait_for(acker.pending) - own))
+        is_held = self._most == 0
+        if is_held and not self._is_held:
+            log.warning(
+                "app %r has %d pending roots, as many as its operator allows: nothing is emitted until some settle",
+                acker.config.app, limit,
+            )  # fmt: skip
+        self._is_held = is_held
+        return self._most
 
     def _take_note(self, ended: Emitted) -> None:
         state, number, error = self._state, ended.emission.number, ended.error

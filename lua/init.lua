@@ -4,6 +4,8 @@ init: record the spout task of each root and its first ack value; a tree that is
 Storm: Acker.execute, stream __ack_init. An init of a root that already has its owner is ignored and counted. A root that
 fails here is closed, and its block moves to the nursery if it is alone or the last, as in fail.lua; so does a block that gets
 further roots.
+Where an operator limits the app's pending roots, a shard that has its part of them refuses the whole call; one that begins below
+it is taken whole.
 
 KEYS
   ledger  HASH     acker:{app:shard}:ledger
@@ -27,6 +29,7 @@ Returns
   applied     roots that took this init
 Errors
   ACKERLOST
+  ACKERFULL
 ]]
 --- @include "lib/shard"
 --- @include "lib/fence"
@@ -46,6 +49,14 @@ local status = fence_status(fence, shard.slots, token, digest)
 if status ~= APPLIED then
   redis.call('HINCRBY', stats, 'fenced', 1)
   return {status, 0}
+end
+
+if shard.max_pending then
+  local counted = redis.call('HMGET', stats, 'inits', 'acked', 'failed', 'timed_out')
+  local pending = (counted[1] or 0) - (counted[2] or 0) - (counted[3] or 0) - (counted[4] or 0)
+  if pending >= shard.max_pending then
+    return redis.error_reply('ACKERFULL the shard has its part of the pending roots that the operator allows')
+  end
 end
 
 task = tonumber(task)

@@ -25,6 +25,7 @@ ARGV
   tick_ms      time between two ticks
   shards       of the app
   format       number of the form of records and outcomes that the client reads and writes
+  max_pending  the shard's part of the limit of pending roots, for one that is made anew; empty: no limit
 Returns
   status       OPENED 0, CREATED 1, CONFLICT 2: the shard was created with other settings, OTHER_FORMAT 3: it holds another
                form of records; nothing was changed
@@ -33,7 +34,7 @@ Errors
   NOPERM
 ]]
 local meta, ledger, stats, samples, latency = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local generation, num_buckets, lanes, clock, max_age_ms, tick_ms, shards, format = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local generation, num_buckets, lanes, clock, max_age_ms, tick_ms, shards, format, max_pending = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[9]
 local OPENED, CREATED, CONFLICT, OTHER_FORMAT = 0, 1, 2, 3
 local slots = num_buckets + 1
 local acked = 6 + slots + slots
@@ -67,6 +68,7 @@ else
   redis.call('HSET', meta, 'generation', generation, 'tick', 0, 'num_buckets', num_buckets, 'lanes', lanes,
     'clock', clock, 'max_age_ms', max_age_ms, 'tick_ms', tick_ms, 'shards', shards, 'format', format, 'created_ms', now, 'last_rotation_ms', now,
     'next_rotation_ms', now + tick_ms)
+  if max_pending ~= '' then redis.call('HSET', meta, 'max_pending', max_pending) end
   status, current = CREATED, generation
 end
 for lane = 0, 2 * lanes - 1 do

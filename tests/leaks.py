@@ -5,10 +5,12 @@ from typing import Any
 
 from acker_redis import Acker, Outcome
 
-_LASTING = re.compile(r"acker:\{%s(:\d+\}:(meta|stats|samples|latency|(acked|failed):\d+)|\}:(config|stages))")
+_LASTING = re.compile(
+    r"acker:\{%s(:\d+\}:(meta|stats|samples|latency|(acked|failed):\d+)|\}:(config|stages|limits|runs))"
+)
 _META_FIELDS = {
     "generation", "tick", "num_buckets", "lanes", "clock", "max_age_ms", "tick_ms", "format", "shards", "created_ms",
-    "last_rotation_ms", "next_rotation_ms", "sweep_cursor",
+    "last_rotation_ms", "next_rotation_ms", "sweep_cursor", "max_pending",
 }  # fmt: skip
 
 

@@ -1,18 +1,23 @@
-"""The commands that act on an app that runs: `pause`, `resume`, `drain`, `rotate`."""
+"""The commands that act on an app that runs: `pause`, `resume`, `drain`, `rotate`, `limit`, `abandon`."""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from acker_redis import abandon
 from acker_redis.acker import Acker
 from acker_redis.apps import stored_config
 from acker_redis.cli import output
-from acker_redis.cli.options import DEFAULT_URL, OneApp, Url, UrlFile, confirmed, connected
+from acker_redis.cli.options import DEFAULT_URL, AsJson, OneApp, Url, UrlFile, confirmed, connected
 from acker_redis.cli.status import DONE, EPILOG, UNHEALTHY, exit_on_error
+from acker_redis.inspection import Inspection
+from acker_redis.limits import Limits
+from acker_redis.shards import Shards
 
 _LOOK_SECS = 0.5
 
@@ -88,6 +93,89 @@ def rotate(
             for _ in bar:
                 timed_out += acker.rotate(force=True).timed_out
         output.line(f"{ticks} ticks, {timed_out} timed out")
+
+
+@app.command(name="abandon", epilog=EPILOG)
+def abandon_run(
+    context: typer.Context,
+    app_name: OneApp,
+    run_id: Annotated[str, typer.Option("--run", help="Id of the run that is over.")],
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+) -> None:
+    """Give up what a dead run left pending: its roots fail now instead of timing out, outcomes that wait for it are dropped.
+
+    That is all that is pending in the lanes whose last spout was of this run. What it kept for replay stays for its week, and
+    nothing becomes a dead letter: start the program again, and it emits again what its source gives. Refused while a spout
+    has the lane.
+    """
+    with exit_on_error(), connected(context, redis, redis_file) as client:
+        config = stored_config(client, app_name)
+        records = Inspection(Shards(client, config, create=False)).records()
+        with typer.progressbar(length=records, label="looking") as bar:
+            left = abandon.survey(client, config, run_id, bar.update)
+        if not left.lanes:
+            output.line(
+                f"no lane of {app_name} had its last spout from run {run_id}: a later run has taken what it left, or its "
+                "spout took no lane (Spout.run does). See acker-redis status --app for who has which lane",
+                err=True,
+            )
+            raise typer.Exit(UNHEALTHY)
+        if left.held:
+            output.line(
+                f"run {run_id} is not over, or was a moment ago: "
+                + ", ".join(f"lane {lane} is held by {holder}" for lane, holder in left.held.items())
+                + ". End that process; its hold runs out 5 s after it died",
+                err=True,
+            )
+            raise typer.Exit(UNHEALTHY)
+        output.line(
+            f"{app_name}: {len(left.roots)} roots are pending of run {run_id}, or of runs before it in its lanes "
+            f"({', '.join(map(str, left.lanes))})"
+        )
+        if not yes and not confirmed("Give them up?"):
+            output.line("nothing was given up", err=True)
+            raise typer.Exit(UNHEALTHY)
+        with typer.progressbar(length=len(left.roots), label="failing") as bar:
+            failed = abandon.abandon(client, config, left, bar.update)
+        output.line(f"{failed} roots failed: {abandon.REASON}")
+
+
+@app.command(epilog=EPILOG)
+def limit(
+    context: typer.Context,
+    app_name: OneApp,
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    max_pending: Annotated[
+        int | None,
+        typer.Option("--max-pending", help="So many roots without outcome: spouts keep to it, Redis refuses more."),
+    ] = None,
+    max_payload_bytes: Annotated[
+        int | None,
+        typer.Option("--max-payload-bytes", help="Longer messages are not kept, for replay or with dead letters."),
+    ] = None,
+    rotator_share: Annotated[
+        float | None,
+        typer.Option("--rotator-share", help="Of a rotator's calls, while other apps wait: above 0, at most 1."),
+    ] = None,
+    none: Annotated[bool, typer.Option("--none", help="Remove all limits.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Limit what an app takes of its server: set what is given, leave the rest as it is, and print the limits in force."""
+    given = {"max_pending": max_pending, "max_payload_bytes": max_payload_bytes, "rotator_share": rotator_share}
+    given = {name: value for name, value in given.items() if value is not None}
+    if none and given:
+        raise typer.BadParameter("give --none to remove all limits, or limits to set, not both")
+    with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
+        if none or given:
+            acker.set_limits(Limits() if none else Limits(**{**asdict(acker.limits()), **given}))
+        found = {"app": app_name, **asdict(acker.limits()), "pending": acker.pending()}
+        if as_json:
+            output.json_line(found)
+        else:
+            output.fields({name: "no limit" if value is None else value for name, value in found.items()})
 
 
 @contextmanager

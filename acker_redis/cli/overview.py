@@ -1,6 +1,6 @@
 """The commands that say how apps are doing: `status`, `top`, `pending`, `doctor`, `exporter-script`."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
@@ -16,6 +16,9 @@ from acker_redis.doctor import examine
 from acker_redis.errors import BadConfigError
 
 _GRADES = ("bad", "warning", "unknown", "ok")
+
+ROOTS_SHOWN = 3
+"""Of each stage, where nothing else is asked for."""
 
 app = typer.Typer()
 
@@ -93,9 +96,16 @@ def pending(
     app_name: OneApp,
     redis: Url = DEFAULT_URL,
     redis_file: UrlFile = None,
+    by_stage: Annotated[
+        bool,
+        typer.Option("--by-stage", help="Only how many roots are pending of each stage; no roots without --oldest."),
+    ] = False,
     oldest: Annotated[
-        int, typer.Option("--oldest", min=1, max=1000, help="Show so many of the oldest roots of each stage.")
-    ] = 3,
+        int | None,
+        typer.Option(
+            "--oldest", min=1, max=1000, help="Show so many of the oldest roots of each stage; 3 if not given."
+        ),
+    ] = None,
     message_id: Annotated[
         int | None, typer.Option("--message", help="Only what is pending of this message id; needs --run.")
     ] = None,
@@ -106,7 +116,7 @@ def pending(
     ] = 10_000,
     as_json: AsJson = False,
 ) -> None:
-    """Show what has no outcome yet, by the last stage that touched it; or what is pending of one message."""
+    """Show what has no outcome yet, by the last stage that touched it; or, with --message, what is pending of one message."""
     if (message_id is None) != (run_id is None):
         raise typer.BadParameter(
             "give --message ID and --run RUN together: a message id means something in its run only"
@@ -116,11 +126,14 @@ def pending(
         if message_id is not None and run_id is not None:
             acker = Acker(client, config, create=False)
             raise typer.Exit(_show_message(acker, message_id, run_id, emissions, as_json=as_json))
-        _show_pending(client, app_name, oldest, as_json=as_json)
+        shown = oldest if oldest is not None else 0 if by_stage else ROOTS_SHOWN
+        _show_pending(client, app_name, shown, as_json=as_json)
 
 
 def _show_pending(client: Client, app_name: str, oldest: int, *, as_json: bool) -> None:
-    found = overview.pending_roots(client, app_name, oldest)
+    found = overview.pending_roots(client, app_name, max(1, oldest))
+    if not oldest:
+        found = replace(found, stages=[replace(stage, oldest=[]) for stage in found.stages])
     if as_json:
         output.json_line({"app": app_name, **asdict(found)})
         return

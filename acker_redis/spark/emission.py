@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 
 from acker_redis import ids
-from acker_redis.errors import AckerError, LedgerLostError, ServerUnavailableError
+from acker_redis.errors import AckerError, LedgerLostError, PendingLimitError, ServerUnavailableError
 from acker_redis.pending import SLOT_BITS, Emission, root_salt
 from acker_redis.spark import edges
 from acker_redis.spark.edges import Int64Array
@@ -75,10 +75,16 @@ class Roots:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Renew no more. Where the pipeline raised, its roots fail at once instead of timing out."""
+        """Renew no more. Where the pipeline raised, its roots fail at once instead of timing out.
+
+        So do those that a limit of the app let through, at no cost of an attempt: they would hold the others up.
+        """
         self._stop.set()
         self._thread.join()
-        if error is not None and isinstance(error, Exception) and not isinstance(error, ServerUnavailableError):
+        is_refused = isinstance(error, PendingLimitError)
+        if is_refused:
+            self._spout.excuse(self._roots)
+        if isinstance(error, Exception) and (is_refused or not isinstance(error, ServerUnavailableError)):
             try:
                 self._send("fail", partial(self._fail, cause_of(error).text, None))
             except AckerError as exc:

@@ -2,7 +2,7 @@
 -- Returns nil where the generation is not the one the client opened: the shard lost its data since (FLUSHALL, a restart
 -- without persistence), or was never opened.
 local function open_shard(meta, generation)
-  local fields = redis.call('HMGET', meta, 'generation', 'tick', 'num_buckets', 'lanes', 'clock', 'max_age_ms')
+  local fields = redis.call('HMGET', meta, 'generation', 'tick', 'num_buckets', 'lanes', 'clock', 'max_age_ms', 'max_pending')
   if fields[1] ~= generation then return nil end
   local time = redis.call('TIME')
   local tick, num_buckets = tonumber(fields[2]), tonumber(fields[3])
@@ -16,6 +16,7 @@ local function open_shard(meta, generation)
     lanes = tonumber(fields[4]),
     last_update = fields[5] == 'last_update',
     max_age_ms = tonumber(fields[6]),
+    max_pending = tonumber(fields[7]),
   }
 end
 

@@ -138,6 +138,12 @@ local function state_of(app)
     local from = since(app, function(later, earlier) return later[5] - earlier[5] > later[3] - earlier[3] end)
     return 'HANGS', from, 'more roots time out than are acked: what comes behind the last stage hangs, or drops rows'
   end
+  local limit = ask('HGET', 'acker:{' .. app.name .. '}:limits', 'max_pending')
+  local most = tonumber(limit)
+  if most and #app.shards > 0 and app.pending >= most * #app.shards / app.total then
+    return 'FULL', nil, string.format('%d roots are pending, as many as its operator allows: spouts emit nothing until some settle. '
+      .. 'See `acker-redis limit`', app.pending)
+  end
   local paused = ask('GET', 'acker:{' .. app.name .. '}:pause')
   if paused then
     local from, reason = string.match(paused, '^(%d*) ?(.*)$')

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from acker_redis import Acker, Applied, Outcome
+from acker_redis import Acker, Applied, Limits, Outcome
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.testing import wait_until
 
@@ -45,6 +45,9 @@ def full_round(acker: Acker) -> None:
     assert acker.init_many(roots, vals, 3, token="round") == Applied(300, False)
     assert acker.init_many(roots, vals, 3, token="round") == Applied(0, True)
     assert acker.poll(block_ms=20) == []
+    acker.set_limits(Limits(max_pending=1000))
+    assert (acker.limits(), acker.pending()) == (Limits(max_pending=1000), 300)
+    acker.set_limits(Limits())
 
     assert acker.ack_many(roots[:99], vals[:99], stage="split").applied == 99
     acker.ack(100, int(vals[99]), stage="count")

@@ -11,7 +11,7 @@ import redis
 from redis.cluster import RedisCluster
 from typer.testing import CliRunner
 
-from acker_redis import Acker, AckerConfig, AuthenticationError, ConnectionLostError, LedgerLostError
+from acker_redis import Acker, AckerConfig, AuthenticationError, ConnectionLostError, LedgerLostError, abandon
 from acker_redis.acl import Role, ServerKind
 from acker_redis.cli import app
 from acker_redis.client import Client
@@ -204,3 +204,18 @@ def test_an_app_is_evicted_from_all_nodes(three_nodes, nodes, open_acker) -> Non
     assert left and all(b"{orders2" in name for name in left)
     with pytest.raises(LedgerLostError):
         acker.ack(1, 1)
+
+
+def test_a_dead_run_is_given_up_on_all_nodes(three_nodes, nodes, open_acker) -> None:
+    acker = open_acker(three_nodes[0].url, shards=8)
+    roots = np.arange(1, 2001)
+    acker.init_many(roots, roots, 0)
+    lease = acker.lease(lane=0, run_id="run")
+    lease.take()
+    lease.release()
+    client = Client(three_nodes[0].url)
+    left = abandon.survey(client, acker.config, "run")
+    assert left.tasks == {0: 2000}
+    assert abandon.abandon(client, acker.config, left) == 2000
+    assert (acker.pending(), acker.stats().waiting) == (0, 0)
+    client.close()

@@ -4,17 +4,20 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import redis
 from typer.testing import CliRunner
 
-from acker_redis import Acker
+from acker_redis import Acker, Limits
 from acker_redis.cli import app
 from acker_redis.client import Client
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.doctor import Finding, _clocks, _server, examine
+from acker_redis.overview import overview
 from acker_redis.server import Server
 from acker_redis.testing import wait_until
+from tests.servers import REAL_NAMES, REDIS62
 
 
 def run(*arguments: str) -> Any:
@@ -42,7 +45,7 @@ def acker(server: Server, open_acker: Callable[..., Acker]) -> Acker:
 def test_a_sound_server_has_nothing_bad(server: Server, acker: Acker) -> None:
     found = found_on(server)
     assert {one.grade for one in found.values()} == {"ok", "warning"}
-    assert [about for (_, about), one in found.items() if one.grade == "warning"] == ["replicas"]
+    assert [about for (_, about), one in found.items() if one.grade == "warning"] == ["replicas", "user"]
     assert found["orders", "settings"].text == "8 shards, 3 buckets, timeout 30 s, 1 lanes, of which 0 have a spout now"
     assert all(one.advice for one in found.values() if one.grade != "ok")
     assert not any(one.advice for one in found.values() if one.grade == "ok")
@@ -112,7 +115,7 @@ def test_what_may_cost_something_is_a_warning(
         raw.config_set("maxmemory", 0)
     found = found_on(server)
     warned = {about for (_, about), one in found.items() if one.grade == "warning"}
-    assert warned == {"persistence", "memory", "replicas", "dead letters", "keys"}
+    assert warned == {"persistence", "memory", "replicas", "dead letters", "keys", "user"}
     acker.pause(reason="moved")
     assert found_on(server)["orders", "state"].grade == "warning"
     assert run("doctor", "--redis", server.url).exit_code == 0
@@ -134,6 +137,7 @@ def test_what_the_user_may_not_look_at_is_unknown(server: Server, acker: Acker) 
     found = {one.about: one for one in examine(client)}
     client.close()
     assert (found["INFO"].grade, found["pages"].grade, found["settings"].grade) == ("unknown", "unknown", "ok")
+    assert (found["user"].grade, found["user"].text) == ("unknown", "who this is can't be asked")
 
 
 def test_clocks_that_differ(server: Server, acker: Acker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,3 +153,92 @@ def test_disks_that_fail() -> None:
     info = {"redis_version": "7.0", "aof_enabled": 1, "aof_last_write_status": "err", "rdb_last_bgsave_status": "err"}
     found = {one.about: one.grade for one in _server(info, several=False)}
     assert (found["persistence"], found["snapshots"]) == ("bad", "bad")
+
+
+# -- limits
+
+
+@pytest.mark.parametrize(("pending", "grade"), [(74, "ok"), (75, "warning"), (99, "warning"), (100, "bad")])
+def test_how_near_an_app_is_to_its_limit(server: Server, acker: Acker, pending: int, grade: str) -> None:
+    acker.set_limits(Limits(max_pending=100))
+    roots = np.arange(1, pending + 1)
+    acker.init_many(roots, roots, 0)
+    found = found_on(server)["orders", "limit"]
+    assert (found.grade, found.text) == (grade, f"{pending} of 100 roots pending ({pending} %)".replace(" %", "%"))
+    client = Client(server.url)
+    (state,) = overview(client)
+    client.close()
+    assert (state.state == "FULL") == (pending == 100)
+    assert ("as many as its operator allows" in run("status", "--redis", server.url).output) == (pending == 100)
+
+
+def test_no_limit_is_no_finding(server: Server, acker: Acker) -> None:
+    acker.set_limits(Limits(max_payload_bytes=5))
+    assert ("orders", "limit") not in found_on(server)
+
+
+# -- the user
+
+APP_RULES = ("~acker:{orders}:*", "~acker:{orders:*", "+@all", "-@dangerous", "-@admin", "+info")
+ASKABLE = pytest.mark.parametrize("kind", [name for name in REAL_NAMES if name != REDIS62.name])
+"""Redis 6.2 can't be asked what a user may do."""
+
+ASKS = ("+acl|whoami", "+acl|getuser", "+acl|dryrun", "+scan")
+
+
+def found_as(server: Server, *rules: str) -> dict[tuple[str, str], Finding]:
+    with redis.Redis.from_url(server.url) as raw:
+        raw.execute_command("ACL", "SETUSER", "somebody", "reset", "on", ">pw", *rules)
+    client = Client(server.url.replace("//", "//somebody:pw@"))
+    try:
+        return {(one.what, one.about): one for one in examine(client)}
+    finally:
+        client.close()
+
+
+def test_a_user_who_may_do_everything_is_a_warning(server: Server, acker: Acker) -> None:
+    for found in (found_on(server), found_as(server, "~*", "+@all")):
+        assert found["server", "user"].grade == "warning"
+        assert found["server", "user"].text.endswith("who may do everything")
+        assert "acker-redis acl" in found["server", "user"].advice
+        assert ("orders", "user") not in found
+
+
+@ASKABLE
+def test_the_user_of_an_app_is_fine(server: Server, acker: Acker) -> None:
+    found = found_as(server, *APP_RULES, *ASKS)
+    assert (found["server", "user"].grade, found["server", "user"].text) == ("ok", "somebody")
+    assert (found["orders", "user"].grade, found["orders", "user"].text) == (
+        "ok", "somebody may do what a program of the app needs",
+    )  # fmt: skip
+
+
+@ASKABLE
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ("+flushall", "FLUSHALL"),
+        ("+keys", "KEYS *"),
+        ("+config", "CONFIG SET"),
+        ("~*", "SET on keys that are no app's"),
+    ],
+)
+def test_what_a_user_may_do_beyond_is_a_warning(server: Server, acker: Acker, more: str, named: str) -> None:
+    found = found_as(server, *APP_RULES, *ASKS, more)["server", "user"]
+    assert (found.grade, found.text) == ("warning", f"somebody, who may run {named}")
+
+
+@ASKABLE
+def test_what_a_program_needs_and_the_user_may_not(server: Server, acker: Acker) -> None:
+    found = found_as(server, *APP_RULES, *ASKS, "-hincrby", "-fcall", "-evalsha")["orders", "user"]
+    assert (found.grade, found.text) == ("warning", "somebody may not run HINCRBY, FCALL or EVALSHA on its keys")
+    looks = found_as(server, "%R~acker:*", "+@read", "+eval", "+info", "+time", "+ping", *ASKS)["orders", "user"]
+    assert (looks.grade, "HSET, HINCRBY" in looks.text) == ("warning", True)
+    assert looks.advice.startswith("enough for who only looks")
+
+
+def test_a_user_of_whom_nothing_can_be_asked_is_unknown(server: Server, acker: Acker) -> None:
+    found = found_as(server, *APP_RULES, "+acl|whoami", "+acl|getuser", "+scan")
+    assert (found["server", "user"].grade, found["server", "user"].text) == (
+        "unknown", "somebody; what this user may do can't be asked",
+    )  # fmt: skip

@@ -21,8 +21,9 @@ README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding=
 
 CHECK, STATS, INSPECT, LETTERS = ("rotator", "--check"), ("stats",), ("inspect", "1"), ("dead-letters",)
 APPS, STATUS, PENDING, EVICT = ("apps",), ("status",), ("pending",), ("evict", "--yes")
-ALL = (CHECK, STATS, INSPECT, LETTERS, APPS, STATUS, PENDING, EVICT)
-OF_AN_APP = (CHECK, STATS, INSPECT, LETTERS, STATUS, PENDING, EVICT)
+LIMIT = ("limit",)
+ALL = (CHECK, STATS, INSPECT, LETTERS, APPS, STATUS, PENDING, LIMIT, EVICT)
+OF_AN_APP = (CHECK, STATS, INSPECT, LETTERS, STATUS, PENDING, LIMIT, EVICT)
 
 
 class Place:
@@ -144,12 +145,12 @@ SITUATIONS: list[tuple[Callable[[Place], list[str]], dict[tuple[str, ...], int]]
     (bad_database, dict.fromkeys(ALL, 2)),
     (bad_login, dict.fromkeys(ALL, 3)),
     (no_permission, dict.fromkeys(ALL, 3)),
-    (shard_lost, {CHECK: 1, STATS: 1, INSPECT: 1, LETTERS: 0, APPS: 0, STATUS: 1, PENDING: 0, EVICT: 0}),
+    (shard_lost, {CHECK: 1, STATS: 1, INSPECT: 1, LETTERS: 0, APPS: 0, STATUS: 1, PENDING: 0, LIMIT: 1, EVICT: 0}),
     (not_rotated, {**dict.fromkeys(ALL, 0), CHECK: 1, STATUS: 1}),
     (damaged_settings, {**dict.fromkeys(ALL, 1), APPS: 0, STATUS: 0, EVICT: 0}),
-    (other_settings, {CHECK: 1, STATS: 1, INSPECT: 1, LETTERS: 0, APPS: 0, STATUS: 0, PENDING: 0, EVICT: 0}),
+    (other_settings, {CHECK: 1, STATS: 1, INSPECT: 1, LETTERS: 0, APPS: 0, STATUS: 0, PENDING: 0, LIMIT: 1, EVICT: 0}),
     (foreign_settings, {**dict.fromkeys(ALL, 1), APPS: 0, EVICT: 0}),
-    (foreign_shard, {CHECK: 1, STATS: 1, INSPECT: 1, LETTERS: 0, APPS: 0, STATUS: 1, PENDING: 0, EVICT: 0}),
+    (foreign_shard, {CHECK: 1, STATS: 1, INSPECT: 1, LETTERS: 0, APPS: 0, STATUS: 1, PENDING: 0, LIMIT: 1, EVICT: 0}),
     (foreign_letters, {**dict.fromkeys(ALL, 0), LETTERS: 1}),
     (foreign_neighbours, dict.fromkeys(ALL, 0)),
     (missing_file, dict.fromkeys(ALL, 2)),

@@ -75,8 +75,11 @@ def test_what_is_pending_is_shown_by_stage(url: str, connect: Any) -> None:
     assert shown[0] == "orders: 900 pending, 900 looked at, the longest there first"
     assert shown[1].startswith("parse  500 roots (56 %), oldest 0.")
     assert shown[3].startswith("(no stage yet)  400 roots (44 %), oldest 0.")
-    values = json.loads(run("pending", "--app", "orders", "--redis", url, "--json").output)
-    assert [len(one["oldest"]) for one in values["stages"]] == [3, 3]
+    asked = ("pending", "--app", "orders", "--redis", url)
+    for options, roots in (((), 3), (("--by-stage",), 0), (("--by-stage", "--oldest", "2"), 2)):
+        values = json.loads(run(*asked, *options, "--json").output)
+        assert [(one["count"], len(one["oldest"])) for one in values["stages"]] == [(500, roots), (400, roots)]
+    assert len(run(*asked, "--by-stage").output.splitlines()) == 3
 
 
 def test_what_is_pending_of_one_message(url: str, connect: Any) -> None:

@@ -33,8 +33,8 @@ class Running:
         self.thread = threading.Thread(target=lambda: self.spout.run(self.emit))
 
     def emit(self, emission: Emission) -> None:
-        self.emitted += 1
         self.acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
+        self.emitted += 1  # what is under way is known to the ledger
         assert self.go_on.wait(60)
         fails = emission.roots[(emission.attempts == 0) & (emission.message_ids % 2 == 0)]
         if len(fails):

@@ -237,6 +237,8 @@ class Lab:
                 "tick_ms": TICK_MS, "shards": 1, "format": 2, "last_rotation_ms": self.seeded_ms,
                 "next_rotation_ms": self.seeded_ms + settings.get("due_in_ms", TICK_MS),
             }  # fmt: skip
+            if "max_pending" in settings:
+                fields["max_pending"] = settings["max_pending"]
             self.raw.hset(self.keys["meta"], mapping=fields)
 
     def server_ms(self) -> int:

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from acker_redis import PendingLimitError
 from tests.lua.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, Done, Failure, Record, blocks_of
 
-APPLIED = 0
+APPLIED, SEEN = 0, 1
 MIN, MAX = -(2**63), 2**63 - 1
 
 
@@ -191,3 +192,33 @@ def test_a_call_takes_a_thousand_roots(lab) -> None:
     after = shard.state()
     assert after.ledger == {root: Record(root + 1, start=shard.now) for root in range(1000)}
     assert after.buckets == {shard.nursery: {tuple(range(1000)): shard.now}}
+
+
+COUNTED = {"inits": 20, "acked": 9, "failed": 4, "timed_out": 2}
+"""Five roots are pending."""
+
+
+def test_a_shard_with_its_part_of_the_pending_roots_refuses_new_ones_and_changes_nothing(lab) -> None:
+    shard = lab(max_pending=5)
+    shard.raw.hset(shard.keys["stats"], mapping=COUNTED)
+    shard.put(1, 5, flags=WAITING)
+    before = shard.state()
+    with pytest.raises(PendingLimitError, match="--max-pending"):
+        shard.init((1, 5), (2, 0), (3, 7))
+    assert shard.state() == before
+
+
+def test_a_call_that_begins_below_the_limit_is_taken_whole(lab) -> None:
+    shard = lab(max_pending=6)
+    shard.raw.hset(shard.keys["stats"], mapping=COUNTED)
+    assert shard.init((1, 5), (2, 5), (3, 5)) == [APPLIED, 3]
+    with pytest.raises(PendingLimitError):
+        shard.init((4, 5), token=b"another-one-")
+
+
+def test_what_a_full_shard_took_before_is_known_when_it_is_sent_again(lab) -> None:
+    shard = lab(max_pending=1)
+    assert shard.init((1, 5)) == [APPLIED, 1]
+    assert shard.init((1, 5)) == [SEEN, 0]
+    assert shard.ack((1, 5), token=b"another-one-") == [APPLIED, 1]
+    assert shard.init((2, 5), token=b"a-third-one-") == [APPLIED, 1]

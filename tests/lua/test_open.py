@@ -17,6 +17,7 @@ SETTINGS: dict[str, Any] = {
     "tick_ms": TICK_MS,
     "shards": 1,
     "format": 2,
+    "max_pending": "",
 }
 
 
@@ -155,3 +156,12 @@ def test_what_is_left_of_a_shard_without_marker_goes(lab) -> None:
     for stream in streams:
         assert shard.raw.xlen(stream) == shard.raw.xpending(stream, "spout")["pending"] == 0
     assert after.others == {key.encode() for key in others}
+
+
+def test_only_a_shard_that_is_made_anew_gets_the_limit(lab) -> None:
+    shard = lab(lanes=2, clock="last_update", max_age_ms=60_000, max_pending=9)
+    assert open_shard(shard, "another", max_pending=5) == [OPENED, GENERATION.encode()]
+    assert shard.state().meta["max_pending"] == 9
+    shard.raw.flushall()
+    assert open_shard(shard, "new", max_pending=5) == [CREATED, b"new"]
+    assert shard.state().meta["max_pending"] == 5

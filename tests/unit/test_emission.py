@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from acker_redis import Limits, PendingLimitError, RetryPolicy
+from acker_redis.ids import shard_of
 from acker_redis.pending import Emission, root_ids
 from acker_redis.spark.emission import Roots
 from acker_redis.spout import Spout
@@ -48,3 +50,24 @@ def test_sparse_ids_are_said_once(message_ids: Any, said: bool, caplog: pytest.L
         for _ in range(2):
             roots_of(message_ids, app)
     assert [f"the ids of app '{app}' are sparse" in record.getMessage() for record in caplog.records] == [True] * said
+
+
+def test_roots_that_a_limit_let_through_fail_at_once_and_cost_no_attempt() -> None:
+    """One shard takes its part of them, the other is full."""
+    acker = fake_acker(shards=2)
+    acker.set_limits(Limits(max_pending=10))
+    others = np.arange(1, 200, dtype=np.uint64)
+    others = others[shard_of(others, 2) == 1]
+    acker.init_many(others, others, 1)
+    spout = Spout(acker, "run", retry=RetryPolicy(max_attempts=1))
+    spout.add(np.arange(640))
+    sent = spout.next_emission()
+    assert sent is not None
+    roots = Roots(spout, sent, np.arange(1, 641))
+    with pytest.raises(PendingLimitError), roots:
+        roots.close([])
+    assert acker.pending() == len(others)
+    while spout.poll():
+        pass
+    assert 0 < spout.counts.failed < 640
+    assert spout.counts.dead_lettered == 0

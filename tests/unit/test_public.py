@@ -33,7 +33,7 @@ from acker_redis.shards import generation_at
 from acker_redis.testing import fake_acker
 
 NAMES = {
-    "Acker", "AckerConfig", "Batch", "DeadLetter", "LetterFilter", "Offsets", "RetryPolicy", "Spout",
+    "Acker", "AckerConfig", "Batch", "DeadLetter", "LetterFilter", "Limits", "Offsets", "RetryPolicy", "Spout",
     "Applied", "Outcome", "PackedOutcomes", "RootRecord", "Rotated", "Stats", "__version__",
 }  # fmt: skip
 
@@ -57,6 +57,7 @@ CALLS: dict[Any, dict[str, str]] = {
         "confirm_packed": "packed",
         "rotate": "force drain_calls shards",
         "stats": "* oldest lane",
+        "pending": "",
         "server_ids": "",
         "inspect": "root",
         "inspect_many": "roots",
@@ -67,6 +68,8 @@ CALLS: dict[Any, dict[str, str]] = {
         "pause": "* reason",
         "resume": "",
         "paused": "",
+        "limits": "",
+        "set_limits": "allowed",
         "done_until": "task",
         "say_done_until": "values gone * task",
         "replaying": "* task take only_run",
@@ -90,7 +93,7 @@ CALLS: dict[Any, dict[str, str]] = {
     },
     Spout: {
         "add": "message_ids",
-        "next_emission": "",
+        "next_emission": "most",
         "excuse": "roots",
         "isolate": "emission",
         "no_retry": "roots",
@@ -188,7 +191,7 @@ def test_the_example_of_a_call_runs(holder: Any, name: str, monkeypatch: pytest.
         known = {
             **{
                 name: getattr(acker_redis, name)
-                for name in ("Acker", "AckerConfig", "DeadLetter", "LetterFilter", "Offsets")
+                for name in ("Acker", "AckerConfig", "DeadLetter", "LetterFilter", "Limits", "Offsets")
             },
             **{name: getattr(testing, name) for name in CALLS[testing]},
             "generation_at": generation_at,

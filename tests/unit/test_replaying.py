@@ -167,9 +167,9 @@ def test_letters_that_are_written_meanwhile_are_not_asked_for() -> None:
     """A message that fails again at once would be asked for again and again."""
     acker = fake_acker()
     acker.dead_letters.add([letter(1)])
-    began_ms = acker.dead_letters.now_ms()
 
     def fails_again(count: int) -> None:
+        began_ms = acker.dead_letters.now_ms()
         wait_until(lambda: acker.dead_letters.now_ms() > began_ms + 1, "a later millisecond")
         acker.dead_letters.add([letter(1)])
 
