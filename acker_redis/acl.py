@@ -157,7 +157,7 @@ def _keys(role: Role, app: str | None, kind: ServerKind) -> list[str]:
         case Role.EXECUTOR:
             return [
                 f"~{of_shards}", f"~{keys.stages(app)}", f"~{keys.payloads(app, '*')}", f"{read}{keys.config(app)}",
-                f"{read}{keys.dead_letters(app)}",
+                f"{read}{keys.dead_letters(app)}", f"{read}{keys.limits(app)}",
             ]  # fmt: skip
         case Role.ROTATOR:
             return [f"~{of_shards}", f"{read}{of_app}"]
