@@ -15,7 +15,7 @@ from acker_redis.rotator import Rotator
 from tests.integration.rounds import full_round, take
 from tests.integration.test_permissions import COMMANDS, key_patterns
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+ACCESS = (Path(__file__).resolve().parents[2] / "docs" / "access.md").read_text(encoding="utf-8")
 WITHOUT_EVAL = tuple(command for command in COMMANDS if command not in ("eval", "evalsha"))
 
 
@@ -41,7 +41,7 @@ def login(raw: Any, url: str, commands: tuple[str, ...]) -> str:
 
 
 def test_the_readme_allows_no_more_and_no_less() -> None:
-    (rules,) = re.findall(r"ACL SETUSER orders on >password (.*?)\n *```", README, re.DOTALL)
+    (rules,) = re.findall(r"ACL SETUSER orders on >password (.*?)\n *```", ACCESS, re.DOTALL)
     assert sorted(rules.split()) == sorted(
         [*key_patterns("orders"), "+fcall", *(f"+{command}" for command in WITHOUT_EVAL)]
     )
