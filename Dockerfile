@@ -2,7 +2,7 @@
 # those that ACKER_APPS names. A mounted file with the URL goes before ACKER_REDIS_URL: ACKER_REDIS_URL_FILE=/run/secrets/url
 FROM python:3.12-slim
 WORKDIR /src
-COPY pyproject.toml README.md CHANGELOG.md constraints.txt ./
+COPY pyproject.toml README.md CHANGELOG.md LICENSE constraints.txt ./
 COPY acker_redis acker_redis
 COPY lua lua
 RUN pip install --no-cache-dir -c constraints.txt . && useradd --system acker

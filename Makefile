@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 ARGS ?=
 
-.PHONY: help setup demo logs stream test check fmt lua bench chaos clean
+.PHONY: help setup demo logs stream test docs check fmt lua bench chaos clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,10 +34,15 @@ stream: $(STAMP) ## run a stream of orders with poison and killed workers until 
 test: $(STAMP) ## run the whole test suite, in two processes; ARGS="-k name" picks
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-check: $(STAMP) ## what CI runs: format, lint, types, tests
+docs: $(STAMP) ## build the site of the docs into build/site, without network; a warning or a dead link ends it
+	@$(BIN)/python -m docsite
+	@$(BIN)/zensical build --strict -f mkdocs.yml
+
+check: $(STAMP) ## what CI runs: format, lint, types, docs, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(MAKE) docs
 	$(MAKE) test
 
 fmt: $(STAMP) ## format the code and fix what can be fixed

@@ -1,4 +1,4 @@
-"""Code of the README and the short pages runs as it stands there: programs against a real server and real Spark, one-liners too."""
+"""Code of the README and of short pages runs as it stands there: programs on a real server and real Spark, one-liners too."""
 
 import os
 import re
