@@ -24,7 +24,10 @@ def pages() -> dict[str, str]:
             "The library", "acker_redis", (name for name in names if name not in errors), "`import acker_redis`"
         ),
         "reference/spark.md": _calls(
-            "Tracked DataFrames", "acker_redis.spark", spark.__all__, "`pip install 'acker-redis[spark]'`"
+            "Calls for Spark",
+            "acker_redis.spark",
+            sorted(spark.__all__, key=lambda name: isinstance(getattr(spark, name), type)),  # functions come first
+            "`pip install 'acker-redis[spark]'`. [The guide](../spark.md) shows each of them at work.",
         ),
         "reference/errors.md": _calls(
             "Errors", "acker_redis", (name for name in names if name in errors), "Each says what to do."
@@ -77,17 +80,21 @@ def _scripts() -> str:
         "the result codes.",
     ]
     for name in scripts.NAMES:
-        script = scripts.load(name)
-        flags = f" Flags: {', '.join(f'`{flag}`' for flag in script.flags)}." if script.flags else ""
-        header = _header(folder.joinpath(f"{name}.lua").read_text(encoding="utf-8"))
-        parts.append(f"## {name}\n\n`lua/{name}.lua`.{flags}\n\n```text\n{header}\n```")
-    parts.append("# Pages for redis-cli\n\n[At three in the morning](../on-call.md) says what they show.")
+        flags = ", ".join(f"`{flag}`" for flag in scripts.load(name).flags)
+        parts += [f"## {name}", f"`lua/{name}.lua`." + (f" Flags: {flags}." if flags else "")]
+        parts += _header(folder.joinpath(f"{name}.lua").read_text(encoding="utf-8"))
+    parts += ["## Pages for redis-cli", "[At three in the morning](../on-call.md) says what they show."]
     for name in scripts.REPORTS:
-        header = _header(folder.joinpath("reports", f"{name}.lua").read_text(encoding="utf-8"))
-        parts.append(f"## {name}.lua\n\n```text\n{header}\n```")
+        parts += [f"### {name}.lua", *_header(folder.joinpath("reports", f"{name}.lua").read_text(encoding="utf-8"))]
     return "\n\n".join([*parts, ""])
 
 
-def _header(text: str) -> str:
-    found = re.search(r"--\[\[\n(.*?)\n\]\]", text, re.DOTALL)
-    return (found[1] if found else "").strip()
+def _header(text: str) -> Iterator[str]:
+    """What it is for, as text; what it takes and gives, as it stands there."""
+    found = re.search(r"--\[\[\n(.*?)\n(?=KEYS|ARGV|Returns|\]\])(.*?)^\]\]", text, re.DOTALL | re.MULTILINE)
+    if found is None:
+        raise ValueError(f"no header: {text[:80]!r}")
+    for paragraph in found[1].strip("\n").split("\n\n"):
+        is_code = paragraph.startswith(" ")
+        yield f"```text\n{paragraph}\n```" if is_code else re.sub(r"([\\_*<`\[])", r"\\\1", paragraph)
+    yield f"```text\n{found[2].rstrip()}\n```"
