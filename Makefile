@@ -58,5 +58,5 @@ bench: $(STAMP) ## measure speed and memory, as ratios within one run; ARGS="led
 chaos: $(STAMP) ## long fault runs
 	$(BIN)/python -m pytest -m chaos tests $(ARGS)
 
-clean: ## remove .venv and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## remove .venv, caches and the site of the docs
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
