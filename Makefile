@@ -36,7 +36,8 @@ test: $(STAMP) ## run the whole test suite, in two processes; ARGS="-k name" pic
 
 docs: $(STAMP) ## build the site of the docs into build/site, without network; a warning or a dead link ends it
 	@$(BIN)/python -m docsite
-	@$(BIN)/zensical build --strict -f mkdocs.yml
+	@rm -rf build/site
+	@$(BIN)/zensical build --strict --clean -f mkdocs.yml
 
 check: $(STAMP) ## what CI runs: format, lint, types, docs, tests
 	$(BIN)/ruff format --check .
@@ -59,4 +60,4 @@ chaos: $(STAMP) ## long fault runs
 	$(BIN)/python -m pytest -m chaos tests $(ARGS)
 
 clean: ## remove .venv, caches and the site of the docs
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
