@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 ARGS ?=
 
-.PHONY: help setup demo logs stream stack test check fmt lua bench chaos clean
+.PHONY: help setup demo logs stream stack test docs check fmt lua bench chaos clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,10 +35,16 @@ stack: $(STAMP) ## run the services of docker-compose.yml as plain processes unt
 test: $(STAMP) ## run the whole test suite, in two processes; ARGS="-k name" picks
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-check: $(STAMP) ## what CI runs: format, lint, types, tests
+docs: $(STAMP) ## build the site of the docs into build/site, without network; a warning or a dead link ends it
+	@$(BIN)/python -m docsite
+	@rm -rf build/site
+	@$(BIN)/zensical build --strict --clean -f mkdocs.yml
+
+check: $(STAMP) ## what CI runs: format, lint, types, docs, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(MAKE) docs
 	$(MAKE) test
 
 fmt: $(STAMP) ## format the code and fix what can be fixed
@@ -54,5 +60,5 @@ bench: $(STAMP) ## measure speed and memory, as ratios within one run; ARGS="led
 chaos: $(STAMP) ## long fault runs
 	$(BIN)/python -m pytest -m chaos tests $(ARGS)
 
-clean: ## remove .venv and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## remove .venv, caches and the site of the docs
+	rm -rf $(VENV) build .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

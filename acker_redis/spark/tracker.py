@@ -59,7 +59,7 @@ class Tracker:
     def filter(self, tracked: DataFrame, condition: str | Column, *, name: str | None = None) -> DataFrame:
         """Keep rows that meet a condition, in SQL; of the others nothing is to be done. A null condition is not met.
 
-        paid = tracker.filter(orders, "paid")
+        `paid = tracker.filter(orders, "paid")`
         """
         node, form, meter = self._one("filter", tracked, name)
         return with_form(sql.filtered(tracked, condition, meter), form.dropping(meter, node))
@@ -228,7 +228,7 @@ class Tracker:
     def union(self, first: DataFrame, *others: DataFrame, name: str | None = None) -> DataFrame:
         """The rows of several tracked DataFrames, matched by column name.
 
-        every = tracker.union(tracker.filter(orders, "paid"), reminded)
+        `every = tracker.union(tracker.filter(orders, "paid"), reminded)`
         """
         if not others:
             raise BadBatchError("union: give two or more tracked DataFrames")
@@ -259,7 +259,7 @@ class Tracker:
     def discard(self, tracked: DataFrame) -> None:
         """Say that nothing is to be done with the rows of a frame, which otherwise ends in an error.
 
-        tracker.discard(tracker.filter(orders, "NOT paid"))
+        `tracker.discard(tracker.filter(orders, "NOT paid"))`
         """
         self._proof.discard(self._proof.form_of(tracked, "discard").node)
 

@@ -17,7 +17,7 @@ from acker_redis.cli.status import EPILOG, MEANINGS
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.server import Server
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+COMMANDS = (Path(__file__).resolve().parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
 
 CHECK, STATS, INSPECT, LETTERS = ("rotator", "--check"), ("stats",), ("inspect", "1"), ("dead-letters",)
 APPS, STATUS, PENDING, EVICT = ("apps",), ("status",), ("pending",), ("evict", "--yes")
@@ -235,8 +235,8 @@ def test_a_reader_that_went_away_ends_it_quietly(place, command) -> None:
     assert place.raw.xlen("acker:{orders}:dead") == 1
 
 
-def test_the_readme_and_the_help_have_the_table() -> None:
-    rows = re.findall(r"^\| ([0-9]) \| (.*?) \|$", README, re.MULTILINE)
+def test_the_docs_and_the_help_have_the_table() -> None:
+    rows = re.findall(r"^\| ([0-9]) \| (.*?) \|$", COMMANDS, re.MULTILINE)
     assert {int(status): meaning.replace("`", "") for status, meaning in rows} == MEANINGS
     for command in ([], ["rotator"], ["stats"], ["inspect"], ["dead-letters"], ["apps"], ["evict"]):
         shown = CliRunner().invoke(app, [*command, "--help"]).output

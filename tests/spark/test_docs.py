@@ -1,6 +1,5 @@
-"""The pages on tracked DataFrames and streams run from their first block to their last, each as one program."""
+"""Pages of the docs run from their first block to their last, each as one program."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,10 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers import VALKEY
-from tests.spark.test_readme import ROOT, run_program
-
-pytestmark = pytest.mark.spark
-
+from tests.spark.test_readme import ROOT, blocks, run_program
 
 STREAMS = """
 import os
@@ -34,16 +30,64 @@ orders = session.readStream.schema("id bigint, item string, price bigint").parqu
 """
 
 
-@pytest.mark.parametrize(("name", "before"), [("spark.md", ""), ("streams.md", STREAMS)])
-def test_every_block_runs(tmp_path: Path, name: str, before: str) -> None:
-    page = (ROOT / "docs" / name).read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+TOPOLOGY_BEFORE = """
+import os
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from acker_redis import Acker, FailedError, RetryPolicy
+from acker_redis.spark import prepare_environment, run_tracked
+
+prepare_environment()
+session = SparkSession.builder.master("local[2,4]").config("spark.sql.shuffle.partitions", "2").getOrCreate()
+"""
+
+TOPOLOGY_AFTER = """
+lines = session.createDataFrame([(1, "the cat"), (2, "the dog"), (3, "")], "id bigint, text string")
+with Acker.connect(os.environ["ACKER_REDIS_URL"], app="topology") as acker:
+    run = run_tracked(lines, topology, acker=acker, id_column="id", retry=RetryPolicy(max_attempts=1))
+assert (run.counts.acked, run.dead_letters[3].detail) == (2, "empty line")
+counts = {row.word: row.n for row in session.read.parquet("counts").collect()}
+assert counts == {"the": 2, "cat": 1, "dog": 1}, counts
+"""
+
+CALLS = """
+called = [one() or name for name, one in list(globals().items()) if name.startswith("test_")]
+assert len(called) > 5, called
+"""
+
+PAGES = {
+    "applications.md": ("", ""),
+    "from-queues.md": (STREAMS, ""),
+    "from-storm.md": (TOPOLOGY_BEFORE, TOPOLOGY_AFTER),
+    "hosted-spark.md": ("", ""),
+    "spark.md": ("", ""),
+    "streams.md": (STREAMS, ""),
+    "testing.md": ("", CALLS),
+}
+"""What stands before the blocks of a page, and behind them."""
+
+ELSEWHERE = {"bare.md": "test_readme.py", "pipeline.md": "test_readme.py", "log-pipeline.md": "test_access_logs.py"}
+
+
+def test_no_block_is_left_out() -> None:
+    pages = {path.name for path in (ROOT / "docs").glob("*.md") if blocks("python", f"docs/{path.name}")}
+    assert pages == PAGES.keys() | ELSEWHERE.keys()
+    for name, module in ELSEWHERE.items():
+        assert name in (ROOT / "tests" / "spark" / module).read_text(encoding="utf-8")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", PAGES)
+def test_every_block_runs(tmp_path: Path, name: str) -> None:
+    before, after = PAGES[name]
     with VALKEY.server() as server:
         rotator = subprocess.Popen(
             [sys.executable, "-m", "acker_redis", "rotator", "--redis", server.url, "--all"], stderr=subprocess.DEVNULL
         )
         try:
-            run_program("\n".join([before, *blocks]), server.url, tmp_path)
+            run_program("\n".join([before, *blocks("python", f"docs/{name}"), after]), server.url, tmp_path)
         finally:
             rotator.terminate()
             rotator.wait(timeout=30)

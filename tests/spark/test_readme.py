@@ -1,4 +1,4 @@
-"""The README's code runs as it stands there: its programs against a real server and real Spark, its one-liners too."""
+"""Code of the README and of short pages runs as it stands there: programs on a real server and real Spark, one-liners too."""
 
 import os
 import re
@@ -25,19 +25,17 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Small input: what the compiler saves, it costs."""
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
 
 
-ACCESS = (ROOT / "docs" / "access.md").read_text(encoding="utf-8")
-ON_CALL = (ROOT / "docs" / "on-call.md").read_text(encoding="utf-8")
+def blocks(language: str, name: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page(name), re.DOTALL | re.MULTILINE)
 
 
-def blocks(language: str, page: str = README) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-
-
-def program(mark: str) -> str:
-    (found,) = (block for block in blocks("python") if mark in block)
+def program(name: str) -> str:
+    (found,) = blocks("python", name)
     return found
 
 
@@ -64,21 +62,28 @@ def server():
 
 
 @pytest.mark.spark
-def test_the_pipeline_runs(server: Server, tmp_path: Path) -> None:
-    shown = run_program(program("SparkSession"), server.url, tmp_path)
+@pytest.mark.parametrize(
+    ("name", "detail"),
+    [
+        ("README.md", "detail=\"AttributeError: 'NoneType' object has no attribute 'split'\""),
+        ("docs/pipeline.md", "detail='no items'"),
+    ],
+)
+def test_the_pipeline_runs(server: Server, tmp_path: Path, name: str, detail: str) -> None:
+    shown = run_program(program(name), server.url, tmp_path)
     assert "emitted=5, acked=2, failed=3, timed_out=0, lost=0, replayed=2, dead_lettered=1, late=0" in shown
     assert "DeadLetter(message_id=3, " in shown
-    assert "attempts=3, reason='failed', last_stage='split', detail='no items'" in shown
+    assert f"attempts=3, reason='failed', last_stage='split', {detail}" in shown
     written = pa.concat_tables(pq.read_table(path) for path in tmp_path.glob("items/*.parquet"))
     found = zip(written["order"].to_pylist(), written["item"].to_pylist(), strict=True)
     assert set(found) == {(1, "milk"), (1, "tea"), (2, "bread")}
 
 
 def test_the_bare_acker_runs(server: Server, tmp_path: Path) -> None:
-    shown = run_program(program('app="bare"'), server.url, tmp_path)
+    shown = run_program(program("docs/bare.md"), server.url, tmp_path)
     assert sorted(shown.splitlines()) == ["ack 1 None write None", "fail 2 failed parse no such customer"]
     for line in shown.splitlines():
-        assert f"`{line}`" in README
+        assert f"`{line}`" in page("docs/bare.md")
 
 
 @pytest.fixture(params=["single", "cluster"])
@@ -134,7 +139,8 @@ def test_the_shell_lines_run(servers: list[Server], tmp_path: Path) -> None:
         acker.poll(max_outcomes=10)
         acker.rotate(force=True)
         acker.dead_letters.add([DeadLetter(1, "run", 5, "failed", "parse", "broken")])
-        pages = [*blocks("sh", ACCESS), *blocks("sh", ON_CALL), *blocks("sh")]
+        named = ("access", "on-call", "commands", "settings")
+        pages = [block for name in named for block in blocks("sh", f"docs/{name}.md")]
         for line in (line for block in pages for line in block.splitlines() if not line.startswith("#")):
             done = subprocess.run(
                 ["sh", "-c", line.replace(" -r -1 -i 2 ", " -r 2 -i 0.1 ")],  # it would go on
@@ -168,19 +174,32 @@ def test_the_shell_lines_run(servers: list[Server], tmp_path: Path) -> None:
 
 
 def test_the_settings_table_is_complete() -> None:
+    table = page("docs/settings.md")
     defaults = AckerConfig(app="x")
     for name, value in defaults.as_fields().items():
-        (row,) = re.findall(rf"^\| `{name}` \| (.*?) \|", README, re.MULTILINE)
+        (row,) = re.findall(rf"^\| `{name}` \| (.*?) \|", table, re.MULTILINE)
         assert row.strip("`") == (value or "none")
 
 
-def test_the_place_for_measurements_is_marked() -> None:
-    assert README.index("<!-- measured:begin -->") < README.index("<!-- measured:end -->")
+def test_the_readme_shows_measurements_as_they_stand_in_the_benchmarks() -> None:
+    """All that is measured stands between the marks; the README repeats some rows, to the letter."""
+    whole = page("docs/benchmarks.md")
+    measured = whole[whole.index("<!-- measured:begin -->") : whole.index("<!-- measured:end -->")].splitlines()
+    readme = page("README.md")
+    shown = readme[readme.index("## Measured") : readme.index("## Where to read on")].splitlines()
+    rows = [line for line in shown if line.startswith("|")]
+    assert len(rows) == 9
+    assert [row for row in rows if row not in measured] == []
+
+
+def test_the_readme_stays_short() -> None:
+    assert len(page("README.md").splitlines()) <= 150
+    assert len([line for line in program("README.md").splitlines() if line.strip()]) <= 15
 
 
 def test_links_lead_to_files() -> None:
     pages = [ROOT / "CONTRIBUTING.md", *ROOT.glob("*/README.md"), ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-    for page in pages:
-        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+    for path in pages:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
             if "://" not in target:
-                assert (page.parent / target).exists(), f"{page.name}: {target}"
+                assert (path.parent / target).exists(), f"{path.name}: {target}"

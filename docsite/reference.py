@@ -1,0 +1,100 @@
+"""The pages of the reference: of docstrings (by mkdocstrings), of the help of each command, and of the scripts' headers."""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import typer.main
+from typer.testing import CliRunner
+
+import acker_redis
+from acker_redis import scripts, spark, testing
+from acker_redis.cli import app
+
+_WIDTH = 100
+
+
+def pages() -> dict[str, str]:
+    """Place on the site -> text."""
+    names = [name for name in acker_redis.__all__ if not name.startswith("_")]
+    errors = {name for name in names if _is_error(getattr(acker_redis, name))}
+    tests = [name for name, one in vars(testing).items() if getattr(one, "__module__", None) == testing.__name__]
+    return {
+        "reference/library.md": _calls(
+            "The library", "acker_redis", (name for name in names if name not in errors), "`import acker_redis`"
+        ),
+        "reference/spark.md": _calls(
+            "Calls for Spark",
+            "acker_redis.spark",
+            sorted(spark.__all__, key=lambda name: isinstance(getattr(spark, name), type)),  # functions come first
+            "`pip install 'acker-redis[spark]'`. [The guide](../spark.md) shows each of them at work.",
+        ),
+        "reference/errors.md": _calls(
+            "Errors", "acker_redis", (name for name in names if name in errors), "Each says what to do."
+        ),
+        "reference/testing.md": _calls(
+            "For tests",
+            "acker_redis.testing",
+            tests,
+            "`pip install 'acker-redis[testing]'`. [The guide](../testing.md).",
+        ),
+        "reference/commands.md": _commands(),
+        "reference/scripts.md": _scripts(),
+    }
+
+
+def _is_error(one: object) -> bool:
+    return isinstance(one, type) and issubclass(one, Exception)
+
+
+def _calls(title: str, module: str, names: Iterable[str], first: str) -> str:
+    return "\n\n".join([f"# {title}", first, *(f"::: {module}.{name}" for name in names), ""])
+
+
+def _commands() -> str:
+    parts = [
+        "# The help of each command",
+        "What `acker-redis COMMAND --help` prints. [Commands](../commands.md) says when to use which. Every command ends with "
+        "one of these [exit statuses](../commands.md#exit-statuses).",
+    ]
+    for path in _paths(typer.main.get_command(app), ()):
+        shown = CliRunner().invoke(
+            app, [*path, "--help"], prog_name="acker-redis", terminal_width=_WIDTH, max_content_width=_WIDTH
+        )
+        told, _, _ = shown.output.partition("\n\n  Exit status: ")
+        parts.append(f"## {' '.join(('acker-redis', *path))}\n\n```text\n{told.strip()}\n```")
+    return "\n\n".join([*parts, ""])
+
+
+def _paths(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    yield path
+    for name, one in getattr(command, "commands", {}).items():
+        yield from _paths(one, (*path, name))
+
+
+def _scripts() -> str:
+    folder = scripts.root()
+    parts = [
+        "# Headers of the scripts",
+        "What each script takes and gives. [The scripts](../lua.md) has the form of the headers, the keys, the records and "
+        "the result codes.",
+    ]
+    for name in scripts.NAMES:
+        flags = ", ".join(f"`{flag}`" for flag in scripts.load(name).flags)
+        parts += [f"## {name}", f"`lua/{name}.lua`." + (f" Flags: {flags}." if flags else "")]
+        parts += _header(folder.joinpath(f"{name}.lua").read_text(encoding="utf-8"))
+    parts += ["## Pages for redis-cli", "[At three in the morning](../on-call.md) says what they show."]
+    for name in scripts.REPORTS:
+        parts += [f"### {name}.lua", *_header(folder.joinpath("reports", f"{name}.lua").read_text(encoding="utf-8"))]
+    return "\n\n".join([*parts, ""])
+
+
+def _header(text: str) -> Iterator[str]:
+    """What it is for, as text; what it takes and gives, as it stands there."""
+    found = re.search(r"--\[\[\n(.*?)\n(?=KEYS|ARGV|Returns|\]\])(.*?)^\]\]", text, re.DOTALL | re.MULTILINE)
+    if found is None:
+        raise ValueError(f"no header: {text[:80]!r}")
+    for paragraph in found[1].strip("\n").split("\n\n"):
+        is_code = paragraph.startswith(" ")
+        yield f"```text\n{paragraph}\n```" if is_code else re.sub(r"([\\_*<`\[])", r"\\\1", paragraph)
+    yield f"```text\n{found[2].rstrip()}\n```"
