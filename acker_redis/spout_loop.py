@@ -26,7 +26,10 @@ PAUSE_SECS = 1.0
 """Whether the app is paused is looked at so often."""
 
 LIMIT_SECS = 1.0
-"""The app's limit of pending roots, and how many there are, are looked at so often."""
+"""The app's limit of pending roots is looked at so often; where there is one, what is pending before each emission."""
+
+HELD_SECS = 60.0
+"""That the limit leaves no room is said so often at most; several spouts may be in each other's way many times a second."""
 
 LETTERS_SECS = 1.0
 """Dead letters that are to be replayed are looked for so often."""
@@ -75,9 +78,9 @@ class SpoutLoop:
         self._watch = Watch(spout.acker, spout.lane)
         self._quiet_secs = LOST_AFTER_TIMEOUTS * spout.acker.config.message_timeout_secs
         self._quiet_since = time.monotonic()
-        self._letters_at = self._pause_at = self._limit_at = float("-inf")
-        self._is_paused = self._is_held = False
-        self._most: int | None = None
+        self._letters_at = self._pause_at = self._limit_at = self._held_at = float("-inf")
+        self._is_paused = False
+        self._limit: int | None = None
         self._ask_now = self._vanished = False
         self._state.sent.clear()
 
@@ -180,21 +183,21 @@ class SpoutLoop:
 
         All that is in flight here stands in the ledger then; the rest of what is pending there is others'.
         """
-        now = time.monotonic()
-        if now - self._limit_at < LIMIT_SECS:
-            return self._most
-        self._limit_at = now
-        acker, own = self._spout.acker, self._state.pending
-        limit = self._outages.wait_for(acker.limits).max_pending
-        self._most = None if limit is None else max(0, limit - max(0, self._outages.wait_for(acker.pending) - own))
-        is_held = self._most == 0
-        if is_held and not self._is_held:
+        acker, now = self._spout.acker, time.monotonic()
+        if now - self._limit_at >= LIMIT_SECS:
+            self._limit_at = now
+            self._limit = self._outages.wait_for(acker.limits).max_pending
+        own = self._state.pending
+        if self._limit is None or self._state.left == own:  # there is none, or nothing to be emitted
+            return self._limit
+        others = max(0, self._outages.wait_for(acker.pending) - own)
+        if others >= self._limit and now - self._held_at >= HELD_SECS:
+            self._held_at = now
             log.warning(
                 "app %r has %d pending roots, as many as its operator allows: nothing is emitted until some settle",
-                acker.config.app, limit,
+                acker.config.app, self._limit,
             )  # fmt: skip
-        self._is_held = is_held
-        return self._most
+        return max(0, self._limit - others)
 
     def _take_note(self, ended: Emitted) -> None:
         state, number, error = self._state, ended.emission.number, ended.error

@@ -1,5 +1,7 @@
 """What a dead run left pending is given up: in its lanes and in no other, and not while a spout has them."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +13,7 @@ from acker_redis import Acker, AckerConfig, DamagedDataError, Spout, abandon
 from acker_redis.cli import app
 from acker_redis.client import Client
 from acker_redis.pending import Emission
+from acker_redis.testing import wait_until
 
 CONFIG = AckerConfig(app="orders", shards=3, lanes=2)
 BLOCKS, ALONE = np.arange(64, dtype=np.int64) << 59 | 5, np.arange(1000, 1500)
@@ -130,6 +133,33 @@ def test_a_ledger_that_holds_something_else_is_said(client: Client, acker: Acker
     raw.hset("acker:{orders:1}:ledger", "short", "x" * 22)
     with pytest.raises(DamagedDataError, match="no block's"):
         abandon.survey(client, CONFIG, "run")
+
+
+SPOUT = """
+import sys
+import numpy as np
+from acker_redis import Acker, Spout
+acker = Acker.connect(sys.argv[1], app="orders", shards=3, lanes=2)
+spout = Spout(acker, "killed")
+spout.add(np.arange(1000))
+spout.run(lambda emission: acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0))
+"""
+
+
+def test_the_roots_of_a_process_that_was_killed(url: str, connect: Callable[..., Acker]) -> None:
+    acker = connect(app="orders", shards=3, lanes=2)
+    client = Client(url)
+    process = subprocess.Popen([sys.executable, "-c", SPOUT, url])
+    try:
+        wait_until(lambda: acker.pending() == 1000, "its roots are pending")
+        assert abandon.survey(client, CONFIG, "killed").held.keys() == {0}
+    finally:
+        process.kill()
+        process.wait()
+    wait_until(lambda: not abandon.survey(client, CONFIG, "killed").held, "its hold has run out")
+    assert abandon.abandon(client, CONFIG, abandon.survey(client, CONFIG, "killed")) == 1000
+    assert (acker.pending(), acker.stats().waiting) == (0, 0)
+    client.close()
 
 
 # -- the command

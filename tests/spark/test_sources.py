@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from acker_redis import Acker, AckerConfig, BadBatchError, BadConfigError, FailedError
+from acker_redis import Acker, AckerConfig, BadBatchError, BadConfigError, FailedError, Limits
 from acker_redis.offsets import Offsets
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark import Tracker, read_files, run_tracked
@@ -454,3 +454,29 @@ def test_a_full_loss_of_redis_in_the_middle_of_a_run(
     assert spout.counts.lost >= 199
     assert set(saved(out)) == {f"m{n}" for n in range(200) if n != 13}
     assert acker.dead_letters.count() == 1
+
+
+def test_of_two_limits_of_payloads_the_smaller_counts(
+    spark: Any, url: str, raw: Any, acker: Acker, tmp_path: Path
+) -> None:
+    """The operator's: what is longer is read again from the source, and its letter has its id only."""
+    out = tmp_path / "out"
+    out.mkdir()
+    acker.set_limits(Limits(max_payload_bytes=300))
+    messages = spark.range(10).withColumn("value", F.expr("concat(id, repeat('x', IF(id < 4, 10, 1000)))"))
+    kept: list[list[int]] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        key = f"acker:{{{acker.config.app}}}:payloads:{tracker.run_id}"
+        kept.append(sorted(int(name) for name in raw.hkeys(key)))
+        save(out, tracker, tracker.fail_where(messages, "id IN (1, 9)", "poison"))
+
+    spout = run_tracked(
+        messages, pipeline, acker=acker, id_column="id", payload_bytes=10_000, keep_payload=True,
+        retry=RetryPolicy(max_attempts=2),
+    )  # fmt: skip
+    assert kept == [[0, 1, 2, 3], [1]]
+    assert (spout.counts.acked, sorted(spout.dead_letters)) == (8, [1, 9])
+    found = {letter.message_id: letter.payload for letter in acker.dead_letters.read()}
+    assert json.loads(found[1] or b"")["value"] == "1xxxxxxxxxx"
+    assert found[9] is None
