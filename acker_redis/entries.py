@@ -63,7 +63,7 @@ class Entries:
         for (task, reason, stage, detail), entry_ids, fields in self._alike():
             yield PackedOutcomes(
                 self.kind, int(task), roots_of(fields), _reason(reason), _text(stage), self.redelivered, _text(detail),
-                Receipt(self.stream, entry_ids),
+                Receipt(self.stream, entry_ids, fields),
             )  # fmt: skip
 
     def _alike(self) -> Iterator[tuple[_Key, list[bytes], list[Flat]]]:
@@ -99,6 +99,18 @@ class Entries:
             ages, numbers = (np.repeat(rows[name], times).tolist() for name in ("age_ms", "stage"))
             for root, age_ms, number in zip(roots, ages, numbers, strict=True):
                 yield Outcome("ack", root, task, None, age_ms, stage_name(number), self.redelivered, None, receipt)
+
+
+def times_of(packed: PackedOutcomes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """When each root of a pack got its outcome, in ms since 1970 by the server's clock, and how old it was then, in ms."""
+    entry_ids, fields = packed.receipt.entry_ids, packed.receipt.fields
+    ended = np.array([int(entry_id.partition(b"-")[0]) for entry_id in entry_ids], np.int64)
+    if packed.kind == "fail":
+        return ended, np.array([int(one[_AGE]) for one in fields], np.int64)
+    rows = _rows_of(fields)
+    return np.repeat(ended, _ack_sizes(fields)), np.repeat(
+        rows["age_ms"].astype(np.int64), blocks.counts_of(rows["mask"])
+    )
 
 
 def read_reply(reply: Any) -> list[tuple[str, bytes, Fields]]:

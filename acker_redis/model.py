@@ -24,10 +24,14 @@ class Applied(NamedTuple):
 
 @dataclass(eq=False)
 class Receipt:
-    """Where delivered outcomes came from: one stream entry, shared by its outcomes, or all entries of a pack."""
+    """Where delivered outcomes came from: one stream entry, shared by its outcomes, or all entries of a pack.
+
+    Of a pack it has the entries' fields, too, as they came; see `entries.times_of`.
+    """
 
     stream: str
     entry_ids: list[bytes]
+    fields: list[list[bytes]] = field(default_factory=list, repr=False)
     unconfirmed: set[int] = field(default_factory=set, repr=False)
 
 

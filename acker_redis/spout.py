@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -54,6 +55,7 @@ class Spout:
             those of this `run`.
         keep_letters: `dead_letters` has the last so many; None: all.
         state: which messages are to be emitted, in flight, done.
+        listener: of all spouts of the process: called with outcomes before they are acted on; see `otel`.
     """
 
     acker: Acker
@@ -66,6 +68,7 @@ class Spout:
     keep_letters: int | None = None
     replay: TakeLetters | None = None
     replays_from: str = FROM_PAYLOAD
+    listener: ClassVar["Callable[[Spout, list[PackedOutcomes]], object] | None"] = None
     state: SpoutState = field(init=False, repr=False)
     _replaying: Replaying | None = field(init=False, repr=False)
 
@@ -261,6 +264,8 @@ class Spout:
                 max_outcomes, block_ms, consumer=f"spout-{self.task}", lane=self.lane, again=again
             )
             mine = [one for one in packed if one.task == self.task]
+            if Spout.listener is not None:
+                Spout.listener(self, mine)
             self.state.settle(mine, time.monotonic())
             try:
                 self._tell()

