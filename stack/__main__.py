@@ -26,7 +26,8 @@ def main(
     profiles: Annotated[
         list[str] | None,
         typer.Option(
-            "--profile", help="The services of this profile instead of those of none; several times for several."
+            "--profile",
+            help="This profile and what it needs, instead of what has none; several times for several.",
         ),
     ] = None,
     once: Annotated[

@@ -55,12 +55,12 @@ def services(file: Path = FILE) -> dict[str, Service]:
 
 
 def selected(every: Mapping[str, Service], profiles: frozenset[str]) -> dict[str, Service]:
-    """The services of these profiles only, or, where none is named, those that belong to no profile."""
-    return {
-        name: service
-        for name, service in every.items()
-        if (service.profiles & profiles if profiles else not service.profiles)
-    }
+    """The services of these profiles with all they depend on; where none is named, those that belong to no profile."""
+    wanted = {name for name, one in every.items() if (one.profiles & profiles if profiles else not one.profiles)}
+    for name in reversed(list(every)):  # each stands behind those it depends on
+        if name in wanted:
+            wanted.update(every[name].after)
+    return {name: service for name, service in every.items() if name in wanted}
 
 
 def _service(name: str, given: dict[str, Any], folder: Path) -> Service:

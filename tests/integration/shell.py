@@ -1,15 +1,12 @@
 """Shell lines of a page, run against servers of a test: `redis-cli`, `redis-server` and `acker-redis` lead to these."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from acker_redis.server import Server
-from tests.servers import IN_CI
+from tests.servers import required
 
 
 class Shell:
@@ -21,11 +18,7 @@ class Shell:
 
     def __init__(self, folder: Path, *servers: Server) -> None:
         """The first server is 10.0.0.1 of the page, and the one that is meant where none is named; the second is 10.0.0.2."""
-        redis_cli = shutil.which("redis-cli")
-        if redis_cli is None:
-            if IN_CI:
-                pytest.fail("redis-cli is required in CI (apt-get install redis-tools)")
-            pytest.skip("redis-cli is not on PATH")
+        redis_cli = required("redis-cli", "redis-tools")
         self.shown = ""
         self._folder, self._servers = folder, servers
         self.variables = {"DATA": str(servers[0].folder), "BACKUP": str(folder), "ACKER_REDIS_URL": servers[0].url}

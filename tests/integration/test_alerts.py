@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import time
 import urllib.error
@@ -22,7 +21,7 @@ from acker_redis.metrics import MetricsServer
 from acker_redis.server import Server, _free_port
 from acker_redis.testing import wait_until
 from tests.integration.test_metrics import scrape
-from tests.servers import IN_CI
+from tests.servers import required
 
 ROOT = Path(__file__).resolve().parents[2]
 STACK = ROOT / "stack"
@@ -34,15 +33,6 @@ PANELS = {
     for target in panel.get("targets", ())
 }
 ON_CALL = (ROOT / "docs" / "on-call.md").read_text(encoding="utf-8")
-
-
-def program(name: str) -> str:
-    found = shutil.which(name)
-    if found is None and IN_CI:
-        pytest.fail(f"{name} is required in CI (apt-get install --no-install-recommends prometheus)")
-    if found is None:
-        pytest.skip(f"{name} is not on PATH (apt-get install --no-install-recommends prometheus)")
-    return found
 
 
 def as_asked(expr: str, apps: str = ".+") -> str:
@@ -65,7 +55,7 @@ class Prometheus:
         self._log = (folder / "prometheus.log").open("wb")
         self._process = subprocess.Popen(
             [
-                program("prometheus"),
+                required("prometheus", "prometheus"),
                 f"--config.file={folder / 'prometheus.yml'}",
                 f"--storage.tsdb.path={folder / 'data'}",
                 f"--web.listen-address={self.url.removeprefix('http://')}",
@@ -164,7 +154,7 @@ class Trouble:
 )
 def test_promtool_has_nothing_to_say(arguments: tuple[str, ...]) -> None:
     done = subprocess.run(
-        [program("promtool"), *arguments],
+        [required("promtool", "prometheus"), *arguments],
         cwd=STACK / "prometheus",
         capture_output=True,
         text=True,

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -21,7 +20,7 @@ from acker_redis.server import Server
 from acker_redis.testing import wait_until
 from benchmarks import cluster
 from tests.integration.users import log_in, rules_for
-from tests.servers import IN_CI, REDIS7, VALKEY
+from tests.servers import REDIS7, VALKEY, required
 
 SHARDS = 8
 COLUMNS = 100
@@ -29,11 +28,7 @@ ROTATES_SECS = 10.0
 
 
 def redis_cli(url: str, *arguments: str, login: tuple[str, ...] = ()) -> str:
-    program = shutil.which("redis-cli")
-    if program is None:
-        if IN_CI:
-            pytest.fail("redis-cli is required in CI (apt-get install redis-tools)")
-        pytest.skip("redis-cli is not on PATH")
+    program = required("redis-cli", "redis-tools")
     port = url.rpartition(":")[2].partition("/")[0]
     done = subprocess.run(
         [program, "-p", port, *login, "--raw", *arguments], capture_output=True, text=True, timeout=60, check=True

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from acker_redis.testing import wait_until
-from tests.servers import IN_CI, REDIS7
+from tests.servers import REDIS7, required
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,10 +40,13 @@ def is_gone(pid: int) -> bool:
         ("valkey", ["valkey"]),
         ("sentinel", ["sentinel-primary", "sentinel-replica"]),
         ("cluster", ["cluster-1", "cluster-2", "cluster-3"]),
+        ("monitoring", ["redis"]),
     ],
 )
 def test_a_profile_comes_up_whole_and_goes_down(profile: str, servers: list[str]) -> None:
     REDIS7.program()  # skips, or fails in CI, where there is none
+    if profile == "monitoring":
+        required("prometheus", "prometheus")
     process = run("--once", "--profile", profile)
     shown, _ = process.communicate(timeout=240)
     assert process.returncode == 0, shown
@@ -84,8 +87,7 @@ def test_wrong_arguments_start_nothing(tmp_path: Path) -> None:
 
 
 def test_a_service_that_does_not_start_is_named_with_what_it_said(tmp_path: Path) -> None:
-    if not IN_CI:
-        REDIS7.program()
+    REDIS7.program()
     process = run("--once", "--profile", "valkey", "--server", "redis-server", PYTHONPATH=str(broken_package(tmp_path)))
     shown, _ = process.communicate(timeout=120)
     assert process.returncode == 3, shown

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from acker_redis.acl import Role, users
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.server import Server
 from benchmarks import cluster
-from tests.servers import IN_CI, VALKEY
+from tests.servers import VALKEY, required
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -120,11 +119,7 @@ def allow_oncall(servers: list[Server]) -> None:
 
 def test_the_shell_lines_run(servers: list[Server], tmp_path: Path) -> None:
     """Those with redis-cli as the user of the people on call; the last one deletes the app."""
-    redis_cli = shutil.which("redis-cli")
-    if redis_cli is None:
-        if IN_CI:
-            pytest.fail("redis-cli is required in CI (apt-get install redis-tools)")
-        pytest.skip("redis-cli is not on PATH")
+    redis_cli = required("redis-cli", "redis-tools")
     allow_oncall(servers)
     for name, program in (
         ("redis-cli", f"{redis_cli} --user acker-oncall -e -p {servers[0].port}"),
