@@ -16,7 +16,7 @@ from acker_redis.pending import Emission
 from acker_redis.server import Server
 from acker_redis.testing import wait_until
 from tests.integration.shell import Shell
-from tests.spark.test_readme import blocks
+from tests.spark.test_readme import blocks_of
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "disaster.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
@@ -24,7 +24,7 @@ LETTER = DeadLetter(77, "run", 5, "failed", "parse", "no such customer")
 
 
 def lines_of(section: str) -> list[str]:
-    return blocks("sh", SECTIONS[section])
+    return blocks_of(SECTIONS[section], "sh")
 
 
 class Run:

@@ -152,7 +152,7 @@ def test_nothing_is_made_unless_it_was_asked_for(
 
 
 def test_the_block_of_the_page_runs(url: str, tmp_path: Path) -> None:
-    (block,) = blocks("python", (Path(__file__).parents[2] / "docs" / "on-call.md").read_text(encoding="utf-8"))
+    (block,) = blocks("python", "docs/on-call.md")
     assert run_program(block, url, tmp_path).split()[:2] == ["acker", "failed"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from acker_redis import Acker
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.server import Server
-from tests.spark.test_readme import blocks, run_program
+from tests.spark.test_readme import blocks_of, run_program
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "sizing.md").read_text(encoding="utf-8")
 ROOTS, FAILS, CALLS, LETTERS = 96_000, 16_000, 2_000, 2_000
@@ -131,5 +131,5 @@ def test_the_bytes_are_those_of_the_table(
 
 
 def test_the_example_prints_what_the_page_shows(tmp_path: Path) -> None:
-    (program,), (shown,) = blocks("python", PAGE), blocks("text", PAGE)
+    (program,), (shown,) = blocks_of(PAGE, "python"), blocks_of(PAGE, "text")
     assert run_program(program, "", tmp_path) == shown

@@ -68,14 +68,20 @@ PAGES = {
 }
 """What stands before the blocks of a page, and behind them."""
 
-ELSEWHERE = {"bare.md": "test_readme.py", "pipeline.md": "test_readme.py", "log-pipeline.md": "test_access_logs.py"}
+ELSEWHERE = {
+    "bare.md": "spark/test_readme.py",
+    "pipeline.md": "spark/test_readme.py",
+    "log-pipeline.md": "spark/test_access_logs.py",
+    "on-call.md": "integration/test_otel.py",
+    "sizing.md": "integration/test_sizing.py",
+}
 
 
 def test_no_block_is_left_out() -> None:
     pages = {path.name for path in (ROOT / "docs").glob("*.md") if blocks("python", f"docs/{path.name}")}
     assert pages == PAGES.keys() | ELSEWHERE.keys()
     for name, module in ELSEWHERE.items():
-        assert name in (ROOT / "tests" / "spark" / module).read_text(encoding="utf-8")
+        assert name in (ROOT / "tests" / module).read_text(encoding="utf-8")
 
 
 @pytest.mark.spark
