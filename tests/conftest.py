@@ -22,6 +22,8 @@ LONG = (
     "readme",
     "retries",
     "stream_kills",
+    "examples",
+    "stack",
 )
 """Files of tests/spark that take minutes. They go first, so that no process is left with one of them at the end."""
 
