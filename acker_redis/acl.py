@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from acker_redis import keys
 from acker_redis.config import check_app_name
+from acker_redis.errors import BadConfigError
 
 PASSWORD_BYTES = 24
 
@@ -35,6 +36,9 @@ PURPOSES = {
 
 SHARED_ROLES = (Role.ROTATOR, Role.ONCALL)
 """Of these one user may serve all apps of a server."""
+
+_ALL_APPS = "acker"
+"""What stands in the names of those users, where the app's name stands in others'."""
 
 
 class ServerKind(StrEnum):
@@ -122,13 +126,19 @@ def users(
         password: of all of them; None: each gets one of its own, drawn now.
 
     Raises:
-        BadConfigError: this can't be the name of an app.
+        BadConfigError: this can't be the name of an app, or its users would have the names of those of all apps.
     """
     if app is not None:
         check_app_name(app)
+    if app == _ALL_APPS and not set(roles).isdisjoint(SHARED_ROLES):
+        shared = " and ".join(f"{app}-{role}" for role in SHARED_ROLES)
+        raise BadConfigError(
+            f"{shared} are the users of all apps, as `acker-redis acl` without a name prints them, and serve this app too: "
+            f"ask for its other two, `acker-redis acl {app} --role spout --role executor`"
+        )
     return [
         User(
-            f"{app or 'acker'}-{role}",
+            f"{app or _ALL_APPS}-{role}",
             role,
             (*_keys(role, app, kind), *_allowed(role, kind)),
             secrets.token_hex(PASSWORD_BYTES) if password is None else password,
@@ -149,7 +159,8 @@ def _keys(role: Role, app: str | None, kind: ServerKind) -> list[str]:
     """Patterns; where the server can tell, those that are only read are marked."""
     read = "%R~" if kind is ServerKind.FUNCTIONS else "~"
     if app is None:
-        return [("~" if role is Role.ROTATOR else read) + keys.EVERY_KEY]
+        every = f"{read}{keys.EVERY_KEY}"
+        return [f"~{keys.EVERY_KEY_OF_SHARDS}", every] if role is Role.ROTATOR else [every]
     of_app, of_shards = keys.patterns_of(app)
     match role:
         case Role.SPOUT:

@@ -35,7 +35,9 @@ _CODES = {ReadOnlyError: "READONLY", MasterDownError: "MASTERDOWN", ClusterDownE
 """redis-py cuts these codes off the text."""
 
 _DETAIL_CHARS = 300
-_SCRIPT_DENIED = "The user executing the script can't"
+_SCRIPT_DENIED = ("The user executing the script can't", "ACL failure in script")
+"""Redis 7.0; Redis 7.2 and Valkey."""
+
 _CODE_IN_SCRIPT = re.compile(r"(?<![\w-])-([A-Z]{3,}) ")  # Redis 6.2 wraps the code of an error inside a script in text
 
 
@@ -117,4 +119,6 @@ def translate(exc: BaseException, address: str) -> errors.AckerError:
 
 def is_denied(exc: BaseException) -> bool:
     """Whether the user's ACL is the reason."""
-    return isinstance(exc, redis.exceptions.NoPermissionError) or code_of(exc) == "NOPERM" or _SCRIPT_DENIED in str(exc)
+    if isinstance(exc, redis.exceptions.NoPermissionError) or code_of(exc) == "NOPERM":
+        return True
+    return any(words in str(exc) for words in _SCRIPT_DENIED)

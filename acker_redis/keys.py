@@ -16,6 +16,9 @@ CONFIG_PATTERN = "acker:{*}:config"
 EVERY_KEY = "acker:{*"
 """Pattern of all keys of all apps."""
 
+EVERY_KEY_OF_SHARDS = "acker:{*:*}:*"
+"""The same of those that are a shard's: not of settings, limits, dead letters, pauses."""
+
 _KIND = re.compile(r"acker:\{[^{}]*\}:([a-z]+)")
 _CONFIG_KEY = re.compile(r"acker:\{([^:{}]+)\}:config")
 

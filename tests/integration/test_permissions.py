@@ -12,7 +12,16 @@ import pytest
 import redis
 from typer.testing import CliRunner
 
-from acker_redis import Acker, AckerConfig, AppNotFoundError, AuthenticationError, LedgerLostError, Spout, scripts
+from acker_redis import (
+    Acker,
+    AckerConfig,
+    AppNotFoundError,
+    AuthenticationError,
+    LedgerLostError,
+    Limits,
+    Spout,
+    scripts,
+)
 from acker_redis.acl import Role, ServerKind
 from acker_redis.cli import app as program
 from acker_redis.dead_letters import DeadLetter
@@ -218,6 +227,41 @@ def test_a_rotator_of_one_app_does_nothing_to_another(
     )  # fmt: skip
 
 
+def test_what_a_rotator_tries_beyond_its_work_is_said_to_be_denied(
+    login: Callable[..., str], open_acker: Callable[..., Acker]
+) -> None:
+    acker = open_acker(login(Role.SPOUT), app="orders", shards=1)
+    acker.init_many([1, 2, 3], [1, 2, 3], 0)
+    for app in ("orders", None):
+        with Acker.attach(login(Role.ROTATOR, app), "orders") as rotator:
+            for attempt in (
+                partial(rotator.ack, 1, 1), partial(rotator.fail, 2), partial(rotator.init, 4, 1, 0), rotator.poll,
+                rotator.pause,
+            ):  # fmt: skip
+                with pytest.raises(AuthenticationError, match="lacks a permission"):
+                    attempt()
+    assert acker.stats().pending == 3
+
+
+def test_the_rotator_of_all_apps_writes_nothing_but_their_shards(
+    login: Callable[..., str], open_acker: Callable[..., Acker], refuses: Callable[..., None], rules: ServerKind
+) -> None:
+    if rules is ServerKind.SCRIPTS:
+        pytest.skip("patterns of these rules can't tell reading from writing")
+    acker = open_acker(login(Role.SPOUT), app="orders", shards=1)
+    acker.dead_letters.add([DeadLetter(1, "run", 3, "failed")])
+    url = login(Role.ROTATOR, None)
+    refuses(
+        url,
+        ("HSET", "acker:{orders}:config", "shards", 9), ("HSET", "acker:{orders}:limits", "max_pending", 1),
+        ("UNLINK", "acker:{orders}:dead"), ("UNLINK", "acker:{orders}:pause"), ("UNLINK", "acker:{orders}:runs"),
+        ("HSET", "acker:{orders}:stages", "a", 1), ("UNLINK", "somebody's"), ("HGETALL", "somebody's"),
+    )  # fmt: skip
+    with Acker.attach(url, "orders") as rotator, pytest.raises(AuthenticationError):
+        rotator.set_limits(Limits(max_pending=1))
+    assert (acker.limits(), len(acker.dead_letters.read())) == (Limits(), 1)
+
+
 @pytest.mark.parametrize("app", ["orders", None])
 def test_who_is_on_call_looks_and_can_change_nothing(
     login: Callable[..., str], open_acker: Callable[..., Acker], refuses: Callable[..., None], app: str | None,
@@ -289,6 +333,8 @@ def test_the_command_prints_lines_for_the_server_and_its_file(
     [
         (["or:ders"], "use 1 to 64 letters"),
         (["--role", "spout"], "name it, as in"),
+        (["acker"], "are the users of all apps"),
+        (["acker", "--role", "oncall"], "--role spout --role executor"),
         (["orders", "--role", "executor", "--role", "driver"], "driver"),
         (["orders", "--file", "--json"], "not both"),
         (["orders", "--server", "valkey"], "valkey"),
