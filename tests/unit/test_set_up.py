@@ -72,12 +72,29 @@ def test_what_is_missing_is_named_and_nothing_is_left(start, tmp_path: Path, giv
 
 def test_a_newer_python_is_tried_with_a_word(start) -> None:
     newer = WORKING.format(venv="true", pip="true").replace(
-        "*) exec", '*"(3, 13)"*) exit 1 ;;\n  --version) echo Python 3.14.0 ;;\n  *) exec'
+        "*) exec", '*"(3, 14)"*) exit 1 ;;\n  --version) echo Python 3.14.0 ;;\n  *) exec'
     )
     process = start(python=newer)
     shown, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "Python 3.14.0 is newer than what this was tried with" in shown
+
+
+@pytest.mark.parametrize("version", [(3, 11, 0), (3, 13, 9)])
+def test_a_version_that_was_tried_is_taken_without_a_word(start, version: tuple[int, ...]) -> None:
+    tried = (
+        WORKING.format(venv="true", pip="true")
+        .replace(
+            f'*) exec {sys.executable} "$@"',
+            f'-c*) exec {sys.executable} -c "import sys; sys.version_info = {(*version, "final", 0)}; $2" ;;\n'
+            f'  *) exec {sys.executable} "$@"',
+        )
+        .replace('"final"', "'final'")
+    )
+    process = start(python=tried)
+    shown, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, shown
+    assert "newer" not in shown
 
 
 def test_ctrl_c_leaves_nothing(start, tmp_path: Path) -> None:
