@@ -15,6 +15,7 @@ from acker_redis.acker import Acker
 from acker_redis.blocks import Int64Array
 from acker_redis.client import Client
 from acker_redis.config import AckerConfig
+from acker_redis.errors import BadConfigError
 from acker_redis.inspection import Inspection
 from acker_redis.shards import Shards
 
@@ -85,9 +86,15 @@ def abandon(
         progress: called with how many roots failed since it was called last.
 
     Raises:
-        BadConfigError: another run took one of the lanes meanwhile; nothing of it is touched.
+        BadConfigError: another run took one of the lanes since, and may be over, too; nothing of it is touched.
         AckerError: as the server answered; a part may be done.
     """
+    last = lanes.last_runs(client, config.app)  # the question before this may have waited for long
+    if taken := [lane for lane in left.lanes if last.get(lane) != left.run_id]:
+        raise BadConfigError(
+            f"another run has had lane {', '.join(map(str, taken))} since run {left.run_id!r} was looked at: nothing was "
+            "given up; look again"
+        )
     acker = Acker(client, config, create=False)
     leases = [acker.lease(lane=lane, run_id=left.run_id) for lane in left.lanes]
     failed = 0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from acker_redis import Acker, AckerConfig, DamagedDataError, Spout, abandon
+from acker_redis import Acker, AckerConfig, BadConfigError, DamagedDataError, Spout, abandon
 from acker_redis.cli import app
 from acker_redis.client import Client
 from acker_redis.pending import Emission
@@ -113,6 +113,19 @@ def test_of_a_run_whose_lane_another_has_taken_nothing_is_known(client: Client, 
 
     assert spout.run(emit).acked == 10
     assert abandon.survey(client, CONFIG, "first").lanes == ()
+    assert abandon.survey(client, CONFIG, "second").lanes == (0,)
+
+
+def test_what_a_later_run_left_meanwhile_is_not_touched(client: Client, acker: Acker) -> None:
+    acker.init_many(ALONE, ALONE, 0)
+    die(acker, "first")
+    left = abandon.survey(client, CONFIG, "first")
+    acker.init(1, 7, 0)
+    acker.ack(1, 7)
+    die(acker, "second")
+    with pytest.raises(BadConfigError, match="another run has had lane 0 since"):
+        abandon.abandon(client, CONFIG, left)
+    assert (acker.pending(), acker.stats().waiting) == (500, 1)
     assert abandon.survey(client, CONFIG, "second").lanes == (0,)
 
 
