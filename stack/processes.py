@@ -4,6 +4,7 @@ What a container would see is translated: names of services and their ports to 1
 mounted files and volumes to places here, programs to those of this machine.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -136,17 +137,18 @@ class Processes:
         return self._with_addresses(text)
 
     def stop(self) -> None:
-        """End all, the last one first; what does not end is killed, with what it started."""
-        for name, process in reversed(self._running.items()):
-            if process.poll() is None:
-                process.send_signal(signal.Signals[self._services[name].stop_signal])
-                try:
-                    process.wait(timeout=ENDS_IN_SECS)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-            _kill_group(process.pid)
-        self._running.clear()
+        """End all, the last one first; what does not end is killed, with what it started, and all is at a second Ctrl-C."""
+        try:
+            for name, process in reversed(self._running.items()):
+                if process.poll() is None:
+                    process.send_signal(signal.Signals[self._services[name].stop_signal])
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(timeout=ENDS_IN_SECS)
+        finally:
+            while self._running:
+                _, process = self._running.popitem()
+                _kill_group(process.pid)
+                process.wait()
 
     def _start(self, service: Service) -> subprocess.Popen[bytes]:
         argv = self._command(service, service.command)

@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from acker_redis.testing import wait_until
+from stack.compose import services
+from stack.processes import Processes
 from tests.servers import REDIS7, required
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,12 +78,36 @@ def test_ctrl_c_ends_all_of_it(tmp_path: Path) -> None:
     assert (folder / "valkey-rotator.log").exists()
 
 
+STUBBORN = """
+import os, signal, time
+def asked(*_):
+    os.kill(os.getppid(), signal.SIGINT)
+    while True: time.sleep(60)
+signal.signal(signal.SIGTERM, asked)
+print("ready", flush=True)
+while True: time.sleep(60)
+"""
+
+
+def test_a_second_ctrl_c_while_it_ends_leaves_nothing(tmp_path: Path) -> None:
+    """The first one is behind it; the second comes as the last service, asked to end, takes its time."""
+    given = {"first": {"command": ["python", "-c", STUBBORN]}, "last": {"command": ["python", "-c", STUBBORN]}}
+    (tmp_path / "compose.yml").write_text(yaml.safe_dump({"services": given}))
+    (tmp_path / "here").mkdir()
+    shown = list[str]()
+    with pytest.raises(KeyboardInterrupt), Processes(services(tmp_path / "compose.yml"), tmp_path / "here") as stack:
+        stack.start(shown.append)
+        wait_until(lambda: all("ready" in stack.said_by(name) for name in given), "both are ready")
+    assert len(pids("\n".join(shown))) == 2
+    assert all(map(is_gone, pids("\n".join(shown))))
+
+
 def test_wrong_arguments_start_nothing(tmp_path: Path) -> None:
     for arguments, said in (
         (("--profile", "kafka"), "no profile 'kafka'"),
         (("--folder", str(tmp_path)), "give a new one"),
     ):
-        process = run(*arguments)
+        process = run(*arguments, COLUMNS="1000")
         shown, _ = process.communicate(timeout=60)
         assert (process.returncode, pids(shown)) == (2, [])
         assert said in shown
