@@ -44,7 +44,8 @@ class Limits:
         _check_int("max_pending", self.max_pending, 1)
         _check_int("max_payload_bytes", self.max_payload_bytes, 0)
         share = self.rotator_share
-        if share is not None and not (isinstance(share, (int, float)) and 0 < share <= 1):
+        is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
+        if share is not None and not (is_number and 0 < share <= 1):
             raise BadConfigError(f"rotator_share={share!r}: use a number above 0 and at most 1")
 
 

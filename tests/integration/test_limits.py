@@ -58,6 +58,7 @@ def test_limits_are_set_read_and_removed(source: Any, raw: Any, connect: Callabl
         {"max_pending": 1.5},
         {"max_payload_bytes": -1},
         {"rotator_share": 0},
+        {"rotator_share": True},
         {"rotator_share": 1.01},
         {"rotator_share": float("nan")},
     ],
