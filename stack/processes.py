@@ -24,7 +24,7 @@ from stack.compose import Service
 
 ROOT = Path(__file__).resolve().parent.parent
 LOOPBACK = "127.0.0.1"
-STARTS_IN_SECS, ENDS_IN_SECS = 180.0, 60.0
+STARTS_IN_SECS, ENDS_IN_SECS, HEALTH_SECS = 180.0, 60.0, 30.0
 _LOOK_SECS = 0.2
 _BUS = 10_000
 """A Redis of a cluster listens on its port and on one so much higher."""
@@ -178,10 +178,13 @@ class Processes:
         raise StackError(f"{name} is not there after {STARTS_IN_SECS:.0f} s: {self.said_by(name)[-2000:]}")
 
     def _is_healthy(self, service: Service) -> bool:
-        done = subprocess.run(
-            self._command(service, service.health), env=self._environment(service), cwd=self.folder,
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=False,
-        )  # fmt: skip
+        try:
+            done = subprocess.run(
+                self._command(service, service.health), env=self._environment(service), cwd=self.folder,
+                stdin=subprocess.DEVNULL, capture_output=True, timeout=HEALTH_SECS, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return False
         return done.returncode == 0
 
     def _command(self, service: Service, command: Sequence[str]) -> list[str]:

@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from acker_redis.testing import wait_until
+from stack import processes
 from stack.compose import services
-from stack.processes import Processes
+from stack.processes import Processes, StackError
 from tests.servers import REDIS7, required
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,6 +101,19 @@ def test_a_second_ctrl_c_while_it_ends_leaves_nothing(tmp_path: Path) -> None:
         wait_until(lambda: all("ready" in stack.said_by(name) for name in given), "both are ready")
     assert len(pids("\n".join(shown))) == 2
     assert all(map(is_gone, pids("\n".join(shown))))
+
+
+def test_a_health_check_that_hangs_is_an_unhealthy_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "STARTS_IN_SECS", 1.0)
+    monkeypatch.setattr(processes, "HEALTH_SECS", 0.1)
+    hangs = ["python", "-c", "import time; time.sleep(60)"]
+    given = {"silent": {"command": hangs, "healthcheck": {"test": ["CMD", *hangs]}}}
+    (tmp_path / "compose.yml").write_text(yaml.safe_dump({"services": given}))
+    (tmp_path / "here").mkdir()
+    with Processes(services(tmp_path / "compose.yml"), tmp_path / "here") as stack:
+        stack.start(str)
+        with pytest.raises(StackError, match="silent is not there after 1 s"):
+            stack.wait_healthy("silent")
 
 
 def test_wrong_arguments_start_nothing(tmp_path: Path) -> None:
