@@ -1,8 +1,9 @@
 """ACL users of an app: one for each thing that speaks to the server, with the keys and commands that it needs and no more.
 
-What is safe between apps is the keys: no user reaches another app's. What is safe within an app is that executors, which run
-everybody's code, can't take outcomes, delete dead letters, pause the app or change its settings; they can ack and fail its
-roots, which is what they are for.
+Between apps the keys are what is safe: no user of an app reaches those of another. Within one it is less: an executor runs
+everybody's code, and may write the shards, as acks do, so it could ack what is not done, or delete a shard. It can't take
+or confirm outcomes, delete dead letters, pause the app or hold a lane; nor change its settings, where the server can tell
+reading from writing (`ServerKind.FUNCTIONS`).
 """
 
 import secrets

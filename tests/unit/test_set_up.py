@@ -98,8 +98,10 @@ def test_a_version_that_was_tried_is_taken_without_a_word(start, version: tuple[
 
 
 def test_ctrl_c_leaves_nothing(start, tmp_path: Path) -> None:
-    process = start(pip="sleep 60")
-    wait_until(lambda: (tmp_path / "here" / "made" / "bin").exists(), "it is under way")
+    process = start(pip="touch under-way; exec sleep 60")
+    under_way = tmp_path / "here" / "under-way"
+    wait_until(under_way.exists, "it is under way")
+    under_way.unlink()
     os.killpg(process.pid, signal.SIGINT)
     shown, _ = process.communicate(timeout=30)
     assert process.returncode == 130, shown
