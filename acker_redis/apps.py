@@ -63,7 +63,9 @@ def stored_config(client: Client, app: str) -> AckerConfig:
     check_app_name(app)
     (pairs,) = client.pipeline([("HGETALL", keys.config(app))])
     if not pairs:
-        raise AppNotFoundError(f"no app {app!r} on {client.address}: its first client creates it")
+        raise AppNotFoundError(
+            f"no app {app!r} on {client.address}: its first client creates it, and `acker-redis apps` lists those there are"
+        )
     return AckerConfig.from_fields(app, as_texts(pairs))
 
 

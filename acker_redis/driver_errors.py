@@ -84,7 +84,9 @@ def translate(exc: BaseException, address: str) -> errors.AckerError:
             "URL, that the name in the URL is in the server's certificate, and that the port speaks TLS"
         )
     if isinstance(exc, _REFUSED) or code in ("NOAUTH", "WRONGPASS"):
-        return errors.AuthenticationError(f"{address} refused the login ({text}): check user name and password")
+        return errors.AuthenticationError(
+            f"{address} refused the login ({text}): check user name and password in the URL"
+        )
     if is_denied(exc):
         return errors.AuthenticationError(
             f"{address}: the user lacks a permission ({text}): allow the command it names, and the keys acker:{{APP:* and "
@@ -106,8 +108,8 @@ def translate(exc: BaseException, address: str) -> errors.AckerError:
         )
     if isinstance(exc, (*_LOST, redis.exceptions.ClusterError)):
         return errors.ConnectionLostError(
-            f"{address} can't be reached ({text}): check that the server runs and the URL is right. A batch that met this "
-            "may have been applied in part; sending it again with the same token is exact"
+            f"{address} can't be reached ({text}): check that the server runs and the URL is right. A batch of "
+            "updates under way may have been applied in part; sending it again with the same token is exact"
         )
     if code == "WRONGTYPE":
         return errors.DamagedDataError(

@@ -90,6 +90,11 @@ class Emitter:
         """Whether the next emission may begin."""
         return self._future is None and time.monotonic() >= self._not_before
 
+    @property
+    def is_running(self) -> bool:
+        """Whether an emission goes on."""
+        return self._future is not None and not self._future.done()
+
     def start(self, emission: Emission) -> None:
         """Begin."""
         self.emission, self._failed = emission, None
@@ -137,11 +142,11 @@ class Emitter:
             self._outages.down(error)
             tries, limit = self._broken_off, OUTAGE_TRIES
         else:
+            if isinstance(error, HOPELESS):
+                raise error
             self._failures += 1
             tries, limit = self._failures, MAX_EMIT_FAILURES
             log.warning("emission failed (%d in a row); messages without outcome are replayed: %s", tries, error)
-        if isinstance(error, HOPELESS):
-            raise error
         if tries == limit:
             raise AckerError(f"{limit} emissions failed in a row, the last with: {error}") from error
         self._not_before = time.monotonic() + self._backoff.compute(tries)
@@ -155,4 +160,7 @@ def raise_error(error: BaseException) -> NoReturn:
     """
     if isinstance(error, AckerError):
         raise error
-    raise AckerError(f"an emission failed, and no message is left to be emitted again: {error}") from error
+    raise AckerError(
+        "an emission failed, and no message is left to try it with, as each is done or a dead letter: "
+        f"{type(error).__name__}: {error}"
+    ) from error

@@ -32,6 +32,9 @@ HELD_SECS = 60.0
 """That the limit leaves no room is said so often at most; several spouts may be in each other's way many times a second."""
 
 LETTERS_SECS = 1.0
+
+TELL_SECS = 1.0
+"""A run that ends with an error says what it waits for after so long."""
 """Dead letters that are to be replayed are looked for so often."""
 
 
@@ -99,6 +102,12 @@ class SpoutLoop:
     ) -> None:
         """Wait for the emission under way; see `Emitter`."""
         try:
+            if kind is not None:
+                self._emitter.wait(TELL_SECS)
+                if self._emitter.is_running:
+                    log.warning(
+                        "%s: waiting for the emission under way; in Spark, another Ctrl-C ends its jobs", kind.__name__
+                    )
             self._emitter.wait()
             ended = self._emitter.collect()
             if ended is not None and kind is None:

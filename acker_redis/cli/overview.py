@@ -1,5 +1,6 @@
 """The commands that say how apps are doing: `status`, `top`, `pending`, `doctor`, `exporter-script`."""
 
+import sys
 from dataclasses import asdict, replace
 from typing import Annotated
 
@@ -55,6 +56,8 @@ def top(
 ) -> None:
     """Show all apps, live: s sorts by the next column, Enter looks into one app, Escape goes back, q ends."""
     with exit_on_error():
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise BadConfigError("top needs a terminal: take `acker-redis status` for a file, a pipe or a script")
         try:
             from acker_redis.cli.top import Top
         except ImportError as exc:

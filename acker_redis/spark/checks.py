@@ -58,8 +58,13 @@ def integer_column(frame: DataFrame, column: str, name: str) -> str:
         if found.name.lower() == column.lower():
             if isinstance(found.dataType, IntegralType):
                 return found.name
-            raise BadBatchError(f"spout {name!r}: column {column!r} is {found.dataType.simpleString()}, not bigint")
-    raise BadBatchError(f"spout {name!r}: there is no column {column!r} among {frame.columns}")
+            raise BadBatchError(
+                f"spout {name!r}: column {column!r} is {found.dataType.simpleString()}, not bigint: number the messages where "
+                f"they come from, or hash it into a column of its own, xxhash64({quoted(column)})"
+            )
+    raise BadBatchError(
+        f"spout {name!r}: there is no column {column!r} among {frame.columns}: name the one that has the message ids"
+    )
 
 
 def on_error(on_error: str, name: str) -> None:

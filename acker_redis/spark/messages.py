@@ -225,10 +225,13 @@ def _read(frame: DataFrame, column: str, *places: Column, repeats: bool = False)
             f"column {column!r}: {nulls} messages have no id: leave them out, or give each an id of its own"
         )
     ids = np.ascontiguousarray(found.column(0).to_numpy(), np.int64)
-    if not repeats and (repeated := len(ids) - len(np.unique(ids))):
-        raise BadBatchError(
-            f"column {column!r}: {repeated} message ids stand more than once: each message needs an id of its own"
-        )
+    if not repeats:
+        distinct, counts = np.unique(ids, return_counts=True)
+        if repeated := len(ids) - len(distinct):
+            raise BadBatchError(
+                f"column {column!r}: {repeated} rows have the id of another ({distinct[counts > 1][0]}, for one): each "
+                "message needs an id of its own"
+            )
     return ids, found.remove_column(0)
 
 

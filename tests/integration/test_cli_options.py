@@ -141,3 +141,15 @@ def test_the_compose_file_checks_what_it_rotates(url) -> None:
     for environment, apps in (({}, ["orders", "payments"]), ({"ACKER_APPS": "payments"}, ["payments"])):
         shown = run(*arguments, ACKER_REDIS_URL=url, **environment).output
         assert [line.split(":")[0] for line in shown.splitlines()] == apps
+
+
+def test_top_needs_a_terminal(url) -> None:
+    result = run("top", "--redis", url)
+    assert result.exit_code == 2
+    assert "take `acker-redis status`" in result.output
+
+
+def test_an_app_that_is_not_there_leads_to_those_that_are(url) -> None:
+    result = run("stats", "--app", "nobody", "--redis", url)
+    assert result.exit_code == 1
+    assert "`acker-redis apps` lists those there are" in result.output

@@ -616,7 +616,7 @@ def test_ids_that_are_null_or_stand_twice_are_refused(case: MakeCase) -> None:
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         tracker.write(messages, run.append())
 
-    assert "stand more than once" in run.refused(pipeline, BadBatchError, both(run.messages))
+    assert "have the id of another" in run.refused(pipeline, BadBatchError, both(run.messages))
     nulls = run.messages.selectExpr("nullif(id, 3) AS id")
     assert "1 messages have no id" in run.refused(pipeline, BadBatchError, nulls)
     assert run.acker.stats().inits == 0

@@ -196,9 +196,19 @@ def test_the_readme_stays_short() -> None:
     assert len([line for line in program("README.md").splitlines() if line.strip()]) <= 15
 
 
-def test_links_lead_to_files() -> None:
+def test_links_lead_to_files_and_their_headings() -> None:
     pages = [ROOT / "CONTRIBUTING.md", *ROOT.glob("*/README.md"), ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     for path in pages:
-        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+        for target, heading in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", path.read_text(encoding="utf-8")):
             if "://" not in target:
-                assert (path.parent / target).exists(), f"{path.name}: {target}"
+                found = path.parent / target if target else path
+                assert found.exists(), f"{path.name}: {target}"
+                assert not heading or heading in headings(found), f"{path.name}: {target}#{heading}"
+
+
+def headings(path: Path) -> set[str]:
+    """As GitHub names them in links."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    shown = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles]
+    return {re.sub(r"[^\w\- ]", "", title).strip().replace(" ", "-") for title in shown}

@@ -258,9 +258,17 @@ def test_rows_without_id_are_refused(spark: Any, acker: Acker, tmp_path: Path) -
     assert acker.stats().inits == 0
 
 
+def test_ids_that_are_no_integers_are_refused_with_what_to_do(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    texts = spark.range(5).selectExpr("CAST(id AS string) AS `order id`")
+    with pytest.raises(BadBatchError, match=r"is string, not bigint: .*xxhash64\(`order id`\)"):
+        run_tracked(texts, partial(plain, tmp_path), acker=acker, id_column="order id")
+    hashed = texts.selectExpr("xxhash64(`order id`) AS id")
+    assert run_tracked(hashed, partial(plain, tmp_path), acker=acker, id_column="id").counts.acked == 5
+
+
 def test_ids_that_stand_twice_are_refused(spark: Any, acker: Acker, tmp_path: Path) -> None:
     twice = spark.range(5).unionByName(spark.range(2))
-    with pytest.raises(BadBatchError, match="2 message ids stand more than once"):
+    with pytest.raises(BadBatchError, match=r"2 rows have the id of another \(0, for one\)"):
         run_tracked(twice, partial(plain, tmp_path), acker=acker, id_column="id")
     assert acker.stats().inits == 0
 

@@ -1,6 +1,8 @@
 """The spout's run: emissions that fail, outages that are waited for, what a server lost, and what is raised at once."""
 
+import logging
 from itertools import chain
+from threading import Event
 
 import numpy as np
 import pytest
@@ -287,6 +289,41 @@ def test_an_error_that_trying_again_can_not_change_ends_the_run() -> None:
     with pytest.raises(BadConfigError, match="no such setting"):
         made.run(emit_wrongly)
     assert made.counts.emitted == 3
+
+
+def test_an_error_that_ends_the_run_promises_no_replay(caplog: pytest.LogCaptureFixture) -> None:
+    made = spout(fake_acker())
+
+    def emit(emission: Emission) -> None:
+        raise NotExactError("rows are missing")
+
+    with pytest.raises(NotExactError):
+        made.run(emit)
+    assert "replayed" not in caplog.text
+
+
+def test_an_interrupted_run_says_that_it_waits(caplog: pytest.LogCaptureFixture) -> None:
+    made, interrupted = spout(fake_acker()), Event()
+
+    def emit(emission: Emission) -> None:
+        interrupted.wait(30)
+
+    class Heard(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            interrupted.set()
+
+    def interrupt(busy: bool) -> None:
+        raise KeyboardInterrupt
+
+    logger, heard = logging.getLogger("acker_redis.spout"), Heard()
+    logger.addHandler(heard)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            made.run(emit, interrupt)
+    finally:
+        logger.removeHandler(heard)
+    assert interrupted.is_set()
+    assert "KeyboardInterrupt: waiting for the emission under way" in caplog.text
 
 
 def test_a_run_waits_for_a_server_that_is_gone(
