@@ -111,8 +111,15 @@ class Processes:
         self._wait(name, "service_healthy")
 
     def wait_ended(self, name: str) -> int:
-        """Wait until a service has ended; gives its exit status."""
-        return self._running[name].wait()
+        """Wait until a service has ended; gives its exit status.
+
+        Raises:
+            StackError: one that should run has ended meanwhile.
+        """
+        while (status := self._running[name].poll()) is None:
+            self.check()
+            time.sleep(_LOOK_SECS)
+        return status
 
     def check(self) -> None:
         """See whether all that should run does.

@@ -26,6 +26,15 @@ def run(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+def end_of(process: subprocess.Popen[str], timeout_secs: float) -> str:
+    """What it printed until it ended; if it does not, it is ended with all that it started, and the test fails."""
+    try:
+        return process.communicate(timeout=timeout_secs)[0]
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        pytest.fail(f"not ended after {timeout_secs} s: {process.communicate(timeout=600)[0]}")
+
+
 def pids(shown: str) -> list[int]:
     return [int(pid) for pid in re.findall(r": pid (\d+)", shown)]
 
@@ -52,7 +61,7 @@ def test_a_profile_comes_up_whole_and_goes_down(profile: str, servers: list[str]
     if profile == "monitoring":
         required("prometheus", "prometheus")
     process = run("--once", "--profile", profile)
-    shown, _ = process.communicate(timeout=240)
+    shown = end_of(process, 240)
     assert process.returncode == 0, shown
     assert "all are well" in shown
     assert [name for name in servers if f"\n{name}\nacker " in shown] == servers
@@ -72,7 +81,7 @@ def test_ctrl_c_ends_all_of_it(tmp_path: Path) -> None:
         if "no apps here" in line:
             break
     process.send_signal(signal.SIGINT)
-    rest, _ = process.communicate(timeout=120)
+    rest = end_of(process, 120)
     assert process.returncode == 130, shown + rest
     assert "Traceback" not in rest
     wait_until(lambda: all(map(is_gone, pids(shown))), "nothing is left")
@@ -122,7 +131,7 @@ def test_wrong_arguments_start_nothing(tmp_path: Path) -> None:
         (("--folder", str(tmp_path)), "give a new one"),
     ):
         process = run(*arguments, COLUMNS="1000")
-        shown, _ = process.communicate(timeout=60)
+        shown = end_of(process, 60)
         assert (process.returncode, pids(shown)) == (2, [])
         assert said in shown
 
@@ -130,7 +139,7 @@ def test_wrong_arguments_start_nothing(tmp_path: Path) -> None:
 def test_a_service_that_does_not_start_is_named_with_what_it_said(tmp_path: Path) -> None:
     REDIS7.program()
     process = run("--once", "--profile", "valkey", "--server", "redis-server", PYTHONPATH=str(broken_package(tmp_path)))
-    shown, _ = process.communicate(timeout=120)
+    shown = end_of(process, 120)
     assert process.returncode == 3, shown
     assert "error: valkey-functions ended with" in shown
     assert "broken on purpose" in shown

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from acker_redis.testing import wait_until
-from tests.integration.test_stack import is_gone, pids, run
+from tests.integration.test_stack import end_of, is_gone, pids, run
 from tests.servers import REDIS7
 
 pytestmark = pytest.mark.spark
@@ -15,7 +15,7 @@ def test_the_job_runs_to_its_end_on_a_cluster_and_the_page_shows_both_apps(tmp_p
     REDIS7.program()
     folder = tmp_path / "stack"
     process = run("--once", "--folder", str(folder))
-    shown, _ = process.communicate(timeout=500)
+    shown = end_of(process, 400)
     assert process.returncode == 0, shown
     assert re.search(r"every line accounted for\W+yes", shown)
     assert re.search(r"word counts equal an untracked count\W+yes", shown)

@@ -81,6 +81,14 @@ def test_what_is_mounted_is_there_and_volumes_are_declared(name: str) -> None:
     assert all(mount.endswith(":ro") for mount in GIVEN["services"][name].get("volumes", []) if mount.startswith("./"))
 
 
+@each
+def test_a_place_in_the_environment_is_mounted(name: str) -> None:
+    """As plain processes the services see what is mounted and nothing else of a container."""
+    service = SERVICES[name]
+    places = {value for value in service.environment.values() if value.startswith("/etc/")}
+    assert places <= service.files.keys()
+
+
 def test_the_images_find_the_files_that_they_copy() -> None:
     allowed = {
         line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")
