@@ -59,7 +59,7 @@ def test_it_says_what_it_did_and_does_only_what_is_left(start, tmp_path: Path) -
         ({"python": "#!/bin/sh\nexit 1\n"}, "is no Python 3.11 or newer: install python3.11"),
         ({"venv": "exit 1"}, "install its venv module"),
         ({"pip": "exit 1"}, "the package index has to be reachable"),
-        ({"df": "#!/bin/sh\nprintf 'h\\nx 9 9 12 9%% /\\n'\n"}, "12 MiB are free here, 1500 are needed: make room"),
+        ({"df": "#!/bin/sh\nprintf 'h\\nx 9 9 12 9%% /\\n'\n"}, "12 MiB are free here, 2500 are needed: make room"),
     ],
 )
 def test_what_is_missing_is_named_and_nothing_is_left(start, tmp_path: Path, given: dict[str, str], said: str) -> None:
