@@ -20,20 +20,13 @@ PASSWORD_BYTES = 24
 
 
 class Role(StrEnum):
-    """What a user is for."""
+    """What a user is for: a driver, Spark's workers and whoever else acks, `acker-redis rotator`, people who only look."""
 
     SPOUT = "spout"
     EXECUTOR = "executor"
     ROTATOR = "rotator"
     ONCALL = "oncall"
 
-
-PURPOSES = {
-    Role.SPOUT: "drivers, and people who act on the app: everything with its keys",
-    Role.EXECUTOR: "Spark's workers, and other programs that ack: `executor_url`, `Acker.attach`",
-    Role.ROTATOR: "`acker-redis rotator`, with `--check` and `--metrics`",
-    Role.ONCALL: "people on call, their pages and `acker-redis status`: reads only",
-}
 
 SHARED_ROLES = (Role.ROTATOR, Role.ONCALL)
 """Of these one user may serve all apps of a server."""

@@ -65,7 +65,7 @@ class Server:
         self._arguments = arguments
         self._temporary = tempfile.TemporaryDirectory(prefix="acker-redis-") if folder is None else None
         self.folder = Path(self._temporary.name) if self._temporary else Path(str(folder))
-        self.port = port or _free_port()
+        self.port = port or free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -166,7 +166,8 @@ def server_or_url(wanted: str | None = None) -> tuple[str, Server | None]:
     return server.url, server
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from acker_redis.errors import AckerError, ServerNotFoundError
-from acker_redis.server import find_program
+from acker_redis.server import find_program, free_port
 from stack.compose import Service
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -270,13 +270,9 @@ class Processes:
 def _free_port() -> int:
     """A port that is free, like the one `_BUS` above it."""
     while True:
-        with socket.socket() as one, socket.socket() as other:
-            one.bind((LOOPBACK, 0))
-            port: int = one.getsockname()[1]
-            try:
-                other.bind((LOOPBACK, port + _BUS))
-            except (OSError, OverflowError):
-                continue
+        port = free_port()
+        with socket.socket() as probe, contextlib.suppress(OSError, OverflowError):
+            probe.bind((LOOPBACK, port + _BUS))
             return port
 
 

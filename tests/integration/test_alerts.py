@@ -18,7 +18,7 @@ import pytest
 from acker_redis import Acker
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.metrics import MetricsServer
-from acker_redis.server import Server, _free_port
+from acker_redis.server import Server, free_port
 from acker_redis.testing import wait_until
 from tests.integration.test_metrics import scrape
 from tests.servers import required
@@ -51,7 +51,7 @@ class Prometheus:
             text = _replaced(text, f"{what}_interval: 15s", f"{what}_interval: 1s")
         (folder / "prometheus.yml").write_text(text, encoding="utf-8")
         (folder / "alerts.yml").write_text(RULES, encoding="utf-8")
-        self.url = f"http://127.0.0.1:{_free_port()}"
+        self.url = f"http://127.0.0.1:{free_port()}"
         self._log = (folder / "prometheus.log").open("wb")
         self._process = subprocess.Popen(
             [

@@ -11,7 +11,7 @@ import trustme
 
 from acker_redis import Acker, AckerConfig, BadConfigError, TlsError
 from acker_redis.health import check
-from acker_redis.server import Server, _free_port
+from acker_redis.server import Server, free_port
 from acker_redis.testing import wait_until
 from tests.integration.rounds import full_round
 from tests.servers import REDIS7
@@ -43,7 +43,7 @@ def start_tls(files: Files) -> Iterator[Callable[..., Server]]:
     started: list[Server] = []
 
     def start(*options: str, clients: str = "no") -> Server:
-        port = _free_port()
+        port = free_port()
         arguments = [
             "--port", "0", "--tls-port", str(port), "--tls-cert-file", str(files.cert),
             "--tls-key-file", str(files.key), "--tls-ca-cert-file", str(files.ca), "--tls-auth-clients", clients,
