@@ -1,4 +1,4 @@
-"""`python -m benchmarks [names]`: choose, run, print a Markdown table."""
+"""`python -m benchmarks [names]`: choose, run, print a Markdown table, keep the results and draw them."""
 
 import importlib
 import json
@@ -7,6 +7,7 @@ import pkgutil
 import platform
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 from pathlib import Path
@@ -16,9 +17,10 @@ import typer
 
 import benchmarks
 from acker_redis.errors import ServerNotFoundError
-from benchmarks import harness
+from benchmarks import harness, plots
 from benchmarks.harness import Bench, Benchmark, Row
 
+_RESULTS = Path("build/bench")
 _PACKAGES = ("acker-redis", "redis", "hiredis", "numpy", "pyspark")
 
 
@@ -26,7 +28,9 @@ def main(
     names: Annotated[list[str] | None, typer.Argument(help="benchmarks to run; all of them by default")] = None,
     scale: Annotated[float, typer.Option(min=0.0001, help="size of the runs; 1 is what the targets are for")] = 1.0,
     server: Annotated[str | None, typer.Option(help="only on this kind of server: valkey or redis")] = None,
-    json_path: Annotated[Path | None, typer.Option("--json", help="write the results to this file too")] = None,
+    results: Annotated[
+        Path, typer.Option(help="folder for results.json and the plots; what is there of other benchmarks is kept")
+    ] = _RESULTS,
 ) -> None:
     """Measure speed and memory. Ratios are taken within one run on one server."""
     for module in pkgutil.iter_modules(benchmarks.__path__):
@@ -43,10 +47,8 @@ def main(
             print(f"{row.benchmark}, {row.server}: {row.measure}: {row.value:.2f} {row.unit}", file=sys.stderr)
             rows.append(row)
     print(table(rows))
-    if json_path:
-        json_path.write_text(
-            json.dumps({"machine": machine(), "scale": scale, "rows": [r.as_dict() for r in rows]}, indent=2)
-        )
+    drawn = plots.draw(keep(rows, results / "results.json", scale), results)
+    print("\n".join(["", f"Results so far are in {results}", *map(str, drawn)]))
 
 
 def rows_of(chosen: Benchmark, scale: float, server: str | None = None) -> Iterator[Row]:
@@ -65,6 +67,26 @@ def rows_of(chosen: Benchmark, scale: float, server: str | None = None) -> Itera
         with process:
             label, is_valkey = harness.version(process.url)
             yield from chosen.run(Bench(chosen.name, label, process.url, is_valkey, scale))
+
+
+def keep(rows: list[Row], path: Path, scale: float) -> list[Row]:
+    """Put rows into the file in place of the same benchmarks' on the same servers; returns all that are there now.
+
+    Rows of another machine, of other versions or of another scale don't compare with them and are dropped.
+    """
+    measured = {(row.benchmark, row.server) for row in rows}
+    old = json.loads(path.read_text()) if path.exists() else {}
+    if (old.get("machine"), old.get("scale")) == (machine(), scale):
+        rows = [row for row in kept(path) if (row.benchmark, row.server) not in measured] + rows
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found = {"machine": machine(), "scale": scale, "rows": [asdict(row) for row in rows]}
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    return rows
+
+
+def kept(path: Path) -> list[Row]:
+    """The rows of such a file."""
+    return [Row(**row) for row in json.loads(path.read_text())["rows"]]
 
 
 def table(rows: list[Row]) -> str:

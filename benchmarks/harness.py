@@ -3,7 +3,7 @@
 import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +58,6 @@ class Row:
         if self.target is None:
             return None
         return self.value >= self.target if self.at_least else self.value <= self.target
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {**asdict(self), "met": self.met}
 
 
 @dataclass(frozen=True)

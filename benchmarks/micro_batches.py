@@ -31,7 +31,8 @@ Handler = Callable[[DataFrame, int], None]
 @harness.benchmark("micro_batches")
 def run(bench: Bench) -> Iterator[Row]:
     """Queries over the same files, in turns."""
-    batches = bench.size(_BATCHES, least=_WARM + 2)
+    warm = _WARM if bench.scale >= 1 else 1
+    batches = bench.size(_BATCHES, least=warm + 1)
     rounds = _ROUNDS if bench.scale >= 1 else 1
     times: dict[str, list[float]] = {"plain": [], "tracked": []}
     with tempfile.TemporaryDirectory(prefix="bench-") as name, jobs.session() as session:
@@ -46,7 +47,7 @@ def run(bench: Bench) -> Iterator[Row]:
                         if side == "plain"
                         else each_batch(_pipeline(out), acker=acker, id_column="id", park=f"{out}-park")
                     )
-                    times[side] += timed(session, folder / "in", out, handler)[_WARM:]
+                    times[side] += timed(session, folder / "in", out, handler)[warm:]
     for share in (50, 99):
         plain, tracked = (float(np.percentile(times[side], share)) * 1000 for side in ("plain", "tracked"))
         what = f"micro-batches of {_BATCH_ROWS:,} rows, p{share}"

@@ -29,7 +29,8 @@ _BAD = {"all well": ("false", "false"), "some fail or hang": ("id % 100 = 7", "i
 @harness.benchmark("streams")
 def run(bench: Bench) -> Iterator[Row]:
     """Queries over the same files, in turns."""
-    batches = bench.size(_BATCHES, least=_WARM + 2)
+    warm = _WARM if bench.scale >= 1 else 1
+    batches = bench.size(_BATCHES, least=warm + 1)
     rows = bench.size(_BATCH_ROWS, least=1000)
     times: dict[str, list[float]] = {name: [] for name in _BAD}
     parked = 0
@@ -44,7 +45,7 @@ def run(bench: Bench) -> Iterator[Row]:
                         partial(_pipeline, out, fails, hangs), acker=acker, id_column="id", park=f"{out}-park",
                         retry=RetryPolicy(max_attempts=3),
                     ) as handler:  # fmt: skip
-                        times[side] += timed(session, folder / "in", out, handler)[_WARM:]
+                        times[side] += timed(session, folder / "in", out, handler)[warm:]
                         parked = max(parked, sum(handler.status().parked.values()))
     well, bad = (np.array(times[side]) * 1000 for side in _BAD)
     for share in (50, 99):
