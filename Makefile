@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 ARGS ?=
 
-.PHONY: help setup demo logs stream stack test docs check fmt lua bench chaos clean
+.PHONY: help setup demo logs stream stack test docs check fmt lua wheel bench chaos clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,7 +54,10 @@ fmt: $(STAMP) ## format the code and fix what can be fixed
 lua: $(STAMP) ## build the pages for redis-cli from lua/reports
 	@$(BIN)/python -c 'from acker_redis import scripts as s; [s.root().joinpath(n + ".lua").write_text(s.built_report(n)) for n in s.REPORTS]'
 
-bench: $(STAMP) ## measure speed and memory, as ratios within one run; ARGS="ledger" picks
+wheel: $(STAMP) ## build the wheel, and run the demo from it in an empty environment of each Python there is
+	@.ci/wheel
+
+bench: $(STAMP) ## measure speed and memory, as ratios within one run, and draw them; ARGS="ledger" picks
 	$(BIN)/python -m benchmarks $(ARGS)
 
 chaos: $(STAMP) ## long fault runs
