@@ -1,6 +1,8 @@
 """Fixtures every test may use: servers, clients, ackers."""
 
+import os
 from collections.abc import Callable, Iterator
+from subprocess import Popen
 from typing import Any
 
 import fakeredis
@@ -9,7 +11,7 @@ import redis
 
 from acker_redis import Acker, AckerConfig
 from acker_redis.server import Server
-from tests import servers
+from tests import java, servers
 
 LONG = (
     "access_logs",
@@ -31,6 +33,29 @@ LONG = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that take long go first, then all others on Spark."""
     items.sort(key=lambda item: (item.path.parent.name != "spark", item.path.stem.removeprefix("test_") not in LONG))
+
+
+MANY = 20
+"""Tests on Spark for which an archive of classes pays."""
+
+_making = pytest.StashKey[Popen[bytes] | None]()
+
+
+def pytest_runtest_setup() -> None:
+    """For all JVMs that the tests start, themselves or in programs of their own."""
+    java.use()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """One of the processes has the archive made, where it is missing."""
+    wanted = sum(item.path.parent.name == "spark" for item in session.items) > MANY
+    one = os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0" and not session.config.getoption("collectonly")
+    session.config.stash[_making] = java.begin() if wanted and one else None
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Nothing goes on after the tests."""
+    java.end(session.config.stash.get(_making, None))
 
 
 Source = Any

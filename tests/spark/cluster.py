@@ -13,21 +13,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pyspark
-
 from acker_redis.spark import prepare_environment
 from acker_redis.testing import wait_until
+from tests import java
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = ("127.0.0.1", "127.0.0.2")
 START_SECS = 90.0
 JOB_SECS = 240.0
 """The machine may be busy."""
-
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For JVMs that live as long as a few tests: what the second compiler and further collectors cost does not pay."""
-
-_MASTER, _WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
 
 
 class Cluster:
@@ -46,7 +40,7 @@ class Cluster:
 
     def start(self) -> None:
         """Start all three, and wait until the workers are registered."""
-        self._start(_MASTER, "master", HOSTS[0], "--host", HOSTS[0], "--port", "0")
+        self._start("master", "master", HOSTS[0], "--host", HOSTS[0], "--port", "0")
         found = self._wait(r"Starting Spark master at (spark://\S+)", "master")
         self.url = found[1]
         for number, host in enumerate(HOSTS):
@@ -54,7 +48,7 @@ class Cluster:
             work = str(self.folder / name)
             self.pids.append(
                 self._start(
-                    _WORKER, name, host, "--host", host, "--cores", "1", "--memory", "1G", "--work-dir", work, self.url
+                    "worker", name, host, "--host", host, "--cores", "1", "--memory", "1G", "--work-dir", work, self.url
                 )
             )
         for number in range(len(HOSTS)):
@@ -76,17 +70,15 @@ class Cluster:
         """Run an application to its end; returns what it printed as JSON on its last line."""
         return run_python(self.folder, module, self.url, *arguments)
 
-    def _start(self, main: str, name: str, host: str, *arguments: str) -> int:
+    def _start(self, kind: str, name: str, host: str, *arguments: str) -> int:
         env = environment(self.folder) | {
             "SPARK_LOCAL_IP": host,
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": f"{java_options(self.folder)} -Dspark.deploy.maxExecutorRetries=-1",
-            "SPARK_CONF_DIR": str(self.folder),
         }
-        program = str(Path(str(pyspark.__file__)).parent / "bin" / "spark-class")
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
-                [program, main, "--webui-port", "0", *arguments],
+                [sys.executable, "-m", "spark.standalone", kind, "--webui-port", "0", *arguments],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, cwd=self.folder, start_new_session=True,
             )  # fmt: skip
         self._started[name] = process
@@ -107,7 +99,7 @@ class Cluster:
 
 def java_options(folder: Path) -> str:
     """Nothing outside the folder: neither temporary files nor the JVM's own counters."""
-    return f"-Djava.io.tmpdir={folder} -XX:-UsePerfData {QUICK_JAVA}"
+    return f"-Djava.io.tmpdir={folder} -XX:-UsePerfData {java.options()}"
 
 
 def session(folder: Path, settings: dict[str, str], master: str = "local[2,4]") -> Any:
@@ -121,6 +113,7 @@ def session(folder: Path, settings: dict[str, str], master: str = "local[2,4]") 
         "spark.driver.host": HOSTS[0],
         "spark.local.dir": str(folder),
         "spark.log.level": "ERROR",
+        "spark.python.daemon.module": "tests.spark.daemon",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
         **settings,

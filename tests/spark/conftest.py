@@ -36,6 +36,12 @@ def _java_objects_go() -> Iterator[None]:
     gc.collect()
 
 
+@pytest.fixture(autouse=True)
+def _pauses_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those between emissions that break; tests/unit/test_spout_run.py has the real ones."""
+    monkeypatch.setattr("acker_redis.emitter.BROKEN_BASE_SECS", 0.001)
+
+
 @pytest.fixture
 def case(spark: "SparkSession", url: str, tmp_path: Path) -> Iterator["MakeCase"]:
     from tests.spark.cases import Case

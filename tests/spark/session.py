@@ -6,7 +6,6 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from acker_redis.spark import prepare_environment
-from tests.spark.cluster import QUICK_JAVA
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,14 +16,14 @@ def started(folder: Path, **settings: str) -> SparkSession:
     # Before the JVM starts: Python workers import the tests' functions by name.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.master("local[2,4]").appName("tests")
+    builder = SparkSession.builder.master("local[2,2]").appName("tests")
     for name, value in {
         "spark.buffer.pageSize": "1m",  # else each relation of a broadcast join takes 64 MB, and the JVM ends
-        "spark.driver.extraJavaOptions": QUICK_JAVA,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "2g",
         "spark.local.dir": str(folder / "local"),  # where shuffle files are
         "spark.log.level": "OFF",
+        "spark.python.daemon.module": "tests.spark.daemon",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.ui.retainedExecutions": "10",  # their plans are what fills the driver over a long run

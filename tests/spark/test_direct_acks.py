@@ -11,7 +11,7 @@ from pyspark.sql import Row
 
 from acker_redis import Acker, AckerConfig
 from spark.direct_acks.prices import acker_of_worker, price_partition
-from tests.spark.test_readme import QUICK_JAVA, ROOT
+from tests.spark.test_readme import ROOT
 
 
 def test_a_task_that_runs_again_writes_the_same_and_counts_once(url: str, tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_both_applications_as_a_user_runs_them() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "spark.direct_acks.demo", "--orders", "200"],
         capture_output=True, text=True, timeout=280, cwd=ROOT, check=False,
-        env={**env, "JAVA_TOOL_OPTIONS": QUICK_JAVA},
+        env=env,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert done.stdout.splitlines()[1:] == [

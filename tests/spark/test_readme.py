@@ -21,8 +21,6 @@ from benchmarks import cluster
 from tests.servers import VALKEY, required
 
 ROOT = Path(__file__).resolve().parents[2]
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Small input: what the compiler saves, it costs."""
 
 
 def page(name: str) -> str:
@@ -48,7 +46,7 @@ def run_program(text: str, url: str, folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script)],
         cwd=folder,
-        env={**os.environ, "ACKER_REDIS_URL": url, "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": QUICK_JAVA},
+        env={**os.environ, "ACKER_REDIS_URL": url, "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
         text=True,
         timeout=280,

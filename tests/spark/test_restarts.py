@@ -148,7 +148,7 @@ def whole_messages(folder: Path, run: str) -> set[int]:
     }
 
 
-@pytest.mark.parametrize("where", ["middle", "written"])
+@pytest.mark.parametrize("where", [pytest.param("middle", marks=pytest.mark.chaos), "written"])
 def test_a_stream_killed_in_a_micro_batch_goes_on_in_a_new_process_with_other_settings(
     url: str, tmp_path: Path, where: str
 ) -> None:

@@ -1,20 +1,22 @@
 """`make stack`: the compose file's services as plain processes, the job on a real standalone cluster, and the dashboard."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from acker_redis.testing import wait_until
+from tests import java
 from tests.integration.test_stack import end_of, is_gone, pids, run
 from tests.servers import REDIS7
 
 pytestmark = pytest.mark.spark
 
 
-def test_the_job_runs_to_its_end_on_a_cluster_and_the_page_shows_both_apps(tmp_path) -> None:
+def test_the_job_runs_to_its_end_on_a_cluster_and_the_page_shows_both_apps(tmp_path: Path) -> None:
     REDIS7.program()
     folder = tmp_path / "stack"
-    process = run("--once", "--folder", str(folder))
+    process = run("--once", "--folder", str(folder), JAVA_TOOL_OPTIONS=java.QUICK)  # executors read it, too
     shown = end_of(process, 400)
     assert process.returncode == 0, shown
     assert re.search(r"every line accounted for\W+yes", shown)

@@ -14,7 +14,7 @@ import pytest
 from acker_redis import Acker
 from acker_redis.testing import wait_until
 from tests import servers
-from tests.spark.test_readme import QUICK_JAVA, ROOT
+from tests.spark.test_readme import ROOT
 
 pytestmark = pytest.mark.spark
 
@@ -23,7 +23,6 @@ FAULTS = ("--fail-rate", "0.02")
 
 def run(module: str, *arguments: str, **environment: str) -> tuple[int, dict[str, Any], str]:
     env = {name: value for name, value in os.environ.items() if name != "ACKER_REDIS_URL"} | environment
-    env["JAVA_TOOL_OPTIONS"] = QUICK_JAVA
     done = subprocess.run(
         [sys.executable, "-m", module, "--json", "--master", "local[2,4]", *arguments],
         capture_output=True, text=True, timeout=240, env=env, cwd=ROOT, check=False,
