@@ -33,9 +33,8 @@ class Meter:
             self._found[f"{name}: {what}"] = (one - before[what]) / count
 
     def _read(self) -> dict[str, int]:
-        self._raw.client_kill_filter(
-            _type="normal", skipme=True
-        )  # else their buffers count, until the server takes them back
+        # Buffers of other connections count, until the server takes them back.
+        self._raw.client_kill_filter(_type="normal", skipme=True)
         memory, stats, files = (self._raw.info(section) for section in ("memory", "stats", "persistence"))
         return {
             "memory": memory["used_memory"],

@@ -38,7 +38,7 @@ def _java_objects_go() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _pauses_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those between emissions that break; tests/unit/test_spout_run.py has the real ones."""
+    """Those between emissions that break; tests/unit/test_emitter.py has the real ones."""
     monkeypatch.setattr("acker_redis.emitter.BROKEN_BASE_SECS", 0.001)
 
 
