@@ -16,7 +16,7 @@ def started(folder: Path, **settings: str) -> SparkSession:
     # Before the JVM starts: Python workers import the tests' functions by name.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.master("local[2,2]").appName("tests")
+    builder = SparkSession.builder.master("local[2,4]").appName("tests")
     for name, value in {
         "spark.buffer.pageSize": "1m",  # else each relation of a broadcast join takes 64 MB, and the JVM ends
         "spark.driver.host": "127.0.0.1",

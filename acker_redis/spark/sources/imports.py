@@ -139,7 +139,8 @@ class _Upstream:
     def renew(self) -> None:
         """Renew what is open, every half message timeout."""
         if time.monotonic() >= self._renew_at:
-            self._acker.reset_timeout_many(np.unique(self._roots[self._open]))
+            if self._open.any():  # else the run is over, but for the end of its last emission
+                self._acker.reset_timeout_many(np.unique(self._roots[self._open]))
             self._renew_at = self._next_renewal()
 
     def _rows(self, message_ids: Int64Array) -> Int64Array:
