@@ -16,6 +16,8 @@ UInt32Array = npt.NDArray[np.uint32]
 
 _BLOCK, _MASK = np.uint64(BLOCK_MASK), (1 << SLOTS) - 1
 _SHIFT, _BACK = np.uint64(BLOCK_BITS), np.uint64(64 - BLOCK_BITS)
+_ONES = np.unpackbits(np.arange(1 << 16, dtype="<u2").view(np.uint8).reshape(-1, 2), axis=1).sum(axis=1, dtype=np.int64)
+"""How many bits are set in each number of 16."""
 
 
 class Cut(NamedTuple):
@@ -65,19 +67,14 @@ class Blocks:
         """
         if len(roots) == 0:
             return cls(roots, np.array([], np.uint32), np.array([], np.int64), roots, vals)
-        numbers, slots = roots & _BLOCK, roots >> _SHIFT
-        new = numbers[1:] != numbers[:-1]
-        starts = np.concatenate(([0], np.flatnonzero(new) + 1))
-        in_blocks = bool((new | (slots[1:] > slots[:-1])).all())
+        numbers, slots, starts, in_blocks = _runs(roots)
         heads = numbers[starts]
         order = None if (heads[1:] > heads[:-1]).all() else np.argsort(heads)
         if not in_blocks or (order is not None and (heads[order][1:] == heads[order][:-1]).any()):
             order = None
             roots, vals = _sorted(roots, vals, merge)
-            numbers, slots = roots & _BLOCK, roots >> _SHIFT
-            starts = np.concatenate(([0], np.flatnonzero(numbers[1:] != numbers[:-1]) + 1))
-        masks = np.bitwise_or.reduceat(np.uint64(1) << slots, starts).astype(np.uint32)
-        batch = cls(numbers[starts], masks, np.diff(starts, append=len(roots)), roots, vals)
+            numbers, slots, starts, _ = _runs(roots)
+        batch = cls(numbers[starts], _masks(slots, starts), np.diff(starts, append=len(roots)), roots, vals)
         return batch if order is None else batch.taken(order)
 
     def taken(self, order: Int64Array) -> Self:
@@ -107,6 +104,49 @@ class Blocks:
         return out.tobytes(), [0, *(4 * ends).tolist()]
 
 
+class Index:
+    """Finds roots among many: their block first, then their slot. Those of a block may stand together, or anywhere."""
+
+    def __init__(self, roots: UInt64Array) -> None:
+        """Roots are distinct; where those of a block stand together, no more than the blocks is sorted."""
+        self._order: Int64Array | None = None
+        numbers, slots, starts, in_blocks = _runs(roots)
+        heads = numbers[starts]
+        by_head = np.argsort(heads)
+        self._heads = heads[by_head]
+        if not in_blocks or (self._heads[1:] == self._heads[:-1]).any():
+            self._order = np.argsort(_by_block(roots))
+            numbers, slots, starts, _ = _runs(roots[self._order])
+            self._heads, by_head = numbers[starts], np.arange(len(starts))
+        self._masks, self._starts = _masks(slots, starts)[by_head], starts[by_head]
+
+    def find(self, roots: UInt64Array) -> Int64Array:
+        """The row of each root, -1 for one that is not there. Quick where roots of a block stand together."""
+        if not len(roots) or not len(self._heads):
+            return np.full(len(roots), -1)
+        numbers, slots, starts, _ = _runs(roots)
+        heads = numbers[starts]
+        place = np.minimum(np.searchsorted(self._heads, heads), len(self._heads) - 1)
+        masks, first = np.where(self._heads[place] == heads, self._masks[place], np.uint32(0)), self._starts[place]
+        if len(starts) < len(roots):
+            sizes = np.diff(starts, append=len(roots))
+            masks, first = np.repeat(masks, sizes), np.repeat(first, sizes)
+        own = np.uint32(1) << slots.astype(np.uint32)
+        places = first + counts_of(masks & (own - np.uint32(1)))
+        if self._order is not None:
+            places = self._order[np.minimum(places, len(self._order) - 1)]  # of one that is not there it may be behind
+        return np.where(masks & own, places, -1)
+
+
+def distinct(roots: UInt64Array) -> UInt64Array:
+    """Each root once. Quick where those of a block stand together."""
+    if not len(roots):
+        return roots
+    numbers, _, starts, in_blocks = _runs(roots)
+    heads = np.sort(numbers[starts])
+    return roots if in_blocks and (heads[1:] != heads[:-1]).all() else np.unique(roots)
+
+
 def roots_of(numbers: UInt64Array, masks: UInt32Array) -> UInt64Array:
     """All roots of some blocks, block after block and by their slots."""
     if len(masks) and int(masks[0]).bit_count() == 1 and (masks == masks[0]).all():  # each root alone, in one slot
@@ -120,15 +160,33 @@ def roots_of(numbers: UInt64Array, masks: UInt32Array) -> UInt64Array:
 
 def counts_of(masks: UInt32Array) -> Int64Array:
     """How many roots each mask stands for."""
-    bits = np.unpackbits(masks.astype("<u4").view(np.uint8).reshape(-1, 4), axis=1)
-    return np.asarray(bits.sum(axis=1, dtype=np.int64))
+    return np.asarray(_ONES[masks & np.uint32(0xFFFF)] + _ONES[masks >> np.uint32(16)])
+
+
+def _runs(roots: UInt64Array) -> tuple[UInt64Array, UInt64Array, Int64Array, bool]:
+    """Block and slot of each root, where each run of one block begins, and whether the slots of each run rise."""
+    numbers, slots = roots & _BLOCK, roots >> _SHIFT
+    new = numbers[1:] != numbers[:-1]
+    starts = np.flatnonzero(np.concatenate(([len(roots) > 0], new)))
+    return numbers, slots, starts, bool((new | (slots[1:] > slots[:-1])).all())
+
+
+def _masks(slots: UInt64Array, starts: Int64Array) -> UInt32Array:
+    if not len(starts):
+        return np.array([], np.uint32)
+    return np.bitwise_or.reduceat(np.uint64(1) << slots, starts).astype(np.uint32)
+
+
+def _by_block(roots: UInt64Array) -> UInt64Array:
+    """Numbers by which roots sort by their blocks, and by their slots in these."""
+    return np.asarray(roots << _BACK | roots >> _SHIFT)
 
 
 def _sorted(
     roots: UInt64Array, vals: UInt64Array | None, merge: Literal["xor", "first"]
 ) -> tuple[UInt64Array, UInt64Array | None]:
     """By block and slot, each root once."""
-    order = np.argsort(roots << _BACK | roots >> _SHIFT, kind="stable" if merge == "first" else None)
+    order = np.argsort(_by_block(roots), kind="stable" if merge == "first" else None)
     roots, vals = roots[order], None if vals is None else vals[order]
     starts = np.concatenate(([0], np.flatnonzero(roots[1:] != roots[:-1]) + 1))
     if len(starts) == len(roots):

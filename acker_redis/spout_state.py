@@ -8,10 +8,11 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from acker_redis import blocks
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.isolation import PARTS, Isolation
 from acker_redis.model import PackedOutcomes
-from acker_redis.pending import Emission, InFlight, Int64Array, Replays, Sent, Tries, merged, root_ids
+from acker_redis.pending import Emission, InFlight, Int64Array, Replays, Sent, Tries, in_order, merged, root_ids
 from acker_redis.retry import RetryPolicy, Verdict
 
 Cause: TypeAlias = tuple[str, str | None]
@@ -93,7 +94,7 @@ class SpoutState:
 
     def add(self, message_ids: Int64Array) -> None:
         """Messages to emit; their ids must be distinct among those that are not done."""
-        self._fresh.append(np.ascontiguousarray(message_ids, np.int64))
+        self._fresh.append(np.array(message_ids, np.int64))  # a copy: they stay here until they are done
 
     @property
     def fresh(self) -> int:
@@ -163,7 +164,7 @@ class SpoutState:
         self._in_flight = merged([*self._in_flight, InFlight(roots, tries)])
         self.counts.replayed += replays
         self.counts.emitted += len(roots)
-        return Emission(number, tries.message_ids, tries.attempts, roots)
+        return Emission(number, *map(_read_only, (tries.message_ids, tries.attempts, roots)))
 
     def follow(self, emission: Emission) -> None:
         """Keep in `sent` what becomes of it, until `take_finished` gives it back."""
@@ -206,7 +207,7 @@ class SpoutState:
     def waiting(self, under_way: Emission | None) -> list[Int64Array]:
         """Roots in flight, in a few arrays, without those of an emission under way."""
         left_out = -1 if under_way is None else under_way.number
-        return [part.sorted_roots[part.open & (part.tries.numbers != left_out)] for part in self._in_flight]
+        return [part.roots[part.open & (part.tries.numbers != left_out)] for part in self._in_flight]
 
     def find(self, roots: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Of those that are in flight: their places among these roots, their messages, and which attempt each is, from 1."""
@@ -224,21 +225,22 @@ class SpoutState:
         self.apply_marks()
         acks = [one.roots for one in packed if one.kind == "ack"]
         fails = [one for one in packed if one.kind == "fail"]
-        acked = np.unique(np.concatenate(acks)) if acks else np.array([], np.int64)
+        acked = blocks.distinct(np.concatenate([np.array([], np.int64), *acks]).view(np.uint64)).view(np.int64)
         failed, of_fail = _distinct([one.roots for one in fails])
         known = 0
         for part in self._in_flight:
             rows = part.find(acked)
             rows = rows[rows >= 0]
             if len(rows):
-                tries = part.close(rows)
-                self._note(tries.numbers, "acked")
-                self._done.append(tries.message_ids)
+                part.close(rows)
+                self._note(part.tries.numbers[rows], "acked")
+                self._done.append(part.tries.message_ids[rows])
                 self.counts.acked += len(rows)
             known += len(rows)
             rows = part.find(failed)
             if (hits := rows >= 0).any():
-                tries = part.close(rows[hits])
+                part.close(rows[hits])
+                tries = part.tries[rows[hits]]
                 self._note(tries.numbers, "settled")
                 self._fail(tries, fails, of_fail[hits], now)
                 known += int(hits.sum())
@@ -264,7 +266,8 @@ class SpoutState:
         """See `Spout.give_up`."""
         for part in self._in_flight:
             rows = np.flatnonzero(part.open & np.isin(part.tries.message_ids, message_ids))
-            tries = part.close(rows)
+            part.close(rows)
+            tries = part.tries[rows]
             self.counts.lost += len(rows)
             self._note(tries.numbers, "settled")
             self._give_up_lost(tries)
@@ -293,7 +296,7 @@ class SpoutState:
                 messages = messages[:room]
             parts.append(messages)
             room = None if room is None else room - len(messages)
-        return np.concatenate(parts)
+        return in_order(np.concatenate(parts))  # so that those of a block stand together
 
     def apply_marks(self) -> None:
         """Take note of what `excuse`, `no_retry` and `isolate` were told."""
@@ -371,7 +374,8 @@ class SpoutState:
                 self._give_up(letter._replace(first_secs=int(judged.first_secs[row])))
 
     def _lose(self, part: InFlight, rows: Int64Array, now: float, *, excused: bool = False) -> None:
-        tries = part.close(rows)
+        part.close(rows)
+        tries = part.tries[rows]
         self.counts.lost += len(rows)
         with_excuse = [number for number, sent in self.sent.items() if sent.excused]
         counted = ~(tries.excused | np.isin(tries.numbers, with_excuse) | excused)
@@ -412,12 +416,25 @@ class SpoutState:
         self.counts.dead_lettered += 1
 
     def _note(self, numbers: Int64Array, what: Literal["acked", "settled", "lost"]) -> None:
-        for number, count in zip(*np.unique(numbers, return_counts=True), strict=True):
+        if not len(numbers) or not self.sent:
+            return
+        if (numbers == numbers[0]).all():  # most often
+            found: Iterable[tuple[int, int]] = [(numbers[0], len(numbers))]
+        else:
+            found = zip(*np.unique(numbers, return_counts=True), strict=True)
+        for number, count in found:
             if (sent := self.sent.get(int(number))) is not None:
                 sent.note(int(count), what)
 
     def _drop_finished(self) -> None:
         self._in_flight = [part for part in self._in_flight if part.count]
+
+
+def _read_only(column: Int64Array) -> Int64Array:
+    """The same numbers, which a program can't change for this module."""
+    view = column.view()
+    view.flags.writeable = False
+    return view
 
 
 def _distinct(parts: list[Int64Array]) -> tuple[Int64Array, npt.NDArray[np.intp]]:

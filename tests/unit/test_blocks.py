@@ -93,3 +93,34 @@ def test_masks_give_their_roots_back(pairs: list[tuple[int, int]]) -> None:
     batch = Blocks.of(columns(pairs)[0])
     assert blocks.roots_of(batch.numbers, batch.masks).tolist() == batch.roots.tolist()
     assert blocks.counts_of(batch.masks).tolist() == batch.sizes.tolist()
+
+
+FOUND = st.lists(
+    st.integers(0, 2**64 - 1) | st.builds(lambda block, slot: slot << 59 | block, st.integers(0, 3), st.integers(0, 31))
+)
+
+
+@settings(max_examples=200)
+@given(FOUND, FOUND, st.booleans())
+def test_the_index_finds_what_is_there(given_roots: list[int], wanted: list[int], in_order: bool) -> None:  # noqa: FBT001
+    roots = list(dict.fromkeys(given_roots))
+    if in_order:
+        roots.sort(key=lambda root: (root & (1 << 59) - 1, root >> 59))
+    wanted += given_roots
+    found = blocks.Index(np.array(roots, np.uint64)).find(np.array(wanted, np.uint64))
+    assert found.tolist() == [roots.index(root) if root in roots else -1 for root in wanted]
+
+
+@given(FOUND)
+def test_each_root_is_distinct_once(given_roots: list[int]) -> None:
+    found = blocks.distinct(np.array(given_roots, np.uint64))
+    assert sorted(found.tolist()) == sorted(set(given_roots))
+
+
+def test_roots_of_ids_that_count_are_found_without_sorting_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    roots = np.concatenate(
+        [ids.mint(np.full(32, block, np.uint64), np.arange(32, dtype=np.uint64)) for block in (9, 2, 5)]
+    )
+    monkeypatch.setattr(blocks, "_by_block", None)
+    assert blocks.Index(roots).find(roots[::-1]).tolist() == list(range(95, -1, -1))
+    assert blocks.distinct(roots) is roots

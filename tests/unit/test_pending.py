@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from acker_redis.pending import InFlight, Replays, Tries, merged, root_ids, root_salt
+from acker_redis.pending import InFlight, Replays, Tries, in_order, merged, root_ids, root_salt
 
 
 def tries(*message_ids: int, attempt: int = 0) -> Tries:
@@ -45,8 +47,9 @@ def test_rows_are_found_by_root_until_they_are_closed() -> None:
     part = InFlight(np.array([50, -10, 30]), tries(5, 1, 3))
     rows = part.find(np.array([30, 99, 50]))
     assert rows[1] == -1
-    assert (part.close(rows[[0, 2]]).message_ids.tolist(), part.count) == ([3, 5], 1)
-    assert part.find(np.array([-10, 30, 50])).tolist() == [0, -1, -1]
+    part.close(rows[[0, 2]])
+    assert (part.tries[rows[[0, 2]]].message_ids.tolist(), part.count) == ([3, 5], 1)
+    assert part.find(np.array([-10, 30, 50])).tolist() == [1, -1, -1]
 
 
 def test_many_small_emissions_become_few_parts() -> None:
@@ -63,7 +66,9 @@ def test_many_small_emissions_become_few_parts() -> None:
     for start in range(0, len(roots), 10):
         some = roots[start : start + 10]
         found = [(part, rows[rows >= 0]) for part in parts for rows in [part.find(some)]]
-        assert sorted(m for part, rows in found for m in part.close(rows).message_ids.tolist()) == sorted(some[5:])
+        assert sorted(m for part, rows in found for m in part.tries[rows].message_ids.tolist()) == sorted(some[5:])
+        for part, rows in found:
+            part.close(rows)
     assert merged(parts) == []
 
 
@@ -94,3 +99,9 @@ def test_neighbours_share_a_block_and_no_root_is_used_twice() -> None:
     assert len(np.unique(roots & (2**59 - 1))) == 3 * len(messages) / 32
     others = [root_ids(app, run, messages, 0) for app, run in (("other", "run"), ("app", "other"))]
     assert not set(np.concatenate(others).tolist()) & set(roots.tolist())
+
+
+@given(st.lists(st.integers(-5, 5) | st.integers(-(2**63), 2**63 - 1)), st.booleans())
+def test_ids_are_brought_in_order(given_ids: list[int], in_runs: bool) -> None:  # noqa: FBT001
+    message_ids = sorted(given_ids) * 100 if in_runs else given_ids
+    assert in_order(np.array(message_ids, np.int64)).tolist() == sorted(message_ids)
