@@ -142,10 +142,7 @@ class SpoutLoop:
         """
         emitter, state = self._emitter, self._state
         self._outages.wait_for(self._lease.take)
-        ended = emitter.collect()
-        if ended is not None:
-            self._ask_now = self._ask_now or ended.failed
-            self._take_note(ended)
+        self._collect()
         may_emit = may_emit and not self._paused()
         if may_emit and time.monotonic() - self._letters_at > LETTERS_SECS:
             self._letters_at = time.monotonic()
@@ -168,6 +165,7 @@ class SpoutLoop:
             self._outages.wait_for(lambda: self._spout.reconcile(emitter.emission))
             self._ask_now = self._outages.seen = self._watch.replaced = False
             self._quiet_since = time.monotonic()
+        self._collect()  # here, too: the next step may have nothing to wait for
         self._look_at_sent()
 
     def _paused(self) -> bool:
@@ -207,6 +205,12 @@ class SpoutLoop:
                 acker.config.app, self._limit,
             )  # fmt: skip
         return max(0, self._limit - others)
+
+    def _collect(self) -> None:
+        ended = self._emitter.collect()
+        if ended is not None:
+            self._ask_now = self._ask_now or ended.failed
+            self._take_note(ended)
 
     def _take_note(self, ended: Emitted) -> None:
         state, number, error = self._state, ended.emission.number, ended.error

@@ -20,6 +20,7 @@ from acker_redis import (
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.pending import Emission
 from acker_redis.retry import LOST_LIMIT, RetryPolicy
+from acker_redis.spout_loop import SpoutLoop
 from acker_redis.testing import fake_acker
 from tests.unit.spouts import letters, spout
 
@@ -363,3 +364,25 @@ def test_run_says_when_nobody_rotates(caplog: pytest.LogCaptureFixture) -> None:
 
     assert made.run(emit_later, ack_after_the_warning).acked == 2
     assert caplog.text.count("nobody rotates") == 1
+
+
+def test_the_step_that_takes_the_last_outcome_knows_that_the_emission_has_ended() -> None:
+    """A step more would wait for outcomes of nothing: of a micro-batch 200 ms."""
+    acker = fake_acker()
+    made = spout(acker, messages=4)
+    acked, may_end = Event(), Event()
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.zeros(len(emission.roots), np.int64), 0)
+        acked.set()
+        may_end.wait()
+
+    with SpoutLoop(made, emit) as loop:
+        loop.step(0)
+        acked.wait()
+        while made.pending:
+            loop.step(0)
+        assert loop.emission is not None
+        may_end.set()
+        loop.step(60_000)
+        assert loop.emission is None
