@@ -7,14 +7,17 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
+from multiprocessing.pool import ThreadPool
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 
 from acker_redis import ids
+from acker_redis.blocks import Index
 from acker_redis.errors import AckerError, LedgerLostError, PendingLimitError, ServerUnavailableError
-from acker_redis.pending import SLOT_BITS, Emission, root_salt
+from acker_redis.ids import UInt64Array
+from acker_redis.pending import SLOT_BITS, Emission, Rows, root_salt
 from acker_redis.spark import edges
 from acker_redis.spark.edges import Int64Array
 from acker_redis.spark.reports import cause_of
@@ -32,6 +35,9 @@ _told: set[str] = set()
 
 PART = 65_536
 """Roots sent at a time, so that a million of them don't stand in memory as packed calls."""
+
+_SENDERS = 2
+"""One packs its part while the server works for the other."""
 
 
 def salts(app: str, run_id: str, number: int) -> tuple[str, str]:
@@ -58,9 +64,9 @@ class Roots:
         """
         self._spout, self._acker = spout, spout.acker
         order = _by_block(emission)
+        _tell_of_sparse_ids(spout.acker.config.app, emission.message_ids[order])
         self._roots = emission.roots[order]
-        self._vals = own[order].view(np.uint64) | np.uint64(1 << edges.BITS)  # never zero
-        _tell_of_sparse_ids(spout.acker.config.app, emission)
+        self._own = own[order].view(np.uint64)
         self._token = f"{spout.run_id}:{emission.number}"
         self._stop = threading.Event()
         self._initialised = threading.Event()
@@ -100,24 +106,22 @@ class Roots:
         if self._error is not None:
             raise self._error
         is_open = np.ones(len(self._roots), np.bool_)
-        order = np.argsort(self._roots)
-        sorted_roots = self._roots[order]
         told = [
             (reason, report.stage, f"fail:{report.number}:{number}", packed)
             for report in failed
             for number, (reason, packed) in enumerate(report.reasons.items())
         ]
+        index = Index(self._roots[: None if told else 0].view(np.uint64))
         for reason, stage, token, packed in sorted(told, key=lambda one: one[0].retry):  # the final ones decide
-            named = np.frombuffer(packed, np.int64)
-            places = np.minimum(np.searchsorted(sorted_roots, named), len(order) - 1)
-            rows = order[places[sorted_roots[places] == named]]
+            rows = index.find(np.frombuffer(packed, np.uint64))
+            rows = rows[rows >= 0]
             rows = rows[is_open[rows]]
             if len(rows):
                 is_open[rows] = False
                 if not reason.retry:
                     self._spout.no_retry(self._roots[rows])
                 self._send(token, partial(self._fail, reason.text, stage), rows)
-        self._send("ack", self._ack, np.flatnonzero(is_open))
+        self._send("ack", self._ack, np.flatnonzero(is_open) if told else None)
 
     def _keep(self) -> None:
         """Initialise, then renew, until the emission has ended."""
@@ -134,11 +138,13 @@ class Roots:
             except AckerError as exc:
                 log.warning("the messages of an emission could not be renewed, and may time out: %s", exc)
 
-    def _send(self, what: str, do: Callable[[Int64Array, str], object], rows: Int64Array | None = None) -> None:
+    def _send(self, what: str, do: Callable[[Rows, str], object], rows: Int64Array | None = None) -> None:
         """Send something about some of the roots, in parts; once more where the ledger turns out to be lost."""
-        rows = np.arange(len(self._roots)) if rows is None else rows
-        for at in range(0, len(rows), PART):
-            part, token = rows[at : at + PART], f"{self._token}:{what}:{at}"
+        count = len(self._roots if rows is None else rows)
+
+        def send(at: int) -> None:
+            part = slice(at, min(at + PART, count)) if rows is None else rows[at : at + PART]
+            token = f"{self._token}:{what}:{at}"
             try:
                 do(part, token)
             except LedgerLostError:
@@ -146,35 +152,48 @@ class Roots:
                 self._acker.recover()
                 do(part, token)
 
-    def _init(self, rows: Int64Array, token: str) -> None:
-        self._acker.init_many(self._roots[rows], self._vals[rows], self._spout.task, token=token)
+        parts = range(0, count, PART)
+        if len(parts) < 2:
+            for at in parts:
+                send(at)
+            return
+        with ThreadPool(_SENDERS) as pool:  # of daemons: a silent server doesn't hold up a process that ends
+            pool.map(send, parts, chunksize=1)
 
-    def _ack(self, rows: Int64Array, token: str) -> None:
-        self._acker.ack_many(self._roots[rows], self._vals[rows], token=token)
+    def _vals(self, rows: Rows) -> UInt64Array:
+        """Ack values while the job runs: the edges, and a bit that is none of theirs, so that they are never zero."""
+        return self._own[rows] | np.uint64(1 << edges.BITS)
 
-    def _fail(self, reason: str, stage: str | None, rows: Int64Array, token: str) -> None:
+    def _init(self, rows: Rows, token: str) -> None:
+        self._acker.init_many(self._roots[rows], self._vals(rows), self._spout.task, token=token)
+
+    def _ack(self, rows: Rows, token: str) -> None:
+        self._acker.ack_many(self._roots[rows], self._vals(rows), token=token)
+
+    def _fail(self, reason: str, stage: str | None, rows: Rows, token: str) -> None:
         self._acker.fail_many(
             self._roots[rows], token=token, reason=reason[:REASON_CHARS].encode(errors="replace").decode(), stage=stage
         )
 
-    def _renew(self, rows: Int64Array, token: str) -> None:  # noqa: ARG002
+    def _renew(self, rows: Rows, token: str) -> None:  # noqa: ARG002
         self._acker.reset_timeout_many(self._roots[rows])
 
 
 def _by_block(emission: Emission) -> Int64Array | slice:
     """The order in which the roots of a block stand together, so that one call has all of them: that of the ids."""
     ids_in_order = bool((emission.message_ids[1:] > emission.message_ids[:-1]).all())
-    return slice(None) if ids_in_order else np.argsort(emission.message_ids)
+    return slice(None) if ids_in_order else np.argsort(emission.message_ids, kind="stable")  # merges what is in order
 
 
-def _tell_of_sparse_ids(app: str, emission: Emission) -> None:
-    """Say once how many roots share a record, where those are few."""
-    if len(emission.roots) < _MANY or app in _told:
+def _tell_of_sparse_ids(app: str, message_ids: Int64Array) -> None:
+    """Say once how many roots share a record, where those are few. Ids in their order."""
+    if len(message_ids) < _MANY or app in _told:
         return
-    blocks = len(np.unique(emission.message_ids >> SLOT_BITS))
-    if len(emission.roots) < _FEW * blocks:
+    places = message_ids >> SLOT_BITS
+    count = 1 + int(np.count_nonzero(places[1:] != places[:-1]))
+    if len(message_ids) < _FEW * count:
         _told.add(app)
         log.warning(
             "the ids of app %r are sparse: %.1f messages share a record of up to 32, which costs up to ten times as much "
-            "as ids that count (offsets, row numbers)", app, len(emission.roots) / blocks,
+            "as ids that count (offsets, row numbers)", app, len(message_ids) / count,
         )  # fmt: skip

@@ -17,7 +17,7 @@ from acker_redis.errors import BadBatchError
 from acker_redis.ids import SLOTS
 from acker_redis.offsets import Offsets
 from acker_redis.payloads import Payloads
-from acker_redis.pending import SLOT_BITS, Emission, Int64Array
+from acker_redis.pending import SLOT_BITS, Emission, Int64Array, in_order
 from acker_redis.spark import checks
 from acker_redis.spark.actions import described
 from acker_redis.spark.worker.keep import KeepStep
@@ -180,7 +180,9 @@ def among(frame: DataFrame, column: str, ids: Int64Array) -> DataFrame:
 
 def id_of(column: str) -> Column:
     """Message ids, as they are counted everywhere."""
-    return F.col(checks.quoted(column)).cast(LongType())
+    return F.expr(
+        f"cast({checks.quoted(column)} AS bigint)"
+    )  # a text: each method of a column is half a dozen calls of Java
 
 
 def as_json(longest: int) -> Column:
@@ -226,10 +228,11 @@ def _read(frame: DataFrame, column: str, *places: Column, repeats: bool = False)
         )
     ids = np.ascontiguousarray(found.column(0).to_numpy(), np.int64)
     if not repeats:
-        distinct, counts = np.unique(ids, return_counts=True)
-        if repeated := len(ids) - len(distinct):
+        ordered = in_order(ids)
+        twice = ordered[1:][ordered[1:] == ordered[:-1]]
+        if len(twice):
             raise BadBatchError(
-                f"column {column!r}: {repeated} rows have the id of another ({distinct[counts > 1][0]}, for one): each "
+                f"column {column!r}: {len(twice)} rows have the id of another ({twice[0]}, for one): each "
                 "message needs an id of its own"
             )
     return ids, found.remove_column(0)

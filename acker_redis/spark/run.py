@@ -168,7 +168,7 @@ def run_messages(
         noted = _Noted(offsets, kept, None if on_done is None else partial(_told, on_done, spout))
         spout.on_done = noted.done
         with own_errors(), described(messages.sparkSession, f"message ids of {acker.config.app}:{run_id}"):
-            ids = source.read_ids(offsets, partition, offset)
+            spout.add(source.read_ids(offsets, partition, offset))
         if claimed:
             acker.claim_run(run_id)
         emitting, session = Emitting(spout, pipeline, column, url, emit_timeout_secs), messages.sparkSession
@@ -182,9 +182,9 @@ def run_messages(
             if progress is not None:
                 progress(spout, busy)
 
-        spout.add(ids)
-        if not len(ids):  # what the pipeline does of nothing is still done, and has to be right
-            emit(Emission(0, ids, ids, ids))
+        if not spout.state.fresh:  # what the pipeline does of nothing is still done, and has to be right
+            none = np.array([], np.int64)
+            emit(Emission(0, none, none, none))
         spout.run(inheritable_thread_target(session)(emit), between)
         noted.end()
         return spout

@@ -30,7 +30,7 @@ def test_roots_go_out_in_the_order_of_their_records_whatever_order_the_ids_come_
     blocks = (roots._roots.view(np.uint64) & np.uint64(2**59 - 1)).tolist()
     assert all(len(set(blocks[at : at + 32])) == 1 for at in range(0, len(blocks), 32))
     vals = dict(zip(root_ids("app", "run", message_ids, 0).tolist(), range(1, 641), strict=True))
-    assert [vals[root] for root in roots._roots.tolist()] == (roots._vals & np.uint64(2**61 - 1)).tolist()
+    assert [vals[root] for root in roots._roots.tolist()] == roots._own.tolist()
 
 
 @pytest.mark.parametrize(
