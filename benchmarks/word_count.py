@@ -31,7 +31,7 @@ def _plain(lines: DataFrame, folder: Path) -> None:
 
 def _tracked(folder: Path) -> Pipeline:
     def pipeline(tracker: Tracker, lines: DataFrame) -> None:
-        words = tracker.explode(lines, "transform(split(text, ' '), word -> struct(word))")
+        words = tracker.explode(lines, "split(text, ' ')").withColumnRenamed("value", "word")
         tracker.write(tracker.group(words, "word", _times()), lambda writer: writer.parquet(str(folder)))
 
     return pipeline

@@ -2,7 +2,7 @@
 
 Driver: run and stream (the calls), query, park and parked (what a stream keeps), emitting, messages, emission (its roots);
 tracker (operators and sinks), sql, python, actions (plans); form, meters, listener, reports, faults, proof (what is proven);
-columns, edges, checks, transport; environment, reach, and worker_errors.
+columns, edges, checks, transport; java, environment, reach, and worker_errors.
 `sources/`: what messages come from. `sinks/`: what runs actions. `worker/`: what runs in Python workers.
 """
 

@@ -81,14 +81,13 @@ def described(session: SparkSession, text: str) -> Iterator[None]:
 def counted(session: SparkSession, counts: Mapping[str, int]) -> Iterator[None]:
     """Show listeners of Spark numbers with each job of this thread: `acker.<name>` among its properties."""
     context = session.sparkContext
-    before = {name: context.getLocalProperty(name) for name in (f"acker.{one}" for one in counts)}
     for name, value in counts.items():
         context.setLocalProperty(f"acker.{name}", str(value))
     try:
         yield
     finally:
-        for name, text in before.items():
-            context.setLocalProperty(name, text)  # type: ignore[arg-type]  # None takes it away
+        for name in counts:
+            context.setLocalProperty(f"acker.{name}", None)  # type: ignore[arg-type]  # takes it away
 
 
 @contextmanager

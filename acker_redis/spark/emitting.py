@@ -13,7 +13,8 @@ from acker_redis.pending import Emission
 from acker_redis.spark import edges, sql
 from acker_redis.spark.actions import counted, ended_after, running
 from acker_redis.spark.emission import Roots, edges_of, salts
-from acker_redis.spark.form import Form, with_form
+from acker_redis.spark.form import Form
+from acker_redis.spark.java import of
 from acker_redis.spark.proof import Proof
 from acker_redis.spark.sinks.exports import Origin
 from acker_redis.spark.sources.files import has_corrupt, without_corrupt
@@ -84,8 +85,8 @@ class Emitting:
                 ended_after(session, tag, self.timeout_secs),
             ):
                 source.keep_messages(emission)
-                rows = sql.spouted(messages, self.id_column, of_emission)
-                tracked = with_form(rows, Form(key, proof.add("spout", "spout", []).name))
+                form = Form(key, proof.add("spout", "spout", []).name)
+                tracked = sql.spouted(messages, self.id_column, of_emission, form)
                 self.pipeline(tracker, without_corrupt(tracker, tracked) if has_corrupt(messages) else tracked)
                 proof.close()
                 roots.close(proof.failed())
@@ -110,4 +111,4 @@ def _activate(session: SparkSession) -> None:
     """Make a session the thread's active one, where Spark looks for Python data sources; a new thread has none."""
     java = getattr(session, "_jsparkSession", None)
     if java is not None:  # else Spark Connect
-        session.sparkContext._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(java)  # type: ignore[union-attr]  # noqa: SLF001
+        of(session.sparkContext, "org.apache.spark.sql.classic.SparkSession").setActiveSession(java)

@@ -11,7 +11,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from acker_redis.errors import BadBatchError, NotExactError
 from acker_redis.spark.columns import ANCHORS, EDGE
@@ -37,6 +38,15 @@ class Form:
     total: int = 1
     residues: Mapping[str, int] = field(default_factory=dict)
     known: int = 0
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What the column of edges carries of it."""
+        return {_KEY: json.dumps(asdict(self))}
+
+    def column(self, edge: str) -> Column:
+        """A column of edges, in SQL, that says what its rows must sum to; made along with others, it costs no plan."""
+        return F.expr(edge).alias(EDGE, metadata=self.metadata)
 
     def dropping(self, meter: str, node: str) -> "Form":
         """The form of what is left behind a meter of residue."""
@@ -99,7 +109,7 @@ def form_of(frame: DataFrame, emission: str, operator: str) -> Form:
 
 def with_form(frame: DataFrame, form: Form) -> DataFrame:
     """The frame, which says what its rows must sum to."""
-    return frame.withMetadata(EDGE, {_KEY: json.dumps(asdict(form))})
+    return frame.withColumn(EDGE, form.column(EDGE))
 
 
 def is_tracked(frame: DataFrame) -> bool:

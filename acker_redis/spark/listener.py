@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from py4j.java_gateway import JavaObject
+from pyspark import SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from acker_redis.errors import AckerError
+from acker_redis.spark.java import of
 from acker_redis.spark.meters import PREFIX
 
 _CONF = "spark.acker.listener"
@@ -46,9 +48,9 @@ class Execution:
 class Listener:
     """Hears of executions from Spark, in the thread of its listener bus."""
 
-    def __init__(self, jvm: Any) -> None:
+    def __init__(self, context: SparkContext) -> None:
         """Nothing was heard of yet."""
-        self._jvm = jvm
+        self._command = of(context, "java.lang.Class").forName(_COMMAND)
         self._heard: list[Execution] = []
         self._changed = threading.Condition()
 
@@ -57,7 +59,7 @@ class Listener:
         metrics = dict(_metrics(execution))
         if not metrics:
             return
-        heard = Execution(metrics, frozenset(_written(execution, self._jvm)))
+        heard = Execution(metrics, frozenset(_written(execution, self._command)))
         with self._changed:
             self._heard = [*self._heard[-_KEPT:], heard]
             self._changed.notify_all()
@@ -118,7 +120,7 @@ def listener_of(session: SparkSession) -> Listener:
             return _listeners[known]
         gateway: Any = session.sparkContext._gateway  # noqa: SLF001
         ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
-        made = Listener(gateway.jvm)
+        made = Listener(session.sparkContext)
         session._jsparkSession.listenerManager().register(made)  # noqa: SLF001
         name = uuid.uuid4().hex
         session.conf.set(_CONF, name)
@@ -143,10 +145,10 @@ def _value(value: Any) -> Any:
     return list(_each(value))
 
 
-def _written(execution: JavaObject, jvm: Any) -> Iterator[str]:
+def _written(execution: JavaObject, command: JavaObject) -> Iterator[str]:
     """Meters of which a command takes the rows."""
     plan = execution.logical()
-    if not jvm.java.lang.Class.forName(_COMMAND).isInstance(plan):
+    if not command.isInstance(plan):
         return
     below = list(_each(plan.children()))
     while below:

@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from acker_redis.errors import AckerError, BadConfigError
 from acker_redis.pending import FloatArray, Tries
+from acker_redis.spark.java import of
 from acker_redis.spout_state import Cause
 
 FORMAT, VERSION = "acker_redis.park", 2
@@ -92,11 +93,10 @@ class Park:
         self.query: str | None = None
         self.checkpoint = ""
         self._path, self._app = path, app
-        jvm: Any = session.sparkContext._jvm  # noqa: SLF001
-        self._jvm = jvm
+        self._hadoop_path = of(session.sparkContext, "org.apache.hadoop.fs.Path")
         self._last = Place(-1, -1)
         try:
-            self._folder = self._jvm.org.apache.hadoop.fs.Path(path)
+            self._folder = self._hadoop_path(path)
             self._files = self._folder.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
             self._exists = self._files.exists(self._folder)
             about = self._at(_ABOUT)
@@ -135,7 +135,7 @@ class Park:
     def committed(self) -> int:
         """The last micro-batch that Spark has committed, by the checkpoint; -1: none."""
         try:
-            commits = self._jvm.org.apache.hadoop.fs.Path(self.checkpoint, "commits")
+            commits = self._hadoop_path(self.checkpoint, "commits")
             if not self._files.exists(commits):
                 return -1
             return max((int(name) for name in self._names(commits) if name.isdigit()), default=-1)
@@ -216,7 +216,7 @@ class Park:
         return [status.getPath().getName() for status in self._files.listStatus(folder)]
 
     def _at(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self._folder, name)
+        return self._hadoop_path(self._folder, name)
 
     def _read(self, path: Any) -> bytes:
         stream = self._files.open(path)

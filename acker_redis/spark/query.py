@@ -24,6 +24,7 @@ from acker_redis.pending import Emission, FloatArray, Int64Array, Tries
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark.actions import described
 from acker_redis.spark.emitting import Emitting, Pipeline
+from acker_redis.spark.java import of
 from acker_redis.spark.messages import MESSAGE_ID, read_ids, read_places, with_message_ids
 from acker_redis.spark.park import Park, Row, Snapshot
 from acker_redis.spark.parked import ParkedRows
@@ -445,6 +446,6 @@ def active_query(session: SparkSession, query: str | None, run: str | None = Non
     java = getattr(session, "_jsparkSession", None)
     if java is None:
         raise BadConfigError("each_batch needs a session with a JVM of its own, not Spark Connect")
-    uuids: Any = session.sparkContext._jvm  # noqa: SLF001
-    found = java.sharedState().activeStreamingQueries().get(uuids.java.util.UUID.fromString(query))
+    uuid = of(session.sparkContext, "java.util.UUID").fromString(query)
+    found = java.sharedState().activeStreamingQueries().get(uuid)
     return found if found is not None and (run is None or found.runId().toString() == run) else None

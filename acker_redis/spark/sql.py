@@ -11,6 +11,7 @@ from acker_redis.errors import BadBatchError
 from acker_redis.spark import checks, edges, meters
 from acker_redis.spark.checks import quoted
 from acker_redis.spark.columns import ANCHORS, EDGE, OUT, STAYS, VALUE
+from acker_redis.spark.form import Form
 
 _MEETS, _GONE, _CHILDREN, _COUNT, _PLACE, _CHILD = (
     f"_acker_{name}" for name in ("meets", "gone", "children", "count", "place", "child")
@@ -19,19 +20,20 @@ _LEFT, _RIGHT, _LEFT_PLACE, _LEFT_COUNT = (f"_acker_{name}" for name in ("left",
 _LOW, _HIGH = "_acker_low", "_acker_high"
 
 
-def spouted(messages: DataFrame, id_column: str, salts: tuple[str, str]) -> DataFrame:
+def spouted(messages: DataFrame, id_column: str, salts: tuple[str, str], form: Form) -> DataFrame:
     """Messages with their edge and root; `root_ids` and `emission.edges_of` derive the same in the driver."""
     root_salt, edge_salt = map(checks.literal, salts)
     message = f"cast({quoted(id_column)} AS bigint)"
     block = f"xxhash64({root_salt}, shiftright({message}, 5)) & {(1 << 59) - 1}L"
     root = f"shiftleft({message} & 31L, 59) | ({block})"
     edge = f"xxhash64({edge_salt}, {message}) & {edges.MASK}L"
-    return messages.withColumns({EDGE: F.expr(edge), ANCHORS: F.expr(f"array({root})")})
+    return messages.withColumns({EDGE: form.column(edge), ANCHORS: F.expr(f"array({root})")})
 
 
-def filtered(frame: DataFrame, condition: str | Column, meter: str) -> DataFrame:
+def filtered(frame: DataFrame, condition: str | Column, meter: str, form: Form) -> DataFrame:
     """Rows that meet a condition; the others are metered before they are dropped."""
-    return _without_gone(frame.withColumn(_MEETS, _column(condition)), _MEETS, f"NOT coalesce({_MEETS}, false)", meter)
+    marked = frame.withColumns({_MEETS: _column(condition), EDGE: form.column(EDGE)})
+    return _without_gone(marked, _MEETS, f"NOT coalesce({_MEETS}, false)", meter)
 
 
 def without_failed(frame: DataFrame, meter: str) -> DataFrame:
@@ -44,7 +46,7 @@ def without_residue(frame: DataFrame, meter: str) -> DataFrame:
     return meters.leaving_python(frame, meter, f"get({ANCHORS}, 0)").where(f"{OUT} = {STAYS}").drop(OUT)
 
 
-def exploded(frame: DataFrame, children: str | Column, name: str, meter: str) -> DataFrame:
+def exploded(frame: DataFrame, children: str | Column, name: str, meter: str, form: Form) -> DataFrame:
     """One row per element of the array `children`; rows whose array is empty or null are metered and dropped.
 
     Raises:
@@ -59,11 +61,11 @@ def exploded(frame: DataFrame, children: str | Column, name: str, meter: str) ->
         output = [F.col(f"{_CHILD}.{quoted(column)}") for column in kind.elementType.names]
     else:
         output = [F.col(_CHILD).alias(VALUE)]
-    return _one_row_per_child(marked, [], output, name, meter)
+    return _one_row_per_child(marked, [], output, name, meter, form)
 
 
 def looked_up(
-    frame: DataFrame, table: DataFrame, on: Sequence[str], name: str, meter: str, *, keep_unmatched: bool
+    frame: DataFrame, table: DataFrame, on: Sequence[str], name: str, meter: str, form: Form, *, keep_unmatched: bool
 ) -> DataFrame:
     """Join with a table that isn't tracked: one row per match.
 
@@ -82,10 +84,13 @@ def looked_up(
     if keep_unmatched:
         nothing = F.lit(None).cast(matches.schema[_CHILDREN].dataType.elementType)  # type: ignore[attr-defined]
         found = found.withColumn(_CHILDREN, F.coalesce(_CHILDREN, F.array(nothing)))
-    return _one_row_per_child(found, own, [F.col(f"{_CHILD}.{quoted(column)}") for column in others], name, meter)
+    output = [F.col(f"{_CHILD}.{quoted(column)}") for column in others]
+    return _one_row_per_child(found, own, output, name, meter, form)
 
 
-def matched(left: DataFrame, right: DataFrame, on: Sequence[str], how: str, name: str, meter: str) -> DataFrame:
+def matched(
+    left: DataFrame, right: DataFrame, on: Sequence[str], how: str, name: str, meter: str, form: Form
+) -> DataFrame:
     """Join two tracked frames. Each row has a part of the edges of the two it was made of."""
     keys = [quoted(column) for column in on]
     common = _common_types(left, right, on, name)
@@ -129,14 +134,14 @@ def matched(left: DataFrame, right: DataFrame, on: Sequence[str], how: str, name
     return rows.select(
         *keys,
         *output,
-        F.expr(f"({own[0]} + {own[1]}) & {edges.MASK}L").alias(EDGE),
+        form.column(f"({own[0]} + {own[1]}) & {edges.MASK}L"),
         F.expr(f"array_union(coalesce({_LEFT}.{ANCHORS}, {none}), coalesce({_RIGHT}.{ANCHORS}, {none}))").alias(
             ANCHORS
         ),
     )
 
 
-def grouped(frame: DataFrame, keys: Sequence[str | Column], aggregates: Sequence[Column]) -> DataFrame:
+def grouped(frame: DataFrame, keys: Sequence[str | Column], aggregates: Sequence[Column], form: Form) -> DataFrame:
     """One row per group, with the sum of its rows' edges, and their roots."""
     made = frame.groupBy(*keys).agg(
         *aggregates,
@@ -145,7 +150,7 @@ def grouped(frame: DataFrame, keys: Sequence[str | Column], aggregates: Sequence
         F.array_distinct(F.flatten(F.collect_set(ANCHORS))).alias(ANCHORS),
     )
     high = f"shiftleft({_HIGH} & {(1 << (edges.BITS - edges.LOW_BITS)) - 1}L, {edges.LOW_BITS})"
-    both = F.expr(f"(({_LOW} & {edges.MASK}L) + {high}) & {edges.MASK}L")
+    both = form.column(f"(({_LOW} & {edges.MASK}L) + {high}) & {edges.MASK}L")
     return made.withColumn(EDGE, both).drop(_LOW, _HIGH)
 
 
@@ -160,14 +165,14 @@ def _without_gone(frame: DataFrame, column: str, gone: str, meter: str, rows: st
 
 
 def _one_row_per_child(
-    frame: DataFrame, own: Sequence[str], output: Sequence[Column], name: str, meter: str
+    frame: DataFrame, own: Sequence[str], output: Sequence[Column], name: str, meter: str, form: Form
 ) -> DataFrame:
     """Rows for the elements of `_CHILDREN`, with parts of their parent's edge."""
     counted = frame.withColumn(_COUNT, F.expr(f"cast(greatest(coalesce(size({_CHILDREN}), 0), 0) AS bigint)"))
     kept = _without_gone(counted.withColumn(_GONE, F.expr(f"{_COUNT} = 0")), _GONE, _GONE, meter)
     rows = kept.select(*own, EDGE, ANCHORS, _COUNT, F.posexplode(_CHILDREN).alias(_PLACE, _CHILD))
     part = edges.split_in_sql(EDGE, edges.salt_of(name), f"cast({_PLACE} AS bigint)", _COUNT)
-    return rows.select(*own, *output, F.expr(part).alias(EDGE), ANCHORS)
+    return rows.select(*own, *output, form.column(part), ANCHORS)
 
 
 def _common_types(left: DataFrame, right: DataFrame, on: Sequence[str], name: str) -> list[DataType]:

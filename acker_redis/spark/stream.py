@@ -185,13 +185,13 @@ class BatchHandler:
         """What runs the micro-batches of this start of the query."""
         context = session.sparkContext
         query, run = context.getLocalProperty(_QUERY), context.getLocalProperty(_RUN)
-        java = active_query(session, query, run)
-        if query is None or java is None:
-            raise BadConfigError("give what each_batch makes to foreachBatch; it takes batches of a query only")
         with self._lock:
             now = self._query
-            if now is not None and now.run == run:
+            if now is not None and now.run is not None and now.run == run:
                 return now
+            java = active_query(session, query, run)
+            if query is None or java is None:
+                raise BadConfigError("give what each_batch makes to foreachBatch; it takes batches of a query only")
             if now is not None and now.run is not None and now.is_active:
                 raise BadConfigError("two queries run with what one call of each_batch made: call it for each of them")
             park = self._open()

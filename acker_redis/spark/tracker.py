@@ -62,7 +62,7 @@ class Tracker:
         `paid = tracker.filter(orders, "paid")`
         """
         node, form, meter = self._one("filter", tracked, name)
-        return with_form(sql.filtered(tracked, condition, meter), form.dropping(meter, node))
+        return sql.filtered(tracked, condition, meter, form.dropping(meter, node))
 
     def fail_where(
         self,
@@ -90,14 +90,14 @@ class Tracker:
         bad = F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
         told = reason if isinstance(reason, Column) else F.lit(reason)
         step = failing(node, meter, accumulator_of(tracked.sparkSession.sparkContext), retry=retry)
-        marked = tracked.withColumn("_acker_bad", bad)
+        marked = tracked.withColumns({"_acker_bad": bad, EDGE: form.dropping(meter, node).column(EDGE)})
         given = (
             F.when(F.col("_acker_bad"), value)
             for value in (F.col(EDGE), F.col(ANCHORS), F.coalesce(told.cast("string"), F.lit("")))
         )
         report = F.arrow_udf(step, LongType()).asNondeterministic()  # type: ignore[attr-defined]
         failed = marked.withColumn(OUT, report(*given)).drop("_acker_bad")
-        return with_form(sql.without_failed(failed, meter), form.dropping(meter, node))
+        return sql.without_failed(failed, meter)
 
     def explode(self, tracked: DataFrame, children: str | Column, *, name: str | None = None) -> DataFrame:
         """Derive rows in SQL: one per element of an array expression; of a row whose array is empty or null none.
@@ -110,7 +110,7 @@ class Tracker:
             name: of the operator.
         """
         node, form, meter = self._one("explode", tracked, name)
-        return with_form(sql.exploded(tracked, children, node, meter), form.dropping(meter, node))
+        return sql.exploded(tracked, children, node, meter, form.dropping(meter, node))
 
     def bolt(
         self,
@@ -189,14 +189,14 @@ class Tracker:
         checks.join(left, right, keys, how, ("inner", "left", "right", "full") if both else ("inner", "left"))
         if not both:
             node, form, meter = self._one("join", left, name)
-            made = sql.looked_up(left, right, keys, node, meter, keep_unmatched=how == "left")
-            return with_form(made, form.dropping(meter, node))
+            form = form.dropping(meter, node)
+            return sql.looked_up(left, right, keys, node, meter, form, keep_unmatched=how == "left")
         forms = [self._proof.form_of(frame, "join") for frame in (left, right)]
         made_by = self._proof.add("join", name, [form.node for form in forms])
         meter = self._proof.meter(made_by)
         (left, right), (first, second) = self._weighed([left, right], forms)
-        joined = sql.matched(left, right, keys, how, made_by.name, meter)
-        return with_form(joined, first.plus(second, made_by.name).dropping(meter, made_by.name))
+        form = first.plus(second, made_by.name).dropping(meter, made_by.name)
+        return sql.matched(left, right, keys, how, made_by.name, meter, form)
 
     def group(
         self,
@@ -221,9 +221,9 @@ class Tracker:
         given = [keys] if isinstance(keys, (str, Column)) else list(keys)
         by = [checks.quoted(key) if isinstance(key, str) and key in tracked.columns else key for key in given]
         wanted = [aggregates] if isinstance(aggregates, Column) else list(aggregates)
-        grouped = sql.grouped(tracked, by, wanted)
+        grouped = sql.grouped(tracked, by, wanted, form.at(node))
         checks.column_names([column for column in grouped.columns if column not in TRACKING], node)
-        return with_form(grouped, form.at(node))
+        return grouped
 
     def union(self, first: DataFrame, *others: DataFrame, name: str | None = None) -> DataFrame:
         """The rows of several tracked DataFrames, matched by column name.
@@ -384,11 +384,12 @@ class Tracker:
         reports = accumulator_of(tracked.sparkSession.sparkContext)
         schema = checks.arrow_schema(output)
         columns = [StructField(column.name, column.dataType, True, column.metadata) for column in output.fields]
-        columns += [tracked.schema[EDGE], tracked.schema[ANCHORS], StructField(OUT, LongType(), False)]
+        edge = StructField(EDGE, LongType(), True, form.dropping(meter, node).metadata)
+        columns += [edge, tracked.schema[ANCHORS], StructField(OUT, LongType(), False)]
         made = in_python(
             tracked, lambda names: BoltStep(node, meter, execute, schema, reports, names), StructType(columns)
         )
-        return with_form(sql.without_residue(made, meter), form.dropping(meter, node))
+        return sql.without_residue(made, meter)
 
     def _one(
         self, kind: str, tracked: DataFrame, name: str | None, *, has_reports: bool = False
