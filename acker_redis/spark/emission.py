@@ -139,18 +139,23 @@ class Roots:
                 log.warning("the messages of an emission could not be renewed, and may time out: %s", exc)
 
     def _send(self, what: str, do: Callable[[Rows, str], object], rows: Int64Array | None = None) -> None:
-        """Send something about some of the roots, in parts; once more where the ledger turns out to be lost."""
+        """Send something about some of the roots, in parts; once more where the ledger turns out to be lost.
+
+        Where a part can't be sent the later ones are left out.
+        """
         count = len(self._roots if rows is None else rows)
+        broken = threading.Event()
 
         def send(at: int) -> None:
+            if broken.is_set():
+                return
             part = slice(at, min(at + PART, count)) if rows is None else rows[at : at + PART]
             token = f"{self._token}:{what}:{at}"
             try:
-                do(part, token)
-            except LedgerLostError:
-                # The spout learns of it by itself, and emits again: these roots then wait for no one.
-                self._acker.recover()
-                do(part, token)
+                self._send_part(partial(do, part, token))
+            except BaseException:
+                broken.set()
+                raise
 
         parts = range(0, count, PART)
         if len(parts) < 2:
@@ -159,6 +164,14 @@ class Roots:
             return
         with ThreadPool(_SENDERS) as pool:  # of daemons: a silent server doesn't hold up a process that ends
             pool.map(send, parts, chunksize=1)
+
+    def _send_part(self, do: Callable[[], object]) -> None:
+        try:
+            do()
+        except LedgerLostError:
+            # The spout learns of it by itself, and emits again: these roots then wait for no one.
+            self._acker.recover()
+            do()
 
     def _vals(self, rows: Rows) -> UInt64Array:
         """Ack values while the job runs: the edges, and a bit that is none of theirs, so that they are never zero."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from acker_redis import Limits, PendingLimitError, RetryPolicy
+from acker_redis import ConnectionLostError, Limits, PendingLimitError, RetryPolicy
 from acker_redis.ids import shard_of
 from acker_redis.pending import Emission, root_ids
 from acker_redis.spark.emission import Roots
@@ -71,3 +71,27 @@ def test_roots_that_a_limit_let_through_fail_at_once_and_cost_no_attempt() -> No
         pass
     assert 0 < spout.counts.failed < 640
     assert spout.counts.dead_lettered == 0
+
+
+def test_parts_behind_one_that_can_not_be_sent_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would wait for the server as long as the first."""
+    monkeypatch.setattr("acker_redis.spark.emission.PART", 32)
+    roots = roots_of(np.arange(32 * 50), "broken")
+    tried: list[str] = []
+
+    def do(_: Any, token: str) -> None:
+        tried.append(token)
+        raise ConnectionLostError("gone")
+
+    with pytest.raises(ConnectionLostError):
+        roots._send("init", do)
+    assert len(tried) <= 2
+
+
+def test_all_parts_are_sent_once_whoever_sends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("acker_redis.spark.emission.PART", 32)
+    roots = roots_of(np.arange(32 * 50 + 7), "parts")
+    sent: dict[str, list[int]] = {}
+    roots._send("ack", lambda rows, token: sent.setdefault(token, []).extend(roots._roots[rows].tolist()))
+    assert len(sent) == 51
+    assert sorted(root for part in sent.values() for root in part) == sorted(roots._roots.tolist())
