@@ -168,9 +168,14 @@ local function gather(block, record, mask, more)
   if open == mask and band(mask, head.present) == mask and #more < 8 * DENSE and put_few(block, record, head, mask, more) then
     return
   end
-  late = late + count_of(mask) - count_of(open)
-  applied = applied + count_of(open)
-  if open ~= 0 then fold_in(folds, block, record, head, open, picked(more, mask, open, 8)) end
+  local count = #more / 8
+  if open ~= mask then
+    late, more = late + count, picked(more, mask, open, 8)
+    count = #more / 8
+    late = late - count
+  end
+  applied = applied + count
+  if open ~= 0 then fold_in(folds, block, record, head, open, more) end
 end
 
 while at <= size do

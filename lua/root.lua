@@ -229,8 +229,9 @@ local function zeros_of(values, present)
   return mask
 end
 
--- The same of some of the slots, one by one: cheaper where they are few.
+-- The same of some of the slots, one by one: cheaper where they are few. Most often there is no zero at all.
 local function zeros_among(values, present, mask)
+  if not find(values, ZERO_VALUE, 1, true) then return 0 end
   local places, zeros = places_of(present), 0
   for _, slot in ipairs(slots_of(mask)) do
     local at = places[slot] * 8

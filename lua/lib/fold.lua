@@ -12,7 +12,7 @@ local function fold_in(folds, block, record, head, mask, values)
   fold.values = spread(values_of(record, head), head.present, present, 8)
   fold.stages = spread(stages_of(record, head), head.present, present, 1)
   folds[#folds + 1] = fold
-  if count_of(mask) >= DENSE then
+  if #values >= 8 * DENSE then
     fold.more = spread(values, mask, present, 8)
     return
   end

@@ -33,7 +33,7 @@ READS = {
 PAGES_READ = {"INFO", "CLUSTER", "SCAN", "XINFO", "XREVRANGE", "MEMORY", "ZSCORE", "HEXISTS"}
 TYPES = {"H": "HASH", "Z": "ZSET", "S": "SET", "X": "STREAM"}
 GLOBALS = {
-    "redis", "KEYS", "ARGV", "bit", "struct", "string", "table", "math", "unpack", "tonumber", "tostring", "ipairs",
+    "redis", "KEYS", "ARGV", "bit", "struct", "string", "table", "math", "unpack", "tonumber", "tostring", "ipairs", "next",
     "pairs", "type",
 }  # fmt: skip
 
