@@ -27,7 +27,8 @@ def options() -> str:
 
 def use() -> None:
     """For drivers and daemons that this process and its children start from now on; executors get theirs by a setting."""
-    os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_DAEMON_JAVA_OPTS"] = options()
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{options()} -Dspark.ui.enabled=false"
+    os.environ["SPARK_DAEMON_JAVA_OPTS"] = options()
     os.environ["SPARK_LAUNCHER_OPTS"] = QUICK
 
 

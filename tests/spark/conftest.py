@@ -29,6 +29,16 @@ def spark(_sessions: "Sessions") -> "SparkSession":
     return _sessions.live()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _what_is_there_stays() -> None:
+    """The objects of thousands of tests are not to be looked through whenever Python collects: half a second each time."""
+    import pandas  # noqa: F401, ICN001
+    import pyspark.sql.functions  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _java_objects_go() -> Iterator[None]:
     """py4j's objects stand in cycles: what they hold in the JVM stays until Python collects them, which it seldom does."""

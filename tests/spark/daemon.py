@@ -1,12 +1,25 @@
-"""Spark's own daemon of Python workers, with imported what each worker would import anew: many tests end theirs."""
+"""Spark's own daemon of Python workers, with imported what each worker would import anew: many tests end theirs.
 
-import pandas  # noqa: F401
-import pyarrow.parquet  # noqa: F401
-from pyspark import daemon
+PySpark comes from where it is installed: of a zip file or jar on its path each worker reads the directory again, and compiles
+what it imports.
+"""
 
-import acker_redis.spark.worker.bolt  # noqa: F401
-import tests.spark.cases
-import tests.spark.faults  # noqa: F401
+import sys
+
+ARCHIVES = (".zip", ".jar")
+
+sys.path[:] = [path for path in sys.path if not path.endswith(ARCHIVES)]
+for path in [path for path in sys.path_importer_cache if path.endswith(ARCHIVES)]:
+    del sys.path_importer_cache[path]
+
+import pandas  # noqa: E402, F401
+import pyarrow.parquet  # noqa: E402, F401
+import pytest  # noqa: E402, F401
+from pyspark import daemon  # noqa: E402
+
+import acker_redis.spark.worker.bolt  # noqa: E402, F401
+import tests.spark.cases  # noqa: E402
+import tests.spark.faults  # noqa: E402, F401
 
 if __name__ == "__main__":
     daemon.manager()
