@@ -42,12 +42,12 @@ def run(bench: Bench) -> Iterator[Row]:
             for number in range(rounds):
                 for side in times:
                     out = folder / f"{side}-{number}"
-                    handler = (
-                        _plain(out)
-                        if side == "plain"
-                        else each_batch(_pipeline(out), acker=acker, id_column="id", park=f"{out}-park")
-                    )
-                    times[side] += timed(session, folder / "in", out, handler)[warm:]
+                    if side == "plain":
+                        secs = timed(session, folder / "in", out, _plain(out))
+                    else:
+                        with each_batch(_pipeline(out), acker=acker, id_column="id", park=f"{out}-park") as handler:
+                            secs = timed(session, folder / "in", out, handler)
+                    times[side] += secs[warm:]
     for share in (50, 99):
         plain, tracked = (float(np.percentile(times[side], share)) * 1000 for side in ("plain", "tracked"))
         what = f"micro-batches of {_BATCH_ROWS:,} rows, p{share}"
