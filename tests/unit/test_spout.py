@@ -521,3 +521,25 @@ def test_a_spout_of_a_stream_remembers_its_last_dead_letters() -> None:
     made.state.settle([timed_out(emit_nothing(made))], 0.0)
     assert len(made.dead_letters) == 2
     assert made.counts.dead_lettered == 5
+
+
+def test_a_program_can_not_change_what_the_spout_has_in_flight() -> None:
+    acker = fake_acker()
+    message_ids = np.array([1, 2, 3])
+    made = Spout(acker, "run")
+    made.add(message_ids)
+    emission = made.next_emission()
+    message_ids[:] = 9
+    assert emission is not None
+    assert emission.message_ids.tolist() == [1, 2, 3]
+    for column in (emission.message_ids, emission.attempts, emission.roots):
+        with pytest.raises(ValueError, match="read-only"):
+            column[0] = 7
+
+
+def test_messages_of_one_emission_go_out_in_the_order_of_their_ids_whatever_comes_first() -> None:
+    made = Spout(fake_acker(), "run", max_spout_pending=4)
+    made.add(np.array([8, 3, 5, 1, 0, 9]))
+    emission = made.next_emission()
+    assert emission is not None
+    assert emission.message_ids.tolist() == [1, 3, 5, 8]  # those that came first
