@@ -15,8 +15,9 @@ Returns
 --- @include "reports/page"
 local CALLS = 900
 local RECORDS = 6000
-local SHARDS_SAMPLED = 200
+local SHARDS_SAMPLED = 100
 local ROOTS = 2000
+local HISTORIES = 64
 local MOST_SLOTS = 32
 local GONE_MS = 15000
 local SEVERITY = {LOST = 1, FULL = 2, ['NO ROTATOR'] = 3, ['SPOUT GONE'] = 4, HANGS = 5, PAUSED = 6, ok = 7}
@@ -36,6 +37,45 @@ local function some_of(app, calls_each)
   local some = {}
   for i = 1, #app.shards, step do some[#some + 1] = app.shards[i] end
   return some, #some > 0 and #app.shards / #some or 0
+end
+
+-- The counters back in time: (ms, inits, acked, failed, timed_out) of some shards, the newest first.
+local function history_of(app)
+  local by_turn, turns, now, some = {}, {}, {NOW, 0, 0, 0, 0}, some_of(app, CALLS / HISTORIES)
+  for _, shard in ipairs(some) do
+    for i = 1, SAMPLED do now[i + 1] = now[i + 1] + shard.counted[i] end
+    for _, text in pairs(as_table(ask('HGETALL', shard.prefix .. 'samples') or {})) do
+      local sample = sample_of(text)
+      if sample and sample[1] <= NOW then
+        local turn = math.floor(sample[1] / period_of(shard))
+        local sum = by_turn[turn] or {0, 0, 0, 0, 0, shards = 0}
+        for i = 1, 5 do sum[i] = sum[i] + sample[i] end
+        sum.shards = sum.shards + 1
+        by_turn[turn] = sum
+      end
+    end
+  end
+  for turn, sum in pairs(by_turn) do
+    if sum.shards == #some then turns[#turns + 1] = turn end
+  end
+  table.sort(turns, function(a, b) return a > b end)
+  local found = {now}
+  for _, turn in ipairs(turns) do
+    local sum = by_turn[turn]
+    sum[1] = sum[1] / sum.shards
+    found[#found + 1] = sum
+  end
+  return found
+end
+
+-- Since when something holds between every two samples, back from now: nil if it does not now.
+local function since(app, holds)
+  local history, from = history_of(app), nil
+  for i = 1, #history - 1 do
+    if not holds(history[i], history[i + 1]) then break end
+    from = history[i + 1][1]
+  end
+  return from
 end
 
 -- Outcomes that wait in each lane, and how long ago a spout asked for some.
@@ -155,7 +195,7 @@ local function state_of(app)
 end
 
 local function look_at(app)
-  count_app(app)
+  count_app(app, (names[1] or words['--json']) and #COUNTERS or SAMPLED)
   look_at_lanes(app)
   look_at_letters(app)
   app.memory = memory_of(app)

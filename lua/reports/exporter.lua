@@ -21,7 +21,7 @@ end
 local apps = apps_here(nil)
 for _, app in ipairs(apps) do
   if open_app(app) then
-    count_app(app)
+    count_app(app, SAMPLED)
     local sample = sample_pending(app, RECORDS / #apps, 4)
     say(app, 'shards_lost', app.lost)
     say(app, 'pending', app.pending)

@@ -149,20 +149,23 @@ local function apps_here(wanted)
   return apps, cursor == '0'
 end
 
-local RING = {'generation', 'tick', 'num_buckets', 'lanes', 'tick_ms', 'last_rotation_ms', 'created_ms', 'shards', 'clock', 'max_age_ms'}
+local OWN = {'generation', 'tick', 'last_rotation_ms', 'created_ms'}
+local ALIKE = {'num_buckets', 'lanes', 'tick_ms', 'shards', 'clock'} -- in all shards of an app: asked of the first
 
 local function shard_at(app, number)
-  local prefix = 'acker:{' .. app.name .. ':' .. number .. '}:'
-  local found, why = ask('HMGET', prefix .. 'meta', unpack(RING))
-  if not found and not is_foreign(why) then return nil end
-  found = found or {}
-  local shard = {number = number, prefix = prefix, is_lost = not found[1], clock = found[9]}
-  for i = 2, #RING do
-    local name = RING[i]
-    if name ~= 'clock' then
-      shard[name] = tonumber(found[i])
-      if not shard[name] then shard.is_lost = true end
-    end
+  local prefix, first = 'acker:{' .. app.name .. ':' .. number .. '}:', app.shards[1]
+  local own, why = ask('HMGET', prefix .. 'meta', unpack(OWN))
+  if not own and not is_foreign(why) then return nil end
+  own = own or {}
+  local shard = {
+    number = number, prefix = prefix, tick = tonumber(own[2]), last_rotation_ms = tonumber(own[3]), created_ms = tonumber(own[4]),
+  }
+  shard.is_lost = not (own[1] and shard.tick and shard.last_rotation_ms and shard.created_ms)
+  if shard.is_lost then return shard end
+  local alike = not first and ask('HMGET', prefix .. 'meta', unpack(ALIKE)) or {}
+  for i, name in ipairs(ALIKE) do
+    shard[name] = first and first[name] or name == 'clock' and alike[i] or tonumber(alike[i])
+    if not shard[name] then shard.is_lost = true end
   end
   return shard
 end
@@ -233,62 +236,28 @@ local function sample_before(shard)
   return newest or {shard.created_ms, 0, 0, 0, 0}
 end
 
--- Counters of the app's shards here, summed, and how fast four of them grow, per second.
-local function count_app(app)
+-- The first `counted` counters of the app's shards here, summed, and how fast the first four grow, per second.
+local function count_app(app, counted)
   app.counters, app.rates, app.rotated_ms, app.tick_ms = {}, {}, nil, 0
-  for _, name in ipairs(COUNTERS) do app.counters[name], app.rates[name] = 0, 0 end
+  for i, name in ipairs(COUNTERS) do
+    if i <= counted then app.counters[name] = 0 end
+    if i <= SAMPLED then app.rates[name] = 0 end
+  end
   for _, shard in ipairs(app.shards) do
-    local found, before = ask('HMGET', shard.prefix .. 'stats', unpack(COUNTERS)) or {}, sample_before(shard)
+    local found, before = ask('HMGET', shard.prefix .. 'stats', unpack(COUNTERS, 1, counted)) or {}, sample_before(shard)
     local secs = math.max(1, (NOW - before[1]) / 1000)
-    for i, name in ipairs(COUNTERS) do
-      local value = tonumber(found[i] or 0) or 0
+    for i = 1, counted do
+      local name, value = COUNTERS[i], tonumber(found[i] or 0) or 0
+      found[i] = value
       app.counters[name] = app.counters[name] + value
       if i <= SAMPLED then app.rates[name] = app.rates[name] + math.max(0, value - before[i + 1]) / secs end
     end
+    shard.counted = found
     app.rotated_ms = math.min(app.rotated_ms or NOW, shard.last_rotation_ms)
     app.tick_ms = shard.tick_ms
   end
   local counters = app.counters
   app.pending = counters.inits - counters.acked - counters.failed - counters.timed_out
-end
-
--- The counters back in time: (ms, inits, acked, failed, timed_out) of all shards, the newest first.
-local function history_of(app)
-  local by_turn, turns, all = {}, {}, {NOW, 0, 0, 0, 0}
-  for i = 1, SAMPLED do all[i + 1] = app.counters[COUNTERS[i]] end
-  for _, shard in ipairs(app.shards) do
-    for _, text in pairs(as_table(ask('HGETALL', shard.prefix .. 'samples') or {})) do
-      local sample = sample_of(text)
-      if sample and sample[1] <= NOW then
-        local turn = math.floor(sample[1] / period_of(shard))
-        local sum = by_turn[turn] or {0, 0, 0, 0, 0, shards = 0}
-        for i = 1, 5 do sum[i] = sum[i] + sample[i] end
-        sum.shards = sum.shards + 1
-        by_turn[turn] = sum
-      end
-    end
-  end
-  for turn, sum in pairs(by_turn) do
-    if sum.shards == #app.shards then turns[#turns + 1] = turn end
-  end
-  table.sort(turns, function(a, b) return a > b end)
-  local found = {all}
-  for _, turn in ipairs(turns) do
-    local sum = by_turn[turn]
-    sum[1] = sum[1] / sum.shards
-    found[#found + 1] = sum
-  end
-  return found
-end
-
--- Since when something holds between every two samples, back from now: nil if it does not now.
-local function since(app, holds)
-  local history, from = history_of(app), nil
-  for i = 1, #history - 1 do
-    if not holds(history[i], history[i + 1]) then break end
-    from = history[i + 1][1]
-  end
-  return from
 end
 
 local function hex_of(root)

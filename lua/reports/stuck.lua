@@ -24,7 +24,7 @@ if not open_app(app) then
   return words['--json'] and '{}' or 'no app ' .. app.name .. ' here: its first client creates it'
 end
 
-count_app(app)
+count_app(app, SAMPLED)
 local sample = sample_pending(app, RECORDS, math.max(32, ROOTS / math.max(1, #app.shards)))
 
 if words['--json'] then

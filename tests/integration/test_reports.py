@@ -399,6 +399,25 @@ def test_a_page_of_many_apps_asks_no_more_than_it_may(url: str, raw: Any) -> Non
     }
 
 
+def test_since_when_many_apps_are_full_is_asked_of_some_of_their_shards(
+    real_url: str, raw: Any, make: Callable[..., Acker]
+) -> None:
+    """When a server is full all its apps are, and each would ask all its shards for ten minutes of samples."""
+    for number in range(20):
+        make(f"app-{number}")
+        sampled(raw, f"app-{number}", 40_000, 0, 0, 0, 0)
+        sampled(raw, f"app-{number}", 15_000, 0, 0, 0, 0)
+    try:
+        raw.config_set("maxmemory", 1_000_000)
+        raw.config_resetstat()
+        shown = page(real_url, "dashboard")
+        asked = raw.info("commandstats")["cmdstat_hgetall"]["calls"]
+    finally:
+        raw.config_set("maxmemory", 0)
+    assert len(re.findall(r"app-\d+ FULL since ..:..:..Z, for (?:4\d|5\d)s: ", shown)) == 20
+    assert asked <= 20 + 64
+
+
 def test_an_exporter_gets_pairs_of_names_and_numbers(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
     acker = make("orders")
     make("quiet")
