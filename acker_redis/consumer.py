@@ -21,7 +21,7 @@ MAX_ENTRIES = 1000
 """Entries of one command, read or confirmed: holds the server some 2 ms."""
 
 _BLOCK_SLICE_MS = 1000
-_CLUSTER_PAUSE_SECS = 0.01
+_PAUSE_SECS = 0.01
 _OUTCOMES_PER_ENTRY = 500.0
 """First guess of how many outcomes an entry of an ack stream holds: one call's worth. Corrected by what is read."""
 _COUNT = 5
@@ -332,15 +332,18 @@ class Consumer:
     def _wait_for_new(self, block_ms: int) -> None:
         self._read_out = False
         if self._client.is_cluster:  # streams of several nodes can't be waited for in one command
-            time.sleep(min(_CLUSTER_PAUSE_SECS, block_ms / 1000))
+            time.sleep(min(_PAUSE_SECS, block_ms / 1000))
             return
         command = self._xreadgroup(1, self._streams, block_ms=block_ms)
+        asked = time.monotonic()
         (reply,) = self._client.pipeline_each([command])
         if isinstance(reply, AckerError):
             if str(reply.__cause__).startswith("UNBLOCKED"):  # the stream went away, or the server's role changed
                 return
             raise reply
-        self._add_all([command], [reply])
+        pause_secs = min(_PAUSE_SECS, block_ms / 1000)
+        if not self._add_all([command], [reply]) and time.monotonic() - asked < pause_secs / 2:
+            time.sleep(pause_secs)  # fakeredis answers at once
 
     def _xreadgroup(
         self, count: int, streams: Sequence[Stream], after: bytes = b">", block_ms: int | None = None

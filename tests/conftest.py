@@ -12,6 +12,7 @@ import redis
 from acker_redis import Acker, AckerConfig
 from acker_redis.server import Server
 from tests import java, servers
+from tests.scheduling import ByKind
 
 LONG = (
     "access_logs",
@@ -33,6 +34,11 @@ LONG = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that take long go first, then all others on Spark."""
     items.sort(key=lambda item: (item.path.parent.name != "spark", item.path.stem.removeprefix("test_") not in LONG))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByKind:
+    """See there."""
+    return ByKind(config, log)
 
 
 MANY = 20

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from tests.spark.cases import MakeCase
     from tests.spark.session import Sessions
+    from tests.spark.warm import Warm
 
 
 @pytest.fixture(scope="session")
@@ -50,6 +51,15 @@ def _java_objects_go() -> Iterator[None]:
 def _pauses_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those between emissions that break; tests/unit/test_emitter.py has the real ones."""
     monkeypatch.setattr("acker_redis.emitter.BROKEN_BASE_SECS", 0.001)
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Warm"]:
+    from tests.spark.warm import Warm
+
+    one = Warm(tmp_path_factory.mktemp("warm"))
+    yield one
+    one.stop()
 
 
 @pytest.fixture

@@ -1,13 +1,13 @@
-"""Pages of the docs run from their first block to their last, each as one program."""
+"""Pages of the docs run from their first block to their last, each as one program with a session of its own."""
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.servers import VALKEY
-from tests.spark.test_readme import ROOT, blocks, run_program
+from tests.spark.test_readme import ROOT, blocks
+from tests.spark.warm import Warm
 
 STREAMS = """
 import os
@@ -86,14 +86,14 @@ def test_no_block_is_left_out() -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("name", PAGES)
-def test_every_block_runs(tmp_path: Path, name: str) -> None:
+def test_every_block_runs(warm: Warm, name: str) -> None:
     before, after = PAGES[name]
     with VALKEY.server() as server:
         rotator = subprocess.Popen(
             [sys.executable, "-m", "acker_redis", "rotator", "--redis", server.url, "--all"], stderr=subprocess.DEVNULL
         )
         try:
-            run_program("\n".join([before, *blocks("python", f"docs/{name}"), after]), server.url, tmp_path)
+            warm.run("\n".join([before, *blocks("python", f"docs/{name}"), after]), server.url)
         finally:
             rotator.terminate()
             rotator.wait(timeout=30)

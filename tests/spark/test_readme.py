@@ -19,6 +19,7 @@ from acker_redis.dead_letters import DeadLetter
 from acker_redis.server import Server
 from benchmarks import cluster
 from tests.servers import VALKEY, required
+from tests.spark.warm import Warm
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,12 +71,12 @@ def server():
         ("docs/pipeline.md", "detail='no items'"),
     ],
 )
-def test_the_pipeline_runs(server: Server, tmp_path: Path, name: str, detail: str) -> None:
-    shown = run_program(program(name), server.url, tmp_path)
+def test_the_pipeline_runs(server: Server, warm: Warm, name: str, detail: str) -> None:
+    shown = warm.run(program(name), server.url)
     assert "emitted=5, acked=2, failed=3, timed_out=0, lost=0, replayed=2, dead_lettered=1, late=0" in shown
     assert "DeadLetter(message_id=3, " in shown
     assert f"attempts=3, reason='failed', last_stage='split', {detail}" in shown
-    written = pa.concat_tables(pq.read_table(path) for path in tmp_path.glob("items/*.parquet"))
+    written = pa.concat_tables(pq.read_table(path) for path in warm.folder.glob("items/*.parquet"))
     found = zip(written["order"].to_pylist(), written["item"].to_pylist(), strict=True)
     assert set(found) == {(1, "milk"), (1, "tea"), (2, "bread")}
 

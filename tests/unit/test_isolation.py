@@ -199,8 +199,10 @@ def test_the_last_attempt_goes_out_alone_if_asked_for() -> None:
 
     made.run(emit)
     assert made.dead_letters.keys() == {1, 4}
-    assert sorted(emitted[-2:]) == [[1], [4]]
-    assert sorted(chain.from_iterable(emitted[1:-2])) == [1, 4]
+    for message in (1, 4):  # whichever of them fails first
+        attempts = [ids for ids in emitted if message in ids]
+        assert (len(attempts), attempts[-1]) == (3, [message])
+    assert sorted(chain.from_iterable(emitted[1:])) == [1, 1, 4, 4]
 
 
 def test_a_policy_per_reason() -> None:

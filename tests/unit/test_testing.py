@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from acker_redis import AckerConfig, AckerError
+from acker_redis.consumer import Consumer
 from acker_redis.testing import expire, fake_acker, settle, wait_until
 
 
@@ -49,6 +50,20 @@ def test_wait_until_returns_when_the_condition_holds() -> None:
 def test_wait_until_fails_with_its_description() -> None:
     with pytest.raises(TimeoutError, match="the moon"):
         wait_until(lambda: False, "the moon", timeout_secs=0)
+
+
+def test_who_waits_for_outcomes_does_not_ask_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As fakeredis does not wait where it is asked to."""
+    asked: list[str] = []
+    wait = Consumer._wait_for_new
+
+    def counted(self: Consumer, block_ms: int) -> None:
+        asked.append("")
+        wait(self, block_ms)
+
+    monkeypatch.setattr(Consumer, "_wait_for_new", counted)
+    assert fake_acker().poll(block_ms=100) == []
+    assert 1 <= len(asked) <= 10
 
 
 @pytest.mark.parametrize("missing", ["fakeredis", "lupa"])

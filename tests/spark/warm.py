@@ -1,0 +1,58 @@
+"""Short programs that need Spark run one after another in one process: a JVM takes longer to start than most of them."""
+
+import json
+import os
+import selectors
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+JOB = Path(__file__).with_name("warm_job.py")
+ANSWER_SECS = 280
+
+
+class Warm:
+    """The process, started with the first program.
+
+    Attributes:
+        folder: working directory of all programs and of their JVM; emptied before each.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._log = folder.with_suffix(".log")
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self, text: str, url: str) -> str:
+        """What a program prints; an error of its own fails the test."""
+        for path in self.folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        script = self.folder / "program.py"
+        script.write_text(text, encoding="utf-8")
+        process = self._started()
+        assert process.stdin and process.stdout
+        print(json.dumps([str(script), url]), file=process.stdin, flush=True)
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            assert selector.select(ANSWER_SECS), f"no answer after {ANSWER_SECS} s: {self._log.read_text()[-3000:]}"
+        answer = process.stdout.readline()
+        assert answer, self._log.read_text()[-3000:]
+        shown, error = json.loads(answer)
+        assert not error, error
+        return str(shown)
+
+    def stop(self) -> None:
+        """End the process and its JVM."""
+        if self._process is not None:
+            self._process.communicate(timeout=60)
+
+    def _started(self) -> "subprocess.Popen[str]":
+        if self._process is None:
+            with self._log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-W", "error", str(JOB)],
+                    cwd=self.folder, env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}, stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE, stderr=log, text=True,
+                )  # fmt: skip
+        return self._process
