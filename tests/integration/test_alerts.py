@@ -203,6 +203,10 @@ def test_each_panel_and_each_alert_finds_what_it_is_for(
         for expr in PANELS.values():
             both = {labels["app"] for labels in prometheus.series(as_asked(expr, "hangs|held")) if "app" in labels}
             assert ("hangs" in both and both <= {"hangs", "held"}) == ("$app" in expr), expr
+        states = [labels["state"] for labels in prometheus.series(as_asked(PANELS["Apps now, A"]))]
+        assert "ok" not in states[:-1] and states[-1] == "ok", states  # who is sick comes first
+        latencies = prometheus.series(as_asked(PANELS["Until acked: p50, p95, p99, A"]))
+        assert {labels["app"] for labels in latencies} == {"well", "hangs"}  # no empty rows of those that ack nothing
         shown: dict[str, str] = {}
 
         def all_shown() -> bool:

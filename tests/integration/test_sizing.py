@@ -37,7 +37,7 @@ class Meter:
         self._raw.client_kill_filter(_type="normal", skipme=True)
         memory, stats, files = (self._raw.info(section) for section in ("memory", "stats", "persistence"))
         return {
-            "memory": memory["used_memory"],
+            "memory": memory["used_memory"] - memory["mem_aof_buffer"],  # which waits for a disk that is busy
             "sent": stats["total_net_input_bytes"],
             "received": stats["total_net_output_bytes"],
             "written": files["aof_current_size"],
