@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-ARCHIVE = ROOT / ".cache" / f"spark-{version('pyspark')}.jsa"
+ARCHIVE = ROOT / "build" / f"spark-{version('pyspark')}.jsa"
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 """For JVMs that live as long as a few tests: what the second compiler and further collectors cost does not pay. With that one

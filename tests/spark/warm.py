@@ -45,7 +45,10 @@ class Warm:
     def stop(self) -> None:
         """End the process and its JVM."""
         if self._process is not None:
-            self._process.communicate(timeout=60)
+            try:
+                self._process.communicate(timeout=60)
+            finally:
+                self._process.kill()  # a program that hangs goes with its test
 
     def _started(self) -> "subprocess.Popen[str]":
         if self._process is None:
