@@ -145,3 +145,19 @@ def test_services_come_behind_those_they_wait_for(read: Callable[..., dict[str, 
 def test_a_health_check_through_a_shell_is_refused(read: Callable[..., dict[str, Service]]) -> None:
     with pytest.raises(ValueError, match="CMD-SHELL"):
         read({"a": {"healthcheck": {"test": ["CMD-SHELL", "true"]}}})
+
+
+def test_grafana_asks_the_prometheus_beside_it_and_shows_the_dashboard_that_is_mounted() -> None:
+    """No Grafana runs here: what it is given is held against the services."""
+    folder = ROOT / "stack" / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((folder / "datasources" / "prometheus.yml").read_text(encoding="utf-8"))["datasources"]
+    assert source["type"] == "prometheus" and source["url"] == "http://prometheus:9090"
+    assert any(port.endswith(":9090") for port in GIVEN["services"]["prometheus"]["ports"])
+    scraped = yaml.safe_load((ROOT / "stack" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
+    assert source["jsonData"]["timeInterval"] == scraped["global"]["scrape_interval"]
+    (provider,) = yaml.safe_load((folder / "dashboards" / "acker.yml").read_text(encoding="utf-8"))["providers"]
+    path = provider["options"]["path"]
+    mounted = [volume.split(":") for volume in GIVEN["services"]["grafana"]["volumes"]]
+    (here,) = (one[0] for one in mounted if one[1] == path)
+    home = GIVEN["services"]["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert home.startswith(f"{path}/") and (ROOT / here / home.removeprefix(f"{path}/")).is_file()
