@@ -33,6 +33,16 @@ def use() -> None:
     os.environ["SPARK_LAUNCHER_OPTS"] = QUICK
 
 
+def preloaded() -> dict[str, str]:
+    """Environment of a program whose Python workers come from `tests.spark.daemon`, as those of the tests' session do."""
+    use()
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": f"{os.environ['SPARK_SUBMIT_OPTS']} -Dspark.python.daemon.module=tests.spark.daemon",
+    }
+
+
 def begin() -> subprocess.Popen[bytes] | None:
     """Make the archive beside the tests, where there is none yet; whoever starts before it is there does without."""
     if ARCHIVE.exists():

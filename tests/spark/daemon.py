@@ -4,6 +4,7 @@ PySpark comes from where it is installed: of a zip file or jar on its path each 
 what it imports.
 """
 
+import gc
 import sys
 
 ARCHIVES = (".zip", ".jar")
@@ -22,4 +23,5 @@ import tests.spark.cases  # noqa: E402
 import tests.spark.faults  # noqa: E402, F401
 
 if __name__ == "__main__":
+    gc.freeze()  # a worker collects after each task, and looks through all of these: a tenth of a second each time
     daemon.manager()

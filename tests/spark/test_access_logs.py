@@ -21,6 +21,7 @@ from spark.access_logs.pipeline import LINE, enrich, parse
 from spark.access_logs.report import letters_of
 from spark.access_logs.store import Store
 from spark.services import kill
+from tests import java
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -162,7 +163,7 @@ def test_killed_in_the_middle_and_started_again_every_line_is_where_it_has_to_be
         "--logs", str(tmp_path / "logs"), "--reference", str(tmp_path / "reference.csv"), "--out", str(out),
         "--message-timeout-secs", "10", "--truth", str(tmp_path / "truth.json"), "--json",
     ]  # fmt: skip
-    with subprocess.Popen(command, cwd=ROOT, process_group=0, stdout=subprocess.DEVNULL) as job:
+    with subprocess.Popen(command, cwd=ROOT, env=java.preloaded(), process_group=0, stdout=subprocess.DEVNULL) as job:
         assert until_counted(job, out / "minutes.sqlite", batch=1)
         kill(job)
     commits = out / "checkpoint" / "commits"
@@ -170,7 +171,9 @@ def test_killed_in_the_middle_and_started_again_every_line_is_where_it_has_to_be
     counted_before = ids_in(out)
     assert len(counted_before) > 300 * 0.9
 
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=java.preloaded(), capture_output=True, text=True, timeout=240, check=False
+    )
     assert done.returncode == 0, done.stderr + done.stdout
     result = json.loads(done.stdout)
     assert all(result["checks"].values()) and len(result["checks"]) == 6

@@ -17,13 +17,15 @@ from acker_redis.testing import wait_until
 from spark.order_stream.orders import POISON, Orders, is_given_up, kind_of
 from spark.order_stream.page import Latencies, facts
 from spark.order_stream.store import Store, account
+from tests import java
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def start(folder: Path, url: str, *options: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "spark.order_stream", "--folder", str(folder), "--redis", url, *options]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, env=java.preloaded(), stdout=pipe, stderr=pipe, text=True)
 
 
 def numbers_in(folder: Path) -> list[int]:

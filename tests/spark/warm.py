@@ -1,12 +1,13 @@
 """Short programs that need Spark run one after another in one process: a JVM takes longer to start than most of them."""
 
 import json
-import os
 import selectors
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from tests import java
 
 JOB = Path(__file__).with_name("warm_job.py")
 ANSWER_SECS = 280
@@ -55,7 +56,7 @@ class Warm:
             with self._log.open("wb") as log:
                 self._process = subprocess.Popen(
                     [sys.executable, "-W", "error", str(JOB)],
-                    cwd=self.folder, env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}, stdin=subprocess.PIPE,
+                    cwd=self.folder, env=java.preloaded(), stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE, stderr=log, text=True,
                 )  # fmt: skip
         return self._process
