@@ -203,7 +203,7 @@ def test_rows_that_a_store_refuses_fail_and_the_others_are_acked(case: MakeCase,
         counts.append(tracker.write_partitions(rows, partial(refusing_some, run.out), on_error="fail", name="store"))
 
     ended = run.done(pipeline, retry=RetryPolicy(max_attempts=2))
-    assert counts == [40, 6]  # of the second emission, messages 0, 7 and 14
+    assert (counts[0], sum(counts[1:])) == (40, 6)  # messages 0, 7 and 14 once more, in one emission or two
     assert {(message, one.attempts, one.detail) for message, one in ended.letters.items()} == {
         (0, 2, "duplicate"), (7, 2, "duplicate"), (14, 2, "duplicate"), (3, 1, "too long")
     }  # fmt: skip
