@@ -32,8 +32,8 @@ stream: $(STAMP) ## run a stream of orders with poison and killed workers until 
 stack: $(STAMP) ## run the services of docker-compose.yml as plain processes until Ctrl-C; ARGS="--help" lists options
 	@$(BIN)/python -m stack $(ARGS)
 
-test: $(STAMP) ## run the whole test suite, in three processes; ARGS="-k name" picks
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(STAMP) ## run the whole test suite, in four processes; ARGS="-k name" picks
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 docs: $(STAMP) ## build the site of the docs into build/site, without network; a warning or a dead link ends it
 	@$(BIN)/python -m docsite

@@ -11,34 +11,22 @@ import redis
 
 from acker_redis import Acker, AckerConfig
 from acker_redis.server import Server
-from tests import java, servers
-from tests.scheduling import ByKind
+from tests import java, scheduling, servers
 
-LONG = (
-    "access_logs",
-    "benchmarks",
-    "applications",
-    "cluster",
-    "restarts",
-    "docs",
-    "direct_acks",
-    "readme",
-    "retries",
-    "stream_kills",
-    "examples",
-    "stack",
-)
-"""Files of tests/spark that take minutes. They go first, so that no process is left with one of them at the end."""
+
+def pytest_configure() -> None:
+    """Threads for algebra that nobody does cost each process that imports numpy a tenth of a second."""
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take long go first, then all others on Spark."""
-    items.sort(key=lambda item: (item.path.parent.name != "spark", item.path.stem.removeprefix("test_") not in LONG))
+    """Files that take long go first."""
+    items.sort(key=lambda item: scheduling.place(item.path.name))
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByKind:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> scheduling.ByKind:
     """See there."""
-    return ByKind(config, log)
+    return scheduling.ByKind(config, log)
 
 
 MANY = 20

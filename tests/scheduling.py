@@ -1,9 +1,11 @@
 """Which process of the suite takes which file of tests.
 
-A file on Spark keeps a core busy, and the process that takes it starts a JVM. All others wait most of their time, for servers,
-ticks and time-outs. So two processes begin with those on Spark, a third with the others, and no core is idle.
+Files that start Spark programs want more than a core, those that share the process's Spark session most of one, and all others
+wait most of their time, for servers, ticks and time-outs. So each process begins with a kind of its own: at any time there is
+something of each, and no core is idle.
 """
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from xdist.scheduler import LoadFileScheduling
@@ -11,16 +13,40 @@ from xdist.scheduler import LoadFileScheduling
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-ON_SPARK = "tests/spark/"
-SPARK_PROCESSES = ("gw0", "gw1")
+PROGRAMS = (
+    "word_count", "stream_kills", "stack", "docs", "readme", "benchmarks", "applications", "cluster", "access_logs",
+    "order_stream", "examples", "direct_acks", "tour",
+)  # fmt: skip
+"""Files of tests/spark that start programs."""
+
+LONG = (*PROGRAMS, "must_hold", "poison", "sinks", "disaster", "state_machine", "isolation", "set_up")
+"""Files that go first, so that no process is left with one of them at the end."""
+
+WANTED = {"gw0": ("programs", "session"), "gw1": ("session", "programs")}
+"""What a process takes first, and then; the others take others, and then programs."""
+
+
+def kind(file: str) -> str:
+    """Of a file of tests."""
+    path = PurePath(file)
+    if path.parent.name != "spark":
+        return "others"
+    return "programs" if path.stem.removeprefix("test_") in PROGRAMS else "session"
+
+
+def place(file: str) -> int:
+    """A file of a lower one goes before the others of its kind."""
+    name = PurePath(file).stem.removeprefix("test_")
+    return LONG.index(name) if name in LONG else len(LONG)
 
 
 class ByKind(LoadFileScheduling):  # type: ignore[misc]
-    """Files in the order of the collection, each process those of its kind first."""
+    """Files in the order of the collection, each process those of its kinds first."""
 
     def _assign_work_unit(self, node: "WorkerController") -> None:
-        wants_spark = node.gateway.id in SPARK_PROCESSES
-        mine = next((file for file in self.workqueue if file.startswith(ON_SPARK) == wants_spark), None)
-        if mine is not None:
-            self.workqueue.move_to_end(mine, last=False)
+        for wanted in WANTED.get(node.gateway.id, ("others", "programs")):
+            mine = next((file for file in self.workqueue if kind(file) == wanted), None)
+            if mine is not None:
+                self.workqueue.move_to_end(mine, last=False)
+                break
         super()._assign_work_unit(node)

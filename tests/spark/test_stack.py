@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 def test_the_job_runs_to_its_end_on_a_cluster_and_the_page_shows_both_apps(tmp_path: Path) -> None:
     REDIS7.program()
     folder = tmp_path / "stack"
-    process = run("--once", "--folder", str(folder), JAVA_TOOL_OPTIONS=java.QUICK)  # executors read it, too
+    process = run("--once", "--folder", str(folder), JAVA_TOOL_OPTIONS=java.options())  # executors read it, too
     shown = end_of(process, 400)
     assert process.returncode == 0, shown
     assert re.search(r"every line accounted for\W+yes", shown)
