@@ -20,6 +20,7 @@ from acker_redis.spark.columns import (
     EDGE,
     STAYS,
 )
+from acker_redis.spark.worker.client import keep_imports
 from acker_redis.spark.worker.failed import Failures, Report, as_reason
 
 
@@ -70,6 +71,7 @@ class BoltStep:
         Raises:
             BadBatchError: the function gave rows of other columns, or parents or failed rows that are not there.
         """
+        keep_imports()
         failures = Failures(self.operator, self.stage, self.reports)
         schema = self._output_schema()
         salt = edges.salt_of(self.stage)

@@ -13,7 +13,7 @@ from acker_redis.errors import LedgerLostError, NotExactError, TokenReusedError
 from acker_redis.ids import UInt64Array
 from acker_redis.spark import edges
 from acker_redis.spark.columns import ANCHORS, ARROW_EDGE, ARROW_PAIRS, EDGE
-from acker_redis.spark.worker.client import acker_of_worker, partition_id, while_lost
+from acker_redis.spark.worker.client import acker_of_worker, keep_imports, partition_id, while_lost
 from acker_redis.xxhash64 import hash_longs
 
 _COMPACT_ROWS = 500_000
@@ -47,6 +47,7 @@ class ExportStep:
         Raises:
             NotExactError: the task ran before and gave other rows.
         """
+        keep_imports()
         acker_of_worker(self.url, self.config)  # what is wrong with it shows before a row leaves
         introduced = Introduced()
         salt = edges.salt_of(self.prefix)

@@ -9,7 +9,7 @@ from acker_redis.config import AckerConfig
 from acker_redis.errors import BadBatchError
 from acker_redis.spark.columns import ARROW_ROWS
 from acker_redis.spark.worker import kept_rows
-from acker_redis.spark.worker.client import acker_of_worker
+from acker_redis.spark.worker.client import acker_of_worker, keep_imports
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class KeepStep:
             BadBatchError: the ids are no integers.
             OutOfMemoryError: the server is above maxmemory; some may have been kept.
         """
+        keep_imports()
         count = 0
         for batch in batches:
             message_ids, payloads = batch.columns

@@ -13,7 +13,7 @@ from pyspark.accumulators import Accumulator
 from acker_redis.errors import BadBatchError, NotExactError, RefusedError
 from acker_redis.spark import edges
 from acker_redis.spark.columns import ANCHORS, ARROW_EDGE, ARROW_OUT, ARROW_ROWS, EDGE, STAYS
-from acker_redis.spark.worker.client import partition_id
+from acker_redis.spark.worker.client import keep_imports, partition_id
 from acker_redis.spark.worker.failed import (
     REASON_CHARS,
     Failures,
@@ -98,6 +98,7 @@ class PartitionsStep:
             NotExactError: the function returned before it had consumed its rows.
             BadBatchError: it refused rows that are not there, or errors are to be raised.
         """
+        keep_imports()
         consumed = _Consumed()
         broken: list[Exception] = []
         stream = self._watched(batches, consumed, broken)

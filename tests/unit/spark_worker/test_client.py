@@ -1,15 +1,22 @@
 """A worker's acker."""
 
+import gc
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from acker_redis import Acker, AckerConfig, AckerError
 from acker_redis.client import Client
 from acker_redis.errors import ConnectionLostError, LedgerLostError
-from acker_redis.spark.worker import client
+from acker_redis.spark.worker import client, export, partitions
+from acker_redis.spark.worker.bolt import BoltStep
 from acker_redis.spark.worker.client import acker_of_worker, partition_id, while_lost
+from acker_redis.spark.worker.export import ExportStep
+from acker_redis.spark.worker.keep import KeepStep
+from acker_redis.spark.worker.partitions import PartitionsStep
 from acker_redis.testing import fake_acker
+from tests.unit.spark_worker.batches import received
 
 A, B = AckerConfig("a"), AckerConfig("b")
 
@@ -78,3 +85,28 @@ def test_what_stays_lost_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_there_is_no_partition_outside_tasks() -> None:
     with pytest.raises(AckerError, match="inside Spark tasks only"):
         partition_id()
+
+
+STEPS: list[Any] = [
+    BoltStep("s", "s-1", lambda batch: pytest.fail("there is no batch"), pa.schema([]), received()),
+    PartitionsStep("s", "s-1", lambda batches, partition: None, "raise", received()),
+    ExportStep("redis://unused", A, "run", "s"),
+    KeepStep("redis://unused", A, "run", 1),
+]
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: type(step).__name__)
+def test_spark_does_not_look_through_the_imports_of_a_worker_after_each_task(
+    step: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "acker_of_worker", lambda url, config: None)
+    monkeypatch.setattr(export, "partition_id", lambda: 0)
+    monkeypatch.setattr(partitions, "partition_id", lambda: 0)
+    gc.unfreeze()
+    client.keep_imports.cache_clear()
+    list(step(iter([])))
+    imported = gc.get_freeze_count()
+    assert imported > 10_000
+    made_later: list[list[int]] = [[] for _ in range(1000)]
+    list(step(iter([])))
+    assert gc.get_freeze_count() <= imported, f"{len(made_later)} more"
