@@ -22,8 +22,13 @@ PROGRAMS = (
 LONG = (*PROGRAMS, "must_hold", "poison", "sinks", "disaster", "state_machine", "isolation", "set_up")
 """Files that go first, so that no process is left with one of them at the end."""
 
-WANTED = {"gw0": ("programs", "session"), "gw1": ("session", "programs")}
-"""What a process takes first, and then; the others take others, and then programs."""
+WANTED = {
+    "gw0": ("programs", "session"),
+    "gw1": ("session", "programs"),
+    "gw2": ("programs", "others"),
+    "gw3": ("others", "programs"),
+}
+"""What a process takes first, and then. One of the session's kind is last in as few as can be, as each starts a JVM for it."""
 
 
 def kind(file: str) -> str:
@@ -44,7 +49,7 @@ class ByKind(LoadFileScheduling):  # type: ignore[misc]
     """Files in the order of the collection, each process those of its kinds first."""
 
     def _assign_work_unit(self, node: "WorkerController") -> None:
-        for wanted in WANTED.get(node.gateway.id, ("others", "programs")):
+        for wanted in WANTED.get(node.gateway.id, ()):
             mine = next((file for file in self.workqueue if kind(file) == wanted), None)
             if mine is not None:
                 self.workqueue.move_to_end(mine, last=False)

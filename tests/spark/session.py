@@ -26,6 +26,7 @@ def started(folder: Path, **settings: str) -> SparkSession:
         "spark.python.daemon.module": "tests.spark.daemon",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
         "spark.sql.codegen.cache.maxEntries": "5000",
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.ui.retainedExecutions": "10",  # their plans are what fills the driver over a long run
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
