@@ -1,6 +1,8 @@
 # Two commands: `make demo` and `make test`. Both set themselves up into .venv.
 SHELL := /bin/sh
 MAKEFLAGS += --no-print-directory
+# Some images set it; then each of hundreds of programs compiles this library anew.
+unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 VENV := .venv

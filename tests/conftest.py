@@ -1,5 +1,6 @@
 """Fixtures every test may use: servers, clients, ackers."""
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from subprocess import Popen
@@ -17,6 +18,7 @@ from tests import java, scheduling, servers
 def pytest_configure() -> None:
     """Threads for algebra that nobody does cost each process that imports numpy a tenth of a second."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    gc.disable()  # nothing of what is collected now is garbage
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -41,7 +43,9 @@ def pytest_runtest_setup() -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """One of the processes has the archive made, where it is missing."""
+    """Thousands of tests are not looked through for garbage; and one process has the archive made, where it is missing."""
+    gc.freeze()
+    gc.enable()
     wanted = sum(item.path.parent.name == "spark" for item in session.items) > MANY
     one = os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0" and not session.config.getoption("collectonly")
     session.config.stash[_making] = java.begin() if wanted and one else None

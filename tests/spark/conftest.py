@@ -32,7 +32,7 @@ def spark(_sessions: "Sessions") -> "SparkSession":
 
 @pytest.fixture(scope="session", autouse=True)
 def _what_is_there_stays() -> None:
-    """The objects of thousands of tests are not to be looked through whenever Python collects: half a second each time."""
+    """Nor is what Spark's tests import, which would take long behind each of them."""
     import pandas  # noqa: F401, ICN001
     import pyspark.sql.functions  # noqa: F401
 
