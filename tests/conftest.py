@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Callable, Iterator
 from subprocess import Popen
 from typing import Any
@@ -18,6 +19,10 @@ from tests import java, scheduling, servers
 def pytest_configure() -> None:
     """Threads for algebra that nobody does cost each process that imports numpy a tenth of a second."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # `make test &`: no program that is started could be interrupted
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.disable()  # nothing of what is collected now is garbage
 
 

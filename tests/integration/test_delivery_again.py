@@ -195,7 +195,7 @@ def test_entries_that_were_deleted_are_dropped_from_the_group(source, raw, conne
 
     def taken() -> bool:
         found.extend(other.poll_packed(consumer=consumer))
-        return len(roots_of(found)) == 3
+        return len(set(roots_of(found))) == 3  # some more than once, where a poll takes a message timeout
 
     wait_until(taken, "what is left")
     other.confirm_packed(found)

@@ -59,7 +59,8 @@ class Run:
 
 @pytest.fixture
 def start_run(open_acker: Callable[..., Acker]) -> Callable[..., Run]:
-    return lambda url: Run(open_acker(url, app="orders", shards=2, message_timeout_secs=60))
+    """No rotator runs beside it: an hour goes by before a doctor misses one."""
+    return lambda url: Run(open_acker(url, app="orders", shards=2, message_timeout_secs=3600))
 
 
 @pytest.fixture
