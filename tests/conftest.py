@@ -19,9 +19,7 @@ from tests import java, scheduling, servers
 def pytest_configure() -> None:
     """Threads for algebra that nobody does cost each process that imports numpy a tenth of a second."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    if (
-        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    ):  # `make test &`: no program that is started could be interrupted
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # `make test &`; what it starts can't be interrupted then
         signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.disable()  # nothing of what is collected now is garbage
 
