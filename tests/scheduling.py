@@ -47,8 +47,16 @@ def place(file: str) -> int:
     return LONG.index(name) if name in LONG else len(LONG)
 
 
+TOGETHER = {"tests/spark/test_readme.py": "tests/spark/test_docs.py"}
+"""Files whose programs run in one JVM (`tests.spark.warm`), if they are in one process."""
+
+
 class ByKind(LoadFileScheduling):  # type: ignore[misc]
     """Files in the order of the collection, each process those of its kinds first."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return TOGETHER.get(file, file)
 
     def _assign_work_unit(self, node: "WorkerController") -> None:
         wants: tuple[str, ...] = WANTED.get(node.gateway.id, ())

@@ -26,7 +26,7 @@ TASKS = (0, 1, 2**32 - 1)
 STAGES = (None, "split", "count")
 
 PROFILE = settings(
-    max_examples=100,
+    max_examples=40,
     stateful_step_count=25,
     phases=(Phase.generate,),
     deadline=None,
@@ -35,6 +35,8 @@ PROFILE = settings(
     database=None,
     suppress_health_check=list(HealthCheck),
 )
+LONG = settings(PROFILE, max_examples=1000, derandomize=False)
+"""For `make chaos`: others each time; what fails is printed, to be repeated."""
 
 _app_numbers = itertools.count()
 
@@ -293,10 +295,13 @@ def _edges(val: int) -> set[int]:
     raise AssertionError(f"{val} is no XOR of edges")
 
 
-def test_any_history_agrees_with_the_oracle(source: Any) -> None:
+@pytest.mark.parametrize(
+    "profile", [pytest.param(PROFILE, id="some"), pytest.param(LONG, id="many", marks=pytest.mark.chaos)]
+)
+def test_any_history_agrees_with_the_oracle(source: Any, profile: settings) -> None:
     raw = redis.Redis.from_url(source) if isinstance(source, str) else source
     machine = type("Machine", (AckerMachine,), {"source": source, "raw": raw})
     try:
-        run_state_machine_as_test(machine, settings=PROFILE)
+        run_state_machine_as_test(machine, settings=profile)
     finally:
         raw.close()

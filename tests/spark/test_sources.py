@@ -172,8 +172,12 @@ def test_a_restarted_run_leaves_out_what_is_done_and_waits_for_nobody(
         (source / name).write_text("".join(f"{name}{n}\n" for n in range(30)))
     noted = tmp_path / "offsets.json"
 
+    def has_gaps() -> bool:
+        progress = json.loads(noted.read_text()) if noted.exists() else {"begin": {}, "beyond": {}}
+        return any(progress["begin"].values()) and any(progress["beyond"].values())
+
     def breaks_down(tracker: Tracker, messages: DataFrame) -> None:
-        if tracker.emission == 2:
+        if has_gaps():
             raise BadBatchError("on purpose")
         save(out, tracker, tracker.fail_where(messages, "value = 'a7'", "not now"))
 
