@@ -104,6 +104,7 @@ class Oracle:
                         self._tokens[name] = (self.tick, content)
                     self.stats["duplicate_inits"] += repeats
                     applied += sum(self._apply(update, root, val) for root, val in own.items())
+                    self._forget_blocks()  # behind all of them: a call changes a block once
                 repeats = 0
         return Sent(applied, seen, reused)
 
@@ -179,7 +180,6 @@ class Oracle:
             self._settle(root, tree.task, "failed")
         elif tree.task is not None and tree.val == 0:
             self._settle(root, tree.task, None)
-        self._forget_blocks()
         return True
 
     def _settle(self, root: int, task: int, reason: Literal["failed", "timeout"] | None) -> None:
