@@ -1,9 +1,11 @@
 """What a spout knows of its messages: which are to be emitted, in flight, done. No I/O and no clock: both are the caller's."""
 
+import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from functools import wraps
+from typing import Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +26,22 @@ LOST: Cause = ("lost", None)
 _MOST_CAUSES = 10_000
 """More are not told apart."""
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _moves(
+    method: Callable[Concatenate["SpoutState", P], T],
+) -> Callable[Concatenate["SpoutState", P], T]:
+    """Messages are neither waiting nor in flight for a moment, at which no other thread looks."""
+
+    @wraps(method)
+    def alone(self: "SpoutState", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._moving:
+            return method(self, *args, **kwargs)
+
+    return alone
+
 
 @dataclass
 class SpoutCounts:
@@ -43,7 +61,7 @@ class SpoutState:
     """The messages of one source in one run.
 
     Every message goes from waiting to in flight, and from there back or to done: acked, or given up, which is done once its
-    letter is kept.
+    letter is kept. One thread works with it; others may call what says so.
 
     Attributes:
         counts: what happened so far.
@@ -76,6 +94,7 @@ class SpoutState:
         self._done: list[Int64Array] = []
         self._marks: deque[tuple[Literal["excused", "final"], Int64Array] | Emission] = deque()
         self._next_number = self._turn = 0
+        self._moving = threading.Lock()
 
     @property
     def pending(self) -> int:
@@ -121,11 +140,12 @@ class SpoutState:
             [np.array([], np.int64), *(part.tries.message_ids[part.open] for part in self._in_flight)]
         )
 
+    @_moves
     def tries_left(self, now: float) -> tuple[Tries, npt.NDArray[np.float64]]:
         """What another spout would have to emit in place of this one, and in how many seconds from now.
 
         What waits for its next emission comes as that; what is in flight as one after it, which is due, as if this one were
-        not counted. Messages that were not emitted yet are left out.
+        not counted. Messages that were not emitted yet are left out. Any thread may call this.
         """
         waiting, due = self._waiting()
         flying = Tries.concatenate(
@@ -135,6 +155,7 @@ class SpoutState:
         delays = np.concatenate([np.maximum(0.0, due - now), np.zeros(len(again))])
         return Tries.concatenate([waiting, again]), delays
 
+    @_moves
     def resume(self, tries: Tries, causes: list[Cause], delays: npt.NDArray[np.float64], now: float) -> None:
         """Go on with what another spout had left, as `tries_left` gave it, and with its causes."""
         why = np.array([self._cause_number(cause) for cause in causes], np.int16)[tries.why]
@@ -145,6 +166,7 @@ class SpoutState:
         self._next_number += 1
         return self._next_number - 1
 
+    @_moves
     def next_emission(self, now: float, max_pending: int | None) -> Emission | None:
         """Replays that are due, then fresh messages, as many as there is room for; they are in flight from now on.
 
@@ -220,6 +242,7 @@ class SpoutState:
         none = [np.array([], np.int64)]
         return np.concatenate(none + places), np.concatenate(none + messages), np.concatenate(none + attempts)
 
+    @_moves
     def settle(self, packed: list[PackedOutcomes], now: float) -> None:
         """Act on outcomes; those of roots that are not in flight are counted as late."""
         self.apply_marks()
@@ -247,6 +270,7 @@ class SpoutState:
         self.counts.late += sum(len(one.roots) for one in packed) - known
         self._drop_finished()
 
+    @_moves
     def lose(self, roots: Int64Array, now: float) -> None:
         """The ledger doesn't know these roots, and has written no outcome of them: emit their messages again."""
         self.apply_marks()
@@ -255,6 +279,7 @@ class SpoutState:
             self._lose(part, rows[rows >= 0], now)
         self._drop_finished()
 
+    @_moves
     def lose_all(self, now: float) -> None:
         """The ledger lost everything: emit all that is in flight again. Nobody's fault, so it counts to no limit."""
         self.apply_marks()
@@ -262,6 +287,7 @@ class SpoutState:
             self._lose(part, np.flatnonzero(part.open), now, excused=True)
         self._drop_finished()
 
+    @_moves
     def give_up(self, message_ids: Int64Array) -> None:
         """See `Spout.give_up`."""
         for part in self._in_flight:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import FrameType
 from typing import Any
 
@@ -110,6 +111,26 @@ def test_a_replay_waits_for_its_delay() -> None:
     made.poll()
     assert made.next_emission() is None
     assert not made.done
+
+
+def test_whoever_asks_while_a_message_fails_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `BatchHandler.status` does, from any thread: it is neither in flight nor waiting while the policy judges it."""
+    acker = fake_acker()
+    made = spout(acker, messages=1)
+    with ThreadPoolExecutor(1) as other:
+        asked: list[Future[Any]] = []
+        judge = RetryPolicy.after_failure
+
+        def judge_while_asked(policy: RetryPolicy, tries: Any) -> Any:
+            asked.append(other.submit(made.state.tries_left, 0.0))
+            wait(asked, timeout=0.2)  # who asks has to wait
+            return judge(policy, tries)
+
+        monkeypatch.setattr(RetryPolicy, "after_failure", judge_while_asked)
+        acker.fail(int(emit(made).roots[0]))
+        made.poll()
+        tries, _ = asked[0].result(60)
+    assert tries.message_ids.tolist() == [0]
 
 
 @pytest.mark.parametrize(("failures", "secs"), [(1, 1.0), (2, 2.0), (3, 4.0), (4, 5.0)])
