@@ -47,7 +47,7 @@ def place(file: str) -> int:
     return LONG.index(name) if name in LONG else len(LONG)
 
 
-TOGETHER = {"tests/spark/test_readme.py": "tests/spark/test_docs.py"}
+TOGETHER = {f"tests/spark/test_{name}.py": "tests/spark/test_docs.py" for name in ("readme", "examples", "word_count")}
 """Files whose programs run in one JVM (`tests.spark.warm`), if they are in one process."""
 
 

@@ -7,6 +7,7 @@ import runpy
 import sys
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 from spark import session
 
@@ -18,10 +19,12 @@ def main() -> None:
         def quiet_session(*_: object) -> Iterator[Any]:
             yield shared
 
-        session.quiet_session = quiet_session  # type: ignore[assignment]
         printed = {}
         for name in sys.argv[1:]:
-            with contextlib.redirect_stdout(io.StringIO()) as said:
+            with (
+                patch.object(session, "quiet_session", quiet_session),
+                contextlib.redirect_stdout(io.StringIO()) as said,
+            ):
                 runpy.run_module(f"spark.examples.{name}", run_name="__main__", alter_sys=True)
             printed[name] = said.getvalue()
     sys.stdout.write(json.dumps(printed) + "\n")

@@ -1,7 +1,7 @@
 """The examples print what their docstrings say, and are as short as they claim to be."""
 
 import ast
-import os
+import json
 import subprocess
 import sys
 import textwrap
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark import cluster
+from tests.spark.warm import Warm
 
 FOLDER = Path(__file__).resolve().parents[2] / "spark" / "examples"
 PROGRAMS = sorted(path.stem for path in FOLDER.glob("[a-z]_*.py"))
@@ -28,16 +28,17 @@ def test_an_example_is_short_and_listed(name: str) -> None:
 
 
 @pytest.mark.spark
-def test_the_examples_print_what_they_say(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_print_what_they_say(url: str, warm: Warm) -> None:
     assert len(PROGRAMS) == 8
-    monkeypatch.setenv("ACKER_REDIS_URL", url)
     rotator = subprocess.Popen(
-        [sys.executable, "-m", "acker_redis", "rotator", "--all"], env={**os.environ}, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "acker_redis", "rotator", "--redis", url, "--all"], stderr=subprocess.DEVNULL
     )
     try:
-        found = cluster.run_python(tmp_path, "tests.spark.examples_job", *PROGRAMS)
+        status, printed, errors = warm.run_module("tests.spark.examples_job", *PROGRAMS, url=url)
     finally:
         rotator.terminate()
         rotator.wait(timeout=30)
+    assert status == 0, errors
+    found = json.loads(printed.splitlines()[-1])
     for name in PROGRAMS:
         assert found[name].strip() == promised(name), name

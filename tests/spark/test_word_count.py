@@ -15,23 +15,21 @@ from acker_redis import Acker
 from acker_redis.testing import wait_until
 from tests import servers
 from tests.spark.test_readme import ROOT
+from tests.spark.warm import Warm
 
 pytestmark = pytest.mark.spark
 
 FAULTS = ("--fail-rate", "0.02")
-
-
-def run(module: str, *arguments: str, **environment: str) -> tuple[int, dict[str, Any], str]:
-    env = {name: value for name, value in os.environ.items() if name != "ACKER_REDIS_URL"} | environment
-    done = subprocess.run(
-        [sys.executable, "-m", module, "--json", "--master", "local[2,4]", *arguments],
-        capture_output=True, text=True, timeout=240, env=env, cwd=ROOT, check=False,
-    )  # fmt: skip
-    return done.returncode, json.loads(done.stdout) if done.stdout.strip() else {}, done.stderr
+ALWAYS = ("--json", "--master", "local[2,4]")
 
 
 def demo(*arguments: str, **environment: str) -> tuple[int, dict[str, Any], str]:
-    return run("spark.demo", *arguments, **environment)
+    env = {name: value for name, value in os.environ.items() if name != "ACKER_REDIS_URL"} | environment
+    done = subprocess.run(
+        [sys.executable, "-m", "spark.demo", *ALWAYS, *arguments],
+        capture_output=True, text=True, timeout=240, env=env, cwd=ROOT, check=False,
+    )  # fmt: skip
+    return done.returncode, json.loads(done.stdout) if done.stdout.strip() else {}, done.stderr
 
 
 def test_every_line_is_accounted_for_and_nothing_but_errors_is_said() -> None:
@@ -41,12 +39,11 @@ def test_every_line_is_accounted_for_and_nothing_but_errors_is_said() -> None:
     assert_accounted_for(result)
 
 
-def test_in_sql_too(url: str) -> None:
-    status, result, errors = run(
-        "spark.word_count", "--max-lines", "2500", "--operators", "sql", "--redis", url, *FAULTS
-    )
+def test_in_sql_too(url: str, warm: Warm) -> None:
+    arguments = (*ALWAYS, "--max-lines", "2500", "--operators", "sql", *FAULTS)
+    status, printed, errors = warm.run_module("spark.word_count", *arguments, url=url)
     assert status == 0, errors  # which say that nobody rotates
-    assert_accounted_for(result)
+    assert_accounted_for(json.loads(printed))
 
 
 def assert_accounted_for(result: dict[str, Any]) -> None:
@@ -59,8 +56,9 @@ def assert_accounted_for(result: dict[str, Any]) -> None:
     assert result["top_words"][0][0] == "the"
 
 
-def test_lost_words_end_the_run_and_nothing_is_acked(url: str) -> None:
-    status, _, errors = run("spark.word_count", "--max-lines", "500", "--lose-rate", "0.02", "--redis", url)
+def test_lost_words_end_the_run_and_nothing_is_acked(url: str, warm: Warm) -> None:
+    arguments = (*ALWAYS, "--max-lines", "500", "--lose-rate", "0.02")
+    status, _, errors = warm.run_module("spark.word_count", *arguments, url=url)
     assert status == 3
     assert "reached 'save'" in errors and "use tracker.filter for where" in errors
     assert "Traceback" not in errors

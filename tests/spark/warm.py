@@ -26,22 +26,34 @@ class Warm:
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, text: str, url: str) -> str:
-        """What a program prints; an error of its own fails the test."""
-        for path in self.folder.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        """What a program of that text prints; an error of its own fails the test."""
+        self._empty()
         script = self.folder / "program.py"
         script.write_text(text, encoding="utf-8")
+        status, printed, errors = self._answer(str(script), [], url)
+        assert not status, errors
+        return printed
+
+    def run_module(self, name: str, *arguments: str, url: str) -> tuple[int, str, str]:
+        """Exit status, output and errors of `python -m name`; what its JVM says is not among them."""
+        self._empty()
+        return self._answer(name, list(arguments), url)
+
+    def _empty(self) -> None:
+        for path in self.folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def _answer(self, program: str, arguments: list[str], url: str) -> tuple[int, str, str]:
         process = self._started()
         assert process.stdin and process.stdout
-        print(json.dumps([str(script), url]), file=process.stdin, flush=True)
+        print(json.dumps([program, arguments, url]), file=process.stdin, flush=True)
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             assert selector.select(ANSWER_SECS), f"no answer after {ANSWER_SECS} s: {self._log.read_text()[-3000:]}"
         answer = process.stdout.readline()
         assert answer, self._log.read_text()[-3000:]
-        shown, error = json.loads(answer)
-        assert not error, error
-        return str(shown)
+        status, printed, errors = json.loads(answer)
+        return status, printed, errors
 
     def stop(self) -> None:
         """End the process and its JVM."""
