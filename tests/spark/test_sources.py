@@ -479,7 +479,8 @@ def test_of_two_limits_of_payloads_the_smaller_counts(
         messages, pipeline, acker=acker, id_column="id", payload_bytes=10_000, keep_payload=True,
         retry=RetryPolicy(max_attempts=2),
     )  # fmt: skip
-    assert kept == [[0, 1, 2, 3], [1]]
+    first, *again = kept
+    assert (first, [one for ids in again for one in ids]) == ([0, 1, 2, 3], [1])  # may go out one after the other
     assert (spout.counts.acked, sorted(spout.dead_letters)) == (8, [1, 9])
     found = {letter.message_id: letter.payload for letter in acker.dead_letters.read()}
     assert json.loads(found[1] or b"")["value"] == "1xxxxxxxxxx"
