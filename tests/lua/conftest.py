@@ -9,12 +9,22 @@ from acker_redis.client import Client
 from tests.lua.seeding import Lab
 
 
+@pytest.fixture(scope="session")
+def _clients() -> Iterator[dict[str, Client]]:
+    made: dict[str, Client] = {}
+    yield made
+    for client in made.values():
+        client.close()
+
+
 @pytest.fixture
-def client(source: Any) -> Iterator[Client]:
-    """The client that sends the scripts."""
-    client = Client(source)
-    yield client
-    client.close()
+def client(source: Any, _clients: dict[str, Client]) -> Client:
+    """The client that sends the scripts; a server that is emptied between tests keeps the one it has."""
+    if not isinstance(source, str):
+        return Client(source)
+    if source not in _clients:
+        _clients[source] = Client(source)
+    return _clients[source]
 
 
 @pytest.fixture

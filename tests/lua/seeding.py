@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from redis.exceptions import ResponseError
+
 from acker_redis import scripts
 from acker_redis.client import Client
 
@@ -242,8 +244,7 @@ class Lab:
             self.raw.hset(self.keys["meta"], mapping=fields)
 
     def server_ms(self) -> int:
-        secs, micros = self.raw.time()
-        return int(secs) * 1000 + int(micros) // 1000
+        return _ms(self.raw.time())
 
     # -- seeding
 
@@ -278,27 +279,28 @@ class Lab:
 
     def run(self, name: str, *args: bytes | str | int, generation: str = GENERATION) -> Any:
         """Run a script on the seeded shard; the generation goes before `args`."""
-        before, aged = self.settled(), self.aged()
-        low = self.server_ms()
+        low, before = self.counted()
         (reply,) = self.client.run([scripts.load(name).call(self.keys, generation, *args)])
-        self.now = Between(low, self.server_ms())
+        high, after = self.counted()
+        self.now = Between(low, high)
         if name != "open":
-            assert self.aged() - aged == self.settled() - before  # whatever settles is counted by its age
+            assert after["aged"] - before["aged"] == after["settled"] - before["settled"]  # both count what settles
         return reply
 
-    def settled(self) -> Counter[str]:
-        """Outcomes as the counters have them."""
-        if self.raw.type(self.keys["stats"]) != b"hash":
-            return Counter()
-        found = self.raw.hmget(self.keys["stats"], *OUTCOMES)
-        return Counter({name: int(value or 0) for name, value in zip(OUTCOMES, found, strict=True)})
-
-    def aged(self) -> Counter[str]:
-        """Outcomes by what is known of their ages."""
-        found: Counter[str] = Counter()
-        for name, count in self.raw.hgetall(self.keys["latency"]).items():
-            found[name.decode().partition(":")[0]] += int(count)
-        return found
+    def counted(self) -> tuple[int, dict[str, Counter[str]]]:
+        """The server's time, and outcomes as the counters have them and by what is known of their ages."""
+        with self.raw.pipeline(transaction=False) as pipe:
+            pipe.time()
+            pipe.hmget(self.keys["stats"], *OUTCOMES)
+            pipe.hgetall(self.keys["latency"])
+            time, counts, ages = pipe.execute(raise_on_error=False)
+        settled: Counter[str] = Counter()
+        if not isinstance(counts, ResponseError):  # the key may be seeded as something else
+            settled.update({name: int(value or 0) for name, value in zip(OUTCOMES, counts, strict=True)})
+        aged: Counter[str] = Counter()
+        for name, count in ages.items():
+            aged[name.decode().partition(":")[0]] += int(count)
+        return _ms(time), {"settled": settled, "aged": aged}
 
     def init(self, *pairs: tuple[int, int], task: int = 7, token: bytes = TOKEN, repeats: int = 0) -> Any:
         return self.run("init", token, DIGEST, task, repeats, pack_pairs(*pairs))
@@ -320,24 +322,35 @@ class Lab:
     # -- reading back
 
     def state(self) -> State:
-        raw, keys = self.raw, self.keys
+        keys = self.keys
         known = {name.encode() for value in keys.values() for name in ([value] if isinstance(value, str) else value)}
+        with self.raw.pipeline(transaction=False) as pipe:
+            for name in ("ledger", "stats", "meta"):
+                pipe.hgetall(keys[name])
+            for key in keys["bucket"]:
+                pipe.zrange(key, 0, -1, withscores=True)
+            for key in keys["fence"]:
+                pipe.smembers(key)
+            for key in (*keys["acked"], *keys["failed"]):
+                pipe.xrange(key)
+            pipe.keys("*")
+            replies = iter(pipe.execute())
+        ledger, stats, meta = (next(replies) for _ in range(3))
         return State(
-            ledger=dict(_alone(k, v) for k, v in raw.hgetall(keys["ledger"]).items() if len(v) == 22),
-            blocks={
-                unpack_blocks(k)[0]: unpacked_shared(v) for k, v in raw.hgetall(keys["ledger"]).items() if len(v) != 22
-            },
-            buckets=_filled(
-                {unpack_blocks(member): score for member, score in raw.zrange(key, 0, -1, withscores=True)}
-                for key in keys["bucket"]
-            ),
-            fences=_filled(set(raw.smembers(key)) for key in keys["fence"]),
-            acked=_filled(sorted(_done(fields) for _, fields in raw.xrange(key)) for key in keys["acked"]),
-            failed=_filled([_failure(fields) for _, fields in raw.xrange(key)] for key in keys["failed"]),
-            stats={k.decode(): int(v) for k, v in raw.hgetall(keys["stats"]).items() if k != b"unowned"},
-            meta={k.decode(): _number(v.decode()) for k, v in raw.hgetall(keys["meta"]).items()},
-            others=set(raw.keys("*")) - known,
+            ledger=dict(_alone(k, v) for k, v in ledger.items() if len(v) == 22),
+            blocks={unpack_blocks(k)[0]: unpacked_shared(v) for k, v in ledger.items() if len(v) != 22},
+            buckets=_filled({unpack_blocks(member): score for member, score in next(replies)} for _ in keys["bucket"]),
+            fences=_filled(set(next(replies)) for _ in keys["fence"]),
+            acked=_filled(sorted(_done(fields) for _, fields in next(replies)) for _ in keys["acked"]),
+            failed=_filled([_failure(fields) for _, fields in next(replies)] for _ in keys["failed"]),
+            stats={k.decode(): int(v) for k, v in stats.items() if k != b"unowned"},
+            meta={k.decode(): _number(v.decode()) for k, v in meta.items()},
+            others=set(next(replies)) - known,
         )
+
+
+def _ms(time: tuple[int, int]) -> int:
+    return int(time[0]) * 1000 + int(time[1]) // 1000
 
 
 def _filled(values: Iterable[Any]) -> dict[int, Any]:
