@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,7 @@ assert not set({OPTIONAL!r}) & {{name.split(".")[0] for name in sys.modules}}
     assert done.returncode == 0, done.stderr
 
 
+@cache
 def strings(name: str) -> list[str]:
     """String literals of a module; docstrings are left out."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
@@ -160,6 +162,7 @@ def strings(name: str) -> list[str]:
     ]
 
 
+@cache
 def called(name: str) -> set[str]:
     """Dotted names of what a module calls."""
     return {ast.unparse(node.func) for node in ast.walk(TREES[name]) if isinstance(node, ast.Call)}
