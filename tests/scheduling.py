@@ -47,7 +47,10 @@ def place(file: str) -> int:
     return LONG.index(name) if name in LONG else len(LONG)
 
 
-TOGETHER = {f"tests/spark/test_{name}.py": "tests/spark/test_docs.py" for name in ("readme", "examples", "word_count")}
+TOGETHER = {
+    f"tests/spark/test_{name}.py": "tests/spark/test_docs.py"
+    for name in ("readme", "examples", "word_count", "benchmarks")
+}
 """Files whose programs run in one JVM (`tests.spark.warm`), if they are in one process."""
 
 

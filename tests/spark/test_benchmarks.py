@@ -1,25 +1,21 @@
-"""The benchmarks of Spark jobs run, in a tiny size and a process of their own, as each stops its session."""
+"""The benchmarks of Spark jobs run, in a tiny size."""
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
-from tests import java
+import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.spark.warm import Warm
+
 NAMES = ["realistic", "fan_out", "word_count", "sinks", "micro_batches", "streams", "driver_memory"]
 
 
-def test_the_benchmarks_of_spark_jobs_give_rows(tmp_path: Path) -> None:
-    """All in one process, whose JVM is warm from the second on."""
+@pytest.mark.spark
+def test_the_benchmarks_of_spark_jobs_give_rows(warm: Warm, tmp_path: Path) -> None:
     options = ["--scale", "0.001", "--server", "valkey", "--results", str(tmp_path)]
-    command = [sys.executable, "-m", "benchmarks", *NAMES, *options]
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env=java.preloaded(), timeout=900, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    status, _, errors = warm.run_module("benchmarks", *NAMES, *options, url="")
+    assert status == 0, errors
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert {row["benchmark"] for row in rows} == set(NAMES)
     assert all(math.isfinite(row["value"]) for row in rows)

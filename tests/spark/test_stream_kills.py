@@ -13,8 +13,9 @@ import pytest
 from acker_redis import Acker
 from acker_redis.testing import wait_until
 from tests.spark import parking_job, redis_stream_job
-from tests.spark.cluster import JOB_SECS, kill, run_python, start_python
+from tests.spark.cluster import JOB_SECS, kill, start_python
 from tests.spark.test_streams import give, parked, written
+from tests.spark.warm import Warm
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("rotator")]
 
@@ -46,18 +47,25 @@ def killed(folder: Path, module: str, *arguments: str) -> None:
     assert job.returncode < 0, (arguments, (folder / f"{module}.log").read_text()[-3000:])
 
 
+def left_at_its_end(warm: Warm, folder: Path, module: str, *arguments: str, url: str) -> int:
+    """A program goes on from what the killed ones left behind; it says what is left."""
+    status, printed, errors = warm.run_module(module, url, str(folder), *arguments, url=url)
+    assert status == 0, errors
+    return int(printed.splitlines()[-1])
+
+
 def dead(url: str) -> list[Any]:
     with Acker.connect(url, parking_job.CONFIG) as acker:
         return acker.dead_letters.read()
 
 
 @some_and_all(("after-snapshot", "re-emitting"), parking_job.POINTS)
-def test_nothing_that_is_parked_is_lost(url: str, tmp_path: Path, points: Sequence[str]) -> None:
+def test_nothing_that_is_parked_is_lost(url: str, warm: Warm, tmp_path: Path, points: Sequence[str]) -> None:
     give(tmp_path, *(range(at, at + 40) for at in (0, 40, 80)))
     module = "tests.spark.parking_job"
     for number, point in enumerate(points):
         killed(tmp_path, module, url, str(tmp_path), point, str(2 + number % 3))
-    assert run_python(tmp_path, module, url, str(tmp_path), "never", "5") == 0
+    assert left_at_its_end(warm, tmp_path, module, "never", "5", url=url) == 0
     letters = dead(url)
     assert {letter.message_id for letter in letters} == SEVENS
     assert {(letter.reason, letter.detail) for letter in letters} == {("failed", "a seven")}
@@ -73,7 +81,7 @@ def is_stopped(pid: int) -> bool:
     "point", ["after-snapshot", pytest.param("written", marks=pytest.mark.chaos)], ids=["parked", "written"]
 )
 def test_a_driver_that_stood_still_while_another_took_over_ends_and_harms_nothing(
-    url: str, tmp_path: Path, point: str
+    url: str, warm: Warm, tmp_path: Path, point: str
 ) -> None:
     """Both have the same checkpoint, park and lane."""
     give(tmp_path, *(range(at, at + 40) for at in (0, 40, 80)))
@@ -81,7 +89,7 @@ def test_a_driver_that_stood_still_while_another_took_over_ends_and_harms_nothin
     old = start_python(tmp_path, module, url, str(tmp_path), parking_job.FROZEN + point, "2")
     try:
         wait_until(lambda: is_stopped(old.pid), "it stands still", JOB_SECS)
-        assert run_python(tmp_path, module, url, str(tmp_path), "never", "3") == 0
+        assert left_at_its_end(warm, tmp_path, module, "never", "3", url=url) == 0
         os.killpg(old.pid, signal.SIGCONT)
         old.communicate(timeout=JOB_SECS)
     finally:
@@ -93,13 +101,15 @@ def test_a_driver_that_stood_still_while_another_took_over_ends_and_harms_nothin
 
 
 @some_and_all(("acknowledging",), redis_stream_job.POINTS)
-def test_no_entry_of_a_redis_stream_is_lost(url: str, raw: Any, tmp_path: Path, points: Sequence[str]) -> None:
+def test_no_entry_of_a_redis_stream_is_lost(
+    url: str, raw: Any, warm: Warm, tmp_path: Path, points: Sequence[str]
+) -> None:
     of_entry = {raw.xadd("orders", {"id": one}): one for one in sorted(EVERYTHING)}
     module = "tests.spark.redis_stream_job"
     for point in points:
         killed(tmp_path, module, url, str(tmp_path), point)
         assert raw.xpending("orders", "g")["pending"] > 0
-    assert run_python(tmp_path, module, url, str(tmp_path), "never") == 0
+    assert left_at_its_end(warm, tmp_path, module, "never", url=url) == 0
     letters = dead(url)
     assert {of_entry[f"{one.message_id >> 16}-{one.message_id & 0xFFFF}".encode()] for one in letters} == SEVENS
     assert set(written(tmp_path)) == EVERYTHING - SEVENS
