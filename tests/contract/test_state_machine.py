@@ -26,7 +26,7 @@ TASKS = (0, 1, 2**32 - 1)
 STAGES = (None, "split", "count")
 
 PROFILE = settings(
-    max_examples=40,
+    max_examples=100,
     stateful_step_count=25,
     phases=(Phase.generate,),
     deadline=None,

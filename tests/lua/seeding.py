@@ -279,16 +279,16 @@ class Lab:
 
     def run(self, name: str, *args: bytes | str | int, generation: str = GENERATION) -> Any:
         """Run a script on the seeded shard; the generation goes before `args`."""
-        low, before = self.counted()
+        low, settled, aged = self.counted()
         (reply,) = self.client.run([scripts.load(name).call(self.keys, generation, *args)])
-        high, after = self.counted()
+        high, settled_then, aged_then = self.counted()
         self.now = Between(low, high)
         if name != "open":
-            assert after["aged"] - before["aged"] == after["settled"] - before["settled"]  # both count what settles
+            assert aged_then - aged == settled_then - settled  # whatever settles is counted by its age
         return reply
 
-    def counted(self) -> tuple[int, dict[str, Counter[str]]]:
-        """The server's time, and outcomes as the counters have them and by what is known of their ages."""
+    def counted(self) -> tuple[int, Counter[str], Counter[str]]:
+        """The server's time, outcomes as the counters have them, and by what is known of their ages."""
         with self.raw.pipeline(transaction=False) as pipe:
             pipe.time()
             pipe.hmget(self.keys["stats"], *OUTCOMES)
@@ -300,7 +300,7 @@ class Lab:
         aged: Counter[str] = Counter()
         for name, count in ages.items():
             aged[name.decode().partition(":")[0]] += int(count)
-        return _ms(time), {"settled": settled, "aged": aged}
+        return _ms(time), settled, aged
 
     def init(self, *pairs: tuple[int, int], task: int = 7, token: bytes = TOKEN, repeats: int = 0) -> Any:
         return self.run("init", token, DIGEST, task, repeats, pack_pairs(*pairs))

@@ -11,6 +11,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from pyspark.sql import DataFrame
 
@@ -62,34 +63,34 @@ def main(url: str, folder: Path, point: str, shuffle_partitions: str) -> None:
         save(park, *args)
         die_at(point, "after-snapshot")
 
-    Park.save = dying_save  # type: ignore[assignment,method-assign]
-    spark = session(folder, {"spark.sql.shuffle.partitions": shuffle_partitions})
-    draining: list[bool] = []
-    with Acker.connect(url, CONFIG) as acker:
-        handler = each_batch(
-            partial(pipeline, folder, point, draining),
-            acker=acker,
-            id_column="id",
-            park=str(folder / "park"),
-            retry=RETRY,
-        )
+    with patch.object(Park, "save", dying_save):  # what runs behind this in its process is to be spared
+        spark = session(folder, {"spark.sql.shuffle.partitions": shuffle_partitions})
+        draining: list[bool] = []
+        with Acker.connect(url, CONFIG) as acker:
+            handler = each_batch(
+                partial(pipeline, folder, point, draining),
+                acker=acker,
+                id_column="id",
+                park=str(folder / "park"),
+                retry=RETRY,
+            )
 
-        def handle(batch: DataFrame, batch_id: int) -> None:
-            if batch_id:
-                die_at(point, "committed")
-            handler(batch, batch_id)
+            def handle(batch: DataFrame, batch_id: int) -> None:
+                if batch_id:
+                    die_at(point, "committed")
+                handler(batch, batch_id)
 
-        query = (
-            spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
-            .writeStream.foreachBatch(handle).option("checkpointLocation", str(folder / "checkpoint"))
-            .trigger(availableNow=True).start()
-        )  # fmt: skip
-        query.awaitTermination()
-        draining.append(True)
-        left = handler.drain(timeout_secs=100).parked
-        handler.close()
-    spark.stop()
-    print(sum(left.values()))  # noqa: T201
+            query = (
+                spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
+                .writeStream.foreachBatch(handle).option("checkpointLocation", str(folder / "checkpoint"))
+                .trigger(availableNow=True).start()
+            )  # fmt: skip
+            query.awaitTermination()
+            draining.append(True)
+            left = handler.drain(timeout_secs=100).parked
+            handler.close()
+        spark.stop()
+        print(sum(left.values()))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import redis
 from pyspark.sql import DataFrame
@@ -38,7 +39,6 @@ def main(url: str, folder: Path, point: str) -> None:
             die_at(point, "acknowledging")
         acknowledge(group, entries)
 
-    RedisGroup.read, RedisGroup.acknowledge = dying_read, dying_acknowledge  # type: ignore[assignment,method-assign]
     stop = threading.Event()
     raw = redis.Redis.from_url(url)
 
@@ -55,14 +55,15 @@ def main(url: str, folder: Path, point: str) -> None:
         if group["pending"] == 0 and group["last-delivered-id"] == last and not busy:
             stop.set()
 
-    spark = session(folder, {"spark.sql.shuffle.partitions": "2"})
-    with Acker.connect(url, CONFIG) as acker:
-        run_redis_stream(
-            spark, pipeline, acker=acker, source=url, stream="orders", fields=["id"], group="g", consumer="one", stop=stop,
-            max_spout_pending=40, block_ms=100, retry=RetryPolicy(max_attempts=3), progress=progress,
-        )  # fmt: skip
-    spark.stop()
-    print(0)  # noqa: T201
+    with patch.multiple(RedisGroup, read=dying_read, acknowledge=dying_acknowledge):
+        spark = session(folder, {"spark.sql.shuffle.partitions": "2"})
+        with Acker.connect(url, CONFIG) as acker:
+            run_redis_stream(
+                spark, pipeline, acker=acker, source=url, stream="orders", fields=["id"], group="g", consumer="one", stop=stop,
+                max_spout_pending=40, block_ms=100, retry=RetryPolicy(max_attempts=3), progress=progress,
+            )  # fmt: skip
+        spark.stop()
+        print(0)  # noqa: T201
 
 
 if __name__ == "__main__":
