@@ -5,10 +5,10 @@ import threading
 from collections.abc import Iterable
 from weakref import WeakKeyDictionary
 
-from py4j.protocol import Py4JError
 from pyspark import Accumulator, SparkContext
 
 from acker_redis.spark.worker.failed import Reason, Report, Reports, reason_of
+from acker_redis.spark.worker_errors import text_of
 
 _accumulators: WeakKeyDictionary[SparkContext, Accumulator[list[Report]]] = WeakKeyDictionary()
 _lock = threading.Lock()
@@ -58,11 +58,10 @@ class Received:
 
 def cause_of(exc: BaseException) -> Reason:
     """Why rows failed together: what was raised in the worker, or ended its task, in a line, where that is in the text."""
-    try:
-        text = str(exc)
-        _, found, last = text.rpartition(_TRACEBACK)
-    except Py4JError:  # Java is gone, and the text with it
+    text = text_of(exc)
+    if text is None:
         return Reason(type(exc).__name__)
+    _, found, last = text.rpartition(_TRACEBACK)
     raised = next((line for line in last.splitlines() if line.strip() and not line.startswith(" ")), None)
     if found and raised:
         return Reason(raised)

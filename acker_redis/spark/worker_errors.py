@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
+from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
@@ -30,6 +31,27 @@ _RAISED = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 """The last line of a Python traceback, further lines of its text too, up to what Spark puts behind it."""
+
+
+_OF_JAVA = (CapturedException, Py4JJavaError)
+
+_texts: WeakKeyDictionary[BaseException, str] = WeakKeyDictionary()
+
+
+def text_of(exc: BaseException) -> str | None:
+    """Of any error; None: Java is gone, and the text with it.
+
+    Of an error of Java's it is asked for once: PySpark makes it anew each time, out of two dozen answers of Java's.
+    """
+    text = _texts.get(exc) if isinstance(exc, _OF_JAVA) else None
+    if text is None:
+        try:
+            text = str(exc)
+        except Py4JError:
+            return None
+        if isinstance(exc, _OF_JAVA):
+            _texts[exc] = text
+    return text
 
 
 def acker_error_in(exc: BaseException) -> AckerError | None:
@@ -67,7 +89,7 @@ def broke_in_a_job(exc: BaseException) -> bool:
 def _is_of_a_job(exc: BaseException) -> bool:
     if isinstance(exc, (AnalysisException, ParseException)):
         return False
-    return isinstance(exc, (CapturedException, Py4JJavaError))
+    return isinstance(exc, _OF_JAVA)
 
 
 @contextmanager
@@ -83,11 +105,7 @@ def own_errors() -> Iterator[None]:
 
 
 def _in_text(exc: BaseException) -> AckerError | None:
-    try:
-        text = str(exc)
-    except Py4JError:  # Java is gone, and the text with it
-        return None
-    for name, told in reversed(_RAISED.findall(text)):
+    for name, told in reversed(_RAISED.findall(text_of(exc) or "")):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, AckerError):
             return kind(told)

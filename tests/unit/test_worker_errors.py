@@ -1,7 +1,7 @@
 """The library's errors in the errors that Spark makes of them, as text of PySpark 4.3."""
 
 import pytest
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from acker_redis import AckerError, BadBatchError, ConnectionLostError, FailedError, NotExactError, OutOfMemoryError
@@ -97,6 +97,24 @@ def test_other_errors_stay_what_they_are(error: Exception) -> None:
     with pytest.raises(type(error)) as caught, own_errors():
         raise error
     assert caught.value is error
+
+
+class Counting(Py4JJavaError):  # type: ignore[misc]
+    asked = 0
+
+    def __init__(self) -> None:
+        pass
+
+    def __str__(self) -> str:
+        self.asked += 1
+        return WORKER.format("OSError: disk full")
+
+
+def test_java_is_asked_for_a_text_once() -> None:
+    error = Counting()
+    assert acker_error_in(error) is None
+    assert cause_of(error).text == cause_of(error).text == "OSError: disk full"
+    assert error.asked == 1
 
 
 @pytest.mark.parametrize(
