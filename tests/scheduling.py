@@ -48,10 +48,14 @@ def place(file: str) -> int:
 
 
 TOGETHER = {
-    f"tests/spark/test_{name}.py": "tests/spark/test_docs.py"
-    for name in ("readme", "examples", "word_count", "benchmarks")
+    f"tests/spark/test_{name}.py": f"tests/spark/test_{group[0]}.py"
+    for group in (
+        ("docs", "readme", "examples", "word_count", "benchmarks"),
+        ("stream_kills", "applications", "cluster"),
+    )
+    for name in group
 }
-"""Files whose programs run in one JVM (`tests.spark.warm`), if they are in one process."""
+"""Files whose programs run in one JVM (`tests.spark.warm`): those of a group are taken by one process."""
 
 
 class ByKind(LoadFileScheduling):  # type: ignore[misc]

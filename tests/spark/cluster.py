@@ -1,7 +1,7 @@
 """A real standalone cluster of plain processes on loopback: a master, and two workers of one core on two host names.
 
-Two names, because Spark never runs a speculative copy on the host of the attempt it copies. The application runs in a
-process of its own, since a JVM has one Spark context and the tests' session has it.
+Two names, because Spark never runs a speculative copy on the host of the attempt it copies. The application runs in another
+process than the tests, since a JVM has one Spark context and the tests' session has it.
 """
 
 import json
@@ -65,10 +65,6 @@ class Cluster:
                 process.kill()
                 process.wait()
             _kill_group(process.pid)
-
-    def run(self, module: str, *arguments: str) -> Any:
-        """Run an application to its end; returns what it printed as JSON on its last line."""
-        return run_python(self.folder, module, self.url, *arguments)
 
     def _start(self, kind: str, name: str, host: str, *arguments: str) -> int:
         env = environment(self.folder) | {

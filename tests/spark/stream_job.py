@@ -1,4 +1,4 @@
-"""A stream in a process of its own, to be killed in the middle of a micro-batch and started again with other settings.
+"""A stream in a process of its own, to be killed in the middle of a micro-batch; it goes on with other settings.
 
     python -m tests.spark.stream_job redis://127.0.0.1:6379/0 FOLDER SHUFFLE_PARTITIONS AQE
 
@@ -58,6 +58,11 @@ def write(folder: Path, emission: str, batches: Iterator[pa.RecordBatch], partit
     written.rename(folder / "out" / f"{emission}-{partition}.parquet")
 
 
+def settings(shuffle_partitions: str, adaptive: str) -> dict[str, str]:
+    """Of the session."""
+    return {"spark.sql.adaptive.enabled": adaptive, "spark.sql.shuffle.partitions": shuffle_partitions}
+
+
 def pipeline(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
     """Children, a shuffle whose partitions are those of the settings, and files."""
     with (folder / "runs").open("a") as runs:
@@ -69,10 +74,8 @@ def pipeline(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
         once(folder / "written", partial(wait_for, folder / "never"))
 
 
-def main(url: str, folder: Path, shuffle_partitions: str, adaptive: str) -> None:
-    """Run to the end of what is there."""
-    settings = {"spark.sql.adaptive.enabled": adaptive, "spark.sql.shuffle.partitions": shuffle_partitions}
-    spark = session(folder, settings)
+def run(spark: Any, url: str, folder: Path) -> None:
+    """To the end of what is there."""
     with Telling.connect(url, CONFIG) as acker:
         acker.folder = folder
         handle = each_batch(partial(pipeline, folder), acker=acker, id_column="id", park=str(folder / "park"))
@@ -82,9 +85,11 @@ def main(url: str, folder: Path, shuffle_partitions: str, adaptive: str) -> None
             .start()
         )  # fmt: skip
         query.awaitTermination()
-    spark.stop()
-    print("{}")  # noqa: T201
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
+    url, folder = sys.argv[1], Path(sys.argv[2])
+    spark = session(folder, settings(*sys.argv[3:]))
+    run(spark, url, folder)
+    spark.stop()
+    print("{}")  # noqa: T201

@@ -1,4 +1,7 @@
-"""Several Spark applications on one acker, each in processes of its own, which are killed."""
+"""Several Spark applications on one acker, each in processes of its own, some of which are killed.
+
+One of those that nobody kills runs in the JVM of other tests' programs (`warm`), which is up already.
+"""
 
 import json
 import subprocess
@@ -16,6 +19,7 @@ from acker_redis.testing import expire, wait_until
 from tests.spark.app_job import CHILDREN, MESSAGES, SHARED
 from tests.spark.cluster import JOB_SECS, kill, start_python
 from tests.spark.faults import WAIT_SECS
+from tests.spark.warm import Warm
 
 pytestmark = pytest.mark.spark
 
@@ -35,6 +39,26 @@ def start(url: str, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     for process in started:
         if process.returncode is None:
             kill(process)
+
+
+Begin = Callable[..., Callable[[], Any]]
+
+
+@pytest.fixture
+def begin(warm: Warm, url: str, tmp_path: Path) -> Begin:
+    """Start an application that nobody kills; gives what waits for its end, for what it printed."""
+
+    def begin_one(kind: str, *arguments: str) -> Callable[[], Any]:
+        warm.begin_module(JOB, kind, url, str(tmp_path), *arguments, url=url)
+
+        def ended() -> Any:
+            status, shown, errors = warm.answer()
+            assert status == 0, errors
+            return json.loads(shown.splitlines()[-1])
+
+        return ended
+
+    return begin_one
 
 
 @pytest.fixture
@@ -66,10 +90,10 @@ ALL = {(message, child) for message in range(1, MESSAGES) for child in range(CHI
 
 
 def test_an_application_that_is_killed_leaves_the_other_untouched(
-    start: Callable[..., Any], url: str, raw: Any, tmp_path: Path
+    begin: Begin, start: Callable[..., Any], url: str, raw: Any, tmp_path: Path
 ) -> None:
     """Both hold still in the middle of their sinks; two is killed there, one goes on, and two begins again."""
-    one, two = start("alone", "one"), start("alone", "two")
+    two, one = start("alone", "two"), begin("alone", "one")
     for app in ("one", "two"):
         wait_until((tmp_path / f"{app}-middle").exists, f"{app} to be in the middle", WAIT_SECS)
     kill(two)
@@ -81,11 +105,11 @@ def test_an_application_that_is_killed_leaves_the_other_untouched(
         assert acker.stats().timed_out == left
     (tmp_path / "one-go").touch()
     quiet = {"pending": 0, "timed_out": 0, "failed": 0, "fenced": 0, "unowned": 0}
-    assert printed(one, tmp_path) == {"acked": MESSAGES, "others": 0, "stats": quiet}
+    assert one() == {"acked": MESSAGES, "others": 0, "stats": quiet}
     assert written(tmp_path, "one-*.parquet") == Counter(ALL)
 
     (tmp_path / "two-go").touch()
-    again = printed(start("alone", "two"), tmp_path)
+    again = begin("alone", "two")()
     assert again["acked"] == MESSAGES
     assert (
         left <= again["others"] <= left + 1
@@ -95,13 +119,13 @@ def test_an_application_that_is_killed_leaves_the_other_untouched(
 
 
 def test_a_tree_that_starts_in_one_application_completes_in_another(
-    start: Callable[..., Any], url: str, tmp_path: Path
+    begin: Begin, start: Callable[..., Any], url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "between").mkdir()
     (tmp_path / "go").touch()
-    first, second = start("first", "600"), start("second", "600", "1")
+    second, first = start("second", "600", "1"), begin("first", "600")
     expected = {"acked": MESSAGES, "timed_out": 0, "failed": 0, "lost": 0, "dead_lettered": 0}
-    assert printed(first, tmp_path) == expected
+    assert first() == expected
     assert printed(second, tmp_path) == {"folders": 1}
     assert written(tmp_path, "out-*.parquet") == Counter(ALL)
     with Acker.attach(url, SHARED) as acker:
@@ -115,17 +139,17 @@ def test_a_tree_that_starts_in_one_application_completes_in_another(
 
 @pytest.mark.usefixtures("rotator")
 def test_what_an_application_that_died_had_taken_over_is_replayed_by_the_first(
-    start: Callable[..., Any], url: str, tmp_path: Path
+    begin: Begin, start: Callable[..., Any], url: str, tmp_path: Path
 ) -> None:
     """The second is killed with one partition written and one not. The first emits all again, and a new second ends them."""
     between = tmp_path / "between"
     between.mkdir()
-    first, second = start("first", "8"), start("second", "8", "1")
+    second, first = start("second", "8", "1"), begin("first", "8")
     wait_until((tmp_path / "middle").exists, "the second to be in the middle", WAIT_SECS)
     kill(second)
     (tmp_path / "go").touch()
     again = start("second", "8", "2")
-    counts = printed(first, tmp_path)
+    counts = first()
     assert counts["acked"] == MESSAGES
     assert counts["timed_out"] > 0
     assert (counts["failed"], counts["dead_lettered"]) == (0, 0)

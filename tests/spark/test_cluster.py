@@ -1,5 +1,6 @@
 """Faults that need several executors: one that dies, and speculative copies that run beside the first attempt."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.spark.cluster import Cluster
+from tests.spark.warm import Warm
 
 pytestmark = [
     pytest.mark.spark,
@@ -25,23 +27,27 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         made.stop()
 
 
-def run_scenarios(cluster: Cluster, url: str, folder: Path, *scenarios: str) -> dict[str, Any]:
-    found = cluster.run("tests.spark.cluster_job", url, str(folder), *scenarios)
+def run_scenarios(cluster: Cluster, warm: Warm, url: str, folder: Path, *scenarios: str) -> dict[str, Any]:
+    status, printed, errors = warm.run_module(
+        "tests.spark.cluster_job", cluster.url, url, str(folder), *scenarios, url=url
+    )
+    assert status == 0, errors
+    found = json.loads(printed.splitlines()[-1])
     for result in found.values():
         assert (result["acked"], result["letters"], result["pending"]) == (399, [7], 0)
     return dict(found)
 
 
-def test_an_executor_killed_in_the_middle_of_a_stage(cluster: Cluster, url: str, tmp_path: Path) -> None:
+def test_an_executor_killed_in_the_middle_of_a_stage(cluster: Cluster, warm: Warm, url: str, tmp_path: Path) -> None:
     """Killed in the sink's stage, it takes its map output along: the bolt's stage runs again."""
-    found = run_scenarios(cluster, url, tmp_path, "kill:bolt", "kill:sink", "kill-late:sink")
+    found = run_scenarios(cluster, warm, url, tmp_path, "kill:bolt", "kill:sink", "kill-late:sink")
     assert sum(found["kill:bolt"]["bolt"].values()) > 2
     for scenario in ("kill:sink", "kill-late:sink"):
         assert sum(found[scenario]["sink"].values()) > 2
         assert sum(found[scenario]["bolt"].values()) > 2, "no map output was lost"
 
 
-def test_a_speculative_copy_beside_its_first_attempt(cluster: Cluster, url: str, tmp_path: Path) -> None:
-    found = run_scenarios(cluster, url, tmp_path, "race:bolt", "race:sink", "lose:sink")
+def test_a_speculative_copy_beside_its_first_attempt(cluster: Cluster, warm: Warm, url: str, tmp_path: Path) -> None:
+    found = run_scenarios(cluster, warm, url, tmp_path, "race:bolt", "race:sink", "lose:sink")
     for scenario, result in found.items():
         assert max(result[scenario.partition(":")[2]].values()) > 1, "no copy ran"

@@ -20,7 +20,7 @@ from acker_redis.spark import BatchHandler, Tracker, each_batch
 from acker_redis.testing import wait_until
 from tests.spark import stream_job
 from tests.spark.cases import CONFIG
-from tests.spark.cluster import kill, run_python, start_python
+from tests.spark.cluster import kill, start_python
 from tests.spark.faults import WAIT_SECS
 from tests.spark.files_source import RowsToFiles
 
@@ -149,13 +149,16 @@ def whole_messages(folder: Path, run: str) -> set[int]:
 
 
 @pytest.mark.parametrize("where", [pytest.param("middle", marks=pytest.mark.chaos), "written"])
-def test_a_stream_killed_in_a_micro_batch_goes_on_in_a_new_process_with_other_settings(
-    url: str, tmp_path: Path, where: str
+def test_a_stream_killed_in_a_micro_batch_goes_on_in_another_process_with_other_settings(
+    spark: Any, url: str, tmp_path: Path, where: str
 ) -> None:
     """No message is acked whose rows are not in the sink, at any time; in the end all are acked, and nothing is left."""
     give_messages(tmp_path)
     (tmp_path / ("written" if where == "middle" else "middle")).touch()
     module = "tests.spark.stream_job"
+    spark = spark.newSession()
+    for name, value in stream_job.settings("7", "true").items():
+        spark.conf.set(name, value)
     with Acker.connect(url, stream_job.CONFIG) as acker:
         killed = start_python(tmp_path, module, url, str(tmp_path), "3", "false")
         try:
@@ -169,7 +172,7 @@ def test_a_stream_killed_in_a_micro_batch_goes_on_in_a_new_process_with_other_se
         assert killed.returncode < 0, (tmp_path / f"{module}.log").read_text()[-3000:]
         before = acker.stats()
         assert (before.acked, before.pending) == (stream_job.BATCH, stream_job.BATCH)
-        run_python(tmp_path, module, url, str(tmp_path), "7", "true")
+        stream_job.run(spark, url, tmp_path)
 
         acked = acked_messages(tmp_path, acker)
         for run, messages in acked.items():

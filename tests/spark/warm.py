@@ -24,44 +24,65 @@ class Warm:
         self.folder = folder
         self._log = folder.with_suffix(".log")
         self._process: subprocess.Popen[str] | None = None
+        self._owes_answer = False
 
     def run(self, text: str, url: str) -> str:
         """What a program of that text prints; an error of its own fails the test."""
         self._empty()
         script = self.folder / "program.py"
         script.write_text(text, encoding="utf-8")
-        status, printed, errors = self._answer(str(script), [], url)
+        self._begin(str(script), [], url)
+        status, printed, errors = self.answer()
         assert not status, errors
         return printed
 
     def run_module(self, name: str, *arguments: str, url: str) -> tuple[int, str, str]:
         """Exit status, output and errors of `python -m name`; what its JVM says is not among them."""
+        self.begin_module(name, *arguments, url=url)
+        return self.answer()
+
+    def begin_module(self, name: str, *arguments: str, url: str) -> None:
+        """As `run_module`, which goes on beside the test; `answer` waits for its end."""
         self._empty()
-        return self._answer(name, list(arguments), url)
+        self._begin(name, list(arguments), url)
 
-    def _empty(self) -> None:
-        for path in self.folder.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-    def _answer(self, program: str, arguments: list[str], url: str) -> tuple[int, str, str]:
+    def answer(self) -> tuple[int, str, str]:
+        """Exit status, output and errors of the program that was begun, at its end."""
         process = self._started()
-        assert process.stdin and process.stdout
-        print(json.dumps([program, arguments, url]), file=process.stdin, flush=True)
+        assert self._owes_answer and process.stdout
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             assert selector.select(ANSWER_SECS), f"no answer after {ANSWER_SECS} s: {self._log.read_text()[-3000:]}"
         answer = process.stdout.readline()
         assert answer, self._log.read_text()[-3000:]
+        self._owes_answer = False
         status, printed, errors = json.loads(answer)
         return status, printed, errors
 
     def stop(self) -> None:
         """End the process and its JVM."""
-        if self._process is not None:
-            try:
-                self._process.communicate(timeout=60)
-            finally:
-                self._process.kill()  # a program that hangs goes with its test
+        process, self._process = self._process, None
+        if process is None:
+            return
+        try:
+            if self._owes_answer:  # it hangs, and goes with its test
+                process.kill()
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
+            self._owes_answer = False
+
+    def _empty(self) -> None:
+        for path in self.folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def _begin(self, program: str, arguments: list[str], url: str) -> None:
+        if self._owes_answer:  # that test failed
+            self.stop()
+        process = self._started()
+        assert process.stdin
+        print(json.dumps([program, arguments, url]), file=process.stdin, flush=True)
+        self._owes_answer = True
 
     def _started(self) -> "subprocess.Popen[str]":
         if self._process is None:
