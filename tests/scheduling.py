@@ -51,7 +51,7 @@ TOGETHER = {
     f"tests/spark/test_{name}.py": f"tests/spark/test_{group[0]}.py"
     for group in (
         ("docs", "readme", "examples", "word_count", "benchmarks"),
-        ("stream_kills", "applications", "cluster"),
+        ("stream_kills", "applications", "cluster", "access_logs", "order_stream"),
     )
     for name in group
 }

@@ -22,6 +22,7 @@ from spark.access_logs.report import letters_of
 from spark.access_logs.store import Store
 from spark.services import kill
 from tests import java
+from tests.spark.warm import Warm
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -154,15 +155,18 @@ def rotator(url: str) -> Iterator[None]:
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("rotator")
-def test_killed_in_the_middle_and_started_again_every_line_is_where_it_has_to_be(url: str, tmp_path: Path) -> None:
+def test_killed_in_the_middle_and_started_again_every_line_is_where_it_has_to_be(
+    url: str, warm: Warm, tmp_path: Path
+) -> None:
     """Both from the outside and by the program's own comparison."""
     truth = generate(tmp_path, 600, 11, 4)
     out = tmp_path / "out"
-    command = [
-        sys.executable, "-m", "spark.access_logs", "--redis", url, "--app", "logs", "--master", "local[2,4]",
+    module, *options = [
+        "spark.access_logs", "--redis", url, "--app", "logs", "--master", "local[2,4]",
         "--logs", str(tmp_path / "logs"), "--reference", str(tmp_path / "reference.csv"), "--out", str(out),
         "--message-timeout-secs", "10", "--truth", str(tmp_path / "truth.json"), "--json",
     ]  # fmt: skip
+    command = [sys.executable, "-m", module, *options]
     with subprocess.Popen(command, cwd=ROOT, env=java.preloaded(), process_group=0, stdout=subprocess.DEVNULL) as job:
         assert until_counted(job, out / "minutes.sqlite", batch=1)
         kill(job)
@@ -171,11 +175,9 @@ def test_killed_in_the_middle_and_started_again_every_line_is_where_it_has_to_be
     counted_before = ids_in(out)
     assert len(counted_before) > 300 * 0.9
 
-    done = subprocess.run(
-        command, cwd=ROOT, env=java.preloaded(), capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr + done.stdout
-    result = json.loads(done.stdout)
+    status, printed, errors = warm.run_module(module, *options, url=url)
+    assert status == 0, errors + printed
+    result = json.loads(printed)
     assert all(result["checks"].values()) and len(result["checks"]) == 6
     assert (result["batches"], result["pending"]) == (int(in_the_middle), 0)
     assert sorted(path.name for path in commits.glob("[0-9]*")) == ["0", "1"]

@@ -18,12 +18,14 @@ from spark.order_stream.orders import POISON, Orders, is_given_up, kind_of
 from spark.order_stream.page import Latencies, facts
 from spark.order_stream.store import Store, account
 from tests import java
+from tests.spark.warm import Warm
 
 ROOT = Path(__file__).resolve().parents[2]
+MODULE = "spark.order_stream"
 
 
-def start(folder: Path, url: str, *options: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "spark.order_stream", "--folder", str(folder), "--redis", url, *options]
+def start(*arguments: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", MODULE, *arguments]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=ROOT, env=java.preloaded(), stdout=pipe, stderr=pipe, text=True)
 
@@ -46,10 +48,10 @@ def table_is_filled(folder: Path) -> bool:
 
 
 @pytest.mark.spark
-def test_ended_in_the_middle_and_started_again_nothing_is_lost(url: str, tmp_path: Path) -> None:
+def test_ended_in_the_middle_and_started_again_nothing_is_lost(url: str, warm: Warm, tmp_path: Path) -> None:
     folder = tmp_path / "stream"
-    options = ("--rate", "100", "--kill-every", "5", "--master", "local[2,4]")
-    first = start(folder, url, *options)
+    options = ("--folder", str(folder), "--redis", url, "--rate", "100", "--kill-every", "5", "--master", "local[2,4]")
+    first = start(*options)
     try:
         wait_until(lambda: first.poll() is not None or table_is_filled(folder), "orders are in SQLite", 180)
         first.send_signal(signal.SIGINT)
@@ -58,12 +60,8 @@ def test_ended_in_the_middle_and_started_again_nothing_is_lost(url: str, tmp_pat
         first.kill()
     assert first.returncode == 0, errors
     assert "nothing is lost" in said
-    second = start(folder, url, *options, "--seconds", "5")
-    try:
-        said, errors = second.communicate(timeout=300)
-    finally:
-        second.kill()
-    assert second.returncode == 0, errors
+    status, said, errors = warm.run_module(MODULE, *options, "--seconds", "5", url=url)
+    assert status == 0, errors
     assert "0 parked, 0 still to be read" in said
     made = numbers_in(folder)
     assert made == list(range(len(made)))
