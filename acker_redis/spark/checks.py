@@ -73,6 +73,12 @@ def on_error(on_error: str, name: str) -> None:
         raise BadBatchError(f"{name!r}: on_error={on_error!r}: use 'fail' or 'raise'")
 
 
+def function(given: object, name: str, what: str) -> None:
+    """It can be called."""
+    if not callable(given):
+        raise BadBatchError(f"{name}: {given!r} can't be called: give {what}")
+
+
 def no_retry(types: object, name: str) -> None:
     """Exceptions by their types."""
     if not isinstance(types, tuple) or not all(isinstance(one, type) and issubclass(one, Exception) for one in types):
@@ -83,9 +89,9 @@ def join(left: DataFrame, right: DataFrame, on: list[str], how: str, allowed: tu
     """Both sides have the columns to join on, and no other in common."""
     if how not in allowed:
         raise BadBatchError(f"join: how={how!r}: use one of {', '.join(allowed)}")
-    missing = [column for column in on for frame in (left, right) if column not in frame.columns]
+    missing = [column for column in on if not (column in left.columns and column in right.columns)]
     if missing or not on:
-        raise BadBatchError(f"join: both sides need the columns to join on; missing: {missing or 'all'}")
+        raise BadBatchError(f"join: both sides need the columns to join on, spelled alike; missing: {missing or 'all'}")
     mine, theirs = ({c.lower() for c in f.columns if c not in (*on, *TRACKING)} for f in (left, right))
     if mine & theirs:
         raise BadBatchError(f"join: both sides have {sorted(mine & theirs)}: rename or drop them on one side")

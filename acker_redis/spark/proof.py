@@ -22,9 +22,10 @@ from acker_redis.spark.worker.failed import Report
 
 _ADVICE = (
     "Rows were dropped, copied or changed where only the tracker may: use tracker.filter for where, tracker.join and group "
-    "for joins and aggregates, tracker.explode or a bolt for several rows of one, tracker.checkpoint for checkpoints; "
-    "docs/operators.md goes through them one by one. Without any of these: do the messages have the same ids whenever they "
-    "are read?"
+    "for joins and aggregates, tracker.explode or a bolt for several rows of one, tracker.checkpoint for checkpoints. "
+    "A cached frame has to be filled as a whole, as count does, before show or anything else takes a part of it; and a writer "
+    "has to write, where mode('ignore') may not. docs/operators.md goes through them one by one. Without any of these: do the "
+    "messages have the same ids whenever they are read?"
 )
 
 

@@ -66,6 +66,13 @@ def run_tracked(
 ) -> Spout:
     """Put every row of a DataFrame through a pipeline, again where it fails or times out, until none is left.
 
+        def pipeline(tracker, messages):
+            items = messages.transform(tracker.bolt, split, "order bigint, item string")
+            tracker.write(items, lambda writer: writer.mode("append").parquet(path))
+
+        spout = run_tracked(orders, pipeline, acker=acker, id_column="order")
+        print(spout.counts)
+
     Guarantee: when this returns, each message was acked, so that everything derived from it was written, or is in
     `Spout.dead_letters` and the app's dead-letter stream. Not guaranteed: that its work was done once; sinks have to be
     idempotent by message.

@@ -162,7 +162,13 @@ class BatchHandler:
         return StreamStatus() if query is None else query.status()
 
     def close(self) -> None:
-        """End what works between micro-batches; what is parked stays so."""
+        """End what works between micro-batches; what is parked stays so.
+
+            with each_batch(pipeline, acker=acker, park="orders/park") as handler:
+                orders.writeStream.foreachBatch(handler).start().awaitTermination()
+
+        The end of a `with` block does so, too. An emission under way is brought to its end first.
+        """
         self._closed.set()
         with self._lock:
             if self._query is not None:

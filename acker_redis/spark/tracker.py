@@ -6,6 +6,7 @@ evaluates, once or five times, changes nothing in the ledger: the driver closes 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, DataFrameWriter
@@ -59,7 +60,13 @@ class Tracker:
     def filter(self, tracked: DataFrame, condition: str | Column, *, name: str | None = None) -> DataFrame:
         """Keep rows that meet a condition, in SQL; of the others nothing is to be done. A null condition is not met.
 
-        `paid = tracker.filter(orders, "paid")`
+            paid = tracker.filter(orders, "paid")
+            large = orders.transform(tracker.filter, F.col("price") > 1000)
+
+        Args:
+            tracked: rows.
+            condition: an expression, or a column.
+            name: of the operator.
         """
         node, form, meter = self._one("filter", tracked, name)
         return sql.filtered(tracked, condition, meter, form.dropping(meter, node))
@@ -159,6 +166,7 @@ class Tracker:
             schema: of the derived rows; DDL or StructType.
             name: of the operator.
         """
+        checks.function(execute, "bolt_arrow", "a function of a record batch that gives BoltOutput")
         output = checks.struct(schema, "bolt_arrow")
         return self._bolt(tracked, execute, output, name, _name_of(execute, "bolt_arrow"))
 
@@ -228,7 +236,13 @@ class Tracker:
     def union(self, first: DataFrame, *others: DataFrame, name: str | None = None) -> DataFrame:
         """The rows of several tracked DataFrames, matched by column name.
 
-        `every = tracker.union(tracker.filter(orders, "paid"), reminded)`
+            paid, unpaid = tracker.filter(orders, "paid"), tracker.filter(orders, "NOT paid")
+            every = tracker.union(paid, unpaid.withColumn("text", F.lit("please pay")))
+
+        Args:
+            first: rows.
+            others: one or several, with the same columns in any order.
+            name: of the operator.
         """
         if not others:
             raise BadBatchError("union: give two or more tracked DataFrames")
@@ -259,7 +273,11 @@ class Tracker:
     def discard(self, tracked: DataFrame) -> None:
         """Say that nothing is to be done with the rows of a frame, which otherwise ends in an error.
 
-        `tracker.discard(tracker.filter(orders, "NOT paid"))`
+            rejected = tracker.filter(orders, "NOT paid")
+            tracker.discard(rejected)
+
+        Args:
+            tracked: rows, of which some may go on elsewhere.
         """
         self._proof.discard(self._proof.form_of(tracked, "discard").node)
 
@@ -407,6 +425,8 @@ class Tracker:
 
 
 def _name_of(function: Any, kind: str) -> str:
-    """What a function calls itself, as far as it can name an operator."""
+    """What a function calls itself, as far as it can name an operator; a partial one goes by what it calls."""
+    while isinstance(function, partial):
+        function = function.func
     name = getattr(function, "__name__", type(function).__name__)
     return kind if name == "<lambda>" else name

@@ -293,6 +293,16 @@ def test_bad_arguments(case: MakeCase) -> None:
     ]
     for call in calls:
         assert "use 'fail' or 'raise'" in run.refused(call, BadBatchError)
+    unwritable: list[tuple[Callable[[Tracker, DataFrame], object], str]] = [
+        (lambda tracker, rows: tracker.write(rows, "items"), "write: 'items' can't be called"),  # type: ignore[arg-type]
+        (lambda tracker, rows: tracker.write_with(rows, None), "write_with: None can't be called"),  # type: ignore[arg-type]
+        (lambda tracker, rows: tracker.write_partitions(rows, "x"), "write_partitions: 'x' can't be"),  # type: ignore[arg-type]
+        (lambda tracker, rows: tracker.export(rows, "items"), "export: 'items' can't be called"),  # type: ignore[arg-type]
+        (lambda tracker, rows: tracker.write_source(rows, "parquet"), "'parquet' is no Python data"),  # type: ignore[arg-type]
+        (lambda tracker, rows: tracker.write_source(rows, object), "is no Python data source"),  # type: ignore[arg-type]
+    ]
+    for call, text in unwritable:
+        assert text in run.refused(call, BadBatchError)
     for types in (KeyError, (KeyError(),), ["KeyError"], (BaseException,)):
         wrong: Any = types
         for name, call in {

@@ -38,6 +38,7 @@ def export(
     name: str | None,
 ) -> None:
     """As `Tracker.export`."""
+    checks.function(write, "export", "a function of the DataFrameWriter, such as lambda writer: writer.parquet(path)")
     transport.check(form)
     given = [found for found in tracked.schema.fields if found.name not in TRACKING]
     checks.column_names([*(found.name for found in given), column], "export")

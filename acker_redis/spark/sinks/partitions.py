@@ -22,6 +22,7 @@ def write_partitions(
 ) -> int:
     """As `Tracker.write_partitions`."""
     checks.on_error(on_error, "write_partitions")
+    checks.function(write, "write_partitions", "a function of record batches and the partition's number")
     checks.no_retry(no_retry, "write_partitions")
     if no_retry and on_error == "raise":
         raise BadBatchError("write_partitions: no_retry is of rows that fail: give on_error='fail', too")

@@ -6,6 +6,7 @@ from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
 
+from acker_redis.errors import BadBatchError
 from acker_redis.spark import checks, meters
 from acker_redis.spark.columns import ANCHORS, TRACKING
 from acker_redis.spark.form import Form
@@ -20,6 +21,7 @@ def write(
 ) -> None:
     """As `Tracker.write`."""
     checks.on_error(on_error, "write")
+    checks.function(write, "write", "a function of the DataFrameWriter, such as lambda writer: writer.parquet(path)")
     _act(proof, tracked, lambda rows: write(rows.write), on_error, *_begin(proof, "write", name, tracked), written=True)
 
 
@@ -28,6 +30,7 @@ def write_with(
 ) -> None:
     """As `Tracker.write_with`."""
     checks.on_error(on_error, "write_with")
+    checks.function(write, "write_with", "a function of the DataFrame")
     _act(proof, tracked, write, on_error, *_begin(proof, "write_with", name, tracked), written=False)
 
 
@@ -42,6 +45,11 @@ def write_source(
 ) -> None:
     """As `Tracker.write_source`."""
     checks.on_error(on_error, "write_source")
+    if not (isinstance(source, type) and issubclass(source, DataSource)):
+        raise BadBatchError(
+            f"write_source: {source!r} is no Python data source: give a class derived from pyspark.sql.datasource.DataSource, "
+            "or use tracker.write for Spark's own formats"
+        )
     node, form = _begin(proof, "write_source", name, tracked)
     made = consuming(source)
     tracked.sparkSession.dataSource.register(made)

@@ -34,6 +34,9 @@ def read_files(
 ) -> DataFrame:
     """Rows of files, with the columns `file` and `row` before their own; compressed files are read too.
 
+        orders = read_files(session, "s3://bucket/orders", "json", "order bigint, items string")
+        run_tracked(orders, pipeline, acker=acker)
+
     A file is known by its path. It has to be complete when it is read, and stay as it is: rows put in front of others get the
     numbers those had, and with `Offsets` a file that replaces another under its name is taken for the one it replaced.
     Write under another name and rename, as log rotation does.

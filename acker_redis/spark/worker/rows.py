@@ -34,16 +34,36 @@ RowFunction: TypeAlias = Callable[[dict[str, Any]], Iterable[Row] | None]
 
 @dataclass
 class Collector:
-    """What a `RowBolt` emits through (Storm: BasicOutputCollector). Every row is anchored to the input row."""
+    """What a `RowBolt` emits through (Storm: BasicOutputCollector). Every row is anchored to the input row.
+
+    class Split:
+        def execute(self, row, collector):
+            for item in row["items"].split(","):
+                collector.emit({"order": row["order"], "item": item})
+    """
 
     rows: list[Row] = field(default_factory=list)
 
     def emit(self, row: Row) -> None:
-        """Hand on a derived row."""
+        """Hand on a derived row.
+
+            collector.emit({"order": 7, "item": "tea"})
+            collector.emit((7, "tea"))
+
+        Args:
+            row: a dict, or values in the order of the schema.
+        """
         self.rows.append(row)
 
     def fail(self, reason: str, *, retry: bool = True) -> None:
-        """Fail the input row; what was emitted from it is left out. As `FailedError`."""
+        """Fail the input row; what was emitted from it is left out.
+
+            if row["customer"] is None:
+                collector.fail("no customer", retry=False)
+
+        Raises:
+            FailedError: always; it has the same arguments.
+        """
         raise FailedError(reason, retry=retry)
 
 
