@@ -277,3 +277,19 @@ def test_what_is_caught_acks_nothing(run: Case) -> None:
         member: len(each) for member, each in CAUGHT.items()
     }
     assert all("tracker" in text for texts in told.values() for text in texts)
+
+
+def test_a_cache_filled_in_part_and_a_writer_that_does_not_write_are_named(case: MakeCase) -> None:
+    run = case(n=20)
+
+    def cached(tracker: Tracker, messages: DataFrame) -> None:
+        kept = tracker.filter(messages, "id > 3").cache()
+        kept.show(1)
+        tracker.write(kept, run.append())
+
+    def ignored(tracker: Tracker, messages: DataFrame) -> None:
+        messages.select("id").write.parquet(str(run.folder / "there"))
+        tracker.write(messages, lambda writer: writer.mode("ignore").parquet(str(run.folder / "there")))
+
+    assert "cached frame has to be filled as a whole" in run.refused(cached, NotExactError)
+    assert "where mode('ignore') may not" in run.refused(ignored, NotExactError)
