@@ -19,7 +19,7 @@ from acker_redis.testing import expire, wait_until
 from tests.spark.app_job import CHILDREN, MESSAGES, SHARED
 from tests.spark.cluster import JOB_SECS, kill, start_python
 from tests.spark.faults import WAIT_SECS
-from tests.spark.warm import Warm
+from tests.spark.warm import Warm, told
 
 pytestmark = pytest.mark.spark
 
@@ -50,13 +50,7 @@ def begin(warm: Warm, url: str, tmp_path: Path) -> Begin:
 
     def begin_one(kind: str, *arguments: str) -> Callable[[], Any]:
         warm.begin_module(JOB, kind, url, str(tmp_path), *arguments, url=url)
-
-        def ended() -> Any:
-            status, shown, errors = warm.answer()
-            assert status == 0, errors
-            return json.loads(shown.splitlines()[-1])
-
-        return ended
+        return lambda: told(warm.answer())
 
     return begin_one
 

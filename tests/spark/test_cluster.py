@@ -1,6 +1,5 @@
 """Faults that need several executors: one that dies, and speculative copies that run beside the first attempt."""
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.spark.cluster import Cluster
-from tests.spark.warm import Warm
+from tests.spark.warm import Warm, told
 
 pytestmark = [
     pytest.mark.spark,
@@ -28,11 +27,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def run_scenarios(cluster: Cluster, warm: Warm, url: str, folder: Path, *scenarios: str) -> dict[str, Any]:
-    status, printed, errors = warm.run_module(
-        "tests.spark.cluster_job", cluster.url, url, str(folder), *scenarios, url=url
-    )
-    assert status == 0, errors
-    found = json.loads(printed.splitlines()[-1])
+    found = told(warm.run_module("tests.spark.cluster_job", cluster.url, url, str(folder), *scenarios, url=url))
     for result in found.values():
         assert (result["acked"], result["letters"], result["pending"]) == (399, [7], 0)
     return dict(found)

@@ -15,7 +15,7 @@ from acker_redis.testing import wait_until
 from tests.spark import parking_job, redis_stream_job
 from tests.spark.cluster import JOB_SECS, kill, start_python
 from tests.spark.test_streams import give, parked, written
-from tests.spark.warm import Warm
+from tests.spark.warm import Warm, told
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("rotator")]
 
@@ -49,9 +49,7 @@ def killed(folder: Path, module: str, *arguments: str) -> None:
 
 def left_at_its_end(warm: Warm, folder: Path, module: str, *arguments: str, url: str) -> int:
     """A program goes on from what the killed ones left behind; it says what is left."""
-    status, printed, errors = warm.run_module(module, url, str(folder), *arguments, url=url)
-    assert status == 0, errors
-    return int(printed.splitlines()[-1])
+    return int(told(warm.run_module(module, url, str(folder), *arguments, url=url)))
 
 
 def dead(url: str) -> list[Any]:

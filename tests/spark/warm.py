@@ -6,11 +6,19 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests import java
 
 JOB = Path(__file__).with_name("warm_job.py")
 ANSWER_SECS = 280
+
+
+def told(answer: tuple[int, str, str]) -> Any:
+    """What a program that succeeded printed as JSON on its last line."""
+    status, printed, errors = answer
+    assert status == 0, errors
+    return json.loads(printed.splitlines()[-1])
 
 
 class Warm:
@@ -48,8 +56,8 @@ class Warm:
 
     def answer(self) -> tuple[int, str, str]:
         """Exit status, output and errors of the program that was begun, at its end."""
-        process = self._started()
-        assert self._owes_answer and process.stdout
+        process = self._process
+        assert self._owes_answer and process and process.stdout
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             assert selector.select(ANSWER_SECS), f"no answer after {ANSWER_SECS} s: {self._log.read_text()[-3000:]}"

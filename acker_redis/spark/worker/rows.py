@@ -36,10 +36,13 @@ RowFunction: TypeAlias = Callable[[dict[str, Any]], Iterable[Row] | None]
 class Collector:
     """What a `RowBolt` emits through (Storm: BasicOutputCollector). Every row is anchored to the input row.
 
-    class Split:
-        def execute(self, row, collector):
-            for item in row["items"].split(","):
-                collector.emit({"order": row["order"], "item": item})
+        class Split:
+            def execute(self, row, collector):
+                for item in row["items"].split(","):
+                    collector.emit({"order": row["order"], "item": item})
+
+    Attributes:
+        rows: emitted so far.
     """
 
     rows: list[Row] = field(default_factory=list)
