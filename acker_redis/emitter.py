@@ -8,18 +8,38 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NoReturn, Self
 
-from acker_redis.errors import AckerError, BadBatchError, BadConfigError, NotExactError, ServerUnavailableError
-from acker_redis.outages import BACKOFF_BASE_SECS, BACKOFF_CAP_SECS, OUTAGE_TRIES, Backoff, Outages
+from acker_redis.errors import (
+    AckerError,
+    AppNotFoundError,
+    JobFailedError,
+    LedgerLostError,
+    NotProvenError,
+    ServerUnavailableError,
+)
+from acker_redis.outages import BACKOFF_BASE_SECS, BACKOFF_CAP_SECS, OUTAGE_TRIES, Backoff, Outages, is_outage
 from acker_redis.pending import Emission
 
 log = logging.getLogger("acker_redis.spout")
 
-MAX_EMIT_FAILURES = 3
+REPEATED = (NotProvenError, LedgerLostError, AppNotFoundError)
+"""Errors of an emission that says nothing about the next one: Spark lost work, or the server its data."""
+
+MAX_REPEATS = 3
+"""So many in a row, and then it ends."""
 
 BROKEN_BASE_SECS = 0.1
 """The first pause between emissions that break; each further one is twice as long."""
 
-HOPELESS = (BadBatchError, BadConfigError, NotExactError)
+OUTAGE_SECS = 600.0
+"""Something that a pipeline needs is waited for so long, since an emission last succeeded."""
+
+WAIT_BASE_SECS, WAIT_CAP_SECS = 0.5, 30.0
+"""Pauses meanwhile."""
+
+NOBODYS_ATTEMPT = (
+    "The error is of code that runs in the driver, or of Spark before a job ran. No message is to blame: none counted an "
+    "attempt, and none was dead-lettered because of it. Mend it and run again."
+)
 
 
 @dataclass(frozen=True)
@@ -60,11 +80,13 @@ class Emitter:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="acker-emit")
         self._future: Future[object] | None = None
         self._failed: BaseException | None = None
-        self._failures = self._broken_off = 0
-        self._succeeded = False
+        self._repeats = self._broken_off = self._waits = 0
+        self._out_since: float | None = None
+        self._succeeded = self._stack_told = False
         self._not_before = float("-inf")
         self._pauses = Backoff(base=BROKEN_BASE_SECS, cap=BACKOFF_CAP_SECS)
         self._backoff = Backoff(base=BACKOFF_BASE_SECS, cap=BACKOFF_CAP_SECS)
+        self._long_pauses = Backoff(base=WAIT_BASE_SECS, cap=WAIT_CAP_SECS)
 
     def __enter__(self) -> Self:
         """Begin."""
@@ -113,43 +135,86 @@ class Emitter:
         self._future = self.emission = None
         return ended
 
+    def hurry(self) -> None:
+        """Don't pause any longer: there is something to emit that had no part in what failed."""
+        self._not_before = float("-inf")
+
     def succeeded(self) -> None:
         """The last emission did."""
         self._failed = None
-        self._failures = self._broken_off = 0
+        self._repeats = self._broken_off = self._waits = 0
+        if self._out_since is not None:
+            log.warning("the pipeline goes on, after %.0f s", time.monotonic() - self._out_since)
+        self._out_since = None
         self._succeeded = True
         self._outages.up()
 
-    def broke(self, error: BaseException, in_a_row: int) -> None:
+    def broke(self, error: BaseException, in_a_row: int, *, waits: bool = False) -> None:
         """The last emission did, and one of its messages may be to blame; as did so many in a row.
 
         If none ever succeeds, the error is raised at the end.
+
+        Args:
+            error: what it ended with.
+            in_a_row: emissions that broke since one succeeded.
+            waits: whether nothing seems to get through now, so that pauses are long.
+
+        Raises:
+            AckerError: it is an outage, which goes on for too long.
         """
         self._failed = None if self._succeeded else error
-        log.warning("emission failed; its messages are emitted again in smaller emissions: %s", error)
+        if is_outage(error):
+            self._wait_for(error)
+            return
+        log.warning(
+            "an emission failed; its messages are emitted again in smaller ones: %s", error,
+            exc_info=None if self._stack_told else error,
+        )  # fmt: skip
+        self._stack_told = True  # once: with each smaller emission it is much the same
         if in_a_row > 1:
-            self._not_before = time.monotonic() + self._pauses.compute(in_a_row - 1)
+            pauses = self._long_pauses if waits else self._pauses
+            self._not_before = time.monotonic() + pauses.compute(in_a_row - 1)
 
     def failed(self, error: BaseException) -> None:
         """The last emission did, through no message.
 
         Raises:
-            AckerError: too many did in a row, or this one will fail whenever it is tried.
+            AckerError: an outage goes on for too long, or too many emissions in a row came to nothing.
+            Exception: the error itself, if it is neither.
         """
         self._failed = error
         if isinstance(error, ServerUnavailableError):
             self._broken_off += 1
             self._outages.down(error)
-            tries, limit = self._broken_off, OUTAGE_TRIES
+            if self._broken_off == OUTAGE_TRIES:
+                raise AckerError(f"{OUTAGE_TRIES} emissions failed in a row, the last with: {error}") from error
+            self._not_before = time.monotonic() + self._backoff.compute(self._broken_off)
+        elif isinstance(error, REPEATED):
+            self._repeats += 1
+            if self._repeats == MAX_REPEATS:
+                raise AckerError(f"{MAX_REPEATS} emissions in a row came to nothing, the last with: {error}") from error
+            log.warning("an emission came to nothing (%d in a row), and is repeated: %s", self._repeats, error)
+            self._not_before = time.monotonic() + self._backoff.compute(self._repeats)
+        elif is_outage(error):
+            self._wait_for(error)
         else:
-            if isinstance(error, HOPELESS):
-                raise error
-            self._failures += 1
-            tries, limit = self._failures, MAX_EMIT_FAILURES
-            log.warning("emission failed (%d in a row); messages without outcome are replayed: %s", tries, error)
-        if tries == limit:
-            raise AckerError(f"{limit} emissions failed in a row, the last with: {error}") from error
-        self._not_before = time.monotonic() + self._backoff.compute(tries)
+            if not isinstance(error, AckerError):
+                error.add_note(NOBODYS_ATTEMPT)
+            raise error
+
+    def _wait_for(self, error: BaseException) -> None:
+        """Pause, longer each time."""
+        now = time.monotonic()
+        if self._out_since is None:
+            self._out_since = now
+            log.warning("the pipeline waits for what it needs, for up to %.0f s: %s", OUTAGE_SECS, error)
+        if now - self._out_since > OUTAGE_SECS:
+            raise AckerError(
+                f"nothing got through for {OUTAGE_SECS:.0f} s, as something that the pipeline needs can't be reached. No "
+                f"message is to blame. Repair it and run again: {error}"
+            ) from error
+        self._waits += 1
+        self._not_before = now + self._long_pauses.compute(self._waits)
 
 
 def raise_error(error: BaseException) -> NoReturn:
@@ -158,9 +223,9 @@ def raise_error(error: BaseException) -> NoReturn:
     Raises:
         AckerError: always.
     """
-    if isinstance(error, AckerError):
+    if isinstance(error, AckerError) and not isinstance(error, JobFailedError):
         raise error
     raise AckerError(
         "an emission failed, and no message is left to try it with, as each is done or a dead letter: "
-        f"{type(error).__name__}: {error}"
+        f"{error if isinstance(error, AckerError) else f'{type(error).__name__}: {error}'}"
     ) from error

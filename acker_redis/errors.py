@@ -33,6 +33,21 @@ class NotProvenError(AckerError):
     """
 
 
+class OutageError(AckerError):
+    """Something that a pipeline needs can't be reached now: a store, a metastore, a disk with room. Nobody's attempt.
+
+    `Spout.run` waits for it, for up to ten minutes.
+    """
+
+
+class JobFailedError(AckerError):
+    """A job of an emission failed, and one of its messages may be to blame. The cause has the whole error."""
+
+
+class OperatorBrokenError(AckerError):
+    """Many messages failed in an operator that has processed none, so the pipeline is to blame. Nothing was dead-lettered."""
+
+
 class TokenReusedError(AckerError):
     """A token was used before for a batch with other content.
 

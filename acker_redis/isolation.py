@@ -1,7 +1,8 @@
 """Which messages break an emission: what broke as a whole goes out again in parts, until each that does it is alone. No I/O.
 
 Whether a message is to blame, or what all of them need (a store that is down, a mistake in the pipeline), is seen from what
-else succeeds: while nothing does, messages go out one by one, no failure counts against them, and after a few it ends.
+else succeeds: while nothing does, messages go out one by one, no failure counts against them, and after a few it ends. In a
+stream it doesn't end: they wait until something else succeeds.
 """
 
 from typing import Literal
@@ -35,12 +36,15 @@ class Isolation:
     Attributes:
         in_a_row: emissions that broke since one succeeded.
         under_way: what the emission under way is of: `others`, messages that are `searched`, or one that is `known`.
+        goes_on: whether other messages may come at any time, as in a stream.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, goes_on: bool = False) -> None:
         """Nothing broke yet."""
         self.under_way: Literal["others", "searched", "known"] = "others"
         self.in_a_row = 0
+        self.goes_on = goes_on
+        self._succeeded = False
         self._alone: set[int] = set()
         self._worked = False
         self._searched: dict[int, Replays] = {}
@@ -61,32 +65,52 @@ class Isolation:
         return self.in_a_row >= DOUBT_AFTER
 
     @property
+    def is_stuck(self) -> bool:
+        """Whether each that is left broke its emission alone, or many did, and nothing has succeeded: in a stream."""
+        if not self.goes_on or not self.in_a_row or not self._alone:
+            return False
+        return self._is_many or all(
+            np.isin(pool.all()[0].message_ids, list(self._alone)).all() for pool in self._searched.values()
+        )
+
+    @property
+    def _is_many(self) -> bool:
+        return len(self._alone) >= (MOST_ALONE_LATER if self._worked and not self.goes_on else MOST_ALONE)
+
+    @property
     def is_hopeless(self) -> bool:
-        """Whether it is none of the messages' fault."""
-        return len(self._alone) >= (MOST_ALONE_LATER if self._worked else MOST_ALONE)
+        """Whether it is none of the messages' fault, and others that could tell will not come."""
+        return self._is_many and not self.goes_on
 
     def succeeded(self) -> None:
         """An emission did not break."""
         self.in_a_row = 0
         self._alone.clear()
-        self._worked = True
+        self._worked = self._succeeded = True
 
-    def broke(self, message_ids: Int64Array) -> bool:
+    def broke(self, message_ids: Int64Array, *, by_outage: bool = False) -> bool:
         """An emission did; whether that counts against its messages.
 
         It does against one alone, if the emission before was another's and succeeded, or if its turn came again before any
-        succeeded, as there are few others. That a known one does it again says nothing about the others.
+        succeeded, as there are few others. That a known one does it again says nothing about the others. In a stream, where
+        others will come, something has to have succeeded first.
+
+        Args:
+            message_ids: of the emission.
+            by_outage: whether the error says that something can't be reached, which is nobody's fault while nothing succeeds.
         """
+        may_count = self._succeeded or not self.goes_on
         if self.under_way == "known":
-            return True
+            return may_count and not (by_outage and self.in_a_row > 1)  # 1: it was that itself
         self.in_a_row += 1
         self._worked = self._worked and self.under_way == "searched"
         if len(message_ids) != 1:
             return False
         message = int(message_ids[0])
-        counts = self.in_a_row == 1 or message in self._alone
+        again = message in self._alone and not by_outage and not (self.goes_on and self._is_many)
+        counts = self.in_a_row == 1 or again
         self._alone.add(message)
-        return counts
+        return may_count and counts
 
     def add(self, tries: Tries, due: FloatArray, counted: bool) -> None:
         """Emissions to make of messages that may go out with `Tries.most` at most; `counted`: those known to break theirs."""
@@ -98,7 +122,9 @@ class Isolation:
             self._searched.setdefault(most, Replays()).add(tries[rows], due[rows])
 
     def left_by(self, due_by: float) -> bool:
-        """Whether any are searched, or go out alone and were due by then."""
+        """Whether any are searched, or go out alone and were due by then. Those that wait for a success are not among them."""
+        if self.is_stuck:
+            return False
         return bool(self.searching) or (len(self._known) > 0 and self._known.first_due <= due_by)
 
     def take_searched(self, now: float, room: int | None) -> Tries:

@@ -1,6 +1,8 @@
-"""Outages of the server: waited for, and said once when they begin and once when they end, not once per attempt."""
+"""Outages: by what they are known, and how they are waited for: said once when they begin and once when they end."""
 
+import errno
 import logging
+import re
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -8,7 +10,7 @@ from typing import TypeVar
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
-from acker_redis.errors import ServerUnavailableError
+from acker_redis.errors import OutageError, ServerUnavailableError
 
 OUTAGE_TRIES = 40
 """A server is tried so often, each time with the client's own patience: three to twelve minutes."""
@@ -16,6 +18,19 @@ OUTAGE_TRIES = 40
 BACKOFF_BASE_SECS, BACKOFF_CAP_SECS = 0.5, 5.0
 
 _MAX_EXPONENT = 64
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_KINDS = re.compile(
+    r"Connect(ion|Error|Exception|Timeout)|Timeout|TimedOut|TTransport|UnknownHost|NoRouteToHost|NoNodeAvailable|SSLZeroReturn|"
+    r"ServiceUnavailable|Unreachable|Concurrent(Append|Delete|Write|Modification|Transaction)|CommitFailed"
+)
+_WORDS = re.compile(
+    r"connection (refused|reset|closed|aborted|timed out|failed|attempt failed|to \S+ (refused|failed))|could ?n[o']t connect|"
+    r"(read|connect|operation|request)? ?timed out|no space left on device|disk quota exceeded|broken pipe|no route to host|"
+    r"network is unreachable|name or service not known|temporary failure in name resolution|server closed the connection",
+    re.IGNORECASE,
+)
+_CLASS = re.compile(r"\b(?:[a-zA-Z_]\w*\.)*([A-Z]\w*(?:Error|Exception|Timeout))\b")
 _T = TypeVar("_T")
 
 
@@ -25,6 +40,35 @@ class Backoff(ExponentialWithJitterBackoff):
     def compute(self, failures: int) -> float:
         """Seconds to wait after so many failures in a row."""
         return super().compute(min(failures, _MAX_EXPONENT))
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether an error says that something can't be reached now, or has no room: the same may well succeed later.
+
+    It is told by the type, as Python's own and many clients' are called, or by words that they use.
+
+    >>> is_outage(ConnectionRefusedError()), is_outage(OSError(28, "No space left on device")), is_outage(KeyError("order"))
+    (True, True, False)
+    """
+    if isinstance(error, (ConnectionError, TimeoutError, OutageError)):
+        return True
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return True
+    if any(_KINDS.search(kind.__name__) for kind in type(error).__mro__):
+        return True
+    # A mistake in a program's own terms may quote anything.
+    return not isinstance(error, (LookupError, TypeError, ValueError, AttributeError, NameError)) and tells_of_outage(
+        str(error)
+    )
+
+
+def tells_of_outage(text: str) -> bool:
+    """Whether a line of text, such as an error of Java's, says so.
+
+    >>> tells_of_outage("java.net.ConnectException: Connection refused"), tells_of_outage("KeyError: 'order'")
+    (True, False)
+    """
+    return any(_KINDS.search(name) for name in _CLASS.findall(text)) or _WORDS.search(text) is not None
 
 
 class Outages:

@@ -159,6 +159,7 @@ class Sent:
         excused: something happened to a server while this was in flight, which explains what gets lost of it.
         broke: it broke as a whole, and its messages go out again in smaller ones.
         ended: the emission has ended.
+        proven: it has ended well.
         error: what it ended with, if that was no outage.
     """
 
@@ -166,7 +167,7 @@ class Sent:
         """Nothing has become of them yet."""
         self.emission = emission
         self.left, self.acked, self.lost = len(emission.roots), 0, 0
-        self.excused = self.broke = self.ended = False
+        self.excused = self.broke = self.ended = self.proven = False
         self.error: BaseException | None = None
 
     def note(self, count: int, what: Literal["acked", "settled", "lost"]) -> None:

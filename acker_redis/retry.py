@@ -12,6 +12,9 @@ from acker_redis.pending import FloatArray, Int64Array, Mask, Tries
 LOST_LIMIT = 10
 """A message whose root got lost so often is a dead letter: it is given to `emit` and never initialised."""
 
+EXCUSED_SECS = 5.0
+"""An emission after one that didn't count waits so long at most."""
+
 _random = np.random.default_rng()
 
 
@@ -38,23 +41,25 @@ class RetryPolicy:
     """When a failed message is emitted again (Storm: KafkaSpoutRetryExponentialBackoff, with a last attempt that is kept).
 
     Attributes:
-        max_attempts: emissions of one message that may fail or time out. Those that got lost before the ledger knew of
-            them are not counted.
-        first_delay_secs: wait before the second emission.
+        max_attempts: emissions of one message that may fail or time out. Emissions that were nobody's fault don't count: those
+            that got lost, or that an outage or the driver's own code broke.
+        first_delay_secs: wait before the second emission. The defaults wait 1, 2, 4 ... 60 s, two minutes in all, so that a
+            store that is away for a minute costs no message.
         multiplier: each further wait is so many times the one before.
-        max_delay_secs: longest wait.
-        jitter: share of each wait that is drawn at random, 0 to 1, so that what failed together does not come back together.
+        max_delay_secs: longest wait, before jitter.
+        jitter: each wait is longer or shorter by a random share of up to this, 0 to 1, so that what failed together does not
+            come back together.
         last_alone: whether the last attempt of a message goes out in an emission of its own, so that nothing else is in its
             way, and it is in the way of nothing else. Each is a job.
         by_reason: another policy for attempts that ended for a reason: `timeout`, `failed`, or a fail whose text begins with
             these words, such as the name of an exception. The longest that fits counts; attempts are those of all reasons.
     """
 
-    max_attempts: int = 5
-    first_delay_secs: float = 0.0
+    max_attempts: int = 8
+    first_delay_secs: float = 1.0
     multiplier: float = 2.0
-    max_delay_secs: float = 10.0
-    jitter: float = 0.0
+    max_delay_secs: float = 60.0
+    jitter: float = 0.2
     last_alone: bool = False
     by_reason: Mapping[str, "RetryPolicy"] = field(default_factory=dict, hash=False)
 
@@ -94,7 +99,9 @@ class RetryPolicy:
         if self.last_alone:
             is_last = failures[~spent] == self.max_attempts - 1
             again = replace(again, most=np.where(is_last, 1, again.most).astype(np.int32))
-        return Verdict(again, self.delay_secs(failures[~spent]), excused, spent, failures)
+        # What doesn't count is no reason to ask again and again without a pause, either.
+        patient = np.minimum(self.delay_secs(tries.attempts[~spent] + 1), EXCUSED_SECS)
+        return Verdict(again, np.where(excused, patient, self.delay_secs(failures[~spent])), excused, spent, failures)
 
     def after_loss(self, tries: Tries, counted: Mask) -> Verdict:
         """Tries that the ledger does not know: none is a failure, and those that are `counted` count to LOST_LIMIT."""
@@ -112,4 +119,4 @@ class RetryPolicy:
         with np.errstate(over="ignore"):  # of an exponent that large the cap is what counts
             growing = self.first_delay_secs * self.multiplier ** (failures - 1.0)
         longest: FloatArray = np.minimum(self.max_delay_secs, growing)
-        return longest * (1 - self.jitter * _random.random(len(failures)))
+        return longest * (1 + self.jitter * _random.uniform(-1, 1, len(failures)))

@@ -54,6 +54,8 @@ class Spout:
         replays_from: what `replay` needs: the letter's `payload`, or nothing, as it asks the `source`, for any letter or for
             those of this `run`.
         keep_letters: `dead_letters` has the last so many; None: all.
+        goes_on: whether further messages may be added at any time, as from a stream. Then messages that break their
+            emissions while nothing succeeds wait for others, where a spout that has all its messages ends.
         state: which messages are to be emitted, in flight, done.
         listener: of all spouts of the process: called with outcomes before they are acted on; see `otel`.
     """
@@ -68,6 +70,7 @@ class Spout:
     keep_letters: int | None = None
     replay: TakeLetters | None = None
     replays_from: str = FROM_PAYLOAD
+    goes_on: bool = False
     listener: ClassVar["Callable[[Spout, list[PackedOutcomes]], object] | None"] = None
     state: SpoutState = field(init=False, repr=False)
     _replaying: Replaying | None = field(init=False, repr=False)
@@ -75,7 +78,9 @@ class Spout:
     def __post_init__(self) -> None:
         """No messages yet."""
         epoch_secs = time.time() - time.monotonic()
-        self.state = SpoutState(self.acker.config.app, self.run_id, self.retry, self.keep_letters, epoch_secs)
+        self.state = SpoutState(
+            self.acker.config.app, self.run_id, self.retry, self.keep_letters, epoch_secs, goes_on=self.goes_on
+        )
         only_run = self.run_id if self.replays_from == FROM_RUN else None
         self._replaying = (
             None if self.replay is None else self.acker.replaying(task=self.task, take=self.replay, only_run=only_run)
@@ -109,7 +114,7 @@ class Spout:
         self.state.add(message_ids)
 
     def next_emission(self, most: int | None = None) -> Emission | None:
-        """Messages to emit now: replays that are due, then fresh ones, as many as max_spout_pending leaves room for.
+        """Messages to emit now: replays that are due, and fresh ones, as many as max_spout_pending leaves room for.
 
         With `most` there are no more than this in flight then, either; `run` gives what the app's limit leaves.
 
@@ -131,19 +136,24 @@ class Spout:
         """
         self.state.excuse(roots)
 
-    def isolate(self, emission: Emission) -> None:
+    def isolate(self, emission: Emission, *, by_outage: bool = False) -> None:
         """The work on an emission was broken off, and one of its messages may be to blame: find out which.
 
         They are emitted again in parts, and parts that break in parts of them, between other emissions, until each message
         that breaks its emission is alone. Only then it counts as an attempt, and later ones are alone, too. If several
-        messages break theirs alone while nothing else succeeds, none of them is to blame, and `run` ends with the error.
+        messages break theirs alone while nothing else succeeds, none of them is to blame, and `run` ends with the error; a
+        spout that `goes_on` keeps them until something else has succeeded.
 
         Any thread may call this: `emit` does, before it fails the roots and raises.
+
+        Args:
+            emission: as it was given to `emit`.
+            by_outage: whether the error says that something can't be reached. Then nothing counts while nothing succeeds.
 
         >>> spout.add(np.array([7, 8]))
         >>> spout.isolate(spout.next_emission())
         """
-        self.state.isolate(emission)
+        self.state.isolate(emission, by_outage=by_outage)
 
     def no_retry(self, roots: Int64Array) -> None:
         """Emit no message again whose root among these fails or times out: it is a dead letter then, whatever `retry` says.
@@ -229,18 +239,20 @@ class Spout:
 
         Args:
             emit: makes tuples of an emission and waits until they went out (runs the Spark job). Called in a thread of its
-                own, one emission at a time, while outcomes are taken here. If it raises, its messages are found by
-                `reconcile` or time out, and are replayed; after three in a row that no message was said to be to blame for
-                (`isolate`), the error is raised, and at once
-                if it is one of ours that trying again can't change, or if nothing is left to do but this.
+                own, one emission at a time, while outcomes are taken here. If it raises, the error is raised here at once
+                and no message counts an attempt, unless a message was said to be to blame (`isolate`), the emission could
+                not be proven (`NotProvenError`: three in a row are tried), or it is an outage.
             progress: called several times a second; told whether an emission is under way.
 
         A server that is gone, full, busy or a replica is waited for, for 40 tries (three to twelve minutes); emissions that it
-        broke off don't count as failed. What it lost (a restart, a failover) is looked for as soon as the server is another
-        one, or knows of fewer pending roots than it should.
+        broke off don't count as failed. So is something else that `emit` can't reach (an `OutageError`, or a connection or
+        timeout error of Python's or of a client), for up to ten minutes without a success, with pauses of up to 30 s. What the
+        server lost (a restart, a failover) is looked for as soon as it is another one, or knows of fewer pending roots than it
+        should.
 
         Raises:
             AckerError: `emit` failed again and again, or as `poll`.
+            Exception: an error of `emit`.
 
         >>> spout.add(np.array([7, 8]))
         >>> spout.run(lambda emission: acker.init_many(emission.roots, np.zeros_like(emission.roots), task=0)).acked

@@ -10,7 +10,7 @@ from typing import NoReturn, Protocol, Self
 from acker_redis.acker import Acker
 from acker_redis.emitter import Emitted, Emitter, raise_error
 from acker_redis.errors import AckerError, NotExactError
-from acker_redis.outages import Outages
+from acker_redis.outages import Outages, is_outage
 from acker_redis.pending import Emission
 from acker_redis.spout_state import SpoutState
 from acker_redis.watch import Watch
@@ -123,6 +123,10 @@ class SpoutLoop:
         """The emission under way, or one whose end was not looked at yet."""
         return self._emitter.emission
 
+    def hurry(self) -> None:
+        """Pause no longer before the next emission: there is something new to emit."""
+        self._emitter.hurry()
+
     def rest(self) -> None:
         """Let another run have the lane until the next step."""
         try:
@@ -216,16 +220,16 @@ class SpoutLoop:
         state, number, error = self._state, ended.emission.number, ended.error
         state.apply_marks()
         broke, sent = state.has_broken(number), state.sent[number]
-        sent.ended, sent.error = True, None if ended.by_outage or broke else error
-        if ended.by_outage:  # what an outage broke off is not the messages' fault
+        sent.ended, sent.proven, sent.error = True, error is None, None if ended.by_outage or broke else error
+        if ended.by_outage or (error is not None and not broke):  # what that broke off is not the messages' fault
             state.excuse_emission(number)
         if error is None:
             self._emitter.succeeded()
             state.isolation.succeeded()
         elif broke and not ended.by_outage:
-            if state.isolation.is_hopeless:
+            if state.isolation.is_hopeless and not is_outage(error):
                 _raise_systematic(state.isolation.in_a_row, error)
-            self._emitter.broke(error, state.isolation.in_a_row)
+            self._emitter.broke(error, state.isolation.in_a_row, waits=state.isolation.is_stuck)
         else:
             self._emitter.failed(error)
 

@@ -75,15 +75,22 @@ class SpoutState:
     """
 
     def __init__(
-        self, app: str, run_id: str, retry: RetryPolicy, keep_letters: int | None = None, epoch_secs: float = 0.0
+        self,
+        app: str,
+        run_id: str,
+        retry: RetryPolicy,
+        keep_letters: int | None = None,
+        epoch_secs: float = 0.0,
+        *,
+        goes_on: bool = False,
     ) -> None:
-        """No messages yet; `keep_letters` is as for `Spout`, `epoch_secs` makes a `now` the time since 1970."""
+        """No messages yet; `keep_letters` and `goes_on` are as for `Spout`, `epoch_secs` makes a `now` the time since 1970."""
         self.counts = SpoutCounts()
         self.causes: list[Cause] = [NO_CAUSE]
         self.dead_letters: dict[int, DeadLetter] = {}
         self.letters: list[DeadLetter] = []
         self.sent: dict[int, Sent] = {}
-        self.isolation = Isolation()
+        self.isolation = Isolation(goes_on=goes_on)
         self.only_due_by: float | None = None
         self._app, self._run_id, self._retry, self._keep_letters = app, run_id, retry, keep_letters
         self._epoch_secs = epoch_secs
@@ -92,7 +99,7 @@ class SpoutState:
         self._replays = Replays()
         self._in_flight: list[InFlight] = []
         self._done: list[Int64Array] = []
-        self._marks: deque[tuple[Literal["excused", "final"], Int64Array] | Emission] = deque()
+        self._marks: deque[tuple[Literal["excused", "final"], Int64Array] | tuple[Emission, bool]] = deque()
         self._next_number = self._turn = 0
         self._moving = threading.Lock()
 
@@ -168,7 +175,7 @@ class SpoutState:
 
     @_moves
     def next_emission(self, now: float, max_pending: int | None) -> Emission | None:
-        """Replays that are due, then fresh messages, as many as there is room for; they are in flight from now on.
+        """Replays that are due, and fresh messages, as many as there is room for; they are in flight from now on.
 
         Or some of an emission that broke, in its turn, or one of them alone.
         """
@@ -211,9 +218,9 @@ class SpoutState:
         """See `Spout.no_retry`. Any thread may call this."""
         self._marks.append(("final", roots))
 
-    def isolate(self, emission: Emission) -> None:
+    def isolate(self, emission: Emission, *, by_outage: bool = False) -> None:
         """See `Spout.isolate`. Any thread may call this."""
-        self._marks.append(emission)
+        self._marks.append((emission, by_outage))
 
     def excuse_emission(self, number: int) -> None:
         """As `excuse`, for all roots of an emission; losses of it have an excuse, too."""
@@ -327,19 +334,18 @@ class SpoutState:
     def apply_marks(self) -> None:
         """Take note of what `excuse`, `no_retry` and `isolate` were told."""
         while self._marks:
-            mark = self._marks.popleft()
-            if isinstance(mark, Emission):
-                self._break_up(mark)
+            what, given = self._marks.popleft()
+            if isinstance(what, Emission):
+                self._break_up(what, by_outage=bool(given))
                 continue
-            name, roots = mark
             for part in self._in_flight:
-                rows = part.find(roots)
-                getattr(part.tries, name)[rows[rows >= 0]] = True
+                rows = part.find(np.asarray(given))
+                getattr(part.tries, what)[rows[rows >= 0]] = True
 
-    def _break_up(self, emission: Emission) -> None:
+    def _break_up(self, emission: Emission, *, by_outage: bool) -> None:
         if (sent := self.sent.get(emission.number)) is not None:
             sent.excused = sent.broke = True
-        counts = self.isolation.broke(emission.message_ids)
+        counts = self.isolation.broke(emission.message_ids, by_outage=by_outage)
         for part in self._in_flight:
             rows = np.flatnonzero(part.tries.numbers == emission.number)
             part.tries.most[rows] = -(-len(emission.roots) // PARTS)
@@ -350,9 +356,10 @@ class SpoutState:
         by = now if self.only_due_by is None else min(now, self.only_due_by)
         isolation = self.isolation
         for turn in range(3):
-            kind = (turn + 1 if isolation.in_doubt else turn + self._turn) % 3
+            first = 0 if isolation.is_stuck else 1 if isolation.in_doubt else self._turn  # stuck: only others can tell
+            kind = (turn + first) % 3
             if kind == 0:
-                replays = self._replays.take(by, room)
+                replays = self._replays.take(by, room if room is None else room - self._kept_for_fresh(room))
                 fresh = Tries.first(self._take_fresh(None if room is None else room - len(replays)))
                 found, count = Tries.concatenate([replays, fresh]), len(replays)
                 isolation.under_way = "others"
@@ -363,6 +370,10 @@ class SpoutState:
                 self._turn = kind + 1
                 return count, found
         return 0, Tries.first(np.array([], np.int64))
+
+    def _kept_for_fresh(self, room: int) -> int:
+        """Half of the room: replays that fail again and again hold up nobody."""
+        return min(self.fresh, room // 2 if room > 1 else self._next_number % 2 * room)
 
     def _waiting(self) -> tuple[Tries, npt.NDArray[np.float64]]:
         found = [self._replays.all(), self.isolation.all()]
@@ -385,7 +396,10 @@ class SpoutState:
         self.counts.timed_out += int(timed_out.sum())
         self.counts.failed += int((~timed_out).sum())
         numbers = np.array([self._cause_number((one.reason or "failed", one.last_stage)) for one in fails], np.int16)
-        tries = replace(tries, why=numbers[of_fail])
+        # Of an emission that is not proven nobody else has a part: if its work took too long, that was not the message.
+        unproven = [number for number, sent in self.sent.items() if not sent.proven]
+        excused = tries.excused | (timed_out & np.isin(tries.numbers, unproven))
+        tries = replace(tries, why=numbers[of_fail], excused=excused)
         policies = [self._retry.of(one.reason or "failed", one.detail) for one in fails]
         different = {id(one): one for one in policies}.values()
         for policy in different:

@@ -1,6 +1,7 @@
 """Tracked DataFrames for PySpark. Needs pyspark, pandas and pyarrow; nothing else of the library does.
 
 Driver: run and stream (the calls), query, park and parked (what a stream keeps), emitting, messages, emission (its roots);
+blame and evidence (whose fault a failure is);
 tracker (operators and sinks), sql, python, actions (plans); form, meters, listener, reports, faults, proof (what is proven);
 columns, edges, checks, transport; java, environment, reach, and worker_errors.
 `sources/`: what messages come from. `sinks/`: what runs actions. `worker/`: what runs in Python workers.
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from acker_redis.spark.emitting import Pipeline
     from acker_redis.spark.environment import JavaNotFoundError, prepare_environment
+    from acker_redis.spark.messages import with_message_id
     from acker_redis.spark.run import run_tracked
     from acker_redis.spark.sources.dead_letters import read_dead_letters
     from acker_redis.spark.sources.files import read_files
@@ -37,6 +39,7 @@ __all__ = [
     "read_files",
     "run_redis_stream",
     "run_tracked",
+    "with_message_id",
 ]
 
 _MODULES = {
@@ -54,6 +57,7 @@ _MODULES = {
     "read_files": "sources.files",
     "run_redis_stream": "sources.redis_stream",
     "run_tracked": "run",
+    "with_message_id": "messages",
 }
 
 

@@ -7,20 +7,32 @@ from typing import Protocol, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
-from acker_redis.emitter import HOPELESS
-from acker_redis.errors import NotProvenError
+from acker_redis.errors import (
+    BadBatchError,
+    BadConfigError,
+    JobFailedError,
+    NotExactError,
+    NotProvenError,
+    OutageError,
+    ServerUnavailableError,
+)
 from acker_redis.pending import Emission
 from acker_redis.spark import edges, sql
 from acker_redis.spark.actions import counted, ended_after, running
+from acker_redis.spark.blame import Blame, blame_of, line_of
 from acker_redis.spark.emission import Roots, edges_of, salts
+from acker_redis.spark.evidence import Evidence, Verdict
 from acker_redis.spark.form import Form
 from acker_redis.spark.java import of
 from acker_redis.spark.proof import Proof
 from acker_redis.spark.sinks.exports import Origin
 from acker_redis.spark.sources.files import has_corrupt, without_corrupt
 from acker_redis.spark.tracker import Tracker
-from acker_redis.spark.worker_errors import broke_in_a_job, own_errors
+from acker_redis.spark.worker_errors import own_errors
 from acker_redis.spout import Spout
+
+MISTAKES = (BadBatchError, BadConfigError, NotExactError)
+"""Errors that trying again can't change."""
 
 Pipeline: TypeAlias = Callable[[Tracker, DataFrame], object]
 """Operators and sinks of one emission: called with its tracker and its tracked messages."""
@@ -44,6 +56,7 @@ class Emitting:
         spout: of the run.
         pipeline: runs once per emission.
         id_column: of the messages.
+        evidence: of the run: which operators have worked.
         url: the acker's server as executors reach it.
         timeout_secs: the jobs of an emission may take so long; None: as long as they like.
     """
@@ -51,6 +64,7 @@ class Emitting:
     spout: Spout
     pipeline: Pipeline
     id_column: str
+    evidence: Evidence
     url: str | None = field(repr=False)  # may hold a password
     timeout_secs: float | None = None
 
@@ -61,14 +75,43 @@ class Emitting:
             Exception: what went wrong; its roots failed, unless the server is gone.
         """
         spout = self.spout
-        acker, app = spout.acker, spout.acker.config.app
+        app = spout.acker.config.app
         _activate(session)
-        with _excusing(spout, emission), own_errors():
-            messages, emission = source.of(emission)
-        of_emission = salts(app, spout.run_id, emission.number)
-        own = edges_of(of_emission[1], emission)
         key = f"{app}:{spout.run_id}:{emission.number}"
         tag = f"acker:{key}".replace(",", "_")
+        try:
+            with own_errors():
+                messages, emission = source.of(emission)
+        except Exception as exc:
+            spout.excuse(emission.roots)
+            raise _told(exc, blame_of(exc, session, tag)) from exc
+        blame: list[Blame] = []
+        try:
+            verdict = self._run(emission, source, messages, key, tag, batch_id, blame)
+        except Exception as exc:
+            if not blame:
+                raise
+            told = _told(exc, blame[0])
+            if told is exc:
+                raise
+            raise told from exc
+        if verdict.broken is not None:
+            raise verdict.broken
+
+    def _run(
+        self,
+        emission: Emission,
+        source: Source,
+        messages: DataFrame,
+        key: str,
+        tag: str,
+        batch_id: int | None,
+        blame: list[Blame],
+    ) -> Verdict:
+        spout, session = self.spout, messages.sparkSession
+        acker, app = spout.acker, spout.acker.config.app
+        of_emission = salts(app, spout.run_id, emission.number)
+        own = edges_of(of_emission[1], emission)
         proof = Proof(session, key, edges.total(own), len(own), tag, acker.ledger.stage_number)
         tracker = Tracker(
             spout.run_id, emission.number, batch_id,
@@ -80,7 +123,7 @@ class Emitting:
                 running(session, tag),
                 counted(session, {"pending": spout.pending, "left": spout.state.left, **asdict(spout.counts)}),
                 Roots(spout, emission, own) as roots,
-                _excusing(spout, emission),
+                _blaming(spout, emission, session, tag, blame),
                 own_errors(),
                 ended_after(session, tag, self.timeout_secs),
             ):
@@ -89,22 +132,37 @@ class Emitting:
                 tracked = sql.spouted(messages, self.id_column, of_emission, form)
                 self.pipeline(tracker, without_corrupt(tracker, tracked) if has_corrupt(messages) else tracked)
                 proof.close()
-                roots.close(proof.failed())
+                failed = proof.failed()
+                verdict = self.evidence.judge(emission, failed, proof.processed, is_last=not spout.state.fresh)
+                spout.excuse(verdict.excused)
+                roots.close(failed)
+                return verdict
         finally:
             proof.end()
 
 
 @contextmanager
-def _excusing(spout: Spout, emission: Emission) -> Iterator[None]:
-    """Where the messages are not to blame, or not all of them, say so before their roots fail: it costs them no attempt."""
+def _blaming(spout: Spout, emission: Emission, session: SparkSession, tag: str, blame: list[Blame]) -> Iterator[None]:
+    """Say who is to blame before the roots of an emission that broke fail: what is no message's fault costs it no attempt."""
     try:
         yield
     except Exception as exc:
-        if len(emission.roots) and broke_in_a_job(exc):
-            spout.isolate(emission)
-        elif isinstance(exc, (NotProvenError, *HOPELESS)):
+        blame.append(blame_of(exc, session, tag))
+        if len(emission.roots) and blame[0].in_a_job:
+            spout.isolate(emission, by_outage=blame[0] is Blame.OUTAGE_IN_A_JOB)
+        else:
             spout.excuse(emission.roots)
         raise
+
+
+def _told(error: Exception, blame: Blame) -> Exception:
+    """The error that the spout is to hear, in one line where that is all it needs."""
+    if isinstance(error, (ServerUnavailableError, NotProvenError, *MISTAKES)):
+        return error
+    if blame is Blame.PIPELINE:
+        return error
+    kind = JobFailedError if blame is Blame.ROWS else OutageError
+    return kind(line_of(error))
 
 
 def _activate(session: SparkSession) -> None:

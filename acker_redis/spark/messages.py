@@ -238,6 +238,24 @@ def _read(frame: DataFrame, column: str, *places: Column, repeats: bool = False)
     return ids, found.remove_column(0)
 
 
+def with_message_id(frame: DataFrame, *, partition: str = "file", offset: str = "row") -> DataFrame:
+    """Add the column `message_id`, made of partition and offset as `run_tracked` makes it without `id_column`.
+
+        lines = with_message_id(read_files(session, "logs"))
+        again = lines.join(read_dead_letters(session, acker).select("message_id"), "message_id", "left_semi")
+        run_tracked(again, pipeline, acker=acker, id_column="message_id")
+
+    Args:
+        frame: one row per message.
+        partition: string column.
+        offset: integer column, counting within a partition.
+
+    Raises:
+        BadBatchError: a column is missing, or there is a column `message_id`.
+    """
+    return with_message_ids(frame, None, partition, offset)[0]
+
+
 def with_message_ids(frame: DataFrame, id_column: str | None, partition: str, offset: str) -> tuple[DataFrame, str]:
     """The frame and its column of message ids; where none is named it is made of partition and offset.
 

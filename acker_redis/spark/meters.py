@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis.spark.columns import CHILDLESS, EDGE, OUT
+from acker_redis.spark.columns import CHILDLESS, EDGE, OUT, STAYS
 from acker_redis.spark.edges import LOW_BITS, joined
 
 PREFIX = "acker:"
@@ -31,6 +31,18 @@ class Passed(NamedTuple):
     rows: int
 
 
+class Processed(NamedTuple):
+    """What a step in Python has processed without failing.
+
+    Attributes:
+        rows: how many rows it gave, and dropped.
+        roots: the least and the greatest of them; empty: unknown, or none.
+    """
+
+    rows: int = 0
+    roots: frozenset[int] = frozenset()
+
+
 class Left(NamedTuple):
     """What left a step in Python.
 
@@ -38,11 +50,13 @@ class Left(NamedTuple):
         dropped: rows without children.
         failed: rows that failed.
         reports: numbers of the reports that name the failed ones, of the tasks whose rows passed.
+        processed: what the step has processed without failing.
     """
 
     dropped: Passed
     failed: Passed
     reports: frozenset[int]
+    processed: "Processed"
 
     @property
     def edges(self) -> int:
@@ -66,30 +80,39 @@ def leaving(frame: DataFrame, gone: str, meter: str, rows: str = "1") -> DataFra
     return _observed(frame, meter, *_sums(f"IF({gone}, {EDGE}, NULL)"), f"sum(IF({gone}, {rows}, NULL)) AS rows")
 
 
-def leaving_python(frame: DataFrame, meter: str, rows: str) -> DataFrame:
+def leaving_python(
+    frame: DataFrame, meter: str, rows: str, stays: str = "1", root: str = "cast(NULL AS bigint)"
+) -> DataFrame:
     """Meter the residue rows of a step in Python, by `OUT`; they stay.
 
     Args:
         frame: with a column `OUT`.
         meter: name.
         rows: how many rows a residue row stands for, in SQL.
+        stays: how many rows another row stands for, in SQL.
+        root: of another row, in SQL.
     """
-    dropped, failed = f"{OUT} = {CHILDLESS}", f"{OUT} > {CHILDLESS}"
+    dropped, failed, other = f"{OUT} = {CHILDLESS}", f"{OUT} > {CHILDLESS}", f"{OUT} = {STAYS}"
     return _observed(
         frame, meter,
         *_sums(f"IF({dropped}, {EDGE}, NULL)"), f"sum(IF({dropped}, {rows}, NULL)) AS rows",
         *_sums(f"IF({failed}, {EDGE}, NULL)", "failed_"), f"sum(IF({failed}, {rows}, NULL)) AS failed_rows",
         f"collect_set(IF({failed}, {OUT}, NULL)) AS reports",
+        f"sum(IF({other}, {stays}, NULL)) AS stayed",
+        f"min(IF({other}, {root}, NULL)) AS first_root", f"max(IF({other}, {root}, NULL)) AS last_root",
     )  # fmt: skip
 
 
 def left_python(metrics: Metrics, meter: str) -> Left:
     """What `leaving_python` metered."""
-    low, high, rows, failed_low, failed_high, failed_rows, reports = metrics[meter]
+    low, high, rows, failed_low, failed_high, failed_rows, reports, stayed, first, last = metrics[meter]
+    # Of dropped rows the roots are not known.
+    roots = frozenset(root for root in (first, last) if root is not None) if not rows else frozenset()
     return Left(
         Passed(joined(low, high), rows or 0),
         Passed(joined(failed_low, failed_high), failed_rows or 0),
         frozenset(reports),
+        Processed((stayed or 0) + (rows or 0), roots),
     )
 
 

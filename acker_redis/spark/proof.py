@@ -4,7 +4,7 @@ A frame is covered when it leads to a proven action, or was discarded. When each
 messages was written, but for the rows that failed and those that operators dropped by their user's word.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
@@ -59,6 +59,7 @@ class Proof:
         job_tag: of the jobs of the emission.
         name_stage: has the acker number the name of an operator, of which it takes a few hundred.
         proven: names of actions that were.
+        processed: name of an operator in Python, or of a sink -> what it has processed without failing.
     """
 
     session: SparkSession
@@ -68,6 +69,7 @@ class Proof:
     job_tag: str
     name_stage: Callable[[str], object]
     proven: list[str] = field(default_factory=list)
+    processed: dict[str, meters.Processed] = field(default_factory=dict)
     _nodes: dict[str, Node] = field(default_factory=dict)
     _covered: set[str] = field(default_factory=set)
     _actions: list[str] = field(default_factory=list)
@@ -159,9 +161,13 @@ class Proof:
             self._refuse(next(one.text for one in told if one.text is not None))
         for one in good:
             self._failed |= {report.number: report for report in one.named}
+            for operator, processed in one.processed.items():
+                self._note(operator, processed)
         if final:
             self._cover(node.name)
             self.proven.append(node.name)
+            if node.name not in good[0].processed:  # else it says itself which rows failed
+                self._note(node.name, meters.Processed(good[0].rows))
         return good[0].residue
 
     def fail(self, report: Report) -> None:
@@ -203,6 +209,12 @@ class Proof:
         self._received.forget()
         self._listener.forget(f"{meters.PREFIX}{self.key}:")
 
+    def _note(self, operator: str, processed: meters.Processed) -> None:
+        if processed.rows:
+            before = self.processed.get(operator, processed)
+            roots = before.roots | processed.roots if before.roots and processed.roots else frozenset()
+            self.processed[operator] = meters.Processed(processed.rows, roots)
+
     def _balance(self, node: Node, meter: str, form: Form, metrics: meters.Metrics) -> "_Balance":
         """Hold what one execution metered against a form."""
         gone: dict[str, _Gone] = {}
@@ -219,7 +231,7 @@ class Proof:
                 if named is None or sum(report.parts for report in named) & MASK != left.failed.edges:
                     missing.append(known.operator)
                 else:
-                    gone[one] = _Gone(known.operator, left.dropped, left.failed, named)
+                    gone[one] = _Gone(known.operator, left.dropped, left.failed, named, left.processed)
         if missing:
             return _Balance(
                 f"what {', '.join(map(repr, missing))} dropped or failed is unknown, as Spark did not evaluate it in this "
@@ -231,7 +243,8 @@ class Proof:
         if got.edges != form.expected(self.total, residues):
             return _Balance(self._mismatch(node, got, gone))
         residue = sum(form.residues[one] * edges for one, edges in residues.items())
-        return _Balance(None, residue, [report for left in gone.values() for report in left.named])
+        named = [report for left in gone.values() for report in left.named]
+        return _Balance(None, residue, named, {left.operator: left.processed for left in gone.values()}, got.rows)
 
     def _mismatch(self, node: Node, got: meters.Passed, gone: "dict[str, _Gone]") -> str:
         told = [f"{got.rows:,} rows reached {node.name!r}", *(str(one) for one in gone.values() if one.rows)]
@@ -262,11 +275,15 @@ class _Balance:
         text: why it is not balanced; None: it is.
         residue: the sum of what was dropped and failed before it, weighed.
         named: reports of failed rows.
+        processed: operator in Python -> what it has processed without failing.
+        rows: that reached the action.
     """
 
     text: str | None
     residue: int = 0
     named: Sequence[Report] = ()
+    processed: Mapping[str, meters.Processed] = field(default_factory=dict)
+    rows: int = 0
 
     @property
     def is_balanced(self) -> bool:
@@ -279,6 +296,7 @@ class _Gone:
     dropped: meters.Passed
     failed: meters.Passed
     named: Sequence[Report]
+    processed: meters.Processed = field(default_factory=meters.Processed)
 
     @property
     def edges(self) -> int:

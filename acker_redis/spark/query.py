@@ -23,7 +23,9 @@ from acker_redis.errors import AckerError, BadConfigError, ServerUnavailableErro
 from acker_redis.pending import Emission, FloatArray, Int64Array, Tries
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark.actions import described
+from acker_redis.spark.blame import line_of
 from acker_redis.spark.emitting import Emitting, Pipeline
+from acker_redis.spark.evidence import Evidence
 from acker_redis.spark.java import of
 from acker_redis.spark.messages import MESSAGE_ID, read_ids, read_places, with_message_ids
 from acker_redis.spark.park import Park, Row, Snapshot
@@ -57,6 +59,7 @@ class StreamOptions:
     offset: str
     task: int
     retry: RetryPolicy
+    stop_if_all_fail: bool
     emit_timeout_secs: float | None
     max_spout_pending: int | None
     max_parked: int
@@ -81,6 +84,7 @@ class StreamStatus:
         done_until: by partition, the first offset that is not known to be done; see `Acker.done_until`.
         is_full: whether a micro-batch waits because more than `max_parked` messages are not done, or `max_spout_pending` are
             in flight.
+        error: what ended it, in a line; the next micro-batch or `drain` raises it. None: it goes on.
     """
 
     batch_id: int | None = None
@@ -91,6 +95,7 @@ class StreamStatus:
     oldest_secs: float = 0.0
     done_until: Mapping[str, int] = field(default_factory=dict)
     is_full: bool = False
+    error: str | None = None
 
 
 class TrackedQuery:
@@ -99,6 +104,7 @@ class TrackedQuery:
     Attributes:
         run: Spark's id of this start; None: unknown, as no micro-batch came yet.
         error: what ended it.
+        is_told: whether that was raised to whoever runs the query.
     """
 
     def __init__(
@@ -113,15 +119,17 @@ class TrackedQuery:
         """Nothing is done before `take` or `resume`."""
         self.run: str | None = None
         self.error: BaseException | None = None
+        self.is_told = False
         self._session, self._pipeline, self._acker, self._url = session, pipeline, acker, url
         self._options, self._park = options, park
         self._rows = ParkedRows(options.payload_bytes)
         self._spout = Spout(
             acker, uuid.uuid4().hex, options.task, options.retry, options.max_spout_pending,
             payload=self._rows.payloads if options.payload_bytes else None, on_done=self._done, keep_letters=LETTERS,
-            replay=self._rows.take_letters,
+            replay=self._rows.take_letters, goes_on=True,
         )  # fmt: skip
         self._loop = SpoutLoop(self._spout, self._emit)
+        self._evidence = Evidence(everything_counts=not options.stop_if_all_fail, goes_on=True)
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._run_emission: Callable[[Emission], object] = inheritable_thread_target(session)(self._emit_in_session)
@@ -181,8 +189,7 @@ class TrackedQuery:
             AckerError: it broke off; the query can't go on.
         """
         with self._lock:
-            if self.error is not None:
-                raise AckerError(f"the stream broke off between micro-batches: {self.error}") from self.error
+            self._raise_error()
             try:
                 batch.persist()  # read once, not for every job
                 try:
@@ -191,6 +198,7 @@ class TrackedQuery:
                     self._in_batch = False
                     batch.unpersist()
             except BaseException as exc:
+                self.is_told = True
                 self._break_off(exc)
                 raise
 
@@ -202,8 +210,7 @@ class TrackedQuery:
         """
         deadline = time.monotonic() + timeout_secs
         with self._lock:
-            if self.error is not None:
-                raise AckerError(f"the stream broke off: {self.error}") from self.error
+            self._raise_error()
             try:
                 self._spout.take_letters()
                 while self.left and time.monotonic() < deadline:
@@ -216,6 +223,7 @@ class TrackedQuery:
                 if not self.is_active:
                     self._loop.rest()
             except BaseException as exc:
+                self.is_told = True
                 self._break_off(exc)
                 raise
 
@@ -243,7 +251,16 @@ class TrackedQuery:
         return StreamStatus(
             self._batch_id if self._batch_id >= 0 else None, self._batches, replace(counts), state.pending, dict(by_cause),
             0.0 if oldest is None else max(0.0, time.time() - oldest / 1000), dict(self._until.values), self._is_full,
+            None if self.error is None else f"{type(self.error).__name__}: {line_of(self.error)}",
         )  # fmt: skip
+
+    def _raise_error(self) -> None:
+        """Raise what ended it between micro-batches."""
+        if self.error is not None:
+            self.is_told = True
+            raise AckerError(
+                f"the stream broke off between micro-batches, and nothing was lost: {line_of(self.error)}"
+            ) from self.error
 
     def _take(self, batch: DataFrame, batch_id: int) -> None:
         options, state = self._options, self._spout.state
@@ -260,6 +277,7 @@ class TrackedQuery:
         self._batch_session, self._batch_id, self._in_batch = batch.sparkSession, batch_id, True
         self._run_emission = inheritable_thread_target(batch.sparkSession)(self._emit_in_session)
         self._spout.add(fresh)
+        self._loop.hurry()
         if not len(ids) and not state.left:  # what the pipeline does of nothing is still done, and has to be right
             self._emit_nothing(frame, column)
         self._settle(ids, before)
@@ -375,7 +393,7 @@ class TrackedQuery:
         self._emitting(column).emit(emission, self._rows, frame.sparkSession, self._batch_id)
 
     def _emitting(self, column: str) -> Emitting:
-        return Emitting(self._spout, self._pipeline, column, self._url, self._options.emit_timeout_secs)
+        return Emitting(self._spout, self._pipeline, column, self._evidence, self._url, self._options.emit_timeout_secs)
 
     def _done(self, ids: Int64Array) -> None:
         """Messages were acked or are kept as dead letters."""

@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 from pyspark import Accumulator, SparkContext
 
+from acker_redis.outages import tells_of_outage
 from acker_redis.spark.worker.failed import Reason, Report, Reports, reason_of
 from acker_redis.spark.worker_errors import text_of
 
@@ -60,10 +61,9 @@ def cause_of(exc: BaseException) -> Reason:
     """Why rows failed together: what was raised in the worker, or ended its task, in a line, where that is in the text."""
     text = text_of(exc)
     if text is None:
-        return Reason(type(exc).__name__)
+        return Reason(type(exc).__name__, is_expected=False)
     _, found, last = text.rpartition(_TRACEBACK)
     raised = next((line for line in last.splitlines() if line.strip() and not line.startswith(" ")), None)
-    if found and raised:
-        return Reason(raised)
     of_task = _OF_TASK.search(text)
-    return Reason(of_task[1].removeprefix("org.apache.spark.SparkException: ")) if of_task else reason_of(exc)
+    line = raised if found else of_task and of_task[1].removeprefix("org.apache.spark.SparkException: ")
+    return Reason(line, is_expected=tells_of_outage(line)) if line else reason_of(exc)

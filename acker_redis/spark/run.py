@@ -23,6 +23,7 @@ from acker_redis.retry import RetryPolicy
 from acker_redis.spark import checks
 from acker_redis.spark.actions import described
 from acker_redis.spark.emitting import Emitting, Pipeline
+from acker_redis.spark.evidence import MANY, Evidence
 from acker_redis.spark.messages import Fetch, Messages, not_done, with_message_ids
 from acker_redis.spark.reach import check_url
 from acker_redis.spark.sources.files import FILE, ROW, check_outside
@@ -39,6 +40,7 @@ class BatchOptions(TypedDict, total=False):
 
     executor_url: str | None
     retry: RetryPolicy | None
+    stop_if_all_fail: bool
     emit_timeout_secs: float | None
     payload_bytes: int
 
@@ -56,6 +58,7 @@ def run_tracked(
     run_id: str | None = None,
     task: int = 0,
     retry: RetryPolicy | None = None,
+    stop_if_all_fail: bool = True,
     emit_timeout_secs: float | None = None,
     max_spout_pending: int | None = None,
     payload_bytes: int = 0,
@@ -94,7 +97,11 @@ def run_tracked(
         offset: integer column, counting within a partition.
         run_id: unique per run: one that an earlier run had is refused; None: a random one.
         task: owner of the roots; see `Spout`.
-        retry: when to emit again.
+        retry: when to emit again; see `RetryPolicy`. An attempt counts only against a message that can be to blame: its own
+            row failed, another application failed it, it was exported and timed out, or a job failed that had it alone.
+        stop_if_all_fail: end with `OperatorBrokenError` where 20 messages failed by an exception that the pipeline does not
+            declare, in an operator that has processed none. False: such exceptions count as an attempt from the first on, as
+            they do where the source has fewer than 20 messages.
         emit_timeout_secs: the jobs of an emission are cancelled after so long, so that a message whose work never ends is
             found like one that kills its worker: the emission goes out again in parts, until it is alone. Has to be longer
             than the jobs of all messages together take; what the pipeline does in the driver is not ended. None: never.
@@ -114,13 +121,17 @@ def run_tracked(
             folder; an executor does not find the acker by `executor_url`; an earlier run had this run id. Nothing was emitted.
         NotExactError: the messages can't be read again, or the pipeline ran no sink, leaves rows without one, or drops or
             copies rows otherwise than by the tracker's operators. Nothing was acked.
+        OperatorBrokenError: see `stop_if_all_fail`; nothing was dead-lettered for it.
         AckerError: as `Spout.run`. An error of the library's own in a Python worker is raised as what it was there.
+        Exception: what the pipeline function raised in the driver: it ends the run at once, and counts as nobody's attempt.
+            Connection and timeout errors don't: they are waited for, for up to ten minutes.
     """
     given = on_messages_done
     return run_messages(
         messages, pipeline, None if given is None else lambda ids, _: given(ids), acker=acker, executor_url=executor_url,
         id_column=id_column, offsets=offsets, partition=partition, offset=offset, run_id=run_id, task=task, retry=retry,
-        emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending, payload_bytes=payload_bytes,
+        stop_if_all_fail=stop_if_all_fail, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
+        payload_bytes=payload_bytes,
         keep_payload=keep_payload, fetch=fetch, progress=progress,
     )  # fmt: skip
 
@@ -139,6 +150,7 @@ def run_messages(
     run_id: str | None = None,
     task: int = 0,
     retry: RetryPolicy | None = None,
+    stop_if_all_fail: bool = True,
     emit_timeout_secs: float | None = None,
     max_spout_pending: int | None = None,
     payload_bytes: int = 0,
@@ -178,7 +190,9 @@ def run_messages(
             spout.add(source.read_ids(offsets, partition, offset))
         if claimed:
             acker.claim_run(run_id)
-        emitting, session = Emitting(spout, pipeline, column, url, emit_timeout_secs), messages.sparkSession
+        evidence = Evidence(everything_counts=not stop_if_all_fail or spout.state.fresh < MANY)
+        emitting = Emitting(spout, pipeline, column, evidence, url, emit_timeout_secs)
+        session = messages.sparkSession
 
         def emit(emission: Emission) -> None:
             emitting.emit(emission, source, session)

@@ -43,7 +43,8 @@ def without_failed(frame: DataFrame, meter: str) -> DataFrame:
 
 def without_residue(frame: DataFrame, meter: str) -> DataFrame:
     """Rows that a step in Python gave, without the rows that carry its residue; those have the number of rows as anchor."""
-    return meters.leaving_python(frame, meter, f"get({ANCHORS}, 0)").where(f"{OUT} = {STAYS}").drop(OUT)
+    root = f"get({ANCHORS}, 0)"
+    return meters.leaving_python(frame, meter, root, root=root).where(f"{OUT} = {STAYS}").drop(OUT)
 
 
 def exploded(frame: DataFrame, children: str | Column, name: str, meter: str, form: Form) -> DataFrame:

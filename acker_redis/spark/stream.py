@@ -37,6 +37,7 @@ def each_batch(
     offset: str = ROW,
     task: int = 0,
     retry: RetryPolicy | None = None,
+    stop_if_all_fail: bool = True,
     emit_timeout_secs: float | None = None,
     max_spout_pending: int | None = None,
     max_parked: int = 10_000,
@@ -70,7 +71,10 @@ def each_batch(
         partition: as for `run_tracked`.
         offset: as for `run_tracked`.
         task: as for `run_tracked`.
-        retry: when to emit again.
+        retry: as for `run_tracked`. Messages that kill their workers while nothing else gets through are parked, and no
+            attempt counts, until something has.
+        stop_if_all_fail: as for `run_tracked`, but for sources of fewer than 20 messages: others may come. A micro-batch whose
+            first 20 messages are bad ends the query at every start; False lets them become dead letters.
         emit_timeout_secs: as for `run_tracked`.
         max_spout_pending: at most so many messages in flight.
         max_parked: at most so many messages are not done when a micro-batch ends. It waits for that, and says so in the log
@@ -91,8 +95,8 @@ def each_batch(
     except PySparkRuntimeError as exc:
         raise BadConfigError("each_batch needs a SparkSession: make it first") from exc
     options = StreamOptions(
-        id_column, partition, offset, task, retry or RetryPolicy(), emit_timeout(emit_timeout_secs),
-        max_spout_pending, max_parked, settle_secs, payload_bytes, on_messages_done,
+        id_column, partition, offset, task, retry or RetryPolicy(), stop_if_all_fail,
+        emit_timeout(emit_timeout_secs), max_spout_pending, max_parked, settle_secs, payload_bytes, on_messages_done,
     )  # fmt: skip
     url = acker.url if executor_url is None else check_url(session, executor_url, acker)
     return BatchHandler(session, pipeline, acker, url, options, park)
@@ -144,7 +148,7 @@ class BatchHandler:
         {}
         """
         with self._lock:
-            if self._query is None or self._query.error is not None:
+            if self._query is None or (self._query.error is not None and self._query.is_told):
                 park = self._open()
                 self._query = None if park.query is None else self._begin(park, park.committed() + 1)
             query = self._query

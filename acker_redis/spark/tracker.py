@@ -297,7 +297,8 @@ class Tracker:
             tracked: rows.
             write: called with the `DataFrameWriter` of the rows without the tracker's columns; has to call one of its
                 methods that write, once. Should be idempotent: messages are emitted again where something fails.
-            on_error: if it raises: `raise` ends the emission with the error; `fail` fails the messages of the rows.
+            on_error: if a job of it fails: `raise` ends the emission with the error; `fail` fails the messages of the rows. An
+                error of the driver's own, such as a missing class, ends the run in both cases.
             name: of the sink.
         """
         writers.write(self._proof, tracked, write, on_error, name)

@@ -17,8 +17,10 @@ from pyspark.errors.exceptions.captured import CapturedException
 from acker_redis import errors
 from acker_redis.errors import (
     AckerError,
+    AppNotFoundError,
     BadBatchError,
     BadConfigError,
+    LedgerLostError,
     NotExactError,
     NotProvenError,
     ServerUnavailableError,
@@ -73,23 +75,29 @@ def acker_error_in(exc: BaseException) -> AckerError | None:
     return None
 
 
-_NO_ROWS_FAULT = (ServerUnavailableError, NotProvenError, BadBatchError, BadConfigError, NotExactError)
+_NO_ROWS_FAULT = (
+    ServerUnavailableError, NotProvenError, LedgerLostError, AppNotFoundError, BadBatchError, BadConfigError, NotExactError
+)  # fmt: skip
 
 
 def broke_in_a_job(exc: BaseException) -> bool:
     """Whether an error comes out of a Spark job, and one of its rows may be to blame: it is no mistake of the program's."""
     if isinstance(exc, _NO_ROWS_FAULT):
         return False
-    chain: list[BaseException] = [exc]
-    while chain[-1].__cause__ is not None:
-        chain.append(chain[-1].__cause__)
-    return any(_is_of_a_job(one) for one in chain)
+    return any(is_of_java(one) and not isinstance(one, (AnalysisException, ParseException)) for one in chain_of(exc))
 
 
-def _is_of_a_job(exc: BaseException) -> bool:
-    if isinstance(exc, (AnalysisException, ParseException)):
-        return False
+def is_of_java(exc: BaseException) -> bool:
+    """Whether Java raised it."""
     return isinstance(exc, _OF_JAVA)
+
+
+def chain_of(exc: BaseException) -> list[BaseException]:
+    """An error, and what it came of: its cause, or the error that was being handled when it was raised."""
+    chain = [exc]
+    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None and before not in chain:
+        chain.append(before)
+    return chain
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def one_run(spark: SparkSession, acker: Acker, folder: Path, seed: str, random: 
 
     spout = run_tracked(
         spark.range(0, MESSAGES, 1, PARTITIONS), pipeline, acker=acker, id_column="id",
-        retry=RetryPolicy(max_attempts=5), progress=time_out,
+        retry=RetryPolicy(max_attempts=5, first_delay_secs=0), progress=time_out,
     )  # fmt: skip
     missing = set(range(MESSAGES)) - drawing.whole(folder)
     return {

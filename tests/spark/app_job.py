@@ -29,7 +29,7 @@ from tests.spark.cluster import session
 from tests.spark.faults import WAIT_SECS, fan_out, once, wait_for
 
 MESSAGES, CHILDREN = 120, 3
-PATIENT = RetryPolicy(max_attempts=20)
+PATIENT = RetryPolicy(max_attempts=20, first_delay_secs=0)
 """It may take a while until somebody carries on."""
 
 SHARED = "shared"

@@ -122,7 +122,7 @@ class Case:
         def told(ids: npt.NDArray[np.int64]) -> None:
             ended.told += ids.tolist()
 
-        given: dict[str, Any] = {"id_column": "id", "retry": RetryPolicy(max_attempts=2), **options}
+        given: dict[str, Any] = {"id_column": "id", "retry": RetryPolicy(max_attempts=2, first_delay_secs=0), **options}
         ids = {row[0] for row in frame.select(given["id_column"]).collect()} - {None}
         try:
             ended.spout = run_tracked(frame, noting, acker=self.acker, on_messages_done=told, **given)

@@ -21,7 +21,7 @@ from acker_redis.spark.park import Park
 from tests.spark.cluster import session
 
 CONFIG = AckerConfig(app="parking", shards=2, message_timeout_secs=4)
-RETRY = RetryPolicy(max_attempts=8)
+RETRY = RetryPolicy(max_attempts=8, first_delay_secs=0)
 POINTS = ("before-snapshot", "after-snapshot", "committed", "re-emitting", "written", "draining")
 
 

@@ -60,7 +60,7 @@ def main(url: str, folder: Path, point: str) -> None:
         with Acker.connect(url, CONFIG) as acker:
             run_redis_stream(
                 spark, pipeline, acker=acker, source=url, stream="orders", fields=["id"], group="g", consumer="one", stop=stop,
-                max_spout_pending=40, block_ms=100, retry=RetryPolicy(max_attempts=3), progress=progress,
+                max_spout_pending=40, block_ms=100, retry=RetryPolicy(max_attempts=3, first_delay_secs=0), progress=progress,
             )  # fmt: skip
         spark.stop()
         print(0)  # noqa: T201

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis import BadBatchError, FailedError
+from acker_redis import AckerError, BadBatchError, FailedError, JobFailedError
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark import BoltOutput, Collector, Tracker
 from acker_redis.spark.columns import TRACKING
@@ -291,5 +291,7 @@ def test_an_error_of_sparks_own_ends_in_dead_letters_that_tell_it(case: MakeCase
     run = case(n=4)
     ended = run.run(writing(run, lambda t, rows: rows.withColumn("x", F.expr("raise_error('too bad')"))), retry=ONCE)
     assert ended.acked == set()
-    assert ended.error is None or isinstance(ended.error.__cause__, PySparkException)
+    assert isinstance(ended.error, AckerError)
+    assert isinstance(ended.error.__cause__, JobFailedError)
+    assert isinstance(ended.error.__cause__.__cause__, PySparkException)
     assert all("too bad" in (letter.detail or "") for letter in ended.letters.values())

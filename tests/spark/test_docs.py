@@ -52,6 +52,38 @@ counts = {row.word: row.n for row in session.read.parquet("counts").collect()}
 assert counts == {"the": 2, "cat": 1, "dog": 1}, counts
 """
 
+AGAIN = """
+import os
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from acker_redis import Acker, RetryPolicy
+from acker_redis.spark import Tracker, prepare_environment, read_dead_letters, read_files, run_tracked, with_message_id
+
+prepare_environment()
+session = SparkSession.builder.master("local[2,4]").config("spark.sql.shuffle.partitions", "2").getOrCreate()
+acker = Acker.connect(os.environ["ACKER_REDIS_URL"], app="again")
+orders = session.createDataFrame([(1, "tea,milk"), (2, "bread"), (3, None)], "order bigint, items string")
+last_night = datetime.now() - timedelta(hours=1)
+Path("lines").mkdir()
+Path("lines/1.txt").write_text("the cat")
+
+
+def count_words(tracker: Tracker, lines: DataFrame) -> None:
+    tracker.write_partitions(lines, lambda batches, partition: [None for _ in batches])
+
+
+def last_nights_pipeline(tracker: Tracker, orders: DataFrame) -> None:
+    good = tracker.fail_where(orders, "items IS NULL", "no items")
+    tracker.write_partitions(good, lambda batches, partition: [None for _ in batches])
+
+
+once = RetryPolicy(max_attempts=1)
+run_tracked(orders, last_nights_pipeline, acker=acker, id_column="order", run_id="orders-of-monday", retry=once)
+"""
+
 CALLS = """
 called = [one() or name for name, one in list(globals().items()) if name.startswith("test_")]
 assert len(called) > 5, called
@@ -62,6 +94,7 @@ PAGES = {
     "from-queues.md": (STREAMS, ""),
     "from-storm.md": (TOPOLOGY_BEFORE, TOPOLOGY_AFTER),
     "hosted-spark.md": ("", ""),
+    "run-again.md": (AGAIN, ""),
     "spark.md": ("", ""),
     "streams.md": (STREAMS, ""),
     "testing.md": ("", CALLS),

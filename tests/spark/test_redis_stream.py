@@ -62,7 +62,9 @@ def test_entries_are_acknowledged_when_all_that_came_of_them_is_done(
         replayed(tmp_path / "marks", out, tracker, messages.withColumn("id", messages["id"].cast("long")))
         in_flight.append(raw.xpending("orders", "g")["pending"])
 
-    acknowledged, counts = run(spark, url, acker, pipeline, retry=RetryPolicy(max_attempts=2), payload_bytes=500)
+    acknowledged, counts = run(
+        spark, url, acker, pipeline, retry=RetryPolicy(max_attempts=2, first_delay_secs=0), payload_bytes=500
+    )
     assert acknowledged == 12
     assert max(in_flight) <= 5
     assert counts.acked == 11

@@ -26,7 +26,7 @@ from tests.spark.files_source import RowsToFiles
 pytestmark = pytest.mark.spark
 
 SCHEMA = pa.schema([("id", pa.int64())])
-QUICK = RetryPolicy(max_attempts=3)
+QUICK = RetryPolicy(max_attempts=3, first_delay_secs=0)
 
 
 @pytest.fixture

@@ -267,7 +267,7 @@ def test_messages_are_replayed_from_redis_as_they_were(
 
     spout = run_tracked(
         spark.read.parquet(str(folder)), pipeline, acker=acker, id_column="id",
-        payload_bytes=300, keep_payload=True, fetch=fetch, retry=RetryPolicy(max_attempts=3),
+        payload_bytes=300, keep_payload=True, fetch=fetch, retry=RetryPolicy(max_attempts=3, first_delay_secs=0),
     )  # fmt: skip
     assert (spout.counts.acked, sorted(spout.dead_letters)) == (2, [3])
     found = {row["id"]: row for row in map(json.loads, saved(out))}
@@ -452,7 +452,7 @@ def test_a_full_loss_of_redis_in_the_middle_of_a_run(
 
     spout: Spout = run_tracked(
         messages, pipeline, acker=acker, id_column="id", payload_bytes=100, keep_payload=True,
-        retry=RetryPolicy(max_attempts=2),
+        retry=RetryPolicy(max_attempts=2, first_delay_secs=0),
     )  # fmt: skip
     assert sorted(spout.dead_letters) == [13]
     assert spout.counts.lost >= 199
@@ -477,7 +477,7 @@ def test_of_two_limits_of_payloads_the_smaller_counts(
 
     spout = run_tracked(
         messages, pipeline, acker=acker, id_column="id", payload_bytes=10_000, keep_payload=True,
-        retry=RetryPolicy(max_attempts=2),
+        retry=RetryPolicy(max_attempts=2, first_delay_secs=0),
     )  # fmt: skip
     first, *again = kept
     assert (first, [one for ids in again for one in ids]) == ([0, 1, 2, 3], [1])  # may go out one after the other

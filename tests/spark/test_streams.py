@@ -22,7 +22,7 @@ from acker_redis.testing import wait_until
 pytestmark = pytest.mark.spark
 
 CONFIG = AckerConfig(app="streams", shards=2)
-QUICK = RetryPolicy(max_attempts=3)
+QUICK = RetryPolicy(max_attempts=3, first_delay_secs=0)
 HANGS = "id % 100 = 50"
 
 
@@ -167,7 +167,7 @@ def test_a_second_message_of_an_id_waits_for_the_first(spark: Any, acker: Acker,
         seen.append(sorted((row["id"], row["value"]) for row in messages.collect()))
         plain(tmp_path, tracker, tracker.fail_where(messages, "value = 'bad'", "bad"))
 
-    schema, options = "id bigint, value string", {"retry": RetryPolicy(max_attempts=4)}
+    schema, options = "id bigint, value string", {"retry": RetryPolicy(max_attempts=4, first_delay_secs=0)}
     with handler_of(acker, tmp_path, run, **options) as handler:
         start(spark, tmp_path, handler, schema).awaitTermination()
         assert handler.status().parked == {("failed", "fail_where"): 1, ("behind", None): 2}
@@ -215,7 +215,7 @@ def test_columns_may_come_and_go_and_may_not_change(spark: Any, acker: Acker, tm
         seen.extend(tuple(row)[:2] for row in messages.select("id", "n").collect())
         plain(tmp_path, tracker, messages)
 
-    with handler_of(acker, tmp_path, run, retry=RetryPolicy(max_attempts=9)) as handler:
+    with handler_of(acker, tmp_path, run, retry=RetryPolicy(max_attempts=9, first_delay_secs=0)) as handler:
         start(spark, tmp_path, handler, "id bigint, n int").awaitTermination()
         handler.drain(60)
     assert sorted(seen, key=str) == [(18, 5), (7, None)]

@@ -5,11 +5,13 @@ import numpy as np
 from acker_redis import Acker
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.pending import Emission
+from acker_redis.retry import RetryPolicy
 from acker_redis.spout import Spout
 
 
 def spout(acker: Acker, messages: int = 3, **options: object) -> Spout:
-    made = Spout(acker, **{"run_id": "run", **options})  # type: ignore[arg-type]
+    given = {"run_id": "run", "retry": RetryPolicy(first_delay_secs=0), **options}
+    made = Spout(acker, **given)  # type: ignore[arg-type]
     made.add(np.arange(messages, dtype=np.int64))
     return made
 

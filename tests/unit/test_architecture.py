@@ -40,6 +40,7 @@ ORDER = (
     ("spark.worker.keep", "spark.worker.rows", "spark.worker.dead_letters"),
     ("spark.worker",),
     ("spark.checks", "spark.reach", "spark.meters", "spark.reports", "spark.faults", "spark.actions", "spark.python"),
+    ("spark.blame", "spark.evidence"),
     ("spark.transport", "spark.form", "spark.listener", "spark.emission"),
     ("spark.sql",),
     ("spark.proof",),

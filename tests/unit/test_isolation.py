@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis.backoff import NoBackoff
 
-from acker_redis import AckerError, BadConfigError
+from acker_redis import AckerError, BadConfigError, JobFailedError, OutageError
 from acker_redis.isolation import DOUBT_AFTER, MOST_ALONE, MOST_ALONE_LATER, PARTS
 from acker_redis.pending import Emission, Tries
 from acker_redis.retry import RetryPolicy
 from acker_redis.spout import Spout
+from acker_redis.spout_loop import SpoutLoop
 from acker_redis.spout_state import SpoutState
 from acker_redis.testing import fake_acker
 from tests.unit.spouts import spout
@@ -26,8 +27,8 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 class Job:
     """Acks what it is given, but breaks with one of these messages, or while nothing works."""
 
-    def __init__(self, made: Spout, poison: set[int], down: int = 0) -> None:
-        self.made, self.poison, self.down = made, poison, down
+    def __init__(self, made: Spout, poison: set[int], down: int = 0, *, by_outage: bool = False) -> None:
+        self.made, self.poison, self.down, self.by_outage = made, poison, down, by_outage
         self.emitted: list[list[int]] = []
 
     def __call__(self, emission: Emission) -> None:
@@ -37,9 +38,9 @@ class Job:
         acker.init_many(roots, np.full(len(roots), 7), 0)
         self.down -= 1
         if self.down >= 0 or self.poison & set(messages):
-            self.made.isolate(emission)
+            self.made.isolate(emission, by_outage=self.by_outage)
             acker.fail_many(roots, reason="broke")
-            raise RuntimeError("the job failed")
+            raise (OutageError if self.by_outage else JobFailedError)("the job failed")
         acker.ack_many(roots, np.full(len(roots), 7))
 
     def broken(self) -> int:
@@ -56,7 +57,7 @@ def settle(made: Spout, emission: Emission, bad: set[int]) -> None:
 
 
 def run(messages: int, poison: set[int], max_attempts: int = 3, **options: object) -> tuple[Spout, Job]:
-    made = spout(fake_acker(), messages, retry=RetryPolicy(max_attempts=max_attempts, **options))  # type: ignore[arg-type]
+    made = spout(fake_acker(), messages, retry=RetryPolicy(max_attempts=max_attempts, first_delay_secs=0, **options))  # type: ignore[arg-type]
     job = Job(made, poison)
     made.run(job)
     return made, job
@@ -117,11 +118,54 @@ def test_an_outage_of_what_the_sinks_need_is_no_messages_fault(down: int) -> Non
     assert made.counts.acked == 1000
 
 
+def test_messages_that_break_theirs_by_an_outage_wait_for_its_end_however_long() -> None:
+    made = spout(fake_acker(), 3, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
+    job = Job(made, set(), 50, by_outage=True)
+    made.run(job)
+    assert (made.counts.acked, made.counts.dead_lettered, len(job.emitted) > 50) == (3, 0, True)
+
+
+def test_one_that_is_known_to_break_its_emission_may_do_it_by_a_timeout() -> None:
+    made = spout(fake_acker(), 50, retry=RetryPolicy(max_attempts=3, first_delay_secs=0))
+    made.run(Job(made, {31}, by_outage=True))
+    assert (made.counts.acked, {one.attempts for one in made.dead_letters.values()}) == (49, {3})
+
+
+def is_stuck(made: Spout) -> bool:
+    return made.state.isolation.is_stuck
+
+
+@pytest.mark.parametrize("count", [1, 3, MOST_ALONE + 3])
+def test_what_kills_workers_waits_for_others_in_a_stream(count: int) -> None:
+    """Nothing else has succeeded yet, so it may be the pipeline; others that succeed tell."""
+    made = spout(fake_acker(), count, retry=RetryPolicy(max_attempts=2, first_delay_secs=0), goes_on=True)
+    poison = set(range(count))
+    job = Job(made, poison)
+    with SpoutLoop(made, job) as loop:
+        while len(job.emitted) < 2 * count or not is_stuck(made):
+            loop.step(0)
+        assert not made.state.isolation.left_by(1e12), "a micro-batch waits for them"
+        for _ in range(20):
+            loop.step(0)
+        while loop.emission is not None:
+            loop.step(0, may_emit=False)
+        assert (made.counts.dead_lettered, made.state.left) == (0, count)
+        others = 0
+        while not made.done:  # one after another: each lets some of them be tried
+            if loop.emission is None and is_stuck(made):
+                made.add(np.array([1000 + others]))
+                others += 1
+            loop.step(0)
+    assert made.counts.acked == others > 0
+    assert made.dead_letters.keys() == poison
+    assert {letter.attempts for letter in made.dead_letters.values()} == {2}
+
+
 @pytest.mark.parametrize("messages", [1, 2, MOST_ALONE - 1])
 def test_a_few_messages_that_all_break_theirs_are_dead_letters_and_the_error_is_raised_at_the_end(
     messages: int,
 ) -> None:
-    made = spout(fake_acker(), messages, retry=RetryPolicy(max_attempts=2))
+    made = spout(fake_acker(), messages, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
     with pytest.raises(AckerError, match="the job failed"):
         made.run(Job(made, set(range(messages))))
     assert made.done
@@ -137,7 +181,7 @@ def test_a_message_that_broke_its_emission_stays_alone() -> None:
 
 
 def test_what_fails_by_itself_in_a_part_of_a_broken_emission_counts_as_ever() -> None:
-    made = spout(fake_acker(), 100, retry=RetryPolicy(max_attempts=2))
+    made = spout(fake_acker(), 100, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
     job = Job(made, {31})
 
     def emit(emission: Emission) -> None:
@@ -153,14 +197,14 @@ def test_what_fails_by_itself_in_a_part_of_a_broken_emission_counts_as_ever() ->
 
 
 def test_another_spout_keeps_apart_what_has_to_be() -> None:
-    state = SpoutState("app", "run", RetryPolicy(max_attempts=9))
+    state = SpoutState("app", "run", RetryPolicy(max_attempts=9, first_delay_secs=0))
     state.add(np.arange(32))
     emission = state.next_emission(0.0, None)
     assert emission is not None
     state.isolate(emission)
     state.lose_all(0.0)
     tries, delays = state.tries_left(0.0)
-    other = SpoutState("app", "other", RetryPolicy(max_attempts=9))
+    other = SpoutState("app", "other", RetryPolicy(max_attempts=9, first_delay_secs=0))
     other.resume(tries, state.causes, delays, 0.0)
     again = other.next_emission(0.0, None)
     assert again is not None
@@ -169,7 +213,7 @@ def test_another_spout_keeps_apart_what_has_to_be() -> None:
 
 
 def test_while_only_what_was_due_goes_out_what_broke_is_searched_for() -> None:
-    state = SpoutState("app", "run", RetryPolicy(max_attempts=9))
+    state = SpoutState("app", "run", RetryPolicy(max_attempts=9, first_delay_secs=0))
     state.add(np.arange(8))
     emission = state.next_emission(1.0, None)
     assert emission is not None
@@ -190,7 +234,7 @@ def test_while_only_what_was_due_goes_out_what_broke_is_searched_for() -> None:
 
 
 def test_the_last_attempt_goes_out_alone_if_asked_for() -> None:
-    made = spout(fake_acker(), 6, retry=RetryPolicy(max_attempts=3, last_alone=True))
+    made = spout(fake_acker(), 6, retry=RetryPolicy(max_attempts=3, first_delay_secs=0, last_alone=True))
     emitted: list[list[int]] = []
 
     def emit(emission: Emission) -> None:
@@ -208,9 +252,13 @@ def test_the_last_attempt_goes_out_alone_if_asked_for() -> None:
 def test_a_policy_per_reason() -> None:
     policy = RetryPolicy(
         max_attempts=3,
-        by_reason={"failed": RetryPolicy(max_attempts=2), "OSError": RetryPolicy(max_attempts=4),
-                   "OSError: full": RetryPolicy(max_attempts=1), "timeout": RetryPolicy(max_attempts=5)},
-    )  # fmt: skip
+        by_reason={
+            "failed": RetryPolicy(max_attempts=2, first_delay_secs=0),
+            "OSError": RetryPolicy(max_attempts=4, first_delay_secs=0),
+            "OSError: full": RetryPolicy(max_attempts=1),
+            "timeout": RetryPolicy(max_attempts=5, first_delay_secs=0),
+        },
+    )
     made = spout(fake_acker(), 5, retry=policy)
     reasons = ["no", "OSError: gone", "OSError: full", "timeout", "OSErrorLike"]
 

@@ -95,7 +95,7 @@ CALLS: dict[Any, dict[str, str]] = {
         "add": "message_ids",
         "next_emission": "most",
         "excuse": "roots",
-        "isolate": "emission",
+        "isolate": "emission * by_outage",
         "no_retry": "roots",
         "give_up": "message_ids",
         "take_letters": "",

@@ -16,7 +16,7 @@ from acker_redis.spark.tracker import Tracker, _name_of
 from tests.unit.test_public import calls_of, parameters
 
 RUN = "executor_url id_column"
-ALL = "task retry emit_timeout_secs max_spout_pending"
+ALL = "task retry stop_if_all_fail emit_timeout_secs max_spout_pending"
 """Of both kinds of runs."""
 
 CALLS: dict[Any, dict[str, str]] = {
@@ -51,6 +51,7 @@ FUNCTIONS = {
     "settle_secs block_ms progress **options",
     "run_tracked": f"messages pipeline * acker {RUN} offsets partition offset run_id {ALL} payload_bytes keep_payload fetch "
     "on_messages_done progress",
+    "with_message_id": "frame * partition offset",
 }
 
 OTHERS = {"BatchHandler", "BoltOutput", "Collector", "JavaNotFoundError", "Pipeline", "StreamStatus", "Tracker"}

@@ -231,7 +231,7 @@ def test_letters_are_found_by_when_they_were_written() -> None:
 
 def test_a_letter_says_when_its_message_was_emitted_first() -> None:
     acker = fake_acker()
-    made = taker(acker, messages=1, retry=RetryPolicy(max_attempts=2))
+    made = taker(acker, messages=1, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
     settle(made, 0)
     made.state._epoch_secs += 100
     settle(made, 0)

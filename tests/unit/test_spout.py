@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -84,7 +85,7 @@ def test_a_late_update_of_an_old_attempt_does_not_touch_the_new_one() -> None:
 
 def test_after_the_last_attempt_a_message_is_a_dead_letter() -> None:
     acker = fake_acker()
-    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=2))
+    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
     for _ in range(2):
         acker.fail(int(emit(made).roots[0]), stage="parse")
         made.poll()
@@ -135,7 +136,15 @@ def test_whoever_asks_while_a_message_fails_finds_it(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("failures", "secs"), [(1, 1.0), (2, 2.0), (3, 4.0), (4, 5.0)])
 def test_delays_grow_up_to_the_cap(failures: int, secs: float) -> None:
-    assert RetryPolicy(first_delay_secs=1, multiplier=2, max_delay_secs=5).delay_secs(np.array([failures])) == [secs]
+    assert RetryPolicy(max_delay_secs=5, jitter=0).delay_secs(np.array([failures])) == [secs]
+
+
+def test_by_default_a_message_is_tried_for_two_minutes() -> None:
+    policy = RetryPolicy()
+    waits = replace(policy, jitter=0).delay_secs(np.arange(1, policy.max_attempts))
+    assert waits.tolist() == [1, 2, 4, 8, 16, 32, 60]
+    drawn = policy.delay_secs(np.full(1000, 4))
+    assert 6.4 <= drawn.min() < 7 < 9 < drawn.max() <= 9.6
 
 
 def test_bad_policies_are_refused() -> None:
@@ -375,7 +384,7 @@ def excuse_and_end(made: Spout, end: str) -> None:
 @pytest.mark.parametrize("end", ["failed", "timed out", "lost"])
 def test_what_becomes_of_excused_roots_is_no_attempt(end: str) -> None:
     acker = fake_acker()
-    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=2))
+    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
     acker.fail_many(emit(made).roots)  # this one counts
     made.poll()
     for _ in range(LOST_LIMIT + 1):
@@ -400,7 +409,7 @@ def test_an_excuse_is_for_its_roots_only() -> None:
 @pytest.mark.parametrize("end", ["failed", "timed out"])
 def test_what_is_not_to_be_tried_again_is_a_dead_letter_at_once(end: str) -> None:
     acker = fake_acker()
-    made = spout(acker, messages=3, retry=RetryPolicy(max_attempts=4))
+    made = spout(acker, messages=3, retry=RetryPolicy(max_attempts=4, first_delay_secs=0))
     emission = emit(made)
     made.no_retry(np.concatenate([emission.roots[:2], [12345]]))
     acker.ack(int(emission.roots[1]), 7)
@@ -417,7 +426,7 @@ def test_what_is_not_to_be_tried_again_is_a_dead_letter_at_once(end: str) -> Non
 
 def test_what_got_lost_is_emitted_again_whatever_was_said_of_it() -> None:
     acker = fake_acker()
-    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=4))
+    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=4, first_delay_secs=0))
     made.no_retry(emit_nothing(made).roots)
     assert made.reconcile() == 1
     acker.fail_many(emit(made).roots)  # of another try nothing was said
@@ -425,10 +434,10 @@ def test_what_got_lost_is_emitted_again_whatever_was_said_of_it() -> None:
     assert (made.dead_letters, emit(made).attempts.tolist()) == ({}, [2])
 
 
-def test_jitter_shortens_delays_at_random() -> None:
+def test_jitter_makes_delays_shorter_and_longer_at_random() -> None:
     delays = set(RetryPolicy(first_delay_secs=8, jitter=0.5).delay_secs(np.ones(100, np.int64)).tolist())
     assert len(delays) > 50
-    assert 4 <= min(delays) < max(delays) <= 8
+    assert 4 <= min(delays) < 6 < 10 < max(delays) <= 12
     with pytest.raises(BadConfigError, match="jitter"):
         RetryPolicy(jitter=1.5)
 
@@ -524,7 +533,7 @@ def test_another_spout_goes_on_with_what_one_had_left() -> None:
     tries, delays = made.state.tries_left(0.0)
     assert len(delays) == 6
 
-    other = Spout(fake_acker(), "other", retry=RetryPolicy(max_attempts=2))
+    other = Spout(fake_acker(), "other", retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
     other.state.resume(tries, made.state.causes, delays, 0.0)
     again = emit_nothing(other)
     assert sorted(again.message_ids.tolist()) == [0, 1, 2, 3, 4, 5]

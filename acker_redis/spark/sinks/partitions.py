@@ -34,7 +34,7 @@ def write_partitions(
     consumed = in_python(
         rows, lambda columns: PartitionsStep(node.name, failed, write, on_error, reports, no_retry, columns), _CONSUMED
     )
-    metered = meters.passing(meters.leaving_python(consumed, failed, ROWS), meter, ROWS)
+    metered = meters.passing(meters.leaving_python(consumed, failed, ROWS, stays=ROWS), meter, ROWS)
     with proof.describing(node):
         counts = metered.select(ROWS).toArrow().column(0).to_pylist()
     # Failed rows have reached the sink, too: they are part of the sum, and no residue.

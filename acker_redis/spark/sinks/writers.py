@@ -8,6 +8,7 @@ from pyspark.sql.datasource import DataSource
 
 from acker_redis.errors import BadBatchError
 from acker_redis.spark import checks, meters
+from acker_redis.spark.blame import failed_in_a_job
 from acker_redis.spark.columns import ANCHORS, TRACKING
 from acker_redis.spark.form import Form
 from acker_redis.spark.proof import Node, Proof
@@ -81,7 +82,7 @@ def _act(
         with proof.describing(node):
             act(rows)
     except Exception as exc:
-        if on_error == "raise":
+        if on_error == "raise" or not failed_in_a_job(exc, proof.session, proof.job_tag):
             raise
         _fail(proof, tracked, node, form, cause_of(exc))
     else:

@@ -22,6 +22,7 @@ from acker_redis.outages import Outages
 from acker_redis.pending import Emission, Int64Array
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark.emitting import Emitting, Pipeline
+from acker_redis.spark.evidence import Evidence
 from acker_redis.spark.messages import MESSAGE_ID, as_json, id_of
 from acker_redis.spark.reach import check_url
 from acker_redis.spark.run import BatchOptions, check_options, emit_timeout, payload_limit
@@ -112,9 +113,10 @@ def run_redis_stream(
         spout = Spout(
             acker, uuid.uuid4().hex, task, options.get("retry") or RetryPolicy(),
             payload=under_way.payloads if payload_bytes else None, on_done=under_way.done, keep_letters=LETTERS,
-            replay=under_way.take_letters, replays_from=FROM_SOURCE,
+            replay=under_way.take_letters, replays_from=FROM_SOURCE, goes_on=True,
         )  # fmt: skip
-        emitting = Emitting(spout, pipeline, MESSAGE_ID, url, timeout_secs)
+        evidence = Evidence(everything_counts=not options.get("stop_if_all_fail", True), goes_on=True)
+        emitting = Emitting(spout, pipeline, MESSAGE_ID, evidence, url, timeout_secs)
 
         def emit(emission: Emission) -> None:
             emitting.emit(emission, under_way, session)
@@ -157,7 +159,10 @@ def _run(
             room = most - spout.state.left
             if room > 0:
                 wait_ms = 0 if spout.state.left else block_ms
-                spout.add(outages.wait_for(lambda: under_way.read(room, wait_ms)))  # noqa: B023
+                fresh = outages.wait_for(lambda: under_way.read(room, wait_ms))  # noqa: B023
+                spout.add(fresh)
+                if len(fresh) and spout.state.isolation.is_stuck:
+                    loop.hurry()  # these may tell
         outages.wait_for(under_way.keep)
         loop.step(POLL_MS if spout.state.left else 0, may_emit=end is None)
         if progress is not None:

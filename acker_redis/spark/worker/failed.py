@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from acker_redis.errors import FailedError
+from acker_redis.outages import is_outage
 from acker_redis.spark import edges
 from acker_redis.spark.columns import CHILDLESS
 
@@ -44,10 +45,17 @@ class Reason(NamedTuple):
     Attributes:
         text: for people.
         retry: whether its message is to be emitted again.
+        is_expected: whether the pipeline said so itself, or something could not be reached. Anything else may be a mistake in
+            the pipeline, and counts only once the operator has processed other rows.
     """
 
     text: str
     retry: bool = True
+    is_expected: bool = True
+
+
+class UnexpectedError(FailedError):
+    """How a row function's exception, which it did not declare, goes from row to report."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +172,7 @@ class Failures:
         cut = _cut(reason)
         if cut not in self._roots:
             if len(self._roots) >= MAX_REASONS:
-                cut = Reason(OTHER_REASONS, reason.retry)
+                cut = reason._replace(text=OTHER_REASONS)
             self._roots.setdefault(cut, Roots())
         return cut
 
@@ -173,8 +181,8 @@ def reason_of(exc: BaseException, no_retry: NoRetry = ()) -> Reason:
     """Why a row failed whose function raised."""
     retry = not isinstance(exc, no_retry)
     if isinstance(exc, FailedError):
-        return Reason(str(exc), retry and exc.retry)
-    return Reason(f"{type(exc).__name__}: {exc}", retry)
+        return Reason(str(exc), retry and exc.retry, not isinstance(exc, UnexpectedError))
+    return Reason(f"{type(exc).__name__}: {exc}", retry, not retry or is_outage(exc))
 
 
 def as_reason(given: str | FailedError) -> Reason:
@@ -190,4 +198,4 @@ def report_of(stage: str, reason: Reason, roots: npt.NDArray[np.int64]) -> Repor
 
 def _cut(reason: Reason) -> Reason:
     """A text of the user's may be long, and hold halves of pairs, which UTF-8 can't."""
-    return Reason(reason.text[:REASON_CHARS].encode(errors="replace").decode(), reason.retry)
+    return reason._replace(text=reason.text[:REASON_CHARS].encode(errors="replace").decode())

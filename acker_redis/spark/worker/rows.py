@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from acker_redis.errors import BadBatchError, FailedError
 from acker_redis.spark.worker.bolt import BoltOutput
-from acker_redis.spark.worker.failed import NoRetry, OnError, reason_of
+from acker_redis.spark.worker.failed import NoRetry, OnError, Reason, UnexpectedError, reason_of
 
 Row: TypeAlias = Mapping[str, Any] | Sequence[Any]
 """An output row: a mapping by column name, or values in the order of the schema."""
@@ -101,7 +101,8 @@ class RowByRow:
                 if self.on_error == "raise" and not isinstance(exc, (FailedError, *self.no_retry)):
                     raise
                 reason = reason_of(exc, self.no_retry)
-                failed[number] = reason.text if reason.retry else FailedError(reason.text, retry=False)
+                kind = FailedError if reason.is_expected else UnexpectedError
+                failed[number] = reason.text if reason == Reason(reason.text) else kind(reason.text, retry=reason.retry)
                 del rows[ends[-1] :]
             ends.append(len(rows))
         try:
@@ -161,7 +162,7 @@ class RowByRow:
             elif self.on_error == "raise":
                 raise BadBatchError(reason)
             else:
-                failed[number] = reason
+                failed[number] = UnexpectedError(reason)
             kept_ends.append(len(kept))
         return kept, kept_ends
 

@@ -124,7 +124,8 @@ def play(pipeline: Pipeline, session: SparkSession, url: str, folder: Path) -> P
     with Watched.begin(url) as acker, _settings(session, pipeline):
         try:
             spout = run_tracked(
-                messages, run, acker=acker, id_column="id", run_id=run_id, retry=RetryPolicy(max_attempts=ATTEMPTS),
+                messages, run, acker=acker, id_column="id", run_id=run_id,
+                retry=RetryPolicy(max_attempts=ATTEMPTS, first_delay_secs=0),
                 max_spout_pending=pipeline.in_flight, progress=progress,
             )  # fmt: skip
         except Exception as exc:

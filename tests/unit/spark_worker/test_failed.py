@@ -39,7 +39,10 @@ def test_rows_that_are_not_to_be_tried_again_are_told_apart(monkeypatch: pytest.
     reasons = [Reason("a"), Reason("a", retry=False), Reason("b", retry=False), Reason("c")]
     failures.add(np.zeros(4, np.int64), pa.array([[1], [2], [3], [4]]), reasons)
     failures.residue()
-    found = {reason: np.frombuffer(packed, np.int64).tolist() for reason, packed in reports[0].reasons.items()}
+    found = {
+        (reason.text, reason.retry): np.frombuffer(packed, np.int64).tolist()
+        for reason, packed in reports[0].reasons.items()
+    }
     assert found == {("a", True): [1], ("a", False): [2], (OTHER_REASONS, False): [3], (OTHER_REASONS, True): [4]}
 
 
@@ -93,7 +96,9 @@ def test_an_accumulator_of_reports_adds_them_up() -> None:
 
 
 def test_reasons_of_errors() -> None:
-    assert reason_of(FailedError("no such customer")) == ("no such customer", True)
-    assert reason_of(FailedError("no such customer", retry=False)) == ("no such customer", False)
-    assert reason_of(pickle.loads(pickle.dumps(FailedError("none", retry=False)))) == ("none", False)
-    assert reason_of(KeyError("x")) == ("KeyError: 'x'", True)
+    assert reason_of(FailedError("no such customer")) == Reason("no such customer")
+    assert reason_of(FailedError("no such customer", retry=False)) == Reason("no such customer", retry=False)
+    assert reason_of(pickle.loads(pickle.dumps(FailedError("none", retry=False)))) == Reason("none", retry=False)
+    assert reason_of(KeyError("x")) == Reason("KeyError: 'x'", is_expected=False)
+    assert reason_of(KeyError("x"), (KeyError,)) == Reason("KeyError: 'x'", retry=False)
+    assert reason_of(ConnectionResetError("gone")) == Reason("ConnectionResetError: gone")

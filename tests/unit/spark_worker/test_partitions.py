@@ -86,7 +86,10 @@ def test_rows_that_the_store_refused_fail_alone() -> None:
         {EDGE: parts, "rows": 3, OUT: report.number},
     ]
     assert (report.parts, report.rows) == (parts, 3)
-    found = {tuple(reason): np.frombuffer(packed, np.int64).tolist() for reason, packed in report.reasons.items()}
+    found = {
+        (reason.text, reason.retry): np.frombuffer(packed, np.int64).tolist()
+        for reason, packed in report.reasons.items()
+    }
     assert found == {("too long", False): [1], ("twice", True): [1, 2, 9]}
 
 
