@@ -143,7 +143,7 @@ class Running:
 
     def __init__(self, acker: Acker, messages: int, **options: Any) -> None:
         self.acker, self.sizes = acker, list[int]()
-        self.spout = Spout(acker, run_id="run", retry=RetryPolicy(max_attempts=1), **options)
+        self.spout = Spout(acker, run_id="run", retry=RetryPolicy(max_attempts=1, first_delay_secs=0), **options)
         self.spout.add(np.arange(messages))
         self.settles = threading.Event()
         self.thread = threading.Thread(target=lambda: self.spout.run(self.emit))
@@ -211,7 +211,7 @@ def test_a_run_that_is_refused_waits_and_no_attempt_is_counted(
     monkeypatch.setattr(emitter, "BACKOFF_BASE_SECS", 0.01)
     acker, other = connect(app="orders", shards=1, lanes=2), connect(app="orders", shards=1, lanes=2)
     refused = list[int]()
-    spout = Spout(acker, run_id="run", retry=RetryPolicy(max_attempts=1))
+    spout = Spout(acker, run_id="run", retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     spout.add(np.arange(10))
 
     def emit(emission: Emission) -> None:

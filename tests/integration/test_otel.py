@@ -16,7 +16,7 @@ from acker_redis.pending import Emission
 from acker_redis.testing import wait_until
 from tests.spark.test_readme import blocks, run_program
 
-ONCE = RetryPolicy(max_attempts=1)
+ONCE = RetryPolicy(max_attempts=1, first_delay_secs=0)
 
 
 @pytest.fixture

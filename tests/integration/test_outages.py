@@ -105,7 +105,7 @@ def test_a_run_waits_for_memory(start_server, open_acker, plain, caplog) -> None
     server = start_server()
     acker: Acker = open_acker(server.url, shards=2)
     raw = plain(server.url)
-    spout = Spout(acker, "run", retry=RetryPolicy(max_attempts=1))
+    spout = Spout(acker, "run", retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     spout.add(np.arange(50))
     refused: list[int] = []
 

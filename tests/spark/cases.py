@@ -165,7 +165,7 @@ class Case:
         self, pipeline: Pipeline, kind: type[Exception], messages: DataFrame | None = None, **options: Any
     ) -> str:
         """Run into an error of a kind, at once and with nothing acked; returns what it says."""
-        ended = self.run(pipeline, messages, **{"retry": RetryPolicy(max_attempts=1), **options})
+        ended = self.run(pipeline, messages, **{"retry": RetryPolicy(max_attempts=1, first_delay_secs=0), **options})
         assert type(ended.error) is kind, ended.error
         assert ended.emissions <= 1
         assert (ended.acked, ended.told, self.acker.stats().acked) == (set(), [], 0)

@@ -20,7 +20,7 @@ from tests.spark.faults import fan_out
 
 pytestmark = pytest.mark.spark
 
-ONCE = RetryPolicy(max_attempts=1)
+ONCE = RetryPolicy(max_attempts=1, first_delay_secs=0)
 ITEMS = "transform(filter(sequence(0, cast(id AS int)), i -> i > 0), i -> struct(id, i AS item))"
 """As many children as the id says, none for id 0."""
 

@@ -20,7 +20,7 @@ from tests.spark.faults import once, raise_error
 
 pytestmark = pytest.mark.spark
 
-ONCE = RetryPolicy(max_attempts=1)
+ONCE = RetryPolicy(max_attempts=1, first_delay_secs=0)
 KEY = "IF(id % 11 = 10, NULL, id % 7 + IF(id < 30, 0, 3)) AS key"
 
 

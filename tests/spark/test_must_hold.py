@@ -25,7 +25,7 @@ from tests.spark.faults import fan_out, kill_self, once, raise_error
 
 pytestmark = pytest.mark.spark
 
-ONCE = RetryPolicy(max_attempts=1)
+ONCE = RetryPolicy(max_attempts=1, first_delay_secs=0)
 TWICE = "array(struct(id, 0 AS child), struct(id, 1 AS child))"
 
 

@@ -26,7 +26,7 @@ from tests.spark.test_streams import written as stream_written
 pytestmark = pytest.mark.spark
 
 BAD = 5
-ONCE = RetryPolicy(max_attempts=1)
+ONCE = RetryPolicy(max_attempts=1, first_delay_secs=0)
 CRASHED = "Python worker exited unexpectedly (crashed)"
 
 

@@ -213,7 +213,7 @@ def test_dead_letters_are_replayed_from_the_stream_or_from_their_payload(
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         save(tmp_path, tracker, messages if repaired else tracker.fail_where(messages, "id > 2", "too large"))
 
-    options: dict[str, Any] = {"retry": RetryPolicy(max_attempts=1), "payload_bytes": 500}
+    options: dict[str, Any] = {"retry": RetryPolicy(max_attempts=1, first_delay_secs=0), "payload_bytes": 500}
     run(spark, url, acker, pipeline, 5, **options)
     assert [one.replay for one in acker.dead_letters.read()] == ["source", "source"]
     raw.xdel("orders", entry_ids[4])  # its letter has it

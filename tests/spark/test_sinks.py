@@ -22,7 +22,7 @@ from tests.spark.files_source import BatchesToFiles, Count, FileWriter, RowsToFi
 
 pytestmark = pytest.mark.spark
 
-ONCE = RetryPolicy(max_attempts=1)
+ONCE = RetryPolicy(max_attempts=1, first_delay_secs=0)
 CHILD_ARROW = pa.schema([("id", pa.int64()), ("child", pa.int32())])
 TWO = "transform(array(0, 1), i -> struct(id, i AS child))"
 

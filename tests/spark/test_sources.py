@@ -125,7 +125,7 @@ def test_a_record_that_can_not_be_read_is_a_dead_letter_and_a_damaged_file_an_er
     messages = read_files(spark, str(tmp_path / "a.csv"), "csv", "n bigint, value string")
     spout = run_tracked(
         messages, partial(save, out), acker=acker, payload_bytes=300, keep_payload=True,
-        offsets=Offsets(tmp_path / "offsets.json"), retry=RetryPolicy(max_attempts=1),
+        offsets=Offsets(tmp_path / "offsets.json"), retry=RetryPolicy(max_attempts=1, first_delay_secs=0),
     )  # fmt: skip
     assert saved(out) == ["x", "z"]
     (letter,) = acker.dead_letters.read()
@@ -375,7 +375,12 @@ def test_a_dead_letter_without_kept_payloads_is_read_from_the_source(
         tracker.write_partitions(tracker.bolt(messages, fail, "id long"), consume)
 
     spout = run_tracked(
-        messages, pipeline, acker=acker, id_column="id", payload_bytes=100, retry=RetryPolicy(max_attempts=1)
+        messages,
+        pipeline,
+        acker=acker,
+        id_column="id",
+        payload_bytes=100,
+        retry=RetryPolicy(max_attempts=1, first_delay_secs=0),
     )
     assert sorted(spout.dead_letters) == [1, 2]
     letters = {letter.message_id: letter for letter in acker.dead_letters.read()}

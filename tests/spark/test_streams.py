@@ -349,7 +349,9 @@ def test_dead_letters_are_replayed_from_their_payload_and_go_when_they_are_done(
     })  # fmt: skip
     schema = "id bigint, text string, at timestamp, raw binary, price decimal(10,2)"
     give(tmp_path, table)
-    with handler_of(acker, tmp_path, run, retry=RetryPolicy(max_attempts=1), payload_bytes=1000) as handler:
+    with handler_of(
+        acker, tmp_path, run, retry=RetryPolicy(max_attempts=1, first_delay_secs=0), payload_bytes=1000
+    ) as handler:
         start(spark, tmp_path, handler, schema).awaitTermination()
         assert sorted((one.message_id, one.replay) for one in acker.dead_letters.read()) == [
             (7, "payload"),

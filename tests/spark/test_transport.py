@@ -20,7 +20,7 @@ from tests.spark.cases import Case, Ended, MakeCase
 
 pytestmark = pytest.mark.spark
 
-ONCE = RetryPolicy(max_attempts=1)
+ONCE = RetryPolicy(max_attempts=1, first_delay_secs=0)
 THREE = "transform(array(0, 1, 2), i -> struct(id, i AS child))"
 
 

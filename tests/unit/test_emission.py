@@ -59,7 +59,7 @@ def test_roots_that_a_limit_let_through_fail_at_once_and_cost_no_attempt() -> No
     others = np.arange(1, 200, dtype=np.uint64)
     others = others[shard_of(others, 2) == 1]
     acker.init_many(others, others, 1)
-    spout = Spout(acker, "run", retry=RetryPolicy(max_attempts=1))
+    spout = Spout(acker, "run", retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     spout.add(np.arange(640))
     sent = spout.next_emission()
     assert sent is not None

@@ -93,7 +93,7 @@ def test_one_in_a_hundred() -> None:
 
 
 def test_what_breaks_every_emission_ends_the_run_soon_and_is_no_messages_fault() -> None:
-    made = spout(fake_acker(), 1000, retry=RetryPolicy(max_attempts=1))
+    made = spout(fake_acker(), 1000, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     job = Job(made, set(range(1000)))
     with pytest.raises(AckerError, match="none of these is to blame: the job failed"):
         made.run(job)
@@ -112,7 +112,7 @@ def test_many_that_are_known_to_break_theirs_are_no_reason_to_end() -> None:
 
 @pytest.mark.parametrize("down", range(1, DOUBT_AFTER + MOST_ALONE))
 def test_an_outage_of_what_the_sinks_need_is_no_messages_fault(down: int) -> None:
-    made = spout(fake_acker(), 1000, retry=RetryPolicy(max_attempts=1))
+    made = spout(fake_acker(), 1000, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     job = Job(made, set(), down)
     made.run(job)
     assert made.counts.acked == 1000
@@ -255,7 +255,7 @@ def test_a_policy_per_reason() -> None:
         by_reason={
             "failed": RetryPolicy(max_attempts=2, first_delay_secs=0),
             "OSError": RetryPolicy(max_attempts=4, first_delay_secs=0),
-            "OSError: full": RetryPolicy(max_attempts=1),
+            "OSError: full": RetryPolicy(max_attempts=1, first_delay_secs=0),
             "timeout": RetryPolicy(max_attempts=5, first_delay_secs=0),
         },
     )

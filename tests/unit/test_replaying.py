@@ -25,7 +25,13 @@ def taker(acker: Acker, refused: Iterable[int] = (), **options: object) -> Spout
     def take(letters: list[DeadLetter]) -> list[int]:
         return [one.message_id for one in letters if one.message_id not in refused]
 
-    given = {"messages": 0, "retry": RetryPolicy(max_attempts=1), "replay": take, "payload": payloads, **options}
+    given = {
+        "messages": 0,
+        "retry": RetryPolicy(max_attempts=1, first_delay_secs=0),
+        "replay": take,
+        "payload": payloads,
+        **options,
+    }
     return spout(acker, **given)  # type: ignore[arg-type]
 
 

@@ -167,7 +167,7 @@ def test_a_lost_ledger_is_recovered_and_everything_in_flight_emitted_again() -> 
 
 def test_a_message_may_get_lost_with_the_whole_ledger_any_number_of_times() -> None:
     acker = fake_acker()
-    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1))
+    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     for _ in range(2 * LOST_LIMIT):
         emit(made)
         acker._client.redis.flushall()
@@ -225,7 +225,7 @@ def test_a_lane_shared_by_two_tasks_is_an_error_that_loses_nothing() -> None:
 
 def test_what_got_lost_is_no_failure_of_the_message() -> None:
     acker = fake_acker()
-    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1))
+    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     for lost in (1, 2, 3):
         assert made.next_emission() is not None
         assert made.reconcile() == 1
@@ -269,7 +269,12 @@ def test_dead_letters_are_kept_with_their_payload_before_their_outcome_is_confir
 ) -> None:
     acker = fake_acker()
     payloads = {0: b"zero", 1: None}
-    made = spout(acker, messages=3, retry=RetryPolicy(max_attempts=1), payload=lambda ids: [payloads[i] for i in ids])
+    made = spout(
+        acker,
+        messages=3,
+        retry=RetryPolicy(max_attempts=1, first_delay_secs=0),
+        payload=lambda ids: [payloads[i] for i in ids],
+    )
     emission = emit(made)
     confirm = acker.confirm_packed
     kept: list[int] = []
@@ -300,7 +305,12 @@ def test_dead_letters_are_kept_with_their_payload_before_their_outcome_is_confir
 def test_a_dead_letter_is_kept_without_its_message_where_that_is_too_long() -> None:
     acker = fake_acker()
     payloads = {0: b"x" * MAX_PAYLOAD_BYTES, 1: b"x" * (MAX_PAYLOAD_BYTES + 1)}
-    made = spout(acker, messages=2, retry=RetryPolicy(max_attempts=1), payload=lambda ids: [payloads[i] for i in ids])
+    made = spout(
+        acker,
+        messages=2,
+        retry=RetryPolicy(max_attempts=1, first_delay_secs=0),
+        payload=lambda ids: [payloads[i] for i in ids],
+    )
     acker.fail_many(emit(made).roots)
     made.poll()
     found = {letter.message_id: letter.payload for letter in acker.dead_letters.read()}
@@ -314,7 +324,7 @@ def test_a_dead_letter_is_kept_without_its_message_where_that_can_not_be_read() 
     def gone(ids: list[int]) -> list[bytes | None]:
         raise OSError("no such file")
 
-    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1), payload=gone)
+    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1, first_delay_secs=0), payload=gone)
     acker.fail_many(emit(made).roots)
     made.poll()
     assert [letter.payload for letter in acker.dead_letters.read()] == [None]
@@ -323,7 +333,7 @@ def test_a_dead_letter_is_kept_without_its_message_where_that_can_not_be_read() 
 
 def test_a_full_server_that_takes_no_dead_letter_gets_rid_of_what_was_acked(monkeypatch: pytest.MonkeyPatch) -> None:
     acker = fake_acker()
-    made = spout(acker, messages=2, retry=RetryPolicy(max_attempts=1))
+    made = spout(acker, messages=2, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     roots = emit(made).roots
     acker.ack(int(roots[0]), 7)
     acker.fail(int(roots[1]))
@@ -343,7 +353,12 @@ def test_a_full_server_that_takes_no_dead_letter_gets_rid_of_what_was_acked(monk
 def test_what_is_done_is_told_once() -> None:
     acker = fake_acker()
     done: list[int] = []
-    made = spout(acker, messages=4, retry=RetryPolicy(max_attempts=1), on_done=lambda ids: done.extend(ids.tolist()))
+    made = spout(
+        acker,
+        messages=4,
+        retry=RetryPolicy(max_attempts=1, first_delay_secs=0),
+        on_done=lambda ids: done.extend(ids.tolist()),
+    )
     emission = emit(made)
     of = {int(message): int(root) for message, root in zip(emission.message_ids, emission.roots, strict=True)}
     acker.ack(of[2], 7)
@@ -397,7 +412,7 @@ def test_what_becomes_of_excused_roots_is_no_attempt(end: str) -> None:
 
 def test_an_excuse_is_for_its_roots_only() -> None:
     acker = fake_acker()
-    made = spout(acker, messages=3, retry=RetryPolicy(max_attempts=1))
+    made = spout(acker, messages=3, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     emission = emit(made)
     made.excuse(emission.roots[:1])
     acker.fail_many(emission.roots)
@@ -509,7 +524,7 @@ def test_an_outcome_that_comes_twice_counts_once() -> None:
 
 
 def test_a_dead_letter_has_what_its_own_pack_says() -> None:
-    made = spout(fake_acker(), messages=3, retry=RetryPolicy(max_attempts=1))
+    made = spout(fake_acker(), messages=3, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     emission = emit_nothing(made)
     packs = [
         timed_out(emission, slice(0, 2)),
@@ -546,7 +561,7 @@ def test_another_spout_goes_on_with_what_one_had_left() -> None:
 
 
 def test_a_spout_of_a_stream_remembers_its_last_dead_letters() -> None:
-    made = Spout(fake_acker(), "run", retry=RetryPolicy(max_attempts=1), keep_letters=2)
+    made = Spout(fake_acker(), "run", retry=RetryPolicy(max_attempts=1, first_delay_secs=0), keep_letters=2)
     made.add(np.arange(5))
     made.state.settle([timed_out(emit_nothing(made))], 0.0)
     assert len(made.dead_letters) == 2

@@ -84,7 +84,7 @@ def test_run_gives_up_when_emissions_can_not_be_proven_again_and_again(no_pauses
 
 def test_an_error_of_the_program_ends_the_run_at_once_and_is_nobodys_attempt(no_pauses: None) -> None:
     acker = fake_acker()
-    made = spout(acker, messages=20, retry=RetryPolicy(max_attempts=1))
+    made = spout(acker, messages=20, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
 
     def emit(emission: Emission) -> None:
         acker.init_many(emission.roots, np.full(20, 7), 0)
@@ -231,7 +231,7 @@ def test_an_outage_behind_the_last_ack_is_no_error(caplog: pytest.LogCaptureFixt
 
 def test_an_error_of_a_job_whose_messages_are_dead_letters_is_raised(no_pauses: None) -> None:
     acker = fake_acker()
-    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1))
+    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
 
     def fail_and_raise(emission: Emission) -> None:
         acker.init_many(emission.roots, np.ones(1, np.int64), 0)
