@@ -7,15 +7,21 @@ rewrite the terminal of who looks, and a line break could forge a line of a log.
 import json
 import logging
 import os
+import select
 import sys
 import unicodedata
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import TextIO
 
 import typer
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories that are not shown but act: control characters, formats (such as text direction), line breaks."""
+
+_STDERR = 2
+_PATIENCE_MS = 1000
+"""The reader of a log may need so long to make room for a line."""
 
 
 class OutputError(Exception):
@@ -49,6 +55,7 @@ def line(*texts: str, err: bool = False) -> None:
     except OSError as exc:
         if not err:
             raise unwritable(exc) from exc
+        _give_up(sys.stderr)
 
 
 def fields(values: Mapping[str, object], *after: str) -> None:
@@ -74,15 +81,45 @@ class LogFormatter(logging.Formatter):
         return printable(super().format(record))
 
 
+class _Stderr(logging.Handler):
+    """Writes each line to standard error at once, and drops it where that is full.
+
+    A stream keeps what it could not write, and Python fails once more with it when the program ends (status 120). And it waits
+    for the reader of a full pipe for ever.
+    """
+
+    def __init__(self) -> None:
+        """Nobody has kept this waiting yet."""
+        super().__init__()
+        self._patience_ms = _PATIENCE_MS
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, or part of a long one: so much goes into a pipe that has room for anything."""
+        text = (self.format(record) + "\n").encode(errors="backslashreplace")
+        look = select.poll()
+        look.register(_STDERR, select.POLLOUT)
+        if not look.poll(self._patience_ms):
+            self._patience_ms = 0  # a reader that is gone for good keeps the program waiting once
+            return
+        self._patience_ms = _PATIENCE_MS
+        with suppress(OSError):
+            os.write(_STDERR, text if len(text) <= select.PIPE_BUF else text[: select.PIPE_BUF - 1] + b"\n")
+
+
 def log_to_stderr() -> None:
     """Log from now on; a log that can't be written stops nothing."""
-    handler = logging.StreamHandler()
+    handler = logging.NullHandler() if sys.stderr is None else _Stderr()
     handler.setFormatter(LogFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def unwritable(cause: OSError) -> OutputError:
-    """Give up standard output: what is left in its buffer would fail once more when the program ends."""
-    with suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Give up standard output."""
+    _give_up(sys.stdout)
     return OutputError(cause)
+
+
+def _give_up(stream: TextIO) -> None:
+    """What is left in the buffer would fail once more when the program ends."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

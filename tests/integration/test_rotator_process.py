@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -199,6 +200,13 @@ def test_it_leaves_no_connection_behind(url, raw, connect, start_process) -> Non
     wait_until(lambda: len(raw.client_list()) == before, "the rotator's connections are closed")
 
 
+@pytest.fixture
+def buffered(monkeypatch) -> None:
+    """Python keeps what it can't write, and tries again at its end, unless images set this."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+
+
+@pytest.mark.usefixtures("buffered")
 def test_it_goes_on_when_its_log_can_not_be_written(url, connect, request) -> None:
     acker: Acker = connect(num_buckets=2, message_timeout_secs=0.3)
     with Path("/dev/full").open("w") as full:
@@ -208,3 +216,33 @@ def test_it_goes_on_when_its_log_can_not_be_written(url, connect, request) -> No
     times_out(acker, "and goes on")
     process.terminate()
     assert process.wait(timeout=20) == 0
+
+
+@pytest.mark.usefixtures("buffered")
+@pytest.mark.parametrize("left", ["nobody reads", "its reader is gone"])
+def test_it_goes_on_when_its_log_is_a_pipe_that(left, url, connect, request) -> None:
+    acker: Acker = connect(num_buckets=2, message_timeout_secs=0.3)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"." * 512)
+    os.set_blocking(writer, True)
+    if left == "its reader is gone":
+        os.close(reader)
+    else:
+        request.addfinalizer(lambda: os.close(reader))
+    process = subprocess.Popen([sys.executable, "-m", "acker_redis", "rotator", "--redis", url], stderr=writer)
+    request.addfinalizer(process.kill)
+    os.close(writer)
+    times_out(acker, "the rotator works")
+    times_out(acker, "and goes on")
+    process.terminate()
+    assert process.wait(timeout=20) == 0
+
+
+@pytest.mark.usefixtures("buffered")
+def test_an_error_that_can_not_be_written_keeps_its_status() -> None:
+    command = [sys.executable, "-m", "acker_redis", "stats", "--app", "a", "--redis", "redis://127.0.0.1:1"]
+    with Path("/dev/full").open("w") as full:
+        assert subprocess.run(command, stderr=full, timeout=60, check=False).returncode == 3
