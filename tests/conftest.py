@@ -13,7 +13,7 @@ import redis
 
 from acker_redis import Acker, AckerConfig
 from acker_redis.server import Server
-from tests import java, scheduling, servers
+from tests import java, scheduling, servers, skips
 
 
 def pytest_configure() -> None:
@@ -57,6 +57,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Nothing goes on after the tests."""
     java.end(session.config.stash.get(_making, None))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was skipped, and how to run it."""
+    reasons = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", ())]
+    if reasons:
+        terminalreporter.section("not run here")
+        terminalreporter.write_line("\n".join(skips.said(reasons)))
 
 
 Source = Any

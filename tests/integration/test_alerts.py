@@ -52,10 +52,11 @@ class Prometheus:
         (folder / "prometheus.yml").write_text(text, encoding="utf-8")
         (folder / "alerts.yml").write_text(RULES, encoding="utf-8")
         self.url = f"http://127.0.0.1:{free_port()}"
+        program = required("prometheus", "prometheus")  # skips: nothing is open yet
         self._log = (folder / "prometheus.log").open("wb")
         self._process = subprocess.Popen(
             [
-                required("prometheus", "prometheus"),
+                program,
                 f"--config.file={folder / 'prometheus.yml'}",
                 f"--storage.tsdb.path={folder / 'data'}",
                 f"--web.listen-address={self.url.removeprefix('http://')}",

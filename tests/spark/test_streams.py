@@ -195,9 +195,9 @@ def test_a_snapshot_has_the_message_that_took_the_place_of_another_of_its_id(
         fails = f"value = 'second' OR {tracker.emission} = 0"
         plain(tmp_path, tracker, tracker.fail_where(messages, fails, "once"))
 
-    with handler_of(acker, tmp_path, run) as handler:
+    with handler_of(acker, tmp_path, run, max_parked=1) as handler:  # the second goes out in its own micro-batch
         start(spark, tmp_path, handler, "id bigint, value string").awaitTermination()
-        assert handler.status().parked == {("failed", "fail_where"): 1}
+        assert sum(handler.status().parked.values()) == 1  # failed, but for a failure that is not taken yet
     with handler_of(acker, tmp_path, partial(plain, tmp_path)) as handler:
         assert handler.drain(60).parked == {}
     found = [row for path in (tmp_path / "out").glob("*.parquet") for row in pq.read_table(path)["value"].to_pylist()]

@@ -15,7 +15,7 @@ from acker_redis import Acker, AckerConfig, keys, scripts
 from acker_redis.client import Client
 from acker_redis.errors import ScriptFailedError
 from acker_redis.keys import ShardKeys
-from tests.servers import IN_CI
+from tests.servers import required
 
 FOLDER = Path(str(scripts.root()))
 FILES = {path.stem: path for path in sorted(FOLDER.glob("*.lua"))}
@@ -333,11 +333,7 @@ def test_a_file_without_header_raises(lua_folder: Path) -> None:
 
 
 def test_a_script_reads_no_unknown_global_and_writes_none(script: scripts.Script, tmp_path: Path) -> None:
-    luajit = shutil.which("luajit")
-    if luajit is None:
-        if IN_CI:
-            pytest.fail("luajit is required in CI (apt-get install luajit)")
-        pytest.skip("luajit is not on PATH; SCRIPT LOAD checks the syntax as well")
+    luajit = required("luajit", "luajit")  # SCRIPT LOAD checks the syntax as well
     path = tmp_path / f"{script.name}.lua"
     path.write_bytes(script.text_for(shebang=False))
     listing = subprocess.run([luajit, "-bl", str(path)], capture_output=True, text=True, check=True).stdout
