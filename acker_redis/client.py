@@ -261,7 +261,8 @@ class Client:
 
     def translate(self, exc: BaseException) -> errors.AckerError:
         """The library's error for one of the driver's."""
-        return driver_errors.translate(exc, self.address)
+        lost = driver_errors.LOST if self._has_connected else driver_errors.NOTHING_THERE
+        return driver_errors.translate(exc, self.address, lost=lost)
 
     def install(self) -> str:
         """Load the scripts as a library of functions into every primary (Redis 7 and newer, Valkey); returns its name.
@@ -287,7 +288,7 @@ class Client:
         return library.name
 
     def _explain(self, exc: Exception) -> errors.AckerError:
-        found = self.translate(exc)
+        found = driver_errors.translate(exc, self.address, lost=driver_errors.LOST_UNDER_WAY)
         if isinstance(found, errors.AuthenticationError) and denies_eval(exc):
             self._calls.look_again()
             return errors.AuthenticationError(

@@ -34,6 +34,14 @@ _REFUSED = (redis.AuthenticationError, AuthorizationError)
 _CODES = {ReadOnlyError: "READONLY", MasterDownError: "MASTERDOWN", ClusterDownError: "CLUSTERDOWN"}
 """redis-py cuts these codes off the text."""
 
+NOTHING_THERE = "nothing answers there, so nothing was sent. Check that a Redis or Valkey runs, and host, port and scheme of the URL"
+"""What to do where a first connection is refused."""
+
+LOST = "check that the server runs and the URL is right"
+LOST_UNDER_WAY = (
+    f"{LOST}. A batch of updates under way may have been applied in part; sending it again with the same token is exact"
+)
+
 _DETAIL_CHARS = 300
 _SCRIPT_DENIED = ("The user executing the script can't", "ACL failure in script")
 """Redis 7.0; Redis 7.2 and Valkey."""
@@ -60,8 +68,8 @@ def passes(exc: BaseException) -> bool:
     return isinstance(exc, _LOST) or code_of(exc) in _PASSING_CODES
 
 
-def translate(exc: BaseException, address: str) -> errors.AckerError:
-    """The library's error for one of the driver's, or for an error reply."""
+def translate(exc: BaseException, address: str, *, lost: str = LOST) -> errors.AckerError:
+    """The library's error for one of the driver's, or for an error reply; `lost` says what follows from a lost connection."""
     text, code = str(exc)[:_DETAIL_CHARS], code_of(exc)
     if isinstance(exc, MasterNotFoundError):  # the rest describes redis-py's objects
         text = text.partition(" : ")[0]
@@ -107,10 +115,7 @@ def translate(exc: BaseException, address: str) -> errors.AckerError:
             f"{address} is busy with somebody's script ({text}): wait, or end it with SCRIPT KILL; nothing was changed"
         )
     if isinstance(exc, (*_LOST, redis.exceptions.ClusterError)):
-        return errors.ConnectionLostError(
-            f"{address} can't be reached ({text}): check that the server runs and the URL is right. A batch of "
-            "updates under way may have been applied in part; sending it again with the same token is exact"
-        )
+        return errors.ConnectionLostError(f"{address} can't be reached ({text}): {lost}")
     if code == "WRONGTYPE":
         return errors.DamagedDataError(
             f"{address}: a key of the app is not of the type it was made with ({text}): something else wrote it. Compare the "

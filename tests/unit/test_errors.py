@@ -7,6 +7,7 @@ import pytest
 import redis
 
 import acker_redis
+import acker_redis.testing
 from acker_redis import errors
 from acker_redis.client import Client
 
@@ -46,7 +47,7 @@ def test_out_of_memory_is_a_refusal_of_writes() -> None:
         (redis.exceptions.ReadOnlyError("READONLY replica"), errors.ServerRefusesWritesError, "primary"),
         (redis.ResponseError("MISCONF Redis is configured"), errors.ServerRefusesWritesError, "repair"),
         (redis.ConnectionError("refused"), errors.ConnectionLostError, "check that the server runs"),
-        (redis.TimeoutError("slow"), errors.ConnectionLostError, "same token"),
+        (redis.TimeoutError("slow"), errors.ConnectionLostError, "check that the server runs"),
         (OSError("no route"), errors.ConnectionLostError, "check that the server runs"),
         (redis.ResponseError("ERR user_script:1"), errors.ScriptFailedError, "user_script"),
         (errors.BadIdError("as it is"), errors.BadIdError, "as it is"),
@@ -64,3 +65,22 @@ def test_the_cause_is_kept() -> None:
     with pytest.raises(errors.ConnectionLostError) as caught, client.translated():
         raise cause
     assert caught.value.__cause__ is cause
+
+
+def test_only_a_batch_under_way_may_have_been_applied_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing was ever sent, the text says where to look instead."""
+    with pytest.raises(errors.ConnectionLostError) as caught:
+        Client("redis://127.0.0.1:1/0", patience_secs=0)
+    assert "nothing answers there, so nothing was sent" in str(caught.value)
+    assert "host, port and scheme of the URL" in str(caught.value)
+    acker = acker_redis.testing.fake_acker()
+    client = acker._client
+
+    monkeypatch.setattr(client, "_patience_secs", 0)
+    monkeypatch.setattr(client, "_later_patience_secs", 0)
+    monkeypatch.setattr(client, "_send_to_one", lambda commands: [redis.ConnectionError("went away") for _ in commands])
+    with pytest.raises(errors.ConnectionLostError, match="applied in part; sending it again with the same token"):
+        acker.init(1, 1, 0)
+    with pytest.raises(errors.ConnectionLostError) as caught:
+        client.pipeline([("GET", "key")])
+    assert "applied in part" not in str(caught.value)
