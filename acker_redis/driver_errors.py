@@ -34,7 +34,9 @@ _REFUSED = (redis.AuthenticationError, AuthorizationError)
 _CODES = {ReadOnlyError: "READONLY", MasterDownError: "MASTERDOWN", ClusterDownError: "CLUSTERDOWN"}
 """redis-py cuts these codes off the text."""
 
-NOTHING_THERE = "nothing answers there, so nothing was sent. Check that a Redis or Valkey runs, and host, port and scheme of the URL"
+NOTHING_THERE = (
+    "nothing answers there, and nothing was sent. Check that the server runs, and the URL's host, port and scheme"
+)
 """What to do where a first connection is refused."""
 
 LOST = "check that the server runs and the URL is right"

@@ -9,13 +9,13 @@ from acker_redis import acl as access
 from acker_redis.acl import Role, ServerKind
 from acker_redis.cli import output
 from acker_redis.cli.options import AsJson
-from acker_redis.cli.status import EPILOG, exit_on_error
+from acker_redis.cli.status import exit_on_error
 from acker_redis.errors import BadConfigError
 
 app = typer.Typer()
 
 
-@app.command(epilog=EPILOG)
+@app.command()
 def acl(
     app_name: Annotated[
         str | None, typer.Argument(metavar="[APP]", help="Name of the app; none: users that serve all apps.")

@@ -14,7 +14,7 @@ from acker_redis.acker import Acker
 from acker_redis.apps import stored_config
 from acker_redis.cli import output
 from acker_redis.cli.options import DEFAULT_URL, AsJson, OneApp, Url, UrlFile, confirmed, connected
-from acker_redis.cli.status import DONE, EPILOG, UNHEALTHY, exit_on_error
+from acker_redis.cli.status import DONE, UNHEALTHY, exit_on_error
 from acker_redis.inspection import Inspection
 from acker_redis.limits import Limits
 from acker_redis.shards import Shards
@@ -24,7 +24,7 @@ _LOOK_SECS = 0.5
 app = typer.Typer()
 
 
-@app.command(epilog=EPILOG)
+@app.command()
 def pause(
     context: typer.Context,
     app_name: OneApp,
@@ -40,14 +40,14 @@ def pause(
         )
 
 
-@app.command(epilog=EPILOG)
+@app.command()
 def resume(context: typer.Context, app_name: OneApp, redis: Url = DEFAULT_URL, redis_file: UrlFile = None) -> None:
     """Let the app's spouts emit again."""
     with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
         output.line(f"{app_name} is resumed" if acker.resume() else f"{app_name} was not paused")
 
 
-@app.command(epilog=EPILOG)
+@app.command()
 def drain(
     context: typer.Context,
     app_name: OneApp,
@@ -69,7 +69,7 @@ def drain(
         raise typer.Exit(UNHEALTHY if stats.pending or stats.waiting else DONE)
 
 
-@app.command(epilog=EPILOG)
+@app.command()
 def rotate(
     context: typer.Context,
     app_name: OneApp,
@@ -95,7 +95,7 @@ def rotate(
         output.line(f"{ticks} ticks, {timed_out} timed out")
 
 
-@app.command(name="abandon", epilog=EPILOG)
+@app.command(name="abandon")
 def abandon_run(
     context: typer.Context,
     app_name: OneApp,
@@ -142,7 +142,7 @@ def abandon_run(
         output.line(f"{failed} roots failed: {abandon.REASON}")
 
 
-@app.command(epilog=EPILOG)
+@app.command()
 def limit(
     context: typer.Context,
     app_name: OneApp,

@@ -14,7 +14,7 @@ from acker_redis import evict, ids
 from acker_redis import rotator as rotation_process
 from acker_redis.acker import Acker
 from acker_redis.apps import apps, stored_config
-from acker_redis.cli import access, acting, letters, output, overview
+from acker_redis.cli import access, acting, groups, letters, output, overview
 from acker_redis.cli.options import (
     DEFAULT_URL,
     AsJson,
@@ -34,6 +34,7 @@ from acker_redis.health import OF_THE_APP, check
 QUESTION = "Delete all of this?"
 
 app = typer.Typer(
+    cls=groups.Group,
     no_args_is_help=True,
     rich_markup_mode=None,  # help texts hold brackets, as in [/db]
     pretty_exceptions_enable=False,
@@ -63,7 +64,7 @@ def program(
     """Storm's acker on Redis: run the rotator, look at ledgers."""
 
 
-@app.command(epilog=EPILOG)
+@app.command()
 def rotator(
     context: typer.Context,
     redis: Url = DEFAULT_URL,
@@ -130,7 +131,7 @@ def _rotate(url: str, names: list[str], metrics: AbstractContextManager[object])
     rotation_process.log.info("rotator stopped")
 
 
-@app.command(epilog=EPILOG)
+@app.command()
 def stats(
     context: typer.Context,
     app_name: Annotated[str | None, typer.Option("--app", envvar="ACKER_APP", help="Name of the app.")] = None,
@@ -164,7 +165,7 @@ def stats(
     raise typer.Exit(status)
 
 
-@app.command(epilog=EPILOG)
+@app.command()
 def inspect(
     context: typer.Context,
     root: Annotated[
@@ -192,7 +193,7 @@ def inspect(
             output.fields(record._asdict())
 
 
-@app.command(name="apps", epilog=EPILOG)
+@app.command(name="apps")
 def list_apps(
     context: typer.Context, redis: Url = DEFAULT_URL, redis_file: UrlFile = None, as_json: AsJson = False
 ) -> None:
@@ -205,7 +206,7 @@ def list_apps(
                 output.line(name)
 
 
-@app.command(name="evict", epilog=EPILOG)
+@app.command(name="evict")
 def evict_app(
     context: typer.Context,
     app_name: OneApp,
@@ -230,7 +231,7 @@ def evict_app(
         raise typer.Exit(UNHEALTHY)
 
 
-@app.command(epilog=EPILOG)
+@app.command()
 def install(context: typer.Context, redis: Url = DEFAULT_URL, redis_file: UrlFile = None) -> None:
     """Load the scripts as functions (Redis 7, Valkey), so that clients need no EVAL; again after an upgrade."""
     with exit_on_error(), connected(context, redis, redis_file) as client:

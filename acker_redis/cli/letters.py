@@ -4,13 +4,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from acker_redis.apps import stored_config
-from acker_redis.cli import output
+from acker_redis.cli import groups, output
 from acker_redis.cli.options import (
     DEFAULT_URL,
     AsJson,
@@ -28,31 +27,20 @@ from acker_redis.cli.options import (
     connected,
     letter_filter,
 )
-from acker_redis.cli.status import EPILOG, UNHEALTHY, exit_on_error
+from acker_redis.cli.status import UNHEALTHY, exit_on_error
 from acker_redis.dead_letters import EVERY_LETTER, DamagedLetter, DeadLetter, DeadLetters
 
 _LETTERS_PER_DELETE = 1000
 
 
-class _ShowsByDefault(TyperGroup):
-    """`dead-letters --app orders` is `dead-letters show --app orders`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the name in."""
-        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
-            args = ["show", *args]
-        return super().parse_args(ctx, args)
-
-
 app = typer.Typer(
-    cls=_ShowsByDefault,
+    cls=groups.ShowsByDefault,
     rich_markup_mode=None,
-    help="Look at messages that were given up after their last attempt, and have them replayed.",
-    epilog=EPILOG,
+    help="Print messages that were given up after their last attempt (`show`), or have them replayed (`replay`).",
 )
 
 
-@app.command(epilog=EPILOG)
+@app.command()
 def show(
     context: typer.Context,
     app_name: OneApp,
@@ -82,7 +70,7 @@ def show(
         output.line(f"{printed} printed{' and deleted' if delete else ''}, {left} in the stream", err=True)
 
 
-@app.command(epilog=EPILOG)
+@app.command()
 def replay(
     context: typer.Context,
     app_name: OneApp,

@@ -11,7 +11,7 @@ from acker_redis.acker import Acker
 from acker_redis.apps import stored_config
 from acker_redis.cli import output
 from acker_redis.cli.options import DEFAULT_URL, AsJson, OneApp, Run, Url, UrlFile, connected
-from acker_redis.cli.status import DONE, EPILOG, UNHEALTHY, exit_on_error
+from acker_redis.cli.status import DONE, UNHEALTHY, exit_on_error
 from acker_redis.client import Client
 from acker_redis.doctor import examine
 from acker_redis.errors import BadConfigError
@@ -24,7 +24,7 @@ ROOTS_SHOWN = 3
 app = typer.Typer()
 
 
-@app.command(epilog=EPILOG)
+@app.command()
 def status(
     context: typer.Context,
     app_name: Annotated[
@@ -47,7 +47,7 @@ def status(
         raise typer.Exit(UNHEALTHY if missing or not all(one.healthy for one in found) else DONE)
 
 
-@app.command(epilog=EPILOG)
+@app.command()
 def top(
     context: typer.Context,
     redis: Url = DEFAULT_URL,
@@ -68,7 +68,7 @@ def top(
             Top(client, every_secs).run()
 
 
-@app.command(epilog=EPILOG)
+@app.command()
 def doctor(
     context: typer.Context, redis: Url = DEFAULT_URL, redis_file: UrlFile = None, as_json: AsJson = False
 ) -> None:
@@ -86,14 +86,14 @@ def doctor(
         raise typer.Exit(UNHEALTHY if any(one.grade == "bad" for one in found) else DONE)
 
 
-@app.command(name="exporter-script", epilog=EPILOG)
+@app.command(name="exporter-script")
 def exporter_script() -> None:
     """Print a script for redis_exporter's --script: figures of every app, at each scrape."""
     with exit_on_error():
         output.line(*scripts.report("exporter").rstrip("\n").split("\n"))
 
 
-@app.command(epilog=EPILOG)
+@app.command()
 def pending(
     context: typer.Context,
     app_name: OneApp,

@@ -1,5 +1,6 @@
 """Exit statuses, the same for every command."""
 
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,7 +21,20 @@ MEANINGS = {
     OUTPUT: "the output could not be written: disk full, or its reader went away",
 }
 
-EPILOG = f"Exit status: {'; '.join(f'{status} {meaning}' for status, meaning in MEANINGS.items())}."
+_EPILOG_WIDTH = 70
+
+
+def _epilog() -> str:
+    """One row each; the first line tells typer to leave the rows as they are."""
+    rows = [
+        textwrap.fill(meaning, _EPILOG_WIDTH, initial_indent=f"  {status}  ", subsequent_indent=" " * 5)
+        for status, meaning in MEANINGS.items()
+    ]
+    return "\n".join(["\b", "Exit status of every command:", *rows])
+
+
+EPILOG = _epilog()
+"""Stands at the end of `acker-redis --help`."""
 
 
 def status_of(error: AckerError) -> int:

@@ -238,9 +238,19 @@ def test_a_reader_that_went_away_ends_it_quietly(place, command) -> None:
 def test_the_docs_and_the_help_have_the_table() -> None:
     rows = re.findall(r"^\| ([0-9]) \| (.*?) \|$", COMMANDS, re.MULTILINE)
     assert {int(status): meaning.replace("`", "") for status, meaning in rows} == MEANINGS
-    for command in ([], ["rotator"], ["stats"], ["inspect"], ["dead-letters"], ["apps"], ["evict"]):
-        shown = CliRunner().invoke(app, [*command, "--help"]).output
-        assert " ".join(EPILOG.split()) in " ".join(shown.split())
+    shown = CliRunner().invoke(app, ["--help"]).output
+    assert " ".join(EPILOG.removeprefix("\b").split()) in " ".join(shown.split())
+    assert all(f"\n    {status}  " in shown for status in MEANINGS), "a row each"
+    for command in (
+        ["rotator"],
+        ["stats"],
+        ["inspect"],
+        ["dead-letters"],
+        ["dead-letters", "show"],
+        ["apps"],
+        ["evict"],
+    ):
+        assert "Exit status" not in CliRunner().invoke(app, [*command, "--help"]).output, "they are said once"
 
 
 def test_a_warning_is_a_line(place) -> None:

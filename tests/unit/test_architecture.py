@@ -58,7 +58,7 @@ ORDER = (
     ("spark.sources",),
     ("spark",),
     ("testing",),
-    ("cli.output",),
+    ("cli.output", "cli.groups"),
     ("cli.options", "cli.status"),
     ("cli.top",),
     ("cli.letters", "cli.overview", "cli.acting", "cli.access"),

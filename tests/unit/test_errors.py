@@ -71,8 +71,8 @@ def test_only_a_batch_under_way_may_have_been_applied_in_part(monkeypatch: pytes
     """Where nothing was ever sent, the text says where to look instead."""
     with pytest.raises(errors.ConnectionLostError) as caught:
         Client("redis://127.0.0.1:1/0", patience_secs=0)
-    assert "nothing answers there, so nothing was sent" in str(caught.value)
-    assert "host, port and scheme of the URL" in str(caught.value)
+    assert "nothing answers there, and nothing was sent" in str(caught.value)
+    assert "the URL's host, port and scheme" in str(caught.value)
     acker = acker_redis.testing.fake_acker()
     client = acker._client
 

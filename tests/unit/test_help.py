@@ -16,3 +16,32 @@ def test_every_command_has_help(command) -> None:
     shown = CliRunner().invoke(app, [*command.split(), "--help"])
     assert shown.exit_code == 0, shown.exception
     assert "redis://[[user]:password@]host[:port][/db]" in shown.output
+
+
+def page(*command: str) -> str:
+    shown = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "80"})
+    assert shown.exit_code == 0, shown.exception
+    assert max(map(len, shown.output.splitlines())) <= 80
+    return " ".join(shown.output.split())
+
+
+@pytest.mark.parametrize("command", [(), ("dead-letters",), *((*one.split(),) for one in COMMANDS)])
+def test_no_text_is_cut_off(command) -> None:
+    assert "..." not in page(*command).replace("COMMAND [ARGS]...", "")
+
+
+def test_each_command_is_listed_with_its_first_sentence() -> None:
+    assert "exit 1 if something is bad. exporter-script" in page()
+    assert "drain Pause the app, and wait until nothing is pending and no outcome waits; exit 1" in page()
+
+
+def test_dead_letters_shows_the_options_of_what_it_is_by_itself() -> None:
+    shown = page("dead-letters")
+    assert "--app <str> Name of the app. [env var: ACKER_APP; required]" in shown
+    assert "show Print messages" in shown and "replay Have the app's streams" in shown
+
+
+def test_a_mistyped_command_of_dead_letters_is_no_letter() -> None:
+    shown = CliRunner().invoke(app, ["dead-letters", "repaly", "--app", "orders"])
+    assert shown.exit_code == 2
+    assert "No such command 'repaly'. Did you mean 'replay'?" in shown.output
