@@ -33,6 +33,7 @@ from acker_redis.errors import (
     ServerUnavailableError,
     ServerVersionError,
     SettingsConflictError,
+    SparkVersionError,
     TlsError,
     TokenReusedError,
 )
@@ -97,6 +98,7 @@ __all__ = [
     "ServerUnavailableError",
     "ServerVersionError",
     "SettingsConflictError",
+    "SparkVersionError",
     "TlsError",
     "TokenReusedError",
     "__version__",

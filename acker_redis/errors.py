@@ -187,6 +187,10 @@ class ServerVersionError(AckerError):
     """The server is older than Redis 6.2, or lacks what the scripts need."""
 
 
+class SparkVersionError(AckerError, ImportError):
+    """PySpark is not installed, or of a version that `acker_redis.spark` does not work with. Raised when that is imported."""
+
+
 class ScriptFailedError(AckerError):
     """A script failed inside the server in a way the library does not know. This is a defect worth reporting."""
 

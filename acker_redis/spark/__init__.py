@@ -3,12 +3,14 @@
 Driver: run and stream (the calls), query, park and parked (what a stream keeps), emitting, messages, emission (its roots);
 blame and evidence (whose fault a failure is);
 tracker (operators and sinks), sql, python, actions (plans); form, meters, listener, reports, faults, proof (what is proven);
-columns, edges, checks, transport; java, environment, reach, and worker_errors.
+columns, edges, checks, transport; java, environment, version, reach, and worker_errors.
 `sources/`: what messages come from. `sinks/`: what runs actions. `worker/`: what runs in Python workers.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from acker_redis.spark.version import check_pyspark
 
 if TYPE_CHECKING:
     from acker_redis.spark.emitting import Pipeline
@@ -59,6 +61,8 @@ _MODULES = {
     "run_tracked": "run",
     "with_message_id": "messages",
 }
+
+check_pyspark()
 
 
 def __getattr__(name: str) -> Any:
