@@ -9,6 +9,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 ARGS ?=
+# Ctrl-C is how these are ended: the shell waits for the program, and make says nothing of its status 130.
+UNTIL_CTRL_C := trap : INT;
+ENDED := || { status=$$?; [ $$status -eq 130 ] || exit $$status; }
 
 .PHONY: help setup demo logs stream stack test docs check fmt lua wheel bench chaos clean
 
@@ -23,16 +26,16 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP) ## run the word count and the direct acks on Spark, a rotator beside them; ARGS="--help" lists options
-	@$(BIN)/python -m spark.demo $(ARGS)
+	@$(UNTIL_CTRL_C) $(BIN)/python -m spark.demo $(ARGS) $(ENDED)
 
 logs: $(STAMP) ## run the access-log pipeline, killed in the middle and started again; ARGS="--help" lists options
-	@$(BIN)/python -m spark.access_logs.demo $(ARGS)
+	@$(UNTIL_CTRL_C) $(BIN)/python -m spark.access_logs.demo $(ARGS) $(ENDED)
 
 stream: $(STAMP) ## run a stream of orders with poison and killed workers until Ctrl-C; again, and it goes on; ARGS="--help" lists options
-	@$(BIN)/python -m spark.order_stream.demo $(ARGS)
+	@$(UNTIL_CTRL_C) $(BIN)/python -m spark.order_stream.demo $(ARGS) $(ENDED)
 
 stack: $(STAMP) ## run the services of docker-compose.yml as plain processes until Ctrl-C; ARGS="--help" lists options
-	@$(BIN)/python -m stack $(ARGS)
+	@$(UNTIL_CTRL_C) $(BIN)/python -m stack $(ARGS) $(ENDED)
 
 test: $(STAMP) ## run the whole test suite, in four processes; ARGS="-k name" picks
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)

@@ -1,18 +1,18 @@
 """`make stack`: the services of `docker-compose.yml` as plain processes, the job run to its end, and the dashboard."""
 
-import os
 import signal
-import subprocess
 import tempfile
 import time
 from pathlib import Path
 from typing import Annotated
 
+import redis
 import typer
 
+from acker_redis import scripts
 from acker_redis.errors import AckerError
 from stack.compose import selected, services
-from stack.processes import ROOT, Processes
+from stack.processes import Processes
 from stack.users import PASSWORD
 
 PAGE_SECS = 5.0
@@ -91,12 +91,12 @@ def _pages(stack: Processes) -> list[str]:
     """The dashboard of every server, as who is on call sees it."""
     pages = []
     for name, port in stack.servers():
-        done = subprocess.run(
-            ["redis-cli", "-p", str(port), "--user", "acker-oncall", "--raw",
-             "--eval", str(ROOT / "lua" / "dashboard.lua")],
-            env={**os.environ, "REDISCLI_AUTH": PASSWORD}, capture_output=True, text=True, timeout=30, check=False,
-        )  # fmt: skip
-        pages.append(f"{name}\n{done.stdout or done.stderr}")
+        with redis.Redis(port=port, username="acker-oncall", password=PASSWORD) as client:
+            try:
+                page = client.eval(scripts.report("dashboard"), 0).decode(errors="replace")
+            except redis.RedisError as exc:
+                page = str(exc)
+        pages.append(f"{name}\n{page}")
     return pages
 
 

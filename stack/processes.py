@@ -7,6 +7,7 @@ mounted files and volumes to places here, programs to those of this machine.
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -225,6 +226,9 @@ class Processes:
         if not folder.exists():
             folder.mkdir()
             (folder / "redis-server").symlink_to(self._program("redis-server")[0])
+            if not shutil.which("redis-cli"):
+                (folder / "redis-cli").write_text(f'#!/bin/sh\nexec {shlex.join(self._program("redis-cli"))} "$@"\n')
+                (folder / "redis-cli").chmod(0o755)
         return folder
 
     def _program(self, name: str) -> list[str]:
@@ -237,7 +241,10 @@ class Processes:
             return [str(find_program(wanted))]
         if name == "valkey-server":
             return [str(find_program("embedded"))]
-        return [str(find_program("redis-cli" if name == "valkey-cli" else name))]
+        if name in ("redis-cli", "valkey-cli"):  # the embedded server comes without
+            found = shutil.which("redis-cli")
+            return [found] if found else [sys.executable, "-m", "stack.redis_cli"]
+        return [str(find_program(name))]
 
     def _places(self, service: Service) -> dict[str, Path]:
         """What is mounted; files of the repository as copies with the names and ports of here."""

@@ -57,7 +57,6 @@ def is_gone(pid: int) -> bool:
     ],
 )
 def test_a_profile_comes_up_whole_and_goes_down(profile: str, servers: list[str]) -> None:
-    REDIS7.program()  # skips, or fails in CI, where there is none
     if profile == "monitoring":
         required("prometheus", "prometheus")
     process = run("--once", "--profile", profile)
@@ -71,7 +70,6 @@ def test_a_profile_comes_up_whole_and_goes_down(profile: str, servers: list[str]
 
 
 def test_ctrl_c_ends_all_of_it(tmp_path: Path) -> None:
-    REDIS7.program()
     folder = tmp_path / "new"
     process = run("--profile", "valkey", "--folder", str(folder))
     assert process.stdout is not None
@@ -86,6 +84,25 @@ def test_ctrl_c_ends_all_of_it(tmp_path: Path) -> None:
     assert "Traceback" not in rest
     wait_until(lambda: all(map(is_gone, pids(shown))), "nothing is left")
     assert (folder / "valkey-rotator.log").exists()
+
+
+def test_ctrl_c_of_make_ends_it_without_an_error() -> None:
+    """As a terminal does it: make, its shell and the program are interrupted together."""
+    process = subprocess.Popen(
+        [ROOT / ".ci" / "bare", "make", "-o", ".venv/.set-up", "stack", "ARGS=--profile valkey"], cwd=ROOT, process_group=0,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    shown = ""
+    for line in process.stdout:
+        shown += line
+        if "no apps here" in line:
+            break
+    os.killpg(process.pid, signal.SIGINT)
+    rest = end_of(process, 120)
+    assert rest.strip().endswith("ended"), shown + rest
+    assert "***" not in rest and "Traceback" not in rest, rest
+    wait_until(lambda: all(map(is_gone, pids(shown))), "nothing is left")
 
 
 STUBBORN = """
