@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from typing import Any
 
 import redis
 
@@ -27,13 +28,13 @@ def main() -> None:
         if given.cluster:
             _make_cluster(given.words, given.user, given.password)
             return
-        client = (
+        client: Any = (
             redis.Redis.from_url(given.url) if given.url
             else redis.Redis(port=given.port, username=given.user, password=given.password)
         )  # fmt: skip
-        with client:
-            client.response_callbacks.clear()  # type: ignore[attr-defined]  # replies as they come
-            reply = client.execute_command(*given.words)
+        client.response_callbacks.clear()  # replies as they come
+        reply = client.execute_command(*given.words)
+        client.close()
         print(reply.decode() if isinstance(reply, bytes) else reply)
     except redis.RedisError as exc:
         sys.exit(f"redis-cli: {exc}")
@@ -42,21 +43,16 @@ def main() -> None:
 def _make_cluster(addresses: list[str], user: str | None, password: str | None) -> None:
     """Give each node its part of the slots, and let all know each other."""
     places = [(host, int(port)) for host, _, port in (address.rpartition(":") for address in addresses)]
-    nodes = [redis.Redis(host=host, port=port, username=user, password=password) for host, port in places]
+    nodes: list[Any] = [redis.Redis(host=host, port=port, username=user, password=password) for host, port in places]
     for number, node in enumerate(nodes):
         first, end = (SLOTS * part // len(nodes) for part in (number, number + 1))
         node.execute_command("CLUSTER", "ADDSLOTSRANGE", first, end - 1)
         node.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
     for host, port in places[1:]:
         nodes[0].execute_command("CLUSTER", "MEET", host, port)
-    wait_until(lambda: all(b"cluster_state:ok" in _info(node) for node in nodes), "the cluster is there", 60)
+    wait_until(lambda: all(node.cluster("INFO")["cluster_state"] == "ok" for node in nodes), "the cluster is there", 60)
     for node in nodes:
         node.close()
-
-
-def _info(node: "redis.Redis") -> bytes:
-    reply = node.execute_command("CLUSTER", "INFO")
-    return reply if isinstance(reply, bytes) else str(reply).encode().replace(b"': '", b":")
 
 
 if __name__ == "__main__":
