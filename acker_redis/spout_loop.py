@@ -9,7 +9,7 @@ from typing import NoReturn, Protocol, Self
 
 from acker_redis.acker import Acker
 from acker_redis.emitter import Emitted, Emitter, raise_error
-from acker_redis.errors import AckerError, NotExactError
+from acker_redis.errors import AckerError, ClosedError, NotExactError
 from acker_redis.outages import Outages, is_outage
 from acker_redis.pending import Emission
 from acker_redis.spout_state import SpoutState
@@ -131,6 +131,8 @@ class SpoutLoop:
         """Let another run have the lane until the next step."""
         try:
             self._lease.release()
+        except ClosedError:
+            log.debug("the lane stays taken for some seconds, as the acker is closed")
         except AckerError as exc:
             log.warning("the lane stays taken for some seconds, as the server could not be told: %s", exc)
 

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.acker import Acker
 from acker_redis.done_until import DoneUntil
-from acker_redis.errors import AckerError, BadConfigError, ServerUnavailableError
+from acker_redis.errors import AckerError, BadConfigError, ClosedError, ServerUnavailableError
 from acker_redis.pending import Emission, FloatArray, Int64Array, Tries
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark.actions import described
@@ -179,8 +179,9 @@ class TrackedQuery:
 
     @property
     def is_active(self) -> bool:
-        """Whether Spark runs the query."""
-        return active_query(self._session, self._park.query, self.run) is not None
+        """Whether Spark runs the query, and does not end it just now."""
+        found = active_query(self._session, self._park.query, self.run)
+        return found is not None and bool(found.isActive())
 
     def take(self, batch: DataFrame, batch_id: int) -> None:
         """Run a micro-batch: emit its messages, and park what does not settle.
@@ -358,6 +359,9 @@ class TrackedQuery:
                     if now - self._saved_at > LOOK_SECS and self._loop.emission is None:
                         self._say_done_until()
                         self._save(self._batch_id)
+                except ClosedError as exc:  # whoever closed the acker is done with it
+                    self._break_off(exc)
+                    return
                 except BaseException as exc:
                     log.exception("the stream of app %r broke off between micro-batches", self._acker.config.app)
                     self._break_off(exc)
@@ -381,7 +385,12 @@ class TrackedQuery:
 
     def _emit(self, emission: Emission) -> None:
         """In the emitter's thread."""
-        self._run_emission(emission)
+        try:
+            self._run_emission(emission)
+        except Exception:
+            if self._in_batch and not self.is_active:  # Spark has ended its jobs: no trace of that is of use
+                raise AckerError("the query was stopped in the middle of an emission") from None
+            raise
 
     def _emit_in_session(self, emission: Emission) -> None:
         batch_id = self._batch_id if self._in_batch else None

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -11,7 +12,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.acker import Acker
-from acker_redis.errors import BadConfigError
+from acker_redis.errors import BadConfigError, ClosedError
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark.emitting import Pipeline
 from acker_redis.spark.park import Park
@@ -224,11 +225,12 @@ class BatchHandler:
 
     def _wait_for_query(self) -> None:
         """A source that is silent gives no micro-batch, and yet what is parked has to go out."""
-        while not self._closed.wait(LOOK_SECS):
-            with self._lock:
-                if self._query is not None:
-                    return
-                park = self._open()
-                if active_query(self._session, park.query) is not None:
-                    self._query = self._begin(park, park.committed() + 1)
-                    return
+        with suppress(ClosedError):  # whoever closed the acker is done with the handler, too
+            while not self._closed.wait(LOOK_SECS):
+                with self._lock:
+                    if self._query is not None:
+                        return
+                    park = self._open()
+                    if active_query(self._session, park.query) is not None:
+                        self._query = self._begin(park, park.committed() + 1)
+                        return

@@ -73,12 +73,14 @@ def run(
         retry=RetryPolicy(max_attempts=5, first_delay_secs=1, multiplier=2, max_delay_secs=5),
         on_messages_done=lambda numbers: latencies.add(orders.ages_secs(numbers)),
     )  # fmt: skip
+    found = account(store, orders.made, (), all_read=False)
+    before, left = found.made, found.parked + found.to_come
     source = session.readStream.schema(ORDER).json(str(orders.folder))
     with handler:
         orders.start()
         query = source.writeStream.foreachBatch(handler).option("checkpointLocation", str(store.checkpoint)).start()
         try:
-            _watch(query, handler, acker, store, orders, latencies, stop, kill_every, seconds, console)
+            _watch(query, handler, acker, store, orders, (before, left), latencies, stop, kill_every, seconds, console)
         finally:
             orders.stop()
         ends_whole = seconds is not None and not stop.is_set()
@@ -93,8 +95,8 @@ def run(
 
 
 def _watch(
-    query: Any, handler: BatchHandler, acker: Acker, store: Store, orders: Orders, latencies: page.Latencies,
-    stop: threading.Event, kill_every: float, seconds: float | None, console: Console,
+    query: Any, handler: BatchHandler, acker: Acker, store: Store, orders: Orders, earlier: tuple[int, int],
+    latencies: page.Latencies, stop: threading.Event, kill_every: float, seconds: float | None, console: Console,
 ) -> None:  # fmt: skip
     """Show how it goes, and kill a worker now and then, until it is time to end.
 
@@ -118,7 +120,7 @@ def _watch(
             store.keep_letters(fresh)
             letters.update(one.detail or one.reason for one in fresh)
             after = fresh[-1].entry_id if fresh else after
-            shown = page.facts(orders.made, handler.status(), dict(letters), latencies, killed, now - began)
+            shown = page.facts(orders.made, *earlier, handler.status(), dict(letters), latencies, killed, now - began)
             if live is not None:
                 live.update(page.as_table(shown), refresh=True)
             elif now - said_at > LINE_SECS:

@@ -41,17 +41,25 @@ class Latencies:
 
 
 def facts(
-    made: int, status: StreamStatus, letters: dict[str, int], latencies: Latencies, killed: int, secs: float
+    made: int,
+    before: int,
+    left: int,
+    status: StreamStatus,
+    letters: dict[str, int],
+    latencies: Latencies,
+    killed: int,
+    secs: float,
 ) -> dict[str, str]:
-    """What there is to say, by its name."""
+    """What there is to say, by its name. Earlier runs made `before` orders of those made, and `left` of them were not done."""
     per_sec, p50, p99 = latencies.summary()
     parked = {
         f"{reason or 'in flight'}{f' in {stage}' if stage else ''}": n for (reason, stage), n in status.parked.items()
     }
     return {
         "running for": f"{secs:.0f} s",
-        "orders made": f"{made:,}",
-        "done": f"{status.counts.acked + status.counts.dead_lettered:,}, {per_sec:.0f} per second",
+        "orders made in this run": f"{made - before:,}",
+        "left by earlier runs": f"{left:,} of {before:,}",
+        "done in this run": f"{status.counts.acked + status.counts.dead_lettered:,}, {per_sec:.0f} per second",
         "micro-batches": f"{status.batches:,}",
         "in flight": f"{status.in_flight:,}",
         "parked": _listed(parked),

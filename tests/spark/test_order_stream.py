@@ -1,6 +1,7 @@
 """The stream of orders as a user runs it: ended by Ctrl-C, started again, nothing lost; counted here from its sinks."""
 
 import json
+import re
 import signal
 import sqlite3
 import subprocess
@@ -60,6 +61,7 @@ def test_ended_in_the_middle_and_started_again_nothing_is_lost(url: str, warm: W
         first.kill()
     assert first.returncode == 0, errors
     assert "nothing is lost" in said
+    assert not re.search(r"Traceback|^\s+at \w|Error:", errors, re.MULTILINE), errors
     status, said, errors = warm.run_module(MODULE, *options, "--seconds", "5", url=url)
     assert status == 0, errors
     assert "0 parked, 0 still to be read" in said
@@ -108,7 +110,9 @@ def test_the_page_says_how_long_orders_take() -> None:
 
     latencies = Latencies()
     latencies.add(np.array([1.0] * 99 + [9.0]))
-    shown = facts(100, StreamStatus(parked={("failed", "check"): 2}), {"out of stock": 1}, latencies, 3, 60)
+    shown = facts(160, 60, 5, StreamStatus(parked={("failed", "check"): 2}), {"out of stock": 1}, latencies, 3, 60)
+    assert shown["orders made in this run"] == "100"  # what "done in this run" is set against
+    assert shown["left by earlier runs"] == "5 of 60"
     assert shown["parked"] == "2 (failed in check 2)"
     assert shown["dead letters"] == "1 (out of stock 1)"
     assert shown["from made to done"].startswith("p50 1.0 s")

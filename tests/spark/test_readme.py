@@ -2,10 +2,11 @@
 
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -76,9 +77,14 @@ def test_the_pipeline_runs(server: Server, warm: Warm, name: str, detail: str) -
     assert "emitted=5, acked=2, failed=3, timed_out=0, lost=0, replayed=2, dead_lettered=1, late=0" in shown
     assert "DeadLetter(message_id=3, " in shown
     assert f"attempts=3, reason='failed', last_stage='split', {detail}" in shown
-    written = pa.concat_tables(pq.read_table(path) for path in warm.folder.glob("items/*.parquet"))
-    found = zip(written["order"].to_pylist(), written["item"].to_pylist(), strict=True)
-    assert set(found) == {(1, "milk"), (1, "tea"), (2, "bread")}
+    expected = [(1, "milk"), (1, "tea"), (2, "bread")]
+    if name != "README.md":
+        written = pa.concat_tables(pq.read_table(path) for path in warm.folder.glob("items/*.parquet"))
+        assert set(zip(written["order"].to_pylist(), written["item"].to_pylist(), strict=True)) == set(expected)
+        return
+    assert "acked=2" in warm.run(program(name), server.url), "it runs again"
+    with closing(sqlite3.connect(warm.folder / "items.sqlite")) as store:
+        assert sorted(store.execute("SELECT * FROM items")) == expected, "and each item is there once"
 
 
 def test_the_bare_acker_runs(server: Server, tmp_path: Path) -> None:
@@ -192,7 +198,7 @@ def test_the_readme_shows_measurements_as_they_stand_in_the_benchmarks() -> None
 
 def test_the_readme_stays_short() -> None:
     assert len(page("README.md").splitlines()) <= 150
-    assert len([line for line in program("README.md").splitlines() if line.strip()]) <= 15
+    assert len([line for line in program("README.md").splitlines() if line.strip()]) <= 21
 
 
 def test_links_lead_to_files_and_their_headings() -> None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -225,6 +227,46 @@ def test_columns_may_come_and_go_and_may_not_change(spark: Any, acker: Acker, tm
     give(tmp_path, pa.table({"id": pa.array([38], pa.int64()), "n": pa.array(["5"])}))
     with handler_of(acker, tmp_path) as handler, pytest.raises(StreamingQueryException, match="drain"):
         start(spark, tmp_path, handler, "id bigint, n string").awaitTermination()
+
+
+@pytest.mark.parametrize("closed", ["acker", "handler"])
+def test_a_handler_ends_quietly_with_its_query_whichever_is_closed_first(
+    closed: str, spark: Any, url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    give(tmp_path, range(5, 9))  # a seven is parked, and its thread works on
+    acker = Acker.connect(url, CONFIG)
+    handler = handler_of(acker, tmp_path)
+    start(spark, tmp_path, handler).awaitTermination()
+    for one in (acker, handler) if closed == "acker" else (handler, acker):
+        one.close()
+    wait_until(lambda: "acker-stream" not in {thread.name for thread in threading.enumerate()}, "its thread ends")
+    assert not caplog.records
+    with Acker.connect(url, CONFIG) as again, handler_of(again, tmp_path) as handler:
+        assert handler.drain(60).parked == {}
+
+
+def test_what_a_stopped_query_was_at_is_said_in_a_line(
+    spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    give(tmp_path, range(20))
+    began = tmp_path / "began"
+
+    def sleeps(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        if not began.exists():
+            began.touch()
+            time.sleep(5)
+        yield row
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        plain(tmp_path, tracker, messages.transform(tracker.bolt, sleeps, "id bigint"))
+
+    with handler_of(acker, tmp_path, run) as handler:
+        query = start(spark, tmp_path, handler)
+        wait_until(began.exists, "a job is at work", 120)
+        query.stop()
+        wait_until(lambda: not query.isActive, "it is stopped")
+    ours = [record for record in caplog.records if record.name.startswith("acker_redis")]
+    assert all("\n" not in one.getMessage() and not one.exc_info for one in ours), caplog.text
 
 
 def test_a_micro_batch_waits_while_too_many_messages_are_not_done(
