@@ -59,9 +59,8 @@ def test_what_broke_in_the_driver_is_done_again_by_the_next_start(spark: Any, ac
             partial(pipeline, partitions), acker=acker, id_column="id", park=str(tmp_path / "park"), settle_secs=600
         )
 
-    with handler(3) as first:
-        with pytest.raises(StreamingQueryException, match="the driver finds no store"):
-            run_stream(spark, tmp_path, first)
+    with handler(3) as first, pytest.raises(StreamingQueryException, match="the driver finds no store"):
+        run_stream(spark, tmp_path, first)
     assert (acker.stats().acked, acker.dead_letters.count()) == (0, 0)
     with handler(5) as second:
         run_stream(spark, tmp_path, second)
