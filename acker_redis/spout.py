@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from acker_redis.acker import Acker
+from acker_redis.config import check_bound
 from acker_redis.dead_letters import FROM_PAYLOAD, FROM_RUN, FROM_SOURCE, DeadLetter
 from acker_redis.errors import BadConfigError, LedgerLostError, ServerUnavailableError
 from acker_redis.model import MAX_PAYLOAD_BYTES, PackedOutcomes
@@ -45,7 +46,7 @@ class Spout:
         run_id: unique per run of the program.
         task: owner of the roots.
         retry: when to emit again.
-        max_spout_pending: at most so many messages in flight; None: no bound (Storm: topology.max.spout.pending).
+        max_spout_pending: at most so many messages in flight, 1 or more; None: no bound (Storm: topology.max.spout.pending).
         payload: gives the payload of message ids that are given up, None for one it does not have; to be kept with the
             letter, if it has at most MAX_PAYLOAD_BYTES. None: a letter has the message id only.
         on_done: called with the ids of messages that were acked or became dead letters, before their outcomes are confirmed.
@@ -76,7 +77,12 @@ class Spout:
     _replaying: Replaying | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """No messages yet."""
+        """No messages yet.
+
+        Raises:
+            BadConfigError: max_spout_pending is no bound.
+        """
+        check_bound("max_spout_pending", self.max_spout_pending)
         epoch_secs = time.time() - time.monotonic()
         self.state = SpoutState(
             self.acker.config.app, self.run_id, self.retry, self.keep_letters, epoch_secs, goes_on=self.goes_on

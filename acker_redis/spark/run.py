@@ -13,6 +13,7 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame
 
 from acker_redis.acker import Acker
+from acker_redis.config import check_bound, check_finite
 from acker_redis.dead_letters import FROM_RUN, DeadLetter
 from acker_redis.errors import BadConfigError
 from acker_redis.model import MAX_PAYLOAD_BYTES
@@ -161,6 +162,7 @@ def run_messages(
     """As `run_tracked`; `on_done` is given the spout, too, which knows what is a dead letter."""
     payload_limit(payload_bytes)
     emit_timeout(emit_timeout_secs)
+    check_bound("max_spout_pending", max_spout_pending)
     if keep_payload and not payload_bytes:
         raise BadConfigError("keep_payload needs payload_bytes: give the longest message to keep, in bytes")
     checks.column_names(messages.columns, "run_tracked")
@@ -241,8 +243,10 @@ def emit_timeout(secs: float | None) -> float | None:
     Raises:
         BadConfigError: it is out of range.
     """
-    if secs is not None and secs <= 0:
-        raise BadConfigError(f"emit_timeout_secs={secs}: give a time above 0, or None")
+    if secs is not None:
+        check_finite("emit_timeout_secs", secs)
+        if not secs:
+            raise BadConfigError(f"emit_timeout_secs={secs}: give a time above 0, or None")
     return secs
 
 

@@ -11,6 +11,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.acker import Acker
+from acker_redis.config import check_bound, check_finite
 from acker_redis.errors import BadConfigError
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark.emitting import Pipeline
@@ -88,8 +89,10 @@ def each_batch(
             by `executor_url`.
     """
     payload_limit(payload_bytes)
-    if max_parked < 0 or settle_secs < 0:
-        raise BadConfigError(f"max_parked={max_parked}, settle_secs={settle_secs}: use 0 or more")
+    check_bound("max_spout_pending", max_spout_pending)
+    check_finite("settle_secs", settle_secs)
+    if isinstance(max_parked, bool) or not isinstance(max_parked, int) or max_parked < 0:
+        raise BadConfigError(f"max_parked={max_parked!r}: use an integer of 0 or more")
     try:
         session = SparkSession.active()
     except PySparkRuntimeError as exc:
