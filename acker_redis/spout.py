@@ -281,7 +281,7 @@ class Spout:
             packed = self.acker.poll_packed(
                 max_outcomes, block_ms, consumer=f"spout-{self.task}", lane=self.lane, again=again
             )
-            mine = [one for one in packed if one.task == self.task]
+            mine = [one for one in packed if one.task == self.task or one.task in self.state.gone_tasks]
             if Spout.listener is not None:
                 Spout.listener(self, mine)
             self.state.settle(mine, time.monotonic())
@@ -306,7 +306,7 @@ class Spout:
 
     def _refuse_others(self, packed: list[PackedOutcomes]) -> None:
         lane = self.lane
-        others = {one.task for one in packed} - {self.task}
+        others = {one.task for one in packed} - {self.task} - self.state.gone_tasks
         if others:
             raise BadConfigError(
                 f"outcomes of task {min(others)} came to the spout of task {self.task}: both use lane {lane} of app "

@@ -16,6 +16,7 @@ from acker_redis.acker import Acker
 from acker_redis.config import check_bound, check_finite
 from acker_redis.dead_letters import FROM_RUN, DeadLetter
 from acker_redis.errors import BadConfigError
+from acker_redis.leaving import noting
 from acker_redis.model import MAX_PAYLOAD_BYTES
 from acker_redis.offsets import Offsets
 from acker_redis.payloads import Payloads
@@ -188,10 +189,11 @@ def run_messages(
         )  # fmt: skip
         noted = _Noted(offsets, kept, None if on_done is None else partial(_told, on_done, spout))
         spout.on_done = noted.done
-        with own_errors(), described(messages.sparkSession, f"message ids of {acker.config.app}:{run_id}"):
-            spout.add(source.read_ids(offsets, partition, offset))
-        if claimed:
-            acker.claim_run(run_id)
+        with noting(acker, spout.lane, run_id, task):
+            with own_errors(), described(messages.sparkSession, f"message ids of {acker.config.app}:{run_id}"):
+                spout.add(source.read_ids(offsets, partition, offset))
+            if claimed:
+                acker.claim_run(run_id)
         evidence = Evidence(everything_counts=not stop_if_all_fail or spout.state.fresh < MANY)
         emitting = Emitting(spout, pipeline, column, evidence, url, emit_timeout_secs)
         session = messages.sparkSession
@@ -207,7 +209,8 @@ def run_messages(
 
         if not spout.state.fresh:  # what the pipeline does of nothing is still done, and has to be right
             none = np.array([], np.int64)
-            emit(Emission(0, none, none, none))
+            with noting(acker, spout.lane, run_id, task):
+                emit(Emission(0, none, none, none))
         spout.run(inheritable_thread_target(session)(emit), between)
         noted.end()
         return spout
