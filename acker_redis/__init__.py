@@ -33,6 +33,7 @@ from acker_redis.errors import (
     ServerUnavailableError,
     ServerVersionError,
     SettingsConflictError,
+    StoppedError,
     TlsError,
     TokenReusedError,
 )
@@ -97,6 +98,7 @@ __all__ = [
     "ServerUnavailableError",
     "ServerVersionError",
     "SettingsConflictError",
+    "StoppedError",
     "TlsError",
     "TokenReusedError",
     "__version__",

@@ -10,6 +10,8 @@ from typing import Literal
 from acker_redis import keys
 from acker_redis.client import Client
 from acker_redis.entries import as_dict
+from acker_redis.errors import StoppedError
+from acker_redis.interrupts import interrupt_behind
 
 State = Literal["begun", "finished", "interrupted", "failed"]
 
@@ -43,9 +45,9 @@ def of_error(run_id: str, task: int, error: BaseException | None, *, is_settled:
     """How a run ended that was left with an error, or without."""
     if error is None:
         return End(run_id, task, "finished", is_settled=is_settled)
-    if not isinstance(error, Exception):
+    if isinstance(error, StoppedError) or interrupt_behind(error) is not None:
         return End(run_id, task, "interrupted", is_settled=is_settled)
-    text = f"{type(error).__name__}: {error}"[:TEXT_CHARS]
+    text = f"{type(error).__name__}: {error}".partition("\n\tat ")[0][:TEXT_CHARS]  # without Java's stack
     return End(run_id, task, "failed", 0, text.encode(errors="replace").decode(), is_settled)
 
 

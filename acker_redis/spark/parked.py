@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -23,6 +24,7 @@ from pyspark.sql.types import (
 
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.errors import BadConfigError
+from acker_redis.interrupts import interrupt_behind
 from acker_redis.pending import Emission, Int64Array
 from acker_redis.spark import checks
 from acker_redis.spark.messages import PAYLOAD, Places, among, as_json, from_json, id_of, read_places
@@ -30,6 +32,8 @@ from acker_redis.spark.park import Row
 from acker_redis.spark.worker import kept_rows
 
 log = logging.getLogger("acker_redis.spark")
+
+_ID = "_acker_id"
 
 _PLAIN = (BooleanType, IntegralType, StringType, BinaryType, DateType, TimestampType, TimestampNTZType, DecimalType)
 """Types whose Arrow arrays are taken as they are; others go through a Python worker, which makes them bit by bit."""
@@ -54,6 +58,7 @@ class ParkedRows:
         self._frame: DataFrame | None = None
         self._ids = np.array([], np.int64)
         self._has_others = False
+        self._inexact: set[int] = set()  # whose payload, made just now, does not give their row
         self._session: SparkSession | None = None
 
     @property
@@ -159,20 +164,48 @@ class ParkedRows:
 
     def payloads(self, ids: list[int]) -> list[bytes | None]:
         """Rows as JSON, for dead letters."""
-        found = self._found(np.array(ids, np.int64)).select(id_of(self.column), as_json(self._payload_bytes)).toArrow()
-        of = dict(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
+        rows = self._found(np.array(ids, np.int64))
+        found = rows.select("*", as_json(self._payload_bytes).alias(PAYLOAD), id_of(self.column).alias(_ID)).toArrow()
+        messages, texts = found.column(_ID).to_pylist(), found.column(PAYLOAD).to_pylist()
+        self._inexact |= set(messages) - self._exact(found.drop_columns([PAYLOAD, _ID]), messages, texts)
+        of = dict(zip(messages, texts, strict=True))
         return [of.get(one) for one in ids]
+
+    def is_exact(self, letter: DeadLetter) -> bool:
+        """Whether the payload of a letter, made just now, gives its row as it is."""
+        exact = letter.message_id not in self._inexact
+        self._inexact.discard(letter.message_id)
+        return exact
+
+    def _exact(self, rows: pa.Table, messages: list[int], texts: list[bytes | None]) -> set[int]:
+        """Messages whose texts give their rows, bit by bit."""
+        kept = [row for row, text in enumerate(texts) if text is not None]
+        try:
+            back = dict(self._from_letters([texts[row] for row in kept]))
+        except AnalysisException as exc:  # Spark reads no such type from JSON, as a map whose keys are no texts
+            log.info("dead letters can't be replayed from their payload: %s", exc.getCondition())
+            return set()
+        of = dict(zip(messages, _bytes_of(rows), strict=True))
+        return {one for one, row in back.items() if kept_rows.are_equal(row.data, of.get(one) or b"")}
+
+    def _from_letters(self, payloads: list[bytes | None]) -> list[tuple[int, Row]]:
+        """The rows that payloads of letters give, each with its id."""
+        if self._session is None or self.schema is None:
+            raise AssertionError("no rows")
+        table = pa.table({PAYLOAD: pa.array([payload or b"" for payload in payloads], pa.binary())})
+        found = self._session.createDataFrame(table).select(from_json(PAYLOAD, self.schema).alias(PAYLOAD))
+        with_ids = found.select(f"{PAYLOAD}.*").select("*", id_of(self.column).alias(PAYLOAD))
+        return self._packed(with_ids.where(F.col(PAYLOAD).isNotNull()), self.schema.names)
 
     def take_letters(self, letters: list[DeadLetter]) -> list[int] | None:
         """See `replaying.TakeLetters`: the messages are in the letters, as JSON."""
         if self._session is None or self.schema is None:
             return None
-        payloads = pa.table({PAYLOAD: pa.array([letter.payload or b"" for letter in letters], pa.binary())})
         try:
-            found = self._session.createDataFrame(payloads).select(from_json(PAYLOAD, self.schema).alias(PAYLOAD))
-            with_ids = found.select(f"{PAYLOAD}.*").select("*", id_of(self.column).alias(PAYLOAD))
-            rows = self._packed(with_ids.where(F.col(PAYLOAD).isNotNull()), self.schema.names)
-        except Exception:
+            rows = self._from_letters([letter.payload for letter in letters])
+        except Exception as exc:
+            if (interrupt := interrupt_behind(exc)) is not None:
+                raise interrupt from None
             log.exception("the messages of dead letters could not be read")
             return []
         wanted = {letter.message_id for letter in letters}
@@ -249,3 +282,12 @@ class ParkedRows:
             message: deque(None if row is None else converted(row) for row in rows)
             for message, rows in self._behind.items()
         }
+
+
+def _bytes_of(rows: pa.Table) -> list[bytes | None]:
+    """Rows as `kept_rows` has them, without their ids."""
+    found: list[bytes | None] = []
+    for batch in rows.to_batches():
+        array = pa.StructArray.from_arrays(batch.columns, names=rows.column_names)
+        found += kept_rows.to_bytes(array, longest=1 << 31)
+    return found

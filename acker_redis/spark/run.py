@@ -13,6 +13,7 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame
 
 from acker_redis.acker import Acker
+from acker_redis.calling import insisting
 from acker_redis.config import check_bound, check_finite
 from acker_redis.dead_letters import FROM_RUN, DeadLetter
 from acker_redis.errors import BadConfigError
@@ -113,7 +114,8 @@ def run_tracked(
             by bit as they were.
         fetch: called with message ids, gives the DataFrame to replay them from, as where the source can be looked up by id.
             With `keep_payload` it is asked for what was too long to be kept.
-        on_messages_done: called with the ids of messages that were acked or are kept as dead letters.
+        on_messages_done: called with the ids of messages that were acked or are kept as dead letters. Where it raises it is
+            called again with the same ids, twice; then the run ends.
         progress: called several times a second with the spout, and whether an emission is under way.
 
     Raises:
@@ -128,9 +130,9 @@ def run_tracked(
         Exception: what the pipeline function raised in the driver: it ends the run at once, and counts as nobody's attempt.
             Connection and timeout errors don't: they are waited for, for up to ten minutes.
     """
-    given = on_messages_done
+    tell = None if on_messages_done is None else insisting(on_messages_done, "on_messages_done")
     return run_messages(
-        messages, pipeline, None if given is None else lambda ids, _: given(ids), acker=acker, executor_url=executor_url,
+        messages, pipeline, None if tell is None else lambda ids, _: tell(ids), acker=acker, executor_url=executor_url,
         id_column=id_column, offsets=offsets, partition=partition, offset=offset, run_id=run_id, task=task, retry=retry,
         stop_if_all_fail=stop_if_all_fail, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
         payload_bytes=payload_bytes,

@@ -11,6 +11,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.acker import Acker
+from acker_redis.calling import insisting
 from acker_redis.config import check_bound, check_finite
 from acker_redis.errors import BadConfigError
 from acker_redis.retry import RetryPolicy
@@ -82,7 +83,7 @@ def each_batch(
             and in `BatchHandler.status`.
         settle_secs: a micro-batch waits so long for outcomes at most.
         payload_bytes: a dead letter keeps its message, as JSON, if it is not longer; 0: its id only. At most 1 MiB.
-        on_messages_done: called with the ids of messages that were acked or are kept as dead letters.
+        on_messages_done: as for `run_tracked`; where it goes on raising, the query ends.
 
     Raises:
         BadConfigError: a setting is out of range; the park is another app's, or damaged; an executor does not find the acker
@@ -99,7 +100,8 @@ def each_batch(
         raise BadConfigError("each_batch needs a SparkSession: make it first") from exc
     options = StreamOptions(
         id_column, partition, offset, task, retry or RetryPolicy(), stop_if_all_fail,
-        emit_timeout(emit_timeout_secs), max_spout_pending, max_parked, settle_secs, payload_bytes, on_messages_done,
+        emit_timeout(emit_timeout_secs), max_spout_pending, max_parked, settle_secs, payload_bytes,
+        None if on_messages_done is None else insisting(on_messages_done, "on_messages_done"),
     )  # fmt: skip
     url = acker.url if executor_url is None else check_url(session, executor_url, acker)
     return BatchHandler(session, pipeline, acker, url, options, park)

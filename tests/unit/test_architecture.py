@@ -13,8 +13,8 @@ import acker_redis
 
 PACKAGE = Path(acker_redis.__file__).parent
 ORDER = (
-    ("errors", "turns"),
-    ("ids", "config", "keys", "model", "offsets", "outages"),
+    ("errors", "interrupts", "turns"),
+    ("calling", "ids", "config", "keys", "model", "offsets", "outages"),
     ("scripts", "blocks", "connection", "xxhash64", "acl"),
     ("driver_errors", "entries", "pending", "nodes"),
     ("isolation",),
