@@ -188,8 +188,7 @@ class TrackedQuery:
     def _was_stopped(self) -> bool:
         """Whether somebody stopped the query, in the middle of a micro-batch: what broke off is not to blame."""
         try:
-            query = active_query(self._session, self._park.query, self.run)
-            return query is None or not query.isActive()
+            return not self.is_active
         except Py4JError:
             return False
 
@@ -482,7 +481,7 @@ class TrackedQuery:
 
 
 def active_query(session: SparkSession, query: str | None, run: str | None = None) -> Any:
-    """The query of this id that Spark runs now, of this start where one is given; None: it does not.
+    """The query of this id that Spark runs now, of this start where one is given; None: it does not, or stops it.
 
     Raises:
         BadConfigError: the session has no JVM of its own.
@@ -494,4 +493,5 @@ def active_query(session: SparkSession, query: str | None, run: str | None = Non
         raise BadConfigError("each_batch needs a session with a JVM of its own, not Spark Connect")
     uuid = of(session.sparkContext, "java.util.UUID").fromString(query)
     found = java.sharedState().activeStreamingQueries().get(uuid)
-    return found if found is not None and (run is None or found.runId().toString() == run) else None
+    is_this = found is not None and (run is None or found.runId().toString() == run)
+    return found if is_this and found.isActive() else None  # one that is being stopped waits for its micro-batch
