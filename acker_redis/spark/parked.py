@@ -3,19 +3,21 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
+    DataType,
     DateType,
     DecimalType,
     IntegralType,
+    MapType,
     StringType,
     StructType,
     TimestampNTZType,
@@ -32,8 +34,6 @@ from acker_redis.spark.park import Row
 from acker_redis.spark.worker import kept_rows
 
 log = logging.getLogger("acker_redis.spark")
-
-_ID = "_acker_id"
 
 _PLAIN = (BooleanType, IntegralType, StringType, BinaryType, DateType, TimestampType, TimestampNTZType, DecimalType)
 """Types whose Arrow arrays are taken as they are; others go through a Python worker, which makes them bit by bit."""
@@ -164,11 +164,10 @@ class ParkedRows:
 
     def payloads(self, ids: list[int]) -> list[bytes | None]:
         """Rows as JSON, for dead letters."""
-        rows = self._found(np.array(ids, np.int64))
-        found = rows.select("*", as_json(self._payload_bytes).alias(PAYLOAD), id_of(self.column).alias(_ID)).toArrow()
-        messages, texts = found.column(_ID).to_pylist(), found.column(PAYLOAD).to_pylist()
-        self._inexact |= set(messages) - self._exact(found.drop_columns([PAYLOAD, _ID]), messages, texts)
-        of = dict(zip(messages, texts, strict=True))
+        found = self._found(np.array(ids, np.int64)).select(id_of(self.column), as_json(self._payload_bytes)).toArrow()
+        of = dict(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
+        texts = {message: text for message, text in of.items() if text is not None}
+        self._inexact |= texts.keys() - self._exact(texts)
         return [of.get(one) for one in ids]
 
     def is_exact(self, letter: DeadLetter) -> bool:
@@ -177,18 +176,23 @@ class ParkedRows:
         self._inexact.discard(letter.message_id)
         return exact
 
-    def _exact(self, rows: pa.Table, messages: list[int], texts: list[bytes | None]) -> set[int]:
+    def _exact(self, texts: dict[int, bytes]) -> set[int]:
         """Messages whose texts give their rows, bit by bit."""
-        kept = [row for row, text in enumerate(texts) if text is not None]
-        try:
-            back = dict(self._from_letters([texts[row] for row in kept]))
-        except AnalysisException as exc:  # Spark reads no such type from JSON, as a map whose keys are no texts
-            log.info("dead letters can't be replayed from their payload: %s", exc.getCondition())
+        if self.schema is None or not _is_read_from_json(self.schema):
             return set()
-        of = dict(zip(messages, _bytes_of(rows), strict=True))
-        return {one for one, row in back.items() if kept_rows.are_equal(row.data, of.get(one) or b"")}
+        try:
+            of = {one: self.parked[one] for one in texts if one in self.parked}
+            if self._frame is not None:
+                of |= self._rows_of(self._frame, [one for one in texts if one not in of])
+            back = self._from_letters(list(texts.values()))
+        except Exception as exc:
+            if (interrupt := interrupt_behind(exc)) is not None:
+                raise interrupt from None
+            log.info("dead letters can't be replayed from their payload: %s", exc)
+            return set()
+        return {one for one, row in back if one in of and kept_rows.are_equal(row.data, of[one].data)}
 
-    def _from_letters(self, payloads: list[bytes | None]) -> list[tuple[int, Row]]:
+    def _from_letters(self, payloads: Sequence[bytes | None]) -> list[tuple[int, Row]]:
         """The rows that payloads of letters give, each with its id."""
         if self._session is None or self.schema is None:
             raise AssertionError("no rows")
@@ -284,10 +288,12 @@ class ParkedRows:
         }
 
 
-def _bytes_of(rows: pa.Table) -> list[bytes | None]:
-    """Rows as `kept_rows` has them, without their ids."""
-    found: list[bytes | None] = []
-    for batch in rows.to_batches():
-        array = pa.StructArray.from_arrays(batch.columns, names=rows.column_names)
-        found += kept_rows.to_bytes(array, longest=1 << 31)
-    return found
+def _is_read_from_json(kind: DataType) -> bool:
+    """Whether Spark makes such values of JSON: of maps only those whose keys are texts."""
+    if isinstance(kind, StructType):
+        return all(_is_read_from_json(field.dataType) for field in kind)
+    if isinstance(kind, ArrayType):
+        return _is_read_from_json(kind.elementType)
+    return not isinstance(kind, MapType) or (
+        isinstance(kind.keyType, StringType) and _is_read_from_json(kind.valueType)
+    )
