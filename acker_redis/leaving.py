@@ -19,6 +19,7 @@ from acker_redis.errors import AckerError, LedgerLostError
 from acker_redis.lanes import Lease
 from acker_redis.pending import Mask
 from acker_redis.spout_state import SpoutState
+from acker_redis.watch import Watch
 
 log = logging.getLogger("acker_redis.spout")
 
@@ -114,9 +115,12 @@ def _note(acker: Acker, lane: int, run_id: str, task: int, error: BaseException)
 class Leaving:
     """The end of a run: nothing of it stays pending, or waits, and how it ended is noted."""
 
-    def __init__(self, acker: Acker, lease: Lease, state: SpoutState, left: LeftBehind, lane: int) -> None:
+    def __init__(
+        self, lease: Lease, state: SpoutState, left: LeftBehind, watch: Watch, acker: Acker, lane: int
+    ) -> None:
         """Nothing is done yet."""
-        self._acker, self._lease, self._state, self._left, self._lane = acker, lease, state, left, lane
+        self._lease, self._state, self._left, self._watch = lease, state, left, watch
+        self._acker, self._lane = acker, lane
         self._is_late = threading.Event()
 
     def leave(self, run_id: str, task: int, error: BaseException | None, *, keep: bool = False) -> None:
@@ -161,6 +165,8 @@ class Leaving:
                     self._release(roots[at : at + ROOTS_PER_STEP])
             if not has_lane:  # its new holder takes what comes
                 return False
+            if self._watch.sees_another_server():
+                self._left.look()  # it may have gone back in time, and have roots that are done
             while self._left.is_wanted and not self._is_late.is_set():
                 self._left.step()
             tasks = {task, *self._left.tasks}

@@ -89,9 +89,9 @@ class SpoutLoop:
         self._lease = spout.acker.lease(lane=spout.lane, run_id=spout.run_id)
         self._left = LeftBehind(spout.acker, self._is_in_flight)
         self._left.tasks.add(spout.task)
-        self._leaving = Leaving(spout.acker, self._lease, self._state, self._left, spout.lane)
-        self._has_begun = False
         self._watch = Watch(spout.acker, spout.lane)
+        self._leaving = Leaving(self._lease, self._state, self._left, self._watch, spout.acker, spout.lane)
+        self._has_begun = False
         self._quiet_secs = LOST_AFTER_TIMEOUTS * spout.acker.config.message_timeout_secs
         self._quiet_since = time.monotonic()
         self._letters_at = self._pause_at = self._limit_at = self._held_at = float("-inf")

@@ -288,3 +288,53 @@ def test_errors_before_the_lane_is_taken_say_nothing_of_who_has_it(url: str, ack
         work(acker, "second")
     assert acker.ends() == {}
     lease.release()
+
+
+@pytest.mark.parametrize("kind", ["valkey", "redis7"])
+def test_a_server_that_went_back_in_time_keeps_nothing_of_a_run_that_is_over(
+    start_server: Callable[..., Server], open_acker: Callable[..., Acker], plain: Callable[..., Any], kind: str
+) -> None:
+    """Restored from a snapshot, it has roots as pending whose messages were acked since, and none of those begun since."""
+    server = start_server(kind=kind)
+    acker = open_acker(server.url, app="orders", shards=2, lanes=2, message_timeout_secs=2)
+    spout = Spout(acker, "run", max_spout_pending=500)
+    spout.add(np.arange(1500))
+    held: list[Emission] = []
+    restored = False
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
+        held.append(emission)
+
+    def restore() -> None:
+        """The server as it was when its first roots were pending."""
+        nonlocal restored
+        copy = (server.folder / "dump.rdb").read_bytes()
+        for one in held:
+            acker.ack_many(one.roots, np.full(len(one.roots), 7))
+        while spout.counts.acked < 500:
+            spout.poll()
+        server.kill()
+        (server.folder / "dump.rdb").write_bytes(copy)
+        server.start()
+        restored = True
+        held.clear()
+
+    def progress(busy: bool) -> None:
+        if busy or not held:
+            return
+        if not restored:
+            plain(server.url).save()
+            restore()
+            return
+        for one in held:
+            acker.ack_many(one.roots, np.full(len(one.roots), 7))
+        held.clear()
+
+    counts = spout.run(emit, progress)
+    assert (counts.acked, counts.dead_lettered) == (1500, 0)
+    assert left(acker) == (0, 0)
+    for _ in range(4):
+        acker.rotate(force=True)
+    assert left(acker) == (0, 0)
+    assert acker.ends()[0].is_settled
