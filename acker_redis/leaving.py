@@ -141,7 +141,13 @@ class Leaving:
     def _leave(self, run_id: str, task: int, error: BaseException | None, keep: bool) -> None:
         is_settled = False
         try:
-            is_settled = not keep and self._settle(task)
+            try:
+                is_settled = not keep and self._settle(task)
+            except AckerError:
+                raise
+            except Exception:  # a connection that was interrupted in the middle of a reply is closed by this
+                log.debug("the end of a run is tried again", exc_info=True)
+                is_settled = not keep and self._settle(task)
             if self._lease.holds():
                 self._acker.note_end(ends.of_error(run_id, task, error, is_settled=is_settled), lane=self._lane)
         except AckerError as exc:
