@@ -34,6 +34,7 @@ from acker_redis.errors import (
     ServerVersionError,
     SettingsConflictError,
     SparkVersionError,
+    StoppedError,
     TlsError,
     TokenReusedError,
 )
@@ -99,6 +100,7 @@ __all__ = [
     "ServerVersionError",
     "SettingsConflictError",
     "SparkVersionError",
+    "StoppedError",
     "TlsError",
     "TokenReusedError",
     "__version__",

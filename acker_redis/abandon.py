@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from acker_redis import lanes
+from acker_redis import ends, lanes
 from acker_redis.acker import Acker
 from acker_redis.blocks import Int64Array
 from acker_redis.client import Client
@@ -76,8 +76,8 @@ def abandon(
 ) -> int:
     """Fail these roots, and confirm the outcomes that wait in the run's lanes; returns how many roots failed.
 
-    Its messages are no dead letters by that: nobody but the run knew them. What it kept of them in Redis stays for its week,
-    and its run id stays taken. Cut short, it can be done again.
+    Its end is not noted any more. Its messages are no dead letters by that: nobody but the run
+    knew them. What it kept of them in Redis stays for its week, and its run id stays taken. Cut short, it can be done again.
 
     Args:
         client: of the server.
@@ -110,6 +110,7 @@ def abandon(
             for task in [task for task in left.tasks if task % config.lanes == lane] or [lane]:
                 while packed := acker.poll_packed(10_000, consumer=f"spout-{task}", lane=lane, again=True):
                     acker.confirm_packed(packed)
+        ends.forget(client, config.app, left.run_id)
     finally:
         for lease in leases:
             lease.release()

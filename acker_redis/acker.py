@@ -1,20 +1,22 @@
 """The acker of one app: what programs use."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import NoReturn, Self, SupportsIndex, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from acker_redis import done_until, ids, limits, pause, runs
+from acker_redis import done_until, ends, ids, limits, pause, runs
 from acker_redis.apps import stored_config
 from acker_redis.batch import Batch
+from acker_redis.blocks import Int64Array
 from acker_redis.client import PATIENCE_SECS, Client
 from acker_redis.config import AckerConfig, Settings, config_of
 from acker_redis.connection import RedisClient
 from acker_redis.dead_letters import DeadLetters
 from acker_redis.delivery import Delivery
+from acker_redis.ends import End
 from acker_redis.errors import BadBatchError
 from acker_redis.ids import Ids, UInt64Array
 from acker_redis.inspection import Inspection
@@ -416,6 +418,18 @@ class Acker:
         """
         return self._inspection.pending()
 
+    def each_pending(self) -> Iterator[tuple[int, Int64Array, Int64Array]]:
+        """Step by step through all ledgers: how many records were looked at, their pending roots, and whose task they are.
+
+        A root that is pending all the while comes once or more often; what begins or settles meanwhile may come or not.
+
+        >>> acker.init_many([1, 2], [5, 6], task=3).applied
+        2
+        >>> sorted(zip(*map(np.concatenate, zip(*((roots, tasks) for _, roots, tasks in acker.each_pending())))))
+        [(np.int64(1), np.int64(3)), (np.int64(2), np.int64(3))]
+        """
+        return self._inspection.each_pending()
+
     def server_ids(self) -> frozenset[tuple[str, str]]:
         """Run id and replication id of each primary, where the user may run INFO; others mean a restart or failover.
 
@@ -480,6 +494,23 @@ class Acker:
         >>> lease.release()
         """
         return Lease(self._client, self.config.app, lane, run_id)
+
+    def note_end(self, end: End, *, lane: int) -> None:
+        """Note how the run ended that had a lane last, as `Spout.run` does for itself; or that it has begun.
+
+        >>> acker.note_end(End("run-1", 0, "failed", error="OSError: no such folder"), lane=0)
+        >>> acker.ends()[0].state
+        'failed'
+        """
+        ends.write(self._client, self.config.app, lane, end)
+
+    def ends(self) -> dict[int, End]:
+        """How the last run of each lane ended.
+
+        >>> acker.ends()
+        {}
+        """
+        return ends.read(self._client, self.config.app)
 
     def pause(self, *, reason: str = "") -> Paused:
         """Have all spouts of the app emit nothing, from within about a second, until `resume`.

@@ -159,6 +159,30 @@ def check_app_name(app: str) -> None:
         )
 
 
+def check_bound(name: str, value: object) -> None:
+    """Refuse what bounds nothing, or lets nothing through.
+
+    Raises:
+        BadConfigError: it is neither None nor an integer of 1 or more.
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise BadConfigError(
+            f"{name}={value!r} lets no message through, so the run would wait for ever. Use an integer of 1 or more, or None "
+            "for no bound"
+        )
+
+
+def check_finite(name: str, value: object, low: float = 0.0) -> None:
+    """Refuse what makes a wait that never ends.
+
+    Raises:
+        BadConfigError: it is no finite number of `low` or more.
+    """
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not low <= cast(float, value) < math.inf:
+        raise BadConfigError(f"{name}={value!r}: use a finite number of {low:g} or more")
+
+
 def _check_int(name: str, value: int, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise BadConfigError(f"{name}={value!r}: use an integer from {low} to {high}")

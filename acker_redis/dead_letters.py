@@ -140,8 +140,8 @@ class DeadLetters:
         self._client, self._app = client, app
         self._key = keys.dead_letters(app)
 
-    def add(self, letters: Sequence[DeadLetter]) -> None:
-        """Write letters. One that is written twice, by a spout that was started again, stands there twice.
+    def add(self, letters: Sequence[DeadLetter]) -> list[str]:
+        """Write letters; returns their entry ids. One that is written twice, after a crash, stands there twice.
 
         Of its texts the first TEXT_CHARS characters are kept. A payload that is longer than the app's operator allows
         (`Limits.max_payload_bytes`) is left out; a letter that was to be replayed from it then can't be.
@@ -150,9 +150,9 @@ class DeadLetters:
             BadBatchError: a payload is longer than MAX_PAYLOAD_BYTES; nothing was written.
             ServerRefusesWritesError: some may have been written.
 
-        >>> acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed", payload=b"message")])
-        >>> acker.dead_letters.count()
-        1
+        >>> (entry_id,) = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed", payload=b"message")])
+        >>> acker.dead_letters.get([entry_id])[0].payload
+        b'message'
         """
         for letter in letters:
             if letter.payload is not None and len(letter.payload) > MAX_PAYLOAD_BYTES:
@@ -163,13 +163,14 @@ class DeadLetters:
         if any(letter.payload is not None for letter in letters):
             letters = self._within_limit(letters)
         commands: list[tuple[str | int | bytes, ...]] = []
-        size = 0
+        size, entry_ids = 0, list[str]()
         for number, letter in enumerate(letters, 1):
             commands.append(("XADD", self._key, "*", *_fields(letter)))
             size += len(letter.payload or b"")
             if size >= WINDOW_BYTES or len(commands) == _PER_PIPELINE or number == len(letters):
-                self._client.pipeline(commands)
+                entry_ids += [entry_id.decode() for entry_id in self._client.pipeline(commands)]
                 commands, size = [], 0
+        return entry_ids
 
     def _within_limit(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
         longest = limits.read(self._client, self._app).max_payload_bytes
@@ -183,7 +184,7 @@ class DeadLetters:
     def read(self, count: int = 1000, after: str = "") -> list[DeadLetter]:
         """The oldest letters, or those after an entry id, `count` at most. A damaged entry is left out, and logged.
 
-        >>> acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed", detail="no such customer")])
+        >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed", detail="no such customer")])
         >>> [(letter.message_id, letter.detail) for letter in acker.dead_letters.read()]
         [(7, 'no such customer')]
         """
@@ -194,7 +195,7 @@ class DeadLetters:
 
         A number of milliseconds stands for the last entry id of that time.
 
-        >>> acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed")])
+        >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed")])
         >>> [letter.message_id for letter in acker.dead_letters.scan() if isinstance(letter, DeadLetter)]
         [7]
         """
@@ -214,7 +215,7 @@ class DeadLetters:
     def find(self, wanted: LetterFilter = EVERY_LETTER) -> Iterator[DeadLetter]:
         """The letters of a kind, the oldest first; damaged entries are left out, and logged.
 
-        >>> acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed"), DeadLetter(8, "run-1", 5, "timeout")])
+        >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed"), DeadLetter(8, "run-1", 5, "timeout")])
         >>> [letter.message_id for letter in acker.dead_letters.find(LetterFilter(reason="timeout"))]
         [8]
         """
@@ -238,7 +239,7 @@ class DeadLetters:
     def survey(self, wanted: LetterFilter = EVERY_LETTER) -> Found:
         """Count letters, before something is done with them.
 
-        >>> acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed")])
+        >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed")])
         >>> acker.dead_letters.survey()
         Found(letters=1, replayable=0, tasks={})
         """
@@ -271,7 +272,7 @@ class DeadLetters:
         Raises:
             BadBatchError: `per_sec` is not above 0.
 
-        >>> acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed", payload=b"{}", replay="payload")])
+        >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed", payload=b"{}", replay="payload")])
         >>> acker.dead_letters.replay(LetterFilter(reason="failed"))
         1
         """
@@ -349,7 +350,7 @@ class DeadLetters:
     def delete(self, entry_ids: Iterable[str]) -> int:
         """Delete letters, once they were dealt with; returns how many were there.
 
-        >>> acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed")])
+        >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed")])
         >>> acker.dead_letters.delete(letter.entry_id for letter in acker.dead_letters.read())
         1
         """

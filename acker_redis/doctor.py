@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from acker_redis import keys, limits
+from acker_redis import ends, keys, limits
 from acker_redis.apps import find_apps, stored_config
 from acker_redis.client import Client
+from acker_redis.ends import End
 from acker_redis.errors import AckerError, ServerUnavailableError
 from acker_redis.health import OF_THE_APP
 from acker_redis.inspection import Inspection
@@ -212,6 +213,7 @@ def _settings(client: Client, app: str) -> Iterator[Finding]:
         config = stored_config(client, app)
         shards = Shards(client, config, create=False)
         allowed, pending = limits.read(client, app).max_pending, Inspection(shards).pending()
+        last = ends.read(client, app)
     except OF_THE_APP as exc:
         yield Finding(app, "settings", "bad", str(exc), "one app, one set of settings: see the message")
         return
@@ -223,6 +225,21 @@ def _settings(client: Client, app: str) -> Iterator[Finding]:
     )  # fmt: skip
     if allowed is not None:
         yield _limit(app, pending, allowed)
+    for lane, end in last.items():
+        if end.state != "begun":
+            yield _run(app, lane, end)
+
+
+def _run(app: str, lane: int, end: End) -> Finding:
+    """How the last run of a lane ended."""
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end.at_ms / 1000))
+    text = f"lane {lane}: run {end.run_id} {end.state}, {when}"
+    if end.state == "failed":
+        advice = f"mend it, and start it again; or, for good: acker-redis abandon --app {app} --run {end.run_id}"
+        return Finding(app, "last run", "bad", f"{text}: {end.error}", advice)
+    if end.state == "interrupted":
+        return Finding(app, "last run", "warning", text, "start it again: what was not done is done then")
+    return Finding(app, "last run", "ok", text)
 
 
 def _limit(app: str, pending: int, allowed: int) -> Finding:

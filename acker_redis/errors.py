@@ -199,5 +199,9 @@ class ServerNotFoundError(AckerError):
     """No embedded server and no server program was found to start."""
 
 
+class StoppedError(AckerError):
+    """Somebody stopped a query in the middle of its work, which is done when it is started again; nothing is wrong with it."""
+
+
 class EvictionPolicyWarning(UserWarning):
     """The server may evict keys under memory pressure, and with them ledgers."""

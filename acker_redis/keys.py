@@ -73,6 +73,11 @@ def runs(app: str) -> str:
     return f"acker:{{{app}}}:runs"
 
 
+def ends(app: str) -> str:
+    """HASH, lane -> how its last run ended, as JSON."""
+    return f"acker:{{{app}}}:ends"
+
+
 def replays(app: str, task: int) -> str:
     """ZSET, entry ids of dead letters that a spout of this task is to replay, by when that was asked."""
     return f"acker:{{{app}}}:replay:{task}"

@@ -41,6 +41,19 @@ class Lease:
         self._lost_to: bytes | None = None
         self._thread: threading.Thread | None = None
 
+    def holds(self) -> bool:
+        """Whether this run has it; it may have lost it without knowing, as its process stood still."""
+        if self._thread is None or self._lost_to is not None:
+            return False
+        (holder,) = self._client.pipeline([("GET", self._key)])
+        return bool(holder == self._mine)
+
+    def take_if_free(self) -> bool:
+        """Take the lane if this run has it, or nobody does; whether it has it then."""
+        if self._thread is None and self._lost_to is None and self._held_by() == self._mine:
+            self.take()
+        return self.holds()
+
     def take(self) -> None:
         """Take the lane, if this run does not hold it; waits until the lease of a process that died has run out.
 

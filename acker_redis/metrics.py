@@ -125,6 +125,7 @@ def _families(states: Sequence[AppState]) -> Iterator[Metric]:
             "acker_outcomes_waiting", "Entries of outcomes that wait for a spout.", labels=_APP
         ),
         "letters": GaugeMetricFamily("acker_dead_letters", "Messages that were given up.", labels=_APP),
+        "failed_runs": GaugeMetricFamily("acker_failed_runs", "Lanes whose last run ended with an error.", labels=_APP),
         "memory": GaugeMetricFamily("acker_memory_bytes", "Memory of an app's keys, estimated.", labels=_APP),
     }
     for one in states:
@@ -142,6 +143,7 @@ def _families(states: Sequence[AppState]) -> Iterator[Metric]:
             "tick": _secs(one.tick_ms),
             "waiting": one.waiting,
             "letters": one.dead_letters,
+            "failed_runs": one.failed_runs,
             "memory": one.memory_bytes,
         }
         for name, value in values.items():

@@ -22,7 +22,7 @@ from acker_redis.model import RootRecord
 from acker_redis.pending import root_ids
 
 OK, PAUSED = "ok", "PAUSED"
-SEVERITY = ("LOST", "FULL", "NO ROTATOR", "SPOUT GONE", "HANGS", PAUSED, OK)
+SEVERITY = ("LOST", "FULL", "NO ROTATOR", "SPOUT GONE", "HANGS", "RUN FAILED", PAUSED, OK)
 """States, the worst first."""
 
 _EMISSIONS_AT_ONCE = 1000
@@ -49,6 +49,7 @@ class AppState:
         tick_ms: between two ticks.
         memory_bytes: of its keys, estimated from some of many shards; None: the user may not ask.
         dead_letters: messages that were given up; None: nobody could say.
+        failed_runs: lanes whose last run ended with an error, and none has begun since.
         pending_by_stage: last stage -> how many of the roots that were looked at.
         counters: since the shards were made, by the names of `Stats`.
     """
@@ -69,6 +70,7 @@ class AppState:
     tick_ms: int
     memory_bytes: int | None
     dead_letters: int | None
+    failed_runs: int = 0
     pending_by_stage: dict[str, int] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
 
@@ -251,6 +253,7 @@ def _merged(rows: Sequence[dict[str, Any]]) -> AppState:
         tick_ms=max(row["tick_ms"] for row in rows),
         memory_bytes=_total(row.get("memory_bytes") for row in rows),
         dead_letters=_total(row.get("dead_letters") for row in rows),
+        failed_runs=sum(row["failed_runs"] for row in rows),
         pending_by_stage=dict(by_stage.most_common()),
         counters=dict(counters),
     )

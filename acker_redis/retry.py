@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from acker_redis.config import check_finite
 from acker_redis.errors import BadConfigError
 from acker_redis.pending import FloatArray, Int64Array, Mask, Tries
 
@@ -65,10 +66,11 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         """Check every setting."""
-        if self.max_attempts < 1:
-            raise BadConfigError(f"max_attempts={self.max_attempts}: use 1 or more")
-        if self.first_delay_secs < 0 or self.max_delay_secs < 0 or self.multiplier < 1:
-            raise BadConfigError("use delays of 0 s or more and a multiplier of 1 or more")
+        if isinstance(self.max_attempts, bool) or not isinstance(self.max_attempts, int) or self.max_attempts < 1:
+            raise BadConfigError(f"max_attempts={self.max_attempts!r}: use an integer of 1 or more")
+        check_finite("first_delay_secs", self.first_delay_secs)
+        check_finite("max_delay_secs", self.max_delay_secs)
+        check_finite("multiplier", self.multiplier, 1.0)
         if not 0 <= self.jitter <= 1:
             raise BadConfigError(f"jitter={self.jitter}: use a share of 0 to 1")
         for reason, policy in self.by_reason.items():

@@ -14,8 +14,10 @@ from typing import ClassVar
 import numpy as np
 
 from acker_redis.acker import Acker
+from acker_redis.config import check_bound
 from acker_redis.dead_letters import FROM_PAYLOAD, FROM_RUN, FROM_SOURCE, DeadLetter
 from acker_redis.errors import BadConfigError, LedgerLostError, ServerUnavailableError
+from acker_redis.interrupts import interrupt_behind
 from acker_redis.model import MAX_PAYLOAD_BYTES, PackedOutcomes
 from acker_redis.pending import Emission, Int64Array
 from acker_redis.replaying import Replaying, TakeLetters
@@ -45,10 +47,12 @@ class Spout:
         run_id: unique per run of the program.
         task: owner of the roots.
         retry: when to emit again.
-        max_spout_pending: at most so many messages in flight; None: no bound (Storm: topology.max.spout.pending).
+        max_spout_pending: at most so many messages in flight, 1 or more; None: no bound (Storm: topology.max.spout.pending).
         payload: gives the payload of message ids that are given up, None for one it does not have; to be kept with the
             letter, if it has at most MAX_PAYLOAD_BYTES. None: a letter has the message id only.
         on_done: called with the ids of messages that were acked or became dead letters, before their outcomes are confirmed.
+        on_letters: called with dead letters that were written, before `on_done`.
+        is_exact: whether a letter's payload gives its message as it was; else it promises no replay from that. None: it does.
         replay: gets the messages of dead letters again, which somebody asked to be replayed; see `replaying.TakeLetters`.
             None: there is no way.
         replays_from: what `replay` needs: the letter's `payload`, or nothing, as it asks the `source`, for any letter or for
@@ -68,7 +72,9 @@ class Spout:
     payload: Callable[[list[int]], list[bytes | None]] | None = None
     on_done: Callable[[Int64Array], object] | None = None
     keep_letters: int | None = None
+    on_letters: Callable[[list[DeadLetter]], object] | None = None
     replay: TakeLetters | None = None
+    is_exact: Callable[[DeadLetter], bool] | None = None
     replays_from: str = FROM_PAYLOAD
     goes_on: bool = False
     listener: ClassVar["Callable[[Spout, list[PackedOutcomes]], object] | None"] = None
@@ -76,7 +82,12 @@ class Spout:
     _replaying: Replaying | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """No messages yet."""
+        """No messages yet.
+
+        Raises:
+            BadConfigError: max_spout_pending is no bound.
+        """
+        check_bound("max_spout_pending", self.max_spout_pending)
         epoch_secs = time.time() - time.monotonic()
         self.state = SpoutState(
             self.acker.config.app, self.run_id, self.retry, self.keep_letters, epoch_secs, goes_on=self.goes_on
@@ -275,7 +286,7 @@ class Spout:
             packed = self.acker.poll_packed(
                 max_outcomes, block_ms, consumer=f"spout-{self.task}", lane=self.lane, again=again
             )
-            mine = [one for one in packed if one.task == self.task]
+            mine = [one for one in packed if one.task == self.task or one.task in self.state.gone_tasks]
             if Spout.listener is not None:
                 Spout.listener(self, mine)
             self.state.settle(mine, time.monotonic())
@@ -300,7 +311,7 @@ class Spout:
 
     def _refuse_others(self, packed: list[PackedOutcomes]) -> None:
         lane = self.lane
-        others = {one.task for one in packed} - {self.task}
+        others = {one.task for one in packed} - {self.task} - self.state.gone_tasks
         if others:
             raise BadConfigError(
                 f"outcomes of task {min(others)} came to the spout of task {self.task}: both use lane {lane} of app "
@@ -314,12 +325,17 @@ class Spout:
         self._tell_done()
         if self.state.letters:
             letters = self._with_payloads(self.state.letters)
-            self.acker.dead_letters.add([one._replace(task=self.task, replay=self._to_be_had(one)) for one in letters])
+            letters = [one._replace(task=self.task, replay=self._to_be_had(one)) for one in letters]
+            entry_ids = self.acker.dead_letters.add(letters)
+            if self.on_letters is not None:
+                self.on_letters([one._replace(entry_id=at) for one, at in zip(letters, entry_ids, strict=True)])
             self.state.letters_kept()
             self._tell_done()
 
     def _to_be_had(self, letter: DeadLetter) -> str | None:
-        has = letter.payload is not None or self.replays_from in (FROM_SOURCE, FROM_RUN)
+        has = self.replays_from in (FROM_SOURCE, FROM_RUN) or (
+            letter.payload is not None and (self.is_exact is None or self.is_exact(letter))
+        )
         return self.replays_from if self.replay is not None and has else None
 
     def _tell_done(self) -> None:
@@ -342,6 +358,8 @@ class Spout:
             ]
         except ServerUnavailableError:
             raise
-        except Exception:
+        except Exception as exc:
+            if (interrupt := interrupt_behind(exc)) is not None:
+                raise interrupt from None
             log.exception("dead letters are kept without their messages, which could not be read")
             return letters

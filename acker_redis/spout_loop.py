@@ -3,15 +3,20 @@
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import NoReturn, Protocol, Self
 
+import numpy as np
+
 from acker_redis.acker import Acker
 from acker_redis.emitter import Emitted, Emitter, raise_error
-from acker_redis.errors import AckerError, ClosedError, NotExactError
+from acker_redis.ends import End
+from acker_redis.errors import AckerError, NotExactError
+from acker_redis.leaving import Leaving, LeftBehind
 from acker_redis.outages import Outages, is_outage
-from acker_redis.pending import Emission
+from acker_redis.pending import Emission, Int64Array, Mask
 from acker_redis.spout_state import SpoutState
 from acker_redis.watch import Watch
 
@@ -46,6 +51,10 @@ class Steps(Protocol):
     state: SpoutState
 
     @property
+    def task(self) -> int:
+        """Owner of its roots."""
+
+    @property
     def lane(self) -> int:
         """Where its outcomes come."""
 
@@ -78,7 +87,11 @@ class SpoutLoop:
         self._emitter = Emitter(emit)
         self._outages = Outages(log)
         self._lease = spout.acker.lease(lane=spout.lane, run_id=spout.run_id)
+        self._left = LeftBehind(spout.acker, self._is_in_flight)
+        self._left.tasks.add(spout.task)
         self._watch = Watch(spout.acker, spout.lane)
+        self._leaving = Leaving(self._lease, self._state, self._left, self._watch, spout.acker, spout.lane)
+        self._has_begun = False
         self._quiet_secs = LOST_AFTER_TIMEOUTS * spout.acker.config.message_timeout_secs
         self._quiet_since = time.monotonic()
         self._letters_at = self._pause_at = self._limit_at = self._held_at = float("-inf")
@@ -93,14 +106,31 @@ class SpoutLoop:
         Raises:
             BadConfigError: another run is.
         """
-        self._outages.wait_for(self._lease.take)
+        try:
+            self._outages.wait_for(self._take)
+        except BaseException:
+            with suppress(AckerError):
+                self._lease.release()
+            raise
         self._emitter.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for the emission under way; see `Emitter`."""
+        """Wait for the emission under way; see `Emitter`. Then nothing of this run stays pending, or waits for a spout."""
+        ended_with = error
+        try:
+            self._end_emission(kind, error, trace)
+        except BaseException as exc:
+            ended_with = exc
+            raise
+        finally:
+            self._leaving.leave(self._spout.run_id, self._spout.task, ended_with)
+
+    def _end_emission(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             if kind is not None:
                 self._emitter.wait(TELL_SECS)
@@ -113,10 +143,7 @@ class SpoutLoop:
             if ended is not None and kind is None:
                 self._take_note(ended)
         finally:
-            try:
-                self._emitter.__exit__(kind, error, trace)
-            finally:
-                self.rest()
+            self._emitter.__exit__(kind, error, trace)
 
     @property
     def emission(self) -> Emission | None:
@@ -128,13 +155,9 @@ class SpoutLoop:
         self._emitter.hurry()
 
     def rest(self) -> None:
-        """Let another run have the lane until the next step."""
-        try:
-            self._lease.release()
-        except ClosedError:
-            log.debug("the lane stays taken for some seconds, as the acker is closed")
-        except AckerError as exc:
-            log.warning("the lane stays taken for some seconds, as the server could not be told: %s", exc)
+        """Let another run have the lane until the next step; what is in flight stays that."""
+        self._has_begun = False
+        self._leaving.leave(self._spout.run_id, self._spout.task, None, keep=True)
 
     def step(self, block_ms: int = POLL_MS, *, may_emit: bool = True) -> None:
         """Begin an emission if there is one to make, take outcomes, and look for what is lost.
@@ -147,7 +170,7 @@ class SpoutLoop:
             AckerError: as `Spout.run`.
         """
         emitter, state = self._emitter, self._state
-        self._outages.wait_for(self._lease.take)
+        self._outages.wait_for(self._take)
         self._collect()
         may_emit = may_emit and not self._paused()
         if may_emit and time.monotonic() - self._letters_at > LETTERS_SECS:
@@ -168,11 +191,34 @@ class SpoutLoop:
         if not taken and (self._ask_now or time.monotonic() - self._quiet_since > self._quiet_secs):
             if self._outages.seen or self._watch.replaced:
                 state.excuse_losses()
+                self._left.look()  # a server that went back in time has roots that are done
             self._outages.wait_for(lambda: self._spout.reconcile(emitter.emission))
             self._ask_now = self._outages.seen = self._watch.replaced = False
             self._quiet_since = time.monotonic()
+        if not taken and self._left.is_wanted:
+            self._outages.wait_for(self._left.step)
         self._collect()  # here, too: the next step may have nothing to wait for
         self._look_at_sent()
+
+    def _take(self) -> None:
+        """The lane, if this run has let go of it or has not had it; and find what the run before left there."""
+        self._lease.take()
+        if self._has_begun:
+            return
+        spout = self._spout
+        before = spout.acker.ends().get(spout.lane)
+        if before is None or (before.run_id != spout.run_id and not before.is_settled):
+            if before is not None and before.task % spout.acker.config.lanes == spout.lane:
+                self._left.tasks.add(before.task)
+                self._state.gone_tasks.add(before.task)
+            self._left.look()
+        spout.acker.note_end(End(spout.run_id, spout.task, "begun"), lane=spout.lane)
+        self._has_begun = True
+
+    def _is_in_flight(self, roots: Int64Array) -> Mask:
+        found = np.zeros(len(roots), np.bool_)
+        found[self._state.find(roots)[0]] = True
+        return found
 
     def _paused(self) -> bool:
         now = time.monotonic()

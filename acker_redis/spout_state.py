@@ -71,6 +71,7 @@ class SpoutState:
         isolation: messages of emissions that broke as a whole.
         only_due_by: what waits for another attempt goes out only if it was due by then (`time.monotonic`); None: now. What
             broke as a whole, and is not alone yet, goes out anyway.
+        gone_tasks: of runs before this one in the lane, whose outcomes nobody waits for.
         causes: (reason, last stage) of attempts that did not succeed, which `Tries.why` counts in; the first is none.
     """
 
@@ -92,6 +93,7 @@ class SpoutState:
         self.sent: dict[int, Sent] = {}
         self.isolation = Isolation(goes_on=goes_on)
         self.only_due_by: float | None = None
+        self.gone_tasks: set[int] = set()
         self._app, self._run_id, self._retry, self._keep_letters = app, run_id, retry, keep_letters
         self._epoch_secs = epoch_secs
         self._cause_numbers = {NO_CAUSE: 0}

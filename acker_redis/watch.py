@@ -62,6 +62,11 @@ class Watch:
         doubted, self._doubted = self._doubted, (pending, stats.pending, emissions)
         return replaced or doubted != self._doubted
 
+    def sees_another_server(self) -> bool:
+        """Whether a server was restarted or replaced since it was looked at."""
+        before, self._servers = self._servers, self._acker.server_ids()
+        return before is not None and before != self._servers
+
     def _look_for_rotator(self, stats: Stats) -> None:
         is_late = stats.last_rotation_ms > 3 * stats.tick_ms
         if is_late and not self._late and time.monotonic() > self._rotator_at:

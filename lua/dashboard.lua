@@ -557,6 +557,30 @@ local function count_app(app, counted)
   app.pending = counters.inits - counters.acked - counters.failed - counters.timed_out
 end
 
+-- How the last run of each lane ended. Nothing where another node has it.
+local function ends_of(app)
+  local ends = {}
+  for lane, text in pairs(as_table(ask('HGETALL', 'acker:{' .. app.name .. '}:ends') or {})) do
+    local is_json, found = pcall(cjson.decode, text)
+    if is_json and type(found) == 'table' then
+      ends[tonumber(lane) or -1] = {
+        run = clean(found.run_id), state = clean(found.state), at = tonumber(found.at_ms) or 0, error = clean(found.error),
+      }
+    end
+  end
+  return ends
+end
+
+-- Those that did with an error, the last one first.
+local function failed_among(ends)
+  local failed = {}
+  for _, one in pairs(ends) do
+    if one.state == 'failed' then failed[#failed + 1] = one end
+  end
+  table.sort(failed, function(a, b) return a.at > b.at or (a.at == b.at and a.run < b.run) end)
+  return failed
+end
+
 local function hex_of(root)
   local hi, lo = unpack_bytes('>I4I4', root)
   return string.format('%08x%08x', hi, lo)
@@ -707,7 +731,7 @@ local ROOTS = 2000
 local HISTORIES = 64
 local MOST_SLOTS = 32
 local GONE_MS = 15000
-local SEVERITY = {LOST = 1, FULL = 2, ['NO ROTATOR'] = 3, ['SPOUT GONE'] = 4, HANGS = 5, PAUSED = 6, ok = 7}
+local SEVERITY = {LOST = 1, FULL = 2, ['NO ROTATOR'] = 3, ['SPOUT GONE'] = 4, HANGS = 5, ['RUN FAILED'] = 6, PAUSED = 7, ok = 8}
 
 local names, words = arguments({['--live'] = true, ['--json'] = true})
 if not names or #names > 1 or (names[1] and not is_app_name(names[1])) then
@@ -871,6 +895,10 @@ local function state_of(app)
     return 'FULL', nil, string.format('%d roots are pending, as many as its operator allows: spouts emit nothing until some settle. '
       .. 'See `acker-redis limit`', app.pending)
   end
+  local failed = app.failed_runs[1]
+  if failed then
+    return 'RUN FAILED', failed.at, string.format('run %s ended with %s. Mend that, and start it again', failed.run, failed.error)
+  end
   local paused = ask('GET', 'acker:{' .. app.name .. '}:pause')
   if paused then
     local from, reason = string.match(paused, '^(%d*) ?(.*)$')
@@ -885,6 +913,8 @@ local function look_at(app)
   count_app(app, (names[1] or words['--json']) and #COUNTERS or SAMPLED)
   look_at_lanes(app)
   look_at_letters(app)
+  app.ends = ends_of(app)
+  app.failed_runs = failed_among(app.ends)
   app.memory = memory_of(app)
   local some = some_of(app, CALLS / SHARDS_SAMPLED)
   app.sample = sample_pending(app, RECORDS / #apps, math.max(4, math.min(64, ROOTS / #apps / math.max(1, #some))), some)
@@ -939,8 +969,15 @@ local function more_of(app, lines)
   for _, lane in ipairs(app.lanes) do
     local holder = ask('GET', 'acker:{' .. app.name .. '}:lane:' .. lane.number)
     if #app.lanes <= 8 or lane.waiting > 0 then
-      wrapped(string.format('lane %-4d %d outcomes wait; asked for %s; held by %s', lane.number, lane.waiting,
-        lane.idle_ms and duration(lane.idle_ms) .. ' ago' or 'never', holder and clean(holder) or 'nobody'), lines)
+      local ended, last = app.ends[lane.number], ''
+      if ended and ended.state ~= 'begun' then
+        last = string.format('; run %s %s at %s', ended.run, ended.state, clock(ended.at))
+          .. (ended.state == 'failed' and ' with ' .. ended.error or '')
+      elseif ended and not holder then
+        last = string.format('; run %s was killed, or its process is cut off', ended.run)
+      end
+      wrapped(string.format('lane %-4d %d outcomes wait; asked for %s; held by %s%s', lane.number, lane.waiting,
+        lane.idle_ms and duration(lane.idle_ms) .. ' ago' or 'never', holder and clean(holder) or 'nobody', last), lines)
     end
   end
 end
@@ -967,7 +1004,7 @@ if words['--json'] then
       pending = app.pending, acked_per_sec = app.rates.acked, timed_out_per_min = app.rates.timed_out * 60,
       failed_per_min = app.rates.failed * 60, oldest_ms = app.sample.oldest.start and NOW - app.sample.oldest.start,
       waiting = app.lag, rotated_ms_ago = app.rotated_ms and NOW - app.rotated_ms, tick_ms = app.tick_ms, memory_bytes = app.memory,
-      dead_letters = app.dead, counters = app.counters, pending_by_stage = #stages > 0 and stages or nil,
+      dead_letters = app.dead, failed_runs = #app.failed_runs, counters = app.counters, pending_by_stage = #stages > 0 and stages or nil,
     }
   end
   return cjson.encode({address = facts.address, used_bytes = facts.used, maxmemory_bytes = facts.most, is_whole = is_whole,

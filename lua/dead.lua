@@ -554,6 +554,30 @@ local function count_app(app, counted)
   app.pending = counters.inits - counters.acked - counters.failed - counters.timed_out
 end
 
+-- How the last run of each lane ended. Nothing where another node has it.
+local function ends_of(app)
+  local ends = {}
+  for lane, text in pairs(as_table(ask('HGETALL', 'acker:{' .. app.name .. '}:ends') or {})) do
+    local is_json, found = pcall(cjson.decode, text)
+    if is_json and type(found) == 'table' then
+      ends[tonumber(lane) or -1] = {
+        run = clean(found.run_id), state = clean(found.state), at = tonumber(found.at_ms) or 0, error = clean(found.error),
+      }
+    end
+  end
+  return ends
+end
+
+-- Those that did with an error, the last one first.
+local function failed_among(ends)
+  local failed = {}
+  for _, one in pairs(ends) do
+    if one.state == 'failed' then failed[#failed + 1] = one end
+  end
+  table.sort(failed, function(a, b) return a.at > b.at or (a.at == b.at and a.run < b.run) end)
+  return failed
+end
+
 local function hex_of(root)
   local hi, lo = unpack_bytes('>I4I4', root)
   return string.format('%08x%08x', hi, lo)

@@ -3,18 +3,21 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
+    DataType,
     DateType,
     DecimalType,
     IntegralType,
+    MapType,
     StringType,
     StructType,
     TimestampNTZType,
@@ -23,6 +26,7 @@ from pyspark.sql.types import (
 
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.errors import BadConfigError
+from acker_redis.interrupts import interrupt_behind
 from acker_redis.pending import Emission, Int64Array
 from acker_redis.spark import checks
 from acker_redis.spark.messages import PAYLOAD, Places, among, as_json, from_json, id_of, read_places
@@ -54,6 +58,7 @@ class ParkedRows:
         self._frame: DataFrame | None = None
         self._ids = np.array([], np.int64)
         self._has_others = False
+        self._inexact: set[int] = set()  # whose payload, made just now, does not give their row
         self._session: SparkSession | None = None
 
     @property
@@ -161,18 +166,50 @@ class ParkedRows:
         """Rows as JSON, for dead letters."""
         found = self._found(np.array(ids, np.int64)).select(id_of(self.column), as_json(self._payload_bytes)).toArrow()
         of = dict(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
+        texts = {message: text for message, text in of.items() if text is not None}
+        self._inexact |= texts.keys() - self._exact(texts)
         return [of.get(one) for one in ids]
+
+    def is_exact(self, letter: DeadLetter) -> bool:
+        """Whether the payload of a letter, made just now, gives its row as it is."""
+        exact = letter.message_id not in self._inexact
+        self._inexact.discard(letter.message_id)
+        return exact
+
+    def _exact(self, texts: dict[int, bytes]) -> set[int]:
+        """Messages whose texts give their rows, bit by bit."""
+        if self.schema is None or not _is_read_from_json(self.schema):
+            return set()
+        try:
+            of = {one: self.parked[one] for one in texts if one in self.parked}
+            if self._frame is not None:
+                of |= self._rows_of(self._frame, [one for one in texts if one not in of])
+            back = self._from_letters(list(texts.values()))
+        except Exception as exc:
+            if (interrupt := interrupt_behind(exc)) is not None:
+                raise interrupt from None
+            log.info("dead letters can't be replayed from their payload: %s", exc)
+            return set()
+        return {one for one, row in back if one in of and kept_rows.are_equal(row.data, of[one].data)}
+
+    def _from_letters(self, payloads: Sequence[bytes | None]) -> list[tuple[int, Row]]:
+        """The rows that payloads of letters give, each with its id."""
+        if self._session is None or self.schema is None:
+            raise AssertionError("no rows")
+        table = pa.table({PAYLOAD: pa.array([payload or b"" for payload in payloads], pa.binary())})
+        found = self._session.createDataFrame(table).select(from_json(PAYLOAD, self.schema).alias(PAYLOAD))
+        with_ids = found.select(f"{PAYLOAD}.*").select("*", id_of(self.column).alias(PAYLOAD))
+        return self._packed(with_ids.where(F.col(PAYLOAD).isNotNull()), self.schema.names)
 
     def take_letters(self, letters: list[DeadLetter]) -> list[int] | None:
         """See `replaying.TakeLetters`: the messages are in the letters, as JSON."""
         if self._session is None or self.schema is None:
             return None
-        payloads = pa.table({PAYLOAD: pa.array([letter.payload or b"" for letter in letters], pa.binary())})
         try:
-            found = self._session.createDataFrame(payloads).select(from_json(PAYLOAD, self.schema).alias(PAYLOAD))
-            with_ids = found.select(f"{PAYLOAD}.*").select("*", id_of(self.column).alias(PAYLOAD))
-            rows = self._packed(with_ids.where(F.col(PAYLOAD).isNotNull()), self.schema.names)
-        except Exception:
+            rows = self._from_letters([letter.payload for letter in letters])
+        except Exception as exc:
+            if (interrupt := interrupt_behind(exc)) is not None:
+                raise interrupt from None
             log.exception("the messages of dead letters could not be read")
             return []
         wanted = {letter.message_id for letter in letters}
@@ -249,3 +286,14 @@ class ParkedRows:
             message: deque(None if row is None else converted(row) for row in rows)
             for message, rows in self._behind.items()
         }
+
+
+def _is_read_from_json(kind: DataType) -> bool:
+    """Whether Spark makes such values of JSON: of maps only those whose keys are texts."""
+    if isinstance(kind, StructType):
+        return all(_is_read_from_json(field.dataType) for field in kind)
+    if isinstance(kind, ArrayType):
+        return _is_read_from_json(kind.elementType)
+    return not isinstance(kind, MapType) or (
+        isinstance(kind.keyType, StringType) and _is_read_from_json(kind.valueType)
+    )

@@ -14,12 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from py4j.protocol import Py4JError
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.acker import Acker
+from acker_redis.dead_letters import DeadLetter
 from acker_redis.done_until import DoneUntil
-from acker_redis.errors import AckerError, BadConfigError, ClosedError, ServerUnavailableError
+from acker_redis.errors import AckerError, BadConfigError, ClosedError, ServerUnavailableError, StoppedError
 from acker_redis.pending import Emission, FloatArray, Int64Array, Tries
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark.actions import described
@@ -126,7 +128,7 @@ class TrackedQuery:
         self._spout = Spout(
             acker, uuid.uuid4().hex, options.task, options.retry, options.max_spout_pending,
             payload=self._rows.payloads if options.payload_bytes else None, on_done=self._done, keep_letters=LETTERS,
-            replay=self._rows.take_letters, goes_on=True,
+            replay=self._rows.take_letters, is_exact=self._rows.is_exact, on_letters=self._letters_written, goes_on=True,
         )  # fmt: skip
         self._loop = SpoutLoop(self._spout, self._emit)
         self._evidence = Evidence(everything_counts=not options.stop_if_all_fail, goes_on=True)
@@ -138,6 +140,7 @@ class TrackedQuery:
         self._in_batch = self._is_full = False
         self._batch_ended = self._saved_at = self._looked_at = time.monotonic()
         self._saved: Any = None
+        self._unsaved: list[str] = []  # letters of messages that a start after this one would be given again
         self._until = DoneUntil({})
         self._said: dict[str, int] = {}
         self._thread = threading.Thread(target=self._between, name="acker-stream", daemon=True)
@@ -183,6 +186,13 @@ class TrackedQuery:
         found = active_query(self._session, self._park.query, self.run)
         return found is not None and bool(found.isActive())
 
+    def _was_stopped(self) -> bool:
+        """Whether somebody stopped the query, in the middle of a micro-batch: what broke off is not to blame."""
+        try:
+            return not self.is_active
+        except Py4JError:
+            return False
+
     def take(self, batch: DataFrame, batch_id: int) -> None:
         """Run a micro-batch: emit its messages, and park what does not settle.
 
@@ -200,7 +210,7 @@ class TrackedQuery:
                     batch.unpersist()
             except BaseException as exc:
                 self.is_told = True
-                self._break_off(exc)
+                self._break_off(exc if not self._was_stopped() else StoppedError(f"the query was stopped: {exc}"))
                 raise
 
     def drain(self, timeout_secs: float) -> None:
@@ -338,7 +348,7 @@ class TrackedQuery:
         if self._in_batch and now - self._looked_at > LOOK_SECS:
             self._looked_at = now
             if not self.is_active:
-                raise AckerError("the query was stopped in the middle of a micro-batch, which Spark will give again")
+                raise StoppedError("the query was stopped in the middle of a micro-batch, which Spark will give again")
 
     def _between(self) -> None:
         """The thread that works between micro-batches."""
@@ -374,7 +384,22 @@ class TrackedQuery:
     def _break_off(self, error: BaseException) -> None:
         self.error = error
         self._rows.drop()
+        self._take_back_letters()
         self._close(error)
+
+    def _letters_written(self, letters: list[DeadLetter]) -> None:
+        """A message of a letter that is replayed has no other place: its new letter stays."""
+        replaying = set(self._spout.replaying)
+        self._unsaved += [letter.entry_id for letter in letters if letter.message_id not in replaying]
+
+    def _take_back_letters(self) -> None:
+        """The next start is given their messages again, and they would get another letter each time."""
+        try:
+            if self._unsaved and not isinstance(self.error, ServerUnavailableError):
+                self._acker.dead_letters.delete(self._unsaved)
+        except AckerError as exc:
+            log.warning("%d dead letters may stand twice: %s", len(self._unsaved), exc)
+        self._unsaved = []
 
     def _close(self, error: BaseException | None) -> None:
         self._closing.set()
@@ -450,6 +475,7 @@ class TrackedQuery:
         self._saved_at = time.monotonic()
         fingerprint = self._fingerprint()
         if fingerprint == self._saved or self._rows.schema is None:
+            self._unsaved.clear()
             return
         state = self._spout.state
         tries, delays = self._left()
@@ -460,10 +486,11 @@ class TrackedQuery:
         snapshot = Snapshot(tries, delays, state.causes, rows, [*fresh, *self._rows.behind], self._rows.schema)
         self._park.save(batch_id, snapshot, batch_id - 1 if self._in_batch else self._park.committed())
         self._saved = fingerprint
+        self._unsaved.clear()
 
 
 def active_query(session: SparkSession, query: str | None, run: str | None = None) -> Any:
-    """The query of this id that Spark runs now, of this start where one is given; None: it does not.
+    """The query of this id that Spark runs now, of this start where one is given; None: it does not, or stops it.
 
     Raises:
         BadConfigError: the session has no JVM of its own.
@@ -475,4 +502,5 @@ def active_query(session: SparkSession, query: str | None, run: str | None = Non
         raise BadConfigError("each_batch needs a session with a JVM of its own, not Spark Connect")
     uuid = of(session.sparkContext, "java.util.UUID").fromString(query)
     found = java.sharedState().activeStreamingQueries().get(uuid)
-    return found if found is not None and (run is None or found.runId().toString() == run) else None
+    is_this = found is not None and (run is None or found.runId().toString() == run)
+    return found if is_this and found.isActive() else None  # one that is being stopped waits for its micro-batch

@@ -13,8 +13,11 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame
 
 from acker_redis.acker import Acker
+from acker_redis.calling import insisting
+from acker_redis.config import check_bound, check_finite
 from acker_redis.dead_letters import FROM_RUN, DeadLetter
 from acker_redis.errors import BadConfigError
+from acker_redis.leaving import noting
 from acker_redis.model import MAX_PAYLOAD_BYTES
 from acker_redis.offsets import Offsets
 from acker_redis.payloads import Payloads
@@ -111,7 +114,8 @@ def run_tracked(
             by bit as they were.
         fetch: called with message ids, gives the DataFrame to replay them from, as where the source can be looked up by id.
             With `keep_payload` it is asked for what was too long to be kept.
-        on_messages_done: called with the ids of messages that were acked or are kept as dead letters.
+        on_messages_done: called with the ids of messages that were acked or are kept as dead letters. Where it raises it is
+            called again with the same ids, twice; then the run ends.
         progress: called several times a second with the spout, and whether an emission is under way.
 
     Raises:
@@ -126,9 +130,9 @@ def run_tracked(
         Exception: what the pipeline function raised in the driver: it ends the run at once, and counts as nobody's attempt.
             Connection and timeout errors don't: they are waited for, for up to ten minutes.
     """
-    given = on_messages_done
+    tell = None if on_messages_done is None else insisting(on_messages_done, "on_messages_done")
     return run_messages(
-        messages, pipeline, None if given is None else lambda ids, _: given(ids), acker=acker, executor_url=executor_url,
+        messages, pipeline, None if tell is None else lambda ids, _: tell(ids), acker=acker, executor_url=executor_url,
         id_column=id_column, offsets=offsets, partition=partition, offset=offset, run_id=run_id, task=task, retry=retry,
         stop_if_all_fail=stop_if_all_fail, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
         payload_bytes=payload_bytes,
@@ -161,6 +165,7 @@ def run_messages(
     """As `run_tracked`; `on_done` is given the spout, too, which knows what is a dead letter."""
     payload_limit(payload_bytes)
     emit_timeout(emit_timeout_secs)
+    check_bound("max_spout_pending", max_spout_pending)
     if keep_payload and not payload_bytes:
         raise BadConfigError("keep_payload needs payload_bytes: give the longest message to keep, in bytes")
     checks.column_names(messages.columns, "run_tracked")
@@ -186,10 +191,11 @@ def run_messages(
         )  # fmt: skip
         noted = _Noted(offsets, kept, None if on_done is None else partial(_told, on_done, spout))
         spout.on_done = noted.done
-        with own_errors(), described(messages.sparkSession, f"message ids of {acker.config.app}:{run_id}"):
-            spout.add(source.read_ids(offsets, partition, offset))
-        if claimed:
-            acker.claim_run(run_id)
+        with noting(acker, spout.lane, run_id, task):
+            with own_errors(), described(messages.sparkSession, f"message ids of {acker.config.app}:{run_id}"):
+                spout.add(source.read_ids(offsets, partition, offset))
+            if claimed:
+                acker.claim_run(run_id)
         evidence = Evidence(everything_counts=not stop_if_all_fail or spout.state.fresh < MANY)
         emitting = Emitting(spout, pipeline, column, evidence, url, emit_timeout_secs)
         session = messages.sparkSession
@@ -205,7 +211,8 @@ def run_messages(
 
         if not spout.state.fresh:  # what the pipeline does of nothing is still done, and has to be right
             none = np.array([], np.int64)
-            emit(Emission(0, none, none, none))
+            with noting(acker, spout.lane, run_id, task):
+                emit(Emission(0, none, none, none))
         spout.run(inheritable_thread_target(session)(emit), between)
         noted.end()
         return spout
@@ -241,8 +248,10 @@ def emit_timeout(secs: float | None) -> float | None:
     Raises:
         BadConfigError: it is out of range.
     """
-    if secs is not None and secs <= 0:
-        raise BadConfigError(f"emit_timeout_secs={secs}: give a time above 0, or None")
+    if secs is not None:
+        check_finite("emit_timeout_secs", secs)
+        if not secs:
+            raise BadConfigError(f"emit_timeout_secs={secs}: give a time above 0, or None")
     return secs
 
 

@@ -12,6 +12,8 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.acker import Acker
+from acker_redis.calling import insisting
+from acker_redis.config import check_bound, check_finite
 from acker_redis.errors import BadConfigError, ClosedError
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark.emitting import Pipeline
@@ -82,22 +84,25 @@ def each_batch(
             and in `BatchHandler.status`.
         settle_secs: a micro-batch waits so long for outcomes at most.
         payload_bytes: a dead letter keeps its message, as JSON, if it is not longer; 0: its id only. At most 1 MiB.
-        on_messages_done: called with the ids of messages that were acked or are kept as dead letters.
+        on_messages_done: as for `run_tracked`; where it goes on raising, the query ends.
 
     Raises:
         BadConfigError: a setting is out of range; the park is another app's, or damaged; an executor does not find the acker
             by `executor_url`.
     """
     payload_limit(payload_bytes)
-    if max_parked < 0 or settle_secs < 0:
-        raise BadConfigError(f"max_parked={max_parked}, settle_secs={settle_secs}: use 0 or more")
+    check_bound("max_spout_pending", max_spout_pending)
+    check_finite("settle_secs", settle_secs)
+    if isinstance(max_parked, bool) or not isinstance(max_parked, int) or max_parked < 0:
+        raise BadConfigError(f"max_parked={max_parked!r}: use an integer of 0 or more")
     try:
         session = SparkSession.active()
     except PySparkRuntimeError as exc:
         raise BadConfigError("each_batch needs a SparkSession: make it first") from exc
     options = StreamOptions(
         id_column, partition, offset, task, retry or RetryPolicy(), stop_if_all_fail,
-        emit_timeout(emit_timeout_secs), max_spout_pending, max_parked, settle_secs, payload_bytes, on_messages_done,
+        emit_timeout(emit_timeout_secs), max_spout_pending, max_parked, settle_secs, payload_bytes,
+        None if on_messages_done is None else insisting(on_messages_done, "on_messages_done"),
     )  # fmt: skip
     url = acker.url if executor_url is None else check_url(session, executor_url, acker)
     return BatchHandler(session, pipeline, acker, url, options, park)

@@ -25,6 +25,7 @@ from acker_redis.errors import (
     NotProvenError,
     ServerUnavailableError,
 )
+from acker_redis.interrupts import interruptible
 
 _RAISED = re.compile(
     r"^(?:\S+: )?acker_redis\.errors\.(\w+)(?:: (.*?))?"
@@ -102,9 +103,10 @@ def chain_of(exc: BaseException) -> list[BaseException]:
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """Raise the library's errors that come out of Spark as what they are, from Spark's."""
+    """Raise the library's errors that come out of Spark as what they are, from Spark's; and Ctrl-C as that."""
     try:
-        yield
+        with interruptible():
+            yield
     except Exception as exc:
         found = acker_error_in(exc)
         if found is None or found is exc:

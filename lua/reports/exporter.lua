@@ -30,6 +30,7 @@ for _, app in ipairs(apps) do
     if sample.oldest.start then say(app, 'oldest_pending_age_seconds', math.max(0, NOW - sample.oldest.start) / 1000) end
     local dead = ask('XLEN', 'acker:{' .. app.name .. '}:dead')
     if dead then say(app, 'dead_letters', dead) end
+    if dead then say(app, 'failed_runs', #failed_among(ends_of(app))) end
   end
 end
 return pairs_found

@@ -17,6 +17,7 @@ import pytest
 
 from acker_redis import Acker
 from acker_redis.dead_letters import DeadLetter
+from acker_redis.ends import End
 from acker_redis.metrics import MetricsServer
 from acker_redis.server import Server, free_port
 from acker_redis.testing import wait_until
@@ -122,6 +123,7 @@ class Trouble:
         self.idle = open_acker(url, app="idle", **quick)
         self.held = open_acker(url, app="held", shards=1, message_timeout_secs=60)
         self.held.pause(reason="the store is moved")
+        self.hangs.note_end(End("run", 0, "failed", error="OSError: no such folder"), lane=0)
         self.idle.init_many(range(1, 101), range(1, 101), 0)
         self._slow: deque[tuple[float, Any]] = deque()
         self._next = 1

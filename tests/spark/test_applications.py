@@ -151,4 +151,6 @@ def test_what_an_application_that_died_had_taken_over_is_replayed_by_the_first(
     assert set(written(tmp_path, "out-*.parquet")) == ALL
     with Acker.attach(url, SHARED) as acker:
         expire(acker)
-        assert acker.stats().pending == 0
+        stats = acker.stats()
+        assert (stats.pending, stats.waiting) == (0, 0)
+        assert {lane: end.state for lane, end in acker.ends().items()} == {0: "finished", 1: "finished"}

@@ -1,5 +1,6 @@
 """A whole run: every message through the pipeline until it was acked or is a dead letter."""
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,11 +14,19 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis import Acker, BadBatchError, BadConfigError, ConnectionLostError, FailedError, NotExactError
+from acker_redis import (
+    Acker,
+    AckerConfig,
+    BadBatchError,
+    BadConfigError,
+    ConnectionLostError,
+    FailedError,
+    NotExactError,
+)
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.model import MAX_PAYLOAD_BYTES
 from acker_redis.retry import RetryPolicy
-from acker_redis.spark import BoltOutput, Tracker, reach, run_tracked
+from acker_redis.spark import BoltOutput, Tracker, each_batch, import_anchors, reach, run_redis_stream, run_tracked
 from acker_redis.spout import Spout
 from acker_redis.testing import wait_until
 from tests.spark.cases import CONFIG, consume
@@ -328,3 +337,32 @@ def test_a_limit_for_payloads_that_can_not_be_kept_is_refused_before_anything_ru
     nothing: Any = None
     with pytest.raises(BadConfigError, match=f"payload_bytes={payload_bytes}"):
         run_tracked(nothing, nothing, acker=nothing, payload_bytes=payload_bytes)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("max_spout_pending", 0), ("max_spout_pending", -1), ("max_spout_pending", 1.5), ("settle_secs", math.nan),
+        ("settle_secs", math.inf), ("max_parked", math.nan), ("emit_timeout_secs", math.nan),
+        ("claim_secs", math.nan), ("block_ms", 0.5),
+    ],
+)  # fmt: skip
+def test_settings_with_which_a_run_would_wait_for_ever_are_refused_before_anything_runs(
+    setting: str, value: float
+) -> None:
+    nothing: Any = None
+    lanes = type("Acker", (), {"config": AckerConfig(app="a", lanes=2)})()
+    of_stream = {"source": "", "stream": "s", "fields": ["v"], "group": "g", "consumer": "c", "stop": nothing}
+    calls: dict[str, Callable[..., object]] = {
+        "run_tracked": partial(run_tracked, nothing, nothing, acker=nothing),
+        "import_anchors": partial(import_anchors, nothing, nothing, acker=lanes, task=1),
+        "each_batch": partial(each_batch, nothing, acker=nothing, park=""),
+        "run_redis_stream": partial(run_redis_stream, nothing, nothing, acker=nothing, **of_stream),
+    }
+    of = {
+        "max_spout_pending": set(calls), "emit_timeout_secs": {"run_tracked", "each_batch", "run_redis_stream"},
+        "settle_secs": {"each_batch", "run_redis_stream"}, "max_parked": {"each_batch"},
+    }  # fmt: skip
+    for name in of.get(setting, {"run_redis_stream"}):
+        with pytest.raises(BadConfigError, match=setting):
+            calls[name](**{setting: value})

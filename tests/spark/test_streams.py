@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
@@ -16,9 +17,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
-from acker_redis import Acker, AckerConfig, BadConfigError, DeadLetter, RetryPolicy
+from acker_redis import Acker, AckerConfig, BadConfigError, DeadLetter, RetryPolicy, calling
 from acker_redis.spark import BatchHandler, Tracker, each_batch
 from acker_redis.spark.park import Park
+from acker_redis.spark.parked import ParkedRows
 from acker_redis.testing import wait_until
 
 pytestmark = pytest.mark.spark
@@ -46,7 +48,7 @@ def give(folder: Path, *parts: Any, schema: pa.Schema | None = None) -> None:
         (folder / "draft").rename(path)
 
 
-def start(spark: Any, folder: Path, handle: Callable[..., Any], schema: str = "id bigint", **trigger: Any) -> Any:
+def start(spark: Any, folder: Path, handle: Callable[..., Any], schema: Any = "id bigint", **trigger: Any) -> Any:
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
     return (
         stream.writeStream.foreachBatch(handle).option("checkpointLocation", str(folder / "checkpoint"))
@@ -455,3 +457,113 @@ def test_a_second_message_of_an_id_in_the_same_micro_batch_goes_after_the_first(
     found = pa.concat_tables(pq.read_table(path) for path in (tmp_path / "out").glob("*.parquet")).to_pylist()
     assert sorted(row["text"] for row in found) == ["a", "b", "c", "d", "e"]
     assert handler.status().parked == {}
+
+
+def test_a_function_that_is_told_of_what_is_done_and_raises_now_and_then_holds_up_nothing(
+    spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its work is done by then: it is called again, and the query goes on."""
+    monkeypatch.setattr(calling, "PAUSES_SECS", (0.01, 0.01))
+    give(tmp_path, [1, 2], [3, 4])
+    calls, done = list[int](), list[int]()
+
+    def told(ids: Any) -> None:
+        calls.append(len(ids))
+        if len(calls) % 2:
+            raise OSError("every other time")
+        done.extend(ids.tolist())
+
+    with handler_of(acker, tmp_path, partial(plain, tmp_path), on_messages_done=told) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+        assert handler.drain(60).counts.emitted == 4
+    assert sorted(done) == written(tmp_path) == [1, 2, 3, 4]
+    assert acker.ends()[0].state == "finished"
+
+
+def test_a_query_that_breaks_again_and_again_leaves_one_letter_of_a_message(
+    spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The letter is written before what breaks the query; its message comes again with the next start."""
+    monkeypatch.setattr(calling, "PAUSES_SECS", (0.01,))
+    give(tmp_path, [7, 8])
+    once = RetryPolicy(max_attempts=1)
+
+    def raises(ids: Any) -> None:
+        raise OSError("mend me")
+
+    for _ in range(3):
+        with handler_of(acker, tmp_path, retry=once, on_messages_done=raises) as handler:
+            query = start(spark, tmp_path, handler)
+            with pytest.raises(
+                StreamingQueryException, match="on_messages_done raised OSError: mend me, 2 times in a row"
+            ):
+                query.awaitTermination()
+        assert acker.dead_letters.count() == 0
+        assert (acker.ends()[0].state, acker.stats(oldest=False).pending) == ("failed", 0)
+        assert "on_messages_done raised OSError: mend me" in acker.ends()[0].error
+    with handler_of(acker, tmp_path, retry=once) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+    assert [letter.message_id for letter in acker.dead_letters.read()] == [7]
+    assert acker.ends()[0].state == "finished"
+
+
+def test_a_query_that_was_stopped_in_a_micro_batch_is_no_failed_run(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    give(tmp_path, [50])  # hangs: the micro-batch waits for it
+    with handler_of(acker, tmp_path, max_parked=0) as handler:
+        query = start(spark, tmp_path, handler)
+        wait_until(lambda: handler.status().is_full, "the micro-batch waits", 120)
+        query.stop()
+        wait_until(lambda: acker.ends()[0].state == "interrupted", "its end is noted")
+    assert acker.stats(oldest=False).pending == 0
+
+
+JSON_CARRIES = {
+    "binary": "unhex('00ff10')", "float": "cast('NaN' AS double)", "infinity": "cast('-Infinity' AS float)",
+    "zero": "-0.0D", "decimal": "cast('123456789012345678.90' AS decimal(20, 2))", "text": "'a\\u0000\\n\U0001f600'",
+    "timestamp": "timestamp'1883-11-18 12:03:57.123456'", "ntz": "timestamp_ntz'0001-01-01 00:00:00.000001'",
+    "date": "date'9999-12-31'", "map": "map('a', 1, 'b', null)", "struct": "named_struct('x', cast(null AS int))",
+    "array": "array(named_struct('x', 1), null)", "interval": "interval '1 02:03:04.5' day to second",
+    "null": "cast(null AS int)",
+}  # fmt: skip
+JSON_DOES_NOT = {
+    "map": "map(1, 'a')", "nested": "array(map(date'2024-01-01', 1))", "_corrupt_record": "'mine'",
+    "broken": "cast(unhex('ff') AS string)",
+}  # fmt: skip
+
+
+def test_a_letter_whose_payload_gives_the_message_as_it_was_is_replayed_from_it(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    columns = [f"{expression} AS {name}_" for name, expression in JSON_CARRIES.items()]
+    frame = spark.range(7, 8).selectExpr("id", *columns)
+    frame.coalesce(1).write.parquet(str(tmp_path / "in"))
+    runs: list[tuple[int, str]] = []
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        rows = messages.drop(*(name for name in messages.columns if name.startswith("_")))
+        runs.append((rows.count(), str(rows.toArrow().to_pylist())))
+        pipeline(tmp_path, tracker, messages)
+
+    given = {"retry": RetryPolicy(max_attempts=1), "payload_bytes": 10_000}
+    with handler_of(acker, tmp_path, run, **given) as handler:
+        start(spark, tmp_path, handler, frame.schema).awaitTermination()
+        (letter,) = acker.dead_letters.read()
+        assert letter.replay == "payload"
+        assert acker.dead_letters.replay() == 1
+        handler.drain(60)
+    assert len(runs) == 2 and runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("name", JSON_DOES_NOT)
+def test_a_letter_whose_payload_gives_another_message_promises_no_replay(
+    spark: Any, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    frame = spark.range(7, 8).selectExpr("id", f"{JSON_DOES_NOT[name]} AS {name}")
+    rows = ParkedRows(1000)
+    rows.begin(frame, "id", np.array([7]), np.array([], np.int64))
+    for _ in range(2):
+        (payload,) = rows.payloads([7])
+        assert payload is not None
+        assert not rows.is_exact(DeadLetter(7, "run", 1, "failed", payload=payload))
+        rows.end(np.array([7]))  # and the same when it is parked
+    assert not [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")]

@@ -13,15 +13,15 @@ import acker_redis
 
 PACKAGE = Path(acker_redis.__file__).parent
 ORDER = (
-    ("errors", "turns"),
-    ("ids", "config", "keys", "model", "offsets", "outages"),
+    ("errors", "interrupts", "turns"),
+    ("calling", "ids", "config", "keys", "model", "offsets", "outages"),
     ("scripts", "blocks", "connection", "xxhash64", "acl"),
     ("driver_errors", "entries", "pending", "nodes"),
     ("isolation",),
     ("calls",),
     ("client", "retry"),
     ("limits",),
-    ("apps", "dead_letters", "lanes", "pause", "payloads", "runs"),
+    ("apps", "dead_letters", "ends", "lanes", "pause", "payloads", "runs"),
     ("replaying", "done_until", "rights"),
     ("shards",),
     ("ledger", "rotation", "consumer"),
@@ -29,7 +29,7 @@ ORDER = (
     ("batch", "health", "evict", "spout_state"),
     ("acker",),
     ("emitter", "watch", "overview", "abandon"),
-    ("metrics", "doctor"),
+    ("metrics", "doctor", "leaving"),
     ("spout_loop",),
     ("spout",),
     ("rotator", "otel"),

@@ -28,6 +28,7 @@ from acker_redis import (
 )
 from acker_redis.config import Settings
 from acker_redis.dead_letters import DeadLetters
+from acker_redis.ends import End
 from acker_redis.payloads import Payloads
 from acker_redis.shards import generation_at
 from acker_redis.testing import fake_acker
@@ -58,6 +59,7 @@ CALLS: dict[Any, dict[str, str]] = {
         "rotate": "force drain_calls shards",
         "stats": "* oldest lane",
         "pending": "",
+        "each_pending": "",
         "server_ids": "",
         "inspect": "root",
         "inspect_many": "roots",
@@ -65,6 +67,8 @@ CALLS: dict[Any, dict[str, str]] = {
         "holds": "generation",
         "claim_run": "run_id",
         "lease": "* lane run_id",
+        "note_end": "end * lane",
+        "ends": "",
         "pause": "* reason",
         "resume": "",
         "paused": "",
@@ -195,6 +199,7 @@ def test_the_example_of_a_call_runs(holder: Any, name: str, monkeypatch: pytest.
             },
             **{name: getattr(testing, name) for name in CALLS[testing]},
             "generation_at": generation_at,
+            "End": End,
             "np": np,
             "acker": acker,
             "spout": Spout(acker, "run-1"),

@@ -148,9 +148,22 @@ def test_by_default_a_message_is_tried_for_two_minutes() -> None:
 
 
 def test_bad_policies_are_refused() -> None:
-    for bad in ({"max_attempts": 0}, {"first_delay_secs": -1}, {"multiplier": 0.5}):
-        with pytest.raises(BadConfigError):
-            RetryPolicy(**bad)
+    bad: dict[str, tuple[Any, ...]] = {
+        "max_attempts": (0, 2.5, True, float("nan")),
+        "first_delay_secs": (-1, float("nan"), float("inf"), "1"),
+        "max_delay_secs": (-1, float("nan")),
+        "multiplier": (0.5, float("inf"), float("nan")),
+    }
+    for name, values in bad.items():
+        for value in values:
+            with pytest.raises(BadConfigError, match=name):
+                RetryPolicy(**{name: value})
+
+
+@pytest.mark.parametrize("bound", [0, -1, 2.0, True, "3", float("nan")])
+def test_a_bound_that_lets_no_message_through_is_refused(bound: Any) -> None:
+    with pytest.raises(BadConfigError, match=r"max_spout_pending=.* lets no message through, so the run would wait"):
+        spout(fake_acker(), max_spout_pending=bound)
 
 
 def test_a_lost_ledger_is_recovered_and_everything_in_flight_emitted_again() -> None:

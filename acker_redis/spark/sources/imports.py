@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from acker_redis import ids
 from acker_redis.acker import Acker
+from acker_redis.config import check_bound
 from acker_redis.errors import BadBatchError, BadConfigError
 from acker_redis.spark import checks, transport
 from acker_redis.spark.columns import PAIRS
@@ -72,6 +73,7 @@ def import_anchors(
             f"import_anchors: app {acker.config.app!r} has one lane, in which this run and the one that exported the rows "
             "would take each other's outcomes: give the app lanes=2 or more, and this run a task of its own"
         )
+    check_bound("max_spout_pending", options.get("max_spout_pending"))
     check_options("import_anchors", options, ImportOptions, "ids are made of the anchors")
     if MESSAGE_ID in rows.columns:
         raise BadBatchError(f"the rows have a column {MESSAGE_ID!r}, which they are given here: rename it")

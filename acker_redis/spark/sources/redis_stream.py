@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from acker_redis import ids
 from acker_redis.acker import Acker
 from acker_redis.client import Client
+from acker_redis.config import check_bound, check_finite
 from acker_redis.dead_letters import FROM_SOURCE, DeadLetter
 from acker_redis.entries import Fields
 from acker_redis.errors import BadConfigError
@@ -98,10 +99,19 @@ def run_redis_stream(
             f"fields={list(fields)!r}: give one or more names other than {MESSAGE_ID!r} and {ENTRY_ID!r}"
         )
     check_options("run_redis_stream", options, BatchOptions, "ids and offsets are made of the stream's entries")
-    if max_spout_pending < 1 or block_ms < 1 or claim_secs <= 0 or settle_secs < 0:
+    check_bound("max_spout_pending", max_spout_pending)
+    for name, secs in {"claim_secs": claim_secs, "settle_secs": settle_secs}.items():
+        check_finite(name, secs)
+    if (
+        max_spout_pending is None
+        or isinstance(block_ms, bool)
+        or not isinstance(block_ms, int)
+        or block_ms < 1
+        or not claim_secs
+    ):
         raise BadConfigError(
-            f"max_spout_pending={max_spout_pending}, block_ms={block_ms}, claim_secs={claim_secs}, settle_secs={settle_secs}: "
-            "use 1 or more, and times above 0"
+            f"max_spout_pending={max_spout_pending!r}, block_ms={block_ms!r}, claim_secs={claim_secs!r}: use integers of 1 or "
+            "more, and seconds above 0"
         )
     payload_bytes = payload_limit(options.get("payload_bytes", 0))
     timeout_secs = emit_timeout(options.get("emit_timeout_secs"))

@@ -30,6 +30,11 @@ def from_bytes(payloads: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def are_equal(one: bytes, other: bytes) -> bool:
+    """Whether two rows of one schema are the same, bit by bit; the bytes of equal ones may differ."""
+    return one == other or bool(_Values(io.BytesIO(one)).load() == _Values(io.BytesIO(other)).load())
+
+
 @dataclass(frozen=True)
 class Rows:
     """The function for `mapInArrow` that makes rows of a column of their bytes."""
