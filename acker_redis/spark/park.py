@@ -59,6 +59,7 @@ class Snapshot:
         rows: of each of the tries.
         behind: messages that wait for an earlier one of the same id, in their order.
         schema: of the rows.
+        column: of the message ids among them.
     """
 
     tries: Tries
@@ -67,6 +68,7 @@ class Snapshot:
     rows: list[Row]
     behind: list[tuple[int, Row]]
     schema: StructType
+    column: str
 
 
 class Place(NamedTuple):
@@ -285,7 +287,9 @@ def _packed(snapshot: Snapshot) -> bytes:
             [*([False] * len(tries)), *([True] * rest)],
             [*(row.data for row in snapshot.rows), *(row.data for _, row in behind)],
         ],
-        schema=_COLUMNS.with_metadata({"acker_redis.columns": snapshot.schema.json()}),
+        schema=_COLUMNS.with_metadata(
+            {"acker_redis.columns": snapshot.schema.json(), "acker_redis.id": snapshot.column}
+        ),
     )
     out = io.BytesIO()
     pq.write_table(table, out, write_page_checksum=True)
@@ -293,7 +297,8 @@ def _packed(snapshot: Snapshot) -> bytes:
 
 
 def _unpacked(table: pa.Table) -> Snapshot:
-    schema = StructType.fromJson(json.loads(table.schema.metadata[b"acker_redis.columns"]))
+    metadata = table.schema.metadata
+    schema = StructType.fromJson(json.loads(metadata[b"acker_redis.columns"]))
     table = table.select(_COLUMNS.names).cast(_COLUMNS)
     is_behind = table.column("behind")
     found, behind = table.filter(pc.invert(is_behind)), table.filter(is_behind)
@@ -315,4 +320,5 @@ def _unpacked(table: pa.Table) -> Snapshot:
         ),
         np.maximum(0.0, found.column("due_ms").to_numpy() / 1000 - time.time()),
         causes, rows(found), list(zip(behind.column("id").to_pylist(), rows(behind), strict=True)), schema,
+        metadata[b"acker_redis.id"].decode(),
     )  # fmt: skip

@@ -153,24 +153,27 @@ class TrackedQuery:
             found = self._park.load(before)
             self._park.begin(before)
             self._until = DoneUntil(self._acker.done_until(self._options.task))
+            if found is not None:
+                self._go_on(found)
         except BaseException as exc:  # let go of the lane, for another start
             self._close(exc)
             raise
         self._batch_id = before - 1
-        if found is not None:
-            tries = found.tries
-            fresh = self._rows.resume(tries.message_ids.tolist(), found.rows, found.behind, found.schema)
-            self._rows.use(self._session, self._options.id_column or MESSAGE_ID)
-            if self._options.id_column is None:
-                places = self._rows.places(self._options.partition, self._options.offset)
-                if places is not None:
-                    self._until.take(places[0], *places[1])
-                    self._until.update(places[0])
-            self._spout.state.resume(tries, found.causes, found.delays_secs, time.monotonic())
-            self._spout.add(np.array(fresh, np.int64))
         self._saved = self._fingerprint()
         self._said = dict(self._until.values)
         self._thread.start()
+
+    def _go_on(self, found: Snapshot) -> None:
+        tries, options = found.tries, self._options
+        fresh = self._rows.resume(tries.message_ids.tolist(), found.rows, found.behind, found.schema, found.column)
+        self._rows.use(self._session, options.id_column or MESSAGE_ID)
+        if options.id_column is None:
+            places = self._rows.places(options.partition, options.offset)
+            if places is not None:
+                self._until.take(places[0], *places[1])
+                self._until.update(places[0])
+        self._spout.state.resume(tries, found.causes, found.delays_secs, time.monotonic())
+        self._spout.add(np.array(fresh, np.int64))
 
     @property
     def left(self) -> int:
@@ -457,7 +460,8 @@ class TrackedQuery:
         fresh = [
             (one, self._rows.parked[one]) for one in self._without_letters(state.fresh_ids()).tolist()
         ]  # they waited for an earlier one
-        snapshot = Snapshot(tries, delays, state.causes, rows, [*fresh, *self._rows.behind], self._rows.schema)
+        behind = [*fresh, *self._rows.behind]
+        snapshot = Snapshot(tries, delays, state.causes, rows, behind, self._rows.schema, self._rows.column)
         self._park.save(batch_id, snapshot, batch_id - 1 if self._in_batch else self._park.committed())
         self._saved = fingerprint
 

@@ -16,7 +16,7 @@ def row(name: str) -> Row:
 def test_messages_of_one_id_come_one_after_another_in_their_order() -> None:
     rows = ParkedRows(0)
     behind = [(1, row("second")), (1, row("third")), (2, row("alone"))]
-    assert rows.resume([1], [row("first")], behind, SCHEMA) == [2]  # nobody is before it
+    assert rows.resume([1], [row("first")], behind, SCHEMA, "id") == [2]  # nobody is before it
     assert rows.waiting == 2
     assert rows.done(np.array([7])) == []
     assert (rows.done(np.array([1])), rows.parked[1]) == ([1], row("second"))
