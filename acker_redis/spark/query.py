@@ -28,7 +28,7 @@ from acker_redis.spark.emitting import Emitting, Pipeline
 from acker_redis.spark.evidence import Evidence
 from acker_redis.spark.java import of
 from acker_redis.spark.messages import MESSAGE_ID, read_ids, read_places, with_message_ids
-from acker_redis.spark.park import Park, Row, Snapshot
+from acker_redis.spark.park import Park, ParkOutage, ParkOutageError, Row, Snapshot
 from acker_redis.spark.parked import ParkedRows
 from acker_redis.spark.worker_errors import own_errors
 from acker_redis.spout import Spout
@@ -138,6 +138,7 @@ class TrackedQuery:
         self._in_batch = self._is_full = False
         self._batch_ended = self._saved_at = self._looked_at = time.monotonic()
         self._saved: Any = None
+        self._outage = ParkOutage()
         self._until = DoneUntil({})
         self._said: dict[str, int] = {}
         self._thread = threading.Thread(target=self._between, name="acker-stream", daemon=True)
@@ -151,7 +152,7 @@ class TrackedQuery:
         self._loop.__enter__()
         try:
             found = self._park.load(before)
-            self._park.begin(before)
+            must_save = self._park.begin(before)
             self._until = DoneUntil(self._acker.done_until(self._options.task))
             if found is not None:
                 self._go_on(found)
@@ -159,7 +160,7 @@ class TrackedQuery:
             self._close(exc)
             raise
         self._batch_id = before - 1
-        self._saved = self._fingerprint()
+        self._saved = None if must_save else self._fingerprint()
         self._said = dict(self._until.values)
         self._thread.start()
 
@@ -237,7 +238,7 @@ class TrackedQuery:
             if not self._closing.is_set():
                 try:
                     self._finish_emission()
-                    self._save(self._batch_id)
+                    self._save_at_last()
                 finally:
                     self._close(None)
 
@@ -355,7 +356,7 @@ class TrackedQuery:
                         self._looked_at = now
                         if not self.is_active:
                             self._finish_emission()
-                            self._save(self._batch_id)
+                            self._save_at_last()
                             self._loop.rest()  # a `drain` may come
                             return
                     self._step(0, may_emit=now - self._batch_ended > self._options.settle_secs)
@@ -365,6 +366,7 @@ class TrackedQuery:
                 except ClosedError as exc:  # whoever closed the acker is done with it
                     self._break_off(exc)
                     return
+                        self._try_to_save(self._batch_id)
                 except BaseException as exc:
                     log.exception("the stream of app %r broke off between micro-batches", self._acker.config.app)
                     self._break_off(exc)
@@ -449,11 +451,32 @@ class TrackedQuery:
         return np.setdiff1d(ids, self._spout.replaying)
 
     def _save(self, batch_id: int) -> None:
-        """Keep what is parked, if it changed; with no emission under way, and no message that was not emitted yet."""
-        self._saved_at = time.monotonic()
+        """Keep what is parked, if it changed; with no emission under way, and no message that was not emitted yet.
+
+        Where it can't be kept now it is tried again, for ten minutes. Outcomes are taken meanwhile.
+
+        Raises:
+            AckerError: it can't be kept.
+        """
+        while not self._try_to_save(batch_id):
+            self._step(may_emit=False)
+
+    def _save_at_last(self) -> None:
+        """Keep what is parked, and don't wait: the last micro-batch's snapshot has all of it, and what was done since."""
+        if not self._try_to_save(self._batch_id):
+            log.warning(
+                "what was done since the last micro-batch of app %r is done again at the next start, as it can't be saved now",
+                self._acker.config.app,
+            )
+
+    def _try_to_save(self, batch_id: int) -> bool:
+        """Whether what is parked is kept; see `_save`."""
+        now = self._saved_at = time.monotonic()
         fingerprint = self._fingerprint()
-        if fingerprint == self._saved or self._rows.schema is None:
-            return
+        if self._rows.schema is None or (fingerprint == self._saved and self._park.is_there()):
+            return True
+        if not self._outage.is_over(now):
+            return False
         state = self._spout.state
         tries, delays = self._left()
         rows = [self._rows.parked[message] for message in tries.message_ids.tolist()]
@@ -462,12 +485,18 @@ class TrackedQuery:
         ]  # they waited for an earlier one
         behind = [*fresh, *self._rows.behind]
         snapshot = Snapshot(tries, delays, state.causes, rows, behind, self._rows.schema, self._rows.column)
-        self._park.save(batch_id, snapshot, batch_id - 1 if self._in_batch else self._park.committed())
+        try:
+            self._park.save(batch_id, snapshot, batch_id - 1 if self._in_batch else self._park.committed())
+        except ParkOutageError as exc:
+            self._outage.down(now, exc)
+            return False
+        self._outage.up(now)
         self._saved = fingerprint
+        return True
 
 
 def active_query(session: SparkSession, query: str | None, run: str | None = None) -> Any:
-    """The query of this id that Spark runs now, of this start where one is given; None: it does not.
+    """The query of this id that Spark runs now, of this start where one is given; None: it does not, or was told to stop.
 
     Raises:
         BadConfigError: the session has no JVM of its own.
@@ -479,4 +508,6 @@ def active_query(session: SparkSession, query: str | None, run: str | None = Non
         raise BadConfigError("each_batch needs a session with a JVM of its own, not Spark Connect")
     uuid = of(session.sparkContext, "java.util.UUID").fromString(query)
     found = java.sharedState().activeStreamingQueries().get(uuid)
-    return found if found is not None and (run is None or found.runId().toString() == run) else None
+    if found is None or not found.isActive():
+        return None
+    return found if run is None or found.runId().toString() == run else None
