@@ -75,6 +75,7 @@ class Snapshot:
         behind: messages that wait for an earlier one of the same id, in their order.
         schema: of the rows.
         column: of the message ids among them.
+        stream: the columns of the stream then, as JSON: the rows may have others; None: nobody knows.
     """
 
     tries: Tries
@@ -84,6 +85,7 @@ class Snapshot:
     behind: list[tuple[int, Row]]
     schema: StructType
     column: str
+    stream: str | None = None
 
 
 class Place(NamedTuple):
@@ -467,6 +469,7 @@ def _packed(snapshot: Snapshot) -> bytes:
     causes = [snapshot.causes[why] for why in tries.why.tolist()]
     rest = len(behind)
     none = [0] * rest
+    stream = {} if snapshot.stream is None else {"acker_redis.stream": snapshot.stream}
     table = pa.table(
         [
             [*tries.message_ids.tolist(), *(message for message, _ in behind)],
@@ -483,7 +486,7 @@ def _packed(snapshot: Snapshot) -> bytes:
             [*(row.data for row in snapshot.rows), *(row.data for _, row in behind)],
         ],
         schema=_COLUMNS.with_metadata(
-            {"acker_redis.columns": snapshot.schema.json(), "acker_redis.id": snapshot.column}
+            {"acker_redis.columns": snapshot.schema.json(), "acker_redis.id": snapshot.column, **stream}
         ),
     )
     out = io.BytesIO()
@@ -493,6 +496,7 @@ def _packed(snapshot: Snapshot) -> bytes:
 
 def _unpacked(table: pa.Table) -> Snapshot:
     metadata = table.schema.metadata
+    stream = metadata.get(b"acker_redis.stream")
     schema = StructType.fromJson(json.loads(metadata[b"acker_redis.columns"]))
     table = table.select(_COLUMNS.names).cast(_COLUMNS)
     is_behind = table.column("behind")
@@ -515,5 +519,5 @@ def _unpacked(table: pa.Table) -> Snapshot:
         ),
         np.maximum(0.0, found.column("wait_ms").to_numpy() / 1000),
         causes, rows(found), list(zip(behind.column("id").to_pylist(), rows(behind), strict=True)), schema,
-        metadata[b"acker_redis.id"].decode(),
+        metadata[b"acker_redis.id"].decode(), None if stream is None else stream.decode(),
     )  # fmt: skip

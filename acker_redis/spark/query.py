@@ -139,6 +139,8 @@ class TrackedQuery:
         self._batch_ended = self._saved_at = self._looked_at = time.monotonic()
         self._saved: Any = None
         self._outage = ParkOutage()
+        self._stream: str | None = None
+        self._has_other_columns = False
         self._until = DoneUntil({})
         self._said: dict[str, int] = {}
         self._thread = threading.Thread(target=self._between, name="acker-stream", daemon=True)
@@ -154,6 +156,8 @@ class TrackedQuery:
             found = self._park.load(before)
             must_save = self._park.begin(before)
             self._until = DoneUntil(self._acker.done_until(self._options.task))
+            java = active_query(self._session, self._park.query, self.run)
+            self._stream = None if java is None else java.analyzedPlan().schema().json()
             if found is not None:
                 self._go_on(found)
         except BaseException as exc:  # let go of the lane, for another start
@@ -175,6 +179,13 @@ class TrackedQuery:
                 self._until.update(places[0])
         self._spout.state.resume(tries, found.causes, found.delays_secs, time.monotonic())
         self._spout.add(np.array(fresh, np.int64))
+        self._stream = self._stream or found.stream
+        if found.stream != self._stream and len(tries):
+            self._has_other_columns = True
+            log.info(
+                "the columns of the stream of app %r have changed: what is parked gets them with the first micro-batch, and "
+                "goes out then", self._acker.config.app,
+            )  # fmt: skip
 
     @property
     def left(self) -> int:
@@ -359,7 +370,8 @@ class TrackedQuery:
                             self._save_at_last()
                             self._loop.rest()  # a `drain` may come
                             return
-                    self._step(0, may_emit=now - self._batch_ended > self._options.settle_secs)
+                    is_fit = self._batches > 0 or not self._has_other_columns
+                    self._step(0, may_emit=is_fit and now - self._batch_ended > self._options.settle_secs)
                     if now - self._saved_at > LOOK_SECS and self._loop.emission is None:
                         self._say_done_until()
                         self._save(self._batch_id)
@@ -484,7 +496,9 @@ class TrackedQuery:
             (one, self._rows.parked[one]) for one in self._without_letters(state.fresh_ids()).tolist()
         ]  # they waited for an earlier one
         behind = [*fresh, *self._rows.behind]
-        snapshot = Snapshot(tries, delays, state.causes, rows, behind, self._rows.schema, self._rows.column)
+        snapshot = Snapshot(
+            tries, delays, state.causes, rows, behind, self._rows.schema, self._rows.column, self._stream
+        )
         try:
             self._park.save(batch_id, snapshot, batch_id - 1 if self._in_batch else self._park.committed())
         except ParkOutageError as exc:

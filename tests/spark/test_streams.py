@@ -313,6 +313,28 @@ def test_a_column_whose_name_changes_in_case_only_keeps_what_it_has(spark: Any, 
     }  # fmt: skip
 
 
+def test_what_is_parked_waits_for_columns_that_have_changed_while_the_source_is_silent(
+    spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The program of now wants a column that parked rows get with the first micro-batch, which says what it is."""
+    give(tmp_path, [7])
+    with handler_of(acker, tmp_path) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        plain(tmp_path, tracker, messages.withColumn("n", F.coalesce("n", F.lit(0))))
+
+    with caplog.at_level("INFO"), handler_of(acker, tmp_path, run, settle_secs=0.1) as handler:
+        query = start(spark, tmp_path, handler, "id bigint, n int", processingTime="1 second")
+        try:
+            wait_until(lambda: "the columns of the stream of app 'streams' have changed" in caplog.text, "it waits", 60)
+            give(tmp_path, pa.table({"id": pa.array([18], pa.int64()), "n": pa.array([5], pa.int32())}))
+            wait_until(lambda: written(tmp_path) == [7, 18], "both go out", 60)
+        finally:
+            query.stop()
+    assert acker.dead_letters.count() == 0
+
+
 def test_ids_of_another_column_are_refused_while_messages_are_parked(spark: Any, acker: Acker, tmp_path: Path) -> None:
     """Else parked rows would be emitted under ids that are not theirs."""
     table = pa.table({"id": pa.array([7], pa.int64()), "other": pa.array([1], pa.int64())})
