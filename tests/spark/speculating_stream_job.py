@@ -28,15 +28,19 @@ VICTIM = 3
 def write(folder: Path, emission: int, batches: Iterator[pa.RecordBatch], partition: int) -> None:
     """The first attempt of a task writes after its copy did, although it lost."""
     rows = pa.Table.from_batches(list(batches), pa.schema([("id", pa.int64())]))
-    wrote = folder / f"copy-wrote-{emission}"
+    began, wrote = (folder / f"{what}-{emission}" for what in ("began", "copy-wrote"))
     note_attempt(folder / f"emission-{emission}")
     is_victim = any(one % 100 == VICTIM for one in rows["id"].to_pylist())
-    if is_victim and context().attemptNumber() == 0:
+    is_copy = context().attemptNumber() > 0
+    if is_victim and is_copy:
+        wait_for(began)
+    elif is_victim:
+        began.touch()
         wait_for(wrote)
     attempt = context().taskAttemptId()
     pq.write_table(rows, folder / f"draft-{attempt}")
     (folder / f"draft-{attempt}").rename(folder / "out" / f"{emission}-{partition}-{attempt}.parquet")
-    if is_victim and context().attemptNumber():
+    if is_victim and is_copy:
         wrote.touch()
 
 
