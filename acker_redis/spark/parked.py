@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 
 from acker_redis.dead_letters import DeadLetter
 from acker_redis.errors import AckerError, BadBatchError, BadConfigError
+from acker_redis.outages import is_outage
 from acker_redis.pending import Emission, Int64Array
 from acker_redis.spark import checks
 from acker_redis.spark.messages import PAYLOAD, Places, among, as_json, from_json, id_of, read_places
@@ -171,9 +172,9 @@ class ParkedRows:
         """
         try:
             return self._found(emission.message_ids), emission
-        except AckerError:
-            raise
         except Exception as exc:
+            if isinstance(exc, AckerError) or is_outage(exc):
+                raise
             raise BadBatchError(
                 f"the rows of {len(emission.message_ids)} messages, parked ones among them, make no DataFrame: {exc}. They "
                 "stay parked, and none of them is to blame: start the program as it was, and drain() it first"
