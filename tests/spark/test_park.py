@@ -52,11 +52,14 @@ def test_a_checkpoint_that_is_set_back_by_one_batch_loses_nothing(spark: Any, ac
     """Also where a snapshot was written when the batch was committed already, as a late ack does."""
     give(tmp_path, [1, 7], [2, 17, 50], [3, 27])
     with handler_of(acker, tmp_path, retry=RetryPolicy(max_attempts=50)) as handler:
-        start(spark, tmp_path, handler).awaitTermination()
-        (row,) = [row for path in (tmp_path / "hung").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
-        acker.ack(*row["anchors"])
-        wait_until(lambda: handler.status().in_flight == 0, "the late ack is taken", 60)
-    assert parked(tmp_path) == [7, 17, 27]
+        query = start(spark, tmp_path, handler, processingTime="1 second")
+        try:
+            wait_until(lambda: handler.status().batches == 3, "all batches end", 120)
+            (row,) = [row for path in (tmp_path / "hung").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+            acker.ack(*row["anchors"])
+            wait_until(lambda: parked(tmp_path) == [7, 17, 27], "the late ack is taken, and kept", 60)
+        finally:
+            query.stop()
     set_back(tmp_path, 1)
     go_on(spark, acker, tmp_path, partial(plain, tmp_path), drain=True)
     assert set(written(tmp_path)) == {1, 2, 3, 7, 17, 27, 50}  # what was acked since comes again, too
