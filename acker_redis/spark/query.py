@@ -374,11 +374,10 @@ class TrackedQuery:
                     self._step(0, may_emit=is_fit and now - self._batch_ended > self._options.settle_secs)
                     if now - self._saved_at > LOOK_SECS and self._loop.emission is None:
                         self._say_done_until()
-                        self._save(self._batch_id)
+                        self._try_to_save(self._batch_id)
                 except ClosedError as exc:  # whoever closed the acker is done with it
                     self._break_off(exc)
                     return
-                        self._try_to_save(self._batch_id)
                 except BaseException as exc:
                     log.exception("the stream of app %r broke off between micro-batches", self._acker.config.app)
                     self._break_off(exc)
