@@ -25,12 +25,14 @@ from pyspark.sql.types import (
 )
 
 from acker_redis.dead_letters import DeadLetter
-from acker_redis.errors import BadConfigError
+from acker_redis.errors import AckerError, BadBatchError, BadConfigError
 from acker_redis.interrupts import interrupt_behind
+from acker_redis.outages import is_outage
 from acker_redis.pending import Emission, Int64Array
 from acker_redis.spark import checks
 from acker_redis.spark.messages import PAYLOAD, Places, among, as_json, from_json, id_of, read_places
 from acker_redis.spark.park import Row
+from acker_redis.spark.refit import Fit, fit
 from acker_redis.spark.worker import kept_rows
 
 log = logging.getLogger("acker_redis.spark")
@@ -44,7 +46,7 @@ class ParkedRows:
 
     Attributes:
         column: of message ids.
-        schema: of the rows; None: no row was seen yet.
+        schema: of the rows, of which each column but the ids may be null; None: no row was seen yet.
         parked: rows by id.
     """
 
@@ -72,10 +74,15 @@ class ParkedRows:
         return [(message, row) for message, rows in self._behind.items() for row in rows if row is not None]
 
     def resume(
-        self, ids: Iterable[int], rows: Iterable[Row], behind: Iterable[tuple[int, Row]], schema: StructType
+        self,
+        ids: Iterable[int],
+        rows: Iterable[Row],
+        behind: Iterable[tuple[int, Row]],
+        schema: StructType,
+        column: str,
     ) -> list[int]:
         """What an earlier process had parked; gives the messages that have nobody to wait for any more."""
-        self.schema = schema
+        self.schema, self.column = schema, column
         self.parked = dict(zip(ids, rows, strict=True))
         fresh = []
         for message, row in behind:
@@ -88,7 +95,8 @@ class ParkedRows:
 
     def places(self, partition: str, offset: str) -> tuple[Int64Array, Places] | None:
         """What is parked and where it is, as `read_places` says it; None where its rows have no such columns."""
-        if self.schema is None or not {partition, offset, self.column} <= set(self.schema.names):
+        wanted = {name.lower() for name in (partition, offset, self.column)}
+        if self.schema is None or not wanted <= {name.lower() for name in self.schema.names}:
             return None
         return read_places(self._frame_of([row.data for row in self.parked.values()]), self.column, partition, offset)
 
@@ -98,8 +106,14 @@ class ParkedRows:
         Raises:
             BadConfigError: columns have other types than those of parked rows.
         """
+        if self.parked:
+            self._check_column(column)
+        frame = _nullable(frame, column)
         if self.schema is not None and self.schema != frame.schema:
-            self._convert(self.schema, frame.schema)
+            is_case_sensitive = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+            found = fit(self.schema, frame.schema, case_sensitive=is_case_sensitive)
+            if found is not None:
+                self._refit(found)
         self.schema, self.column, self._session = frame.schema, column, frame.sparkSession
         unique, counts = np.unique(ids, return_counts=True)
         repeated = unique[counts > 1]
@@ -156,8 +170,20 @@ class ParkedRows:
         return following
 
     def of(self, emission: Emission) -> tuple[DataFrame, Emission]:
-        """See `emitting.Source`."""
-        return self._found(emission.message_ids), emission
+        """See `emitting.Source`.
+
+        Raises:
+            BadBatchError: the rows don't make a frame, which is no message's fault and ends the query.
+        """
+        try:
+            return self._found(emission.message_ids), emission
+        except Exception as exc:
+            if isinstance(exc, AckerError) or is_outage(exc):
+                raise
+            raise BadBatchError(
+                f"the rows of {len(emission.message_ids)} messages, parked ones among them, make no DataFrame: {exc}. They "
+                "stay parked, and none of them is to blame: start the program as it was, and drain() it first"
+            ) from exc
 
     def keep_messages(self, emission: Emission) -> None:
         """See `emitting.Source`: nothing, as the driver has what it needs."""
@@ -218,9 +244,15 @@ class ParkedRows:
         return list(taken)
 
     def use(self, session: SparkSession, column: str) -> None:
-        """Make frames in a session, as long as there was no micro-batch."""
+        """Make frames in a session, as long as there was no micro-batch.
+
+        Raises:
+            BadConfigError: the ids are in another column than those of what is parked.
+        """
+        if self.parked:
+            self._check_column(column)
         if self._session is None:
-            self._session, self.column = session, column
+            self._session = session
 
     def _found(self, ids: Int64Array) -> DataFrame:
         """Some rows; what is parked is that, whatever the frame has under the same id."""
@@ -264,27 +296,22 @@ class ParkedRows:
             rows += [(one, Row(now_ms, data or b"")) for one, data in zip(of.to_pylist(), packed, strict=True)]
         return rows
 
-    def _convert(self, old: StructType, new: StructType) -> None:
+    def _check_column(self, column: str) -> None:
+        if column.lower() != self.column.lower():
+            raise BadConfigError(
+                f"the ids of {len(self.parked)} parked messages are in column {self.column!r}, and those of the stream in "
+                f"{column!r} now: start the program as it was, and drain() it first"
+            )
+
+    def _refit(self, fit: Fit) -> None:
         """Give parked rows the columns that the stream has now: new ones are null, others are left out."""
-        before = {field.name: field.dataType for field in old}
-        for field in new:
-            if before.get(field.name, field.dataType) != field.dataType:
-                raise BadConfigError(
-                    f"column {field.name!r} was {before[field.name].simpleString()} in the rows that are parked, and is "
-                    f"{field.dataType.simpleString()} now: start the program as it was, and drain() it first"
-                )
-        was, now = checks.arrow_schema(old), checks.arrow_schema(new)
 
-        def converted(row: Row) -> Row:
-            found = kept_rows.from_bytes([row.data], was)
-            columns = [found.column(one.name) if one.name in was.names else pa.nulls(1, one.type) for one in now]
-            packed = kept_rows.to_bytes(pa.StructArray.from_arrays(columns, fields=list(now)), longest=1 << 31)
-            return Row(row.since_ms, packed[0] or b"")
+        def made(row: Row) -> Row:
+            return Row(row.since_ms, kept_rows.refit(row.data, fit))
 
-        self.parked = {message: converted(row) for message, row in self.parked.items()}
+        self.parked = {message: made(row) for message, row in self.parked.items()}
         self._behind = {
-            message: deque(None if row is None else converted(row) for row in rows)
-            for message, rows in self._behind.items()
+            message: deque(None if row is None else made(row) for row in rows) for message, rows in self._behind.items()
         }
 
 
@@ -296,4 +323,21 @@ def _is_read_from_json(kind: DataType) -> bool:
         return _is_read_from_json(kind.elementType)
     return not isinstance(kind, MapType) or (
         isinstance(kind.keyType, StringType) and _is_read_from_json(kind.valueType)
+    )
+
+
+def _nullable(frame: DataFrame, column: str) -> DataFrame:
+    """The frame, whose columns may all be null but the ids: parked rows have no value for a column that comes later.
+
+    Always, so that the pipeline gets the same columns whatever is parked.
+    """
+    if all(field.nullable for field in frame.schema if field.name != column):
+        return frame
+    return frame.select(
+        *(
+            F.col(name)
+            if field.nullable or field.name == column
+            else F.expr(f"if({name} IS NULL, NULL, {name})").alias(field.name, metadata=field.metadata)
+            for field, name in ((field, checks.quoted(field.name)) for field in frame.schema)
+        )
     )

@@ -30,7 +30,7 @@ from acker_redis.spark.emitting import Emitting, Pipeline
 from acker_redis.spark.evidence import Evidence
 from acker_redis.spark.java import of
 from acker_redis.spark.messages import MESSAGE_ID, read_ids, read_places, with_message_ids
-from acker_redis.spark.park import Park, Row, Snapshot
+from acker_redis.spark.park import Park, ParkOutage, ParkOutageError, Row, Snapshot
 from acker_redis.spark.parked import ParkedRows
 from acker_redis.spark.worker_errors import own_errors
 from acker_redis.spout import Spout
@@ -141,6 +141,9 @@ class TrackedQuery:
         self._batch_ended = self._saved_at = self._looked_at = time.monotonic()
         self._saved: Any = None
         self._unsaved: list[str] = []  # letters of messages that a start after this one would be given again
+        self._outage = ParkOutage()
+        self._stream: str | None = None
+        self._has_other_columns = False
         self._until = DoneUntil({})
         self._said: dict[str, int] = {}
         self._thread = threading.Thread(target=self._between, name="acker-stream", daemon=True)
@@ -154,26 +157,38 @@ class TrackedQuery:
         self._loop.__enter__()
         try:
             found = self._park.load(before)
-            self._park.begin(before)
+            must_save = self._park.begin(before)
             self._until = DoneUntil(self._acker.done_until(self._options.task))
+            java = active_query(self._session, self._park.query, self.run)
+            self._stream = None if java is None else java.analyzedPlan().schema().json()
+            if found is not None:
+                self._go_on(found)
         except BaseException as exc:  # let go of the lane, for another start
             self._close(exc)
             raise
         self._batch_id = before - 1
-        if found is not None:
-            tries = found.tries
-            fresh = self._rows.resume(tries.message_ids.tolist(), found.rows, found.behind, found.schema)
-            self._rows.use(self._session, self._options.id_column or MESSAGE_ID)
-            if self._options.id_column is None:
-                places = self._rows.places(self._options.partition, self._options.offset)
-                if places is not None:
-                    self._until.take(places[0], *places[1])
-                    self._until.update(places[0])
-            self._spout.state.resume(tries, found.causes, found.delays_secs, time.monotonic())
-            self._spout.add(np.array(fresh, np.int64))
-        self._saved = self._fingerprint()
+        self._saved = None if must_save else self._fingerprint()
         self._said = dict(self._until.values)
         self._thread.start()
+
+    def _go_on(self, found: Snapshot) -> None:
+        tries, options = found.tries, self._options
+        fresh = self._rows.resume(tries.message_ids.tolist(), found.rows, found.behind, found.schema, found.column)
+        self._rows.use(self._session, options.id_column or MESSAGE_ID)
+        if options.id_column is None:
+            places = self._rows.places(options.partition, options.offset)
+            if places is not None:
+                self._until.take(places[0], *places[1])
+                self._until.update(places[0])
+        self._spout.state.resume(tries, found.causes, found.delays_secs, time.monotonic())
+        self._spout.add(np.array(fresh, np.int64))
+        self._stream = self._stream or found.stream
+        if found.stream != self._stream and len(tries):
+            self._has_other_columns = True
+            log.info(
+                "the columns of the stream of app %r have changed: what is parked gets them with the first micro-batch, and "
+                "goes out then", self._acker.config.app,
+            )  # fmt: skip
 
     @property
     def left(self) -> int:
@@ -244,7 +259,7 @@ class TrackedQuery:
             if not self._closing.is_set():
                 try:
                     self._finish_emission()
-                    self._save(self._batch_id)
+                    self._save_at_last()
                 finally:
                     self._close(None)
 
@@ -362,13 +377,14 @@ class TrackedQuery:
                         self._looked_at = now
                         if not self.is_active:
                             self._finish_emission()
-                            self._save(self._batch_id)
+                            self._save_at_last()
                             self._loop.rest()  # a `drain` may come
                             return
-                    self._step(0, may_emit=now - self._batch_ended > self._options.settle_secs)
+                    is_fit = self._batches > 0 or not self._has_other_columns
+                    self._step(0, may_emit=is_fit and now - self._batch_ended > self._options.settle_secs)
                     if now - self._saved_at > LOOK_SECS and self._loop.emission is None:
                         self._say_done_until()
-                        self._save(self._batch_id)
+                        self._try_to_save(self._batch_id)
                 except ClosedError as exc:  # whoever closed the acker is done with it
                     self._break_off(exc)
                     return
@@ -471,26 +487,56 @@ class TrackedQuery:
         return np.setdiff1d(ids, self._spout.replaying)
 
     def _save(self, batch_id: int) -> None:
-        """Keep what is parked, if it changed; with no emission under way, and no message that was not emitted yet."""
-        self._saved_at = time.monotonic()
+        """Keep what is parked, if it changed; with no emission under way, and no message that was not emitted yet.
+
+        Where it can't be kept now it is tried again, for ten minutes. Outcomes are taken meanwhile.
+
+        Raises:
+            AckerError: it can't be kept.
+        """
+        while not self._try_to_save(batch_id):
+            self._step(may_emit=False)
+
+    def _save_at_last(self) -> None:
+        """Keep what is parked, and don't wait: the last micro-batch's snapshot has all of it, and what was done since."""
+        if not self._try_to_save(self._batch_id):
+            log.warning(
+                "what was done since the last micro-batch of app %r is done again at the next start, as it can't be saved now",
+                self._acker.config.app,
+            )
+
+    def _try_to_save(self, batch_id: int) -> bool:
+        """Whether what is parked is kept; see `_save`."""
+        now = self._saved_at = time.monotonic()
         fingerprint = self._fingerprint()
-        if fingerprint == self._saved or self._rows.schema is None:
+        if self._rows.schema is None or (fingerprint == self._saved and self._park.is_there()):
             self._unsaved.clear()
-            return
+            return True
+        if not self._outage.is_over(now):
+            return False
         state = self._spout.state
         tries, delays = self._left()
         rows = [self._rows.parked[message] for message in tries.message_ids.tolist()]
         fresh = [
             (one, self._rows.parked[one]) for one in self._without_letters(state.fresh_ids()).tolist()
         ]  # they waited for an earlier one
-        snapshot = Snapshot(tries, delays, state.causes, rows, [*fresh, *self._rows.behind], self._rows.schema)
-        self._park.save(batch_id, snapshot, batch_id - 1 if self._in_batch else self._park.committed())
+        behind = [*fresh, *self._rows.behind]
+        snapshot = Snapshot(
+            tries, delays, state.causes, rows, behind, self._rows.schema, self._rows.column, self._stream
+        )
+        try:
+            self._park.save(batch_id, snapshot, batch_id - 1 if self._in_batch else self._park.committed())
+        except ParkOutageError as exc:
+            self._outage.down(now, exc)
+            return False
+        self._outage.up(now)
         self._saved = fingerprint
         self._unsaved.clear()
+        return True
 
 
 def active_query(session: SparkSession, query: str | None, run: str | None = None) -> Any:
-    """The query of this id that Spark runs now, of this start where one is given; None: it does not, or stops it.
+    """The query of this id that Spark runs now, of this start where one is given; None: it does not, or was told to stop.
 
     Raises:
         BadConfigError: the session has no JVM of its own.
@@ -502,5 +548,6 @@ def active_query(session: SparkSession, query: str | None, run: str | None = Non
         raise BadConfigError("each_batch needs a session with a JVM of its own, not Spark Connect")
     uuid = of(session.sparkContext, "java.util.UUID").fromString(query)
     found = java.sharedState().activeStreamingQueries().get(uuid)
-    is_this = found is not None and (run is None or found.runId().toString() == run)
-    return found if is_this and found.isActive() else None  # one that is being stopped waits for its micro-batch
+    if found is None or not found.isActive():
+        return None
+    return found if run is None or found.runId().toString() == run else None

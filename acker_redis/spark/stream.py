@@ -1,8 +1,8 @@
 """Micro-batches of Structured Streaming: what does not settle leaves its batch, and stays with the stream until it does."""
 
+import logging
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from acker_redis.acker import Acker
 from acker_redis.calling import insisting
 from acker_redis.config import check_bound, check_finite
-from acker_redis.errors import BadConfigError, ClosedError
+from acker_redis.errors import AckerError, BadConfigError, ClosedError
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark.emitting import Pipeline
 from acker_redis.spark.park import Park
@@ -24,6 +24,8 @@ from acker_redis.spark.run import emit_timeout, payload_limit
 from acker_redis.spark.sources.files import FILE, ROW
 
 __all__ = ["BatchHandler", "StreamStatus", "each_batch"]
+
+log = logging.getLogger("acker_redis.spark")
 
 _QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"
 """What Spark notes for the thread of a query: its id, which it keeps over restarts, and that of this start."""
@@ -130,7 +132,10 @@ class BatchHandler:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         found = self._open()
-        if found.query is not None and found.load(found.committed() + 1) is not None:
+        committed = None if found.query is None else found.committed()
+        if committed is not None:
+            found.load(committed + 1)  # a park that the query could not go on with is refused here
+        if found.has_snapshots:
             threading.Thread(target=self._wait_for_query, name="acker-stream-wait", daemon=True).start()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -156,7 +161,7 @@ class BatchHandler:
         with self._lock:
             if self._query is None or (self._query.error is not None and self._query.is_told):
                 park = self._open()
-                self._query = None if park.query is None else self._begin(park, park.committed() + 1)
+                self._query = None if park.query is None else self._begin(park, park.next_batch())
             query = self._query
         if query is not None:
             query.drain(timeout_secs)
@@ -212,13 +217,14 @@ class BatchHandler:
                 raise BadConfigError("two queries run with what one call of each_batch made: call it for each of them")
             park = self._open()
             checkpoint = str(java.resolvedCheckpointRoot())
-            if now is not None and now.run is None and now.error is None and park.query == query:
+            is_same = (park.query, park.checkpoint) == (query, checkpoint)
+            if now is not None and now.run is None and now.error is None and is_same:
                 now.run = run  # it began with what was parked
-                park.claim(query, checkpoint, batch_id)
                 return now
-            park.claim(query, checkpoint, batch_id)
             if now is not None:
                 now.end()
+                park = self._open()  # it may have saved
+            park.claim(query, checkpoint, batch_id)
             self._query = self._begin(park, batch_id, run)
             return self._query
 
@@ -230,12 +236,19 @@ class BatchHandler:
 
     def _wait_for_query(self) -> None:
         """A source that is silent gives no micro-batch, and yet what is parked has to go out."""
-        with suppress(ClosedError):  # whoever closed the acker is done with the handler, too
-            while not self._closed.wait(LOOK_SECS):
-                with self._lock:
-                    if self._query is not None:
-                        return
+        while not self._closed.wait(LOOK_SECS):
+            with self._lock:
+                if self._query is not None:
+                    return
+                try:
                     park = self._open()
-                    if active_query(self._session, park.query) is not None:
-                        self._query = self._begin(park, park.committed() + 1)
-                        return
+                    java = active_query(self._session, park.query)
+                    if java is None:
+                        continue
+                    park.checkpoint = str(java.resolvedCheckpointRoot())  # it may have been moved
+                    self._query = self._begin(park, park.next_batch())
+                except ClosedError:  # whoever closed the acker is done with the handler, too
+                    return
+                except AckerError as exc:  # the first micro-batch will tell, but there may be none for long
+                    log.error("what the stream of app %r has parked does not go out: %s", self._acker.config.app, exc)
+                return

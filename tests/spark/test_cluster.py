@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.spark.cluster import Cluster
+from tests.spark.test_streams import give, written
 from tests.spark.warm import Warm, told
 
 pytestmark = [
@@ -46,3 +47,14 @@ def test_a_speculative_copy_beside_its_first_attempt(cluster: Cluster, warm: War
     found = run_scenarios(cluster, warm, url, tmp_path, "race:bolt", "race:sink", "lose:sink")
     for scenario, result in found.items():
         assert max(result[scenario.partition(":")[2]].values()) > 1, "no copy ran"
+
+
+def test_a_stream_whose_tasks_have_speculative_copies(cluster: Cluster, warm: Warm, url: str, tmp_path: Path) -> None:
+    """What is parked goes out with later micro-batches, beside copies of slow tasks; nothing is acked falsely."""
+    batches = [range(at, at + 40) for at in (0, 100, 200)]
+    give(tmp_path, *batches)
+    found = told(warm.run_module("tests.spark.speculating_stream_job", cluster.url, url, str(tmp_path), url=url))
+    messages = [one for batch in batches for one in batch]
+    assert found.pop("done") == messages == sorted(set(written(tmp_path)))
+    assert max(found.pop("attempts")) > 1, "no copy ran"
+    assert found == {"acked": len(messages), "parked": 0, "pending": 0, "letters": 0}

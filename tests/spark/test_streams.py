@@ -16,8 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from acker_redis import Acker, AckerConfig, BadConfigError, DeadLetter, RetryPolicy, calling
+from acker_redis import Acker, AckerConfig, AckerError, BadConfigError, DeadLetter, RetryPolicy, calling
 from acker_redis.spark import BatchHandler, Tracker, each_batch
 from acker_redis.spark.park import Park
 from acker_redis.spark.parked import ParkedRows
@@ -145,7 +147,7 @@ def test_a_silent_source_another_start_goes_on_with_what_is_parked(spark: Any, a
     assert {(row["id"], row["attempts"], row["reason"], row["last_stage"]) for row in found} == {
         (47, 1, "failed", "fail_where"), (57, 1, "failed", "fail_where"), (50, 1, "", None),
     }  # fmt: skip
-    assert all(row["due_ms"] > row["since_ms"] + 3_000_000 for row in found if row["id"] != 50)
+    assert all(row["wait_ms"] > 2_800_000 for row in found if row["id"] != 50)
     with handler_of(acker, tmp_path, partial(plain, tmp_path), settle_secs=0.5) as handler:
         query = start(spark, tmp_path, handler, processingTime="1 hour")
         try:
@@ -269,6 +271,116 @@ def test_what_a_stopped_query_was_at_is_said_in_a_line(
         wait_until(lambda: not query.isActive, "it is stopped")
     ours = [record for record in caplog.records if record.name.startswith("acker_redis")]
     assert all("\n" not in one.getMessage() and not one.exc_info for one in ours), caplog.text
+
+
+def test_a_column_that_is_never_null_may_come_while_messages_are_parked(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    """The pipeline gets the same columns whether messages are fresh, parked or both."""
+    give(tmp_path, [1, 7, 17])
+    seen: list[Any] = []
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        seen.append((tracker.emission, messages.drop("_edge", "_anchors").schema))
+        seen.extend((row["id"], row["source"]) for row in messages.collect())
+        plain(tmp_path, tracker, tracker.fail_where(messages, f"id % 10 = 7 AND {tracker.emission} = 0", "a seven"))
+
+    with handler_of(acker, tmp_path) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+    give(tmp_path, [2, 27])
+    with handler_of(acker, tmp_path, run) as handler:
+        start(
+            spark, tmp_path, lambda batch, number: handler(batch.withColumn("source", F.lit("web")), number)
+        ).awaitTermination()
+        assert handler.drain(60).parked == {}
+    schemas = [schema for _, schema in seen if isinstance(schema, StructType)]
+    assert schemas == [StructType([StructField("id", LongType()), StructField("source", StringType())])] * 2
+    rows = {(message, source) for message, source in seen if not isinstance(source, StructType)}
+    assert rows == {(7, None), (17, None), (2, "web"), (27, "web")}
+    assert acker.dead_letters.count() == 0
+
+
+def test_a_column_whose_name_changes_in_case_only_keeps_what_it_has(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    give(tmp_path, pa.table({"id": pa.array([7], pa.int64()), "Item": ["unicorn"]}))
+    with handler_of(acker, tmp_path) as handler:
+        start(spark, tmp_path, handler, "id bigint, Item string").awaitTermination()
+    give(tmp_path, pa.table({"id": pa.array([8], pa.int64()), "item": ["horse"]}))
+    with handler_of(acker, tmp_path, partial(plain, tmp_path)) as handler:
+        start(spark, tmp_path, handler, "id bigint, item string").awaitTermination()
+        assert handler.drain(60).parked == {}
+    found = [pq.read_table(path) for path in (tmp_path / "out").glob("*.parquet")]
+    assert {one for table in found if "item" in table.column_names for one in table["item"].to_pylist()} == {
+        "unicorn", "horse",
+    }  # fmt: skip
+
+
+def test_what_is_parked_waits_for_columns_that_have_changed_while_the_source_is_silent(
+    spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The program of now wants a column that parked rows get with the first micro-batch, which says what it is."""
+    give(tmp_path, [7])
+    with handler_of(acker, tmp_path) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        plain(tmp_path, tracker, messages.withColumn("n", F.coalesce("n", F.lit(0))))
+
+    with caplog.at_level("INFO"), handler_of(acker, tmp_path, run, settle_secs=0.1) as handler:
+        query = start(spark, tmp_path, handler, "id bigint, n int", processingTime="1 second")
+        try:
+            wait_until(lambda: "the columns of the stream of app 'streams' have changed" in caplog.text, "it waits", 60)
+            give(tmp_path, pa.table({"id": pa.array([18], pa.int64()), "n": pa.array([5], pa.int32())}))
+            wait_until(lambda: written(tmp_path) == [7, 18], "both go out", 60)
+        finally:
+            query.stop()
+    assert acker.dead_letters.count() == 0
+
+
+def test_ids_of_another_column_are_refused_while_messages_are_parked(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    """Else parked rows would be emitted under ids that are not theirs."""
+    table = pa.table({"id": pa.array([7], pa.int64()), "other": pa.array([1], pa.int64())})
+    give(tmp_path, table)
+    with handler_of(acker, tmp_path) as handler:
+        start(spark, tmp_path, handler, "id bigint, other bigint").awaitTermination()
+    give(tmp_path, table)
+    with (
+        handler_of(acker, tmp_path, id_column="other") as handler,
+        pytest.raises(StreamingQueryException, match=r"are in column 'id', and those of the stream in 'other'.*drain"),
+    ):
+        start(spark, tmp_path, handler, "id bigint, other bigint").awaitTermination()
+    assert parked(tmp_path) == [7]
+
+
+def test_rows_that_make_no_frame_count_against_no_message(
+    spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(tmp_path, [7, 50])
+    with handler_of(acker, tmp_path) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+
+    def kept() -> list[Any]:
+        found = pq.read_table(max((tmp_path / "park").glob("*.parquet"))).sort_by("id")
+        return list(found.select(["id", "attempts", "uncounted", "losses"]).to_pylist())
+
+    before = kept()
+
+    def fails(rows: ParkedRows, ids: Any) -> DataFrame:
+        raise ValueError("on purpose")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ParkedRows, "_found", fails)
+        for _ in range(2):
+            with handler_of(acker, tmp_path) as handler, pytest.raises(AckerError, match="on purpose"):
+                handler.drain(60)
+        give(tmp_path, [1])
+        with handler_of(acker, tmp_path) as handler, pytest.raises(StreamingQueryException, match="on purpose"):
+            start(spark, tmp_path, handler).awaitTermination()
+    assert kept() == before
+    with handler_of(acker, tmp_path, partial(plain, tmp_path)) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+        assert handler.drain(60).parked == {}
+    assert written(tmp_path) == [1, 7, 50]
+    assert acker.dead_letters.count() == 0
 
 
 def test_a_micro_batch_waits_while_too_many_messages_are_not_done(

@@ -57,7 +57,7 @@ ORDER = (
     ("spark.tracker",),
     ("spark.messages", "spark.sources.files", "spark.sources.dead_letters"),
     ("spark.emitting",),
-    ("spark.run", "spark.park"),
+    ("spark.run", "spark.park", "spark.refit"),
     ("spark.parked",),
     ("spark.query",),
     ("spark.stream",),

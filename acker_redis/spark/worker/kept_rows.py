@@ -7,7 +7,7 @@ a row are pickled, because that is the fastest way in Python, and read by an unp
 
 import io
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise, repeat
 from typing import Any, NoReturn
@@ -33,6 +33,11 @@ def from_bytes(payloads: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
 def are_equal(one: bytes, other: bytes) -> bool:
     """Whether two rows of one schema are the same, bit by bit; the bytes of equal ones may differ."""
     return one == other or bool(_Values(io.BytesIO(one)).load() == _Values(io.BytesIO(other)).load())
+
+
+def refit(payload: bytes, fit: Callable[[Any], Any]) -> bytes:
+    """The bytes of a row whose values a function makes of those it has."""
+    return pickle.dumps(fit(_Values(io.BytesIO(payload)).load()), pickle.HIGHEST_PROTOCOL)
 
 
 @dataclass(frozen=True)
