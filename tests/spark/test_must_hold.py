@@ -424,7 +424,7 @@ def test_what_drops_or_copies_rows_behind_the_trackers_back_acks_nothing(case: M
     run = case(n=60)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        rows = HARMFUL[kind](tracker.explode(messages, TWICE).drop("_anchors").withColumn("_anchors", F.array()))
+        rows = HARMFUL[kind](tracker.explode(messages, TWICE))
         tracker.write(rows, run.append())
 
     text = run.refused(pipeline, NotExactError)
