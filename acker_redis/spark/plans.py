@@ -15,6 +15,9 @@ _OURS = "_acker_"
 
 _METER = "CollectMetrics"
 _LIMITS = ("GlobalLimit", "LocalLimit", "Tail")
+_CAST = re.compile(r"cast\(([^\s()]+) as [a-z]+(?:\([\d,]+\))?\)")
+"""Of a column or a constant: Spark's doing, and not what the user wrote."""
+
 _MOST_CHARS = 120
 _MOST = 3
 """Operators that are named; a longer list helps nobody."""
@@ -107,7 +110,7 @@ def changes(query: JavaObject, meter: str, sink: str) -> list[Change]:
     """
     walk = _Walk(sink)
     walk.find(query.analyzed(), meter)
-    return walk.found
+    return list(dict.fromkeys(walk.found))  # the way to a frame that has two consumers comes twice
 
 
 @dataclass
@@ -155,7 +158,9 @@ def _edge(plan: JavaObject) -> JavaObject | None:
 
 def _told(plan: JavaObject) -> str:
     """A node as a plan prints it, without the numbers of its columns."""
-    text = re.sub(r"#\d+L?", "", plan.simpleString(8)).strip()
+    text = _CAST.sub(r"\1", re.sub(r"#\d+L?", "", plan.simpleString(8))).strip()
     kind, _, rest = text.partition(" ")
-    text = f"{kind} ({rest.removeprefix('(').removesuffix(')')})" if rest else kind
+    if rest.startswith("(") and rest.endswith(")"):
+        rest = rest[1:-1]
+    text = f"{kind} ({rest})" if rest else kind
     return text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]}..."
