@@ -97,8 +97,14 @@ def form_of(frame: DataFrame, emission: str, operator: str) -> Form:
         BadBatchError: the frame isn't tracked, or by another emission's tracker.
         NotExactError: its edges or anchors were computed by something else than a tracker.
     """
-    fields = {found.name.lower(): found for found in frame.schema.fields}
-    fields |= {found.name: found for found in frame.schema.fields}  # the same spelling first
+    fields = {found.name: found for found in frame.schema.fields}
+    for name in fields:
+        for own in (EDGE, ANCHORS):
+            if name.lower() == own and own not in fields:
+                raise BadBatchError(
+                    f"{operator!r}: the column {own} is spelled {name!r}, and Python workers know it by its name only: "
+                    f"rename it to {own}"
+                )
     if EDGE not in fields:
         raise BadBatchError(
             f"{operator!r}: the DataFrame has no column {EDGE}, so it isn't tracked: keep the column in selects, use the "

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import Column, DataFrame, DataFrameWriter, Window
 from pyspark.sql import functions as F
 
-from acker_redis import NotExactError
+from acker_redis import BadBatchError, NotExactError
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark import Tracker
 from acker_redis.spark.columns import TRACKING
@@ -41,7 +41,6 @@ REFUSED: dict[str, Callable[[Tracker, DataFrame], DataFrame]] = {
     "metadata": lambda t, rows: rows.withMetadata("_anchors", {}),
     "another frame's": grouped,
     "filled": lambda t, rows: rows.withColumn("_anchors", F.coalesce("_anchors", F.expr(EMPTY))),
-    "another spelling": lambda t, rows: rows.withColumn("_Anchors", F.expr(EMPTY)),
 }
 
 
@@ -54,6 +53,37 @@ def test_anchors_that_were_computed_are_refused(case: MakeCase, kind: str) -> No
         tracker.write(tracker.fail_where(changed, "id = 7", "seven"), run.append())
 
     assert "_anchors was computed by something else" in run.refused(pipeline, NotExactError)
+
+
+@pytest.mark.parametrize("own", TRACKING)
+def test_another_spelling_is_refused(case: MakeCase, own: str) -> None:
+    run = case(n=3)
+    other = own.upper()
+    text = run.refused(
+        lambda tracker, rows: tracker.write(rows.withColumnRenamed(own, other), run.append()), BadBatchError
+    )
+    assert f"rename it to {own}" in text
+
+
+def test_columns_that_differ_in_case_only_are_the_users_where_spark_tells_them_apart(case: MakeCase) -> None:
+    run = case(n=20)
+    run.spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        table = run.spark.range(30).select("id", F.col("id").alias("Id"))
+
+        def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+            own = messages.withColumn("ID", -F.col("id")).withColumn("_Anchors", F.lit("mine"))
+            kept = tracker.filter(own, "ID <> -7", name="keep")
+            tracker.write(kept.drop("_Anchors"), run.append())
+            tracker.write(tracker.join(messages, table, "id", name="meet"), run.append("met"))
+            tracker.write_partitions(kept, run.partition_files(tracker))
+
+        run.complete(pipeline)
+        assert set(run.written("id", "ID")) == {(id, -id) for id in range(20) if id != 7}
+        assert set(run.written("id", "Id", name="met")) == {(id, id) for id in range(20)}
+        assert len(run.written(name="rows")) == 19
+    finally:
+        run.spark.conf.unset("spark.sql.caseSensitive")
 
 
 def lossy(rows: DataFrame, anchors: str | None) -> DataFrame:

@@ -91,6 +91,9 @@ def _settings(session: SparkSession, pipeline: Pipeline) -> Iterator[None]:
         "spark.sql.adaptive.enabled": str(pipeline.adaptive).lower(),
         "spark.sql.codegen.wholeStage": str(pipeline.codegen).lower(),
         "spark.sql.codegen.factoryMode": "FALLBACK" if pipeline.codegen else "NO_CODEGEN",
+        "spark.sql.ansi.enabled": str(pipeline.ansi).lower(),
+        "spark.sql.caseSensitive": str(pipeline.case_sensitive).lower(),
+        "spark.sql.session.timeZone": pipeline.zone,
     }
     before = {name: session.conf.get(name) or "" for name in settings}
     try:

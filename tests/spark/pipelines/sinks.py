@@ -8,6 +8,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,8 @@ class _Writer(DataSourceWriter):
         for row in iterator:
             if self.refuses and zlib.crc32((row["path"] or "").encode()) % self.refuses == 0:
                 raise OSError(f"row {row['path']} can't be written")
-            rows.append(row.asDict())
+            at = row["at"] and row["at"].astimezone(UTC)  # Spark gives it without a zone, as this process sees it
+            rows.append({**row.asDict(), "at": at})
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / f"{os.getpid()}-{random.SystemRandom().getrandbits(60)}"
