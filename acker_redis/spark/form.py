@@ -125,7 +125,8 @@ def form_of(frame: DataFrame, emission: str, operator: str) -> Form:
         )
     if ANCHORS not in fields:
         raise BadBatchError(
-            f"{operator!r}: the column {ANCHORS} is missing: keep it in selects; Spark reads it only where somebody needs it"
+            f"{operator!r}: the column {ANCHORS} is missing, by which the tracker fails messages: keep it in selects; Spark "
+            "reads it only where somebody needs it"
         )
     if fields[ANCHORS].metadata.get(_KEY) != form.anchors_metadata[_KEY]:
         raise NotExactError(

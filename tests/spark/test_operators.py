@@ -94,7 +94,7 @@ CAUGHT: dict[str, list[Change]] = {
     "cube": [lambda rows: rows.cube("id").agg(F.sum("_edge").alias("_edge"))],
     "describe": [lambda rows: rows.describe("id")],
     "distinct": [lambda rows: rows.union(rows).distinct().limit(3), lambda rows: rows.select("id").distinct()],
-    "drop": [lambda rows: rows.drop("_edge")],
+    "drop": [lambda rows: rows.drop("_edge"), lambda rows: rows.drop("_anchors")],
     "dropDuplicates": [lambda rows: rows.dropDuplicates(["id"])],
     "drop_duplicates": [lambda rows: rows.drop_duplicates(["id"])],
     "dropna": [lambda rows: rows.withColumn("x", F.expr("nullif(id, 7)")).dropna()],
@@ -148,9 +148,15 @@ CAUGHT: dict[str, list[Change]] = {
     "unionByName": [lambda rows: rows.unionByName(rows)],
     "unpivot": [lambda rows: rows.unpivot(["_edge", "_anchors"], ["id", "child"], "name", "value")],
     "where": [lambda rows: rows.where("id <> 7"), lambda rows: rows.where("false")],
-    "withColumn": [lambda rows: rows.withColumn("_edge", F.col("_edge") + 0)],
-    "withColumnRenamed": [lambda rows: rows.withColumnRenamed("_edge", "edge")],
-    "withMetadata": [lambda rows: rows.withMetadata("_edge", {})],
+    "withColumn": [
+        lambda rows: rows.withColumn("_edge", F.col("_edge") + 0),
+        lambda rows: rows.withColumn("_anchors", F.array()),
+    ],
+    "withColumnRenamed": [
+        lambda rows: rows.withColumnRenamed("_edge", "edge"),
+        lambda rows: rows.drop("_anchors").withColumnRenamed("child", "_anchors"),
+    ],
+    "withMetadata": [lambda rows: rows.withMetadata("_edge", {}), lambda rows: rows.withMetadata("_anchors", {})],
 }  # fmt: skip
 """Of two rows per message, columns `id` and `child`, behind a filter."""
 
