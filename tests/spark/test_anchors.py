@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from pyspark.sql import Column, DataFrame, DataFrameWriter, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from acker_redis import BadBatchError, NotExactError
@@ -116,10 +116,7 @@ def fails_in_partitions(run: Case, tracker: Tracker, rows: DataFrame) -> None:
 
 
 def fails_as_a_sink(run: Case, tracker: Tracker, rows: DataFrame) -> None:
-    def write(writer: DataFrameWriter) -> None:
-        raise OSError("full")
-
-    tracker.write(rows, write, on_error="fail")
+    tracker.write_with(rows, lambda found: found.selectExpr("raise_error('full')").collect(), on_error="fail")
 
 
 def leaves(run: Case, tracker: Tracker, rows: DataFrame) -> None:
