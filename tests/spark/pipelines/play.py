@@ -130,6 +130,7 @@ def play(pipeline: Pipeline, session: SparkSession, url: str, folder: Path) -> P
                 messages, run, acker=acker, id_column="id", run_id=run_id,
                 retry=RetryPolicy(max_attempts=ATTEMPTS, first_delay_secs=0),
                 max_spout_pending=pipeline.in_flight, progress=progress,
+                stop_if_all_fail=False,  # a drawn sink may refuse every partition
             )  # fmt: skip
         except Exception as exc:
             error = exc
