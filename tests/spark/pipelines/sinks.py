@@ -66,12 +66,12 @@ class Files(Sink):
 
 @dataclass(frozen=True)
 class Blocked(Sink):
-    """`tracker.write` to where nothing can be written; the messages of its rows fail."""
+    """`tracker.write_with`, of which the job fails at its first row; the messages of its rows fail."""
 
     def write(self, playing: Playing, frame: DataFrame, folder: Path) -> None:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.touch()
-        playing.tracker.write(frame, lambda writer: writer.parquet(str(folder)), on_error="fail")
+        playing.tracker.write_with(
+            frame, lambda rows: rows.selectExpr("raise_error('full')").collect(), on_error="fail"
+        )
 
     def read(self, folder: Path) -> Found:
         return Counter()
