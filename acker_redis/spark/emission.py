@@ -15,7 +15,7 @@ import numpy as np
 
 from acker_redis import ids
 from acker_redis.blocks import Index
-from acker_redis.errors import AckerError, LedgerLostError, PendingLimitError, ServerUnavailableError
+from acker_redis.errors import AckerError, LedgerLostError, NotExactError, PendingLimitError, ServerUnavailableError
 from acker_redis.ids import UInt64Array
 from acker_redis.pending import SLOT_BITS, Emission, Rows, root_salt
 from acker_redis.spark import edges
@@ -100,8 +100,20 @@ class Roots:
         """Fail the roots that were reported, and ack the others.
 
         Raises:
+            NotExactError: reports name other roots than these, or rows that failed name none.
             AckerError: the roots could not be initialised, or the server can't be told.
         """
+        failed = list(failed)
+        index = Index(self._roots[: None if failed else 0].view(np.uint64))
+        for report in failed:
+            found = [index.find(np.frombuffer(packed, np.uint64)) for packed in report.reasons.values()]
+            foreign = sum(int(np.count_nonzero(rows < 0)) for rows in found)
+            if foreign or report.rootless:
+                raise NotExactError(
+                    f"{report.rows:,} rows failed in {report.stage!r}; {report.rootless:,} of them name no message, and "
+                    f"{foreign:,} messages that they name are not this emission's. So which messages failed is not known, and "
+                    "nothing is acked. Keep the column _anchors as it is, also in what you unite with other rows"
+                )
         self._initialised.wait()
         if self._error is not None:
             raise self._error
@@ -111,10 +123,8 @@ class Roots:
             for report in failed
             for number, (reason, packed) in enumerate(report.reasons.items())
         ]
-        index = Index(self._roots[: None if told else 0].view(np.uint64))
         for reason, stage, token, packed in sorted(told, key=lambda one: one[0].retry):  # the final ones decide
             rows = index.find(np.frombuffer(packed, np.uint64))
-            rows = rows[rows >= 0]
             rows = rows[is_open[rows]]
             if len(rows):
                 is_open[rows] = False

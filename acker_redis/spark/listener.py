@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from acker_redis.errors import AckerError
 from acker_redis.spark.java import of
 from acker_redis.spark.meters import PREFIX
+from acker_redis.spark.plans import each
 
 _CONF = "spark.acker.listener"
 _MARK_AFTER_SECS = 1.0
@@ -39,10 +40,12 @@ class Execution:
     Attributes:
         metrics: name of a meter -> its row; ours only.
         written: meters of which a command took the rows, with nothing but projections between.
+        query: of Spark's, with its plans.
     """
 
     metrics: dict[str, tuple[Any, ...]]
     written: frozenset[str]
+    query: JavaObject
 
 
 class Listener:
@@ -59,7 +62,7 @@ class Listener:
         metrics = dict(_metrics(execution))
         if not metrics:
             return
-        heard = Execution(metrics, frozenset(_written(execution, self._command)))
+        heard = Execution(metrics, frozenset(_written(execution, self._command)), execution)
         with self._changed:
             self._heard = [*self._heard[-_KEPT:], heard]
             self._changed.notify_all()
@@ -142,7 +145,7 @@ def _value(value: Any) -> Any:
     """A set comes as a Scala sequence."""
     if not isinstance(value, JavaObject):
         return value
-    return list(_each(value))
+    return list(each(value))
 
 
 def _written(execution: JavaObject, command: JavaObject) -> Iterator[str]:
@@ -150,17 +153,11 @@ def _written(execution: JavaObject, command: JavaObject) -> Iterator[str]:
     plan = execution.logical()
     if not command.isInstance(plan):
         return
-    below = list(_each(plan.children()))
+    below = list(each(plan.children()))
     while below:
         plan = below.pop()
         kind = plan.nodeName()
         if kind == "CollectMetrics":
             yield plan.name()
         elif kind in _PASSING:
-            below += _each(plan.children())
-
-
-def _each(sequence: JavaObject) -> Iterator[Any]:
-    items = sequence.iterator()
-    while items.hasNext():
-        yield items.next()
+            below += each(plan.children())

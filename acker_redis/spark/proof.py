@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.errors import BadBatchError, NotExactError, NotProvenError
-from acker_redis.spark import checks, faults, meters
+from acker_redis.spark import checks, faults, meters, plans
 from acker_redis.spark.actions import described
 from acker_redis.spark.edges import BITS, MASK
 from acker_redis.spark.form import Form, form_of
@@ -21,11 +21,14 @@ from acker_redis.spark.reports import Received
 from acker_redis.spark.worker.failed import Report
 
 _ADVICE = (
-    "Rows were dropped, copied or changed where only the tracker may: use tracker.filter for where, tracker.join and group "
-    "for joins and aggregates, tracker.explode or a bolt for several rows of one, tracker.checkpoint for checkpoints. "
-    "A cached frame has to be filled as a whole, as count does, before show or anything else takes a part of it; and a writer "
-    "has to write, where mode('ignore') may not. docs/operators.md goes through them one by one. Without any of these: do the "
-    "messages have the same ids whenever they are read?"
+    "No operator of yours between the tracker's explains it. A cached frame has to be filled as a whole, as count does, "
+    "before show or anything else takes a part of it; and a writer has to write, where mode('ignore') may not. Otherwise: do "
+    "the messages have the same ids whenever they are read?"
+)
+_CACHED = (
+    "A cached frame is on the way: where Spark lost or evicted a part of it, or a show filled it in part, what was counted "
+    "there is not known, so this is tried again. If it stays so, fill the cache as a whole, by count(), and give it room, as "
+    "persist(StorageLevel.MEMORY_AND_DISK) does, or use tracker.checkpoint in its place."
 )
 
 
@@ -139,17 +142,17 @@ class Proof:
 
         Raises:
             NotExactError: rows are missing or were copied, and Spark ran nothing twice.
-            NotProvenError: the same, or meters are missing, and Spark ran something twice: try again.
+            NotProvenError: the same, or meters are missing, and Spark ran something twice, or read a cache: try again.
         """
 
         def wanted(heard: Execution) -> bool:
             return meter in (heard.written if written else heard.metrics)
 
         heard = self._listener.find(wanted, self.session)
-        told = [self._balance(node, meter, form, one.metrics) for one in heard]
+        told = [self._balance(node, meter, form, one) for one in heard]
         if not written and not any(one.is_balanced for one in told):  # another one may have taken all rows
             heard = self._listener.find(wanted, self.session, every=True)
-            told = [self._balance(node, meter, form, one.metrics) for one in heard]
+            told = [self._balance(node, meter, form, one) for one in heard]
         if not told:
             self._refuse(
                 f"{node.name!r}: Spark told of no execution that wrote its rows as they are. Give a function that calls one "
@@ -158,7 +161,8 @@ class Proof:
             )
         good = [one for one in told if one.is_balanced]
         if not good or (written and len(good) < len(told)):
-            self._refuse(next(one.text for one in told if one.text is not None))
+            bad = next(one for one in told if one.text is not None)
+            self._refuse(bad.text or "", bad.execution, node, meter)
         for one in good:
             self._failed |= {report.number: report for report in one.named}
             for operator, processed in one.processed.items():
@@ -215,8 +219,9 @@ class Proof:
             roots = before.roots | processed.roots if before.roots and processed.roots else frozenset()
             self.processed[operator] = meters.Processed(processed.rows, roots)
 
-    def _balance(self, node: Node, meter: str, form: Form, metrics: meters.Metrics) -> "_Balance":
+    def _balance(self, node: Node, meter: str, form: Form, execution: Execution) -> "_Balance":
         """Hold what one execution metered against a form."""
+        metrics = execution.metrics
         gone: dict[str, _Gone] = {}
         missing = []
         for one in form.residues:
@@ -234,29 +239,40 @@ class Proof:
                     gone[one] = _Gone(known.operator, left.dropped, left.failed, named, left.processed)
         if missing:
             return _Balance(
+                execution,
                 f"what {', '.join(map(repr, missing))} dropped or failed is unknown, as Spark did not evaluate it in this "
                 "execution: behind a checkpoint, a file or a cache that was filled bit by bit. Use tracker.checkpoint to cut "
-                "a plan, and fill a cache by count()"
+                "a plan, and fill a cache by count()",
             )
         got = meters.passed(metrics, meter)
         residues = {one: left.edges for one, left in gone.items()}
         if got.edges != form.expected(self.total, residues):
-            return _Balance(self._mismatch(node, got, gone))
+            return _Balance(execution, self._mismatch(node, got, gone))
         residue = sum(form.residues[one] * edges for one, edges in residues.items())
         named = [report for left in gone.values() for report in left.named]
-        return _Balance(None, residue, named, {left.operator: left.processed for left in gone.values()}, got.rows)
+        processed = {left.operator: left.processed for left in gone.values()}
+        return _Balance(execution, None, residue, named, processed, got.rows)
 
     def _mismatch(self, node: Node, got: meters.Passed, gone: "dict[str, _Gone]") -> str:
         told = [f"{got.rows:,} rows reached {node.name!r}", *(str(one) for one in gone.values() if one.rows)]
         return (
             f"not everything that came of the {self.count:,} messages is accounted for, or something is twice: "
-            f"{', '.join(told)}. {_ADVICE}"
+            f"{', '.join(told)}."
         )
 
-    def _refuse(self, text: str) -> NoReturn:
+    def _refuse(
+        self, text: str, execution: Execution | None = None, node: Node | None = None, meter: str | None = None
+    ) -> NoReturn:
+        """Say that an action isn't proven, and of whose doing that is: Spark's, or the pipeline's."""
         if faults.any_fault(self.session, self.job_tag):
             raise NotProvenError(f"{text} Tasks of Spark failed or ran twice meanwhile, so this is tried again")
-        raise NotExactError(text)
+        if execution is None or node is None or meter is None:
+            raise NotExactError(text)
+        changes = plans.changes(execution.query, meter, node.name)
+        found = f" {plans.advice(changes)}" if changes else ""
+        if plans.is_cached(execution.query):
+            raise NotProvenError(f"{text} {_CACHED}{found}")
+        raise NotExactError(f"{text}{found or f' {_ADVICE}'}")
 
     def _cover(self, name: str) -> None:
         waiting = [name]
@@ -272,6 +288,7 @@ class _Balance:
     """How one execution stands.
 
     Attributes:
+        execution: the one.
         text: why it is not balanced; None: it is.
         residue: the sum of what was dropped and failed before it, weighed.
         named: reports of failed rows.
@@ -279,6 +296,7 @@ class _Balance:
         rows: that reached the action.
     """
 
+    execution: Execution
     text: str | None
     residue: int = 0
     named: Sequence[Report] = ()

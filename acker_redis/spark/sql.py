@@ -1,11 +1,29 @@
 """Operators in SQL: frames in, frames out, no Python per row. Each keeps the sum of edges, or meters what it drops."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
+from py4j.java_gateway import JavaObject
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+    _parse_datatype_json_string,
+)
 
 from acker_redis.errors import BadBatchError
 from acker_redis.spark import checks, edges, meters
@@ -19,6 +37,12 @@ _MEETS, _GONE, _CHILDREN, _COUNT, _PLACE, _CHILD = (
 _LEFT, _RIGHT, _LEFT_PLACE, _LEFT_COUNT = (f"_acker_{name}" for name in ("left", "right", "left_place", "left_count"))
 _LOW, _HIGH = "_acker_low", "_acker_high"
 
+_EQUAL = "EqualTo"
+_CHAR = "__CHAR_VARCHAR_TYPE_STRING"
+"""In the metadata of a column of texts that is char or varchar: Spark pads these where it compares them."""
+
+_PLAIN = (BinaryType, BooleanType, DateType, DecimalType, IntegralType, TimestampNTZType, TimestampType)
+
 
 def spouted(messages: DataFrame, id_column: str, salts: tuple[str, str], form: Form) -> DataFrame:
     """Messages with their edge and root; `root_ids` and `emission.edges_of` derive the same in the driver."""
@@ -27,7 +51,7 @@ def spouted(messages: DataFrame, id_column: str, salts: tuple[str, str], form: F
     block = f"xxhash64({root_salt}, shiftright({message}, 5)) & {(1 << 59) - 1}L"
     root = f"shiftleft({message} & 31L, 59) | ({block})"
     edge = f"xxhash64({edge_salt}, {message}) & {edges.MASK}L"
-    return messages.withColumns({EDGE: form.column(edge), ANCHORS: F.expr(f"array({root})")})
+    return messages.withColumns({EDGE: form.column(edge), ANCHORS: form.roots(f"array({root})")})
 
 
 def filtered(frame: DataFrame, condition: str | Column, meter: str, form: Form) -> DataFrame:
@@ -71,16 +95,16 @@ def looked_up(
     """Join with a table that isn't tracked: one row per match.
 
     The matches of a key are one array, so that a row knows how many children it has, and which of them is which. Keys are
-    compared as the type that both have in common, by which the table is grouped, too: '1' and '01' are one key to a bigint.
+    compared as Spark does, and the table is grouped by what they are then: '1' and '01' are one key to a bigint.
     """
     others = [column for column in table.columns if column not in on]
-    common = _common_types(frame, table, on, name)
+    compared = _compared(frame, table, on, name)
     keys = [f"_acker_key{i}" for i in range(len(on))]
     matches = table.groupBy(
-        *(F.col(quoted(column)).cast(kind).alias(key) for key, column, kind in zip(keys, on, common, strict=True))
+        *(_cast(column, one.right).alias(key) for key, column, one in zip(keys, on, compared, strict=True))
     ).agg(_as_array(table, others).alias(_CHILDREN))
     own = [quoted(column) for column in frame.columns if column not in (EDGE, ANCHORS)]
-    wanted = {key: F.col(quoted(column)).cast(kind) for key, column, kind in zip(keys, on, common, strict=True)}
+    wanted = {key: _cast(column, one.left) for key, column, one in zip(keys, on, compared, strict=True)}
     found = frame.withColumns(wanted).join(matches, keys, "left")
     if keep_unmatched:
         nothing = F.lit(None).cast(matches.schema[_CHILDREN].dataType.elementType)  # type: ignore[attr-defined]
@@ -92,22 +116,31 @@ def looked_up(
 def matched(
     left: DataFrame, right: DataFrame, on: Sequence[str], how: str, name: str, meter: str, form: Form
 ) -> DataFrame:
-    """Join two tracked frames. Each row has a part of the edges of the two it was made of."""
-    keys = [quoted(column) for column in on]
-    common = _common_types(left, right, on, name)
-    wanted = [F.col(quoted(column)).cast(kind).alias(column) for column, kind in zip(on, common, strict=True)]
+    """Join two tracked frames. Each row has a part of the edges of the two it was made of.
+
+    It has the keys that Spark's own join gives it: those of the side that is kept. Where equal ones may differ, as 1 and '01'
+    do, rows carry their own.
+    """
+    compared = _compared(left, right, on, name, how)
+    keys = [f"_acker_key{i}" for i in range(len(on))]
+    own_keys = {column: f"_acker_own{i}" for i, column in enumerate(on) if not compared[i].is_plain}
     sides = [
-        frame.groupBy(*wanted).agg(_as_array(frame, [c for c in frame.columns if c not in on]).alias(side))
-        for frame, side in ((left, _LEFT), (right, _RIGHT))
+        frame.groupBy(
+            *(_cast(column, kinds).alias(key) for key, column, kinds in zip(keys, on, casts, strict=True))
+        ).agg(_as_array(frame, [c for c in frame.columns if c not in on], own_keys).alias(side))
+        for frame, side, casts in (
+            (left, _LEFT, [one.left for one in compared]),
+            (right, _RIGHT, [one.right for one in compared]),
+        )
     ]
-    met = sides[0].join(sides[1], list(on), "full")
+    met = sides[0].join(sides[1], keys, "full")
     alone = {"left": f"{_LEFT} IS NULL", "right": f"{_RIGHT} IS NULL", "full": "false"}  # without the side that is kept
     goes = alone.get(how, f"{_LEFT} IS NULL OR {_RIGHT} IS NULL")
     sums = [
         f"coalesce(aggregate({side}, 0L, (sum, row) -> (sum + row.{EDGE}) & {edges.MASK}L), 0L)"
         for side in (_LEFT, _RIGHT)
     ]
-    counts = " + ".join(f"coalesce(size({side}), 0)" for side in (_LEFT, _RIGHT))
+    counts = " + ".join(f"IF({side} IS NULL, 0, size({side}))" for side in (_LEFT, _RIGHT))
     marked = met.withColumn(_GONE, F.expr(goes)).withColumn(
         EDGE, F.expr(f"IF({_GONE}, ({sums[0]} + {sums[1]}) & {edges.MASK}L, NULL)")
     )
@@ -120,6 +153,10 @@ def matched(
         *keys, _LEFT, _LEFT_COUNT, _LEFT_PLACE, F.size(_RIGHT).alias(_COUNT), F.posexplode(_RIGHT).alias(_PLACE, _RIGHT)
     )
     salt = edges.salt_of(name)
+    given = [
+        _own_key(own_keys[column], how) if column in own_keys else F.col(key)
+        for key, column in zip(keys, on, strict=True)
+    ]
     own = [  # of a side that a row lacks, the edge is null, of which a hash would be a number
         f"IF({side}.{EDGE} IS NULL, 0L, "
         f"{edges.split_in_sql(f'{side}.{EDGE}', salt, f'cast({place} AS bigint)', f'cast({count} AS bigint)')})"
@@ -131,14 +168,11 @@ def matched(
         for column in frame.columns
         if column not in (*on, EDGE, ANCHORS)
     ]
-    none = "cast(array() AS array<bigint>)"
     return rows.select(
-        *keys,
+        *(key.alias(column) for key, column in zip(given, on, strict=True)),
         *output,
         form.column(f"({own[0]} + {own[1]}) & {edges.MASK}L"),
-        F.expr(f"array_union(coalesce({_LEFT}.{ANCHORS}, {none}), coalesce({_RIGHT}.{ANCHORS}, {none}))").alias(
-            ANCHORS
-        ),
+        form.roots(f"array_union({_roots_of(f'{_LEFT}.')}, {_roots_of(f'{_RIGHT}.')})"),
     )
 
 
@@ -148,7 +182,7 @@ def grouped(frame: DataFrame, keys: Sequence[str | Column], aggregates: Sequence
         *aggregates,
         F.sum(F.expr(f"{EDGE} & {(1 << edges.LOW_BITS) - 1}L")).alias(_LOW),
         F.sum(F.shiftright(EDGE, edges.LOW_BITS)).alias(_HIGH),
-        F.array_distinct(F.flatten(F.collect_set(ANCHORS))).alias(ANCHORS),
+        form.roots(f"array_distinct(flatten(collect_set({_roots_of()})))"),
     )
     high = f"shiftleft({_HIGH} & {(1 << (edges.BITS - edges.LOW_BITS)) - 1}L, {edges.LOW_BITS})"
     both = form.column(f"(({_LOW} & {edges.MASK}L) + {high}) & {edges.MASK}L")
@@ -176,31 +210,111 @@ def _one_row_per_child(
     return rows.select(*own, *output, form.column(part), ANCHORS)
 
 
-def _common_types(left: DataFrame, right: DataFrame, on: Sequence[str], name: str) -> list[DataType]:
-    """The types as which Spark compares the columns that both sides have."""
-    kinds = []
+class _Key(NamedTuple):
+    """How the columns of one name on both sides are compared: the casts that Spark makes of each, one after another.
+
+    Attributes:
+        left: the types that the left one is cast to; none: as it is.
+        right: the same of the other.
+        is_plain: whether equal values are the same value, so that it makes no difference which of them a row has.
+    """
+
+    left: Sequence[DataType] = ()
+    right: Sequence[DataType] = ()
+    is_plain: bool = False
+
+
+def _compared(left: DataFrame, right: DataFrame, on: Sequence[str], name: str, how: str = "inner") -> list[_Key]:
+    """How Spark compares the columns that both sides have, with the session's settings.
+
+    Equal values of the type that it comes to are one group, too: Spark groups and joins by the same keys.
+
+    Raises:
+        BadBatchError: it can't compare them, or by more than casts.
+    """
+    keys = []
     for column in on:
-        sides = [frame.schema[column].dataType for frame in (left, right)]
-        if sides[0] == sides[1]:
-            kinds.append(sides[0])
+        sides = [frame.schema[column] for frame in (left, right)]
+        kind = sides[0].dataType
+        if kind == sides[1].dataType and _is_plain(kind) and not any(_CHAR in side.metadata for side in sides):
+            keys.append(_Key(is_plain=True))
             continue
+        given = [
+            F.lit(None).cast(side.dataType).alias(alias, metadata=side.metadata)
+            for side, alias in zip(sides, (_LEFT, _RIGHT), strict=True)
+        ]
+        told = f"join {name!r}: {column!r} is {' and '.join(side.dataType.simpleString() for side in sides)}"
         try:
-            nulls = [F.lit(None).cast(kind) for kind in sides]
-            kinds.append(left.sparkSession.range(0).select(F.coalesce(*nulls).alias("key")).schema["key"].dataType)
+            both = left.sparkSession.range(0).select(*given)
+            if how == "full":
+                both.select(F.coalesce(_LEFT, _RIGHT))  # which is what the rows are given
+            asked = both.where(f"{_LEFT} = {_RIGHT}")
         except AnalysisException as exc:
-            told = " and ".join(kind.simpleString() for kind in sides)
+            raise BadBatchError(f"{told}: cast one side, so that they can be compared") from exc
+        condition = asked._jdf.queryExecution().analyzed().condition()  # noqa: SLF001
+        is_equality = condition.nodeName() == _EQUAL
+        casts = [_casts(condition.left()), _casts(condition.right())] if is_equality else [None, None]
+        if casts[0] is None or casts[1] is None:
             raise BadBatchError(
-                f"join {name!r}: {column!r} is {told}: cast one side, so that they can be compared"
-            ) from exc
+                f"{told}, which Spark compares by more than casts, {condition.sql()}: give both sides one type, such as by "
+                "rtrim, lpad or cast"
+            )
+        keys.append(_Key(casts[0], casts[1]))
+    return keys
+
+
+def _casts(expression: JavaObject) -> list[DataType] | None:
+    """The types that a side of an equality is cast to, in order; None: something else is done to it."""
+    kinds: list[DataType] = []
+    while expression.nodeName() == "Cast":
+        kinds.insert(0, _parse_datatype_json_string(expression.dataType().json()))
+        expression = expression.child()
+    if expression.nodeName() == "Literal":  # null of any type, of a column that is void
+        kinds.insert(0, _parse_datatype_json_string(expression.dataType().json()))
+    elif expression.nodeName() != "AttributeReference":
+        return None
     return kinds
 
 
-def _as_array(frame: DataFrame, columns: Sequence[str]) -> Column:
-    """The rows of a group, sorted where their type has an order, so that a task that runs again gives them in it."""
-    row = (
-        F.struct(*(F.col(quoted(column)) for column in columns)) if columns else F.struct(F.lit(0).alias("_acker_none"))
-    )
-    rows = F.collect_list(row)
+def _cast(column: str, kinds: Sequence[DataType]) -> Column:
+    found = F.col(quoted(column))
+    for kind in kinds:
+        found = found.cast(kind)
+    return found
+
+
+def _is_plain(kind: DataType) -> bool:
+    """Whether values of a type that are equal are the same: not 0.0 and -0.0, nor texts of most collations."""
+    if isinstance(kind, StringType):
+        return kind == StringType()
+    return isinstance(kind, _PLAIN)
+
+
+def _roots_of(row: str = "") -> str:
+    """The roots of a row, in SQL; of one that has lost them, 0, which is nobody's: if what is made of it fails, that shows."""
+    lost = f"coalesce(size({row}{ANCHORS}), 0) < 1 AND coalesce({row}{EDGE}, 0L) <> 0L"
+    return f"IF({lost}, array(0L), coalesce({row}{ANCHORS}, cast(array() AS array<bigint>)))"
+
+
+def _own_key(field: str, how: str) -> Column:
+    """The key of a row as Spark's own join gives it."""
+    left, right = (F.col(f"{side}.{field}") for side in (_LEFT, _RIGHT))
+    return F.coalesce(left, right) if how == "full" else right if how == "right" else left
+
+
+def _as_array(frame: DataFrame, columns: Sequence[str], renamed: Mapping[str, str] = MappingProxyType({})) -> Column:
+    """The rows of a group, sorted where their type has an order, so that a task that runs again gives them in it.
+
+    Args:
+        frame: the rows.
+        columns: those that are kept.
+        renamed: further ones, and their names there.
+    """
+    kept = [
+        *(F.col(quoted(column)) for column in columns),
+        *(F.col(quoted(column)).alias(name) for column, name in renamed.items()),
+    ]
+    rows = F.collect_list(F.struct(*(kept or [F.lit(0).alias("_acker_none")])))
     return F.sort_array(rows) if all(_has_order(frame.schema[column].dataType) for column in columns) else rows
 
 

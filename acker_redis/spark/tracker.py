@@ -186,8 +186,7 @@ class Tracker:
         Args:
             left: a tracked DataFrame.
             right: another tracked one of the emission, or one that isn't, such as a reference table.
-            on: column or columns both have; compared, and given, as the type that both have in common. Null is equal to
-                nothing.
+            on: column or columns both have; compared, and given, as Spark's own join does. Null is equal to nothing.
             how: `inner` or `left`; if both are tracked `right` and `full`, too. Of rows that are left out nothing is to be
                 done. A row has to be in one task with all its matches, so a key with very many needs memory.
             name: of the operator.
@@ -229,7 +228,7 @@ class Tracker:
         given = [keys] if isinstance(keys, (str, Column)) else list(keys)
         by = [checks.quoted(key) if isinstance(key, str) and key in tracked.columns else key for key in given]
         wanted = [aggregates] if isinstance(aggregates, Column) else list(aggregates)
-        grouped = sql.grouped(tracked, by, wanted, form.at(node))
+        grouped = sql.grouped(tracked, by, wanted, form.at(node).anchored())
         checks.column_names([column for column in grouped.columns if column not in TRACKING], node)
         return grouped
 

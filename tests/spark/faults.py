@@ -4,12 +4,14 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 
 from acker_redis.spark import BoltOutput
+from acker_redis.spark.java import of
 from acker_redis.testing import wait_until
 
 WAIT_SECS = 150.0
@@ -46,6 +48,21 @@ def kill_self() -> None:
 def kill_executor() -> None:
     """The executor this worker works for: the JVM is the parent of the daemon that forked the worker."""
     os.kill(parent(os.getppid()), signal.SIGKILL)
+
+
+def evict(context: SparkContext, partition: int = 0) -> None:
+    """The block of a partition of all that is cached, as when memory is short, or an executor is lost."""
+    java = context._jsc
+
+    def field(name: str, kind: str, of_object: Any) -> Any:  # py4j can't ask these classes for their methods
+        found = of(context, "java.lang.Class").forName(kind).getDeclaredField(name)
+        found.setAccessible(True)
+        return found.get(of_object)
+
+    manager = field("blockManager", "org.apache.spark.SparkEnv", java.sc().env())
+    master = field("master", "org.apache.spark.storage.BlockManager", manager)
+    for number in java.getPersistentRDDs():
+        master.removeBlock(of(context, "org.apache.spark.storage.RDDBlockId")(number, partition))
 
 
 def parent(pid: int) -> int:

@@ -94,7 +94,7 @@ CAUGHT: dict[str, list[Change]] = {
     "cube": [lambda rows: rows.cube("id").agg(F.sum("_edge").alias("_edge"))],
     "describe": [lambda rows: rows.describe("id")],
     "distinct": [lambda rows: rows.union(rows).distinct().limit(3), lambda rows: rows.select("id").distinct()],
-    "drop": [lambda rows: rows.drop("_edge")],
+    "drop": [lambda rows: rows.drop("_edge"), lambda rows: rows.drop("_anchors")],
     "dropDuplicates": [lambda rows: rows.dropDuplicates(["id"])],
     "drop_duplicates": [lambda rows: rows.drop_duplicates(["id"])],
     "dropna": [lambda rows: rows.withColumn("x", F.expr("nullif(id, 7)")).dropna()],
@@ -148,9 +148,15 @@ CAUGHT: dict[str, list[Change]] = {
     "unionByName": [lambda rows: rows.unionByName(rows)],
     "unpivot": [lambda rows: rows.unpivot(["_edge", "_anchors"], ["id", "child"], "name", "value")],
     "where": [lambda rows: rows.where("id <> 7"), lambda rows: rows.where("false")],
-    "withColumn": [lambda rows: rows.withColumn("_edge", F.col("_edge") + 0)],
-    "withColumnRenamed": [lambda rows: rows.withColumnRenamed("_edge", "edge")],
-    "withMetadata": [lambda rows: rows.withMetadata("_edge", {})],
+    "withColumn": [
+        lambda rows: rows.withColumn("_edge", F.col("_edge") + 0),
+        lambda rows: rows.withColumn("_anchors", F.array()),
+    ],
+    "withColumnRenamed": [
+        lambda rows: rows.withColumnRenamed("_edge", "edge"),
+        lambda rows: rows.drop("_anchors").withColumnRenamed("child", "_anchors"),
+    ],
+    "withMetadata": [lambda rows: rows.withMetadata("_edge", {}), lambda rows: rows.withMetadata("_anchors", {})],
 }  # fmt: skip
 """Of two rows per message, columns `id` and `child`, behind a filter."""
 
@@ -279,17 +285,75 @@ def test_what_is_caught_acks_nothing(run: Case) -> None:
     assert all("tracker" in text for texts in told.values() for text in texts)
 
 
-def test_a_cache_filled_in_part_and_a_writer_that_does_not_write_are_named(case: MakeCase) -> None:
+def test_a_writer_that_does_not_write_is_named(case: MakeCase) -> None:
     run = case(n=20)
-
-    def cached(tracker: Tracker, messages: DataFrame) -> None:
-        kept = tracker.filter(messages, "id > 3").cache()
-        kept.show(1)
-        tracker.write(kept, run.append())
 
     def ignored(tracker: Tracker, messages: DataFrame) -> None:
         messages.select("id").write.parquet(str(run.folder / "there"))
         tracker.write(messages, lambda writer: writer.mode("ignore").parquet(str(run.folder / "there")))
 
-    assert "cached frame has to be filled as a whole" in run.refused(cached, NotExactError)
     assert "where mode('ignore') may not" in run.refused(ignored, NotExactError)
+
+
+BETWEEN: dict[str, tuple[Change, str, str]] = {
+    "where": (lambda rows: rows.where("child > 0"), "Filter (child > 0)", "tracker.filter for where"),
+    "limit": (lambda rows: rows.limit(3), "GlobalLimit (3)", "tracker.filter for what takes a part"),
+    "offset": (lambda rows: rows.offset(3), "Offset (3)", "tracker.filter for what takes a part"),
+    "sample": (lambda rows: rows.sample(0.5, 3), "Sample (", "rand() < 0.1"),
+    "distinct": (lambda rows: rows.union(rows).distinct().limit(3), "Deduplicate (", "tracker.group for aggregates"),
+    "dropDuplicates": (lambda rows: rows.dropDuplicates(["id"]), "Deduplicate ([id])", "tracker.group for aggregates"),
+    "join": (
+        lambda rows: rows.join(ids(rows, 7, 7), "id", "left_semi"),
+        "Join (LeftSemi, (id = id))",
+        "tracker.join for joins",
+    ),
+    "explode": (
+        lambda rows: rows.withColumn("c", F.explode(F.sequence(F.lit(1), F.lit(2)))).drop("c"),
+        "Generate (explode(sequence(",
+        "tracker.explode or a bolt",
+    ),
+    "union": (lambda rows: rows.union(rows), "Union (", "tracker.union for unions"),
+    "exceptAll": (lambda rows: rows.exceptAll(rows.where("id = 7")), "Except", "tracker.filter, join or group"),
+    "mapInArrow": (CAUGHT["mapInArrow"][0], "MapInArrow (", "tracker.bolt_arrow for functions"),
+}
+"""Operators of Spark's -> how they are named, and what is to be used instead."""
+
+
+@pytest.mark.parametrize("kind", BETWEEN)
+def test_the_operator_that_changed_the_rows_is_named_with_its_place(run: Case, kind: str) -> None:
+    change, told, instead = BETWEEN[kind]
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        kept = tracker.filter(messages, "id > 3", name="keep")
+        rows = tracker.explode(kept, "array(struct(id, 0 AS child), struct(id, 1 AS child))", name="split")
+        later = tracker.filter(change(rows).withColumn("more", F.lit(1)), "id < 100", name="again")
+        tracker.write(tracker.union(later, later).repartition(2), run.append(), name="save")
+
+    # what is read from the source is nobody's mistake
+    text = run.refused(pipeline, NotExactError, run.messages.where("id >= 0"))
+    assert told in text
+    assert "between 'split' and 'again'" in text
+    assert instead in text
+    assert "id >= 0" not in text
+    assert "No operator of yours" not in text
+
+
+def test_an_operator_in_front_of_a_group_and_a_join_is_named(run: Case) -> None:
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        some = tracker.filter(messages.where("id <> 7"), "id > 3", name="keep")
+        both = tracker.join(some, some.select("id", "_edge", "_anchors"), "id", name="meet")
+        table = both.sparkSession.range(30).where("id <> 8").withColumn("x", F.lit(1))
+        total = tracker.group(tracker.join(both, table, "id"), "x", F.count("*").alias("n"), name="total")
+        tracker.write(total, run.append(), name="save")
+
+    text = run.refused(pipeline, NotExactError)
+    assert "Filter (NOT (id = 7)), between 'spout' and 'keep'" in text
+    assert "id = 8" not in text
+
+
+def test_a_limit_inside_a_sinks_function_is_named(run: Case) -> None:
+    text = run.refused(
+        lambda tracker, rows: tracker.write_with(rows.coalesce(1), lambda found: found.limit(3).collect(), name="save"),
+        NotExactError,
+    )
+    assert "Limit (3), between 'save' and 'save'" in text

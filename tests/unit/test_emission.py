@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from acker_redis import ConnectionLostError, Limits, PendingLimitError, RetryPolicy
+from acker_redis import ConnectionLostError, Limits, NotExactError, PendingLimitError, RetryPolicy
 from acker_redis.ids import shard_of
 from acker_redis.pending import Emission, root_ids
 from acker_redis.spark.emission import Roots
+from acker_redis.spark.worker.failed import Reason, report_of
 from acker_redis.spout import Spout
 from acker_redis.testing import fake_acker
 
@@ -71,6 +72,21 @@ def test_roots_that_a_limit_let_through_fail_at_once_and_cost_no_attempt() -> No
         pass
     assert 0 < spout.counts.failed < 640
     assert spout.counts.dead_lettered == 0
+
+
+@pytest.mark.parametrize(("foreign", "without"), [([7], 0), ([], 1), ([0], 0)])
+def test_failed_rows_that_name_no_message_or_none_of_these_ack_nothing(foreign: list[int], without: int) -> None:
+    spout = Spout(fake_acker(), "run", retry=RetryPolicy(max_attempts=1))
+    spout.add(np.arange(40))
+    sent = spout.next_emission()
+    assert sent is not None
+    named = np.array([*sent.roots[:3].tolist(), *foreign], np.int64)
+    good = report_of("first", Reason("bad"), sent.roots[3:5])
+    with pytest.raises(NotExactError, match="in 'second'"), Roots(spout, sent, np.arange(1, 41)) as roots:
+        roots.close([good, report_of("second", Reason("bad"), named, without)])
+    while spout.poll():
+        pass
+    assert (spout.counts.acked, spout.counts.failed) == (0, 40)
 
 
 def test_parts_behind_one_that_can_not_be_sent_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
@@ -9,7 +10,7 @@ from pyspark.sql.datasource import DataSource
 from acker_redis.errors import BadBatchError
 from acker_redis.spark import checks, meters
 from acker_redis.spark.blame import failed_in_a_job
-from acker_redis.spark.columns import ANCHORS, TRACKING
+from acker_redis.spark.columns import ANCHORS, EDGE, TRACKING
 from acker_redis.spark.form import Form
 from acker_redis.spark.proof import Node, Proof
 from acker_redis.spark.reports import cause_of
@@ -92,8 +93,11 @@ def _act(
 def _fail(proof: Proof, tracked: DataFrame, node: Node, form: Form, reason: Reason) -> None:
     """Fail the messages of all rows, once it is proven that these are all."""
     meter = proof.meter(node)
-    roots = F.explode(ANCHORS).alias("root")
+    each = meters.passing(tracked, meter).select(
+        F.explode_outer(ANCHORS).alias("root"), F.expr(f"coalesce({EDGE}, 0) <> 0 AS is")
+    )
     with proof.describing(node):
-        found = meters.passing(tracked, meter).select(roots).distinct().toArrow().column("root").to_numpy()
+        told = each.where("root IS NOT NULL OR is").distinct().toArrow().column("root").combine_chunks()
     proof.prove(node, meter, form, written=False)
-    proof.fail(report_of(node.name, reason, found))
+    roots = told.drop_null().to_numpy()
+    proof.fail(report_of(node.name, reason, np.unique(roots), told.null_count))

@@ -14,6 +14,7 @@ from acker_redis.ids import UInt64Array
 from acker_redis.spark import edges
 from acker_redis.spark.columns import ANCHORS, ARROW_EDGE, ARROW_PAIRS, EDGE
 from acker_redis.spark.worker.client import acker_of_worker, keep_imports, partition_id, while_lost
+from acker_redis.spark.worker.failed import rootless
 from acker_redis.xxhash64 import hash_longs
 
 _COMPACT_ROWS = 500_000
@@ -45,7 +46,7 @@ class ExportStep:
         """Run on one partition.
 
         Raises:
-            NotExactError: the task ran before and gave other rows.
+            NotExactError: the task ran before and gave other rows, or rows have lost their anchors.
         """
         keep_imports()
         acker_of_worker(self.url, self.config)  # what is wrong with it shows before a row leaves
@@ -56,6 +57,11 @@ class ExportStep:
             starts, roots = _distinct_roots(batch.column(ANCHORS))
             rows = np.repeat(np.arange(batch.num_rows), np.diff(starts))
             own = edges.from_arrow(batch.column(EDGE))
+            if rootless(own, np.diff(starts)) or not roots.all():
+                raise NotExactError(
+                    f"export {self.stage!r}: rows without anchors came from a message, which would be done before they are: "
+                    f"nothing is acked. Keep the column {ANCHORS} as it is"
+                )
             fresh = np.asarray(hash_longs(own[rows].view(np.uint64), salt, roots), np.uint64)
             fresh = np.where(fresh == 0, np.uint64(1), fresh)
             introduced.add(roots, fresh)

@@ -7,7 +7,7 @@ report of another number; the driver takes those whose numbers it meets in the d
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -69,6 +69,7 @@ class Report:
         parts: sum of the rows' edges, mod 2^61.
         rows: how many they are.
         reasons: for each reason the distinct roots of its rows, as packed int64 of the machine's byte order.
+        rootless: how many rows have an edge and no root: whose they are is not known.
     """
 
     number: int
@@ -77,6 +78,7 @@ class Report:
     parts: int
     rows: int
     reasons: dict[Reason, bytes]
+    rootless: int = 0
 
 
 class Reports(AccumulatorParam[list[Report]]):
@@ -135,7 +137,7 @@ class Failures:
         """
         self.number = CHILDLESS + 1 + secrets.randbelow(_NUMBERS - CHILDLESS - 1)
         self._operator, self._stage, self._reports = operator, stage, reports
-        self._parts = self._rows = 0
+        self._parts = self._rows = self._rootless = 0
         self._roots: dict[Reason, Roots] = {}
 
     def add(self, own: npt.NDArray[np.int64], anchors: pa.ListArray, reasons: Sequence[Reason]) -> None:
@@ -145,17 +147,18 @@ class Failures:
         named = {reason: self._named(reason) for reason in dict.fromkeys(reasons)}
         numbers = {name: number for number, name in enumerate(dict.fromkeys(named.values()))}
         by_row = np.array([numbers[named[reason]] for reason in reasons], np.int64)
-        by_root = np.repeat(by_row, anchors.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))
-        flat = anchors.flatten()
-        there = flat.is_valid().to_numpy(zero_copy_only=False)
-        roots = flat.fill_null(0).to_numpy(zero_copy_only=False)
+        lengths = anchors.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        by_root = np.repeat(by_row, lengths)
+        self._rootless += rootless(own, lengths)
+        roots = anchors.flatten().fill_null(0).to_numpy(zero_copy_only=False)  # 0 is nobody's: the driver says so
         for reason, number in numbers.items():
-            self._roots[reason].add(roots[there & (by_root == number)])
+            self._roots[reason].add(roots[by_root == number])
 
-    def add_all(self, parts: int, rows: int, roots: Roots, reason: Reason) -> None:
-        """Rows that failed for one reason: the sum of their edges, their number and their roots."""
+    def add_all(self, parts: int, rows: int, roots: Roots, reason: Reason, without: int = 0) -> None:
+        """Rows that failed for one reason: the sum of their edges, their number and their roots; how many are without."""
         self._parts += parts
         self._rows += rows
+        self._rootless += without
         self._roots[self._named(reason)].add(roots.distinct())
 
     def residue(self) -> Residue | None:
@@ -164,7 +167,8 @@ class Failures:
             return None
         parts = self._parts & edges.MASK
         reasons = {reason: roots.distinct().tobytes() for reason, roots in self._roots.items()}
-        self._reports.add([Report(self.number, self._operator, self._stage, parts, self._rows, reasons)])
+        report = Report(self.number, self._operator, self._stage, parts, self._rows, reasons, self._rootless)
+        self._reports.add([report])
         return Residue(self.number, parts, self._rows)
 
     def _named(self, reason: Reason) -> Reason:
@@ -175,6 +179,11 @@ class Failures:
                 cut = reason._replace(text=OTHER_REASONS)
             self._roots.setdefault(cut, Roots())
         return cut
+
+
+def rootless(own: npt.NDArray[np.int64], roots: npt.NDArray[np.integer[Any]]) -> int:
+    """How many rows have an edge, and so came from a message, but no root; given their edges and numbers of roots."""
+    return int(np.count_nonzero((own != 0) & (roots == 0)))
 
 
 def reason_of(exc: BaseException, no_retry: NoRetry = ()) -> Reason:
@@ -190,10 +199,10 @@ def as_reason(given: str | FailedError) -> Reason:
     return Reason(given) if isinstance(given, str) else reason_of(given)
 
 
-def report_of(stage: str, reason: Reason, roots: npt.NDArray[np.int64]) -> Report:
-    """A report that the driver makes itself, of rows that no task has named."""
+def report_of(stage: str, reason: Reason, roots: npt.NDArray[np.int64], without: int = 0) -> Report:
+    """A report that the driver makes itself, of rows that no task has named; `without`: how many have no root."""
     number = CHILDLESS + 1 + secrets.randbelow(_NUMBERS - CHILDLESS - 1)
-    return Report(number, "", stage, 0, len(roots), {_cut(reason): roots.tobytes()})
+    return Report(number, "", stage, 0, len(roots), {_cut(reason): roots.tobytes()}, without)
 
 
 def _cut(reason: Reason) -> Reason:

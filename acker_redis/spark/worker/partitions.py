@@ -24,6 +24,7 @@ from acker_redis.spark.worker.failed import (
     Roots,
     as_reason,
     reason_of,
+    rootless,
 )
 
 log = logging.getLogger("acker_redis.spark")
@@ -59,6 +60,11 @@ class _Consumed:
     def own(self) -> npt.NDArray[np.int64]:
         """The edge of each row."""
         return np.concatenate([np.array([], np.int64), *self._own])
+
+    @property
+    def rootless(self) -> int:
+        """How many rows have an edge, but no root."""
+        return rootless(self.own, np.concatenate([np.array([], np.int32), *self._counts]))
 
     @property
     def anchors(self) -> pa.ListArray:
@@ -156,7 +162,7 @@ class PartitionsStep:
             consumed.add(batch, with_roots=True)
         roots = Roots()
         roots.add(consumed.anchors.values.to_numpy())
-        failures.add_all(consumed.parts, consumed.rows, roots, reason)
+        failures.add_all(consumed.parts, consumed.rows, roots, reason, consumed.rootless)
 
     @property
     def _own(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,12 @@ COLUMNS = {
     "tags": "array<string>",
     "box": "struct<a: bigint, inner: array<bigint>>",
     "pad": "string",
+    "at": "timestamp",
     "path": "string",
     "marks": "map<string, bigint>",
 }
+
+_BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
 
 _KEYS = ("b", "c", "", "1", "01", "it's", 'q"\\', "ü", None)
 
@@ -83,6 +87,7 @@ class Data:
             if chance.random() < 0.8
             else None,
             "pad": "x" * chance.randrange(self.wide + 1),
+            "at": None if message % 7 == 0 else _BEGIN + timedelta(seconds=message % (1 << 30)),
             "path": str(message),
             "marks": {chance.choice("pqr"): chance.choice((1, None)) for _ in range(chance.randrange(3))},
         }
@@ -126,6 +131,9 @@ def _comparable(value: Any, kind: str) -> Any:
         return None
     if kind.startswith("map"):
         return tuple(sorted(dict(value).items()))
+    if kind == "timestamp":
+        instant = datetime.fromisoformat(value) if isinstance(value, str) else value
+        return instant.replace(tzinfo=instant.tzinfo or UTC).astimezone(UTC).isoformat()
     if kind.startswith("array"):
         return tuple(value)
     if kind.startswith("struct"):

@@ -14,6 +14,9 @@ MAX_ROWS = 1500
 MAX_BYTES = 3_000_000
 """No frame has more, whatever is joined."""
 
+ZONES = ("UTC", "Asia/Kathmandu", "America/New_York", "Australia/Lord_Howe")
+"""One a quarter of an hour off, and two with a summer time, of an hour and of half an hour."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -37,6 +40,9 @@ class Pipeline:
         faults: whether tasks fail on purpose.
         adaptive: whether Spark plans anew while it runs.
         codegen: whether Spark compiles its plans, for which small data take longer.
+        ansi: whether Spark is strict about casts and overflows.
+        case_sensitive: whether Spark tells columns apart by case.
+        zone: of the session.
     """
 
     seed: int
@@ -49,6 +55,9 @@ class Pipeline:
     faults: bool = False
     adaptive: bool = True
     codegen: bool = True
+    ansi: bool = True
+    case_sensitive: bool = False
+    zone: str = "UTC"
 
     @property
     def harmless(self) -> bool:
@@ -80,7 +89,8 @@ class Pipeline:
 
     def __str__(self) -> str:
         """As a program."""
-        settings = f"in_flight={self.in_flight}, adaptive={self.adaptive}, codegen={self.codegen}"
+        settings = f"in_flight={self.in_flight}, adaptive={self.adaptive}, codegen={self.codegen}, ansi={self.ansi}"
+        settings += f", case_sensitive={self.case_sensitive}, zone={self.zone}"
         lines = [f"seed {self.seed}: {settings}", f"  frame0 = {self.data}"]
         for number, step in enumerate(self.steps, 1):
             lines.append(f"  frame{number} = {step.operator}({', '.join(f'frame{one}' for one in step.inputs)})")
@@ -93,7 +103,8 @@ class Pipeline:
 
 def draw(seed: int, *, harmful: bool | None = None) -> Pipeline:
     """Draw one. `harmful`: whether it has harmful operators; None: that is drawn, too."""
-    chance = random.Random(seed)
+    chance, of_session = random.Random(seed), random.Random(f"session {seed}")
+    ansi, case_sensitive = of_session.random() < 0.5, of_session.random() < 0.3
     of = data.draw(chance)
     harmful = chance.random() < 0.5 if harmful is None else harmful
     fails, faults = chance.random() < 0.5, chance.random() < 0.4
@@ -104,6 +115,8 @@ def draw(seed: int, *, harmful: bool | None = None) -> Pipeline:
         kind = chance.random()
         ours = kind < 0.6
         operator = operators.draw(chance, fails=fails) if ours else sparks.draw(chance, harmful=harmful and kind < 0.8)
+        if not ansi and isinstance(operator, operators.JoinTable) and operator.table == "texts":
+            operator = operators.JoinTable("loose texts", operator.how)
         inputs = tuple(_input(chance, len(rows)) for _ in range(operator.inputs))
         made = operator.mean(set(), *(rows[one] for one in inputs))
         if len(made) > MAX_ROWS or sum(len(one.row["pad"] or "") for one in made) > MAX_BYTES:
@@ -127,7 +140,10 @@ def draw(seed: int, *, harmful: bool | None = None) -> Pipeline:
         ways[0] = sinks.Partitions(fault=Fault(chance.choice(KINDS), 99)), ways[0][1]
     in_flight = chance.choice((None, None, None, max(1, of.count // 2)))
     adaptive, codegen = chance.random() < 0.8, chance.random() < 0.2
-    return Pipeline(seed, of, tuple(steps), tuple(ways), tuple(discards), forgets, in_flight, faults, adaptive, codegen)
+    return Pipeline(
+        seed, of, tuple(steps), tuple(ways), tuple(discards), forgets, in_flight, faults, adaptive, codegen,
+        ansi, case_sensitive, of_session.choice(ZONES),
+    )  # fmt: skip
 
 
 def _is_ours(operator: Operator) -> bool:

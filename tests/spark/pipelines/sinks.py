@@ -8,6 +8,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +66,12 @@ class Files(Sink):
 
 @dataclass(frozen=True)
 class Blocked(Sink):
-    """`tracker.write` to where nothing can be written; the messages of its rows fail."""
+    """`tracker.write_with`, of which the job fails at its first row; the messages of its rows fail."""
 
     def write(self, playing: Playing, frame: DataFrame, folder: Path) -> None:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.touch()
-        playing.tracker.write(frame, lambda writer: writer.parquet(str(folder)), on_error="fail")
+        playing.tracker.write_with(
+            frame, lambda rows: rows.selectExpr("raise_error('full')").collect(), on_error="fail"
+        )
 
     def read(self, folder: Path) -> Found:
         return Counter()
@@ -139,7 +140,8 @@ class _Writer(DataSourceWriter):
         for row in iterator:
             if self.refuses and zlib.crc32((row["path"] or "").encode()) % self.refuses == 0:
                 raise OSError(f"row {row['path']} can't be written")
-            rows.append(row.asDict())
+            at = row["at"] and row["at"].astimezone(UTC)  # Spark gives it without a zone, as this process sees it
+            rows.append({**row.asDict(), "at": at})
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / f"{os.getpid()}-{random.SystemRandom().getrandbits(60)}"

@@ -42,7 +42,7 @@ def pairs(row: dict[str, Any]) -> list[tuple[int, int]]:
 
 def test_a_tree_completes_when_every_exported_row_was_acked_and_the_driver_closed_it(acker: Acker) -> None:
     acker.init_many([1, 2, 3], [11, 12, 13], 0)
-    rows = run(step(acker), tracked(some_edges(3), [[1], [1, 2], [2]]), tracked(some_edges(2), [[3], None]))
+    rows = run(step(acker), tracked(some_edges(3), [[1], [1, 2], [2]]), tracked([*some_edges(1), None], [[3], None]))
     assert [[root for root, _ in pairs(row)] for row in rows] == [[1], [1, 2], [2], [3], []]
     acker.ack_many([1, 2, 3], [11, 12, 13])  # the driver, after its proof
     assert settle(acker) == {}
@@ -63,7 +63,8 @@ def test_rows_keep_their_columns_and_their_edge(acker: Acker) -> None:
 
 
 def test_fresh_edges_are_derived_from_edge_and_root_in_whatever_order_rows_come(acker: Acker) -> None:
-    own = some_edges(3)
+    own = [*some_edges(3)]
+    own[1] = 0  # a row of no message
     rows = run(step(acker), tracked(own[:2], [[7, -2], None]), tracked(own[2:], [[7]]))
     salt = edges.salt_of("run:3:0")
 
@@ -102,6 +103,13 @@ def test_a_task_that_runs_again_and_gives_other_rows(acker: Acker) -> None:
         run(step(acker), tracked([7, 6], [[1], [2]]))
 
 
+@pytest.mark.parametrize("anchors", [[[1], None], [[1], []], [[1], [0]]])
+def test_rows_that_have_lost_their_anchors_are_introduced_by_nobody(acker: Acker, anchors: Any) -> None:
+    with pytest.raises(NotExactError, match="rows without anchors came from a message"):
+        run(step(acker), tracked([5, 6], anchors))
+    assert acker.stats().pending == 0
+
+
 def test_abandoned_or_broken_it_introduces_nothing(acker: Acker) -> None:
     def broken() -> Iterator[pa.RecordBatch]:
         yield tracked([5], [[1]])
@@ -113,7 +121,7 @@ def test_abandoned_or_broken_it_introduces_nothing(acker: Acker) -> None:
     with pytest.raises(ArithmeticError):
         list(step(acker)(broken()))
     assert run(step(acker)) == []
-    assert run(step(acker), tracked([5], [None])) != []
+    assert run(step(acker), tracked([0], [None])) != []
     assert acker.inspect(1) is None
     assert acker.stats().pending == 0
 
