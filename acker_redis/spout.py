@@ -16,7 +16,7 @@ import numpy as np
 from acker_redis.acker import Acker
 from acker_redis.config import check_bound
 from acker_redis.dead_letters import FROM_PAYLOAD, FROM_RUN, FROM_SOURCE, DeadLetter
-from acker_redis.errors import BadConfigError, LedgerLostError, ServerUnavailableError
+from acker_redis.errors import BadConfigError, LedgerLostError, ServerUnavailableError, StoppedError
 from acker_redis.interrupts import interrupt_behind
 from acker_redis.model import MAX_PAYLOAD_BYTES, PackedOutcomes
 from acker_redis.pending import Emission, Int64Array
@@ -356,7 +356,7 @@ class Spout:
                 letter._replace(payload=one if one is None or len(one) <= MAX_PAYLOAD_BYTES else None)
                 for letter, one in zip(letters, payloads, strict=True)
             ]
-        except ServerUnavailableError:
+        except (ServerUnavailableError, StoppedError):
             raise
         except Exception as exc:
             if (interrupt := interrupt_behind(exc)) is not None:

@@ -13,7 +13,7 @@ import numpy as np
 from acker_redis.acker import Acker
 from acker_redis.emitter import Emitted, Emitter, raise_error
 from acker_redis.ends import End
-from acker_redis.errors import AckerError, NotExactError
+from acker_redis.errors import AckerError, NotExactError, StoppedError
 from acker_redis.leaving import Leaving, LeftBehind
 from acker_redis.outages import Outages, is_outage
 from acker_redis.pending import Emission, Int64Array, Mask
@@ -274,7 +274,7 @@ class SpoutLoop:
         if error is None:
             self._emitter.succeeded()
             state.isolation.succeeded()
-        elif broke and not ended.by_outage:
+        elif broke and not ended.by_outage and not isinstance(error, StoppedError):
             if state.isolation.is_hopeless and not is_outage(error):
                 _raise_systematic(state.isolation.in_a_row, error)
             self._emitter.broke(error, state.isolation.in_a_row, waits=state.isolation.is_stuck)

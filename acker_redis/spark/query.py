@@ -127,7 +127,7 @@ class TrackedQuery:
         self._rows = ParkedRows(options.payload_bytes)
         self._spout = Spout(
             acker, uuid.uuid4().hex, options.task, options.retry, options.max_spout_pending,
-            payload=self._rows.payloads if options.payload_bytes else None, on_done=self._done, keep_letters=LETTERS,
+            payload=self._payloads if options.payload_bytes else None, on_done=self._done, keep_letters=LETTERS,
             replay=self._rows.take_letters, is_exact=self._rows.is_exact, on_letters=self._letters_written, goes_on=True,
         )  # fmt: skip
         self._loop = SpoutLoop(self._spout, self._emit)
@@ -430,7 +430,16 @@ class TrackedQuery:
             self._run_emission(emission)
         except Exception:
             if self._in_batch and not self.is_active:  # Spark has ended its jobs: no trace of that is of use
-                raise AckerError("the query was stopped in the middle of an emission") from None
+                raise StoppedError("the query was stopped in the middle of an emission") from None
+            raise
+
+    def _payloads(self, ids: list[int]) -> list[bytes | None]:
+        """Of dead letters; where Spark ended this with the query, the next start writes the letters."""
+        try:
+            return self._rows.payloads(ids)
+        except Exception:
+            if self._in_batch and not self.is_active:
+                raise StoppedError("the query was stopped while messages of dead letters were read") from None
             raise
 
     def _emit_in_session(self, emission: Emission) -> None:
