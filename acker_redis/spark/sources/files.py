@@ -48,9 +48,9 @@ def read_files(
     numbers those had, and with `Offsets` a file that replaces another under its name is taken for the one it replaced.
     Write under another name and rename, as log rotation does.
 
-    A record of JSON or CSV that can't be read, or has a value that its column can't have, comes as a row of nulls with its
-    text in a last column `_corrupt_record`, which is null in all other rows. `run_tracked` fails such rows before the pipeline
-    gets them, so they end as dead letters; rename the column to get them yourself.
+    A record of JSON or CSV that can't be read exactly, or has a value that its column can't have, comes as a row of nulls with
+    its text in a last column `_corrupt_record`, which is null in all other rows. `run_tracked` fails such rows before the
+    pipeline gets them, so they are dead letters at once; rename the column to get them yourself.
 
     Args:
         session: Spark.
