@@ -28,7 +28,9 @@ N_T = pa.schema([("n", pa.int64()), ("t", pa.string())])
 def records(path: Path, kind: Format, names: Sequence[str] = ("n", "t")) -> list[tuple[str | None, str | None]]:
     """Texts of records that are to be parsed, and of bad ones."""
     if kind == "json":
-        batches = readers.read_json(SYSTEM, str(path), doubts_about(StructType().add("n", LongType()).add("t", StringType())))
+        batches = readers.read_json(
+            SYSTEM, str(path), doubts_about(StructType().add("n", LongType()).add("t", StringType()))
+        )
     else:
         batches = readers.read_csv(SYSTEM, str(path), names, names)
     return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
