@@ -1,10 +1,11 @@
 """Files as a tracked source: every row knows its file and its place in it, which is its offset.
 
-Spark's own readers don't number the rows of text, CSV and JSON. Here a file is read as a whole by one task, with pyarrow.
+Spark's own readers don't number the rows of text, CSV and JSON. Here the lines of a file are numbered by one task, in Python,
+and Spark parses them: where only numbers are asked for, as for message ids, nothing is parsed.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -13,17 +14,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from acker_redis.errors import BadConfigError
 from acker_redis.spark import checks
-from acker_redis.spark.sources import readers
+from acker_redis.spark.sources import parsing, readers
+from acker_redis.spark.sources.doubts import Doubts, doubts_about
 from acker_redis.spark.sources.readers import CORRUPT, Format
 from acker_redis.spark.tracker import Tracker
+from acker_redis.spark.worker.failed import REASON_CHARS
 
 FILE, ROW = "file", "row"
 """Columns that every row gets: path of its file, and its number in it from 0."""
+
+_PATH_CHARS = 120
+"""So much of a path's end is told with a record that can't be read, so that there is room for the record."""
 
 _READ_FROM = "acker_read_from"
 """Metadata of the column `file`, which stay with it when others are added or left out."""
@@ -41,9 +48,9 @@ def read_files(
     numbers those had, and with `Offsets` a file that replaces another under its name is taken for the one it replaced.
     Write under another name and rename, as log rotation does.
 
-    A record of JSON or CSV that can't be read, or has a value that its column can't have, comes as a row of nulls with its
-    text in a last column `_corrupt_record`, which is null in all other rows. `run_tracked` fails such rows before the pipeline
-    gets them, so they end as dead letters; rename the column to get them yourself.
+    A record of JSON or CSV that can't be read exactly, or has a value that its column can't have, comes as a row of nulls with
+    its text in a last column `_corrupt_record`, which is null in all other rows. `run_tracked` fails such rows before the
+    pipeline gets them, so they are dead letters at once; rename the column to get them yourself.
 
     Args:
         session: Spark.
@@ -64,21 +71,26 @@ def read_files(
         raise BadConfigError(f"no files in {path}")
     found = from_arrow_schema(_schema_of(path, paths, file_format)) if schema is None else schema
     output = checks.struct(found, "read_files")
-    given = {FILE, ROW, CORRUPT} if readers.has_corrupt(file_format) else {FILE, ROW}
+    given = {FILE, ROW, CORRUPT} if readers.is_parsed(file_format) else {FILE, ROW}
     taken = given & {name.lower() for name in output.names}
     if taken:
         raise BadConfigError(
             f"the files have columns {sorted(taken)}, which this source gives: rename them, or leave them out"
         )
-    columns = checks.arrow_schema(output)
-    readers.check(file_format, columns)
     names = session.createDataFrame(pa.table({FILE: paths}))
     file = StructField(FILE, StringType(), metadata={_READ_FROM: path})
-    fields = [file, StructField(ROW, LongType()), *output.fields]
-    if readers.has_corrupt(file_format):
-        nullable = [StructField(field.name, field.dataType, True, field.metadata) for field in output.fields]
-        fields = [*fields[:2], *nullable, StructField(CORRUPT, StringType(), metadata={_READ_FROM: path})]
-    return names.mapInArrow(_Reading(path, file_format, columns), StructType(fields))
+    place = [file, StructField(ROW, LongType())]
+    if not readers.is_parsed(file_format):
+        reading = _Reading(path, file_format, checks.arrow_schema(output))
+        return names.mapInArrow(reading, StructType([*place, *output.fields]))
+    parsing.check(file_format, output)
+    header = _header_of(path, paths, output.names) if file_format == "csv" else ()
+    about = doubts_about(output) if file_format == "json" else _Csv(header, output.names)
+    text = StructField(readers.RECORD, StringType())
+    corrupt = StructField(CORRUPT, StringType())
+    records = names.mapInArrow(_Reading(path, file_format, about), StructType([*place, text, corrupt]))
+    rows = parsing.parsed(records, file_format, output, header)
+    return rows.withMetadata(FILE, {_READ_FROM: path}).withMetadata(CORRUPT, {_READ_FROM: path})
 
 
 def has_corrupt(messages: DataFrame) -> bool:
@@ -87,10 +99,15 @@ def has_corrupt(messages: DataFrame) -> bool:
 
 
 def without_corrupt(tracker: Tracker, tracked: DataFrame) -> DataFrame:
-    """Fail messages that could not be read."""
-    return tracker.fail_where(
-        tracked, f"{CORRUPT} IS NOT NULL", "the record can't be read with these columns", name="read_files"
+    """Fail messages that could not be read, for good: their letters say where they stand, and how they begin.
+
+    So nobody has to read the source for that; a letter's message id is a hash.
+    """
+    place = (
+        f"'row ', {ROW}, ' of ', right({FILE}, {_PATH_CHARS}), ': ', " if {FILE, ROW} <= set(tracked.columns) else ""
     )
+    reason = f"concat('the record can''t be read with these columns: ', {place}left({CORRUPT}, {REASON_CHARS}))"
+    return tracker.fail_where(tracked, f"{CORRUPT} IS NOT NULL", F.expr(reason), retry=False, name="read_files")
 
 
 def list_files(path: str) -> list[str]:
@@ -148,23 +165,48 @@ def _schema_of(path: str, paths: list[str], file_format: Format) -> pa.Schema:
     raise BadConfigError(f"the files in {path} are empty: give their schema")
 
 
+def _header_of(path: str, paths: list[str], wanted: list[str]) -> list[str]:
+    """That of the first file that has one and all columns; others are refused by whoever reads them."""
+    system, _ = _system(path)
+    for place in paths:
+        header = readers.header_of(system, place)
+        if header is not None:
+            return header if set(wanted) <= set(header) else wanted
+    return wanted
+
+
 def _is_hidden(inner: str) -> bool:
     return any(part.startswith((".", "_")) for part in inner.split("/") if part)
+
+
+@dataclass(frozen=True)
+class _Csv:
+    """Names of the columns of the first file, and those that are wanted."""
+
+    header: Sequence[str]
+    wanted: Sequence[str]
 
 
 @dataclass(frozen=True)
 class _Reading:
     base: str
     file_format: Format
-    schema: pa.Schema
+    about: pa.Schema | Doubts | _Csv
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         system, _ = _system(self.base)
         for names in batches:
             for path in names.column(0).to_pylist():
                 row = 0
-                for batch in readers.read(system, path, self.file_format, self.schema):
-                    places = [pa.array([path] * len(batch)), pa.array(np.arange(row, row + len(batch)))]
+                for batch in self._rows(system, path):
+                    places = [pa.repeat(path, len(batch)), pa.array(np.arange(row, row + len(batch)))]
                     row += len(batch)
                     with_place = pa.schema([(FILE, pa.string()), (ROW, pa.int64()), *batch.schema])
                     yield pa.RecordBatch.from_arrays([*places, *batch.columns], schema=with_place)
+
+    def _rows(self, system: pa.fs.FileSystem, path: str) -> Iterator[pa.RecordBatch]:
+        if isinstance(self.about, Doubts):
+            return readers.read_json(system, path, self.about)
+        if isinstance(self.about, _Csv):
+            return readers.read_csv(system, path, self.about.header, self.about.wanted)
+        return readers.read(system, path, self.file_format, self.about)
