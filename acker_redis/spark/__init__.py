@@ -1,7 +1,7 @@
 """Tracked DataFrames for PySpark. Needs pyspark, pandas and pyarrow; nothing else of the library does.
 
 Driver: run and stream (the calls), query, park, parked and refit (what a stream keeps), emitting, messages, emission (its
-roots); blame and evidence (whose fault a failure is);
+roots), whole (output of all messages); blame and evidence (whose fault a failure is);
 tracker (operators and sinks), sql, python, actions (plans); form, meters, listener, reports, faults, proof (what is proven);
 columns, edges, checks, transport; java, environment, version, reach, and worker_errors.
 `sources/`: what messages come from. `sinks/`: what runs actions. `worker/`: what runs in Python workers.

@@ -23,6 +23,7 @@ from acker_redis.spark.python import in_python
 from acker_redis.spark.reports import accumulator_of
 from acker_redis.spark.sinks import checkpoints, exports, partitions, writers
 from acker_redis.spark.sinks.exports import Origin
+from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.worker.bolt import BoltOutput, BoltStep, Execute
 from acker_redis.spark.worker.fail_where import failing
 from acker_redis.spark.worker.failed import NoRetry, OnError
@@ -51,7 +52,9 @@ class Tracker:
     emission: int
     batch_id: int | None = None
     _proof: Proof = field(kw_only=True, repr=False)
-    _origin: Origin = field(kw_only=True, repr=False)
+    _origin: Origin | None = field(kw_only=True, repr=False)
+    _id_column: str = field(kw_only=True, repr=False, default="")
+    _outputs: Outputs = field(kw_only=True, repr=False, default_factory=Outputs)
 
     def __getstate__(self) -> dict[str, object]:
         """Functions that run in workers may hold a tracker, for its numbers; what it runs with can't go there."""
@@ -286,21 +289,31 @@ class Tracker:
         write: Callable[[DataFrameWriter], object],
         *,
         on_error: OnError = "raise",
+        allow_overwrite: bool = False,
         name: str | None = None,
     ) -> None:
         """Write with Spark's own writers. Runs the action, and proves that it wrote every row.
 
             tracker.write(items, lambda writer: writer.mode("append").parquet(path))
 
+        By message, a writer has to append: messages that failed are emitted again without the others, so any other mode would
+        replace what was written, or leave out what is to be. With `output="whole"` it has to overwrite, and runs when all
+        messages that are left have come through; see "Aggregates and overwriting" in the documentation.
+
         Args:
             tracked: rows.
             write: called with the `DataFrameWriter` of the rows without the tracker's columns; has to call one of its
-                methods that write, once. Should be idempotent: messages are emitted again where something fails.
+                methods that write, once. Should be idempotent: messages are emitted again where something fails. With
+                `output="whole"` it is called twice: before anything runs, with a writer that writes nothing, and to write.
             on_error: if a job of it fails: `raise` ends the emission with the error; `fail` fails the messages of the rows. An
                 error of the driver's own, such as a missing class, ends the run in both cases.
+            allow_overwrite: let it overwrite, by message, as where each message has a partition of its own.
             name: of the sink.
+
+        Raises:
+            BadConfigError: it writes in a mode that it may not.
         """
-        writers.write(self._proof, tracked, write, on_error, name)
+        writers.write(self._proof, self._outputs, tracked, write, on_error, name, allow_overwrite=allow_overwrite)
 
     def write_with(
         self,
@@ -315,9 +328,11 @@ class Tracker:
             tracker.write_with(items, lambda rows: rows.writeTo("items").append())
 
         Proven is that one action took every row from the DataFrame it is given. What it did with them is not: a function
-        that filters, or that joins rows away, loses them unseen.
+        that filters, or that joins rows away, loses them unseen. Nor is looked at how it writes: by message it has to add or
+        merge, as failed messages are written again without the others; with `output="whole"` it has to replace what was
+        there, and runs when all messages that are left have come through.
         """
-        writers.write_with(self._proof, tracked, write, on_error, name)
+        writers.write_with(self._proof, self._outputs, tracked, write, on_error, name)
 
     def write_source(
         self,
@@ -327,6 +342,7 @@ class Tracker:
         mode: str = "append",
         options: dict[str, str] | None = None,
         on_error: OnError = "raise",
+        allow_overwrite: bool = False,
         name: str | None = None,
     ) -> None:
         """Write with a Python data source. Runs the action.
@@ -337,12 +353,23 @@ class Tracker:
             tracked: rows.
             source: class whose `writer` gives a `DataSourceWriter` or `DataSourceArrowWriter`. A writer that returns before
                 it has taken all rows of its partition ends with an error.
-            mode: `append` or `overwrite`.
+            mode: `append` or `overwrite`; which one may be, `write` says.
             options: of the data source.
             on_error: as for `write`.
+            allow_overwrite: as for `write`.
             name: of the sink.
         """
-        writers.write_source(self._proof, tracked, source, mode, options or {}, on_error, name)
+        writers.write_source(
+            self._proof,
+            self._outputs,
+            tracked,
+            source,
+            mode,
+            options or {},
+            on_error,
+            name,
+            allow_overwrite=allow_overwrite,
+        )
 
     def write_partitions(
         self,
@@ -368,7 +395,7 @@ class Tracker:
             name: of the sink.
         """
         return partitions.write_partitions(
-            self._proof, tracked, write, on_error, no_retry, _name_of(write, "write_partitions"), name
+            self._proof, self._outputs, tracked, write, on_error, no_retry, _name_of(write, "write_partitions"), name
         )
 
     def export(
@@ -395,7 +422,7 @@ class Tracker:
             column: name of the column with roots and edges.
             name: of the sink.
         """
-        exports.export(self._proof, self._origin, tracked, write, form, column, name)
+        exports.export(self._proof, self._origin, self._outputs, tracked, write, form, column, name)
 
     def _bolt(self, tracked: DataFrame, execute: Execute, output: StructType, name: str | None, kind: str) -> DataFrame:
         node, form, meter = self._one(kind, tracked, name, has_reports=True)

@@ -31,9 +31,9 @@ CALLS: dict[Any, dict[str, str]] = {
         "union": "first others * name",
         "checkpoint": "tracked * reliable name",
         "discard": "tracked",
-        "write": "tracked write * on_error name",
+        "write": "tracked write * on_error allow_overwrite name",
         "write_with": "tracked write * on_error name",
-        "write_source": "tracked source * mode options on_error name",
+        "write_source": "tracked source * mode options on_error allow_overwrite name",
         "write_partitions": "tracked write * on_error no_retry name",
         "export": "tracked write * form column name",
     },
@@ -50,7 +50,7 @@ FUNCTIONS = {
     "run_redis_stream": "session pipeline * acker source stream fields group consumer stop task max_spout_pending claim_secs "
     "settle_secs block_ms progress **options",
     "run_tracked": f"messages pipeline * acker {RUN} offsets partition offset run_id {ALL} payload_bytes keep_payload fetch "
-    "on_messages_done progress",
+    "on_messages_done progress output",
     "with_message_id": "frame * partition offset",
 }
 

@@ -1,0 +1,334 @@
+"""Output that is a whole: nothing is written before everything has come through, and then it replaces what was there."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, DataFrameWriter
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceWriter, WriterCommitMessage
+
+from acker_redis import BadConfigError, FailedError, NotAcceptedError
+from acker_redis.offsets import Offsets
+from acker_redis.retry import RetryPolicy
+from acker_redis.spark import Pipeline, Tracker, run_tracked
+from acker_redis.spark.emission import Roots
+from tests.spark.cases import IDS, Case, Ended, MakeCase, consume
+
+pytestmark = pytest.mark.spark
+
+SUMS = [(key, sum(range(key, 40, 4))) for key in range(4)]
+
+
+def whole(run: Case, pipeline: Pipeline, attempts: int = 3, **options: Any) -> Ended:
+    retry = RetryPolicy(max_attempts=attempts, first_delay_secs=0)
+    return run.run(pipeline, **{"output": "whole", "retry": retry, **options})
+
+
+def sums(tracker: Tracker, rows: DataFrame) -> DataFrame:
+    return tracker.group(rows, (F.col("id") % 4).alias("key"), F.sum("id").alias("sum"))
+
+
+def over(run: Case, name: str = "out") -> Callable[[DataFrameWriter], object]:
+    path = str(run.folder / name)
+    return lambda writer: writer.mode("overwrite").parquet(path)
+
+
+def yesterday(run: Case, name: str = "out") -> None:
+    run.spark.createDataFrame([(9, 9)], "key bigint, sum bigint").write.parquet(str(run.folder / name))
+
+
+def kept(run: Case) -> int:
+    """RDDs that Spark keeps rows of."""
+    return int(run.spark.sparkContext._jsc.getPersistentRDDs().size())
+
+
+def fails_until(marks: Path, bad: set[int], times: int) -> Callable[[dict[str, Any]], list[dict[str, Any]]]:
+    """A row function that some messages fail in, so often."""
+
+    def step(row: dict[str, Any]) -> list[dict[str, Any]]:
+        if row["id"] in bad:
+            mark = marks / f"{row['id']}"
+            with mark.open("a") as file:
+                file.write(".")
+            if mark.stat().st_size <= times:
+                raise FailedError("not yet")
+        return [row]
+
+    return step
+
+
+def test_it_replaces_what_was_there_in_one_emission(case: MakeCase) -> None:
+    run = case(n=40)
+    yesterday(run)
+    before = kept(run)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(sums(tracker, messages), over(run))
+        assert run.written() == [(9, 9)]  # until the pipeline has returned
+
+    run.complete(pipeline, output="whole")
+    assert sorted(run.written()) == SUMS
+    assert kept(run) == before
+
+
+def test_what_fails_at_first_is_in_it(case: MakeCase, tmp_path: Path) -> None:
+    run = case(n=40)
+    yesterday(run)
+    seen: list[tuple[int, list[Any]]] = []
+    marks = tmp_path / "marks"
+    marks.mkdir()
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        seen.append((messages.count(), run.written()))
+        rows = tracker.bolt(messages, fails_until(marks, {3, 7, 11}, 1), IDS)
+        tracker.write(sums(tracker, rows), over(run))
+
+    ended = whole(run, pipeline)
+    assert ended.error is None
+    assert ended.spout is not None
+    assert [count for count, _ in seen] == [40, 3, 40], ended.reasons
+    assert all(there == [(9, 9)] for _, there in seen)
+    assert sorted(run.written()) == SUMS
+    counts = ended.spout.counts
+    assert (counts.acked, counts.failed, counts.released, counts.emitted) == (40, 3, 37 + 3, 83)
+    assert sorted(ended.told) == list(range(40))
+
+
+@pytest.mark.parametrize("retry", [True, False])
+def test_dead_letters_are_not_in_it(case: MakeCase, retry: bool) -> None:
+    run = case(n=40)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        good = tracker.fail_where(messages, "id IN (1, 6)", "bad", retry=retry)
+        tracker.write(sums(tracker, good), over(run))
+
+    ended = whole(run, pipeline)
+    assert ended.error is None
+    assert set(ended.letters) == {1, 6}
+    assert sorted(run.written()) == [(key, total - {1: 1, 2: 6}.get(key, 0)) for key, total in SUMS]
+    assert ended.emissions == (4 if retry else 2)
+    assert all(letter.replay is None for letter in ended.letters.values())
+
+
+@pytest.mark.parametrize("n", [0, 5])
+def test_of_nothing_the_output_is_empty(case: MakeCase, n: int) -> None:
+    run = case(n=n)
+    run.spark.createDataFrame([(9,)], IDS).write.parquet(run.out)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(tracker.fail_where(messages, "true", "bad", retry=False), over(run))
+
+    ended = whole(run, pipeline)
+    assert ended.error is None
+    assert len(ended.letters) == n
+    assert run.written() == []
+
+
+def test_a_group_that_fails_as_a_whole_only_ends_in_dead_letters(case: MakeCase) -> None:
+    run = case(n=40)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        made = tracker.fail_where(sums(tracker, messages), "sum = 200 AND key = 2", "too much")
+        tracker.write(made, over(run))
+
+    ended = whole(run, pipeline)
+    assert ended.error is None
+    assert set(ended.letters) == set(range(2, 40, 4))
+    assert sorted(run.written()) == [row for row in SUMS if row[0] != 2]
+
+
+@pytest.mark.parametrize("times", [1, 99])
+def test_a_writer_that_fails_is_tried_again_with_all(case: MakeCase, times: int) -> None:
+    run = case(n=40)
+    yesterday(run, "second")
+    tried: list[int] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = sums(tracker, messages)
+        tracker.write_with(rows, first)
+        tracker.write(rows, over(run, "second"))
+
+    def first(rows: DataFrame) -> None:
+        tried.append(1)
+        if len(tried) <= times:
+            rows.select(F.raise_error(F.lit("the store is away"))).collect()
+        rows.write.mode("overwrite").parquet(str(run.folder / "first"))
+
+    ended = whole(run, pipeline)
+    if times == 1:
+        assert ended.error is None
+        assert sorted(run.written(name="first")) == sorted(run.written(name="second")) == SUMS
+        assert ended.letters == {}
+        return
+    assert type(ended.error) is NotAcceptedError
+    assert "5 emissions" in str(ended.error)
+    assert "the store is away" in str(ended.error)
+    assert (len(tried), ended.acked, ended.letters) == (5, set(), {})
+    assert run.written(name="second") == [(9, 9)]
+
+
+def test_a_message_that_breaks_its_job_is_found_with_nothing_written(case: MakeCase) -> None:
+    run = case(n=40)
+    yesterday(run)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        assert run.written() == [(9, 9)]
+        step = F.when(F.col("id") == 5, F.raise_error(F.lit("odd"))).otherwise(F.col("id"))
+        tracker.write(sums(tracker, messages.withColumn("id", step.cast("bigint"))), over(run))
+
+    ended = whole(run, pipeline, attempts=1)
+    assert ended.error is None
+    assert set(ended.letters) == {5}
+    assert sorted(run.written()) == [(key, total - (5 if key == 1 else 0)) for key, total in SUMS]
+
+
+def test_what_never_comes_through_together_ends_the_run(case: MakeCase) -> None:
+    """Rows fail in emissions of all, and never alone."""
+    run = case(n=40)
+    yesterday(run)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        alone = messages.count() < 10
+        bad = "false" if alone else f"id = {tracker.emission % 40}"
+        tracker.write(sums(tracker, tracker.fail_where(messages, bad, "by chance")), over(run))
+
+    ended = whole(run, pipeline)
+    assert type(ended.error) is NotAcceptedError
+    assert "'fail_where': by chance" in str(ended.error)
+    assert (ended.acked, ended.letters, run.written()) == (set(), {}, [(9, 9)])
+
+
+def test_acks_that_get_lost_are_sent_again_without_another_write(
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = case(n=40)
+    emissions: list[int] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        emissions.append(messages.count())
+        tracker.write(sums(tracker, messages), over(run))
+
+    plain = Roots._ack
+
+    def half(roots: Roots, rows: Any, token: str) -> None:
+        monkeypatch.setattr(Roots, "_ack", plain)
+        own = roots._roots[rows]
+        run.acker.fail_many(own[::2], reason="somebody")  # of a root that was written
+        plain(roots, rows, token)
+
+    monkeypatch.setattr(Roots, "_ack", half)
+    retry = RetryPolicy(max_attempts=1, first_delay_secs=0)
+    spout = run_tracked(run.messages, pipeline, acker=run.acker, id_column="id", retry=retry, output="whole")
+    assert (emissions, spout.counts.acked, spout.counts.failed, spout.dead_letters) == ([40], 40, 20, {})
+    assert sorted(run.written()) == SUMS
+
+
+def test_every_kind_of_sink(case: MakeCase) -> None:
+    run = case(n=40)
+    tries = run.folder / "tries"
+    tries.mkdir()
+
+    def put(batches: Any, partition: int) -> None:
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        (tries / str(os.urandom(8).hex())).write_text(str(len(rows)))
+
+    counted: list[int] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = tracker.fail_where(messages, f"id = 3 AND {tracker.emission} = 0", "once")
+        made = sums(tracker, rows)
+        tracker.write(made, lambda writer: writer.saveAsTable("whole_sums", mode="overwrite"))
+        tracker.write_with(made, lambda given: given.write.mode("overwrite").parquet(str(run.folder / "with")))
+        tracker.write_source(made, Once, mode="overwrite", options={"folder": str(run.folder)})
+        counted.append(tracker.write_partitions(made, put))
+        assert not any(tries.iterdir())
+
+    assert whole(run, pipeline).error is None
+    assert sorted(map(tuple, run.spark.table("whole_sums").collect())) == SUMS
+    assert sorted(run.written(name="with")) == SUMS
+    assert sum(int(file.read_text()) for file in tries.iterdir()) == 4
+    assert sorted(map(int, (run.folder / "source").read_text().split())) == [total for _, total in SUMS]
+    assert counted == [4, 1, 4]
+
+
+class Once(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "once"
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
+        assert overwrite
+        return OnceWriter(self.options["folder"])
+
+
+class Sums(WriterCommitMessage):
+    def __init__(self, sums: list[int]) -> None:
+        self.sums = sums
+
+
+class OnceWriter(DataSourceWriter):
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def write(self, iterator: Any) -> Sums:
+        return Sums([row.sum for row in iterator])
+
+    def commit(self, messages: list[Any]) -> None:
+        there = Path(self.folder) / "source"
+        assert not there.exists()
+        there.write_text(" ".join(str(one) for message in messages for one in message.sums))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"offsets": "offsets"},
+        {"max_spout_pending": 5},
+        {"keep_payload": True, "payload_bytes": 100},
+        {"fetch": lambda ids: None},
+        {"output": "all"},
+    ],
+    ids=str,
+)
+def test_what_does_not_go_with_it(case: MakeCase, tmp_path: Path, options: dict[str, Any]) -> None:
+    run = case(n=4)
+    if "offsets" in options:
+        options = {"offsets": Offsets(tmp_path / "offsets")}
+    told = run.refused(lambda tracker, messages: None, BadConfigError, **{"output": "whole", **options})
+    assert next(iter(options)) in told
+
+
+@pytest.mark.parametrize(
+    ("sink", "told"),
+    [
+        (lambda t, rows, path: t.write(rows, lambda w: w.mode("append").parquet(path)), "mode 'append'"),
+        (lambda t, rows, path: t.write(rows, lambda w: w.parquet(path)), "mode 'errorifexists'"),
+        (lambda t, rows, path: t.write(rows, lambda w: w.insertInto("whole_none")), "mode 'append'"),
+        (lambda t, rows, path: t.write(rows, lambda w: w.mode("overwrite").parquet(path), on_error="fail"), "on_error"),
+        (lambda t, rows, path: t.write_source(rows, Once), "mode 'append'"),
+        (lambda t, rows, path: t.write_partitions(rows, consume, on_error="fail"), "on_error"),
+        (lambda t, rows, path: t.export(rows, lambda w: w.parquet(path)), "export"),
+        (
+            lambda t, rows, path: [
+                t.write(rows, lambda w: w.mode("overwrite").parquet(f"{path}/{n}"))  # noqa: B023
+                for n in "ab"
+            ],
+            "Bind",
+        ),
+        (
+            lambda t, rows, path: [
+                t.write_with(rows, lambda f: f.write.mode("overwrite").parquet(f"{path}/{n}"))  # noqa: B023
+                for n in "ab"
+            ],
+            "'n', which changed",
+        ),
+    ],
+)
+def test_a_sink_that_is_refused(case: MakeCase, sink: Callable[..., object], told: str) -> None:
+    run = case(n=4)
+    found = run.refused(lambda tracker, rows: sink(tracker, rows, run.out), BadConfigError, output="whole")
+    assert told in found
+    assert run.written() == []
