@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import LongType, StructField, StructType
 
-from acker_redis.errors import BadBatchError
+from acker_redis.errors import BadBatchError, BadConfigError
 from acker_redis.spark import checks, edges, sql, transport
 from acker_redis.spark.columns import ANCHORS, EDGE, OUT, TRACKING
 from acker_redis.spark.form import Form, is_tracked, with_form
@@ -180,6 +180,7 @@ class Tracker:
         on: str | Sequence[str],
         how: str = "inner",
         *,
+        partial: bool = False,
         name: str | None = None,
     ) -> DataFrame:
         """Join on equal columns, in SQL. Each row belongs to the messages of all rows it was made of.
@@ -192,7 +193,12 @@ class Tracker:
             on: column or columns both have; compared, and given, as Spark's own join does. Null is equal to nothing.
             how: `inner` or `left`; if both are tracked `right` and `full`, too. Of rows that are left out nothing is to be
                 done. A row has to be in one task with all its matches, so a key with very many needs memory.
+            partial: let rows of several messages meet, if both are tracked: by other keys than the message id. A message that
+                is emitted again doesn't meet those that were acked before. With `output="whole"` it needs not be said.
             name: of the operator.
+
+        Raises:
+            BadConfigError: both are tracked, and rows of several messages would meet.
         """
         keys = [on] if isinstance(on, str) else list(on)
         both = is_tracked(right)
@@ -201,12 +207,14 @@ class Tracker:
             node, form, meter = self._one("join", left, name)
             form = form.dropping(meter, node)
             return sql.looked_up(left, right, keys, node, meter, form, keep_unmatched=how == "left")
+        by_message = self._check_partial("join", keys, partial=partial)
         forms = [self._proof.form_of(frame, "join") for frame in (left, right)]
         made_by = self._proof.add("join", name, [form.node for form in forms])
         meter = self._proof.meter(made_by)
         (left, right), (first, second) = self._weighed([left, right], forms)
         form = first.plus(second, made_by.name).dropping(meter, made_by.name)
-        return sql.matched(left, right, keys, how, made_by.name, meter, form)
+        met = sql.matched(left, right, keys, how, made_by.name, meter, form)
+        return sql.of_one_message(met, made_by.name, form) if by_message else met
 
     def group(
         self,
@@ -214,24 +222,39 @@ class Tracker:
         keys: str | Column | Sequence[str | Column],
         aggregates: Column | Sequence[Column],
         *,
+        partial: bool = False,
         name: str | None = None,
     ) -> DataFrame:
         """Aggregate groups, in SQL: one row per group, which belongs to the messages of all rows of the group.
 
-            totals = tracker.group(items, "customer", F.sum("price").alias("price"))
+            totals = tracker.group(items, ["order", "customer"], F.sum("price").alias("price"))
+
+        A message that is emitted again makes groups without those that were acked before, so by message a group has to be of
+        one: the keys contain the message id, as `order` above. See "Aggregates and overwriting" in the documentation.
 
         Args:
             tracked: rows.
             keys: columns or expressions to group by; an empty list makes one group.
             aggregates: one or several.
+            partial: let groups hold what this emission's messages have for them. They can't simply be added up in the sink, as
+                an emission may be repeated. With `output="whole"` it needs not be said.
             name: of the operator.
+
+        Raises:
+            BadConfigError: groups of several messages would be partial.
         """
         form = self._proof.form_of(tracked, "group")
         node = self._proof.add("group", name, [form.node]).name
         given = [keys] if isinstance(keys, (str, Column)) else list(keys)
         by = [checks.quoted(key) if isinstance(key, str) and key in tracked.columns else key for key in given]
         wanted = [aggregates] if isinstance(aggregates, Column) else list(aggregates)
-        grouped = sql.grouped(tracked, by, wanted, form.at(node).anchored())
+        names = [key for key in given if isinstance(key, str)]
+        if len(names) < len(given) and not (partial or self._outputs.output == "whole"):
+            names = tracked.select(*by).columns
+        if self._check_partial(node, names, partial=partial):
+            grouped = sql.grouped_by_message(tracked, by, wanted, node, form.at(node).anchored())
+        else:
+            grouped = sql.grouped(tracked, by, wanted, form.at(node).anchored())
         checks.column_names([column for column in grouped.columns if column not in TRACKING], node)
         return grouped
 
@@ -443,6 +466,23 @@ class Tracker:
         form = self._proof.form_of(tracked, kind if name is None else name)
         node = self._proof.add(kind, name, [form.node])
         return node.name, form, self._proof.meter(node, has_reports=has_reports)
+
+    def _check_partial(self, operator: str, keys: Sequence[str], *, partial: bool) -> bool:
+        """Whether rows come together that have to be of one message.
+
+        Raises:
+            BadConfigError: those of several would, and nobody said that they may.
+        """
+        if partial or self._outputs.output == "whole":
+            return False
+        if self._id_column.lower() not in [key.lower() for key in keys]:
+            raise BadConfigError(
+                f"{operator!r}: rows of several messages would come together, but only of those in this emission: one that "
+                "failed is emitted again without the others, and finds none of them. Use "
+                f'{self._id_column!r}, the message id, as one of the keys; or run_tracked(..., output="whole"); or '
+                "partial=True where rows that hold this emission's messages are what you want"
+            )
+        return True
 
     def _weighed(self, frames: list[DataFrame], forms: list[Form]) -> tuple[list[DataFrame], list[Form]]:
         """Ways that come together again weigh differently: so that a row that is lost on one and copied on another shows."""
