@@ -61,7 +61,7 @@ ORDER = (
     ("spark.messages", "spark.sources.files", "spark.sources.dead_letters"),
     ("spark.whole",),
     ("spark.emitting",),
-    ("spark.run", "spark.park", "spark.refit"),
+    ("spark.run", "spark.park", "spark.refit", "spark.dry_run"),
     ("spark.parked",),
     ("spark.query",),
     ("spark.stream",),

@@ -42,6 +42,7 @@ CALLS: dict[Any, dict[str, str]] = {
 }
 
 FUNCTIONS = {
+    "check_pipeline": "messages pipeline rows id_column * partition offset output",
     "each_batch": f"pipeline * acker park {RUN} partition offset {ALL} max_parked settle_secs payload_bytes on_messages_done",
     "import_anchors": "rows pipeline * acker task column progress **options",
     "prepare_environment": "",
@@ -54,7 +55,16 @@ FUNCTIONS = {
     "with_message_id": "frame * partition offset",
 }
 
-OTHERS = {"BatchHandler", "BoltOutput", "Collector", "JavaNotFoundError", "Pipeline", "StreamStatus", "Tracker"}
+OTHERS = {
+    "BatchHandler",
+    "BoltOutput",
+    "Collector",
+    "JavaNotFoundError",
+    "Pipeline",
+    "PipelineCheck",
+    "StreamStatus",
+    "Tracker",
+}
 
 EACH = [(getattr(holder, name), name) for holder, calls in CALLS.items() for name in calls] + [
     (getattr(spark, name), name) for name in (*FUNCTIONS, "BoltOutput", "Collector")

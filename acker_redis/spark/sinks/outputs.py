@@ -206,13 +206,17 @@ class Outputs:
         """The rows of a sink, computed and proven; and what they must sum to. `release` lets go of them."""
         meter = proof.meter(node)
         with proof.describing(node):
-            rows = meters.passing(tracked, meter).localCheckpoint()
-        self._kept.append(rows)
+            rows = self.keep(meters.passing(tracked, meter).localCheckpoint())
         residue = proof.prove(node, meter, form, written=False)
         form = replace(form, residues={}, known=(form.known + residue) & MASK)
         if self.only_checked:
             self.counts[node.name] = rows.count()
         return with_form(rows, form), form
+
+    def keep(self, rows: DataFrame) -> DataFrame:
+        """Rows of a local checkpoint; `release` lets go of them."""
+        self._kept.append(rows)
+        return rows
 
     def later(self, write: Callable[[], object]) -> None:
         """Have it called by `write`."""
