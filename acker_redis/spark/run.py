@@ -90,8 +90,8 @@ def run_tracked(
         messages: one row per message. Has to give the same rows whenever it is computed, as files do; a failed message is
             read from it again, unless `keep_payload` or `fetch` says otherwise.
         pipeline: called once per emission with a tracker and the tracked messages; has to run its sinks before it returns.
-            What it writes to must not depend on how messages are spread over emissions, or carry `tracker.emission` in its
-            name.
+            What it writes to must not depend on how messages are spread over emissions. Files that a function writes itself
+            carry `tracker.run_id` and `tracker.emission` in their names, so that a replay adds to them.
         acker: of this process, which takes the outcomes.
         executor_url: the acker's server as the executors reach it, where that is not as this process does. Executors speak to
             it in exports, and with `keep_payload`, only; one is asked before anything is emitted.

@@ -42,8 +42,8 @@ class Tracker:
 
     Attributes:
         run_id: unique per run of the program.
-        emission: number of the emission in the run, never used again; don't name outputs by it, as a message may be emitted
-            several times.
+        emission: number of the emission in the run, never used again. Name files by it that are written one by one, so that
+            those of a replay stand beside them; a message may be in several.
         batch_id: Spark's number of the micro-batch, in `each_batch`: the same when Spark gives the batch again. None
             elsewhere.
     """
