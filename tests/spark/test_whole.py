@@ -1,6 +1,10 @@
 """Output that is a whole: nothing is written before everything has come through, and then it replaces what was there."""
 
+import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +17,12 @@ from pyspark.sql.datasource import DataSource, DataSourceWriter, WriterCommitMes
 from acker_redis import BadConfigError, FailedError, NotAcceptedError
 from acker_redis.offsets import Offsets
 from acker_redis.retry import RetryPolicy
-from acker_redis.spark import Pipeline, Tracker, run_tracked
+from acker_redis.spark import Pipeline, Tracker, read_dead_letters, read_files, run_tracked
 from acker_redis.spark.emission import Roots
+from tests import java
+from tests.spark import whole_job
 from tests.spark.cases import IDS, Case, Ended, MakeCase, consume
+from tests.spark.faults import kill_self, once, raise_error
 
 pytestmark = pytest.mark.spark
 
@@ -332,3 +339,87 @@ def test_a_sink_that_is_refused(case: MakeCase, sink: Callable[..., object], tol
     found = run.refused(lambda tracker, rows: sink(tracker, rows, run.out), BadConfigError, output="whole")
     assert told in found
     assert run.written() == []
+
+
+def test_killed_between_two_writers_and_run_again_both_are_of_today(spark: Any, url: str, tmp_path: Path) -> None:
+    def run() -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "tests.spark.whole_job", url, str(tmp_path)]
+        return subprocess.run(
+            command, cwd=tmp_path, env=java.preloaded(), capture_output=True, text=True, timeout=250, check=False
+        )
+
+    def there(name: str) -> list[Any]:
+        return sorted(map(tuple, spark.read.parquet(str(tmp_path / name)).collect()))
+
+    yesterday = [(9, 9)]
+    for name in ("first", "second"):
+        spark.createDataFrame(yesterday, "key bigint, sum bigint").write.parquet(str(tmp_path / name))
+    today = [(key, sum(range(key, whole_job.MESSAGES, 4))) for key in range(4)]
+    assert run().returncode == -signal.SIGKILL
+    assert (there("first"), there("second")) == (today, yesterday)
+    done = run()
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "acked").read_text() == str(whole_job.MESSAGES)
+    assert (there("first"), there("second")) == (today, today)
+
+
+ORDERS = 3000
+
+
+def test_the_nightly_job_is_exact_under_failures(case: MakeCase, tmp_path: Path) -> None:
+    """Lines that can't be read, keys that are missing, a step that fails at first, a worker that dies, a sink that is away."""
+    run = case(n=1)
+    (tmp_path / "in").mkdir()
+    lines = [json.dumps({"order": n, "customer": n % 100, "cents": n % 11}) for n in range(ORDERS)]
+    for bad in (7, 1000, 2999):
+        lines[bad] = lines[bad][:-4]
+    for file in range(3):
+        (tmp_path / "in" / f"{file}.json").write_text("\n".join(lines[file::3]))
+    customers = run.spark.range(98).selectExpr("id AS customer", "concat('c', id) AS name")
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    tried: list[int] = []
+
+    def fee(row: dict[str, Any]) -> list[tuple[str, int]]:
+        if row["order"] == 500:
+            once(marks / "died", kill_self)
+        if row["order"] % 400 == 1:
+            once(marks / str(row["order"]), raise_error)
+        if row["order"] == 77:
+            raise ValueError("never")
+        return [(row["name"], row["cents"] + 1)]
+
+    def replace(rows: DataFrame) -> None:
+        tried.append(rows.count())
+        if len(tried) == 1:
+            rows.select(F.raise_error(F.lit("away"))).collect()
+        rows.write.mode("overwrite").parquet(str(tmp_path / "with"))
+
+    def pipeline(tracker: Tracker, orders: DataFrame) -> None:
+        assert not (tmp_path / "out").exists()
+        named = tracker.join(orders, customers, "customer", "left")
+        known = tracker.fail_where(named, "name IS NULL", "no such customer", retry=False)
+        fees = tracker.bolt(known, fee, "name string, cents bigint")
+        sums = tracker.group(fees, "name", [F.count("*").alias("orders"), F.sum("cents").alias("cents")])
+        tracker.write_with(sums, replace)
+        tracker.write(sums.orderBy("name"), lambda writer: writer.mode("overwrite").parquet(str(tmp_path / "out")))
+
+    orders = read_files(run.spark, str(tmp_path / "in"), "json", "order bigint, customer bigint, cents bigint")
+    retry = RetryPolicy(max_attempts=2, first_delay_secs=0)
+    spout = run_tracked(orders, pipeline, acker=run.acker, retry=retry, output="whole", payload_bytes=1000)
+    expected: dict[str, tuple[int, int]] = {}
+    for n in range(ORDERS):
+        if n % 100 < 98 and n not in (7, 1000, 77):
+            count, cents = expected.get(f"c{n % 100}", (0, 0))
+            expected[f"c{n % 100}"] = (count + 1, cents + n % 11 + 1)
+    for name in ("out", "with"):
+        found = {row.name: (row.orders, row.cents) for row in run.spark.read.parquet(str(tmp_path / name)).collect()}
+        assert found == expected
+    unknown = sum(n % 100 >= 98 for n in range(ORDERS)) - 1  # one of them can't be read either
+    assert spout.counts.dead_lettered == unknown + 4
+    assert spout.counts.acked == ORDERS - unknown - 4
+    letters = read_dead_letters(run.spark, run.acker).where(F.col("run_id") == spout.run_id)
+    assert letters.count() == unknown + 4
+    assert len(tried) == 2
+    counts = spout.counts
+    assert counts.emitted == counts.acked + counts.failed + counts.timed_out + counts.lost + counts.released
