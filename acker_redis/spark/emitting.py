@@ -147,7 +147,9 @@ class Emitting:
                 spout.excuse(verdict.excused)
                 if self.whole is None:
                     roots.close(failed)
-                elif (error := self.whole.close(emission, outputs, failed, roots, proof, is_whole=is_whole)) is not None:
+                elif (
+                    error := self.whole.close(emission, outputs, failed, roots, proof, is_whole=is_whole)
+                ) is not None:
                     return verdict._replace(broken=error)
                 return verdict
         finally:
