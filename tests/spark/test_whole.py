@@ -423,3 +423,38 @@ def test_the_nightly_job_is_exact_under_failures(case: MakeCase, tmp_path: Path)
     assert len(tried) == 2
     counts = spout.counts
     assert counts.emitted == counts.acked + counts.failed + counts.timed_out + counts.lost + counts.released
+
+
+@pytest.mark.parametrize("where", ["in a job", "in the driver"])
+def test_a_store_that_is_away_is_waited_for(case: MakeCase, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """It costs no message an attempt, and is none of the emissions after which a run gives up."""
+    monkeypatch.setattr("acker_redis.emitter.WAIT_BASE_SECS", 0.001)
+    run = case(n=40)
+    tried: list[int] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write_with(sums(tracker, messages), replace)
+
+    def replace(rows: DataFrame) -> None:
+        tried.append(1)
+        if len(tried) <= 4:
+            if where == "in the driver":
+                raise ConnectionRefusedError("store:5432")
+            rows.select(F.raise_error(F.lit("java.net.ConnectException: Connection refused"))).collect()
+        rows.write.mode("overwrite").parquet(run.out)
+
+    ended = whole(run, pipeline, attempts=1)
+    assert ended.error is None
+    assert (len(tried), ended.letters) == (5, {})
+    assert sorted(run.written()) == SUMS
+
+
+def test_a_mistake_in_a_writer_ends_the_run_at_once(case: MakeCase) -> None:
+    run = case(n=40)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write_with(sums(tracker, messages), lambda rows: rows.no_such_method())  # type: ignore[operator]
+
+    ended = whole(run, pipeline)
+    assert isinstance(ended.error, AttributeError)
+    assert (ended.emissions, ended.acked, ended.letters) == (1, set(), {})
