@@ -624,6 +624,7 @@ def test_what_is_held_goes_out_once_nothing_else_is_left_all_at_once() -> None:
     assert sorted(made.dead_letters) == [5]
     made.max_spout_pending = 2  # a part of them could not be written
     together = emit(made)
+    made.max_spout_pending = None
     assert sorted(together.message_ids.tolist()) == [0, 1, 2, 3, 4]
     assert made.state.accept(together)
     acker.fail_many(together.roots)  # is nobody's attempt any more
