@@ -48,6 +48,13 @@ class OperatorBrokenError(AckerError):
     """Many messages failed in an operator that has processed none, so the pipeline is to blame. Nothing was dead-lettered."""
 
 
+class NotAcceptedError(AckerError):
+    """Output that is a whole couldn't be written, as something failed whenever all messages were emitted together.
+
+    No message was acked. Operator action: see to the last cause, which the text names, and run it again.
+    """
+
+
 class TokenReusedError(AckerError):
     """A token was used before for a batch with other content.
 

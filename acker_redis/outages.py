@@ -10,7 +10,7 @@ from typing import TypeVar
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
-from acker_redis.errors import OutageError, ServerUnavailableError
+from acker_redis.errors import NotAcceptedError, OutageError, ServerUnavailableError
 
 OUTAGE_TRIES = 40
 """A server is tried so often, each time with the client's own patience: three to twelve minutes."""
@@ -52,6 +52,8 @@ def is_outage(error: BaseException) -> bool:
     """
     if isinstance(error, (ConnectionError, TimeoutError, OutageError)):
         return True
+    if isinstance(error, NotAcceptedError):  # which quotes what went wrong at last, and ends the run
+        return False
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
     if any(_KINDS.search(kind.__name__) for kind in type(error).__mro__):

@@ -166,6 +166,22 @@ class Spout:
         """
         self.state.isolate(emission, by_outage=by_outage)
 
+    def hold(self, roots: Int64Array, delay_secs: float = 0.0) -> None:
+        """The work on these roots is done, but has to be done again, together with that on all other messages.
+
+        That they fail doesn't count as an attempt. Their messages are emitted again once no other waits or is in flight, all
+        in one emission, after `delay_secs` at the earliest. Any thread may call this, before it fails the roots.
+
+        >>> spout.add(np.array([7, 8]))
+        >>> roots = spout.next_emission().roots
+        >>> spout.hold(roots)
+        >>> acker.init_many(roots, np.ones_like(roots), task=0).applied, acker.fail_many(roots).applied
+        (2, 2)
+        >>> spout.poll(), spout.counts.released
+        (2, 2)
+        """
+        self.state.hold(roots, time.monotonic() + delay_secs)
+
     def no_retry(self, roots: Int64Array) -> None:
         """Emit no message again whose root among these fails or times out: it is a dead letter then, whatever `retry` says.
 

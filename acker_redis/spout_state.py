@@ -23,6 +23,9 @@ Cause: TypeAlias = tuple[str, str | None]
 NO_CAUSE: Cause = ("", None)
 LOST: Cause = ("lost", None)
 
+_HELD = -1
+"""As `Tries.most`: the next one goes out with all that are held, once nothing else waits."""
+
 _MOST_CAUSES = 10_000
 """More are not told apart."""
 
@@ -45,7 +48,10 @@ def _moves(
 
 @dataclass
 class SpoutCounts:
-    """What a spout has seen so far; every emitted attempt ends as exactly one of acked, failed, timed_out or lost."""
+    """What a spout has seen so far; every emitted attempt ends as exactly one of acked, failed, timed_out, lost or released.
+
+    Released are those that came through while the output, which is a whole, could not be written yet; see `Spout.hold`.
+    """
 
     emitted: int = 0
     acked: int = 0
@@ -55,6 +61,7 @@ class SpoutCounts:
     replayed: int = 0
     dead_lettered: int = 0
     late: int = 0
+    released: int = 0
 
 
 class SpoutState:
@@ -72,6 +79,8 @@ class SpoutState:
         only_due_by: what waits for another attempt goes out only if it was due by then (`time.monotonic`); None: now. What
             broke as a whole, and is not alone yet, goes out anyway.
         gone_tasks: of runs before this one in the lane, whose outcomes nobody waits for.
+        one_by_one: whether an emission begins only when nothing is in flight, and messages that are held with no others: the
+            output of the messages is a whole.
         causes: (reason, last stage) of attempts that did not succeed, which `Tries.why` counts in; the first is none.
     """
 
@@ -94,14 +103,16 @@ class SpoutState:
         self.isolation = Isolation(goes_on=goes_on)
         self.only_due_by: float | None = None
         self.gone_tasks: set[int] = set()
+        self.one_by_one = False
         self._app, self._run_id, self._retry, self._keep_letters = app, run_id, retry, keep_letters
         self._epoch_secs = epoch_secs
         self._cause_numbers = {NO_CAUSE: 0}
         self._fresh: deque[Int64Array] = deque()
-        self._replays = Replays()
+        self._replays, self._held = Replays(), Replays()
+        self._held_until = float("-inf")
         self._in_flight: list[InFlight] = []
         self._done: list[Int64Array] = []
-        self._marks: deque[tuple[Literal["excused", "final"], Int64Array] | tuple[Emission, bool]] = deque()
+        self._marks: deque[tuple[Literal["excused", "final", "held"], Int64Array] | tuple[Emission, bool]] = deque()
         self._next_number = self._turn = 0
         self._moving = threading.Lock()
 
@@ -118,7 +129,8 @@ class SpoutState:
     @property
     def done(self) -> bool:
         """Whether every message is done, and that was said."""
-        return not (self._fresh or self._replays or self.isolation or self._in_flight or self.letters or self._done)
+        waits = self._fresh or self._replays or self._held or self.isolation
+        return not (waits or self._in_flight or self.letters or self._done)
 
     def add(self, message_ids: Int64Array) -> None:
         """Messages to emit; their ids must be distinct among those that are not done."""
@@ -132,7 +144,7 @@ class SpoutState:
     @property
     def left(self) -> int:
         """Messages that are neither acked nor given up."""
-        return self.fresh + self.pending + len(self._replays) + len(self.isolation)
+        return self.fresh + self.pending + len(self._replays) + len(self._held) + len(self.isolation)
 
     def fresh_ids(self) -> Int64Array:
         """Messages that were not emitted yet."""
@@ -181,6 +193,8 @@ class SpoutState:
 
         Or some of an emission that broke, in its turn, or one of them alone.
         """
+        if self.one_by_one and self.pending:
+            return None
         room = None if max_pending is None else max(0, max_pending - self.pending)
         replays, tries = self._take(now, room)
         if len(tries) == 0:
@@ -223,6 +237,29 @@ class SpoutState:
     def isolate(self, emission: Emission, *, by_outage: bool = False) -> None:
         """See `Spout.isolate`. Any thread may call this."""
         self._marks.append((emission, by_outage))
+
+    def hold(self, roots: Int64Array, until: float = float("-inf")) -> None:
+        """See `Spout.hold`. Any thread may call this."""
+        self._held_until = until
+        self._marks.append(("held", roots))
+
+    @_moves
+    def is_whole(self, emission: Emission) -> bool:
+        """Whether an emission under way has all messages that are left. Any thread may call this."""
+        return self._has_all(emission)
+
+    @_moves
+    def accept(self, emission: Emission) -> bool:
+        """As `is_whole`; if so, what becomes of its roots from now on is excused. Any thread may call this."""
+        if not self._has_all(emission):
+            return False
+        for part in self._in_flight:
+            part.tries.excused[part.tries.numbers == emission.number] = True
+        return True
+
+    def _has_all(self, emission: Emission) -> bool:
+        open_now = sum(int((part.open & (part.tries.numbers == emission.number)).sum()) for part in self._in_flight)
+        return open_now == self.left == len(emission.roots)
 
     def excuse_emission(self, number: int) -> None:
         """As `excuse`, for all roots of an emission; losses of it have an excuse, too."""
@@ -274,7 +311,9 @@ class SpoutState:
                 part.close(rows[hits])
                 tries = part.tries[rows[hits]]
                 self._note(tries.numbers, "settled")
-                self._fail(tries, fails, of_fail[hits], now)
+                held = tries.most == _HELD
+                self._hold(tries[held], now)
+                self._fail(tries[~held], fails, of_fail[hits][~held], now)
                 known += int(hits.sum())
         self.counts.late += sum(len(one.roots) for one in packed) - known
         self._drop_finished()
@@ -342,7 +381,10 @@ class SpoutState:
                 continue
             for part in self._in_flight:
                 rows = part.find(np.asarray(given))
-                getattr(part.tries, what)[rows[rows >= 0]] = True
+                rows = rows[rows >= 0]
+                getattr(part.tries, "excused" if what == "held" else what)[rows] = True
+                if what == "held":
+                    part.tries.most[rows] = _HELD
 
     def _break_up(self, emission: Emission, *, by_outage: bool) -> None:
         if (sent := self.sent.get(emission.number)) is not None:
@@ -371,6 +413,12 @@ class SpoutState:
             if len(found):
                 self._turn = kind + 1
                 return count, found
+        if not (self._fresh or self._replays or self.isolation):
+            # All at once, whatever room there is: a part of them could not be written.
+            held = self._held.take(now, None)
+            if len(held):
+                isolation.under_way = "others"
+            return len(held), held
         return 0, Tries.first(np.array([], np.int64))
 
     def _kept_for_fresh(self, room: int) -> int:
@@ -378,7 +426,7 @@ class SpoutState:
         return min(self.fresh, room // 2 if room > 1 else self._next_number % 2 * room)
 
     def _waiting(self) -> tuple[Tries, npt.NDArray[np.float64]]:
-        found = [self._replays.all(), self.isolation.all()]
+        found = [self._replays.all(), self._held.all(), self.isolation.all()]
         return Tries.concatenate([tries for tries, _ in found]), np.concatenate([due for _, due in found])
 
     def _wait(self, tries: Tries, due: npt.NDArray[np.float64], searched: npt.NDArray[np.bool_]) -> None:
@@ -414,6 +462,14 @@ class SpoutState:
                 why = one.reason or "failed"
                 letter = DeadLetter(message, self._run_id, count, why, one.last_stage, one.detail)
                 self._give_up(letter._replace(first_secs=int(judged.first_secs[row])))
+
+    def _hold(self, tries: Tries, now: float) -> None:
+        """They wait until nothing else does."""
+        if len(tries):
+            self.counts.released += len(tries)
+            again = tries.again(np.ones(len(tries), np.bool_), np.zeros(len(tries), np.bool_))
+            due = np.full(len(tries), max(now, self._held_until))
+            self._held.add(replace(again, most=np.zeros(len(tries), np.int32)), due)
 
     def _lose(self, part: InFlight, rows: Int64Array, now: float, *, excused: bool = False) -> None:
         part.close(rows)

@@ -57,7 +57,7 @@ def main(url: str, count: int) -> None:
         started, cpu = time.perf_counter(), time.process_time()
         run_tracked(
             session.range(0, count, 1, 4),
-            lambda tracker, messages: tracker.write(messages, lambda w: w.format("noop").mode("overwrite").save()),
+            lambda tracker, messages: tracker.write(messages, lambda w: w.format("noop").mode("append").save()),
             acker=acker,
             id_column="id",
         )

@@ -114,7 +114,7 @@ def _job(
 
     def pipeline_to(folder: Path) -> Pipeline:
         def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-            tracker.write(parted(tracked(tracker, messages)), lambda writer: writer.parquet(str(folder)))
+            tracker.write(parted(tracked(tracker, messages)), lambda writer: writer.mode("append").parquet(str(folder)))
 
         return pipeline
 

@@ -55,7 +55,9 @@ def _plain(messages: DataFrame, folder: Path) -> None:
 
 def _tracked(folder: Path) -> Pipeline:
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        tracker.write(_shuffled(tracker.filter(messages, _WANTED)), lambda writer: writer.parquet(str(folder)))
+        tracker.write(
+            _shuffled(tracker.filter(messages, _WANTED)), lambda writer: writer.mode("append").parquet(str(folder))
+        )
 
     return pipeline
 
@@ -67,7 +69,7 @@ def _plain_rows(messages: DataFrame, folder: Path) -> None:
 def _tracked_rows(folder: Path) -> Pipeline:
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         enriched = tracker.bolt(tracker.filter(messages, _WANTED), enrich, _ENRICHED)
-        tracker.write(_shuffled(enriched), lambda writer: writer.parquet(str(folder)))
+        tracker.write(_shuffled(enriched), lambda writer: writer.mode("append").parquet(str(folder)))
 
     return pipeline
 

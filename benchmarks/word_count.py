@@ -32,7 +32,8 @@ def _plain(lines: DataFrame, folder: Path) -> None:
 def _tracked(folder: Path) -> Pipeline:
     def pipeline(tracker: Tracker, lines: DataFrame) -> None:
         words = tracker.explode(lines, "split(text, ' ')").withColumnRenamed("value", "word")
-        tracker.write(tracker.group(words, "word", _times()), lambda writer: writer.parquet(str(folder)))
+        counts = tracker.group(words, "word", _times(), partial=True)
+        tracker.write(counts, lambda writer: writer.mode("append").parquet(str(folder)))
 
     return pipeline
 

@@ -1,9 +1,9 @@
 """Tracked DataFrames for PySpark. Needs pyspark, pandas and pyarrow; nothing else of the library does.
 
-Driver: run and stream (the calls), query, park, parked and refit (what a stream keeps), emitting, messages, emission (its
-roots); blame and evidence (whose fault a failure is);
-tracker (operators and sinks), sql, python, actions (plans); form, meters, listener, reports, faults, proof (what is proven);
-columns, edges, checks, transport; java, environment, version, reach, and worker_errors.
+Driver: run, stream and dry_run (the calls), query, park, parked and refit (what a stream keeps), emitting, messages, emission
+(its roots), whole (output of all messages), blame and evidence (whose fault a failure is); tracker (operators and sinks), sql,
+python, actions (plans); form, meters, listener, reports, faults, proof (what is proven); columns, edges, checks, transport;
+java, environment, version, reach, and worker_errors.
 `sources/`: what messages come from. `sinks/`: what runs actions. `worker/`: what runs in Python workers.
 """
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from acker_redis.spark.version import check_pyspark
 
 if TYPE_CHECKING:
+    from acker_redis.spark.dry_run import PipelineCheck, check_pipeline
     from acker_redis.spark.emitting import Pipeline
     from acker_redis.spark.environment import JavaNotFoundError, prepare_environment
     from acker_redis.spark.messages import with_message_id
@@ -32,8 +33,10 @@ __all__ = [
     "Collector",
     "JavaNotFoundError",
     "Pipeline",
+    "PipelineCheck",
     "StreamStatus",
     "Tracker",
+    "check_pipeline",
     "each_batch",
     "import_anchors",
     "prepare_environment",
@@ -50,8 +53,10 @@ _MODULES = {
     "Collector": "worker.rows",
     "JavaNotFoundError": "environment",
     "Pipeline": "emitting",
+    "PipelineCheck": "dry_run",
     "StreamStatus": "stream",
     "Tracker": "tracker",
+    "check_pipeline": "dry_run",
     "each_batch": "stream",
     "import_anchors": "sources.imports",
     "prepare_environment": "environment",

@@ -36,6 +36,9 @@ _told: set[str] = set()
 PART = 65_536
 """Roots sent at a time, so that a million of them don't stand in memory as packed calls."""
 
+HELD = "held back: it came through, and waits for the others to be written with"
+"""Reason of roots that fail because the output of their emission can't be written yet."""
+
 _SENDERS = 2
 """One packs its part while the server works for the other."""
 
@@ -103,6 +106,22 @@ class Roots:
             NotExactError: reports name other roots than these, or rows that failed name none.
             AckerError: the roots could not be initialised, or the server can't be told.
         """
+        rows = self._fail_reported(failed)
+        self._send("ack", self._ack, rows)
+
+    def release(self, failed: Iterable[Report], delay_secs: float = 0.0) -> None:
+        """Fail the roots that were reported, and hold the others, which fail, too; see `Spout.hold`.
+
+        Raises:
+            AckerError: as `close`.
+        """
+        rows = self._fail_reported(failed)
+        held = self._roots if rows is None else self._roots[rows]
+        self._spout.hold(held, delay_secs)
+        self._send("release", partial(self._fail, HELD, None), rows)
+
+    def _fail_reported(self, failed: Iterable[Report]) -> Int64Array | None:
+        """Which roots are left then; None: all."""
         failed = list(failed)
         index = Index(self._roots[: None if failed else 0].view(np.uint64))
         for report in failed:
@@ -131,7 +150,7 @@ class Roots:
                 if not reason.retry:
                     self._spout.no_retry(self._roots[rows])
                 self._send(token, partial(self._fail, reason.text, stage), rows)
-        self._send("ack", self._ack, np.flatnonzero(is_open) if told else None)
+        return np.flatnonzero(is_open) if told else None
 
     def _keep(self) -> None:
         """Initialise, then renew, until the emission has ended."""

@@ -1,7 +1,7 @@
 """One emission: its tracked messages are made, the pipeline runs over them, and their roots are closed."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -11,6 +11,7 @@ from acker_redis.errors import (
     BadBatchError,
     BadConfigError,
     JobFailedError,
+    NotAcceptedError,
     NotExactError,
     NotProvenError,
     OutageError,
@@ -26,12 +27,14 @@ from acker_redis.spark.form import Form
 from acker_redis.spark.java import of
 from acker_redis.spark.proof import Proof
 from acker_redis.spark.sinks.exports import Origin
+from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.sources.files import has_corrupt, without_corrupt
 from acker_redis.spark.tracker import Tracker
+from acker_redis.spark.whole import Whole
 from acker_redis.spark.worker_errors import own_errors
 from acker_redis.spout import Spout
 
-MISTAKES = (BadBatchError, BadConfigError, NotExactError)
+MISTAKES = (BadBatchError, BadConfigError, NotExactError, NotAcceptedError)
 """Errors that trying again can't change."""
 
 Pipeline: TypeAlias = Callable[[Tracker, DataFrame], object]
@@ -59,6 +62,7 @@ class Emitting:
         evidence: of the run: which operators have worked.
         url: the acker's server as executors reach it.
         timeout_secs: the jobs of an emission may take so long; None: as long as they like.
+        whole: the output, where that is one; None: what is written belongs to the messages of an emission.
     """
 
     spout: Spout
@@ -67,6 +71,7 @@ class Emitting:
     evidence: Evidence
     url: str | None = field(repr=False)  # may hold a password
     timeout_secs: float | None = None
+    whole: Whole | None = None
 
     def emit(self, emission: Emission, source: Source, session: SparkSession, batch_id: int | None = None) -> None:
         """Run one emission.
@@ -113,9 +118,10 @@ class Emitting:
         of_emission = salts(app, spout.run_id, emission.number)
         own = edges_of(of_emission[1], emission)
         proof = Proof(session, key, edges.total(own), len(own), tag, acker.ledger.stage_number)
+        outputs = Outputs("by_message" if self.whole is None else "whole")
         tracker = Tracker(
             spout.run_id, emission.number, batch_id,
-            _proof=proof, _origin=Origin(self.url, acker),
+            _proof=proof, _origin=Origin(self.url, acker), _id_column=self.id_column, _outputs=outputs,
         )  # fmt: skip
         try:
             # The spout waits for outages, and goes no further after mistakes.
@@ -126,7 +132,11 @@ class Emitting:
                 _blaming(spout, emission, session, tag, blame),
                 own_errors(),
                 ended_after(session, tag, self.timeout_secs),
+                nullcontext(False) if self.whole is None else self.whole.trying(emission, session, tag) as is_whole,
             ):
+                if self.whole is not None and self.whole.written:
+                    roots.close([])  # these are in the output
+                    return Verdict(emission.roots[:0])
                 source.keep_messages(emission)
                 form = Form(key, proof.add("spout", "spout", []).name)
                 tracked = sql.spouted(messages, self.id_column, of_emission, form)
@@ -135,9 +145,15 @@ class Emitting:
                 failed = proof.failed()
                 verdict = self.evidence.judge(emission, failed, proof.processed, is_last=not spout.state.fresh)
                 spout.excuse(verdict.excused)
-                roots.close(failed)
+                if self.whole is None:
+                    roots.close(failed)
+                elif (
+                    error := self.whole.close(emission, outputs, failed, roots, proof, is_whole=is_whole)
+                ) is not None:
+                    return verdict._replace(broken=error)
                 return verdict
         finally:
+            outputs.release()
             proof.end()
 
 

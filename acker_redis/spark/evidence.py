@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from acker_redis.errors import OperatorBrokenError
+from acker_redis.errors import AckerError, OperatorBrokenError
 from acker_redis.pending import Emission, Int64Array, Mask
 from acker_redis.spark.meters import Processed
 from acker_redis.spark.worker.failed import Report
@@ -27,7 +27,7 @@ class Verdict(NamedTuple):
     """
 
     excused: Int64Array
-    broken: OperatorBrokenError | None = None
+    broken: AckerError | None = None
 
 
 class Evidence:

@@ -103,7 +103,7 @@ class Messages:
         if emission.number == 0 and len(emission.message_ids) == self._all:
             return self.frame, emission
         ids, is_fresh = emission.message_ids, emission.attempts == 0
-        parts = [among(self.frame, self.column, ids[is_fresh])] if is_fresh.any() else []
+        parts = [among(self.frame, self.column, ids[is_fresh])] if is_fresh.any() or not len(ids) else []
         again = ids[~is_fresh]
         has, kept = self._kept(again.tolist())
         if kept is not None:

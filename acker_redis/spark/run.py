@@ -29,7 +29,9 @@ from acker_redis.spark.emitting import Emitting, Pipeline
 from acker_redis.spark.evidence import MANY, Evidence
 from acker_redis.spark.messages import Fetch, Messages, not_done, with_message_ids
 from acker_redis.spark.reach import check_url
+from acker_redis.spark.sinks.outputs import Output, check_output
 from acker_redis.spark.sources.files import FILE, ROW, check_outside
+from acker_redis.spark.whole import Whole
 from acker_redis.spark.worker.keep import KeepStep
 from acker_redis.spark.worker_errors import own_errors
 from acker_redis.spout import Spout
@@ -69,6 +71,7 @@ def run_tracked(
     fetch: Fetch | None = None,
     on_messages_done: Callable[[npt.NDArray[np.int64]], object] | None = None,
     progress: Callable[[Spout, bool], object] | None = None,
+    output: Output = "by_message",
 ) -> Spout:
     """Put every row of a DataFrame through a pipeline, again where it fails or times out, until none is left.
 
@@ -87,8 +90,8 @@ def run_tracked(
         messages: one row per message. Has to give the same rows whenever it is computed, as files do; a failed message is
             read from it again, unless `keep_payload` or `fetch` says otherwise.
         pipeline: called once per emission with a tracker and the tracked messages; has to run its sinks before it returns.
-            What it writes to must not depend on how messages are spread over emissions, or carry `tracker.emission` in its
-            name.
+            What it writes to must not depend on how messages are spread over emissions. Files that a function writes itself
+            carry `tracker.run_id` and `tracker.emission` in their names, so that a replay adds to them.
         acker: of this process, which takes the outcomes.
         executor_url: the acker's server as the executors reach it, where that is not as this process does. Executors speak to
             it in exports, and with `keep_payload`, only; one is asked before anything is emitted.
@@ -117,6 +120,11 @@ def run_tracked(
         on_messages_done: called with the ids of messages that were acked or are kept as dead letters. Where it raises it is
             called again with the same ids, twice; then the run ends.
         progress: called several times a second with the spout, and whether an emission is under way.
+        output: `by_message`: what is written belongs to the messages of an emission, so sinks append, groups are partial, and
+            failed messages are written later without the others. `whole`: it is made of all messages that are acked, and
+            replaces what was there, so sinks overwrite. Nothing is written before every frame of an emission was computed and
+            proven and nothing in it failed; failed messages are tried again alone, until each comes through or is a dead
+            letter, and then the whole. It goes with no `offsets`, `max_spout_pending`, `keep_payload`, `fetch` or export.
 
     Raises:
         BadBatchError: no such column or one of a type that Python workers can't have, or message ids are null or not
@@ -126,6 +134,8 @@ def run_tracked(
         NotExactError: the messages can't be read again, or the pipeline ran no sink, leaves rows without one, or drops or
             copies rows otherwise than by the tracker's operators. Nothing was acked.
         OperatorBrokenError: see `stop_if_all_fail`; nothing was dead-lettered for it.
+        NotAcceptedError: the output is a whole, and in `max_attempts + 2` emissions of all messages that were left something
+            failed. Nothing was acked, and what was there before is there, unless a writer has broken it.
         AckerError: as `Spout.run`. An error of the library's own in a Python worker is raised as what it was there.
         Exception: what the pipeline function raised in the driver: it ends the run at once, and counts as nobody's attempt.
             Connection and timeout errors don't: they are waited for, for up to ten minutes.
@@ -136,7 +146,7 @@ def run_tracked(
         id_column=id_column, offsets=offsets, partition=partition, offset=offset, run_id=run_id, task=task, retry=retry,
         stop_if_all_fail=stop_if_all_fail, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
         payload_bytes=payload_bytes,
-        keep_payload=keep_payload, fetch=fetch, progress=progress,
+        keep_payload=keep_payload, fetch=fetch, progress=progress, output=output,
     )  # fmt: skip
 
 
@@ -161,6 +171,7 @@ def run_messages(
     keep_payload: bool = False,
     fetch: Fetch | None = None,
     progress: Callable[[Spout, bool], object] | None = None,
+    output: Output = "by_message",
 ) -> Spout:
     """As `run_tracked`; `on_done` is given the spout, too, which knows what is a dead letter."""
     payload_limit(payload_bytes)
@@ -168,6 +179,11 @@ def run_messages(
     check_bound("max_spout_pending", max_spout_pending)
     if keep_payload and not payload_bytes:
         raise BadConfigError("keep_payload needs payload_bytes: give the longest message to keep, in bytes")
+    check_output(output)
+    if output == "whole":
+        _check_whole(
+            offsets=offsets, max_spout_pending=max_spout_pending, keep_payload=keep_payload or None, fetch=fetch
+        )
     checks.column_names(messages.columns, "run_tracked")
     url = acker.url if executor_url is None else executor_url
     if executor_url is not None or keep_payload:
@@ -186,8 +202,8 @@ def run_messages(
         spout = Spout(
             acker, run_id, task, retry or RetryPolicy(), max_spout_pending,
             payload=source.payloads if payload_bytes else None,
-            # What is kept in Redis goes with its dead letter.
-            replay=None if keep_payload else _messages_of, replays_from=FROM_RUN,
+            # What is kept in Redis goes with its dead letter; one message can't be added to an output that is a whole.
+            replay=None if keep_payload or output == "whole" else _messages_of, replays_from=FROM_RUN,
         )  # fmt: skip
         noted = _Noted(offsets, kept, None if on_done is None else partial(_told, on_done, spout))
         spout.on_done = noted.done
@@ -197,7 +213,9 @@ def run_messages(
             if claimed:
                 acker.claim_run(run_id)
         evidence = Evidence(everything_counts=not stop_if_all_fail or spout.state.fresh < MANY)
-        emitting = Emitting(spout, pipeline, column, evidence, url, emit_timeout_secs)
+        whole = Whole(spout) if output == "whole" else None
+        spout.state.one_by_one = whole is not None
+        emitting = Emitting(spout, pipeline, column, evidence, url, emit_timeout_secs, whole)
         session = messages.sparkSession
 
         def emit(emission: Emission) -> None:
@@ -209,13 +227,34 @@ def run_messages(
             if progress is not None:
                 progress(spout, busy)
 
-        if not spout.state.fresh:  # what the pipeline does of nothing is still done, and has to be right
+        def emit_nothing() -> None:  # what the pipeline does of nothing is still done, and has to be right
             none = np.array([], np.int64)
             with noting(acker, spout.lane, run_id, task):
-                emit(Emission(0, none, none, none))
+                emit(Emission(spout.state.skip_number(), none, none, none))
+
+        if not spout.state.fresh and whole is None:
+            emit_nothing()
         spout.run(inheritable_thread_target(session)(emit), between)
+        while whole is not None and not whole.written:  # every message is a dead letter, or there was none
+            if whole.refused:
+                time.sleep(whole.delay_secs)
+            emit_nothing()
         noted.end()
         return spout
+
+
+def _check_whole(**given: object) -> None:
+    """None of these was given.
+
+    Raises:
+        BadConfigError: one was.
+    """
+    unfit = [name for name, value in given.items() if value is not None]
+    if unfit:
+        raise BadConfigError(
+            f'output="whole" goes without {", ".join(unfit)}: it is written once, of all messages that are read in this run. '
+            "Leave it out, or write by message"
+        )
 
 
 def _messages_of(letters: list[DeadLetter]) -> list[int]:

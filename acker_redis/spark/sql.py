@@ -36,6 +36,7 @@ _MEETS, _GONE, _CHILDREN, _COUNT, _PLACE, _CHILD = (
 )
 _LEFT, _RIGHT, _LEFT_PLACE, _LEFT_COUNT = (f"_acker_{name}" for name in ("left", "right", "left_place", "left_count"))
 _LOW, _HIGH = "_acker_low", "_acker_high"
+_LEAST, _GREATEST = "_acker_least", "_acker_greatest"
 
 _EQUAL = "EqualTo"
 _CHAR = "__CHAR_VARCHAR_TYPE_STRING"
@@ -187,6 +188,30 @@ def grouped(frame: DataFrame, keys: Sequence[str | Column], aggregates: Sequence
     high = f"shiftleft({_HIGH} & {(1 << (edges.BITS - edges.LOW_BITS)) - 1}L, {edges.LOW_BITS})"
     both = form.column(f"(({_LOW} & {edges.MASK}L) + {high}) & {edges.MASK}L")
     return made.withColumn(EDGE, both).drop(_LOW, _HIGH)
+
+
+def grouped_by_message(
+    frame: DataFrame, keys: Sequence[str | Column], aggregates: Sequence[Column], name: str, form: Form
+) -> DataFrame:
+    """As `grouped`, by keys that have the message id: a group with rows of several messages fails the job."""
+    roots = [F.expr(f"{of}(get({ANCHORS}, 0))").alias(column) for of, column in (("min", _LEAST), ("max", _GREATEST))]
+    most = F.expr(f"max(size({ANCHORS}))").alias(_COUNT)
+    made = grouped(frame, keys, [*aggregates, *roots, most], form)
+    return _of_one(made, f"{_LEAST} <> {_GREATEST} OR {_COUNT} > 1", name, form).drop(_LEAST, _GREATEST, _COUNT)
+
+
+def of_one_message(frame: DataFrame, name: str, form: Form) -> DataFrame:
+    """Rows of which each comes from one message, or from none: another fails the job."""
+    return _of_one(frame, f"size({ANCHORS}) > 1", name, form)
+
+
+def _of_one(frame: DataFrame, several: str, name: str, form: Form) -> DataFrame:
+    text = (  # on a line of its own, as `worker_errors` reads it
+        f"\nacker_redis.errors.NotExactError: {name!r}: rows of several messages came together, though a key is called like "
+        "the column of message ids: does the column hold something else by now? Give it another name, and partial=True where "
+        "rows of this emission's messages may come together\n"
+    )
+    return frame.withColumn(EDGE, form.column(f"IF({several}, raise_error({checks.literal(text)}), {EDGE})"))
 
 
 def weighed(frame: DataFrame, shift: int) -> DataFrame:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import LongType, StructField, StructType
 
-from acker_redis.errors import BadBatchError
+from acker_redis.errors import BadBatchError, BadConfigError
 from acker_redis.spark import checks, edges, sql, transport
 from acker_redis.spark.columns import ANCHORS, EDGE, OUT, TRACKING
 from acker_redis.spark.form import Form, is_tracked, with_form
@@ -23,6 +23,7 @@ from acker_redis.spark.python import in_python
 from acker_redis.spark.reports import accumulator_of
 from acker_redis.spark.sinks import checkpoints, exports, partitions, writers
 from acker_redis.spark.sinks.exports import Origin
+from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.worker.bolt import BoltOutput, BoltStep, Execute
 from acker_redis.spark.worker.fail_where import failing
 from acker_redis.spark.worker.failed import NoRetry, OnError
@@ -41,8 +42,8 @@ class Tracker:
 
     Attributes:
         run_id: unique per run of the program.
-        emission: number of the emission in the run, never used again; don't name outputs by it, as a message may be emitted
-            several times.
+        emission: number of the emission in the run, never used again. Name files by it that are written one by one, so that
+            those of a replay stand beside them; a message may be in several.
         batch_id: Spark's number of the micro-batch, in `each_batch`: the same when Spark gives the batch again. None
             elsewhere.
     """
@@ -51,7 +52,9 @@ class Tracker:
     emission: int
     batch_id: int | None = None
     _proof: Proof = field(kw_only=True, repr=False)
-    _origin: Origin = field(kw_only=True, repr=False)
+    _origin: Origin | None = field(kw_only=True, repr=False)
+    _id_column: str = field(kw_only=True, repr=False, default="")
+    _outputs: Outputs = field(kw_only=True, repr=False, default_factory=Outputs)
 
     def __getstate__(self) -> dict[str, object]:
         """Functions that run in workers may hold a tracker, for its numbers; what it runs with can't go there."""
@@ -177,6 +180,7 @@ class Tracker:
         on: str | Sequence[str],
         how: str = "inner",
         *,
+        partial: bool = False,
         name: str | None = None,
     ) -> DataFrame:
         """Join on equal columns, in SQL. Each row belongs to the messages of all rows it was made of.
@@ -189,7 +193,12 @@ class Tracker:
             on: column or columns both have; compared, and given, as Spark's own join does. Null is equal to nothing.
             how: `inner` or `left`; if both are tracked `right` and `full`, too. Of rows that are left out nothing is to be
                 done. A row has to be in one task with all its matches, so a key with very many needs memory.
+            partial: let rows of several messages meet, if both are tracked: by other keys than the message id. A message that
+                is emitted again doesn't meet those that were acked before. With `output="whole"` it needs not be said.
             name: of the operator.
+
+        Raises:
+            BadConfigError: both are tracked, and rows of several messages would meet.
         """
         keys = [on] if isinstance(on, str) else list(on)
         both = is_tracked(right)
@@ -198,12 +207,14 @@ class Tracker:
             node, form, meter = self._one("join", left, name)
             form = form.dropping(meter, node)
             return sql.looked_up(left, right, keys, node, meter, form, keep_unmatched=how == "left")
+        by_message = self._check_partial("join", keys, partial=partial)
         forms = [self._proof.form_of(frame, "join") for frame in (left, right)]
         made_by = self._proof.add("join", name, [form.node for form in forms])
         meter = self._proof.meter(made_by)
         (left, right), (first, second) = self._weighed([left, right], forms)
         form = first.plus(second, made_by.name).dropping(meter, made_by.name)
-        return sql.matched(left, right, keys, how, made_by.name, meter, form)
+        met = sql.matched(left, right, keys, how, made_by.name, meter, form)
+        return sql.of_one_message(met, made_by.name, form) if by_message else met
 
     def group(
         self,
@@ -211,24 +222,39 @@ class Tracker:
         keys: str | Column | Sequence[str | Column],
         aggregates: Column | Sequence[Column],
         *,
+        partial: bool = False,
         name: str | None = None,
     ) -> DataFrame:
         """Aggregate groups, in SQL: one row per group, which belongs to the messages of all rows of the group.
 
-            totals = tracker.group(items, "customer", F.sum("price").alias("price"))
+            totals = tracker.group(items, ["order", "customer"], F.sum("price").alias("price"))
+
+        A message that is emitted again makes groups without those that were acked before, so by message a group has to be of
+        one: the keys contain the message id, as `order` above. See "Aggregates and overwriting" in the documentation.
 
         Args:
             tracked: rows.
             keys: columns or expressions to group by; an empty list makes one group.
             aggregates: one or several.
+            partial: let groups hold what this emission's messages have for them. They can't simply be added up in the sink, as
+                an emission may be repeated. With `output="whole"` it needs not be said.
             name: of the operator.
+
+        Raises:
+            BadConfigError: groups of several messages would be partial.
         """
         form = self._proof.form_of(tracked, "group")
         node = self._proof.add("group", name, [form.node]).name
         given = [keys] if isinstance(keys, (str, Column)) else list(keys)
         by = [checks.quoted(key) if isinstance(key, str) and key in tracked.columns else key for key in given]
         wanted = [aggregates] if isinstance(aggregates, Column) else list(aggregates)
-        grouped = sql.grouped(tracked, by, wanted, form.at(node).anchored())
+        names = [key for key in given if isinstance(key, str)]
+        if len(names) < len(given) and not (partial or self._outputs.output == "whole"):
+            names = tracked.select(*by).columns
+        if self._check_partial(node, names, partial=partial):
+            grouped = sql.grouped_by_message(tracked, by, wanted, node, form.at(node).anchored())
+        else:
+            grouped = sql.grouped(tracked, by, wanted, form.at(node).anchored())
         checks.column_names([column for column in grouped.columns if column not in TRACKING], node)
         return grouped
 
@@ -286,21 +312,31 @@ class Tracker:
         write: Callable[[DataFrameWriter], object],
         *,
         on_error: OnError = "raise",
+        allow_overwrite: bool = False,
         name: str | None = None,
     ) -> None:
         """Write with Spark's own writers. Runs the action, and proves that it wrote every row.
 
             tracker.write(items, lambda writer: writer.mode("append").parquet(path))
 
+        By message, a writer has to append: messages that failed are emitted again without the others, so any other mode would
+        replace what was written, or leave out what is to be. With `output="whole"` it has to overwrite, and runs when all
+        messages that are left have come through; see "Aggregates and overwriting" in the documentation.
+
         Args:
             tracked: rows.
             write: called with the `DataFrameWriter` of the rows without the tracker's columns; has to call one of its
-                methods that write, once. Should be idempotent: messages are emitted again where something fails.
+                methods that write, once. Should be idempotent: messages are emitted again where something fails. With
+                `output="whole"` it is called twice: before anything runs, with a writer that writes nothing, and to write.
             on_error: if a job of it fails: `raise` ends the emission with the error; `fail` fails the messages of the rows. An
                 error of the driver's own, such as a missing class, ends the run in both cases.
+            allow_overwrite: let it overwrite, by message, as where each message has a partition of its own.
             name: of the sink.
+
+        Raises:
+            BadConfigError: it writes in a mode that it may not.
         """
-        writers.write(self._proof, tracked, write, on_error, name)
+        writers.write(self._proof, self._outputs, tracked, write, on_error, name, allow_overwrite=allow_overwrite)
 
     def write_with(
         self,
@@ -315,9 +351,11 @@ class Tracker:
             tracker.write_with(items, lambda rows: rows.writeTo("items").append())
 
         Proven is that one action took every row from the DataFrame it is given. What it did with them is not: a function
-        that filters, or that joins rows away, loses them unseen.
+        that filters, or that joins rows away, loses them unseen. Nor is looked at how it writes: by message it has to add or
+        merge, as failed messages are written again without the others; with `output="whole"` it has to replace what was
+        there, and runs when all messages that are left have come through.
         """
-        writers.write_with(self._proof, tracked, write, on_error, name)
+        writers.write_with(self._proof, self._outputs, tracked, write, on_error, name)
 
     def write_source(
         self,
@@ -327,6 +365,7 @@ class Tracker:
         mode: str = "append",
         options: dict[str, str] | None = None,
         on_error: OnError = "raise",
+        allow_overwrite: bool = False,
         name: str | None = None,
     ) -> None:
         """Write with a Python data source. Runs the action.
@@ -337,12 +376,23 @@ class Tracker:
             tracked: rows.
             source: class whose `writer` gives a `DataSourceWriter` or `DataSourceArrowWriter`. A writer that returns before
                 it has taken all rows of its partition ends with an error.
-            mode: `append` or `overwrite`.
+            mode: `append` or `overwrite`; which one may be, `write` says.
             options: of the data source.
             on_error: as for `write`.
+            allow_overwrite: as for `write`.
             name: of the sink.
         """
-        writers.write_source(self._proof, tracked, source, mode, options or {}, on_error, name)
+        writers.write_source(
+            self._proof,
+            self._outputs,
+            tracked,
+            source,
+            mode,
+            options or {},
+            on_error,
+            name,
+            allow_overwrite=allow_overwrite,
+        )
 
     def write_partitions(
         self,
@@ -368,7 +418,7 @@ class Tracker:
             name: of the sink.
         """
         return partitions.write_partitions(
-            self._proof, tracked, write, on_error, no_retry, _name_of(write, "write_partitions"), name
+            self._proof, self._outputs, tracked, write, on_error, no_retry, _name_of(write, "write_partitions"), name
         )
 
     def export(
@@ -395,7 +445,7 @@ class Tracker:
             column: name of the column with roots and edges.
             name: of the sink.
         """
-        exports.export(self._proof, self._origin, tracked, write, form, column, name)
+        exports.export(self._proof, self._origin, self._outputs, tracked, write, form, column, name)
 
     def _bolt(self, tracked: DataFrame, execute: Execute, output: StructType, name: str | None, kind: str) -> DataFrame:
         node, form, meter = self._one(kind, tracked, name, has_reports=True)
@@ -416,6 +466,23 @@ class Tracker:
         form = self._proof.form_of(tracked, kind if name is None else name)
         node = self._proof.add(kind, name, [form.node])
         return node.name, form, self._proof.meter(node, has_reports=has_reports)
+
+    def _check_partial(self, operator: str, keys: Sequence[str], *, partial: bool) -> bool:
+        """Whether rows come together that have to be of one message.
+
+        Raises:
+            BadConfigError: those of several would, and nobody said that they may.
+        """
+        if partial or self._outputs.output == "whole":
+            return False
+        if self._id_column.lower() not in [key.lower() for key in keys]:
+            raise BadConfigError(
+                f"{operator!r}: rows of several messages would come together, but only of those in this emission: one that "
+                "failed is emitted again without the others, and finds none of them. Use "
+                f'{self._id_column!r}, the message id, as one of the keys; or run_tracked(..., output="whole"); or '
+                "partial=True where rows that hold this emission's messages are what you want"
+            )
+        return True
 
     def _weighed(self, frames: list[DataFrame], forms: list[Form]) -> tuple[list[DataFrame], list[Form]]:
         """Ways that come together again weigh differently: so that a row that is lost on one and copied on another shows."""

@@ -21,6 +21,7 @@ from acker_redis.errors import (
     BadBatchError,
     BadConfigError,
     LedgerLostError,
+    NotAcceptedError,
     NotExactError,
     NotProvenError,
     ServerUnavailableError,
@@ -77,7 +78,8 @@ def acker_error_in(exc: BaseException) -> AckerError | None:
 
 
 _NO_ROWS_FAULT = (
-    ServerUnavailableError, NotProvenError, LedgerLostError, AppNotFoundError, BadBatchError, BadConfigError, NotExactError
+    ServerUnavailableError, NotProvenError, LedgerLostError, AppNotFoundError, BadBatchError, BadConfigError, NotExactError,
+    NotAcceptedError,
 )  # fmt: skip
 
 

@@ -55,7 +55,7 @@ def pipeline(store: Store, sections: DataFrame, tracker: Tracker, lines: DataFra
     tracker.write(enriched, lambda writer: writer.mode("append").parquet(str(store.hits)), name="parquet")
     # Not sums: of the lines of a group some may come again, in a group of another emission. So the ids go along.
     hits_of_group = F.collect_list(F.struct(*COUNTED)).alias("hits")
-    groups = tracker.group(enriched, ["minute", "section"], hits_of_group, name="per-minute")
+    groups = tracker.group(enriched, ["minute", "section"], hits_of_group, partial=True, name="per-minute")
     tracker.write_with(groups, lambda rows: store.count(tracker.batch_id, rows.collect()), name="sqlite")
 
 

@@ -272,8 +272,8 @@ def test_names_of_columns_may_hold_dots_and_backticks(case: MakeCase) -> None:
         prices = run.spark.createDataFrame([("k1", 3), ("k2", 4)], "`k.1` string, `pr.ice` int")
         priced = tracker.join(good, prices, "k.1", "left")
         keys = tracker.explode(priced, "array(struct(`k.1`, `o``r` AS `x.y`))")
-        both = tracker.join(priced, tracker.bolt(keys, whole, "`k.1` string, `x.y` bigint"), "k.1")
-        total = tracker.group(both, ["p.q", "k.1"], F.sum("`pr.ice`").alias("to.tal"))
+        both = tracker.join(priced, tracker.bolt(keys, whole, "`k.1` string, `x.y` bigint"), "k.1", partial=True)
+        total = tracker.group(both, ["p.q", "k.1"], F.sum("`pr.ice`").alias("to.tal"), partial=True)
         tracker.write(total.withColumnsRenamed({"p.q": "pq", "k.1": "k", "to.tal": "total"}), run.append())
 
     ended = run.done(pipeline, retry=ONCE)

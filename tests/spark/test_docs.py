@@ -90,6 +90,7 @@ assert len(called) > 5, called
 """
 
 PAGES = {
+    "aggregates.md": ("", ""),
     "applications.md": ("", ""),
     "from-queues.md": (STREAMS, ""),
     "from-storm.md": (TOPOLOGY_BEFORE, TOPOLOGY_AFTER),

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis import BadBatchError, NotExactError
+from acker_redis import BadBatchError, BadConfigError, NotExactError
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark import BoltOutput, Tracker
 from acker_redis.spark.columns import TRACKING
@@ -59,7 +59,7 @@ def test_a_join_of_two_tracked_dataframes(case: MakeCase, how: str) -> None:
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         left, right = two_sides(tracker, messages)
-        tracker.write(tracker.join(left, right, "key", how).repartition(3, "id", "other"), run.append())
+        tracker.write(tracker.join(left, right, "key", how, partial=True).repartition(3, "id", "other"), run.append())
 
     run.complete(pipeline)
     left, right = two_sides(None, run.messages)
@@ -73,7 +73,7 @@ def test_a_joined_row_that_fails_fails_the_messages_of_both_sides(case: MakeCase
     lost = left.join(right, "key").orderBy("id", "other").collect()[0]
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        joined = tracker.join(*two_sides(tracker, messages), "key")
+        joined = tracker.join(*two_sides(tracker, messages), "key", partial=True)
         bad = f"id = {lost['id']} AND other = {lost['other']}"
         tracker.write(tracker.fail_where(joined, bad, "lost"), run.append())
 
@@ -87,7 +87,8 @@ def test_a_group_that_fails_fails_the_messages_of_all_its_rows(case: MakeCase) -
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         many = tracker.explode(messages, "transform(sequence(0, cast(id % 3 AS int)), i -> struct(id, i))")
-        grouped = tracker.group(many, (F.col("id") % 5).alias("key"), [F.count("*").alias("n"), F.max("id").alias("m")])
+        wanted = [F.count("*").alias("n"), F.max("id").alias("m")]
+        grouped = tracker.group(many, (F.col("id") % 5).alias("key"), wanted, partial=True)
         tracker.write(tracker.fail_where(grouped, "key = 3", "three"), run.append())
 
     ended = run.done(pipeline, retry=ONCE)
@@ -104,9 +105,10 @@ def test_a_group_that_a_bolt_goes_on_from(case: MakeCase) -> None:
         return BoltOutput(batch.select(["total"]).take(pa.array(parents)), parents)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        grouped = tracker.group(messages, F.col("id") % 5, F.sum("id").alias("total"))
+        grouped = tracker.group(messages, F.col("id") % 5, F.sum("id").alias("total"), partial=True)
         derived = tracker.bolt_arrow(grouped, twice, "total bigint")
-        tracker.write(tracker.group(derived, [], F.sum("total").alias("total"), name="all"), run.append())
+        total = tracker.group(derived, [], F.sum("total").alias("total"), partial=True, name="all")
+        tracker.write(total, run.append())
 
     run.complete(pipeline)
     assert run.written() == [(2 * sum(range(50)),)]
@@ -118,7 +120,7 @@ def test_a_message_that_is_reached_twice(case: MakeCase) -> None:
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         joined = tracker.join(messages, messages.withColumn("half", F.col("id") % 2), "id")
-        tracker.write(tracker.group(joined, "half", F.max("id").alias("last")), run.append())
+        tracker.write(tracker.group(joined, "half", F.max("id").alias("last"), partial=True), run.append())
 
     run.complete(pipeline)
     assert sorted(run.written()) == [(0, 28), (1, 29)]
@@ -163,7 +165,7 @@ def test_filter_explode_join_and_group_in_a_row(case: MakeCase) -> None:
         kept = tracker.filter(messages, "id % 4 > 0")
         items = tracker.explode(kept, "transform(sequence(0, cast(id % 8 AS int)), i -> struct(id, i AS item))")
         some = tracker.filter(tracker.join(items, table, ["item"]), "letter <> 'c'")
-        tracker.write(tracker.group(some, "letter", [F.count("*").alias("n")]), run.append())
+        tracker.write(tracker.group(some, "letter", [F.count("*").alias("n")], partial=True), run.append())
 
     run.complete(pipeline)
     items_of = [i for n in range(40) if n % 4 for i in range(n % 8 + 1) if i < 6]
@@ -180,7 +182,7 @@ def test_a_task_that_dies_half_way_behind_a_join_counts_once(case: MakeCase) -> 
         into([first, *batches] if first is not None else [], partition)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        joined = tracker.join(*two_sides(tracker, messages), "key", "full")
+        joined = tracker.join(*two_sides(tracker, messages), "key", "full", partial=True)
         tracker.write_partitions(joined.drop("key"), partial(write, run.partition_files(tracker)))
 
     run.complete(pipeline)
@@ -208,3 +210,75 @@ def test_what_is_refused(case: MakeCase, call: Callable[[Tracker, DataFrame, Dat
     run = case(n=3)
     table = run.spark.createDataFrame([(1, 2)], "id bigint, x bigint")
     assert text in run.refused(lambda tracker, messages: call(tracker, messages, table), BadBatchError)
+
+
+def once_bad(tracker: Tracker, rows: DataFrame) -> DataFrame:
+    """Some fail in the first emission."""
+    return tracker.fail_where(rows, f"id % 7 = 0 AND {tracker.emission} = 0", "once")
+
+
+@pytest.mark.parametrize("key", ["id", "ID", "column"])
+def test_a_group_of_one_message_is_whole(case: MakeCase, key: str) -> None:
+    run = case(n=30)
+    by = F.col("id") if key == "column" else key
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        many = tracker.explode(once_bad(tracker, messages), "transform(sequence(0, id % 3), i -> struct(id, i))")
+        groups = tracker.group(many, [by, F.lit(1).alias("one")], F.count("*").alias("n"))
+        both = groups if key == "ID" else tracker.join(groups, many, "id")
+        tracker.write(both.select("id", "n", *TRACKING), run.append())
+
+    run.done(pipeline)
+    times = {id: 1 if key == "ID" else id % 3 + 1 for id in range(30)}
+    assert rows(run.written("id", "n")) == Counter({(id, id % 3 + 1): times[id] for id in range(30)})
+
+
+@pytest.mark.parametrize(
+    "bring",
+    [
+        lambda t, rows, **by: t.group(rows, (F.col("id") % 5).alias("key"), F.count("*").alias("n"), **by),
+        lambda t, rows, **by: t.group(rows, [], F.count("*").alias("n"), **by),
+        lambda t, rows, **by: t.group(rows, "half", F.count("*").alias("n"), **by),
+        lambda t, rows, **by: t.join(rows, rows.withColumnRenamed("id", "other"), "half", **by),
+    ],
+)
+def test_what_brings_messages_together_has_to_be_said(case: MakeCase, bring: Callable[..., DataFrame]) -> None:
+    run = case(n=10)
+
+    def pipeline(tracker: Tracker, messages: DataFrame, **by: bool) -> None:
+        tracker.write(bring(tracker, messages.withColumn("half", F.col("id") % 2), **by), run.append())
+
+    told = run.refused(pipeline, BadConfigError)
+    assert all(way in told for way in ("'id'", 'output="whole"', "partial=True"))
+    run.done(partial(pipeline, partial=True))
+    whole = case(n=10)
+    whole.done(
+        lambda tracker, messages: tracker.write(
+            bring(tracker, messages.withColumn("half", F.col("id") % 2)),
+            lambda w: w.mode("overwrite").parquet(whole.out),
+        ),
+        output="whole",
+    )
+
+
+@pytest.mark.parametrize(
+    "bring",
+    [
+        lambda t, rows: t.group(rows, "id", F.count("*").alias("n")),
+        lambda t, rows: t.group(rows, F.lit(1).alias("id"), F.count("*").alias("n")),
+        lambda t, rows: t.join(rows, rows.withColumnRenamed("half", "other"), "id"),
+        lambda t, rows: t.group(
+            t.group(rows, "half", F.min("id").alias("id"), partial=True), "id", F.count("*").alias("n")
+        ),
+    ],
+)
+def test_a_column_that_has_only_the_name_of_the_message_id(case: MakeCase, bring: Callable[..., DataFrame]) -> None:
+    run = case(n=10)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        other = messages.withColumns({"half": F.col("id") % 2, "id": F.col("id") % 3})
+        tracker.write(bring(tracker, other), run.append())
+
+    told = run.refused(pipeline, NotExactError)
+    assert told.startswith(("'group", "'join"))
+    assert told.endswith("may come together")

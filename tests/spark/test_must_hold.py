@@ -76,7 +76,7 @@ def test_a_join_of_keys_of_two_types_some_of_which_can_not_be_written(
         else:
             lower = tracker.filter(messages, "id < 40").withColumn("key", F.expr(mine))
             upper = tracker.filter(messages, "id >= 40").withColumn("key", F.expr(theirs))
-            joined = tracker.join(lower, upper.withColumnRenamed("id", "other"), "key")
+            joined = tracker.join(lower, upper.withColumnRenamed("id", "other"), "key", partial=True)
         write_some(run, tracker, joined.select("id", "other", *TRACKING))
 
     ended = run.done(pipeline, left if other_side == "table" else None, retry=ONCE)
@@ -91,7 +91,9 @@ def test_a_join_of_keys_of_two_types_some_of_which_can_not_be_written(
     [
         lambda tracker, rows: tracker.explode(rows, F.explode(F.array(F.array("id"), F.array("id", F.lit(9))))),
         lambda tracker, rows: tracker.explode(rows, "explode(array(array(id), array(id)))"),
-        lambda tracker, rows: tracker.group(rows, F.explode(F.array("id", F.lit(5))), F.count("*").alias("value")),
+        lambda tracker, rows: tracker.group(
+            rows, F.explode(F.array("id", F.lit(5))), F.count("*").alias("value"), partial=True
+        ),
         lambda tracker, rows: tracker.group(rows, "id", F.max(F.explode(F.array("id", F.lit(5)))).alias("value")),
         lambda tracker, rows: tracker.filter(rows, "explode(array(true, true))"),
     ],
@@ -470,7 +472,7 @@ def test_an_outer_join_is_proven(case: MakeCase, how: str) -> None:
     def pipeline(tracker: Tracker, rows: DataFrame) -> None:
         left = tracker.filter(rows, "id < 40").withColumn("key", F.expr("nullif(id % 40, 7)"))
         right = tracker.filter(rows, "id >= 30").selectExpr("id AS other", "nullif(id - 20, 9) AS key", *TRACKING)
-        tracker.write(tracker.join(left, right, "key", how), run.append())
+        tracker.write(tracker.join(left, right, "key", how, partial=True), run.append())
 
     run.complete(pipeline)
     left = run.messages.where("id < 40").withColumn("key", F.expr("nullif(id % 40, 7)"))
@@ -485,7 +487,8 @@ def test_empty_emissions_and_empty_partitions_are_proven(case: MakeCase, n: int)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         derived = tracker.bolt_arrow(messages.repartition(6, "id"), partial(fan_out, 2), CHILD)
-        grouped = tracker.group(tracker.explode(derived, "array(id)"), "value", F.count("*").alias("n"))
+        values = tracker.explode(derived, "array(id)")
+        grouped = tracker.group(values, "value", F.count("*").alias("n"), partial=True)
         tracker.write(tracker.join(grouped, messages.sparkSession.range(3).toDF("value"), "value"), run.append())
         tracker.write_partitions(derived, run.partition_files(tracker))
 
@@ -589,7 +592,7 @@ def test_metrics_of_another_sink_or_emission_prove_nothing(case: MakeCase) -> No
 
     def keeping(writer: DataFrameWriter) -> None:
         kept.append(writer)
-        writer.parquet(run.out)
+        writer.mode("append").parquet(run.out)
 
     def again(writer: DataFrameWriter) -> None:
         kept[0].format("noop").mode("append").save()

@@ -290,7 +290,7 @@ def test_a_writer_that_does_not_write_is_named(case: MakeCase) -> None:
 
     def ignored(tracker: Tracker, messages: DataFrame) -> None:
         messages.select("id").write.parquet(str(run.folder / "there"))
-        tracker.write(messages, lambda writer: writer.mode("ignore").parquet(str(run.folder / "there")))
+        tracker.export(messages, lambda writer: writer.mode("ignore").parquet(str(run.folder / "there")))
 
     assert "where mode('ignore') may not" in run.refused(ignored, NotExactError)
 

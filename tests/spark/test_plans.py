@@ -49,8 +49,9 @@ def in_sql(run: Case, tracker: Tracker, messages: DataFrame) -> None:
     items = tracker.explode(kept, "transform(sequence(1, cast(id % 3 AS int)), i -> struct(id, i AS item))")
     priced = tracker.join(items, run.spark.range(3).selectExpr("cast(id AS int) AS item", "id * 10 AS price"), "item")
     tracker.write(priced.repartition(3, "id"), run.append())
-    total = tracker.group(tracker.union(priced, priced), "item", F.sum("price").alias("total"))
-    both = tracker.join(total, tracker.group(priced, "item", F.count("*").alias("n")), "item")
+    total = tracker.group(tracker.union(priced, priced), "item", F.sum("price").alias("total"), partial=True)
+    counts = tracker.group(priced, "item", F.count("*").alias("n"), partial=True)
+    both = tracker.join(total, counts, "item", partial=True)
     tracker.write(tracker.checkpoint(both), run.append("totals"))
 
 

@@ -82,7 +82,9 @@ def test_a_micro_batch_that_spark_gives_again_is_a_new_emission(spark: Any, acke
         roots.extend(row[0] for row in messages.select(F.explode("_anchors")).collect())
         out = str(tmp_path / "out" / str(tracker.batch_id))
         tracker.write(
-            messages.repartition(len(batches) + 2, "id"), lambda writer: writer.mode("overwrite").parquet(out)
+            messages.repartition(len(batches) + 2, "id"),
+            lambda writer: writer.mode("overwrite").parquet(out),
+            allow_overwrite=True,
         )
 
     handler = each_batch(pipeline, acker=acker, id_column="id", park=str(tmp_path / "park"))

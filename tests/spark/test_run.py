@@ -232,7 +232,7 @@ def test_sparks_ui_says_what_each_job_is_for(spark: Any, acker: Acker, tmp_path:
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         messages.count()
         cut = tracker.checkpoint(messages, name="cut")
-        tracker.write(cut, lambda writer: writer.parquet(str(tmp_path / "out")), name="save")
+        tracker.write(cut, lambda writer: writer.mode("append").parquet(str(tmp_path / "out")), name="save")
         tracker.write_partitions(cut, consume, name="files")
 
     spark.sparkContext.setJobDescription("mine")

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, DataFrameWriter, Row
+from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from acker_redis import BadBatchError, FailedError, NotExactError, RefusedError
+from acker_redis import BadBatchError, BadConfigError, FailedError, NotExactError, RefusedError
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark import Tracker
 from acker_redis.spark.worker.failed import OnError
@@ -46,7 +47,11 @@ BOTH = [(id, child) for id in range(20) for child in range(2)]
 @pytest.mark.parametrize("format", ["parquet", "json", "orc", "csv"])
 def test_sparks_own_writers(case: MakeCase, format: str) -> None:
     run = case(n=20)
-    run.complete(writing(lambda tracker, rows: tracker.write(rows, lambda writer: writer.format(format).save(run.out))))
+    run.complete(
+        writing(
+            lambda tracker, rows: tracker.write(rows, lambda writer: writer.mode("append").format(format).save(run.out))
+        )
+    )
     found = run.spark.read.schema(CHILD).format(format).load(run.out).collect()
     assert sorted(map(tuple, found)) == BOTH
 
@@ -56,11 +61,11 @@ def test_tables_and_folders_by_value(case: MakeCase) -> None:
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         rows = tracker.explode(messages, TWO)
-        tracker.write(rows, lambda writer: writer.mode("overwrite").saveAsTable("test_sinks_table"))
+        tracker.write(rows, lambda writer: writer.mode("append").saveAsTable("test_sinks_table"))
         tracker.write(rows, lambda writer: writer.mode("append").insertInto("test_sinks_table"))
-        tracker.write(rows, lambda writer: writer.partitionBy("child").parquet(run.out))
+        tracker.write(rows, lambda writer: writer.partitionBy("child").parquet(run.out, mode="append"))
         tracker.write(
-            rows, lambda writer: writer.bucketBy(2, "id").sortBy("id").mode("overwrite").saveAsTable("test_sinks_b")
+            rows, lambda writer: writer.bucketBy(2, "id").sortBy("id").mode("append").saveAsTable("test_sinks_b")
         )
 
     run.complete(pipeline)
@@ -338,3 +343,70 @@ def test_columns_of_the_trackers_do_not_reach_a_sink(case: MakeCase) -> None:
 
     run.complete(writing(lambda tracker, rows: tracker.write_with(rows, look)))
     assert seen == ["id", "child"]
+
+
+MODES: list[tuple[str, Callable[[DataFrameWriter, str], object]]] = [
+    ("errorifexists", lambda w, path: w.parquet(path)),
+    ("overwrite", lambda w, path: w.mode("Overwrite").parquet(path)),
+    ("overwrite", lambda w, path: w.parquet(path, mode="overwrite")),
+    ("ignore", lambda w, path: w.mode("append").save(path, "json", "ignore")),
+    ("error", lambda w, path: w.mode("error").format("orc").save(path)),
+    ("overwrite", lambda w, path: w.insertInto("nowhere", True)),
+    ("overwrite", lambda w, path: w.mode("overwrite").insertInto("nowhere")),
+    ("errorifexists", lambda w, path: w.option("path", path).saveAsTable("nowhere")),
+    ("overwrite", lambda w, path: w.jdbc("jdbc:none", "t", "overwrite")),
+    *(
+        ("errorifexists", lambda w, path, method=method: getattr(w, method)(path))
+        for method in ("json", "csv", "text", "orc", "xml")
+    ),
+]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "fail"])
+@pytest.mark.parametrize(("mode", "write"), MODES)
+def test_by_message_a_writer_has_to_append(
+    case: MakeCase, mode: str, write: Callable[[DataFrameWriter, str], object], on_error: OnError
+) -> None:
+    """Messages that failed are written again without the others."""
+    run = case(n=6)
+    tables = run.spark.catalog.listTables()
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(messages, lambda writer: write(writer, run.out), on_error=on_error, name="save")
+
+    told = run.refused(pipeline, BadConfigError)
+    assert told.startswith(f"'save': mode '{mode}' would ")
+    assert all(way in told for way in ('mode("append")', 'output="whole"', "allow_overwrite=True"))
+    assert not Path(run.out).exists()
+    assert run.spark.catalog.listTables() == tables
+
+
+def test_a_source_has_to_append_too(case: MakeCase) -> None:
+    run = case(n=6)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write_source(messages, RowsToFiles, mode="overwrite", options={"folder": run.out})
+
+    assert "mode 'overwrite' would replace" in run.refused(pipeline, BadConfigError)
+
+
+def test_a_partition_for_each_message_may_be_replaced(case: MakeCase) -> None:
+    """By those who say so. A mode that leaves out what is new may not be had for that."""
+    run = case(n=6)
+    options = {"partitionOverwriteMode": "dynamic"}
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = tracker.fail_where(messages.withColumn("day", F.col("id")), f"id = 3 AND {tracker.emission} = 0", "once")
+        tracker.write(
+            rows,
+            lambda writer: writer.options(**options).partitionBy("day").mode("overwrite").parquet(run.out),
+            allow_overwrite=True,
+        )
+
+    run.done(pipeline)
+    assert sorted(run.written("id")) == [(id,) for id in range(6)]
+
+    def ignoring(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(messages, lambda writer: writer.mode("ignore").parquet(run.out), allow_overwrite=True)
+
+    assert "mode 'ignore'" in case(n=6).refused(ignoring, BadConfigError)

@@ -68,7 +68,7 @@ def test_rows_of_several_messages_are_carried_on(case: MakeCase) -> None:
     run = case(n=40, lanes=2)
 
     def export(tracker: Tracker, messages: DataFrame) -> None:
-        groups = tracker.group(messages, (F.col("id") % 4).alias("key"), F.count("*").alias("n"))
+        groups = tracker.group(messages, (F.col("id") % 4).alias("key"), F.count("*").alias("n"), partial=True)
         tracker.export(groups, lambda writer: writer.parquet(run.out))
 
     def carry_on(tracker: Tracker, rows: DataFrame) -> None:

@@ -99,6 +99,7 @@ CALLS: dict[Any, dict[str, str]] = {
         "add": "message_ids",
         "next_emission": "most",
         "excuse": "roots",
+        "hold": "roots delay_secs",
         "isolate": "emission * by_outage",
         "no_retry": "roots",
         "give_up": "message_ids",

@@ -26,14 +26,14 @@ CALLS: dict[Any, dict[str, str]] = {
         "explode": "tracked children * name",
         "bolt": "tracked execute schema * on_error no_retry name",
         "bolt_arrow": "tracked execute schema * name",
-        "join": "left right on how * name",
-        "group": "tracked keys aggregates * name",
+        "join": "left right on how * partial name",
+        "group": "tracked keys aggregates * partial name",
         "union": "first others * name",
         "checkpoint": "tracked * reliable name",
         "discard": "tracked",
-        "write": "tracked write * on_error name",
+        "write": "tracked write * on_error allow_overwrite name",
         "write_with": "tracked write * on_error name",
-        "write_source": "tracked source * mode options on_error name",
+        "write_source": "tracked source * mode options on_error allow_overwrite name",
         "write_partitions": "tracked write * on_error no_retry name",
         "export": "tracked write * form column name",
     },
@@ -42,6 +42,7 @@ CALLS: dict[Any, dict[str, str]] = {
 }
 
 FUNCTIONS = {
+    "check_pipeline": "messages pipeline rows id_column * partition offset output",
     "each_batch": f"pipeline * acker park {RUN} partition offset {ALL} max_parked settle_secs payload_bytes on_messages_done",
     "import_anchors": "rows pipeline * acker task column progress **options",
     "prepare_environment": "",
@@ -50,11 +51,20 @@ FUNCTIONS = {
     "run_redis_stream": "session pipeline * acker source stream fields group consumer stop task max_spout_pending claim_secs "
     "settle_secs block_ms progress **options",
     "run_tracked": f"messages pipeline * acker {RUN} offsets partition offset run_id {ALL} payload_bytes keep_payload fetch "
-    "on_messages_done progress",
+    "on_messages_done progress output",
     "with_message_id": "frame * partition offset",
 }
 
-OTHERS = {"BatchHandler", "BoltOutput", "Collector", "JavaNotFoundError", "Pipeline", "StreamStatus", "Tracker"}
+OTHERS = {
+    "BatchHandler",
+    "BoltOutput",
+    "Collector",
+    "JavaNotFoundError",
+    "Pipeline",
+    "PipelineCheck",
+    "StreamStatus",
+    "Tracker",
+}
 
 EACH = [(getattr(holder, name), name) for holder, calls in CALLS.items() for name in calls] + [
     (getattr(spark, name), name) for name in (*FUNCTIONS, "BoltOutput", "Collector")

@@ -601,3 +601,51 @@ def test_messages_of_one_emission_go_out_in_the_order_of_their_ids_whatever_come
     emission = made.next_emission()
     assert emission is not None
     assert emission.message_ids.tolist() == [1, 3, 5, 8]  # those that came first
+
+
+def test_what_is_held_goes_out_once_nothing_else_is_left_all_at_once() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=6, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
+    made.state.one_by_one = True
+    first = emit(made)
+    assert made.state.is_whole(first)
+    made.hold(first.roots[:4])
+    acker.fail_many(first.roots[:5])
+    made.poll()
+    assert made.next_emission() is None  # as one of them is in flight
+    acker.fail_many(first.roots[5:])
+    made.poll()
+    alone = emit(made)
+    assert (alone.message_ids.tolist(), made.state.is_whole(alone), made.state.accept(alone)) == ([4, 5], False, False)
+    assert (made.state.left, sorted(made.state.left_ids().tolist())) == (6, list(range(6)))
+    made.hold(alone.roots[:1])
+    acker.fail_many(alone.roots)  # the other for the second time
+    made.poll()
+    assert sorted(made.dead_letters) == [5]
+    made.max_spout_pending = 2  # a part of them could not be written
+    together = emit(made)
+    made.max_spout_pending = None
+    assert sorted(together.message_ids.tolist()) == [0, 1, 2, 3, 4]
+    assert made.state.accept(together)
+    acker.fail_many(together.roots)  # is nobody's attempt any more
+    made.poll()
+    again = emit(made)
+    assert len(again.roots) == 5
+    acker.ack_many(again.roots, np.full(5, 7))
+    made.poll()
+    counts = made.counts
+    assert (counts.acked, counts.failed, counts.released, counts.dead_lettered) == (5, 2 + 1 + 5, 5, 1)
+    assert counts.emitted == counts.acked + counts.failed + counts.timed_out + counts.lost + counts.released
+    assert made.done
+
+
+def test_what_is_held_waits_as_long_as_was_said_and_is_tried_again_if_it_gets_lost() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=2, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+    first = emit(made)
+    made.hold(first.roots, delay_secs=60)
+    acker.fail_many(first.roots[:1])
+    made.poll()
+    assert made.next_emission() is None
+    made.state.lose_all(0.0)
+    assert emit(made).message_ids.tolist() == first.message_ids[1:].tolist()

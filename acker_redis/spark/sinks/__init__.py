@@ -1,1 +1,4 @@
-"""Sinks, which run actions: `writers` (Spark's own), `partitions` (a function in Python), `exports`, `checkpoints`."""
+"""Sinks, which run actions: `writers` (Spark's own), `partitions` (a function in Python), `exports`, `checkpoints`.
+
+`outputs`: when they write, and in which modes.
+"""

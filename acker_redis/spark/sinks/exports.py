@@ -4,14 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, DataFrameWriter
+from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from acker_redis.acker import Acker
+from acker_redis.errors import BadConfigError
 from acker_redis.spark import checks, meters, transport
 from acker_redis.spark.columns import EDGE, PAIRS, TRACKING
 from acker_redis.spark.proof import Proof
 from acker_redis.spark.python import in_python
 from acker_redis.spark.reach import check_url
+from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.worker.export import ExportStep
 
 
@@ -30,7 +33,8 @@ class Origin:
 
 def export(
     proof: Proof,
-    origin: Origin,
+    origin: Origin | None,
+    outputs: Outputs,
     tracked: DataFrame,
     write: Callable[[DataFrameWriter], object],
     form: transport.Form,
@@ -38,13 +42,22 @@ def export(
     name: str | None,
 ) -> None:
     """As `Tracker.export`."""
+    if outputs.output == "whole":
+        raise BadConfigError(
+            'export: with output="whole" there are no exports: a message would be done only when other programs are done with '
+            "its rows, and the output has to wait for that. Write the output to a file or table that they read"
+        )
     checks.function(write, "export", "a function of the DataFrameWriter, such as lambda writer: writer.parquet(path)")
     transport.check(form)
     given = [found for found in tracked.schema.fields if found.name not in TRACKING]
     checks.column_names([*(found.name for found in given), column], "export")
-    url = check_url(proof.session, origin.url, origin.acker)
     equation = proof.form_of(tracked, "export" if name is None else name)
     node = proof.begin("export", name, [equation.node])
+    if outputs.wait or origin is None:
+        outputs.call_dry(write, tracked.withColumn(column, F.lit(None)), outputs.writes(node.name, any_mode=True))
+        outputs.kept(proof, tracked, node, equation)
+        return
+    url = check_url(proof.session, origin.url, origin.acker)
     meter = proof.meter(node)
     prefix = f"{proof.key}:{node.name}"
     left = [StructField(found.name, found.dataType, True, found.metadata) for found in given]

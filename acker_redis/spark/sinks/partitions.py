@@ -1,5 +1,6 @@
 """A sink that is a function of each partition, in Python workers."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
@@ -8,9 +9,11 @@ from pyspark.sql.types import LongType, StructField, StructType
 from acker_redis.errors import BadBatchError
 from acker_redis.spark import checks, meters
 from acker_redis.spark.columns import ANCHORS, EDGE, OUT, ROWS
-from acker_redis.spark.proof import Proof
+from acker_redis.spark.form import Form
+from acker_redis.spark.proof import Node, Proof
 from acker_redis.spark.python import in_python
 from acker_redis.spark.reports import accumulator_of
+from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.worker.failed import NoRetry, OnError
 from acker_redis.spark.worker.partitions import PartitionsStep, Write
 
@@ -18,16 +21,35 @@ _CONSUMED = StructType([StructField(column, LongType()) for column in (EDGE, ROW
 
 
 def write_partitions(
-    proof: Proof, tracked: DataFrame, write: Write, on_error: OnError, no_retry: NoRetry, kind: str, name: str | None
+    proof: Proof,
+    outputs: Outputs,
+    tracked: DataFrame,
+    write: Write,
+    on_error: OnError,
+    no_retry: NoRetry,
+    kind: str,
+    name: str | None,
 ) -> int:
     """As `Tracker.write_partitions`."""
     checks.on_error(on_error, "write_partitions")
+    outputs.refuse_on_error(on_error, "write_partitions")
     checks.function(write, "write_partitions", "a function of record batches and the partition's number")
     checks.no_retry(no_retry, "write_partitions")
     if no_retry and on_error == "raise":
         raise BadBatchError("write_partitions: no_retry is of rows that fail: give on_error='fail', too")
     form = proof.form_of(tracked, kind if name is None else name)
     node = proof.begin(kind, name, [form.node])
+    if not outputs.wait:
+        return _consume(proof, tracked, write, on_error, no_retry, node, form)()
+    rows, form = outputs.kept(proof, tracked, node, form)
+    outputs.later(_consume(proof, rows, write, on_error, no_retry, node, form))
+    return rows.count()
+
+
+def _consume(
+    proof: Proof, tracked: DataFrame, write: Write, on_error: OnError, no_retry: NoRetry, node: Node, form: Form
+) -> Callable[[], int]:
+    """The action, to be called. The function that it runs is as it is now, also where the call comes later."""
     meter, failed = proof.meter(node), proof.meter(node, has_reports=True)
     reports = accumulator_of(proof.session.sparkContext)
     rows = tracked if on_error == "fail" else tracked.drop(ANCHORS)
@@ -35,8 +57,12 @@ def write_partitions(
         rows, lambda columns: PartitionsStep(node.name, failed, write, on_error, reports, no_retry, columns), _CONSUMED
     )
     metered = meters.passing(meters.leaving_python(consumed, failed, ROWS, stays=ROWS), meter, ROWS)
-    with proof.describing(node):
-        counts = metered.select(ROWS).toArrow().column(0).to_pylist()
-    # Failed rows have reached the sink, too: they are part of the sum, and no residue.
-    proof.prove(node, meter, replace(form, residues={**form.residues, failed: 0}), written=False)
-    return sum(counts)
+
+    def run() -> int:
+        with proof.describing(node):
+            counts = metered.select(ROWS).toArrow().column(0).to_pylist()
+        # Failed rows have reached the sink, too: they are part of the sum, and no residue.
+        proof.prove(node, meter, replace(form, residues={**form.residues, failed: 0}), written=False)
+        return sum(counts)
+
+    return run

@@ -1,52 +1,93 @@
 """Sinks of Spark's own: writers, functions of a DataFrame, Python data sources."""
 
 from collections.abc import Callable
+from functools import partial
+from inspect import getclosurevars
+from types import FunctionType
 
 import numpy as np
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
 
-from acker_redis.errors import BadBatchError
+from acker_redis.errors import BadBatchError, BadConfigError
 from acker_redis.spark import checks, meters
 from acker_redis.spark.blame import failed_in_a_job
 from acker_redis.spark.columns import ANCHORS, EDGE, TRACKING
 from acker_redis.spark.form import Form
 from acker_redis.spark.proof import Node, Proof
 from acker_redis.spark.reports import cause_of
+from acker_redis.spark.sinks.outputs import GuardedWriter, Outputs
 from acker_redis.spark.worker.data_source import consuming
 from acker_redis.spark.worker.failed import OnError, Reason, report_of
 
 
 def write(
-    proof: Proof, tracked: DataFrame, write: Callable[[DataFrameWriter], object], on_error: OnError, name: str | None
+    proof: Proof,
+    outputs: Outputs,
+    tracked: DataFrame,
+    write: Callable[[DataFrameWriter], object],
+    on_error: OnError,
+    name: str | None,
+    *,
+    allow_overwrite: bool,
 ) -> None:
     """As `Tracker.write`."""
     checks.on_error(on_error, "write")
-    checks.function(write, "write", "a function of the DataFrameWriter, such as lambda writer: writer.parquet(path)")
-    _act(proof, tracked, lambda rows: write(rows.write), on_error, *_begin(proof, "write", name, tracked), written=True)
+    outputs.refuse_on_error(on_error, "write")
+    checks.function(
+        write, "write", 'a function of the DataFrameWriter, such as lambda writer: writer.mode("append").parquet(path)'
+    )
+    node, form = _begin(proof, "write", name, tracked)
+    writes = outputs.writes(node.name, may_overwrite=allow_overwrite)
+    if outputs.wait:  # refused before rows are computed, and seen: later a loop's variable has another value
+        writes.expected = outputs.call_dry(write, tracked, writes)
+    _act(proof, outputs, tracked, lambda rows: write(GuardedWriter(rows, writes)), on_error, node, form, written=True)
 
 
 def write_with(
-    proof: Proof, tracked: DataFrame, write: Callable[[DataFrame], object], on_error: OnError, name: str | None
+    proof: Proof,
+    outputs: Outputs,
+    tracked: DataFrame,
+    write: Callable[[DataFrame], object],
+    on_error: OnError,
+    name: str | None,
 ) -> None:
     """As `Tracker.write_with`."""
     checks.on_error(on_error, "write_with")
+    outputs.refuse_on_error(on_error, "write_with")
     checks.function(write, "write_with", "a function of the DataFrame")
-    _act(proof, tracked, write, on_error, *_begin(proof, "write_with", name, tracked), written=False)
+    node, form = _begin(proof, "write_with", name, tracked)
+    used = bound(write)
+
+    def unchanged(rows: DataFrame) -> None:
+        if outputs.wait and (changed := [name for name, value in bound(write).items() if used.get(name) is not value]):
+            raise BadConfigError(
+                f"{node.name!r}: the function uses {', '.join(map(repr, changed))}, which changed since it was given: with "
+                'output="whole" it runs after the pipeline has returned, when a loop\'s variable has its last value. Bind it: '
+                "lambda rows, table=table: ..."
+            )
+        write(rows)
+
+    _act(proof, outputs, tracked, unchanged, on_error, node, form, written=False)
 
 
 def write_source(
     proof: Proof,
+    outputs: Outputs,
     tracked: DataFrame,
     source: type[DataSource],
     mode: str,
     options: dict[str, str],
     on_error: OnError,
     name: str | None,
+    *,
+    allow_overwrite: bool,
 ) -> None:
     """As `Tracker.write_source`."""
     checks.on_error(on_error, "write_source")
+    outputs.refuse_on_error(on_error, "write_source")
+    outputs.writes("write_source" if name is None else name, may_overwrite=allow_overwrite).check_mode(mode)
     if not (isinstance(source, type) and issubclass(source, DataSource)):
         raise BadBatchError(
             f"write_source: {source!r} is no Python data source: give a class derived from pyspark.sql.datasource.DataSource, "
@@ -59,7 +100,25 @@ def write_source(
     def save(rows: DataFrame) -> None:
         rows.write.format(made.name()).mode(mode).options(**options).save()
 
-    _act(proof, tracked, save, on_error, node, form, written=True)
+    _act(proof, outputs, tracked, save, on_error, node, form, written=True)
+
+
+def bound(function: object) -> dict[str, object]:
+    """The variables that a function, or one that it was made of, takes from around it, and their values now."""
+    found: dict[str, object] = {}
+    waiting, seen = [function], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, partial):
+            waiting += [one.func, *one.args, *one.keywords.values()]
+        if isinstance(one, FunctionType):
+            inside = getclosurevars(one)
+            found |= {**inside.nonlocals, **inside.globals}
+            waiting += inside.nonlocals.values()
+    return found
 
 
 def _begin(proof: Proof, kind: str, name: str | None, tracked: DataFrame) -> tuple[Node, Form]:
@@ -68,6 +127,24 @@ def _begin(proof: Proof, kind: str, name: str | None, tracked: DataFrame) -> tup
 
 
 def _act(
+    proof: Proof,
+    outputs: Outputs,
+    tracked: DataFrame,
+    act: Callable[[DataFrame], object],
+    on_error: OnError,
+    node: Node,
+    form: Form,
+    *,
+    written: bool,
+) -> None:
+    if outputs.wait:
+        rows, form = outputs.kept(proof, tracked, node, form)
+        outputs.later(partial(_act_now, proof, rows, act, "raise", node, form, written=written))
+    else:
+        _act_now(proof, tracked, act, on_error, node, form, written=written)
+
+
+def _act_now(
     proof: Proof,
     tracked: DataFrame,
     act: Callable[[DataFrame], object],

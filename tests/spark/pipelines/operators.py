@@ -329,7 +329,7 @@ class JoinTracked(Operator):
         left, right = frames
         others = [name for name in ("id", "n", "path") if name != self.on]
         renamed = right.select(self.on, *(F.col(name).alias(f"r_{name}") for name in others), *TRACKING)
-        made = playing.tracker.join(left, renamed, self.on, self.how)
+        made = playing.tracker.join(left, renamed, self.on, self.how, partial=True)
         new = {"path": F.expr("concat_ws('&', path, r_path)")}
         if self.on != "id":
             new["id"] = F.expr("coalesce(id, r_id)")
@@ -382,7 +382,7 @@ class Group(Operator):
             F.min("own_k").alias("g_k"),
             F.expr("md5(concat_ws(',', sort_array(collect_list(path))))").alias("g_path"),
         ]
-        made = playing.tracker.group(given, keys, wanted)
+        made = playing.tracker.group(given, keys, wanted, partial=True)
         own = [
             F.col(f"g_{name}").alias(name)
             if name in ("id", "n", "k", "path")

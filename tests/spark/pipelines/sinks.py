@@ -48,14 +48,14 @@ class Files(Sink):
     def write(self, playing: Playing, frame: DataFrame, folder: Path) -> None:
         tracker, path = playing.tracker, str(folder)
         if self.form == "with":
-            tracker.write_with(frame, lambda rows: rows.write.parquet(path))
+            tracker.write_with(frame, lambda rows: rows.write.mode("append").parquet(path))
         elif self.form == "table":
             name = f"s_{playing.tracker.run_id}_{folder.parent.name}_{folder.name}"
-            tracker.write(frame, lambda writer: writer.option("path", path).saveAsTable(name))
+            tracker.write(frame, lambda writer: writer.mode("append").option("path", path).saveAsTable(name))
         elif self.form == "json":
-            tracker.write(frame, lambda writer: writer.json(path))
+            tracker.write(frame, lambda writer: writer.mode("append").json(path))
         else:
-            tracker.write(frame, lambda writer: writer.mode("overwrite").parquet(path))
+            tracker.write(frame, lambda writer: writer.mode("append").parquet(path))
 
     def read(self, folder: Path) -> Found:
         if self.form == "json":

@@ -1,0 +1,134 @@
+"""A pipeline that is tried with a few messages: no server, nothing written, and what a run would refuse is refused here."""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from pyspark.sql import DataFrame
+
+from acker_redis.errors import BadConfigError
+from acker_redis.pending import Emission, root_ids
+from acker_redis.spark import checks, edges, sql
+from acker_redis.spark.actions import running
+from acker_redis.spark.emission import edges_of, salts
+from acker_redis.spark.emitting import Pipeline
+from acker_redis.spark.form import Form
+from acker_redis.spark.messages import Messages, with_message_ids
+from acker_redis.spark.proof import Proof
+from acker_redis.spark.sinks.outputs import Output, Outputs, check_output
+from acker_redis.spark.sources.files import FILE, ROW, has_corrupt, without_corrupt
+from acker_redis.spark.tracker import Tracker
+from acker_redis.spark.worker_errors import own_errors
+
+_APP = "check"
+
+
+class FailedMessage(NamedTuple):
+    """A message that failed.
+
+    Attributes:
+        message_id: its id.
+        operator: that failed it.
+        reason: why.
+    """
+
+    message_id: int
+    operator: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PipelineCheck:
+    """What became of the messages that a pipeline was tried with; `print` it.
+
+    Attributes:
+        rows: messages that were read.
+        written: sink -> rows that it would write.
+        failed: messages that failed, in the order of their ids; one may have failed in several operators.
+    """
+
+    rows: int
+    written: Mapping[str, int]
+    failed: tuple[FailedMessage, ...]
+
+    def __str__(self) -> str:
+        """A line per sink and failure."""
+        lines = [f"tried with {_count(self.rows, 'message')}; nothing was written"]
+        lines += [f"  {sink!r} would write {_count(rows, 'row')}" for sink, rows in self.written.items()]
+        lines += [f"  message {one.message_id} failed in {one.operator!r}: {one.reason}" for one in self.failed]
+        return "\n".join(lines)
+
+
+def check_pipeline(
+    messages: DataFrame,
+    pipeline: Pipeline,
+    rows: int = 10,
+    id_column: str | None = None,
+    *,
+    partition: str = FILE,
+    offset: str = ROW,
+    output: Output = "by_message",
+) -> PipelineCheck:
+    """Try a pipeline with the first rows of its messages, without Redis; nothing is written.
+
+        print(check_pipeline(orders, pipeline, id_column="order"))
+
+    Operators run as they do in a run. Sinks compute their rows and prove that these are all, and leave it at that. Functions
+    given to `write` and `export` are called with a writer that writes nothing; those given to other sinks are not called.
+
+    Args:
+        messages: as for `run_tracked`.
+        pipeline: as for `run_tracked`.
+        rows: how many to try.
+        id_column: as for `run_tracked`.
+        partition: as for `run_tracked`.
+        offset: as for `run_tracked`.
+        output: as for `run_tracked`.
+
+    Raises:
+        AckerError: what a run would refuse: message ids, columns, operators, modes of writers, rows without a sink.
+        Exception: what the pipeline raises, or Spark where a job fails.
+    """
+    check_output(output)
+    if rows < 1:
+        raise BadConfigError(f"rows={rows}: give 1 or more")
+    checks.function(pipeline, "check_pipeline", "a function of a tracker and its messages")
+    checks.column_names(messages.columns, "check_pipeline")
+    session, run_id = messages.sparkSession, uuid.uuid4().hex
+    frame, column = with_message_ids(messages, id_column, partition, offset)
+    outputs = Outputs(output, only_checked=True)
+    key = f"{_APP}:{run_id}:0"
+    tag = f"acker:{key}"
+    with running(session, tag), own_errors():
+        frame = outputs.keep(frame.limit(rows).localCheckpoint())  # the same rows, whenever they are computed
+        try:
+            ids = Messages(frame, column).read_ids(None, partition, offset)
+            roots = root_ids(_APP, run_id, ids, 0)
+            of_emission = salts(_APP, run_id, 0)
+            own = edges_of(of_emission[1], Emission(0, ids, np.zeros_like(ids), roots))
+            proof = Proof(session, key, edges.total(own), len(ids), tag, lambda name: None)
+            try:
+                tracker = Tracker(run_id, 0, _proof=proof, _origin=None, _id_column=column, _outputs=outputs)
+                form = Form(key, proof.add("spout", "spout", []).name)
+                tracked = sql.spouted(frame, column, of_emission, form)
+                pipeline(tracker, without_corrupt(tracker, tracked) if has_corrupt(frame) else tracked)
+                proof.close()
+                message_of = dict(zip(roots.tolist(), ids.tolist(), strict=True))
+                failed = {
+                    FailedMessage(message_of[root], report.stage, reason.text)
+                    for report in proof.failed()
+                    for reason, packed in report.reasons.items()
+                    for root in np.frombuffer(packed, np.int64).tolist()
+                    if root in message_of
+                }
+            finally:
+                proof.end()
+        finally:
+            outputs.release()
+    return PipelineCheck(len(ids), dict(outputs.counts), tuple(sorted(failed)))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
