@@ -23,7 +23,7 @@ def swapped(rows: DataFrame) -> Column:
 
 def grouped(tracker: Tracker, rows: DataFrame) -> DataFrame:
     """Rows of a group, with the anchors of one of its members."""
-    total = tracker.group(rows, (F.col("id") % 5).alias("key"), F.max("id").alias("id"))
+    total = tracker.group(rows, (F.col("id") % 5).alias("key"), F.max("id").alias("id"), partial=True)
     return total.drop("_anchors").join(rows.where("id < 5").selectExpr("id AS key", "_anchors"), "key").drop("key")
 
 
@@ -102,7 +102,7 @@ def fails_in_a_bolt(run: Case, tracker: Tracker, rows: DataFrame) -> None:
 
 
 def fails_in_a_group(run: Case, tracker: Tracker, rows: DataFrame) -> None:
-    total = tracker.group(rows, (F.col("id") % 5).alias("key"), F.max("id").alias("id"))
+    total = tracker.group(rows, (F.col("id") % 5).alias("key"), F.max("id").alias("id"), partial=True)
     tracker.write(tracker.fail_where(total, "key = 2", "two"), run.append())
 
 
@@ -151,7 +151,8 @@ def test_rows_of_no_message_may_fail(case: MakeCase, fails: Callable[[Case, Trac
     run = case(n=20)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        none = tracker.group(tracker.filter(messages, "false"), [], F.coalesce(F.max("id"), F.lit(7)).alias("id"))
+        last = F.coalesce(F.max("id"), F.lit(7)).alias("id")
+        none = tracker.group(tracker.filter(messages, "false"), [], last, partial=True)
         fails(run, tracker, none)
 
     ended = run.done(pipeline, retry=RetryPolicy(max_attempts=1))

@@ -298,7 +298,7 @@ class OnceWriter(DataSourceWriter):
         {"fetch": lambda ids: None},
         {"output": "all"},
     ],
-    ids=str,
+    ids=lambda options: next(iter(options)),
 )
 def test_what_does_not_go_with_it(case: MakeCase, tmp_path: Path, options: dict[str, Any]) -> None:
     run = case(n=4)
