@@ -23,6 +23,10 @@ _CAUSES = re.compile(r"^(?:Caused by: |: )?((?:[a-z]\w*\.)+[A-Z]\w*(?:Exception|
 """The lines of an error of Java's that name it and its causes."""
 
 
+_MISTAKES = (NameError, AttributeError, TypeError, LookupError, ImportError, SyntaxError)
+"""Errors of Python's that a program makes by itself, whatever it was at when they came."""
+
+
 class Blame(Enum):
     """Of an emission that broke."""
 
@@ -43,7 +47,9 @@ def blame_of(error: Exception, session: SparkSession, tag: str) -> Blame:
     if failed_in_a_job(error, session, tag):
         of_job = next((one for one in chain if is_of_java(one)), error)
         return Blame.OUTAGE_IN_A_JOB if tells_of_outage(line_of(of_job)) else Blame.ROWS
-    return Blame.OUTAGE if any(map(_is_outage, chain)) else Blame.PIPELINE
+    if isinstance(error, _MISTAKES):
+        return Blame.PIPELINE
+    return Blame.OUTAGE if any(map(_is_outage, chain_of(error, explicit=True))) else Blame.PIPELINE
 
 
 def failed_in_a_job(error: Exception, session: SparkSession, tag: str) -> bool:

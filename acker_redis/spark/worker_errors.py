@@ -95,12 +95,14 @@ def is_of_java(exc: BaseException) -> bool:
     return isinstance(exc, _OF_JAVA)
 
 
-def chain_of(exc: BaseException) -> list[BaseException]:
-    """An error, and what it came of: its cause, or the error that was being handled when it was raised."""
+def chain_of(exc: BaseException, *, explicit: bool = False) -> list[BaseException]:
+    """An error, and what it came of: its cause, or, unless `explicit`, the error that was handled when it was raised."""
     chain = [exc]
-    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None and before not in chain:
+    while True:
+        before = chain[-1].__cause__ or (None if explicit else chain[-1].__context__)
+        if before is None or before in chain:
+            return chain
         chain.append(before)
-    return chain
 
 
 @contextmanager

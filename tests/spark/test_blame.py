@@ -60,8 +60,16 @@ def written_before(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
     raise RuntimeError("behind the sink")
 
 
+def behind_an_outage(tracker: Tracker, messages: DataFrame) -> None:
+    try:
+        raise ConnectionRefusedError("the metastore")
+    except ConnectionRefusedError:
+        raise NameError("name 'mesages' is not defined")  # noqa: B904  # as a typo in a handler does
+
+
 DRIVER: dict[str, tuple[Pipeline, Any]] = {
     "a typo": (typo, NameError),
+    "a typo where an outage is handled": (behind_an_outage, NameError),
     "a column that isn't there": (missing_column, AnalysisException),
     "a path that isn't there": (missing_path, AnalysisException),
     "a JDBC driver that isn't there": (partial(jdbc, "raise"), (Py4JJavaError, PySparkException)),
