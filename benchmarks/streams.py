@@ -43,7 +43,7 @@ def run(bench: Bench) -> Iterator[Row]:
                     out = folder / f"{side}-{number}"
                     with each_batch(
                         partial(_pipeline, out, fails, hangs), acker=acker, id_column="id", park=f"{out}-park",
-                        retry=RetryPolicy(max_attempts=3),
+                        retry=RetryPolicy(max_attempts=3, first_delay_secs=0),
                     ) as handler:  # fmt: skip
                         times[side] += timed(session, folder / "in", out, handler)[warm:]
                         parked = max(parked, sum(handler.status().parked.values()))
