@@ -39,7 +39,7 @@ class AppsCollector(Collector):
         self._url, self._names = url, frozenset(names)
         self._client: Client | None = None
         self._lock = threading.Lock()
-        self._said = ""
+        self._said: type[AckerError] | None = None
 
     def describe(self) -> Iterator[Metric]:
         """Nothing is asked when this is registered."""
@@ -52,11 +52,11 @@ class AppsCollector(Collector):
                 self._client = self._client or Client(self._url, patience_secs=0)
                 states = [one for one in overview(self._client) if not self._names or one.app in self._names]
                 ages = latencies(self._client)
-                self._said = ""
+                self._said = None
             except AckerError as exc:
                 self.close()
-                if str(exc) != self._said:
-                    self._said = str(exc)
+                if type(exc) is not self._said:
+                    self._said = type(exc)
                     log.warning("no metrics: %s", exc)
                 yield GaugeMetricFamily("acker_up", "Whether the acker's server answers.", 0)
                 return
