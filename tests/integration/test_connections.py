@@ -66,9 +66,7 @@ def test_a_server_that_is_down_is_waited_for_some_seconds(start_server) -> None:
     server = start_server()
     server.kill()
     began = time.monotonic()
-    with pytest.raises(
-        ConnectionLostError, match="nothing answers there, and nothing was sent. Check that the server runs"
-    ):
+    with pytest.raises(ConnectionLostError, match="nothing answers there, and nothing was sent"):
         Acker.connect(server.url, CONFIG)
     assert 1 < time.monotonic() - began < 15
 
