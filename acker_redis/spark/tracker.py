@@ -25,7 +25,7 @@ from acker_redis.spark.sinks import checkpoints, exports, partitions, writers
 from acker_redis.spark.sinks.exports import Origin
 from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.worker.bolt import BoltOutput, BoltStep, Execute
-from acker_redis.spark.worker.fail_where import failing
+from acker_redis.spark.worker.fail_where import ROOTS, failing
 from acker_redis.spark.worker.failed import NoRetry, OnError
 from acker_redis.spark.worker.partitions import Write
 from acker_redis.spark.worker.rows import RowBolt, RowByRow, RowFunction
@@ -103,7 +103,7 @@ class Tracker:
         marked = tracked.withColumns({"_acker_bad": bad, EDGE: form.dropping(meter, node).column(EDGE)})
         given = (
             F.when(F.col("_acker_bad"), value)
-            for value in (F.col(EDGE), F.col(ANCHORS), F.coalesce(told.cast("string"), F.lit("")))
+            for value in (F.col(EDGE), F.expr(ROOTS), F.coalesce(told.cast("string"), F.lit("")))
         )
         report = F.arrow_udf(step, LongType()).asNondeterministic()  # type: ignore[attr-defined]
         failed = marked.withColumn(OUT, report(*given)).drop("_acker_bad")

@@ -11,11 +11,9 @@ from acker_redis.spark.worker.fail_where import failing
 from tests.unit.spark_worker.batches import received, roots_of
 
 
-def batch(*rows: tuple[int | None, list[int] | None, str | None]) -> tuple[pa.Array, ...]:
+def batch(*rows: tuple[int | None, str | None, str | None]) -> tuple[pa.Array, ...]:
     columns = zip(*rows, strict=True)
-    return tuple(
-        pa.array(one, kind) for one, kind in zip(columns, (pa.int64(), pa.list_(pa.int64()), pa.string()), strict=True)
-    )
+    return tuple(pa.array(one, kind) for one, kind in zip(columns, (pa.int64(), pa.string(), pa.string()), strict=True))
 
 
 def test_rows_that_fail_get_the_number_of_the_report_that_names_them() -> None:
@@ -23,9 +21,9 @@ def test_rows_that_fail_get_the_number_of_the_report_that_names_them() -> None:
     made = failing("check", "check-1", reports, retry=True)(
         iter(
             [
-                batch((None, None, None), (5, [1], "bad"), (6, [2, 3], "")),
+                batch((None, None, None), (5, "1", "bad"), (6, "2,-3", "")),
                 batch((None, None, None)),
-                batch((7, [1], "bad")),
+                batch((7, "1", "bad")),
             ]
         )
     )
@@ -35,7 +33,7 @@ def test_rows_that_fail_get_the_number_of_the_report_that_names_them() -> None:
     (report,) = reports
     assert outs == [[0, report.number, report.number], [0], [report.number]]
     assert (report.parts, report.rows, report.operator, report.stage) == (18, 3, "check-1", "check")
-    assert roots_of(report) == {"bad": [1], "": [2, 3]}
+    assert roots_of(report) == {"bad": [1], "": [-3, 2]}
 
 
 def test_where_no_row_fails_there_is_no_report() -> None:
@@ -46,6 +44,16 @@ def test_where_no_row_fails_there_is_no_report() -> None:
     ] == [[0]]
     assert list(failing("check", "check-1", reports, retry=True)(iter([]))) == []
     assert reports == []
+
+
+def test_rows_that_name_no_message_are_counted() -> None:
+    reports = received()
+    list(
+        failing("check", "check-1", reports, retry=True)(
+            iter([batch((5, "", "bad"), (6, None, "bad"), (7, "0", "bad"))])
+        )
+    )
+    assert (reports[0].rootless, reports[0].rows, roots_of(reports[0])) == (2, 3, {"bad": [0]})
 
 
 def test_a_row_without_edge_fails_too() -> None:
