@@ -1,10 +1,11 @@
 """One emission: its tracked messages are made, the pipeline runs over them, and their roots are closed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Protocol, TypeAlias
 
+import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.errors import (
@@ -25,12 +26,14 @@ from acker_redis.spark.emission import Roots, edges_of, salts
 from acker_redis.spark.evidence import Evidence, Verdict
 from acker_redis.spark.form import Form
 from acker_redis.spark.java import of
+from acker_redis.spark.messages import as_json
 from acker_redis.spark.proof import Proof
 from acker_redis.spark.sinks.exports import Origin
 from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.sources.files import has_corrupt, without_corrupt
 from acker_redis.spark.tracker import Tracker
 from acker_redis.spark.whole import Whole
+from acker_redis.spark.worker.failed import Report
 from acker_redis.spark.worker_errors import own_errors
 from acker_redis.spout import Spout
 
@@ -63,6 +66,8 @@ class Emitting:
         url: the acker's server as executors reach it.
         timeout_secs: the jobs of an emission may take so long; None: as long as they like.
         whole: the output, where that is one; None: what is written belongs to the messages of an emission.
+        payload_bytes: longest payload of a message that can't be read, which comes along with its report.
+        brought: takes these payloads, by message id; None: they aren't wanted.
     """
 
     spout: Spout
@@ -72,6 +77,8 @@ class Emitting:
     url: str | None = field(repr=False)  # may hold a password
     timeout_secs: float | None = None
     whole: Whole | None = None
+    payload_bytes: int = 0
+    brought: dict[int, bytes] | None = None
 
     def emit(self, emission: Emission, source: Source, session: SparkSession, batch_id: int | None = None) -> None:
         """Run one emission.
@@ -140,9 +147,14 @@ class Emitting:
                 source.keep_messages(emission)
                 form = Form(key, proof.add("spout", "spout", []).name)
                 tracked = sql.spouted(messages, self.id_column, of_emission, form)
-                self.pipeline(tracker, without_corrupt(tracker, tracked) if has_corrupt(messages) else tracked)
+                if has_corrupt(messages):
+                    is_wanted = bool(self.payload_bytes) and self.brought is not None
+                    payload = as_json(self.payload_bytes, messages.columns) if is_wanted else None
+                    tracked = without_corrupt(tracker, tracked, payload)
+                self.pipeline(tracker, tracked)
                 proof.close()
                 failed = proof.failed()
+                self._take_payloads(emission, failed)
                 verdict = self.evidence.judge(emission, failed, proof.processed, is_last=not spout.state.fresh)
                 spout.excuse(verdict.excused)
                 if self.whole is None:
@@ -155,6 +167,15 @@ class Emitting:
         finally:
             outputs.release()
             proof.end()
+
+    def _take_payloads(self, emission: Emission, failed: Sequence[Report]) -> None:
+        if self.brought is None:
+            return
+        by_root = {root: payload for report in failed for root, payload in report.payloads.items()}
+        if by_root:
+            own = np.isin(emission.roots.view(np.int64), np.array(list(by_root), np.int64))
+            roots, ids = emission.roots.view(np.int64)[own].tolist(), emission.message_ids[own].tolist()
+            self.brought.update((one, by_root[root]) for one, root in zip(ids, roots, strict=True))
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The messages of a run as a DataFrame: their ids, those of one emission, and those to be kept with a dead letter."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import NamedTuple, TypeAlias
@@ -61,6 +61,7 @@ class Messages:
         keeping: puts them there.
         fetch: gives messages for replays.
         gone: messages that `fetch` did not give, an array per emission.
+        brought: payloads that came with the reports of failed messages, by id.
     """
 
     frame: DataFrame
@@ -70,6 +71,7 @@ class Messages:
     keeping: KeepStep | None = None
     fetch: Fetch | None = None
     gone: SimpleQueue[Int64Array] = field(default_factory=SimpleQueue, init=False)
+    brought: dict[int, bytes] = field(default_factory=dict, init=False)
     _all: int = field(default=0, init=False)  # how many the frame has; -1: more than are to be done
 
     def read_ids(self, offsets: Offsets | None, partition: str, offset: str) -> Int64Array:
@@ -133,9 +135,10 @@ class Messages:
 
     def payloads(self, ids: list[int]) -> list[bytes | None]:
         """Rows as JSON, for those that are not longer than payload_bytes."""
-        has, rows = self._kept(ids)
-        missing = [one for one, kept in zip(ids, has, strict=True) if not kept]
-        of: dict[int, bytes | None] = {}
+        of: dict[int, bytes | None] = {one: self.brought.pop(one) for one in ids if one in self.brought}
+        others = [one for one in ids if one not in of]
+        has, rows = self._kept(others)
+        missing = [one for one, kept in zip(others, has, strict=True) if not kept]
         for part in ([] if rows is None else [rows]) + ([self._source(missing)] if missing else []):
             found = part.select(id_of(self.column), as_json(self.payload_bytes)).toArrow()
             of.update(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
@@ -185,9 +188,10 @@ def id_of(column: str) -> Column:
     )  # a text: each method of a column is half a dozen calls of Java
 
 
-def as_json(longest: int) -> Column:
-    """A row as JSON; null, if it is longer than so many bytes."""
-    text = F.encode(F.to_json(F.struct("*"), _JSON), "UTF-8")
+def as_json(longest: int, columns: Sequence[str] | None = None) -> Column:
+    """A row as JSON, or these columns of it; null, if it is longer than so many bytes."""
+    row = F.struct("*") if columns is None else F.struct(*(F.col(checks.quoted(name)) for name in columns))
+    text = F.encode(F.to_json(row, _JSON), "UTF-8")
     return F.when(F.length(text) <= longest, text)
 
 

@@ -215,7 +215,9 @@ def run_messages(
         evidence = Evidence(everything_counts=not stop_if_all_fail or spout.state.fresh < MANY)
         whole = Whole(spout) if output == "whole" else None
         spout.state.one_by_one = whole is not None
-        emitting = Emitting(spout, pipeline, column, evidence, url, emit_timeout_secs, whole)
+        emitting = Emitting(
+            spout, pipeline, column, evidence, url, emit_timeout_secs, whole, payload_bytes, source.brought
+        )
         session = messages.sparkSession
 
         def emit(emission: Emission) -> None:

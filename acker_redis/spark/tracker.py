@@ -96,6 +96,19 @@ class Tracker:
         """
         if not isinstance(reason, Column) and (not isinstance(reason, str) or not reason):
             raise BadBatchError(f"fail_where: reason={reason!r}: give a text that says what is wrong with the rows")
+        return self._fail_where(tracked, condition, reason, retry=retry, name=name)
+
+    def _fail_where(
+        self,
+        tracked: DataFrame,
+        condition: str | Column,
+        reason: str | Column,
+        *,
+        retry: bool,
+        name: str | None,
+        payload: Column | None = None,
+    ) -> DataFrame:
+        """As `fail_where`; `payload` goes along with the rows that fail, which are messages."""
         node, form, meter = self._one("fail_where", tracked, name, has_reports=True)
         bad = F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
         told = reason if isinstance(reason, Column) else F.lit(reason)
@@ -103,7 +116,12 @@ class Tracker:
         marked = tracked.withColumns({"_acker_bad": bad, EDGE: form.dropping(meter, node).column(EDGE)})
         given = (
             F.when(F.col("_acker_bad"), value)
-            for value in (F.col(EDGE), F.expr(ROOTS), F.coalesce(told.cast("string"), F.lit("")))
+            for value in (
+                F.col(EDGE),
+                F.expr(ROOTS),
+                F.coalesce(told.cast("string"), F.lit("")),
+                *(() if payload is None else (payload,)),
+            )
         )
         report = F.arrow_udf(step, LongType()).asNondeterministic()  # type: ignore[attr-defined]
         failed = marked.withColumn(OUT, report(*given)).drop("_acker_bad")

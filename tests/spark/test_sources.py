@@ -25,7 +25,7 @@ from acker_redis.offsets import Offsets
 from acker_redis.retry import RetryPolicy
 from acker_redis.spark import Tracker, read_files, run_tracked
 from acker_redis.spark.columns import TRACKING
-from acker_redis.spark.messages import with_message_ids
+from acker_redis.spark.messages import Messages, with_message_ids
 from acker_redis.spout import Spout
 from acker_redis.testing import wait_until
 from tests.arrow_values import IN_SPARK, NAMES, array, kinds, values, values_of
@@ -115,6 +115,35 @@ def test_what_can_not_be_read_is_said_at_once(spark: Any, tmp_path: Path) -> Non
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadConfigError, match="no files"):
         read_files(spark, str(tmp_path / "empty"))
+
+
+def test_letters_of_records_that_can_not_be_read_need_no_second_reading(
+    spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{"n": 1}\n{"n": "x"}\n{"n": 3}\n' + '{"n": "long' + "y" * 300 + '"}\n')
+    read: list[list[int]] = []
+    source = Messages._source
+
+    def reading(self: Messages, ids: list[int]) -> DataFrame:
+        read.append(ids)
+        return source(self, ids)
+
+    monkeypatch.setattr(Messages, "_source", reading)
+    out = tmp_path / "out"
+    out.mkdir()
+
+    def pipeline(tracker: Tracker, messages: Any) -> None:
+        tracker.write(messages, lambda writer: writer.mode("append").parquet(str(out / "rows")))
+
+    messages = read_files(spark, str(path), "json", "n bigint")
+    run_tracked(messages, pipeline, acker=acker, payload_bytes=500)
+    letters = {json.loads(letter.payload or b"")["row"]: letter for letter in acker.dead_letters.read()}
+    assert sorted(letters) == [1, 3]
+    assert json.loads(letters[1].payload or b"") == {
+        "file": str(path), "row": 1, "_corrupt_record": '{"n": "x"}', "message_id": letters[1].message_id,
+    }  # fmt: skip
+    assert read == []
 
 
 def test_a_record_that_can_not_be_read_is_a_dead_letter_and_a_damaged_file_an_error(

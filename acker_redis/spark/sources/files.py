@@ -13,7 +13,7 @@ from typing import get_args
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -98,16 +98,18 @@ def has_corrupt(messages: DataFrame) -> bool:
     return any(field.name == CORRUPT and _READ_FROM in field.metadata for field in messages.schema.fields)
 
 
-def without_corrupt(tracker: Tracker, tracked: DataFrame) -> DataFrame:
+def without_corrupt(tracker: Tracker, tracked: DataFrame, payload: Column | None = None) -> DataFrame:
     """Fail messages that could not be read, for good: their letters say where they stand, and how they begin.
 
-    So nobody has to read the source for that; a letter's message id is a hash.
+    So nobody has to read the source for that; a letter's message id is a hash. `payload` is what letters keep of them.
     """
     place = (
         f"'row ', {ROW}, ' of ', right({FILE}, {_PATH_CHARS}), ': ', " if {FILE, ROW} <= set(tracked.columns) else ""
     )
     reason = f"concat('the record can''t be read with these columns: ', {place}left({CORRUPT}, {REASON_CHARS}))"
-    return tracker.fail_where(tracked, f"{CORRUPT} IS NOT NULL", F.expr(reason), retry=False, name="read_files")
+    return tracker._fail_where(  # noqa: SLF001
+        tracked, f"{CORRUPT} IS NOT NULL", F.expr(reason), retry=False, name="read_files", payload=payload
+    )
 
 
 def list_files(path: str) -> list[str]:

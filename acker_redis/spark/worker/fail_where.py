@@ -20,7 +20,8 @@ def failing(
 ) -> Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]:
     """The function for `arrow_udf` that gives each row its `OUT`: 0 if it stays, else the number of the report.
 
-    Its arguments are edge, `ROOTS` and reason, each null where the row stays; the reason is what decides. The report is sent
+    Its arguments are edge, `ROOTS` and reason, and the payload if rows are messages and bring it along; each is null where
+    the row stays. The reason is what decides. The report is sent
     when the input has ended.
 
     Args:
@@ -32,12 +33,15 @@ def failing(
 
     def fail_where(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:  # Spark reads the annotations
         failures = Failures(operator, stage, reports)
-        for edge, roots, reason in batches:
+        for edge, roots, reason, *payload in batches:
             fails = reason.is_valid()
             if fails.true_count:
                 own = edges.from_arrow(edge.filter(fails))
                 reasons = [Reason(text, retry) for text in reason.filter(fails).to_pylist()]
-                failures.add(own, _anchors(roots.filter(fails)), reasons)
+                anchors = _anchors(roots.filter(fails))
+                failures.add(own, anchors, reasons)
+                for brought in payload:
+                    failures.bring(anchors.flatten().to_numpy(), brought.filter(fails).to_pylist())
             yield pa.array(np.where(fails.to_numpy(zero_copy_only=False), failures.number, STAYS), pa.int64())
         failures.residue()
 

@@ -31,6 +31,9 @@ REASON_CHARS = 300
 MAX_REASONS = 1000
 """So many are told apart in one task."""
 
+PAYLOAD_BYTES = 256 << 10
+"""So much of payloads is sent along from one task: that of a thousand tasks still fits into Spark's maxResultSize."""
+
 OTHER_REASONS = f"one of more than {MAX_REASONS} reasons in one task"
 
 _NUMBERS = 1 << 42
@@ -70,6 +73,7 @@ class Report:
         rows: how many they are.
         reasons: for each reason the distinct roots of its rows, as packed int64 of the machine's byte order.
         rootless: how many rows have an edge and no root: whose they are is not known.
+        payloads: of roots that brought theirs along.
     """
 
     number: int
@@ -79,6 +83,7 @@ class Report:
     rows: int
     reasons: dict[Reason, bytes]
     rootless: int = 0
+    payloads: dict[int, bytes] = field(default_factory=dict)
 
 
 class Reports(AccumulatorParam[list[Report]]):
@@ -139,6 +144,8 @@ class Failures:
         self._operator, self._stage, self._reports = operator, stage, reports
         self._parts = self._rows = self._rootless = 0
         self._roots: dict[Reason, Roots] = {}
+        self._payloads: dict[int, bytes] = {}
+        self._payload_bytes = 0
 
     def add(self, own: npt.NDArray[np.int64], anchors: pa.ListArray, reasons: Sequence[Reason]) -> None:
         """Rows that failed: the edge, the anchors and the reason of each."""
@@ -161,13 +168,22 @@ class Failures:
         self._rootless += without
         self._roots[self._named(reason)].add(roots.distinct())
 
+    def bring(self, roots: npt.NDArray[np.int64], payloads: Sequence[bytes | None]) -> None:
+        """Payloads of messages, as far as they fit."""
+        for root, payload in zip(roots.tolist(), payloads, strict=True):
+            if payload is not None and self._payload_bytes + len(payload) <= PAYLOAD_BYTES:
+                self._payloads[root] = payload
+                self._payload_bytes += len(payload)
+
     def residue(self) -> Residue | None:
         """Send the report, once, at the end of the partition; None if no row failed, and nothing is sent."""
         if not self._rows:
             return None
         parts = self._parts & edges.MASK
         reasons = {reason: roots.distinct().tobytes() for reason, roots in self._roots.items()}
-        report = Report(self.number, self._operator, self._stage, parts, self._rows, reasons, self._rootless)
+        report = Report(
+            self.number, self._operator, self._stage, parts, self._rows, reasons, self._rootless, self._payloads
+        )
         self._reports.add([report])
         return Residue(self.number, parts, self._rows)
 

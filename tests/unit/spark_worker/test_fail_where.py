@@ -8,6 +8,7 @@ from pyspark.sql.pandas.functions import ArrowUDFType
 from pyspark.sql.pandas.typehints import infer_eval_type
 
 from acker_redis.spark.worker.fail_where import failing
+from acker_redis.spark.worker.failed import PAYLOAD_BYTES
 from tests.unit.spark_worker.batches import received, roots_of
 
 
@@ -54,6 +55,14 @@ def test_rows_that_name_no_message_are_counted() -> None:
         )
     )
     assert (reports[0].rootless, reports[0].rows, roots_of(reports[0])) == (2, 3, {"bad": [0]})
+
+
+def test_payloads_come_along_as_far_as_they_fit() -> None:
+    reports = received()
+    payloads = [None, b"x" * PAYLOAD_BYTES, b"too much", None, b""]
+    rows = batch((None, None, None), *((5, str(root), "bad") for root in (1, 2, 3, 4)))
+    list(failing("check", "check-1", reports, retry=False)(iter([(*rows, pa.array(payloads, pa.binary()))])))
+    assert reports[0].payloads == {1: payloads[1], 4: b""}
 
 
 def test_a_row_without_edge_fails_too() -> None:
