@@ -82,6 +82,7 @@ class Emitter:
         self._failed: BaseException | None = None
         self._repeats = self._broken_off = self._waits = 0
         self._out_since: float | None = None
+        self._waited = 0.0
         self._succeeded = self._stack_told = False
         self._not_before = float("-inf")
         self._pauses = Backoff(base=BROKEN_BASE_SECS, cap=BACKOFF_CAP_SECS)
@@ -206,15 +207,17 @@ class Emitter:
         """Pause, longer each time."""
         now = time.monotonic()
         if self._out_since is None:
-            self._out_since = now
+            self._out_since, self._waited = now, 0.0
             log.warning("the pipeline waits for what it needs, for up to %.0f s: %s", OUTAGE_SECS, error)
-        if now - self._out_since > OUTAGE_SECS:
+        if self._waited > OUTAGE_SECS:
             raise AckerError(
                 f"nothing got through for {OUTAGE_SECS:.0f} s, as something that the pipeline needs can't be reached. No "
                 f"message is to blame. Repair it and run again: {error}"
             ) from error
         self._waits += 1
-        self._not_before = now + self._long_pauses.compute(self._waits)
+        pause = self._long_pauses.compute(self._waits)
+        self._waited += pause  # pauses count, not tries that take long, nor the time in which nothing was to be emitted
+        self._not_before = now + pause
 
 
 def raise_error(error: BaseException) -> NoReturn:

@@ -12,10 +12,10 @@ def interrupt_behind(error: BaseException | None) -> BaseException | None:
     """What interrupted the program while it was doing what ended with this error; None: nothing did."""
     seen = set[int]()
     while error is not None and id(error) not in seen:
-        if not isinstance(error, Exception):
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
             return error
         seen.add(id(error))
-        error = error.__cause__ or error.__context__
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return None
 
 

@@ -107,7 +107,7 @@ class Isolation:
         if len(message_ids) != 1:
             return False
         message = int(message_ids[0])
-        again = message in self._alone and not by_outage and not (self.goes_on and self._is_many)
+        again = message in self._alone and (self._succeeded or not by_outage) and not (self.goes_on and self._is_many)
         counts = self.in_a_row == 1 or again
         self._alone.add(message)
         return may_count and counts

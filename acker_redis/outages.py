@@ -10,7 +10,7 @@ from typing import TypeVar
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
-from acker_redis.errors import NotAcceptedError, OutageError, ServerUnavailableError
+from acker_redis.errors import AckerError, OutageError, ServerUnavailableError
 
 OUTAGE_TRIES = 40
 """A server is tried so often, each time with the client's own patience: three to twelve minutes."""
@@ -27,8 +27,28 @@ _KINDS = re.compile(
 _WORDS = re.compile(
     r"connection (refused|reset|closed|aborted|timed out|failed|attempt failed|to \S+ (refused|failed))|could ?n[o']t connect|"
     r"(read|connect|operation|request)? ?timed out|no space left on device|disk quota exceeded|broken pipe|no route to host|"
-    r"network is unreachable|name or service not known|temporary failure in name resolution|server closed the connection",
+    r"network is unreachable|name or service not known|temporary failure in name resolution|server closed the connection|"
+    r"service (is )?(temporarily )?unavailable|temporarily unavailable|StatusCode\.UNAVAILABLE|"
+    r"too many (requests|clients|connections)|"
+    r"\b(HTTP|status|code)\D{0,12}(429|502|503|504)\b|the database system is (starting up|shutting down)|lost connection|"
+    r"terminating connection|connection (has been|was) (closed|reset|lost)|deadlock detected|database is locked",
     re.IGNORECASE,
+)
+_MISTAKES = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    NameError,
+    ArithmeticError,
+    AssertionError,
+    SyntaxError,
+    ImportError,
+)
+"""A mistake in a program's own terms may quote anything, and be called anything."""
+
+_MISTAKE = re.compile(
+    r"^(?:\w+\.)*(?:Lookup|Key|Index|Type|Value|Attribute|Name|Assertion|ZeroDivision|Import|ModuleNotFound)Error\b"
 )
 _CLASS = re.compile(r"\b(?:[a-zA-Z_]\w*\.)*([A-Z]\w*(?:Error|Exception|Timeout))\b")
 _T = TypeVar("_T")
@@ -52,16 +72,11 @@ def is_outage(error: BaseException) -> bool:
     """
     if isinstance(error, (ConnectionError, TimeoutError, OutageError)):
         return True
-    if isinstance(error, NotAcceptedError):  # which quotes what went wrong at last, and ends the run
-        return False
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
-    if any(_KINDS.search(kind.__name__) for kind in type(error).__mro__):
-        return True
-    # A mistake in a program's own terms may quote anything.
-    return not isinstance(error, (LookupError, TypeError, ValueError, AttributeError, NameError)) and tells_of_outage(
-        str(error)
-    )
+    if isinstance(error, AckerError) or (isinstance(error, _MISTAKES) and not isinstance(error, OSError)):
+        return False  # our own say what they are, and quote what was said elsewhere
+    return any(_KINDS.search(kind.__name__) for kind in type(error).__mro__) or tells_of_outage(str(error))
 
 
 def tells_of_outage(text: str) -> bool:
@@ -70,6 +85,8 @@ def tells_of_outage(text: str) -> bool:
     >>> tells_of_outage("java.net.ConnectException: Connection refused"), tells_of_outage("KeyError: 'order'")
     (True, False)
     """
+    if _MISTAKE.match(text):
+        return False
     return any(_KINDS.search(name) for name in _CLASS.findall(text)) or _WORDS.search(text) is not None
 
 

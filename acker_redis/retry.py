@@ -13,7 +13,7 @@ from acker_redis.pending import FloatArray, Int64Array, Mask, Tries
 LOST_LIMIT = 10
 """A message whose root got lost so often is a dead letter: it is given to `emit` and never initialised."""
 
-EXCUSED_SECS = 5.0
+EXCUSED_SECS = 30.0
 """An emission after one that didn't count waits so long at most."""
 
 _random = np.random.default_rng()

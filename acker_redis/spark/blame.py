@@ -6,9 +6,11 @@ library or class, a path that isn't there) would go wrong with any message.
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import Enum, auto
 
 from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
 
 from acker_redis.errors import AckerError
@@ -25,6 +27,10 @@ _CAUSES = re.compile(r"^(?:Caused by: |: )?((?:[a-z]\w*\.)+[A-Z]\w*(?:Exception|
 
 _MISTAKES = (NameError, AttributeError, TypeError, LookupError, ImportError, SyntaxError)
 """Errors of Python's that a program makes by itself, whatever it was at when they came."""
+
+
+_handled: dict[str, set[int]] = {}
+"""Tag of an emission's jobs -> those that failed and whose rows were failed for it."""
 
 
 class Blame(Enum):
@@ -47,7 +53,7 @@ def blame_of(error: Exception, session: SparkSession, tag: str) -> Blame:
     if failed_in_a_job(error, session, tag):
         of_job = next((one for one in chain if is_of_java(one)), error)
         return Blame.OUTAGE_IN_A_JOB if tells_of_outage(line_of(of_job)) else Blame.ROWS
-    if isinstance(error, _MISTAKES):
+    if isinstance(error, _MISTAKES) or is_gone(session):
         return Blame.PIPELINE
     return Blame.OUTAGE if any(map(_is_outage, chain_of(error, explicit=True))) else Blame.PIPELINE
 
@@ -55,6 +61,25 @@ def blame_of(error: Exception, session: SparkSession, tag: str) -> Blame:
 def failed_in_a_job(error: Exception, session: SparkSession, tag: str) -> bool:
     """Whether an error comes out of a job with this tag, and one of its rows may be to blame."""
     return broke_in_a_job(error) and _any_job_failed(session, tag)
+
+
+def handled(session: SparkSession, tag: str) -> None:
+    """The failures of jobs with this tag so far were dealt with: a later error is not theirs."""
+    with suppress(Py4JError):
+        _handled.setdefault(tag, set()).update(_failed_jobs(session, tag))
+
+
+def forget(tag: str) -> None:
+    """The emission with this tag is over."""
+    _handled.pop(tag, None)
+
+
+def is_gone(session: SparkSession) -> bool:
+    """Whether Spark's JVM is gone, or its context stopped, which no waiting mends."""
+    try:
+        return bool(session.sparkContext._jsc.sc().isStopped())  # noqa: SLF001
+    except (Py4JError, OSError, AttributeError):
+        return True
 
 
 def line_of(error: BaseException) -> str:
@@ -69,6 +94,8 @@ def line_of(error: BaseException) -> str:
 def _is_outage(error: BaseException) -> bool:
     if not is_of_java(error):
         return is_outage(error)
+    if isinstance(error, (AnalysisException, ParseException)):
+        return False  # it quotes names of the user's
     text = text_of(error)
     return text is not None and any(tells_of_outage(line) for line in _lines(text))
 
@@ -80,10 +107,14 @@ def _lines(text: str) -> Iterator[str]:
 
 def _any_job_failed(session: SparkSession, tag: str) -> bool:
     try:
-        spark = session.sparkContext._jsc.sc()  # noqa: SLF001
-        spark.listenerBus().waitUntilEmpty(_BUS_MS)
-        tracker = spark.statusTracker()
-        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForTag(tag)]
-        return any(job.isDefined() and job.get().status().toString() == "FAILED" for job in jobs)
+        return bool(_failed_jobs(session, tag) - _handled.get(tag, set()))
     except Py4JError:  # Java is gone, or can't tell: as if one had
         return True
+
+
+def _failed_jobs(session: SparkSession, tag: str) -> set[int]:
+    spark = session.sparkContext._jsc.sc()  # noqa: SLF001
+    spark.listenerBus().waitUntilEmpty(_BUS_MS)
+    tracker = spark.statusTracker()
+    jobs = [(job, tracker.getJobInfo(job)) for job in tracker.getJobIdsForTag(tag)]
+    return {job for job, info in jobs if info.isDefined() and info.get().status().toString() == "FAILED"}

@@ -9,6 +9,7 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.errors import (
+    AckerError,
     BadBatchError,
     BadConfigError,
     JobFailedError,
@@ -18,10 +19,11 @@ from acker_redis.errors import (
     OutageError,
     ServerUnavailableError,
 )
+from acker_redis.outages import is_outage
 from acker_redis.pending import Emission
 from acker_redis.spark import edges, sql
 from acker_redis.spark.actions import counted, ended_after, running
-from acker_redis.spark.blame import Blame, blame_of, line_of
+from acker_redis.spark.blame import Blame, blame_of, forget, line_of
 from acker_redis.spark.emission import Roots, edges_of, salts
 from acker_redis.spark.evidence import Evidence, Verdict
 from acker_redis.spark.form import Form
@@ -96,7 +98,10 @@ class Emitting:
                 messages, emission = source.of(emission)
         except Exception as exc:
             spout.excuse(emission.roots)
-            raise _told(exc, blame_of(exc, session, tag)) from exc
+            told = _told(exc, blame_of(exc, session, tag))
+            if told is exc:
+                raise
+            raise told from exc
         blame: list[Blame] = []
         try:
             verdict = self._run(emission, source, messages, key, tag, batch_id, blame)
@@ -167,6 +172,7 @@ class Emitting:
         finally:
             outputs.release()
             proof.end()
+            forget(tag)
 
     def _take_payloads(self, emission: Emission, failed: Sequence[Report]) -> None:
         if self.brought is None:
@@ -197,7 +203,8 @@ def _told(error: Exception, blame: Blame) -> Exception:
     if isinstance(error, (ServerUnavailableError, NotProvenError, *MISTAKES)):
         return error
     if blame is Blame.PIPELINE:
-        return error
+        gone = "Spark's JVM is gone, or its context was stopped, which no waiting mends. Start the program again"
+        return AckerError(f"{gone}: {line_of(error)}") if is_outage(error) else error
     kind = JobFailedError if blame is Blame.ROWS else OutageError
     return kind(line_of(error))
 

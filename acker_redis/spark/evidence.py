@@ -33,14 +33,16 @@ class Verdict(NamedTuple):
 class Evidence:
     """What is known of the operators of one run."""
 
-    def __init__(self, *, everything_counts: bool, goes_on: bool = False) -> None:
+    def __init__(self, *, everything_counts: bool, goes_on: bool = False, most: int | None = None) -> None:
         """Nothing is known yet.
 
         Args:
             everything_counts: whether the rule is off: the user said so, or the source has few messages.
             goes_on: whether further messages may come at any time, as from a stream.
+            most: so many messages may be open at a time, so that no more can fail before others come.
         """
         self._everything_counts, self._goes_on = everything_counts, goes_on
+        self._many = MANY if most is None else max(1, min(MANY, most))
         self._worked: dict[str, set[int]] = {}  # with one message: only that; with none or two: any
         self._failed: dict[str, set[int]] = {}
 
@@ -94,7 +96,7 @@ class Evidence:
         return np.isin(messages, list(known)) if len(known) == 1 else np.zeros(len(messages), np.bool_)
 
     def _is_broken(self, operator: str) -> bool:
-        return operator not in self._worked and len(self._failed[operator]) >= MANY
+        return operator not in self._worked and len(self._failed[operator]) >= self._many
 
 
 class _Index:

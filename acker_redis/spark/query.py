@@ -131,7 +131,10 @@ class TrackedQuery:
             replay=self._rows.take_letters, is_exact=self._rows.is_exact, on_letters=self._letters_written, goes_on=True,
         )  # fmt: skip
         self._loop = SpoutLoop(self._spout, self._emit)
-        self._evidence = Evidence(everything_counts=not options.stop_if_all_fail, goes_on=True)
+        most = min(
+            options.max_parked + 1, options.max_spout_pending or options.max_parked + 1
+        )  # then a micro-batch waits
+        self._evidence = Evidence(everything_counts=not options.stop_if_all_fail, goes_on=True, most=most)
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._run_emission: Callable[[Emission], object] = inheritable_thread_target(session)(self._emit_in_session)

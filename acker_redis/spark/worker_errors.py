@@ -99,7 +99,8 @@ def chain_of(exc: BaseException, *, explicit: bool = False) -> list[BaseExceptio
     """An error, and what it came of: its cause, or, unless `explicit`, the error that was handled when it was raised."""
     chain = [exc]
     while True:
-        before = chain[-1].__cause__ or (None if explicit else chain[-1].__context__)
+        last = chain[-1]
+        before = last.__cause__ or (None if explicit or last.__suppress_context__ else last.__context__)
         if before is None or before in chain:
             return chain
         chain.append(before)

@@ -149,6 +149,28 @@ def test_a_sink_that_can_not_be_reached_is_waited_for(case: MakeCase, monkeypatc
     assert (len(ended.acked), ended.letters) == (20, {})
 
 
+def test_a_job_whose_failure_was_dealt_with_is_not_to_blame_for_what_comes_after_it(case: MakeCase) -> None:
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        few = tracker.filter(messages, "id < 2")
+        tracker.write_with(few, lambda rows: rows.selectExpr("assert_true(id < 0)").collect(), on_error="fail")
+        jdbc("fail", tracker, messages)
+
+    ended = case(n=20).run(pipeline, retry=ONCE)
+    assert "no.such.Driver" in str(ended.error)
+    assert (ended.emissions, ended.letters) == (1, {})
+
+
+def test_a_jvm_that_is_gone_is_not_waited_for(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("acker_redis.spark.blame.is_gone", lambda session: True)
+    run = case(n=20)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        raise ConnectionRefusedError("py4j")
+
+    ended = run.run(pipeline, retry=ONCE)
+    assert ("Spark's JVM is gone" in str(ended.error), ended.emissions) == (True, 1)
+
+
 def attribute(bad: Callable[[int], bool], row: Any) -> list[tuple[int]]:
     return [(row.id if bad(row["id"]) else row["id"],)]
 

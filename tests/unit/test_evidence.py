@@ -97,6 +97,12 @@ def test_in_a_stream_others_may_always_come() -> None:
     assert excused(one, evidence.judge(one, [report(one, 3)], {}, is_last=True)) == [3]
 
 
+def test_where_few_may_be_open_few_are_many() -> None:
+    one = emission(*range(10))
+    evidence = Evidence(everything_counts=False, goes_on=True, most=10)
+    assert evidence.judge(one, [report(one, *range(10))], {}, is_last=True).broken is not None
+
+
 def test_everything_counts_where_the_user_says_so() -> None:
     one = emission(*range(100))
     verdict = Evidence(everything_counts=True).judge(one, [report(one, *range(100))], {}, is_last=False)

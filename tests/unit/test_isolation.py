@@ -131,6 +131,12 @@ def test_one_that_is_known_to_break_its_emission_may_do_it_by_a_timeout() -> Non
     assert (made.counts.acked, {one.attempts for one in made.dead_letters.values()}) == (49, {3})
 
 
+def test_the_last_ones_that_break_theirs_by_timeouts_end_as_dead_letters() -> None:
+    made = spout(fake_acker(), 3, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
+    made.run(Job(made, {0, 1}, by_outage=True))
+    assert (made.counts.acked, set(made.dead_letters)) == (1, {0, 1})
+
+
 def is_stuck(made: Spout) -> bool:
     return made.state.isolation.is_stuck
 

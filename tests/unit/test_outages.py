@@ -5,8 +5,8 @@ import logging
 import pytest
 from redis.backoff import NoBackoff
 
-from acker_redis import ConnectionLostError
-from acker_redis.outages import OUTAGE_TRIES, Backoff, Outages
+from acker_redis import ConnectionLostError, NotExactError, OperatorBrokenError, OutageError
+from acker_redis.outages import OUTAGE_TRIES, Backoff, Outages, is_outage, tells_of_outage
 
 
 def test_pauses_stay_below_the_cap_however_long_an_outage_is() -> None:
@@ -31,3 +31,37 @@ def test_a_server_is_tried_so_often_and_the_outage_is_said_once(
         outages.wait_for(gone)
     assert (len(tries), outages.seen) == (OUTAGE_TRIES, True)
     assert caplog.text.count("waiting for the server: gone") == 1
+
+
+class InvalidTimeoutError(ValueError):
+    """As a user may call a mistake."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionResetError(), TimeoutError(), OSError(28, "No space left on device"), OutageError("the store"),
+        RuntimeError("HTTP 503: Service Unavailable"), RuntimeError("FATAL: the database system is starting up"),
+        type("OperationalError", (Exception,), {})("connection to server failed: Connection refused"),
+        type("ReadTimeout", (Exception,), {})(), RuntimeError("status code 429"),
+    ],
+)  # fmt: skip
+def test_what_can_not_be_reached_is_an_outage(error: Exception) -> None:
+    assert is_outage(error)
+    assert isinstance(error, (OutageError, ConnectionError, TimeoutError)) or tells_of_outage(
+        f"{type(error).__name__}: {error}"
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("invalid literal for int(): 'GET /x: request timed out'"), KeyError("timed out"), InvalidTimeoutError("no"),
+        NotExactError("Filter (status <> 'timed out')"), OperatorBrokenError("20 failed: connection refused"),
+        FileNotFoundError("orders.csv"), RuntimeError("500 orders"), NameError("connection reset"),
+    ],
+)  # fmt: skip
+def test_a_mistake_may_quote_anything_and_be_called_anything(error: Exception) -> None:
+    assert not is_outage(error)
+    if type(error) in (ValueError, KeyError):
+        assert not tells_of_outage(f"{type(error).__name__}: {error}")

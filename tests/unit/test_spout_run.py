@@ -103,7 +103,7 @@ class Clock:
         self.now, self.pauses = 1000.0, [0.0]
 
     def monotonic(self) -> float:
-        self.now += 0.001
+        self.now += 5.0  # whoever waits asks for the time
         return self.now
 
 
@@ -115,8 +115,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     class Longest(Backoff):
         def compute(self, failures: int) -> float:
             made.pauses.append(min(self._cap, self._base * 2 ** min(failures, 64)))
-            made.now += made.pauses[-1]
-            return 0.0
+            return made.pauses[-1]
 
     monkeypatch.setattr(emitter, "Backoff", Longest)
     monkeypatch.setattr(emitter, "time", made)

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource
 
 from acker_redis.errors import BadBatchError, BadConfigError
 from acker_redis.spark import checks, meters
-from acker_redis.spark.blame import failed_in_a_job
+from acker_redis.spark.blame import failed_in_a_job, handled
 from acker_redis.spark.columns import ANCHORS, EDGE, TRACKING
 from acker_redis.spark.form import Form
 from acker_redis.spark.proof import Node, Proof
@@ -163,6 +163,7 @@ def _act_now(
         if on_error == "raise" or not failed_in_a_job(exc, proof.session, proof.job_tag):
             raise
         _fail(proof, tracked, node, form, cause_of(exc))
+        handled(proof.session, proof.job_tag)
     else:
         proof.prove(node, meter, form, written=written)
 

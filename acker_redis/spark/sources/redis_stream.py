@@ -125,7 +125,9 @@ def run_redis_stream(
             payload=under_way.payloads if payload_bytes else None, on_done=under_way.done, keep_letters=LETTERS,
             replay=under_way.take_letters, replays_from=FROM_SOURCE, goes_on=True,
         )  # fmt: skip
-        evidence = Evidence(everything_counts=not options.get("stop_if_all_fail", True), goes_on=True)
+        evidence = Evidence(
+            everything_counts=not options.get("stop_if_all_fail", True), goes_on=True, most=max_spout_pending
+        )
         emitting = Emitting(spout, pipeline, MESSAGE_ID, evidence, url, timeout_secs)
 
         def emit(emission: Emission) -> None:
