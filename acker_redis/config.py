@@ -166,10 +166,9 @@ def check_bound(name: str, value: object) -> None:
         BadConfigError: it is neither None nor an integer of 1 or more.
     """
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise BadConfigError(
-            f"{name}={value!r} lets no message through, so the run would wait for ever. Use an integer of 1 or more, or None "
-            "for no bound"
-        )
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        why = " lets no message through, so the run would wait for ever" if is_number else " is no integer"
+        raise BadConfigError(f"{name}={value!r}{why}. Use an integer of 1 or more, or None for no bound")
 
 
 def check_finite(name: str, value: object, low: float = 0.0) -> None:

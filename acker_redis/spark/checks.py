@@ -10,7 +10,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegralType, StructType
 
 from acker_redis import keys
-from acker_redis.errors import BadBatchError
+from acker_redis.acker import Acker
+from acker_redis.errors import BadBatchError, BadConfigError
+from acker_redis.retry import RetryPolicy
 from acker_redis.spark.columns import TRACKING, is_own
 
 
@@ -77,6 +79,24 @@ def function(given: object, name: str, what: str) -> None:
     """It can be called."""
     if not callable(given):
         raise BadBatchError(f"{name}: {given!r} can't be called: give {what}")
+
+
+def run(name: str, pipeline: object, acker: object, retry: object) -> None:
+    """What every run is given is of the right kind.
+
+    Raises:
+        BadConfigError: something isn't.
+    """
+    if not callable(pipeline):
+        raise BadConfigError(
+            f"{name}: pipeline={pipeline!r} can't be called. Give a function of a tracker and its messages"
+        )
+    if not isinstance(acker, Acker):
+        raise BadConfigError(f'{name}: acker={acker!r} is no Acker. Give one, such as Acker.connect(url, app="orders")')
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise BadConfigError(
+            f"{name}: retry={retry!r} is no RetryPolicy. Give one, such as RetryPolicy(max_attempts=3)"
+        )
 
 
 def no_retry(types: object, name: str) -> None:

@@ -34,6 +34,9 @@ _BEGIN = "_acker_begin"
 _JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
 """Spark's default leaves out microseconds, and the seconds of old time zones."""
 
+PARSED = {**_JSON, "columnNameOfCorruptRecord": "_acker_none"}
+"""Spark would take a column `_corrupt_record` for its own, and leave it null."""
+
 
 class Places(NamedTuple):
     """Where messages are in their source.
@@ -197,7 +200,7 @@ def as_json(longest: int, columns: Sequence[str] | None = None) -> Column:
 
 def from_json(column: str, schema: StructType) -> Column:
     """The row that `as_json` made a text of; null, where it is none."""
-    return F.from_json(F.col(column).cast("string"), schema, _JSON)
+    return F.from_json(F.col(column).cast("string"), schema, PARSED)
 
 
 def read_ids(frame: DataFrame, column: str) -> Int64Array:

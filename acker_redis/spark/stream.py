@@ -16,6 +16,7 @@ from acker_redis.calling import insisting
 from acker_redis.config import check_bound, check_finite
 from acker_redis.errors import AckerError, BadConfigError, ClosedError
 from acker_redis.retry import RetryPolicy
+from acker_redis.spark import checks
 from acker_redis.spark.emitting import Pipeline
 from acker_redis.spark.park import Park
 from acker_redis.spark.query import LOOK_SECS, StreamOptions, StreamStatus, TrackedQuery, active_query
@@ -92,6 +93,7 @@ def each_batch(
         BadConfigError: a setting is out of range; the park is another app's, or damaged; an executor does not find the acker
             by `executor_url`.
     """
+    checks.run("each_batch", pipeline, acker, retry)
     payload_limit(payload_bytes)
     check_bound("max_spout_pending", max_spout_pending)
     check_finite("settle_secs", settle_secs)

@@ -366,3 +366,20 @@ def test_settings_with_which_a_run_would_wait_for_ever_are_refused_before_anythi
     for name in of.get(setting, {"run_redis_stream"}):
         with pytest.raises(BadConfigError, match=setting):
             calls[name](**{setting: value})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"pipeline": None}, "pipeline=None can't be called"),
+        ({"acker": "redis://127.0.0.1"}, "acker='redis://127.0.0.1' is no Acker"),
+        ({"retry": 3}, r"retry=3 is no RetryPolicy\. Give one, such as RetryPolicy\(max_attempts=3\)"),
+        ({"max_spout_pending": "10"}, "max_spout_pending='10' is no integer"),
+    ],
+)
+def test_what_is_of_the_wrong_kind_is_refused_when_the_run_is_called(
+    spark: Any, acker: Acker, given: dict[str, Any], said: str
+) -> None:
+    options: dict[str, Any] = {"pipeline": print, "acker": acker, "id_column": "id", **given}
+    with pytest.raises(BadConfigError, match=said):
+        run_tracked(spark.range(3), **options)

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from acker_redis.acker import Acker
 from acker_redis.errors import BadConfigError
+from acker_redis.spark.messages import PARSED
 from acker_redis.spark.reach import check_url
 from acker_redis.spark.worker.dead_letters import SCHEMA, ReadDeadLetters
 
@@ -58,7 +59,11 @@ def read_dead_letters(
     columns = [pa.array([span[side] for span in spans], pa.int64()) for side in (0, 1)]
     frame = session.createDataFrame(pa.table(columns, names=["begin", "end"])).repartition(parts)
     letters = frame.mapInArrow(ReadDeadLetters(url, acker.config.app), from_arrow_schema(SCHEMA))
-    return letters if payload_schema is None else letters.withColumn("message", F.from_json("payload", payload_schema))
+    return (
+        letters
+        if payload_schema is None
+        else letters.withColumn("message", F.from_json("payload", payload_schema, PARSED))
+    )
 
 
 def _millis(time: datetime | None) -> int:

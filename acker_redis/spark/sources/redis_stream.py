@@ -22,6 +22,7 @@ from acker_redis.errors import BadConfigError
 from acker_redis.outages import Outages
 from acker_redis.pending import Emission, Int64Array
 from acker_redis.retry import RetryPolicy
+from acker_redis.spark import checks
 from acker_redis.spark.emitting import Emitting, Pipeline
 from acker_redis.spark.evidence import Evidence
 from acker_redis.spark.messages import MESSAGE_ID, as_json, id_of
@@ -94,6 +95,7 @@ def run_redis_stream(
     Raises:
         AckerError: the server can't be reached, or as `run_tracked`.
     """
+    checks.run("run_redis_stream", pipeline, acker, options.get("retry"))
     if {MESSAGE_ID, ENTRY_ID} & set(fields) or not fields:
         raise BadConfigError(
             f"fields={list(fields)!r}: give one or more names other than {MESSAGE_ID!r} and {ENTRY_ID!r}"
