@@ -54,10 +54,20 @@ class PipelineCheck:
     failed: tuple[FailedMessage, ...]
 
     def __str__(self) -> str:
-        """A line per sink and failure."""
+        """A line per sink and failure; one for those that failed alike."""
         lines = [f"tried with {_count(self.rows, 'message')}; nothing was written"]
         lines += [f"  {sink!r} would write {_count(rows, 'row')}" for sink, rows in self.written.items()]
-        lines += [f"  message {one.message_id} failed in {one.operator!r}: {one.reason}" for one in self.failed]
+        alike: dict[tuple[str, str], list[int]] = {}
+        for one in self.failed:
+            alike.setdefault((one.operator, one.reason), []).append(one.message_id)
+        for (operator, reason), ids in alike.items():
+            who = f"message {ids[0]}" if len(ids) == 1 else f"{len(ids)} messages ({ids[0]}, {ids[1]} ...)"
+            lines.append(f"  {who} failed in {operator!r}: {reason}")
+        operators = {one.operator for one in self.failed}
+        broken = [
+            name for name in operators if len({f.message_id for f in self.failed if f.operator == name}) == self.rows
+        ]
+        lines += [f"  every message failed in {name!r}: it may be broken, and not the data" for name in sorted(broken)]
         return "\n".join(lines)
 
 

@@ -193,7 +193,7 @@ class Proof:
         if not self.proven:
             raise NotExactError(
                 "the pipeline ran no sink, so no message of it can be done: end each way through it with write, write_source, "
-                "write_partitions, write_with or export"
+                "write_partitions, write_with or export, or give the frame to tracker.discard"
             )
         taken = {source for node in self._nodes.values() for source in node.sources}
         open_ends = [name for name in self._nodes if name not in self._covered | taken]

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from acker_redis import AckerError, BadBatchError, BadConfigError, NotExactError
 from acker_redis.spark import Tracker, check_pipeline, read_files
+from acker_redis.spark.dry_run import FailedMessage, PipelineCheck
 from tests.spark.cases import consume
 from tests.spark.files_source import RowsToFiles
 
@@ -114,3 +115,11 @@ def test_rows_that_can_not_be_read(spark: Any, tmp_path: Path) -> None:
     found = check_pipeline(read_files(spark, str(tmp_path), "json", "order bigint"), pipeline)
     assert found.written == {"write": 2}
     assert [one.reason.partition(":")[0] for one in found.failed] != []
+
+
+def test_messages_that_failed_alike_are_a_line_and_all_of_them_a_hint() -> None:
+    failed = tuple(FailedMessage(number, "split", "KeyError: 'ordr'") for number in range(10))
+    assert str(PipelineCheck(10, {}, failed)).splitlines()[1:] == [
+        "  10 messages (0, 1 ...) failed in 'split': KeyError: 'ordr'",
+        "  every message failed in 'split': it may be broken, and not the data",
+    ]
