@@ -49,9 +49,10 @@ class OperatorBrokenError(AckerError):
 
 
 class NotAcceptedError(AckerError):
-    """Output that is a whole couldn't be written, as something failed whenever all messages were emitted together.
+    """Output that is a whole couldn't be written: something failed in each emission of all messages, or none was left.
 
-    No message was acked. Operator action: see to the last cause, which the text names, and run it again.
+    No message was acked. Operator action: see to the last cause, which the text names, or to the dead letters, and run it
+    again.
     """
 
 

@@ -124,7 +124,8 @@ def run_tracked(
             failed messages are written later without the others. `whole`: it is made of all messages that are acked, and
             replaces what was there, so sinks overwrite. Nothing is written before every frame of an emission was computed and
             proven and nothing in it failed; failed messages are tried again alone, until each comes through or is a dead
-            letter, and then the whole. It goes with no `offsets`, `max_spout_pending`, `keep_payload`, `fetch` or export.
+            letter, and then the whole. Where there were messages and each is a dead letter, nothing is written. It goes with
+            no `offsets`, `max_spout_pending`, `keep_payload`, `fetch` or export.
 
     Raises:
         BadBatchError: no such column or one of a type that Python workers can't have, or message ids are null or not
@@ -135,7 +136,8 @@ def run_tracked(
             copies rows otherwise than by the tracker's operators. Nothing was acked.
         OperatorBrokenError: see `stop_if_all_fail`; nothing was dead-lettered for it.
         NotAcceptedError: the output is a whole, and in `max_attempts + 2` emissions of all messages that were left something
-            failed. Nothing was acked, and what was there before is there, unless a writer has broken it.
+            failed; or every message is a dead letter, so that the output would be empty. Nothing was acked, and what was there
+            before is there, unless a writer has broken it.
         AckerError: as `Spout.run`. An error of the library's own in a Python worker is raised as what it was there.
         Exception: what the pipeline function raised in the driver: it ends the run at once, and counts as nobody's attempt.
             Connection and timeout errors don't: they are waited for, for up to ten minutes.
@@ -238,7 +240,10 @@ def run_messages(
         if not spout.state.fresh and whole is None:
             emit_nothing()
         spout.run(inheritable_thread_target(session)(emit), between)
-        while whole is not None and not whole.written:  # every message is a dead letter, or there was none
+        if whole is not None and not whole.written:
+            with noting(acker, spout.lane, run_id, task):
+                whole.check_some_left()
+        while whole is not None and not whole.written:  # there was no message
             if whole.refused:
                 time.sleep(whole.delay_secs)
             emit_nothing()

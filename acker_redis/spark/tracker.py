@@ -371,7 +371,8 @@ class Tracker:
         Proven is that one action took every row from the DataFrame it is given. What it did with them is not: a function
         that filters, or that joins rows away, loses them unseen. Nor is looked at how it writes: by message it has to add or
         merge, as failed messages are written again without the others; with `output="whole"` it has to replace what was
-        there, and runs when all messages that are left have come through.
+        there, and runs when all messages that are left have come through. The run is refused where a variable that it uses has
+        changed by then.
         """
         writers.write_with(self._proof, self._outputs, tracked, write, on_error, name)
 

@@ -111,6 +111,18 @@ class Whole:
         roots.close([])
         return None
 
+    def check_some_left(self) -> None:
+        """There was no message at all, or one isn't a dead letter.
+
+        Raises:
+            NotAcceptedError: each is one. A mistake such as a wrong schema must not replace the output by nothing.
+        """
+        if lost := self.spout.counts.dead_lettered:
+            raise NotAcceptedError(
+                f"every one of the {lost:,} messages is a dead letter, so the output would be empty. Nothing was written, and "
+                "what an earlier run wrote stays. Look at the dead letters, mend what they tell of, and run it again"
+            )
+
     def _refuse(self, cause: str) -> None:
         self.refused += 1
         if self.refused >= self.limit:

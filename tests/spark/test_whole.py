@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,18 +121,47 @@ def test_dead_letters_are_not_in_it(case: MakeCase, retry: bool) -> None:
     assert all(letter.replay is None for letter in ended.letters.values())
 
 
-@pytest.mark.parametrize("n", [0, 5])
-def test_of_nothing_the_output_is_empty(case: MakeCase, n: int) -> None:
-    run = case(n=n)
+def test_without_messages_the_output_is_empty(case: MakeCase) -> None:
+    run = case(n=0)
     run.spark.createDataFrame([(9,)], IDS).write.parquet(run.out)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        tracker.write(tracker.fail_where(messages, "true", "bad", retry=False), over(run))
+        tracker.write(messages, over(run))
 
-    ended = whole(run, pipeline)
-    assert ended.error is None
-    assert len(ended.letters) == n
+    assert whole(run, pipeline).error is None
     assert run.written() == []
+
+
+@pytest.mark.parametrize("retry", [True, False])
+def test_where_every_message_is_a_dead_letter_yesterdays_output_stays(case: MakeCase, retry: bool) -> None:
+    run = case(n=5)
+    run.spark.createDataFrame([(9,)], IDS).write.parquet(run.out)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(tracker.fail_where(messages, "true", "bad", retry=retry), over(run))
+
+    ended = whole(run, pipeline, attempts=1)
+    assert type(ended.error) is NotAcceptedError
+    assert "every one of the 5 messages is a dead letter" in str(ended.error)
+    assert len(ended.letters) == 5
+    assert run.written() == [(9,)]
+    assert run.acker.ends()[0].error.startswith("NotAcceptedError")
+
+
+def test_a_wrong_schema_does_not_replace_the_output_by_nothing(case: MakeCase, tmp_path: Path) -> None:
+    run = case(n=1)
+    run.spark.createDataFrame([(9,)], IDS).write.parquet(run.out)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text("".join(f'{{"order": {n}, "price": "12 EUR"}}\n' for n in range(50)))
+    orders = read_files(run.spark, str(tmp_path / "in"), "json", "order bigint, price bigint")
+    retry = RetryPolicy(max_attempts=2, first_delay_secs=0)
+
+    def pipeline(tracker: Tracker, rows: DataFrame) -> None:
+        tracker.write(rows, over(run))
+
+    with pytest.raises(NotAcceptedError, match="every one of the 50 messages"):
+        run_tracked(orders, pipeline, acker=run.acker, output="whole", retry=retry)
+    assert run.written() == [(9,)]
 
 
 def test_a_group_that_fails_as_a_whole_only_ends_in_dead_letters(case: MakeCase) -> None:
@@ -332,6 +362,24 @@ def test_what_does_not_go_with_it(case: MakeCase, tmp_path: Path, options: dict[
             ],
             "'n', which changed",
         ),
+        (
+            lambda t, rows, path: [
+                t.write(rows, lambda w: w.mode("overwrite").format("parquet").option("path", f"{path}/{n}").save())  # noqa: B023
+                for n in "ab"
+            ],
+            "now calls option(",
+        ),
+        (
+            lambda t, rows, path: [
+                t.write(rows, lambda w: w.options(path=f"{path}/{n}").save(format="parquet", mode="overwrite"))  # noqa: B023
+                for n in "ab"
+            ],
+            "now calls options(",
+        ),
+        (lambda t, rows, path: partitions_change(t, rows, path), "now calls partitionBy(cols="),
+        (lambda t, rows, path: writes_once(t, rows, path), "now doesn't call it"),
+        (lambda t, rows, path: a_saver_changes(t, rows, path), "'self.table', which changed"),
+        (lambda t, rows, path: a_dict_changes(t, rows, path), "'options', which changed"),
     ],
 )
 def test_a_sink_that_is_refused(case: MakeCase, sink: Callable[..., object], told: str) -> None:
@@ -339,6 +387,91 @@ def test_a_sink_that_is_refused(case: MakeCase, sink: Callable[..., object], tol
     found = run.refused(lambda tracker, rows: sink(tracker, rows, run.out), BadConfigError, output="whole")
     assert told in found
     assert run.written() == []
+
+
+def partitions_change(tracker: Tracker, rows: DataFrame, path: str) -> None:
+    columns = ["id"]
+    tracker.write(
+        rows.withColumn("key", F.lit(1)),
+        lambda w: w.partitionBy(columns).format("parquet").mode("overwrite").save(path),
+    )
+    columns.append("key")
+
+
+def writes_once(tracker: Tracker, rows: DataFrame, path: str) -> None:
+    names = ["a", "b"]
+
+    def write(writer: DataFrameWriter) -> None:
+        for name in names:
+            writer.mode("overwrite").parquet(f"{path}/{name}")
+
+    tracker.write(rows, write)
+    names.clear()
+
+
+class Saver:
+    table = ""
+
+    def save(self, rows: DataFrame) -> None:
+        rows.write.mode("overwrite").parquet(self.table)
+
+
+def a_saver_changes(tracker: Tracker, rows: DataFrame, path: str) -> None:
+    saver = Saver()
+    for name in "ab":
+        saver.table = f"{path}/{name}"
+        tracker.write_with(rows, saver.save)
+
+
+def a_dict_changes(tracker: Tracker, rows: DataFrame, path: str) -> None:
+    options: dict[str, str] = {}
+    for name in "ab":
+        options["path"] = f"{path}/{name}"
+        tracker.write_with(
+            rows, lambda given: given.write.format("parquet").mode("overwrite").options(**options).save()
+        )
+
+
+def test_a_source_has_the_options_that_it_was_given(case: MakeCase) -> None:
+    run = case(n=4)
+    (run.folder / "a").mkdir()
+    (run.folder / "b").mkdir()
+
+    def pipeline(tracker: Tracker, rows: DataFrame) -> None:
+        options: dict[str, str] = {}
+        for name in "ab":
+            options["folder"] = str(run.folder / name)
+            tracker.write_source(sums(tracker, rows), Once, mode="overwrite", options=options)
+
+    run.complete(pipeline, output="whole")
+    assert (run.folder / "a" / "source").exists()
+    assert (run.folder / "b" / "source").exists()
+
+
+def test_what_a_sink_itself_changes_is_no_change(case: MakeCase) -> None:
+    """Sinks of one function, which counts and calls what is defined below it; and others with many options."""
+    run = case(n=4)
+    saved: list[str] = []
+
+    def with_options(writer: DataFrameWriter, name: str) -> None:
+        path = str(run.folder / f"{name}2")
+        writer.options(path=path, compression="none").save(format="parquet", mode="overwrite", partitionBy=["key"])
+
+    def pipeline(tracker: Tracker, rows: DataFrame) -> None:
+        def save(given: DataFrame, name: str) -> None:
+            saved.append(name)
+            below(given, name)
+
+        for name in "ab":
+            tracker.write_with(rows, partial(save, name=name))
+            tracker.write(rows.withColumn("key", F.lit(1)), partial(with_options, name=name))
+
+        def below(given: DataFrame, name: str) -> None:
+            given.write.mode("overwrite").parquet(str(run.folder / name))
+
+    run.complete(pipeline, output="whole")
+    assert saved == ["a", "b"]
+    assert [len(run.written(name=name)) for name in ("a", "b", "a2", "b2")] == [4] * 4
 
 
 def test_killed_between_two_writers_and_run_again_both_are_of_today(spark: Any, url: str, tmp_path: Path) -> None:

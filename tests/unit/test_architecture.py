@@ -49,6 +49,7 @@ ORDER = (
     ("spark.listener",),
     ("spark.sql",),
     ("spark.proof",),
+    ("spark.sinks.late",),
     ("spark.sinks.outputs",),
     ("spark.sinks.writers", "spark.sinks.partitions", "spark.sinks.checkpoints", "spark.sinks.exports"),
     ("spark.sinks",),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from inspect import signature
+from reprlib import Repr
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from py4j.protocol import Py4JError
@@ -20,6 +21,7 @@ from acker_redis.spark.columns import TRACKING
 from acker_redis.spark.edges import MASK
 from acker_redis.spark.form import Form, with_form
 from acker_redis.spark.proof import Node, Proof
+from acker_redis.spark.sinks.late import frozen
 
 log = logging.getLogger("acker_redis.spark")
 
@@ -28,6 +30,10 @@ Output: TypeAlias = Literal["by_message", "whole"]
 
 WRITES = ("save", "saveAsTable", "insertInto", "json", "parquet", "text", "csv", "orc", "xml", "jdbc")
 """Methods of a DataFrameWriter that write; the others only say how."""
+
+_TEXTS = Repr()
+"""How arguments are shown."""
+_TEXTS.maxstring = _TEXTS.maxother = 200
 
 _HARMS = {
     "overwrite": "would replace what earlier emissions wrote",
@@ -52,17 +58,26 @@ def check_output(output: str) -> None:
 
 
 class Call(NamedTuple):
-    """A call of a writer's method that writes.
+    """A call of a writer's method.
 
     Attributes:
         method: its name.
-        mode: what it does where something is there already.
-        given: its arguments.
+        given: its arguments, as text.
+        was: its arguments as they were then, to be compared.
     """
 
     method: str
-    mode: str
-    given: dict[str, Any]
+    given: dict[str, str]
+    was: dict[str, object]
+
+    @property
+    def writes(self) -> bool:
+        """Whether the method writes; else it says how."""
+        return self.method in WRITES
+
+    def is_like(self, other: "Call") -> bool:
+        """It is the same method with equal arguments."""
+        return self.method == other.method and self.was == other.was
 
 
 @dataclass
@@ -75,8 +90,8 @@ class Writes:
         may_overwrite: whether it may replace, by message.
         any_mode: whether every mode is right, as for exports.
         dry: note calls, and write nothing.
-        expected: calls that it has to make, as it made them before; None: any.
-        calls: those it made.
+        expected: calls that it has to make, in order, as it made them before; None: any.
+        calls: those it made, of all methods.
     """
 
     sink: str
@@ -106,36 +121,87 @@ class Writes:
             return
         raise BadConfigError(f"{self.sink!r}: mode {mode!r} {_HARMS.get(mode, _FAILS)}. {_WAYS_OUT}")
 
-    def note(self, call: Call) -> None:
-        """It is about to write.
+    def note(self, method: str, given: dict[str, Any]) -> None:
+        """It calls a method of its writer.
 
         Raises:
-            BadConfigError: it may not write so, or not there.
+            BadConfigError: it called another, or with other arguments, when it was given.
         """
-        self.check_mode(call.mode)
+        texts = {name: _TEXTS.repr(value) for name, value in given.items()}
+        call = Call(method, texts, {name: frozen(value) for name, value in given.items()})
+        at = len(self.calls)
         self.calls.append(call)
-        if self.expected is not None and self.calls != self.expected[: len(self.calls)]:
-            raise BadConfigError(
-                f"{self.sink!r}: the function now calls {call.method} with {call.given}, and first had {self.expected}: "
-                'with output="whole" it runs after the pipeline has returned, when a loop\'s variable has its last value. '
-                'Bind what it uses: lambda writer, path=path: writer.mode("overwrite").parquet(path)'
-            )
+        if self.expected is None:
+            return
+        before = self.expected[at] if at < len(self.expected) else None
+        if before is None or not call.is_like(before):
+            raise self._changed(f"calls {_told(call, before)}", before and _told(before, call))
+
+    def check_all_made(self) -> None:
+        """It has made all calls that it has to make.
+
+        Raises:
+            BadConfigError: it hasn't.
+        """
+        if self.expected is not None and len(self.calls) < len(self.expected):
+            raise self._changed("doesn't call it", _told(self.expected[len(self.calls)], None))
+
+    def _changed(self, now: str, before: str | None) -> BadConfigError:
+        return BadConfigError(
+            f"{self.sink!r}: the function now {now}; when it was given it called {before or 'nothing more'}. With "
+            'output="whole" it runs once more after the pipeline has returned, when a loop\'s variable has its last value. '
+            'Bind what it uses: lambda writer, path=path: writer.mode("overwrite").parquet(path)'
+        )
+
+
+def _told(call: Call, other: Call | None) -> str:
+    """A call, with the arguments that the other has otherwise: passwords are mostly the same."""
+    given = call.given
+    if other is not None and other.method == call.method and call.method != "option":
+        given = {name: text for name, text in given.items() if call.was[name] != other.was.get(name)}
+    return f"{call.method}({', '.join(f'{name}={text}' for name, text in given.items())})"
 
 
 class GuardedWriter(DataFrameWriter):
-    """A writer that looks at its mode before it writes."""
+    """A writer that notes what it is told, and looks at its mode before it writes."""
 
     def __init__(self, rows: DataFrame, writes: Writes) -> None:
         """Of these rows."""
         super().__init__(rows)
         self._writes = writes
         self._mode = "errorifexists"
+        self._is_inside = False
 
-    def mode(self, saveMode: str | None) -> "GuardedWriter":  # noqa: N803  # Spark's name
-        """As Spark's."""
-        super().mode(saveMode)
-        self._mode = self._mode if saveMode is None else saveMode
+    def _run(self, spark: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Run a method of Spark's, which calls others of this writer that nobody has to note."""
+        outside, self._is_inside = self._is_inside, True
+        try:
+            return spark(self, *args, **options)
+        finally:
+            self._is_inside = outside
+
+
+def _given(spark: Callable[..., Any], *args: Any, **options: Any) -> dict[str, Any]:
+    """The arguments of a method by their names, without `self`."""
+    given = dict(signature(spark).bind(*args, **options).arguments)
+    del given["self"]
+    return given
+
+
+def _noted(name: str) -> Callable[..., DataFrameWriter]:
+    spark = getattr(DataFrameWriter, name)
+
+    @wraps(spark)
+    def tell(self: GuardedWriter, *args: Any, **options: Any) -> DataFrameWriter:
+        given = _given(spark, self, *args, **options)
+        if name == "mode" and given["saveMode"] is not None:
+            self._mode = given["saveMode"]
+        if not self._is_inside:
+            self._writes.note(name, given)
+        self._run(spark, *args, **options)
         return self
+
+    return tell
 
 
 def _guarded(name: str) -> Callable[..., None]:
@@ -143,22 +209,24 @@ def _guarded(name: str) -> Callable[..., None]:
 
     @wraps(spark)
     def write(self: GuardedWriter, *args: Any, **options: Any) -> None:
-        given = dict(signature(spark).bind(self, *args, **options).arguments)
-        del given["self"]
+        given = _given(spark, self, *args, **options)
         mode = self._mode if given.get("mode") is None else str(given["mode"])
         if name == "insertInto":
             overwrites = mode.lower() == "overwrite" if given.get("overwrite") is None else given["overwrite"]
             mode = "overwrite" if overwrites else "append"  # it knows no other
         writes = self._writes
-        writes.note(Call(name, mode, given))
+        if not self._is_inside:
+            writes.check_mode(mode)
+            writes.note(name, given)
         if not writes.dry:
-            spark(self, *args, **options)
+            self._run(spark, *args, **options)
 
     return write
 
 
-for _name in WRITES:
-    setattr(GuardedWriter, _name, _guarded(_name))
+for _name, _method in vars(DataFrameWriter).items():
+    if callable(_method) and not _name.startswith("_"):
+        setattr(GuardedWriter, _name, (_guarded if _name in WRITES else _noted)(_name))
 
 
 @dataclass
@@ -174,6 +242,7 @@ class Outputs:
     output: Output = "by_message"
     only_checked: bool = False
     counts: dict[str, int] = field(default_factory=dict)
+    _checks: list[Callable[[], object]] = field(default_factory=list)
     _waiting: list[Callable[[], object]] = field(default_factory=list)
     _kept: list[DataFrame] = field(default_factory=list)
 
@@ -195,7 +264,7 @@ class Outputs:
         """
         dry = replace(writes, dry=True, calls=[])
         write(GuardedWriter(tracked.drop(*TRACKING), dry))
-        if not dry.calls:
+        if not any(call.writes for call in dry.calls):
             raise NotExactError(
                 f"{writes.sink!r}: the function called no method of the DataFrameWriter that writes: give one that calls "
                 f"{', '.join(WRITES[:-1])} or {WRITES[-1]}, once"
@@ -222,10 +291,14 @@ class Outputs:
         """Have it called by `write`."""
         self._waiting.append(write)
 
+    def check_first(self, check: Callable[[], object]) -> None:
+        """Have it called by `write` before anything is written."""
+        self._checks.append(check)
+
     def write(self) -> None:
         """Run what waits, in order."""
-        for write in self._waiting:
-            write()
+        for run in (*self._checks, *self._waiting):
+            run()
 
     def release(self) -> None:
         """Let go of the rows that were kept."""
@@ -236,6 +309,7 @@ class Outputs:
                 log.debug("rows of a sink stay until Spark clears them away", exc_info=True)
         self._kept.clear()
         self._waiting.clear()
+        self._checks.clear()
 
     def refuse_on_error(self, on_error: str, sink: str) -> None:
         """A sink of a whole has no messages of its own that it could fail.

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from inspect import getclosurevars
-from types import FunctionType
 
 import numpy as np
 from pyspark.sql import DataFrame, DataFrameWriter
@@ -17,6 +15,7 @@ from acker_redis.spark.columns import ANCHORS, EDGE, TRACKING
 from acker_redis.spark.form import Form
 from acker_redis.spark.proof import Node, Proof
 from acker_redis.spark.reports import cause_of
+from acker_redis.spark.sinks.late import Used
 from acker_redis.spark.sinks.outputs import GuardedWriter, Outputs
 from acker_redis.spark.worker.data_source import consuming
 from acker_redis.spark.worker.failed import OnError, Reason, report_of
@@ -42,7 +41,12 @@ def write(
     writes = outputs.writes(node.name, may_overwrite=allow_overwrite)
     if outputs.wait:  # refused before rows are computed, and seen: later a loop's variable has another value
         writes.expected = outputs.call_dry(write, tracked, writes)
-    _act(proof, outputs, tracked, lambda rows: write(GuardedWriter(rows, writes)), on_error, node, form, written=True)
+
+    def as_before(rows: DataFrame) -> None:
+        write(GuardedWriter(rows, writes))
+        writes.check_all_made()
+
+    _act(proof, outputs, tracked, as_before, on_error, node, form, written=True)
 
 
 def write_with(
@@ -58,18 +62,18 @@ def write_with(
     outputs.refuse_on_error(on_error, "write_with")
     checks.function(write, "write_with", "a function of the DataFrame")
     node, form = _begin(proof, "write_with", name, tracked)
-    used = bound(write)
+    if outputs.wait:
+        outputs.check_first(partial(_check_unchanged, node.name, Used(write)))
+    _act(proof, outputs, tracked, write, on_error, node, form, written=False)
 
-    def unchanged(rows: DataFrame) -> None:
-        if outputs.wait and (changed := [name for name, value in bound(write).items() if used.get(name) is not value]):
-            raise BadConfigError(
-                f"{node.name!r}: the function uses {', '.join(map(repr, changed))}, which changed since it was given: with "
-                'output="whole" it runs after the pipeline has returned, when a loop\'s variable has its last value. Bind it: '
-                "lambda rows, table=table: ..."
-            )
-        write(rows)
 
-    _act(proof, outputs, tracked, unchanged, on_error, node, form, written=False)
+def _check_unchanged(sink: str, used: Used) -> None:
+    if changed := used.changed():
+        raise BadConfigError(
+            f"{sink!r}: the function uses {', '.join(map(repr, changed))}, which changed since it was given. With "
+            'output="whole" it runs after the pipeline has returned, when a loop\'s variable has its last value. Bind it: '
+            "lambda rows, table=table: ..."
+        )
 
 
 def write_source(
@@ -96,29 +100,12 @@ def write_source(
     node, form = _begin(proof, "write_source", name, tracked)
     made = consuming(source)
     tracked.sparkSession.dataSource.register(made)
+    options = dict(options)  # as they are now, also where it writes later
 
     def save(rows: DataFrame) -> None:
         rows.write.format(made.name()).mode(mode).options(**options).save()
 
     _act(proof, outputs, tracked, save, on_error, node, form, written=True)
-
-
-def bound(function: object) -> dict[str, object]:
-    """The variables that a function, or one that it was made of, takes from around it, and their values now."""
-    found: dict[str, object] = {}
-    waiting, seen = [function], set[int]()
-    while waiting:
-        one = waiting.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        if isinstance(one, partial):
-            waiting += [one.func, *one.args, *one.keywords.values()]
-        if isinstance(one, FunctionType):
-            inside = getclosurevars(one)
-            found |= {**inside.nonlocals, **inside.globals}
-            waiting += inside.nonlocals.values()
-    return found
 
 
 def _begin(proof: Proof, kind: str, name: str | None, tracked: DataFrame) -> tuple[Node, Form]:
