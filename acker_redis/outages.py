@@ -27,6 +27,8 @@ _KINDS = re.compile(
 _WORDS = re.compile(
     r"connection (refused|reset|closed|aborted|timed out|failed|attempt failed|to \S+ (refused|failed))|could ?n[o']t connect|"
     r"(read|connect|operation|request)? ?timed out|no space left on device|disk quota exceeded|broken pipe|no route to host|"
+    r"timeout was reached|could(n't| not) resolve host|"
+    r"aws error (network_connection|request_timeout|service_unavailable|slow_down|throttling)\b|"
     r"network is unreachable|name or service not known|temporary failure in name resolution|server closed the connection|"
     r"service (is )?(temporarily )?unavailable|temporarily unavailable|StatusCode\.UNAVAILABLE|"
     r"too many (requests|clients|connections)|"

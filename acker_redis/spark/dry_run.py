@@ -18,7 +18,7 @@ from acker_redis.spark.form import Form
 from acker_redis.spark.messages import Messages, with_message_ids
 from acker_redis.spark.proof import Proof
 from acker_redis.spark.sinks.outputs import Output, Outputs, check_output
-from acker_redis.spark.sources.files import FILE, ROW, has_corrupt, without_corrupt
+from acker_redis.spark.sources.files import FILE, ROW, check_corrupt, has_corrupt, without_corrupt
 from acker_redis.spark.tracker import Tracker
 from acker_redis.spark.worker_errors import own_errors
 
@@ -106,6 +106,7 @@ def check_pipeline(
         raise BadConfigError(f"rows={rows}: give 1 or more")
     checks.function(pipeline, "check_pipeline", "a function of a tracker and its messages")
     checks.column_names(messages.columns, "check_pipeline")
+    check_corrupt(messages)
     session, run_id = messages.sparkSession, uuid.uuid4().hex
     frame, column = with_message_ids(messages, id_column, partition, offset)
     outputs = Outputs(output, only_checked=True)

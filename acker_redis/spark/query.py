@@ -137,6 +137,7 @@ class TrackedQuery:
         self._evidence = Evidence(everything_counts=not options.stop_if_all_fail, goes_on=True, most=most)
         self._lock = threading.Lock()
         self._closing = threading.Event()
+        self._stopping = threading.Event()
         self._run_emission: Callable[[Emission], object] = inheritable_thread_target(session)(self._emit_in_session)
         self._batch_session, self._batch_id = session, -1
         self._batches = 0
@@ -219,6 +220,7 @@ class TrackedQuery:
         """
         with self._lock:
             self._raise_error()
+            self._raise_stopped()
             try:
                 batch.persist()  # read once, not for every job
                 try:
@@ -235,14 +237,20 @@ class TrackedQuery:
         """Work until nothing is left, or for so long, and save what is left.
 
         Raises:
-            AckerError: it broke off.
+            AckerError: it broke off; or a micro-batch was under way for so long, and nothing was done here.
         """
         deadline = time.monotonic() + timeout_secs
-        with self._lock:
+        # Between micro-batches others hold the lock for a moment only.
+        if not self._lock.acquire(timeout=min(max(timeout_secs, LOOK_SECS), threading.TIMEOUT_MAX)):
+            raise AckerError(
+                f"drain(timeout_secs={timeout_secs}) has not begun: a micro-batch or an emission was under way all that time. "
+                "Nothing is lost, and nothing more was done or saved. Stop the query first, or give more time"
+            )
+        try:
             self._raise_error()
             try:
                 self._spout.take_letters()
-                while self.left and time.monotonic() < deadline:
+                while self.left and time.monotonic() < deadline and not self._stopping.is_set():
                     self._step()
                     if not self.left:
                         self._spout.take_letters()
@@ -255,9 +263,21 @@ class TrackedQuery:
                 self.is_told = True
                 self._break_off(exc)
                 raise
+        finally:
+            self._lock.release()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, and whoever runs the query knows."""
+        return self._closing.is_set() if self.error is None else self.is_told
+
+    def stop(self) -> None:
+        """Let a micro-batch that is under way break off, and a `drain` end; don't wait for that."""
+        self._stopping.set()
 
     def end(self) -> None:
         """Save, and end: another start of the query takes over."""
+        self.stop()  # whoever holds the lock may wait for outcomes that never come
         with self._lock:
             if not self._closing.is_set():
                 try:
@@ -290,6 +310,12 @@ class TrackedQuery:
             raise AckerError(
                 f"the stream broke off between micro-batches, and nothing was lost: {line_of(self.error)}"
             ) from self.error
+
+    def _raise_stopped(self) -> None:
+        if self._stopping.is_set():
+            raise StoppedError(
+                "what each_batch made was closed in the middle of a micro-batch, which Spark will give again"
+            )
 
     def _take(self, batch: DataFrame, batch_id: int) -> None:
         options, state = self._options, self._spout.state
@@ -361,6 +387,8 @@ class TrackedQuery:
         self._is_full = True
 
     def _step(self, block_ms: int = 100, *, may_emit: bool = True) -> None:
+        if self._in_batch:
+            self._raise_stopped()
         self._loop.step(block_ms, may_emit=may_emit)
         now = time.monotonic()
         if self._in_batch and now - self._looked_at > LOOK_SECS:

@@ -30,7 +30,7 @@ from acker_redis.spark.evidence import MANY, Evidence
 from acker_redis.spark.messages import Fetch, Messages, not_done, with_message_ids
 from acker_redis.spark.reach import check_url
 from acker_redis.spark.sinks.outputs import Output, check_output
-from acker_redis.spark.sources.files import FILE, ROW, check_outside
+from acker_redis.spark.sources.files import FILE, ROW, check_corrupt, check_outside
 from acker_redis.spark.whole import Whole
 from acker_redis.spark.worker.keep import KeepStep
 from acker_redis.spark.worker_errors import own_errors
@@ -129,7 +129,7 @@ def run_tracked(
 
     Raises:
         BadBatchError: no such column or one of a type that Python workers can't have, or message ids are null or not
-            distinct; nothing was emitted.
+            distinct, or `_corrupt_record` of `read_files` was left out; nothing was emitted.
         BadConfigError: a setting is out of range; the offsets are another app's or source's, in use, or inside the source's
             folder; an executor does not find the acker by `executor_url`; an earlier run had this run id. Nothing was emitted.
         NotExactError: the messages can't be read again, or the pipeline ran no sink, leaves rows without one, or drops or
@@ -188,6 +188,7 @@ def run_messages(
             offsets=offsets, max_spout_pending=max_spout_pending, keep_payload=keep_payload or None, fetch=fetch
         )
     checks.column_names(messages.columns, "run_tracked")
+    check_corrupt(messages)
     url = acker.url if executor_url is None else executor_url
     if executor_url is not None or keep_payload:
         url = check_url(messages.sparkSession, url, acker)

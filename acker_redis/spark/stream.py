@@ -155,13 +155,13 @@ class BatchHandler:
         After `trigger(availableNow=True)`, or for shutting down. What is left stays parked for the next start.
 
         Raises:
-            AckerError: as `run_tracked`.
+            AckerError: as `run_tracked`; or a micro-batch was under way for so long, and nothing was done here.
 
         >>> handler.drain(timeout_secs=60).parked
         {}
         """
         with self._lock:
-            if self._query is None or (self._query.error is not None and self._query.is_told):
+            if self._query is None or self._query.is_over:
                 park = self._open()
                 self._query = None if park.query is None else self._begin(park, park.next_batch())
             query = self._query
@@ -184,9 +184,13 @@ class BatchHandler:
             with each_batch(pipeline, acker=acker, park="orders/park") as handler:
                 orders.writeStream.foreachBatch(handler).start().awaitTermination()
 
-        The end of a `with` block does so, too. An emission under way is brought to its end first.
+        The end of a `with` block does so, too. An emission under way is brought to its end first. A micro-batch under way
+        breaks off, and its query ends with a `StoppedError`; Spark gives that batch again at the next start.
         """
         self._closed.set()
+        query = self._query
+        if query is not None:
+            query.stop()
         with self._lock:
             if self._query is not None:
                 self._query.end()

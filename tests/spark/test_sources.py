@@ -23,9 +23,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from acker_redis import Acker, AckerConfig, BadBatchError, BadConfigError, FailedError, Limits
 from acker_redis.offsets import Offsets
 from acker_redis.retry import RetryPolicy
-from acker_redis.spark import Tracker, read_files, run_tracked
+from acker_redis.spark import Tracker, check_pipeline, read_files, run_tracked
 from acker_redis.spark.columns import TRACKING
 from acker_redis.spark.messages import Messages, with_message_ids
+from acker_redis.spark.sources.files import check_corrupt
 from acker_redis.spout import Spout
 from acker_redis.testing import wait_until
 from tests.arrow_values import IN_SPARK, NAMES, array, kinds, values, values_of
@@ -176,6 +177,25 @@ def test_a_record_that_can_not_be_read_is_a_dead_letter_and_a_damaged_file_an_er
     damaged = read_files(spark, str(tmp_path / "c.json.gz"), "json", "n bigint, value string")
     with pytest.raises(Exception, match=r"c\.json\.gz can't be read to its end as json.*put a whole copy in its place"):
         run_tracked(damaged, partial(save, out), acker=acker)
+
+
+def test_records_that_can_not_be_read_are_never_taken_for_rows_of_nulls(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    (tmp_path / "a.json").write_text('{"n": 1}\nnot json\n')
+    messages = read_files(spark, str(tmp_path), "json", "n bigint")
+    left_out = messages.select("n", "row", F.col("file").alias("path"))
+    for run in (partial(run_tracked, acker=acker), check_pipeline):
+        with pytest.raises(BadBatchError, match=r"of json, without its column '_corrupt_record'.* or rename it"):
+            run(left_out, partial(save, tmp_path), partition="path")
+    assert acker.ends() == {}
+    for kept in (
+        messages.select("_corrupt_record", "file", "row"),
+        messages.withColumnRenamed("_corrupt_record", "text"),
+        messages.where("n = 1").select("file", "row").withMetadata("file", {}),
+        read_files(spark, str(tmp_path)).select("file", "row"),
+    ):
+        check_corrupt(kept)
 
 
 def test_ids_are_read_without_parsing(spark: Any, tmp_path: Path) -> None:

@@ -629,6 +629,27 @@ def test_a_query_that_was_stopped_in_a_micro_batch_is_no_failed_run(spark: Any, 
     assert acker.stats(oldest=False).pending == 0
 
 
+def test_a_handler_is_closed_while_a_micro_batch_waits(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    give(tmp_path, [50])  # hangs: the micro-batch waits for it
+    handler = handler_of(acker, tmp_path, max_parked=0)
+    query = start(spark, tmp_path, handler)
+    try:
+        wait_until(lambda: handler.status().is_full, "the micro-batch waits", 120)
+        with pytest.raises(AckerError, match=r"drain\(timeout_secs=0\) has not begun.*Stop the query first"):
+            handler.drain(0)
+        closing = threading.Thread(target=handler.close, daemon=True)
+        closing.start()
+        wait_until(lambda: not closing.is_alive(), "the handler is closed", 60)
+        with pytest.raises(StreamingQueryException, match="closed in the middle of a micro-batch"):
+            query.awaitTermination()
+    finally:
+        query.stop()
+    assert (acker.ends()[0].state, acker.stats(oldest=False).pending) == ("interrupted", 0)
+    with handler_of(acker, tmp_path) as handler:  # Spark gives the batch again
+        start(spark, tmp_path, handler).awaitTermination()
+    assert parked(tmp_path) == [50]
+
+
 JSON_CARRIES = {
     "binary": "unhex('00ff10')", "float": "cast('NaN' AS double)", "infinity": "cast('-Infinity' AS float)",
     "zero": "-0.0D", "decimal": "cast('123456789012345678.90' AS decimal(20, 2))", "text": "'a\\u0000\\n\U0001f600'",

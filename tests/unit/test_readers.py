@@ -3,6 +3,7 @@
 import bz2
 import csv
 import gzip
+import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -144,3 +145,57 @@ def test_files_with_other_columns_are_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": [1.5], "t": ["x"]}), tmp_path / "b.parquet")
     with pytest.raises(BadConfigError, match=r"b\.parquet can't be read.*other types"):
         rows(tmp_path / "b.parquet", "parquet")
+
+
+class _Breaks(io.RawIOBase):
+    """Bytes of a file, and then an error."""
+
+    def __init__(self, data: bytes, error: Exception) -> None:
+        self._data, self._error = data, error
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._data:
+            raise self._error
+        data, self._data = self._data[: len(buffer)], self._data[len(buffer) :]
+        buffer[: len(data)] = data
+        return len(data)
+
+
+class _Store:
+    """A file system with one file, whose end can't be had."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def open_input_stream(self, path: str, compression: str | None = None) -> io.RawIOBase:
+        return _Breaks(b'n,t\n{"n": 1}\n', self._error)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_passed"),
+    [
+        (ConnectionResetError(104, "Connection reset by peer"), True),
+        (TimeoutError("too slow"), True),
+        (OSError("AWS Error NETWORK_CONNECTION during GetObject operation: curlCode: 28, Timeout was reached"), True),
+        (OSError("Truncated compressed stream"), False),
+        (OSError("Couldn't deserialize thrift: TTransportException: No more data to read."), False),
+        (EOFError("timed out"), False),
+    ],
+)
+def test_a_store_that_can_not_be_reached_is_no_damaged_file(error: Exception, is_passed: bool) -> None:
+    store: Any = _Store(error)
+    doubts = doubts_about(StructType().add("n", LongType()))
+    reads: list[Callable[[], object]] = [
+        lambda: list(readers.read_json(store, "a", doubts)),
+        lambda: list(readers.read_csv(store, "a", ["n", "t"], ["n", "t"])),
+        lambda: list(readers.read(store, "a", "text", readers.TEXT)),
+        lambda: readers.schema_of(store, "a", "json"),
+    ]
+    for read in reads:
+        with pytest.raises((BadConfigError, OSError, EOFError)) as raised:
+            read()
+        assert (raised.value is error) is is_passed
+        assert is_passed or "a can't be read to its end" in str(raised.value)

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from acker_redis.errors import BadConfigError
+from acker_redis.errors import BadBatchError, BadConfigError
 from acker_redis.spark import checks
 from acker_redis.spark.sources import parsing, readers
 from acker_redis.spark.sources.doubts import Doubts, doubts_about
@@ -33,7 +33,10 @@ _PATH_CHARS = 120
 """So much of a path's end is told with a record that can't be read, so that there is room for the record."""
 
 _READ_FROM = "acker_read_from"
-"""Metadata of the column `file`, which stay with it when others are added or left out."""
+"""Metadata of the columns `file` and CORRUPT, which stay with them under other names, and when others are left out."""
+
+_READ_AS = "acker_read_as"
+"""The format, among the metadata of `file`."""
 
 
 def read_files(
@@ -50,7 +53,8 @@ def read_files(
 
     A record of JSON or CSV that can't be read exactly, or has a value that its column can't have, comes as a row of nulls with
     its text in a last column `_corrupt_record`, which is null in all other rows. `run_tracked` fails such rows before the
-    pipeline gets them, so they are dead letters at once; rename the column to get them yourself.
+    pipeline gets them, so they are dead letters at once; rename the column to get them yourself. A `select` has to keep it:
+    without it such rows would pass for rows of nulls, so `run_tracked` refuses the frame. The pipeline may leave it out.
 
     Args:
         session: Spark.
@@ -78,7 +82,8 @@ def read_files(
             f"the files have columns {sorted(taken)}, which this source gives: rename them, or leave them out"
         )
     names = session.createDataFrame(pa.table({FILE: paths}))
-    file = StructField(FILE, StringType(), metadata={_READ_FROM: path})
+    of_file = {_READ_FROM: path, _READ_AS: file_format}
+    file = StructField(FILE, StringType(), metadata=of_file)
     place = [file, StructField(ROW, LongType())]
     if not readers.is_parsed(file_format):
         reading = _Reading(path, file_format, checks.arrow_schema(output))
@@ -90,12 +95,28 @@ def read_files(
     corrupt = StructField(CORRUPT, StringType())
     records = names.mapInArrow(_Reading(path, file_format, about), StructType([*place, text, corrupt]))
     rows = parsing.parsed(records, file_format, output, header)
-    return rows.withMetadata(FILE, {_READ_FROM: path}).withMetadata(CORRUPT, {_READ_FROM: path})
+    return rows.withMetadata(FILE, of_file).withMetadata(CORRUPT, {_READ_FROM: path})
 
 
 def has_corrupt(messages: DataFrame) -> bool:
     """Whether messages come from `read_files` and still have its column of records that can't be read."""
     return any(field.name == CORRUPT and _READ_FROM in field.metadata for field in messages.schema.fields)
+
+
+def check_corrupt(messages: DataFrame) -> None:
+    """Messages from `read_files` have its column of records that can't be read, under whatever name.
+
+    Raises:
+        BadBatchError: it was left out.
+    """
+    marks = [field.metadata for field in messages.schema.fields if _READ_FROM in field.metadata]
+    formats = [mark[_READ_AS] for mark in marks if readers.is_parsed(mark.get(_READ_AS))]
+    if formats and all(_READ_AS in mark for mark in marks):
+        raise BadBatchError(
+            f"the messages come from read_files of {formats[0]}, without its column {CORRUPT!r}. Records that can't be read "
+            "would be acked as rows of nulls. Keep the column in the select, or rename it to handle such rows yourself; if "
+            f'you have left them out already, say so with .withMetadata("{FILE}", {{}})'
+        )
 
 
 def without_corrupt(tracker: Tracker, tracked: DataFrame, payload: Column | None = None) -> DataFrame:

@@ -7,6 +7,7 @@ than what is there, or not refuse, is told apart here: those records come in `CO
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal, TypeAlias
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from acker_redis.errors import BadConfigError
+from acker_redis.outages import is_outage
 from acker_redis.spark.sources.doubts import Doubts, is_object
 
 Format: TypeAlias = Literal["text", "json", "csv", "parquet"]
@@ -43,7 +45,7 @@ _BOM = b"\xef\xbb\xbf"
 _ENDS = "\r\n"
 
 
-def is_parsed(file_format: Format) -> bool:
+def is_parsed(file_format: Format | None) -> bool:
     """Whether a format has records that Spark parses, and the column CORRUPT."""
     return file_format in ("json", "csv")
 
@@ -54,14 +56,11 @@ def read_json(system: pa.fs.FileSystem, path: str, doubts: Doubts) -> Iterator[p
     Raises:
         BadConfigError: the file is damaged.
     """
-    try:
-        with _open(system, path) as stream:
-            for lines in _blocks(stream):
-                records = [line for line in lines if line.strip()]
-                texts, is_text = _texts(records)
-                yield from _records(texts, pc.or_(pc.invert(is_text), doubts.are_wrong(texts)))
-    except (OSError, EOFError, pa.ArrowException) as exc:
-        raise _damaged(path, "json", exc) from exc
+    with _naming(path, "json"), _open(system, path) as stream:
+        for lines in _blocks(stream):
+            records = [line for line in lines if line.strip()]
+            texts, is_text = _texts(records)
+            yield from _records(texts, pc.or_(pc.invert(is_text), doubts.are_wrong(texts)))
 
 
 def read_csv(
@@ -78,22 +77,19 @@ def read_csv(
     Raises:
         BadConfigError: the file is damaged, or has other columns.
     """
-    try:
-        with _open(system, path) as stream:
-            blocks = _blocks(stream)
-            header, lines = _header(blocks)
-            if header is None:
-                return
-            _check_header(path, header, wanted)
-            places = None if header == list(order) else _places(header, order)
-            while lines or (lines := next(blocks, [])):
-                found, lines = _csv_records(lines, blocks, len(header))
-                texts, is_text = _texts([record for record, _ in found])
-                is_wrong = pc.or_(pc.invert(is_text), pa.array([not is_sound for _, is_sound in found], pa.bool_()))
-                for batch in _records(texts, is_wrong):
-                    yield batch if places is None else _in_order(batch, len(header), places)
-    except (OSError, EOFError, pa.ArrowException) as exc:
-        raise _damaged(path, "csv", exc) from exc
+    with _naming(path, "csv"), _open(system, path) as stream:
+        blocks = _blocks(stream)
+        header, lines = _header(blocks)
+        if header is None:
+            return
+        _check_header(path, header, wanted)
+        places = None if header == list(order) else _places(header, order)
+        while lines or (lines := next(blocks, [])):
+            found, lines = _csv_records(lines, blocks, len(header))
+            texts, is_text = _texts([record for record, _ in found])
+            is_wrong = pc.or_(pc.invert(is_text), pa.array([not is_sound for _, is_sound in found], pa.bool_()))
+            for batch in _records(texts, is_wrong):
+                yield batch if places is None else _in_order(batch, len(header), places)
 
 
 def read(system: pa.fs.FileSystem, path: str, file_format: Format, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -102,14 +98,12 @@ def read(system: pa.fs.FileSystem, path: str, file_format: Format, schema: pa.Sc
     Raises:
         BadConfigError: the file is damaged, or has other columns.
     """
-    try:
+    with _naming(path, file_format):
         for batch in _text(system, path) if file_format == "text" else _parquet(system, path):
             missing = [name for name in schema.names if name not in batch.schema.names]
             if missing:
                 raise BadConfigError(_other_columns(path, missing, batch.schema.names))
             yield batch.select(schema.names).cast(schema)
-    except (OSError, EOFError, pa.ArrowException) as exc:
-        raise _damaged(path, file_format, exc) from exc
 
 
 def header_of(system: pa.fs.FileSystem, path: str) -> list[str] | None:
@@ -118,11 +112,8 @@ def header_of(system: pa.fs.FileSystem, path: str) -> list[str] | None:
     Raises:
         BadConfigError: the file is damaged.
     """
-    try:
-        with _open(system, path) as stream:
-            return _header(_blocks(stream))[0]
-    except (OSError, EOFError, pa.ArrowException) as exc:
-        raise _damaged(path, "csv", exc) from exc
+    with _naming(path, "csv"), _open(system, path) as stream:
+        return _header(_blocks(stream))[0]
 
 
 def schema_of(system: pa.fs.FileSystem, path: str, file_format: Format) -> pa.Schema | None:
@@ -136,14 +127,12 @@ def schema_of(system: pa.fs.FileSystem, path: str, file_format: Format) -> pa.Sc
     if file_format == "csv":
         header = header_of(system, path)
         return None if header is None else pa.schema([(name, pa.string()) for name in header])
-    try:
+    with _naming(path, file_format):
         if file_format == "parquet":
             with pq.ParquetFile(path, filesystem=system) as file:
                 return file.schema_arrow
         with _open(system, path) as stream:
             lines = [line for line in _some_lines(stream) if line.strip()]
-    except (OSError, EOFError, pa.ArrowException) as exc:
-        raise _damaged(path, file_format, exc) from exc
     if not lines:
         return None
     data = b"\n".join(line for line in lines if is_object(line))
@@ -161,11 +150,19 @@ def schema_of(system: pa.fs.FileSystem, path: str, file_format: Format) -> pa.Sc
     return pa.schema([field.with_type(_plain(field.type)) for field in found])
 
 
-def _damaged(path: str, file_format: Format, exc: Exception) -> BadConfigError:
-    return BadConfigError(
-        f"{path} can't be read to its end as {file_format}: {exc}. It is damaged, of another format, has values of other "
-        "types, or was not complete: put a whole copy in its place, or take it out of the folder"
-    )
+@contextmanager
+def _naming(path: str, file_format: Format) -> Iterator[None]:
+    """Raise what tells of damage with the file's name; what tells of an outage of the file system is waited for by others."""
+    try:
+        yield
+    except (OSError, EOFError, pa.ArrowException) as exc:
+        # A damaged parquet file may be called a TTransportException.
+        if isinstance(exc, OSError) and is_outage(exc) and "thrift" not in str(exc):
+            raise
+        raise BadConfigError(
+            f"{path} can't be read to its end as {file_format}: {exc}. It is damaged, of another format, has values of other "
+            "types, or was not complete: put a whole copy in its place, or take it out of the folder"
+        ) from exc
 
 
 def _other_columns(path: str, missing: list[str], names: list[str]) -> str:
