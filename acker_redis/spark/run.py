@@ -176,10 +176,10 @@ def run_messages(
     output: Output = "by_message",
 ) -> Spout:
     """As `run_tracked`; `on_done` is given the spout, too, which knows what is a dead letter."""
-    checks.run("run_tracked", pipeline, acker, retry)
     payload_limit(payload_bytes)
     emit_timeout(emit_timeout_secs)
     check_bound("max_spout_pending", max_spout_pending)
+    checks.run("run_tracked", pipeline, acker, retry)
     if keep_payload and not payload_bytes:
         raise BadConfigError("keep_payload needs payload_bytes: give the longest message to keep, in bytes")
     check_output(output)

@@ -93,12 +93,13 @@ def each_batch(
         BadConfigError: a setting is out of range; the park is another app's, or damaged; an executor does not find the acker
             by `executor_url`.
     """
-    checks.run("each_batch", pipeline, acker, retry)
     payload_limit(payload_bytes)
     check_bound("max_spout_pending", max_spout_pending)
     check_finite("settle_secs", settle_secs)
     if isinstance(max_parked, bool) or not isinstance(max_parked, int) or max_parked < 0:
         raise BadConfigError(f"max_parked={max_parked!r}: use an integer of 0 or more")
+    emit_timeout(emit_timeout_secs)
+    checks.run("each_batch", pipeline, acker, retry)
     try:
         session = SparkSession.active()
     except PySparkRuntimeError as exc:

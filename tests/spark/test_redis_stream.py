@@ -196,7 +196,7 @@ def test_field_names_are_checked(spark: Any, url: str, acker: Acker) -> None:
             spark, lambda *_: None, acker=acker, source=url, stream="s", fields=["message_id"], group="g",
             consumer="c", stop=threading.Event(),
         )  # fmt: skip
-    for wrong, text in ({"block_ms": 0}, "use 1 or more"), ({"run_id": "mine"}, "takes no run_id"):
+    for wrong, text in ({"block_ms": 0}, "use integers of 1 or more"), ({"run_id": "mine"}, "takes no run_id"):
         with pytest.raises(BadConfigError, match=text):
             run_redis_stream(
                 spark, lambda *_: None, acker=acker, source=url, stream="s", fields=["v"], group="g",

@@ -162,7 +162,9 @@ def test_bad_policies_are_refused() -> None:
 
 @pytest.mark.parametrize("bound", [0, -1, 2.0, True, "3", float("nan")])
 def test_a_bound_that_lets_no_message_through_is_refused(bound: Any) -> None:
-    with pytest.raises(BadConfigError, match=r"max_spout_pending=.* lets no message through, so the run would wait"):
+    with pytest.raises(
+        BadConfigError, match=r"max_spout_pending=.*( lets no message through, so the run would wait| is no integer)"
+    ):
         spout(fake_acker(), max_spout_pending=bound)
 
 

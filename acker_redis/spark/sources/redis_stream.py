@@ -95,7 +95,6 @@ def run_redis_stream(
     Raises:
         AckerError: the server can't be reached, or as `run_tracked`.
     """
-    checks.run("run_redis_stream", pipeline, acker, options.get("retry"))
     if {MESSAGE_ID, ENTRY_ID} & set(fields) or not fields:
         raise BadConfigError(
             f"fields={list(fields)!r}: give one or more names other than {MESSAGE_ID!r} and {ENTRY_ID!r}"
@@ -117,6 +116,7 @@ def run_redis_stream(
         )
     payload_bytes = payload_limit(options.get("payload_bytes", 0))
     timeout_secs = emit_timeout(options.get("emit_timeout_secs"))
+    checks.run("run_redis_stream", pipeline, acker, options.get("retry"))
     executor_url = options.get("executor_url")
     url = acker.url if executor_url is None else check_url(session, executor_url, acker)
     client = Client(source)
