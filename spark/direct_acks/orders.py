@@ -31,7 +31,7 @@ def run(session: SparkSession, acker: Acker, executor_url: str | None, orders: i
     messages = session.range(orders).select(F.col("id").alias("order"))
     spout = run_tracked(
         messages, partial(export, folder), acker=acker, executor_url=executor_url, id_column="order",
-        retry=RetryPolicy(max_attempts=2),
+        retry=RetryPolicy(max_attempts=2, first_delay_secs=0.1),
     )  # fmt: skip
     (folder / OVER).touch()
     return spout

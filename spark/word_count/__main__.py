@@ -65,7 +65,7 @@ def main(
                 raise typer.BadParameter("no line with text in the input", param_hint="--input")
             pipeline = partial(count_words, operators, faults, folder / "words")
             with quiet_session(master, "word-count") as session:
-                result = run(session, acker, RetryPolicy(max_attempts=max_attempts), pipeline, folder, console)
+                result = run(session, acker, RetryPolicy(max_attempts, first_delay_secs=0.1), pipeline, folder, console)
     except (AckerError, OSError, PySparkException) as exc:
         console.print(f"[red]error:[/red] {exc}", highlight=False, soft_wrap=True)
         raise typer.Exit(3) from exc
