@@ -22,4 +22,4 @@ RUN cd /src && pip install --no-cache-dir -c constraints.txt '.[spark,demo]' \
 COPY spark spark
 ENV PYTHONPATH=/app
 USER acker
-CMD ["python", "-m", "spark.word_count", "--help"]
+CMD ["python", "-m", "spark.applications.word_count", "--help"]

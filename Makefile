@@ -26,13 +26,13 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP) ## run the word count and the direct acks on Spark, a rotator beside them; ARGS="--help" lists options
-	@$(UNTIL_CTRL_C) $(BIN)/python -m spark.demo $(ARGS) $(ENDED)
+	@$(UNTIL_CTRL_C) $(BIN)/python -m spark.applications.demo $(ARGS) $(ENDED)
 
 logs: $(STAMP) ## run the access-log pipeline, killed in the middle and started again; ARGS="--help" lists options
-	@$(UNTIL_CTRL_C) $(BIN)/python -m spark.access_logs.demo $(ARGS) $(ENDED)
+	@$(UNTIL_CTRL_C) $(BIN)/python -m spark.applications.access_logs.demo $(ARGS) $(ENDED)
 
 stream: $(STAMP) ## run a stream of orders with poison and killed workers until Ctrl-C; again, and it goes on; ARGS="--help" lists options
-	@$(UNTIL_CTRL_C) $(BIN)/python -m spark.order_stream.demo $(ARGS) $(ENDED)
+	@$(UNTIL_CTRL_C) $(BIN)/python -m spark.applications.order_stream.demo $(ARGS) $(ENDED)
 
 stack: $(STAMP) ## run the services of docker-compose.yml as plain processes until Ctrl-C; ARGS="--help" lists options
 	@$(UNTIL_CTRL_C) $(BIN)/python -m stack $(ARGS) $(ENDED)

@@ -3,7 +3,6 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from acker_redis.config import AckerConfig
 from acker_redis.errors import (
     AckerError,
     AppNotFoundError,
@@ -39,16 +38,17 @@ from acker_redis.errors import (
     TlsError,
     TokenReusedError,
 )
-from acker_redis.limits import Limits
-from acker_redis.model import Applied, Outcome, PackedOutcomes, RootRecord, Rotated, Stats
-from acker_redis.offsets import Offsets
-from acker_redis.retry import RetryPolicy
+from acker_redis.model.config import AckerConfig
+from acker_redis.model.types import Applied, Outcome, PackedOutcomes, RootRecord, Rotated, Stats
+from acker_redis.spout.offset_file import Offsets
+from acker_redis.spout.retry import RetryPolicy
+from acker_redis.store.limits import Limits
 
 if TYPE_CHECKING:
     from acker_redis.acker import Acker
-    from acker_redis.batch import Batch
-    from acker_redis.dead_letters import DeadLetter, LetterFilter
-    from acker_redis.spout import Spout
+    from acker_redis.ledger.batch import Batch
+    from acker_redis.spout.spout import Spout
+    from acker_redis.store.dead_letters import DeadLetter, LetterFilter
 
 __version__ = "0.1.0"
 
@@ -110,10 +110,10 @@ __all__ = [
 
 _MODULES = {
     "Acker": "acker",
-    "Batch": "batch",
-    "DeadLetter": "dead_letters",
-    "LetterFilter": "dead_letters",
-    "Spout": "spout",
+    "Batch": "ledger.batch",
+    "DeadLetter": "store.dead_letters",
+    "LetterFilter": "store.dead_letters",
+    "Spout": "spout.spout",
 }
 """They need redis-py and come when asked for: Python workers of Spark that need no server start in half the time."""
 

@@ -7,28 +7,29 @@ from typing import NoReturn, Self, SupportsIndex, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from acker_redis import done_until, ends, ids, limits, pause, runs
-from acker_redis.apps import stored_config
-from acker_redis.batch import Batch
-from acker_redis.blocks import Int64Array
-from acker_redis.client import PATIENCE_SECS, Client
-from acker_redis.config import AckerConfig, Settings, config_of
-from acker_redis.connection import RedisClient
-from acker_redis.dead_letters import DeadLetters
-from acker_redis.delivery import Delivery
-from acker_redis.ends import End
+from acker_redis.client.client import PATIENCE_SECS, Client
+from acker_redis.client.connection import RedisClient
 from acker_redis.errors import BadBatchError
-from acker_redis.ids import Ids, UInt64Array
-from acker_redis.inspection import Inspection
-from acker_redis.lanes import Lease
-from acker_redis.ledger import Ledger
-from acker_redis.limits import Limits
-from acker_redis.model import Applied, Outcome, PackedOutcomes, RootRecord, Rotated, Stats
-from acker_redis.pause import Paused
-from acker_redis.payloads import Payloads
-from acker_redis.replaying import Replaying, TakeLetters
-from acker_redis.rotation import Rotation
-from acker_redis.shards import Shards
+from acker_redis.ledger.batch import Batch
+from acker_redis.ledger.expiry import Rotation
+from acker_redis.ledger.inspection import Inspection
+from acker_redis.ledger.outcomes.delivery import Delivery
+from acker_redis.ledger.shards import Shards
+from acker_redis.ledger.updates import Ledger
+from acker_redis.model import ids
+from acker_redis.model.blocks import Int64Array
+from acker_redis.model.config import AckerConfig, Settings, config_of
+from acker_redis.model.ids import Ids, UInt64Array
+from acker_redis.model.types import Applied, Outcome, PackedOutcomes, RootRecord, Rotated, Stats
+from acker_redis.spout.dead_letter_replay import Replaying, TakeLetters
+from acker_redis.store import completed_offsets, limits, pause, run_ends, run_ids
+from acker_redis.store.apps import stored_config
+from acker_redis.store.dead_letters import DeadLetters
+from acker_redis.store.lane_leases import Lease
+from acker_redis.store.limits import Limits
+from acker_redis.store.pause import Paused
+from acker_redis.store.payloads import Payloads
+from acker_redis.store.run_ends import End
 
 
 class Acker:
@@ -484,7 +485,7 @@ class Acker:
 
         >>> acker.claim_run("2026-01-31")
         """
-        runs.claim(self._client, self.config, run_id)
+        run_ids.claim(self._client, self.config, run_id)
 
     def lease(self, *, lane: int, run_id: str) -> Lease:
         """The right of a run to take the outcomes of a lane, which `Spout.run` takes for itself.
@@ -502,7 +503,7 @@ class Acker:
         >>> acker.ends()[0].state
         'failed'
         """
-        ends.write(self._client, self.config.app, lane, end)
+        run_ends.write(self._client, self.config.app, lane, end)
 
     def ends(self) -> dict[int, End]:
         """How the last run of each lane ended.
@@ -510,7 +511,7 @@ class Acker:
         >>> acker.ends()
         {}
         """
-        return ends.read(self._client, self.config.app)
+        return run_ends.read(self._client, self.config.app)
 
     def pause(self, *, reason: str = "") -> Paused:
         """Have all spouts of the app emit nothing, from within about a second, until `resume`.
@@ -572,7 +573,7 @@ class Acker:
         >>> acker.done_until()
         {}
         """
-        return done_until.read(self._client, self.config.app, task)
+        return completed_offsets.read(self._client, self.config.app, task)
 
     def say_done_until(self, values: Mapping[str, int], gone: Sequence[str] = (), *, task: int) -> None:
         """Write what `done_until` reads; partitions that are `gone` are not kept.
@@ -581,7 +582,7 @@ class Acker:
         >>> acker.done_until()
         {'orders-0': 17}
         """
-        done_until.write(self._client, self.config.app, task, values, gone)
+        completed_offsets.write(self._client, self.config.app, task, values, gone)
 
     def replaying(self, *, task: int, take: TakeLetters, only_run: str | None = None) -> Replaying:
         """The dead letters that a spout of a task replays, or of one run only, which `Spout` takes up for itself.

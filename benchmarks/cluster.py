@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import redis
 
-from acker_redis.server import Server
 from acker_redis.testing import wait_until
+from acker_redis.testing.server import Server
 
 SLOTS = 16_384
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from acker_redis import Acker, RetryPolicy, Spout
-from acker_redis.connection import RedisClient
-from acker_redis.pending import Emission
+from acker_redis.client.connection import RedisClient
+from acker_redis.spout.in_flight import Emission
 from benchmarks import harness
 from benchmarks.harness import BATCH, Bench, Row
 

@@ -13,9 +13,9 @@ import numpy as np
 import redis
 
 from acker_redis import Acker, AckerConfig
-from acker_redis.connection import RedisClient
-from acker_redis.ids import SLOTS, UInt64Array
-from acker_redis.server import Server, find_program
+from acker_redis.client.connection import RedisClient
+from acker_redis.model.ids import SLOTS, UInt64Array
+from acker_redis.testing.server import Server, find_program
 from benchmarks import cluster, harness
 from benchmarks.harness import Bench, Row
 

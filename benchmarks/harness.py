@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import redis
 
-from acker_redis import Acker, AckerConfig, ids
-from acker_redis.connection import RedisClient
+from acker_redis import Acker, AckerConfig
+from acker_redis.client.connection import RedisClient
 from acker_redis.errors import ServerNotFoundError
-from acker_redis.ids import UInt64Array
-from acker_redis.server import Server, find_program
+from acker_redis.model import ids
+from acker_redis.model.ids import UInt64Array
+from acker_redis.testing.server import Server, find_program
 
 BATCH = 1000
 """Rows per script call, and commands per pipeline of what it is compared with."""

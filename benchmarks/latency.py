@@ -13,8 +13,9 @@ from multiprocessing.connection import Connection
 import numpy as np
 import numpy.typing as npt
 
-from acker_redis import Acker, AckerConfig, ids
-from acker_redis.ids import UInt64Array
+from acker_redis import Acker, AckerConfig
+from acker_redis.model import ids
+from acker_redis.model.ids import UInt64Array
 from benchmarks import harness
 from benchmarks.harness import BATCH, Bench, Row
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from acker_redis import Acker, ids
-from acker_redis.connection import RedisClient
-from acker_redis.ids import SLOTS, UInt64Array
+from acker_redis import Acker
+from acker_redis.client.connection import RedisClient
+from acker_redis.model import ids
+from acker_redis.model.ids import SLOTS, UInt64Array
 from benchmarks import harness
 from benchmarks.harness import BATCH, SHARDS, Bench, Row
 

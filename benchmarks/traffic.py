@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from acker_redis.connection import RedisClient
-from acker_redis.ids import SLOTS
+from acker_redis.client.connection import RedisClient
+from acker_redis.model.ids import SLOTS
 from benchmarks import harness
 from benchmarks.harness import Bench, Row
 

@@ -8,8 +8,9 @@ import typer.main
 from typer.testing import CliRunner
 
 import acker_redis
-from acker_redis import scripts, spark, testing
+from acker_redis import spark, testing
 from acker_redis.cli import app
+from acker_redis.client import scripts
 
 _WIDTH = 100
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import redis
 import typer
 
-from acker_redis import scripts
+from acker_redis.client import scripts
 from acker_redis.errors import AckerError
 from stack.compose import selected, services
 from stack.processes import Processes

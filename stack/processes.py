@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from acker_redis.errors import AckerError, ServerNotFoundError
-from acker_redis.server import find_program, free_port
+from acker_redis.testing.server import find_program, free_port
 from stack.compose import Service
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,6 +1,6 @@
 """`python -m stack.users > stack/redis/users.acl`: the users of the development stack, whose passwords all are `dev`."""
 
-from acker_redis.acl import Role, users
+from acker_redis.ops.acl import Role, users
 
 APPS = ("word-count", "order-stream")
 PASSWORD = "dev"  # noqa: S105

@@ -12,8 +12,8 @@ import pytest
 import redis
 
 from acker_redis import Acker, AckerConfig
-from acker_redis.server import Server
-from tests import java, scheduling, servers, skips
+from acker_redis.testing.server import Server
+from tests.support import java, scheduling, servers, skips
 
 
 def pytest_configure() -> None:

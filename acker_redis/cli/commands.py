@@ -10,11 +10,9 @@ from typing import Annotated
 
 import typer
 
-from acker_redis import evict, ids
-from acker_redis import rotator as rotation_process
 from acker_redis.acker import Acker
-from acker_redis.apps import apps, stored_config
-from acker_redis.cli import access, acting, groups, letters, output, overview
+from acker_redis.cli import acl, dead_letters, help_pages, observe, operate, output
+from acker_redis.cli.exit_status import DONE, EPILOG, OUTPUT, UNHEALTHY, exit_on_error, status_of
 from acker_redis.cli.options import (
     DEFAULT_URL,
     AsJson,
@@ -27,14 +25,17 @@ from acker_redis.cli.options import (
     is_given,
     server_url,
 )
-from acker_redis.cli.status import DONE, EPILOG, OUTPUT, UNHEALTHY, exit_on_error, status_of
 from acker_redis.errors import AppNotFoundError, BadConfigError, BadIdError
-from acker_redis.health import OF_THE_APP, check
+from acker_redis.model import ids
+from acker_redis.ops import delete_app
+from acker_redis.ops import rotator as rotation_process
+from acker_redis.ops.rotation_check import OF_THE_APP, check
+from acker_redis.store.apps import apps, stored_config
 
 QUESTION = "Delete all of this?"
 
 app = typer.Typer(
-    cls=groups.Group,
+    cls=help_pages.Group,
     no_args_is_help=True,
     rich_markup_mode=None,  # help texts hold brackets, as in [/db]
     pretty_exceptions_enable=False,
@@ -42,10 +43,10 @@ app = typer.Typer(
     epilog=EPILOG,
 )
 
-app.add_typer(letters.app, name="dead-letters")
-app.add_typer(overview.app)
-app.add_typer(acting.app)
-app.add_typer(access.app)
+app.add_typer(dead_letters.app, name="dead-letters")
+app.add_typer(observe.app)
+app.add_typer(operate.app)
+app.add_typer(acl.app)
 
 
 def _version(wanted: bool) -> None:
@@ -101,7 +102,7 @@ def _metrics(url: str, names: list[str], host: str, port: int | None) -> Abstrac
     if port is None:
         return nullcontext()
     try:
-        from acker_redis.metrics import MetricsServer
+        from acker_redis.ops.metrics import MetricsServer
     except ImportError as exc:
         raise BadConfigError("metrics need prometheus-client: pip install 'acker-redis[metrics]'") from exc
     return MetricsServer(url, names, host, port)
@@ -216,15 +217,15 @@ def evict_app(
 ) -> None:
     """Delete every key of an app, and of no other. Stop its programs first: those that run get LedgerLostError."""
     with exit_on_error(), connected(context, redis, redis_file) as client:
-        found = evict.survey(client, app_name)
+        found = delete_app.survey(client, app_name)
         output.line(f"{app_name} on {client.address}: {found.text}")
         if not yes and not confirmed(QUESTION):
             output.line("nothing was deleted", err=True)
             raise typer.Exit(UNHEALTHY)
-        deleted = evict.evict(client, found)
+        deleted = delete_app.evict(client, found)
         output.line(f"{deleted} keys deleted")
         try:
-            back = evict.survey(client, app_name)
+            back = delete_app.survey(client, app_name)
         except AppNotFoundError:
             return
         output.line(f"error: {len(back.keys)} keys came back: stop the app's programs, and evict it again", err=True)

@@ -14,9 +14,9 @@ from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Static
 
 from acker_redis.cli.output import printable
-from acker_redis.client import Client
+from acker_redis.client.client import Client
 from acker_redis.errors import AckerError
-from acker_redis.overview import OK, PAUSED, SEVERITY, AppState, overview, pages
+from acker_redis.ops.dashboard import OK, PAUSED, SEVERITY, AppState, overview, pages
 
 
 @dataclass(frozen=True)

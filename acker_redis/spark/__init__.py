@@ -10,22 +10,22 @@ java, environment, version, reach, and worker_errors.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from acker_redis.spark.version import check_pyspark
+from acker_redis.spark.runtime.version import check_pyspark
 
 if TYPE_CHECKING:
-    from acker_redis.spark.dry_run import PipelineCheck, check_pipeline
-    from acker_redis.spark.emitting import Pipeline
-    from acker_redis.spark.environment import JavaNotFoundError, prepare_environment
-    from acker_redis.spark.messages import with_message_id
-    from acker_redis.spark.run import run_tracked
+    from acker_redis.spark.emission.messages import with_message_id
+    from acker_redis.spark.emission.runner import Pipeline
+    from acker_redis.spark.runs.check_pipeline import PipelineCheck, check_pipeline
+    from acker_redis.spark.runs.dataframe import run_tracked
+    from acker_redis.spark.runs.exported import import_anchors
+    from acker_redis.spark.runs.redis_stream import run_redis_stream
+    from acker_redis.spark.runtime.environment import JavaNotFoundError, prepare_environment
     from acker_redis.spark.sources.dead_letters import read_dead_letters
     from acker_redis.spark.sources.files import read_files
-    from acker_redis.spark.sources.imports import import_anchors
-    from acker_redis.spark.sources.redis_stream import run_redis_stream
-    from acker_redis.spark.stream import BatchHandler, StreamStatus, each_batch
+    from acker_redis.spark.streaming.tracked_batches import BatchHandler, StreamStatus, each_batch
     from acker_redis.spark.tracker import Tracker
-    from acker_redis.spark.worker.bolt import BoltOutput
-    from acker_redis.spark.worker.rows import Collector
+    from acker_redis.spark.worker.arrow_function import BoltOutput
+    from acker_redis.spark.worker.row_function import Collector
 
 __all__ = [
     "BatchHandler",
@@ -48,23 +48,23 @@ __all__ = [
 ]
 
 _MODULES = {
-    "BatchHandler": "stream",
-    "BoltOutput": "worker.bolt",
-    "Collector": "worker.rows",
-    "JavaNotFoundError": "environment",
-    "Pipeline": "emitting",
-    "PipelineCheck": "dry_run",
-    "StreamStatus": "stream",
+    "BatchHandler": "streaming.tracked_batches",
+    "BoltOutput": "worker.arrow_function",
+    "Collector": "worker.row_function",
+    "JavaNotFoundError": "runtime.environment",
+    "Pipeline": "emission.runner",
+    "PipelineCheck": "runs.check_pipeline",
+    "StreamStatus": "streaming.tracked_batches",
     "Tracker": "tracker",
-    "check_pipeline": "dry_run",
-    "each_batch": "stream",
-    "import_anchors": "sources.imports",
-    "prepare_environment": "environment",
+    "check_pipeline": "runs.check_pipeline",
+    "each_batch": "streaming.tracked_batches",
+    "import_anchors": "runs.exported",
+    "prepare_environment": "runtime.environment",
     "read_dead_letters": "sources.dead_letters",
     "read_files": "sources.files",
-    "run_redis_stream": "sources.redis_stream",
-    "run_tracked": "run",
-    "with_message_id": "messages",
+    "run_redis_stream": "runs.redis_stream",
+    "run_tracked": "runs.dataframe",
+    "with_message_id": "emission.messages",
 }
 
 check_pyspark()

@@ -15,20 +15,21 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import LongType, StructField, StructType
 
 from acker_redis.errors import BadBatchError, BadConfigError
-from acker_redis.spark import checks, edges, sql, transport
-from acker_redis.spark.columns import ANCHORS, EDGE, OUT, TRACKING
-from acker_redis.spark.form import Form, is_tracked, with_form
-from acker_redis.spark.proof import Proof
-from acker_redis.spark.python import in_python
-from acker_redis.spark.reports import accumulator_of
+from acker_redis.spark.operators import sql
+from acker_redis.spark.operators.map_in_arrow import in_python
+from acker_redis.spark.proof.equation import Form, is_tracked, with_form
+from acker_redis.spark.proof.failure_reports import accumulator_of
+from acker_redis.spark.proof.proof import Proof
+from acker_redis.spark.protocol import anchor_codec, arguments, shares
+from acker_redis.spark.protocol.columns import ANCHORS, EDGE, OUT, TRACKING
 from acker_redis.spark.sinks import checkpoints, exports, partitions, writers
 from acker_redis.spark.sinks.exports import Origin
-from acker_redis.spark.sinks.outputs import Outputs
-from acker_redis.spark.worker.bolt import BoltOutput, BoltStep, Execute
+from acker_redis.spark.sinks.output_modes import Outputs
+from acker_redis.spark.worker.arrow_function import BoltOutput, BoltStep, Execute
 from acker_redis.spark.worker.fail_where import ROOTS, failing
-from acker_redis.spark.worker.failed import NoRetry, OnError
+from acker_redis.spark.worker.failures import NoRetry, OnError
 from acker_redis.spark.worker.partitions import Write
-from acker_redis.spark.worker.rows import RowBolt, RowByRow, RowFunction
+from acker_redis.spark.worker.row_function import RowBolt, RowByRow, RowFunction
 
 __all__ = ["BoltOutput", "Tracker"]
 
@@ -166,12 +167,12 @@ class Tracker:
                 letter at once, as after `FailedError(..., retry=False)`.
             name: of the operator.
         """
-        checks.on_error(on_error, "bolt")
-        checks.no_retry(no_retry, "bolt")
+        arguments.on_error(on_error, "bolt")
+        arguments.no_retry(no_retry, "bolt")
         if not callable(execute) and not isinstance(execute, RowBolt):
             raise BadBatchError("bolt: give a function of one row, or an object with execute(row, collector)")
-        output = checks.struct(schema, "bolt")
-        by_row = RowByRow(execute, checks.arrow_schema(output), on_error, no_retry)
+        output = arguments.struct(schema, "bolt")
+        by_row = RowByRow(execute, arguments.arrow_schema(output), on_error, no_retry)
         return self._bolt(tracked, by_row, output, name, _name_of(execute, "bolt"))
 
     def bolt_arrow(
@@ -187,8 +188,8 @@ class Tracker:
             schema: of the derived rows; DDL or StructType.
             name: of the operator.
         """
-        checks.function(execute, "bolt_arrow", "a function of a record batch that gives BoltOutput")
-        output = checks.struct(schema, "bolt_arrow")
+        arguments.function(execute, "bolt_arrow", "a function of a record batch that gives BoltOutput")
+        output = arguments.struct(schema, "bolt_arrow")
         return self._bolt(tracked, execute, output, name, _name_of(execute, "bolt_arrow"))
 
     def join(
@@ -220,7 +221,7 @@ class Tracker:
         """
         keys = [on] if isinstance(on, str) else list(on)
         both = is_tracked(right)
-        checks.join(left, right, keys, how, ("inner", "left", "right", "full") if both else ("inner", "left"))
+        arguments.join(left, right, keys, how, ("inner", "left", "right", "full") if both else ("inner", "left"))
         if not both:
             node, form, meter = self._one("join", left, name)
             form = form.dropping(meter, node)
@@ -264,7 +265,7 @@ class Tracker:
         form = self._proof.form_of(tracked, "group")
         node = self._proof.add("group", name, [form.node]).name
         given = [keys] if isinstance(keys, (str, Column)) else list(keys)
-        by = [checks.quoted(key) if isinstance(key, str) and key in tracked.columns else key for key in given]
+        by = [arguments.quoted(key) if isinstance(key, str) and key in tracked.columns else key for key in given]
         wanted = [aggregates] if isinstance(aggregates, Column) else list(aggregates)
         names = [key for key in given if isinstance(key, str)]
         if len(names) < len(given) and not (partial or self._outputs.output == "whole"):
@@ -273,7 +274,7 @@ class Tracker:
             grouped = sql.grouped_by_message(tracked, by, wanted, node, form.at(node).anchored())
         else:
             grouped = sql.grouped(tracked, by, wanted, form.at(node).anchored())
-        checks.column_names([column for column in grouped.columns if column not in TRACKING], node)
+        arguments.column_names([column for column in grouped.columns if column not in TRACKING], node)
         return grouped
 
     def union(self, first: DataFrame, *others: DataFrame, name: str | None = None) -> DataFrame:
@@ -445,7 +446,7 @@ class Tracker:
         tracked: DataFrame,
         write: Callable[[DataFrameWriter], object],
         *,
-        form: transport.Form = "binary",
+        form: anchor_codec.Form = "binary",
         column: str = "anchors",
         name: str | None = None,
     ) -> None:
@@ -469,7 +470,7 @@ class Tracker:
     def _bolt(self, tracked: DataFrame, execute: Execute, output: StructType, name: str | None, kind: str) -> DataFrame:
         node, form, meter = self._one(kind, tracked, name, has_reports=True)
         reports = accumulator_of(tracked.sparkSession.sparkContext)
-        schema = checks.arrow_schema(output)
+        schema = arguments.arrow_schema(output)
         columns = [StructField(column.name, column.dataType, True, column.metadata) for column in output.fields]
         edge = StructField(EDGE, LongType(), True, form.dropping(meter, node).metadata)
         columns += [edge, tracked.schema[ANCHORS], StructField(OUT, LongType(), False)]
@@ -507,7 +508,7 @@ class Tracker:
         """Ways that come together again weigh differently: so that a row that is lost on one and copied on another shows."""
         shifts = [self._proof.next_shift() for _ in frames]
         weighed = [sql.weighed(frame, shift) for frame, shift in zip(frames, shifts, strict=True)]
-        return weighed, [form.weighed(edges.weight(shift)) for form, shift in zip(forms, shifts, strict=True)]
+        return weighed, [form.weighed(shares.weight(shift)) for form, shift in zip(forms, shifts, strict=True)]
 
 
 def _name_of(function: Any, kind: str) -> str:

@@ -1,9 +1,9 @@
 --[[
 dashboard: every app on a server, or one, on a page of 100 columns: which is sick, since when, and why.
 
-  redis-cli --raw --eval lua/dashboard.lua
-  redis-cli --raw --eval lua/dashboard.lua , orders
-  redis-cli -r -1 -i 2 --raw --eval lua/dashboard.lua , --live
+  redis-cli --raw --eval lua/scripts/dashboard.lua
+  redis-cli --raw --eval lua/scripts/dashboard.lua , orders
+  redis-cli -r -1 -i 2 --raw --eval lua/scripts/dashboard.lua , --live
 
 ARGV
   app     only this one, with more of it
@@ -24,7 +24,7 @@ local SEVERITY = {LOST = 1, FULL = 2, ['NO ROTATOR'] = 3, ['SPOUT GONE'] = 4, HA
 
 local names, words = arguments({['--live'] = true, ['--json'] = true})
 if not names or #names > 1 or (names[1] and not is_app_name(names[1])) then
-  return 'usage: redis-cli --raw --eval lua/dashboard.lua [, APP] [--live] [--json]' .. (names and '' or ': ' .. words)
+  return 'usage: redis-cli --raw --eval lua/scripts/dashboard.lua [, APP] [--live] [--json]' .. (names and '' or ': ' .. words)
 end
 
 local facts = server_facts()

@@ -1,8 +1,8 @@
 --[[
 dead: dead letters by reason and last stage, of one app or of all.
 
-  redis-cli --raw --eval lua/dead.lua
-  redis-cli --raw --eval lua/dead.lua , orders
+  redis-cli --raw --eval lua/scripts/dead.lua
+  redis-cli --raw --eval lua/scripts/dead.lua , orders
 
 ARGV
   app   only this one
@@ -14,7 +14,7 @@ local MOST, MOST_OF_ALL = 1000, 5000
 
 local names = arguments({})
 if not names or #names > 1 or (names[1] and not is_app_name(names[1])) then
-  return 'usage: redis-cli --raw --eval lua/dead.lua [, APP]'
+  return 'usage: redis-cli --raw --eval lua/scripts/dead.lua [, APP]'
 end
 
 local function milliseconds(entry_id)

@@ -1,7 +1,7 @@
 --[[
-exporter: figures of every app for redis_exporter (`--script lua/exporter.lua`), which asks for them at each scrape.
+exporter: figures of every app for redis_exporter (`--script lua/scripts/exporter.lua`), which asks for them at each scrape.
 
-  redis-cli --raw --eval lua/exporter.lua
+  redis-cli --raw --eval lua/scripts/exporter.lua
 
 ARGV
   none

@@ -1,8 +1,8 @@
 --[[
 slow: how old roots were when they settled, by outcome, of one app or of all: percentiles, since its shards were made.
 
-  redis-cli --raw --eval lua/slow.lua
-  redis-cli --raw --eval lua/slow.lua , orders
+  redis-cli --raw --eval lua/scripts/slow.lua
+  redis-cli --raw --eval lua/scripts/slow.lua , orders
 
 ARGV
   app     only this one, with how many roots are in each bound
@@ -15,7 +15,7 @@ local OUTCOMES = {'acked', 'failed', 'timed_out'}
 
 local names, words = arguments({['--json'] = true})
 if not names or #names > 1 or (names[1] and not is_app_name(names[1])) then
-  return 'usage: redis-cli --raw --eval lua/slow.lua [, APP] [--json]'
+  return 'usage: redis-cli --raw --eval lua/scripts/slow.lua [, APP] [--json]'
 end
 
 -- Counts by bound, of all shards here; the bound is a number of ms, or math.huge.

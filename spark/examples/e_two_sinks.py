@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from acker_redis import Acker
 from acker_redis.spark import run_tracked
 from spark.examples import URL
-from spark.session import quiet_session
+from spark.support.session import quiet_session
 
 
 def pipeline(folder, tracker, rows):

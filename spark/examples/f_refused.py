@@ -8,7 +8,7 @@ Prints:
 from acker_redis import Acker, RefusedError, RetryPolicy
 from acker_redis.spark import run_tracked
 from spark.examples import URL
-from spark.session import quiet_session
+from spark.support.session import quiet_session
 
 
 def to_store(batches, partition):

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from acker_redis import Acker, RetryPolicy
 from acker_redis.spark import each_batch
 from spark.examples import URL
-from spark.session import quiet_session
+from spark.support.session import quiet_session
 
 
 def pipeline(tracker, rows):

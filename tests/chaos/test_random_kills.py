@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from acker_redis.testing import wait_until
-from tests.chaos.kills_job import MESSAGES
-from tests.spark.cluster import JOB_SECS, Cluster, kill, start_python
-from tests.spark.faults import parent
+from tests.support.jobs.kills_job import MESSAGES
+from tests.support.spark.cluster import JOB_SECS, Cluster, kill, start_python
+from tests.support.spark.faults import parent
 
 pytestmark = [
     pytest.mark.chaos,
@@ -73,7 +73,7 @@ def test_runs_under_random_kills(cluster: Cluster, url: str, tmp_path: Path) -> 
     chance = random.Random(SEED)
     kills: list[str] = []
     until = SECS
-    job = start_python(tmp_path, "tests.chaos.kills_job", cluster.url, url, str(tmp_path), str(SECS), str(SEED))
+    job = start_python(tmp_path, "tests.support.jobs.kills_job", cluster.url, url, str(tmp_path), str(SECS), str(SEED))
     try:
         wait_until(lambda: job.poll() is not None or (tmp_path / "0").exists(), "the first run begins", JOB_SECS)
         while job.poll() is None and until > 0:
@@ -87,7 +87,7 @@ def test_runs_under_random_kills(cluster: Cluster, url: str, tmp_path: Path) -> 
         printed, _ = job.communicate(timeout=JOB_SECS)
     finally:
         kill(job)
-    log = (tmp_path / "tests.chaos.kills_job.log").read_text(errors="replace")
+    log = (tmp_path / "tests.support.jobs.kills_job.log").read_text(errors="replace")
     assert job.returncode == 0, f"seed {SEED}: {log[-4000:]}"
     result = json.loads(printed.splitlines()[-1])
     assert {"executor", "python"} <= set(kills)

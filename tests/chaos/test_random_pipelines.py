@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.spark.session import Sessions
+    from tests.support.spark.session import Sessions
 
 pytestmark = pytest.mark.chaos
 
@@ -21,7 +21,7 @@ REDUCE_SECS = 300.0
 
 @pytest.fixture
 def sessions(tmp_path: Path) -> Iterator["Sessions"]:
-    from tests.spark.session import Sessions
+    from tests.support.spark.session import Sessions
 
     made = Sessions(tmp_path)
     yield made
@@ -32,10 +32,10 @@ def sessions(tmp_path: Path) -> Iterator["Sessions"]:
 def test_pipelines_at_random(
     sessions: "Sessions", url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tests.spark.pipelines.judge import Fault, judge
-    from tests.spark.pipelines.pipeline import Pipeline, draw
-    from tests.spark.pipelines.play import play
-    from tests.spark.pipelines.reduce import reduced
+    from tests.model_based.pipelines.judge import Fault, judge
+    from tests.model_based.pipelines.pipeline import Pipeline, draw
+    from tests.model_based.pipelines.play import play
+    from tests.model_based.pipelines.reduce import reduced
 
     first = int(os.environ.get("ACKER_CHAOS_SEED") or random.SystemRandom().randrange(10**9))
     until = time.monotonic() + SECS

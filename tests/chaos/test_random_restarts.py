@@ -11,9 +11,9 @@ import pytest
 from acker_redis import Acker
 from acker_redis.testing import wait_until
 from tests.chaos.test_random_kills import SECS, SEED
-from tests.spark import stream_job
-from tests.spark.cluster import JOB_SECS, kill, run_python, start_python
-from tests.spark.test_restarts import acked_messages, give_messages, whole_messages
+from tests.spark.streaming.test_restarts import acked_messages, give_messages, whole_messages
+from tests.support.jobs import stream_job
+from tests.support.spark.cluster import JOB_SECS, kill, run_python, start_python
 
 pytestmark = pytest.mark.chaos
 
@@ -21,7 +21,7 @@ KILLS = 3
 KILL_SECS = (0.0, 6.0)
 """After the process began its first micro-batch."""
 
-MODULE = "tests.spark.stream_job"
+MODULE = "tests.support.jobs.stream_job"
 
 
 def emissions(folder: Path) -> int:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from acker_redis.client import Client
-from tests.lua.seeding import Lab
+from acker_redis.client.client import Client
+from tests.support.seeding import Lab
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,10 @@
-"""lua/ack.lua: one ack value folded into each root's tree."""
+"""lua/scripts/ack.lua: one ack value folded into each root's tree."""
 
 from dataclasses import replace
 
 import pytest
 
-from tests.lua.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, Done, Record, blocks_of
+from tests.support.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, Done, Record, blocks_of
 
 APPLIED = 0
 MIN, MAX = -(2**63), 2**63 - 1

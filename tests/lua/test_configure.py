@@ -1,8 +1,8 @@
-"""lua/configure.lua: the first client's settings hold."""
+"""lua/scripts/configure.lua: the first client's settings hold."""
 
 from typing import Any
 
-from acker_redis import scripts
+from acker_redis.client import scripts
 
 KEY = "acker:{lab}:config"
 

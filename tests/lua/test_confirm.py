@@ -1,4 +1,4 @@
-"""lua/confirm.lua: outcomes acted on leave the stream and the group."""
+"""lua/scripts/confirm.lua: outcomes acted on leave the stream and the group."""
 
 from typing import Any
 

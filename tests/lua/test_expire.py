@@ -1,10 +1,10 @@
-"""lua/expire.lua: a bounded part of death row times out."""
+"""lua/scripts/expire.lua: a bounded part of death row times out."""
 
 from dataclasses import replace
 
 import pytest
 
-from tests.lua.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, Failure
+from tests.support.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, Failure
 
 DEAD = TICK - 3
 """Tick of death row in a shard of three buckets."""

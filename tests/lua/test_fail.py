@@ -1,10 +1,10 @@
-"""lua/fail.lua: a tree fails at once when it has its owner, else when its init comes."""
+"""lua/scripts/fail.lua: a tree fails at once when it has its owner, else when its init comes."""
 
 from dataclasses import replace
 
 import pytest
 
-from tests.lua.seeding import CLOSED, FAILED, TICK, WAITING, Failure, Record, blocks_of
+from tests.support.seeding import CLOSED, FAILED, TICK, WAITING, Failure, Record, blocks_of
 
 APPLIED = 0
 

@@ -1,11 +1,11 @@
-"""lua/init.lua: the owner and first ack value of each root."""
+"""lua/scripts/init.lua: the owner and first ack value of each root."""
 
 from dataclasses import replace
 
 import pytest
 
 from acker_redis import PendingLimitError
-from tests.lua.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, Done, Failure, Record, blocks_of
+from tests.support.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, Done, Failure, Record, blocks_of
 
 APPLIED, SEEN = 0, 1
 MIN, MAX = -(2**63), 2**63 - 1

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 import redis
 
-from acker_redis import AckerError, ids
-from acker_redis.client import Client
-from tests.lua.seeding import (
+from acker_redis import AckerError
+from acker_redis.client.client import Client
+from acker_redis.model import ids
+from tests.support.seeding import (
     CLOSED,
     FAILED,
     OWNED,

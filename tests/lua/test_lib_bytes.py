@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from acker_redis import scripts
+from acker_redis.client import scripts
 
 LIBRARY = scripts.root().joinpath("lib/bytes.lua").read_text(encoding="utf-8")
 BITS = [0, 1, -1, 2**31 - 1, -(2**31), 0x01234567, -0x01234568]

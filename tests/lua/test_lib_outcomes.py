@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.lua.seeding import TICK, Lab, Slot
+from tests.support.seeding import TICK, Lab, Slot
 
 
 def ages(shard: Lab) -> dict[str, int]:

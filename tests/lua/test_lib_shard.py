@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from acker_redis.errors import LedgerLostError
-from tests.lua.seeding import DIGEST, TICK, TOKEN, pack_pairs, pack_updates
+from tests.support.seeding import DIGEST, TICK, TOKEN, pack_pairs, pack_updates
 
 CALLS: dict[str, tuple[Any, ...]] = {
     "init": (TOKEN, DIGEST, 7, 0, 0, pack_pairs((1, 5))),

@@ -1,12 +1,12 @@
-"""lua/open.lua: a shard is made ready once, and keeps its generation."""
+"""lua/scripts/open.lua: a shard is made ready once, and keeps its generation."""
 
 from typing import Any
 
 import pytest
 
-from acker_redis import scripts
+from acker_redis.client import scripts
 from acker_redis.errors import DamagedDataError
-from tests.lua.seeding import GENERATION, TICK, TICK_MS, Between
+from tests.support.seeding import GENERATION, TICK, TICK_MS, Between
 
 OPENED, CREATED, CONFLICT, OTHER_FORMAT = 0, 1, 2, 3
 SETTINGS: dict[str, Any] = {

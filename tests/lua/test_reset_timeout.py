@@ -1,10 +1,10 @@
-"""lua/reset_timeout.lua: a whole message timeout again, by moving roots to the nursery."""
+"""lua/scripts/reset_timeout.lua: a whole message timeout again, by moving roots to the nursery."""
 
 from dataclasses import replace
 
 import pytest
 
-from tests.lua.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, pack_updates
+from tests.support.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, pack_updates
 
 
 @pytest.mark.parametrize("flags", [WAITING, OWNED, FAILED], ids=["waiting", "owned", "failed"])

@@ -1,11 +1,11 @@
-"""lua/rotate.lua: one guarded tick."""
+"""lua/scripts/rotate.lua: one guarded tick."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.lua.seeding import TICK, TICK_MS, Between, Lab, State, pack_updates
+from tests.support.seeding import TICK, TICK_MS, Between, Lab, State, pack_updates
 
 NOT_DUE, TICKED, DRAINING = 0, 1, 2
 GUARDED, FORCED = 0, 1

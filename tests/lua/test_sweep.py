@@ -1,11 +1,11 @@
-"""lua/sweep.lua: records that no bucket holds any more are found, a bounded part of the ledger per call."""
+"""lua/scripts/sweep.lua: records that no bucket holds any more are found, a bounded part of the ledger per call."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.lua.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, Failure, Lab
+from tests.support.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, Failure, Lab
 
 DONE, MORE = 0, 1
 STALE = TICK - 4

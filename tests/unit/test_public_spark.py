@@ -13,7 +13,7 @@ import pytest
 from acker_redis import spark
 from acker_redis.spark import sinks, sources, worker
 from acker_redis.spark.tracker import Tracker, _name_of
-from tests.unit.test_public import calls_of, parameters
+from tests.docs.test_doctests import calls_of, parameters
 
 RUN = "executor_url id_column"
 ALL = "task retry stop_if_all_fail emit_timeout_secs max_spout_pending"

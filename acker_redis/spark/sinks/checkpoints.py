@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
-from acker_redis.spark import meters
-from acker_redis.spark.edges import MASK
-from acker_redis.spark.form import with_form
-from acker_redis.spark.proof import Proof
+from acker_redis.spark.proof import metrics
+from acker_redis.spark.proof.equation import with_form
+from acker_redis.spark.proof.proof import Proof
+from acker_redis.spark.protocol.shares import MASK
 
 
 def checkpoint(proof: Proof, tracked: DataFrame, name: str | None, *, reliable: bool) -> DataFrame:
@@ -15,7 +15,7 @@ def checkpoint(proof: Proof, tracked: DataFrame, name: str | None, *, reliable: 
     form = proof.form_of(tracked, "checkpoint" if name is None else name)
     node = proof.add("checkpoint", name, [form.node])
     meter = proof.meter(node)
-    metered = meters.passing(tracked, meter)
+    metered = metrics.passing(tracked, meter)
     with proof.describing(node):
         rows = metered.checkpoint() if reliable else metered.localCheckpoint()
     residue = proof.prove(node, meter, form, written=False, final=False)

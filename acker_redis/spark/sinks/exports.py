@@ -9,12 +9,13 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from acker_redis.acker import Acker
 from acker_redis.errors import BadConfigError
-from acker_redis.spark import checks, meters, transport
-from acker_redis.spark.columns import EDGE, PAIRS, TRACKING
-from acker_redis.spark.proof import Proof
-from acker_redis.spark.python import in_python
-from acker_redis.spark.reach import check_url
-from acker_redis.spark.sinks.outputs import Outputs
+from acker_redis.spark.operators.map_in_arrow import in_python
+from acker_redis.spark.proof import metrics
+from acker_redis.spark.proof.proof import Proof
+from acker_redis.spark.protocol import anchor_codec, arguments
+from acker_redis.spark.protocol.columns import EDGE, PAIRS, TRACKING
+from acker_redis.spark.runtime.executor_check import check_url
+from acker_redis.spark.sinks.output_modes import Outputs
 from acker_redis.spark.worker.export import ExportStep
 
 
@@ -37,7 +38,7 @@ def export(
     outputs: Outputs,
     tracked: DataFrame,
     write: Callable[[DataFrameWriter], object],
-    form: transport.Form,
+    form: anchor_codec.Form,
     column: str,
     name: str | None,
 ) -> None:
@@ -47,10 +48,12 @@ def export(
             'export: with output="whole" there are no exports: a message would be done only when other programs are done with '
             "its rows, and the output has to wait for that. Write the output to a file or table that they read"
         )
-    checks.function(write, "export", "a function of the DataFrameWriter, such as lambda writer: writer.parquet(path)")
-    transport.check(form)
+    arguments.function(
+        write, "export", "a function of the DataFrameWriter, such as lambda writer: writer.parquet(path)"
+    )
+    anchor_codec.check(form)
     given = [found for found in tracked.schema.fields if found.name not in TRACKING]
-    checks.column_names([*(found.name for found in given), column], "export")
+    arguments.column_names([*(found.name for found in given), column], "export")
     equation = proof.form_of(tracked, "export" if name is None else name)
     node = proof.begin("export", name, [equation.node])
     if outputs.wait or origin is None:
@@ -67,7 +70,7 @@ def export(
         lambda names: ExportStep(url, origin.acker.config, prefix, node.name, names),
         StructType(output),
     )
-    rows = meters.passing(sent, meter).withColumn(PAIRS, transport.packed(form, PAIRS)).drop(EDGE)
+    rows = metrics.passing(sent, meter).withColumn(PAIRS, anchor_codec.packed(form, PAIRS)).drop(EDGE)
     with proof.describing(node):
         write(rows.withColumnRenamed(PAIRS, column).write)
     proof.prove(node, meter, equation, written=True)

@@ -7,14 +7,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
 from acker_redis.errors import BadBatchError
-from acker_redis.spark import checks, meters
-from acker_redis.spark.columns import ANCHORS, EDGE, OUT, ROWS
-from acker_redis.spark.form import Form
-from acker_redis.spark.proof import Node, Proof
-from acker_redis.spark.python import in_python
-from acker_redis.spark.reports import accumulator_of
-from acker_redis.spark.sinks.outputs import Outputs
-from acker_redis.spark.worker.failed import NoRetry, OnError
+from acker_redis.spark.operators.map_in_arrow import in_python
+from acker_redis.spark.proof import metrics
+from acker_redis.spark.proof.equation import Form
+from acker_redis.spark.proof.failure_reports import accumulator_of
+from acker_redis.spark.proof.proof import Node, Proof
+from acker_redis.spark.protocol import arguments
+from acker_redis.spark.protocol.columns import ANCHORS, EDGE, OUT, ROWS
+from acker_redis.spark.sinks.output_modes import Outputs
+from acker_redis.spark.worker.failures import NoRetry, OnError
 from acker_redis.spark.worker.partitions import PartitionsStep, Write
 
 _CONSUMED = StructType([StructField(column, LongType()) for column in (EDGE, ROWS, OUT)])
@@ -31,10 +32,10 @@ def write_partitions(
     name: str | None,
 ) -> int:
     """As `Tracker.write_partitions`."""
-    checks.on_error(on_error, "write_partitions")
+    arguments.on_error(on_error, "write_partitions")
     outputs.refuse_on_error(on_error, "write_partitions")
-    checks.function(write, "write_partitions", "a function of record batches and the partition's number")
-    checks.no_retry(no_retry, "write_partitions")
+    arguments.function(write, "write_partitions", "a function of record batches and the partition's number")
+    arguments.no_retry(no_retry, "write_partitions")
     if no_retry and on_error == "raise":
         raise BadBatchError("write_partitions: no_retry is of rows that fail: give on_error='fail', too")
     form = proof.form_of(tracked, kind if name is None else name)
@@ -56,7 +57,7 @@ def _consume(
     consumed = in_python(
         rows, lambda columns: PartitionsStep(node.name, failed, write, on_error, reports, no_retry, columns), _CONSUMED
     )
-    metered = meters.passing(meters.leaving_python(consumed, failed, ROWS, stays=ROWS), meter, ROWS)
+    metered = metrics.passing(metrics.leaving_python(consumed, failed, ROWS, stays=ROWS), meter, ROWS)
 
     def run() -> int:
         with proof.describing(node):

@@ -9,16 +9,17 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
 
 from acker_redis.errors import BadBatchError, BadConfigError
-from acker_redis.spark import checks, meters
-from acker_redis.spark.blame import failed_in_a_job, handled
-from acker_redis.spark.columns import ANCHORS, EDGE, TRACKING
-from acker_redis.spark.form import Form
-from acker_redis.spark.proof import Node, Proof
-from acker_redis.spark.reports import cause_of
-from acker_redis.spark.sinks.late import Used
-from acker_redis.spark.sinks.outputs import GuardedWriter, Outputs
+from acker_redis.spark.proof import metrics
+from acker_redis.spark.proof.blame import failed_in_a_job, handled
+from acker_redis.spark.proof.equation import Form
+from acker_redis.spark.proof.failure_reports import cause_of
+from acker_redis.spark.proof.proof import Node, Proof
+from acker_redis.spark.protocol import arguments
+from acker_redis.spark.protocol.columns import ANCHORS, EDGE, TRACKING
+from acker_redis.spark.sinks.captured_variables import Used
+from acker_redis.spark.sinks.output_modes import GuardedWriter, Outputs
 from acker_redis.spark.worker.data_source import consuming
-from acker_redis.spark.worker.failed import OnError, Reason, report_of
+from acker_redis.spark.worker.failures import OnError, Reason, report_of
 
 
 def write(
@@ -32,9 +33,9 @@ def write(
     allow_overwrite: bool,
 ) -> None:
     """As `Tracker.write`."""
-    checks.on_error(on_error, "write")
+    arguments.on_error(on_error, "write")
     outputs.refuse_on_error(on_error, "write")
-    checks.function(
+    arguments.function(
         write, "write", 'a function of the DataFrameWriter, such as lambda writer: writer.mode("append").parquet(path)'
     )
     node, form = _begin(proof, "write", name, tracked)
@@ -58,9 +59,9 @@ def write_with(
     name: str | None,
 ) -> None:
     """As `Tracker.write_with`."""
-    checks.on_error(on_error, "write_with")
+    arguments.on_error(on_error, "write_with")
     outputs.refuse_on_error(on_error, "write_with")
-    checks.function(write, "write_with", "a function of the DataFrame")
+    arguments.function(write, "write_with", "a function of the DataFrame")
     node, form = _begin(proof, "write_with", name, tracked)
     if outputs.wait:
         outputs.check_first(partial(_check_unchanged, node.name, Used(write)))
@@ -89,7 +90,7 @@ def write_source(
     allow_overwrite: bool,
 ) -> None:
     """As `Tracker.write_source`."""
-    checks.on_error(on_error, "write_source")
+    arguments.on_error(on_error, "write_source")
     outputs.refuse_on_error(on_error, "write_source")
     outputs.writes("write_source" if name is None else name, may_overwrite=allow_overwrite).check_mode(mode)
     if not (isinstance(source, type) and issubclass(source, DataSource)):
@@ -142,7 +143,7 @@ def _act_now(
     written: bool,
 ) -> None:
     meter = proof.meter(node)
-    rows = meters.passing(tracked, meter).drop(*TRACKING)
+    rows = metrics.passing(tracked, meter).drop(*TRACKING)
     try:
         with proof.describing(node):
             act(rows)
@@ -158,7 +159,7 @@ def _act_now(
 def _fail(proof: Proof, tracked: DataFrame, node: Node, form: Form, reason: Reason) -> None:
     """Fail the messages of all rows, once it is proven that these are all."""
     meter = proof.meter(node)
-    each = meters.passing(tracked, meter).select(
+    each = metrics.passing(tracked, meter).select(
         F.explode_outer(ANCHORS).alias("root"), F.expr(f"coalesce({EDGE}, 0) <> 0 AS is")
     )
     with proof.describing(node):

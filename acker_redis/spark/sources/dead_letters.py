@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 
 from acker_redis.acker import Acker
 from acker_redis.errors import BadConfigError
-from acker_redis.spark.messages import PARSED
-from acker_redis.spark.reach import check_url
+from acker_redis.spark.emission.messages import PARSED
+from acker_redis.spark.runtime.executor_check import check_url
 from acker_redis.spark.worker.dead_letters import SCHEMA, ReadDeadLetters
 
 _LETTERS_PER_PARTITION = 10_000

@@ -19,12 +19,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from acker_redis.errors import BadBatchError, BadConfigError
-from acker_redis.spark import checks
-from acker_redis.spark.sources import parsing, readers
-from acker_redis.spark.sources.doubts import Doubts, doubts_about
-from acker_redis.spark.sources.readers import CORRUPT, Format
+from acker_redis.spark.protocol import arguments
+from acker_redis.spark.sources import file_formats, parsing
+from acker_redis.spark.sources.ambiguous_json import Doubts, doubts_about
+from acker_redis.spark.sources.file_formats import CORRUPT, Format
 from acker_redis.spark.tracker import Tracker
-from acker_redis.spark.worker.failed import REASON_CHARS
+from acker_redis.spark.worker.failures import REASON_CHARS
 
 FILE, ROW = "file", "row"
 """Columns that every row gets: path of its file, and its number in it from 0."""
@@ -74,8 +74,8 @@ def read_files(
     if not paths:
         raise BadConfigError(f"no files in {path}")
     found = from_arrow_schema(_schema_of(path, paths, file_format)) if schema is None else schema
-    output = checks.struct(found, "read_files")
-    given = {FILE, ROW, CORRUPT} if readers.is_parsed(file_format) else {FILE, ROW}
+    output = arguments.struct(found, "read_files")
+    given = {FILE, ROW, CORRUPT} if file_formats.is_parsed(file_format) else {FILE, ROW}
     taken = given & {name.lower() for name in output.names}
     if taken:
         raise BadConfigError(
@@ -85,13 +85,13 @@ def read_files(
     of_file = {_READ_FROM: path, _READ_AS: file_format}
     file = StructField(FILE, StringType(), metadata=of_file)
     place = [file, StructField(ROW, LongType())]
-    if not readers.is_parsed(file_format):
-        reading = _Reading(path, file_format, checks.arrow_schema(output))
+    if not file_formats.is_parsed(file_format):
+        reading = _Reading(path, file_format, arguments.arrow_schema(output))
         return names.mapInArrow(reading, StructType([*place, *output.fields]))
     parsing.check(file_format, output)
     header = _header_of(path, paths, output.names) if file_format == "csv" else ()
     about = doubts_about(output) if file_format == "json" else _Csv(header, output.names)
-    text = StructField(readers.RECORD, StringType())
+    text = StructField(file_formats.RECORD, StringType())
     corrupt = StructField(CORRUPT, StringType())
     records = names.mapInArrow(_Reading(path, file_format, about), StructType([*place, text, corrupt]))
     rows = parsing.parsed(records, file_format, output, header)
@@ -110,7 +110,7 @@ def check_corrupt(messages: DataFrame) -> None:
         BadBatchError: it was left out.
     """
     marks = [field.metadata for field in messages.schema.fields if _READ_FROM in field.metadata]
-    formats = [mark[_READ_AS] for mark in marks if readers.is_parsed(mark.get(_READ_AS))]
+    formats = [mark[_READ_AS] for mark in marks if file_formats.is_parsed(mark.get(_READ_AS))]
     if formats and all(_READ_AS in mark for mark in marks):
         raise BadBatchError(
             f"the messages come from read_files of {formats[0]}, without its column {CORRUPT!r}. Records that can't be read "
@@ -182,7 +182,7 @@ def _schema_of(path: str, paths: list[str], file_format: Format) -> pa.Schema:
     """Columns of the first file that has any."""
     system, _ = _system(path)
     for place in paths:
-        found = readers.schema_of(system, place, file_format)
+        found = file_formats.schema_of(system, place, file_format)
         if found is not None:
             return found
     raise BadConfigError(f"the files in {path} are empty: give their schema")
@@ -192,7 +192,7 @@ def _header_of(path: str, paths: list[str], wanted: list[str]) -> list[str]:
     """That of the first file that has one and all columns; others are refused by whoever reads them."""
     system, _ = _system(path)
     for place in paths:
-        header = readers.header_of(system, place)
+        header = file_formats.header_of(system, place)
         if header is not None:
             return header if set(wanted) <= set(header) else wanted
     return wanted
@@ -229,7 +229,7 @@ class _Reading:
 
     def _rows(self, system: pa.fs.FileSystem, path: str) -> Iterator[pa.RecordBatch]:
         if isinstance(self.about, Doubts):
-            return readers.read_json(system, path, self.about)
+            return file_formats.read_json(system, path, self.about)
         if isinstance(self.about, _Csv):
-            return readers.read_csv(system, path, self.about.header, self.about.wanted)
-        return readers.read(system, path, self.file_format, self.about)
+            return file_formats.read_csv(system, path, self.about.header, self.about.wanted)
+        return file_formats.read(system, path, self.file_format, self.about)

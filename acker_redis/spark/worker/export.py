@@ -7,15 +7,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from acker_redis import ids
-from acker_redis.config import AckerConfig
 from acker_redis.errors import LedgerLostError, NotExactError, TokenReusedError
-from acker_redis.ids import UInt64Array
-from acker_redis.spark import edges
-from acker_redis.spark.columns import ANCHORS, ARROW_EDGE, ARROW_PAIRS, EDGE
-from acker_redis.spark.worker.client import acker_of_worker, keep_imports, partition_id, while_lost
-from acker_redis.spark.worker.failed import rootless
-from acker_redis.xxhash64 import hash_longs
+from acker_redis.model import ids
+from acker_redis.model.config import AckerConfig
+from acker_redis.model.ids import UInt64Array
+from acker_redis.model.xxhash64 import hash_longs
+from acker_redis.spark.protocol import shares
+from acker_redis.spark.protocol.columns import ANCHORS, ARROW_EDGE, ARROW_PAIRS, EDGE
+from acker_redis.spark.worker.failures import rootless
+from acker_redis.spark.worker.process import acker_of_worker, keep_imports, partition_id, while_lost
 
 _COMPACT_ROWS = 500_000
 
@@ -51,12 +51,12 @@ class ExportStep:
         keep_imports()
         acker_of_worker(self.url, self.config)  # what is wrong with it shows before a row leaves
         introduced = Introduced()
-        salt = edges.salt_of(self.prefix)
+        salt = shares.salt_of(self.prefix)
         for given in batches:
             batch = given.rename_columns(list(self.columns)) if self.columns else given
             starts, roots = _distinct_roots(batch.column(ANCHORS))
             rows = np.repeat(np.arange(batch.num_rows), np.diff(starts))
-            own = edges.from_arrow(batch.column(EDGE))
+            own = shares.from_arrow(batch.column(EDGE))
             if rootless(own, np.diff(starts)) or not roots.all():
                 raise NotExactError(
                     f"export {self.stage!r}: rows without anchors came from a message, which would be done before they are: "

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.accumulators import Accumulator
 
-from acker_redis.spark import edges
-from acker_redis.spark.columns import ANCHORS, STAYS
-from acker_redis.spark.worker.failed import Failures, Reason, Report
+from acker_redis.spark.protocol import shares
+from acker_redis.spark.protocol.columns import ANCHORS, STAYS
+from acker_redis.spark.worker.failures import Failures, Reason, Report
 
 ROOTS = f"array_join({ANCHORS}, ',', '0')"
 """The roots of a row in SQL, as a text: an array costs PySpark twenty times as much per row, in those that stay, too."""
@@ -36,7 +36,7 @@ def failing(
         for edge, roots, reason, *payload in batches:
             fails = reason.is_valid()
             if fails.true_count:
-                own = edges.from_arrow(edge.filter(fails))
+                own = shares.from_arrow(edge.filter(fails))
                 reasons = [Reason(text, retry) for text in reason.filter(fails).to_pylist()]
                 anchors = _anchors(roots.filter(fails))
                 failures.add(own, anchors, reasons)

@@ -11,10 +11,9 @@ import pyarrow as pa
 from pyspark.accumulators import Accumulator
 
 from acker_redis.errors import BadBatchError, NotExactError, RefusedError
-from acker_redis.spark import edges
-from acker_redis.spark.columns import ANCHORS, ARROW_EDGE, ARROW_OUT, ARROW_ROWS, EDGE, STAYS
-from acker_redis.spark.worker.client import keep_imports, partition_id
-from acker_redis.spark.worker.failed import (
+from acker_redis.spark.protocol import shares
+from acker_redis.spark.protocol.columns import ANCHORS, ARROW_EDGE, ARROW_OUT, ARROW_ROWS, EDGE, STAYS
+from acker_redis.spark.worker.failures import (
     REASON_CHARS,
     Failures,
     NoRetry,
@@ -26,6 +25,7 @@ from acker_redis.spark.worker.failed import (
     reason_of,
     rootless,
 )
+from acker_redis.spark.worker.process import keep_imports, partition_id
 
 log = logging.getLogger("acker_redis.spark")
 
@@ -47,8 +47,8 @@ class _Consumed:
 
     def add(self, batch: pa.RecordBatch, *, with_roots: bool) -> None:
         """With roots: some 20 bytes of each row are kept, copied, as a column would hold its batch."""
-        own = edges.from_arrow(batch.column(EDGE))
-        self.parts = (self.parts + edges.total(own)) & edges.MASK
+        own = shares.from_arrow(batch.column(EDGE))
+        self.parts = (self.parts + shares.total(own)) & shares.MASK
         self.rows += batch.num_rows
         if with_roots:
             anchors = batch.column(ANCHORS)
@@ -126,7 +126,7 @@ class PartitionsStep:
         if residue is None:  # also where it failed before its first row, and had none
             made = [stays]
         else:
-            rest = (consumed.parts - residue.parts) & edges.MASK, consumed.rows - residue.rows, STAYS
+            rest = (consumed.parts - residue.parts) & shares.MASK, consumed.rows - residue.rows, STAYS
             made = [one for one in (rest, (residue.parts, residue.rows, residue.number)) if one[1]]
         columns = zip(*made, strict=True)
         yield pa.RecordBatch.from_arrays([pa.array(values, pa.int64()) for values in columns], schema=_SCHEMA)

@@ -1,0 +1,43 @@
+"""The command `acl`: users of an app, to be pasted. It asks no server."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from acker_redis.cli import output
+from acker_redis.cli.exit_status import exit_on_error
+from acker_redis.cli.options import AsJson
+from acker_redis.errors import BadConfigError
+from acker_redis.ops import acl as access
+from acker_redis.ops.acl import Role, ServerKind
+
+app = typer.Typer()
+
+
+@app.command()
+def acl(
+    app_name: Annotated[
+        str | None, typer.Argument(metavar="[APP]", help="Name of the app; none: users that serve all apps.")
+    ] = None,
+    roles: Annotated[
+        list[Role] | None, typer.Option("--role", help="Only this user; several times for several.", show_default=False)
+    ] = None,
+    server: Annotated[
+        ServerKind,
+        typer.Option("--server", help="Redis 7 and newer or Valkey with `install`ed functions; or Redis 6.2."),
+    ] = ServerKind.FUNCTIONS,
+    as_file: Annotated[bool, typer.Option("--file", help="Lines for the server's `aclfile`.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print users with the least that each needs, each with a password drawn now. Nothing is sent to a server."""
+    if as_file and as_json:
+        raise typer.BadParameter("give --file or --json, not both")
+    with exit_on_error():
+        if app_name is None and any(role not in access.SHARED_ROLES for role in roles or ()):
+            raise BadConfigError("a spout and an executor are of one app: name it, as in `acker-redis acl orders`")
+        for user in access.users(app_name, roles=tuple(roles or Role), kind=server):
+            if as_json:
+                output.json_line({**asdict(user), "login": user.login})
+            else:
+                output.line(user.as_file_line if as_file else user.as_command)

@@ -1,0 +1,149 @@
+"""The commands of `acker-redis dead-letters`: `show`, which it is without a name, and `replay`."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from acker_redis.cli import help_pages, output
+from acker_redis.cli.exit_status import UNHEALTHY, exit_on_error
+from acker_redis.cli.options import (
+    DEFAULT_URL,
+    AsJson,
+    Messages,
+    OneApp,
+    Reason,
+    Run,
+    Since,
+    Stage,
+    Text,
+    Until,
+    Url,
+    UrlFile,
+    confirmed,
+    connected,
+    letter_filter,
+)
+from acker_redis.store.apps import stored_config
+from acker_redis.store.dead_letters import EVERY_LETTER, DamagedLetter, DeadLetter, DeadLetters
+
+_LETTERS_PER_DELETE = 1000
+
+
+app = typer.Typer(
+    cls=help_pages.ShowsByDefault,
+    rich_markup_mode=None,
+    help="Print messages that were given up after their last attempt (`show`), or have them replayed (`replay`).",
+)
+
+
+@app.command()
+def show(
+    context: typer.Context,
+    app_name: OneApp,
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    count: Annotated[int, typer.Option("--count", min=1, help="At most so many, the oldest first.")] = 100,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete those that were printed.")] = False,
+    message_id: Messages = None,
+    run_id: Run = None,
+    reason: Reason = None,
+    stage: Stage = None,
+    text: Text = None,
+    since: Since = None,
+    until: Until = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print messages that were given up after their last attempt, as they are read."""
+    with exit_on_error(), _stream(context, redis, redis_file, app_name) as stream:
+        wanted = letter_filter(message_id, run_id, reason, stage, text, since, until)
+        letters = islice(stream.scan() if wanted == EVERY_LETTER else stream.find(wanted), count)
+        printed = 0
+        while part := _printed(islice(letters, _LETTERS_PER_DELETE), as_json):
+            printed += len(part)
+            if delete:
+                stream.delete(part)
+        left = stream.count()
+        output.line(f"{printed} printed{' and deleted' if delete else ''}, {left} in the stream", err=True)
+
+
+@app.command()
+def replay(
+    context: typer.Context,
+    app_name: OneApp,
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    message_id: Messages = None,
+    run_id: Run = None,
+    reason: Reason = None,
+    stage: Stage = None,
+    text: Text = None,
+    since: Since = None,
+    until: Until = None,
+    rate: Annotated[float | None, typer.Option("--rate", help="Ask for so many per second at most.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+) -> None:
+    """Have the app's streams emit the messages of letters again, with all attempts. A letter goes when its message is done."""
+    if rate is not None and rate <= 0:
+        raise typer.BadParameter("give a --rate above 0")
+    with exit_on_error(), _stream(context, redis, redis_file, app_name) as stream:
+        wanted = letter_filter(message_id, run_id, reason, stage, text, since, until)
+        found = stream.survey(wanted)
+        output.line(f"{found.letters} letters, of which {found.replayable} can be replayed{_by_task(found.tasks)}")
+        if found.letters > found.replayable:
+            output.line(
+                f"{found.letters - found.replayable} can't be replayed by themselves: they are of a batch run "
+                "that is over, or were kept without their message (payload_bytes). Take their message ids, and run these "
+                "from the source",
+                err=True,
+            )
+        if not found.replayable:
+            raise typer.Exit(UNHEALTHY)
+        if not yes and not confirmed("Replay these?"):
+            output.line("nothing was asked for", err=True)
+            raise typer.Exit(UNHEALTHY)
+        with typer.progressbar(length=found.replayable, label="asking") as bar:
+            asked = stream.replay(wanted, per_sec=rate, progress=bar.update)
+        output.line(f"{asked} letters are to be replayed; each is deleted when its message is done")
+
+
+@contextmanager
+def _stream(context: typer.Context, redis: str, redis_file: Path | None, app_name: str) -> Iterator[DeadLetters]:
+    """The letters of an app; they are in none of its shards, so they are there if some of these are not."""
+    with connected(context, redis, redis_file) as client:
+        stored_config(client, app_name)
+        yield DeadLetters(client, app_name)
+
+
+def _by_task(tasks: dict[int, int]) -> str:
+    """Whose they are, where there are several."""
+    parts = [f"{count} by task {task}" for task, count in tasks.items()]
+    return f" ({', '.join(parts)})" if len(parts) > 1 else ""
+
+
+def _printed(letters: Iterable[DeadLetter | DamagedLetter], as_json: bool) -> list[str]:
+    """Print letters; their entry ids."""
+    entry_ids = []
+    for letter in letters:
+        values = _shown(letter)
+        if as_json:
+            output.json_line(values)
+        else:
+            output.fields(values, "")
+        entry_ids.append(letter.entry_id)
+    return entry_ids
+
+
+def _shown(letter: DeadLetter | DamagedLetter) -> dict[str, object]:
+    if isinstance(letter, DamagedLetter):
+        fields = {_text(name): _text(value) for name, value in letter.fields.items()}
+        return {"damaged": letter.why, "fields": fields, "entry_id": letter.entry_id}
+    payload = None if letter.payload is None else _text(letter.payload)
+    return letter._replace(payload=None)._asdict() | {"payload": payload}
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="replace")

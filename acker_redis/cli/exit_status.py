@@ -1,0 +1,58 @@
+"""Exit statuses, the same for every command."""
+
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from acker_redis.cli.output import OutputError, line
+from acker_redis.errors import AckerError, BadConfigError, BadIdError
+from acker_redis.ops.rotation_check import OF_THE_APP
+
+DONE, UNHEALTHY, USAGE, SERVER, OUTPUT = range(5)
+
+MEANINGS = {
+    DONE: "done; with --check: healthy",
+    UNHEALTHY: "no such app or root; unhealthy: not rotated in time, data lost or damaged, an app is sick; or not done: not "
+    "confirmed, something is left",
+    USAGE: "wrong usage: options, URL, name of an app, root",
+    SERVER: "the server can't be used: not reached, login or permission refused",
+    OUTPUT: "the output could not be written: disk full, or its reader went away",
+}
+
+_EPILOG_WIDTH = 70
+
+
+def _epilog() -> str:
+    """One row each; the first line tells typer to leave the rows as they are."""
+    rows = [
+        textwrap.fill(meaning, _EPILOG_WIDTH, initial_indent=f"  {status}  ", subsequent_indent=" " * 5)
+        for status, meaning in MEANINGS.items()
+    ]
+    return "\n".join(["\b", "Exit status of every command:", *rows])
+
+
+EPILOG = _epilog()
+"""Stands at the end of `acker-redis --help`."""
+
+
+def status_of(error: AckerError) -> int:
+    """The exit status that stands for an error."""
+    if isinstance(error, OF_THE_APP):
+        return UNHEALTHY
+    return USAGE if isinstance(error, (BadConfigError, BadIdError)) else SERVER
+
+
+@contextmanager
+def exit_on_error() -> Iterator[None]:
+    """End the program with an error's status, saying what it is."""
+    try:
+        yield
+    except AckerError as exc:
+        line(f"error: {exc}", err=True)
+        raise typer.Exit(status_of(exc)) from exc
+    except OutputError as exc:
+        if not exc.quiet:
+            line(f"error: {exc}", err=True)
+        raise typer.Exit(OUTPUT) from exc

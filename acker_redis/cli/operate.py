@@ -1,0 +1,185 @@
+"""The commands that act on an app that runs: `pause`, `resume`, `drain`, `rotate`, `limit`, `abandon`."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from acker_redis.acker import Acker
+from acker_redis.cli import output
+from acker_redis.cli.exit_status import DONE, UNHEALTHY, exit_on_error
+from acker_redis.cli.options import DEFAULT_URL, AsJson, OneApp, Url, UrlFile, confirmed, connected
+from acker_redis.ledger.inspection import Inspection
+from acker_redis.ledger.shards import Shards
+from acker_redis.ops import abandon_run
+from acker_redis.store.apps import stored_config
+from acker_redis.store.limits import Limits
+
+_LOOK_SECS = 0.5
+
+app = typer.Typer()
+
+
+@app.command()
+def pause(
+    context: typer.Context,
+    app_name: OneApp,
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    reason: Annotated[str, typer.Option("--reason", help="Why, for who finds it paused.")] = "",
+) -> None:
+    """Have the app's spouts emit nothing until `resume`; what is in flight goes on."""
+    with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
+        found = acker.pause(reason=reason)
+        output.line(
+            f"{app_name} is paused: {found.reason or 'no reason given'}; {acker.stats(oldest=False).pending} pending"
+        )
+
+
+@app.command()
+def resume(context: typer.Context, app_name: OneApp, redis: Url = DEFAULT_URL, redis_file: UrlFile = None) -> None:
+    """Let the app's spouts emit again."""
+    with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
+        output.line(f"{app_name} is resumed" if acker.resume() else f"{app_name} was not paused")
+
+
+@app.command()
+def drain(
+    context: typer.Context,
+    app_name: OneApp,
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    timeout_secs: Annotated[float, typer.Option("--timeout", min=0, help="Wait so many seconds at most.")] = 300.0,
+    reason: Annotated[str, typer.Option("--reason", help="Why, for who finds it paused.")] = "drained",
+) -> None:
+    """Pause the app, and wait until nothing is pending and no outcome waits; exit 1 if something is left. It stays paused."""
+    with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
+        acker.pause(reason=reason)
+        deadline, stats = time.monotonic() + timeout_secs, acker.stats(oldest=False)
+        with typer.progressbar(length=stats.pending, label="draining") as bar:
+            while (stats.pending or stats.waiting) and time.monotonic() < deadline:
+                time.sleep(_LOOK_SECS)
+                before, stats = stats.pending, acker.stats(oldest=False)
+                bar.update(max(0, before - stats.pending))
+        output.line(f"{app_name} is paused: {stats.pending} pending, {stats.waiting} outcome entries wait for a spout")
+        raise typer.Exit(UNHEALTHY if stats.pending or stats.waiting else DONE)
+
+
+@app.command()
+def rotate(
+    context: typer.Context,
+    app_name: OneApp,
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    ticks: Annotated[int, typer.Option("--ticks", min=1, max=1001, help="Turn the buckets so many times.")] = 1,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+) -> None:
+    """Turn the buckets now, whatever the clock says. As many ticks as there are buckets time out all that is pending."""
+    with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
+        pending, buckets = acker.stats(oldest=False).pending, acker.config.num_buckets
+        times_out = (
+            "all of them time out" if ticks >= buckets else f"{ticks} of {buckets} ticks to a timeout go by at once"
+        )
+        output.line(f"{app_name}: {pending} pending, {times_out}")
+        if not yes and not confirmed("Turn the buckets?"):
+            output.line("nothing was turned", err=True)
+            raise typer.Exit(UNHEALTHY)
+        timed_out = 0
+        with typer.progressbar(range(ticks), label="turning") as bar:
+            for _ in bar:
+                timed_out += acker.rotate(force=True).timed_out
+        output.line(f"{ticks} ticks, {timed_out} timed out")
+
+
+@app.command(name="abandon")
+def abandon_run(
+    context: typer.Context,
+    app_name: OneApp,
+    run_id: Annotated[str, typer.Option("--run", help="Id of the run that is over.")],
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+) -> None:
+    """Give up what a dead run left pending: its roots fail now instead of timing out, outcomes that wait for it are dropped.
+
+    That is all that is pending in the lanes whose last spout was of this run. What it kept for replay stays for its week, and
+    nothing becomes a dead letter: start the program again, and it emits again what its source gives. Refused while a spout
+    has the lane.
+    """
+    with exit_on_error(), connected(context, redis, redis_file) as client:
+        config = stored_config(client, app_name)
+        records = Inspection(Shards(client, config, create=False)).records()
+        with typer.progressbar(length=records, label="looking") as bar:
+            left = abandon_run.survey(client, config, run_id, bar.update)
+        if not left.lanes:
+            output.line(
+                f"no lane of {app_name} had its last spout from run {run_id}: a later run has taken what it left, or its "
+                "spout took no lane (Spout.run does). See acker-redis status --app for who has which lane",
+                err=True,
+            )
+            raise typer.Exit(UNHEALTHY)
+        if left.held:
+            output.line(
+                f"run {run_id} is not over, or was a moment ago: "
+                + ", ".join(f"lane {lane} is held by {holder}" for lane, holder in left.held.items())
+                + ". End that process; its hold runs out 5 s after it died",
+                err=True,
+            )
+            raise typer.Exit(UNHEALTHY)
+        output.line(
+            f"{app_name}: {len(left.roots)} roots are pending of run {run_id}, or of runs before it in its lanes "
+            f"({', '.join(map(str, left.lanes))})"
+        )
+        if not yes and not confirmed("Give them up?"):
+            output.line("nothing was given up", err=True)
+            raise typer.Exit(UNHEALTHY)
+        with typer.progressbar(length=len(left.roots), label="failing") as bar:
+            failed = abandon_run.abandon(client, config, left, bar.update)
+        output.line(f"{failed} roots failed: {abandon_run.REASON}")
+
+
+@app.command()
+def limit(
+    context: typer.Context,
+    app_name: OneApp,
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    max_pending: Annotated[
+        int | None,
+        typer.Option("--max-pending", help="So many roots without outcome: spouts keep to it, Redis refuses more."),
+    ] = None,
+    max_payload_bytes: Annotated[
+        int | None,
+        typer.Option("--max-payload-bytes", help="Longer messages are not kept, for replay or with dead letters."),
+    ] = None,
+    rotator_share: Annotated[
+        float | None,
+        typer.Option("--rotator-share", help="Of a rotator's calls, while other apps wait: above 0, at most 1."),
+    ] = None,
+    none: Annotated[bool, typer.Option("--none", help="Remove all limits.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Limit what an app takes of its server: set what is given, leave the rest as it is, and print the limits in force."""
+    given = {"max_pending": max_pending, "max_payload_bytes": max_payload_bytes, "rotator_share": rotator_share}
+    given = {name: value for name, value in given.items() if value is not None}
+    if none and given:
+        raise typer.BadParameter("give --none to remove all limits, or limits to set, not both")
+    with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
+        if none or given:
+            acker.set_limits(Limits() if none else Limits(**{**asdict(acker.limits()), **given}))
+        found = {"app": app_name, **asdict(acker.limits()), "pending": acker.pending()}
+        if as_json:
+            output.json_line(found)
+        else:
+            output.fields({name: "no limit" if value is None else value for name, value in found.items()})
+
+
+@contextmanager
+def _acker(context: typer.Context, redis: str, redis_file: Path | None, app_name: str) -> Iterator[Acker]:
+    """The app; nothing is made where it is not there."""
+    with connected(context, redis, redis_file) as client:
+        yield Acker(client, stored_config(client, app_name), create=False)

@@ -1,0 +1,1 @@
+"""Talk to Redis: connections, scripts, retries. Knows nothing of ackers."""

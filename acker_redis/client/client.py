@@ -1,0 +1,439 @@
+"""The only place where commands and scripts are sent: pipelined, and sent again while the server can't take them.
+
+Script calls are pipelined in bounded windows. Calls of a script the server does not know (restart, failover, SCRIPT
+FLUSH) are sent again with the script's text; after a lost connection the whole window is sent again, which is exact
+because every update carries a fence token.
+"""
+
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from typing import Any, TypeVar
+
+import redis
+from redis.cluster import RedisCluster
+from redis.retry import Retry
+
+from acker_redis import errors
+from acker_redis.client import connection, error_mapping, scripts
+from acker_redis.client.backoff import Backoff
+from acker_redis.client.cluster import LeftAloneError, Nodes
+from acker_redis.client.connection import DRIVER_ERRORS, RedisClient
+from acker_redis.client.error_mapping import ROLE_CODES, code_of, passes
+from acker_redis.client.script_calls import ScriptCalls, denies_eval, key_of, windows
+from acker_redis.client.scripts import Argument, Call, Command
+
+PATIENCE_SECS = 15.0
+"""How long a call is sent again while the server is gone, busy or a replica, before it raises."""
+
+CONNECT_SECS = 5.0
+"""The same until a first call succeeded: a wrong address should show soon."""
+
+SCRIPT_CALLS = ("FCALL", "EVALSHA")
+"""Commands that scripts are called with: one of them is enough, see `Client.install`."""
+
+_BACKOFF_BASE_SECS, _BACKOFF_CAP_SECS = 0.05, 1.0
+_GAVE_UP = (errors.ConnectionLostError, errors.ServerBusyError)
+_OLDEST_VERSION = (6, 2)
+
+_T = TypeVar("_T")
+
+
+class Client:
+    """A Redis, Valkey or cluster client that runs the library's scripts.
+
+    Connecting writes nothing and runs no script, so it works on a replica and for a user who may only read.
+
+    Args:
+        source: a URL (see `connection`) or a redis-py client. A URL that leads to a cluster node gives a cluster client. A
+            client given stays the caller's: it is not closed, and its own timeouts and retries hold besides.
+        patience_secs: how long a call goes on trying while the server is gone, busy, loading or a replica. 0: once. Below
+            CONNECT_SECS a silent server is given up after 1.5 s instead of 5. At 0 a cluster's node that does not answer
+            is left alone for up to 10 s, and hinders nothing else, if another one answers.
+        connect_secs: the same until a first script call succeeded, where that is less. None: CONNECT_SECS.
+
+    Attributes:
+        nodes: of a cluster; None for a single server.
+
+    Raises:
+        ConnectionLostError: no server answers within some seconds.
+        AuthenticationError: user name or password is refused.
+        TlsError: a certificate is refused.
+        ServerVersionError: older than Redis 6.2.
+        BadConfigError: the URL is malformed, or the client given decodes responses.
+    """
+
+    def __init__(
+        self, source: str | RedisClient, *, patience_secs: float = PATIENCE_SECS, connect_secs: float | None = None
+    ) -> None:
+        """Connect and check the server."""
+        self._owned = isinstance(source, str)
+        self.url = source if isinstance(source, str) else None
+        self.address = connection.address(source)
+        self._patience_secs = min(patience_secs, CONNECT_SECS if connect_secs is None else connect_secs)
+        self._has_connected = self._closed = False
+        self._impatient = patience_secs == 0
+        self.nodes: Nodes | None = None
+        self.redis: RedisClient = None
+        with self.translated():
+            try:
+                self.redis = self._connected(source) if isinstance(source, str) else source
+                if self.redis.get_encoder().decode_responses:
+                    raise errors.BadConfigError(
+                        "the redis client decodes responses, which damages packed ids: use decode_responses=False"
+                    )
+                if isinstance(self.redis, RedisCluster):
+                    self.nodes = Nodes(self.redis, key_of, rests=self._impatient)
+                policies = self._patiently(self._check_servers)
+            except BaseException:
+                self.close()
+                raise
+        for policy in sorted(policies):
+            warnings.warn(
+                f"{self.address} has maxmemory-policy {policy}: under memory pressure it may evict ledgers, and "
+                "records in flight are lost to tracking. Set maxmemory-policy to noeviction.",
+                errors.EvictionPolicyWarning,
+                stacklevel=3,
+            )
+        self._has_connected = True
+        self._later_patience_secs = patience_secs
+        self.is_cluster = self.nodes is not None
+        self.max_block_ms = connection.max_block_ms(self.redis)
+        self._calls = ScriptCalls(self._send, lambda: self._knows_shebang)
+
+    def close(self) -> None:
+        """Close the connections this client made; a call that is under way in another thread ends."""
+        self._closed = True
+        if self._owned and self.redis is not None:
+            connection.close(self.redis)
+
+    def run(self, calls: Sequence[Call]) -> list[Any]:
+        """Send calls, pipelined; replies in the same order.
+
+        Raises:
+            AckerError: the first error among the replies; the other calls may have been done.
+        """
+        replies = self.run_each(calls)
+        raise_first(replies)
+        return replies
+
+    def run_each(self, calls: Sequence[Call]) -> list[Any]:
+        """As `run`, but an error stands in place of its reply, so that the caller sees what the others did."""
+        replies: list[Any] = []
+        for window in windows(calls):
+            found = self._calls.send(window)
+            if not all(isinstance(reply, Exception) for reply in found):
+                self._patience_secs = self._later_patience_secs
+            replies.extend(
+                _with_cause(self._explain(reply), reply) if isinstance(reply, Exception) else reply for reply in found
+            )
+            gone = next((reply for reply in replies if isinstance(reply, _GAVE_UP)), None)
+            if gone is not None:  # patience was spent on it: the others would cost as much again
+                return replies + [gone] * (len(calls) - len(replies))
+        return replies
+
+    def pipeline(self, commands: Sequence[Command]) -> list[Any]:
+        """Send plain commands, pipelined without a transaction; replies in the same order.
+
+        What the server could not take for now is sent again until the client's patience is at its end: after a lost
+        connection all of it, else the commands that were refused.
+
+        Raises:
+            AckerError: the first error among the replies; its cause is the driver's.
+        """
+        replies = self.pipeline_each(commands)
+        raise_first(replies)
+        return replies
+
+    def pipeline_each(self, commands: Sequence[Command]) -> list[Any]:
+        """As `pipeline`, but an error stands in place of its reply."""
+        return [
+            _with_cause(self.translate(_naming(command, reply)), reply) if isinstance(reply, Exception) else reply
+            for command, reply in zip(commands, self._send(commands), strict=True)
+        ]
+
+    def _send(self, commands: Sequence[Command]) -> list[Any]:
+        """Replies, and the driver's errors in place of those that could not be had."""
+        send = self._send_to_one if self.nodes is None else self.nodes.send
+        replies: list[Any] = [None] * len(commands)
+        todo = list(range(len(commands)))
+
+        def attempt() -> None:
+            nonlocal todo
+            for i, reply in zip(todo, send([commands[i] for i in todo]), strict=True):
+                replies[i] = reply
+            todo = [i for i in todo if isinstance(replies[i], Exception) and passes(replies[i])]
+            if todo:
+                raise min((replies[i] for i in todo), key=lambda reply: isinstance(reply, LeftAloneError))
+
+        if commands:
+            with suppress(*DRIVER_ERRORS):  # they stand among the replies
+                self._patiently(attempt)
+        return replies
+
+    def find_keys(self, pattern: str) -> list[bytes]:
+        """Keys that match a pattern, by SCAN; on a cluster of all nodes."""
+        with self.translated():
+            found = self._patiently(lambda: list(self.redis.scan_iter(match=pattern, count=1000)))
+        return sorted(set(found))
+
+    def scan(self, pattern: str, cursors: Mapping[str, int]) -> dict[str, tuple[int, list[bytes]] | errors.AckerError]:
+        """One step of SCAN on each of these nodes, of which a single server is one without name; asked once.
+
+        Args:
+            pattern: of keys.
+            cursors: node -> where its scan stands; 0 to begin.
+
+        Returns:
+            node -> where its scan stands then, 0 at the end, and keys; or its error.
+        """
+        commands = [("SCAN", cursor, "MATCH", pattern, "COUNT", 1000) for cursor in cursors.values()]
+        replies = self._send_to_one(commands) if self.nodes is None else self.nodes.send(commands, list(cursors))
+        return {
+            name: self.translate(reply) if isinstance(reply, Exception) else (int(reply[0]), reply[1])
+            for name, reply in zip(cursors, replies, strict=True)
+        }
+
+    def server_ids(self) -> frozenset[tuple[str, str]]:
+        """Run id and replication id of each primary, as far as INFO gives them.
+
+        Others than before mean that a server was restarted or replaced, and that the last writes may be missing.
+        """
+        with self.translated():
+            infos = self._patiently(lambda: [connection.info(node) for node in connection.primaries(self.redis)])
+        return frozenset((str(one["run_id"]), str(one.get("master_replid", ""))) for one in infos if "run_id" in one)
+
+    def clocks_ms(self, of_keys: Sequence[str]) -> list[int]:
+        """The time of the server that holds each key, in milliseconds: ages are never taken from a client's clock."""
+
+        def ask() -> list[int]:
+            if not self.is_cluster:
+                return [_milliseconds(self.redis.time())] * len(of_keys)
+            holders = [self.redis.get_node_from_key(key) for key in of_keys]
+            nodes = {node.name: node for node in holders}
+            now = {name: _milliseconds(self.redis.time(target_nodes=node)) for name, node in nodes.items()}
+            return [now[node.name] for node in holders]
+
+        with self.translated():
+            return self._patiently(ask)
+
+    def node_clocks_ms(self) -> list[int]:
+        """The time of every primary, or of the server, in milliseconds."""
+        with self.translated():
+            nodes = connection.primaries(self.redis)
+            return self._patiently(lambda: [_milliseconds(node.time()) for node in nodes])
+
+    def infos(self, *sections: str) -> list[dict[str, Any]]:
+        """INFO of every primary, or of the server; empty where it is not told. No sections: the usual ones."""
+        with self.translated():
+            nodes = connection.primaries(self.redis)
+            return self._patiently(lambda: [connection.info(node, *sections) for node in nodes])
+
+    def report(self, name: str, *arguments: str) -> list[bytes]:
+        """What a page of `scripts.REPORTS` says on every primary, or on the server. It needs a user who may EVAL.
+
+        Raises:
+            AckerError: one does not answer, or refuses it.
+        """
+        with self.translated():
+            nodes, text = connection.primaries(self.redis), scripts.report(name)
+            return self._patiently(lambda: [node.execute_command("EVAL", text, 0, *arguments) for node in nodes])
+
+    def acl(self, *arguments: Argument) -> Any:
+        """What a server says to ACL with these arguments; of a cluster one primary, as all are given the same users.
+
+        Raises:
+            AckerError: as it answered; the user may not ask, or this version has no such subcommand.
+        """
+        with self.translated():
+            node = connection.primaries(self.redis)[0]
+            return self._patiently(lambda: node.execute_command("ACL", *arguments))
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Raise the driver's errors as this library's own."""
+        try:
+            yield
+        except DRIVER_ERRORS as exc:
+            raise self.translate(exc) from exc
+
+    def translate(self, exc: BaseException) -> errors.AckerError:
+        """The library's error for one of the driver's."""
+        lost = error_mapping.LOST if self._has_connected else error_mapping.NOTHING_THERE
+        return error_mapping.translate(exc, self.address, lost=lost)
+
+    def install(self) -> str:
+        """Load the scripts as a library of functions into every primary (Redis 7 and newer, Valkey); returns its name.
+
+        From then on clients of this version call them with FCALL and need no EVAL. A repeat changes nothing.
+
+        Raises:
+            ServerVersionError: the server has no functions.
+            AckerError: as the server answered.
+        """
+        library = scripts.library()
+        with self.translated():
+            for node in connection.primaries(self.redis):
+                try:
+                    node.execute_command("FUNCTION", "LOAD", "REPLACE", library.text)
+                except redis.ResponseError as exc:
+                    if "unknown command" not in str(exc).lower():
+                        raise
+                    raise errors.ServerVersionError(
+                        f"{self.address} has no functions: use Redis 7 or newer, or Valkey. Clients use EVAL there"
+                    ) from exc
+        self._calls.look_again()
+        return library.name
+
+    def _explain(self, exc: Exception) -> errors.AckerError:
+        found = error_mapping.translate(exc, self.address, lost=error_mapping.LOST_UNDER_WAY)
+        if isinstance(found, errors.AuthenticationError) and denies_eval(exc):
+            self._calls.look_again()
+            return errors.AuthenticationError(
+                f"{found}. Or load the scripts of this version as functions, with a user who may: acker-redis install"
+            )
+        return found
+
+    def _patiently(self, attempt: Callable[[], _T]) -> _T:
+        """Try again while what hinders it is passing, and the client's patience lasts."""
+        began = time.monotonic()
+
+        def attempt_if_open() -> _T:
+            self.check_open()
+            return attempt()
+
+        def goes_on(exc: Exception) -> bool:
+            if self._closed:
+                raise self._is_closed() from exc
+            if not self._has_connected and connection.is_tls_eof(exc):
+                raise errors.TlsError(
+                    f"{self.address}: the server closed the connection behind the TLS handshake ({exc}): it may want a "
+                    "certificate of the client: ssl_certfile and ssl_keyfile of the URL"
+                ) from exc
+            if not passes(exc):
+                return False
+            self._start_over(exc)  # at the last attempt, too: the next call must not meet the same
+            return time.monotonic() - began < self._patience_secs
+
+        backoff = Backoff(base=_BACKOFF_BASE_SECS, cap=_BACKOFF_CAP_SECS)
+        retry: Retry = Retry(backoff, -1, supported_errors=DRIVER_ERRORS)
+        return retry.call_with_retry(attempt_if_open, lambda exc: None, is_retryable=goes_on)
+
+    def check_open(self) -> None:
+        """Raise ClosedError after `close`; calls that the server answers do so by themselves."""
+        if self._closed:
+            raise self._is_closed()
+
+    def _is_closed(self) -> errors.ClosedError:
+        return errors.ClosedError(f"{self.address}: this client was closed: connect again")
+
+    def _start_over(self, exc: Exception) -> None:
+        """Leave connections that lead to a server which was replaced, and ask a cluster again who has which slot."""
+        if self.nodes is not None:
+            self.nodes.renew()
+        elif code_of(exc) in ROLE_CODES:
+            connection.drop_idle(self.redis)
+
+    def _send_to_one(self, commands: Sequence[Command]) -> list[Any]:
+        pipe = self.redis.pipeline(transaction=False)
+        for command in commands:
+            pipe.execute_command(*command)
+        try:
+            replies: list[Any] = pipe.execute(raise_on_error=False)
+        except DRIVER_ERRORS as exc:
+            replies = [exc] * len(commands)
+        return replies
+
+    @cached_property
+    def _knows_shebang(self) -> bool:
+        """Whether the server knows `#!lua` lines (Redis 7); asked at the first script."""
+
+        def ask() -> bool:
+            primaries = connection.primaries(self.redis)
+            for left, node in enumerate(reversed(primaries)):
+                try:
+                    node.eval("#!lua flags=no-writes\nreturn 1", 0)
+                except DRIVER_ERRORS as exc:
+                    if not passes(exc):
+                        return False
+                    if left == len(primaries) - 1:  # no other one can tell
+                        raise
+                else:
+                    return True
+            return False
+
+        with self.translated():
+            return self._patiently(ask)
+
+    def _connected(self, url: str) -> RedisClient:
+        patient = self._patience_secs >= CONNECT_SECS
+        timeout_secs = connection.SOCKET_TIMEOUT_SECS if patient else connection.SHORT_SOCKET_TIMEOUT_SECS
+        single = self.redis = connection.connect_single(url, socket_timeout_secs=timeout_secs)
+        self._patiently(lambda: connection.greet_sentinels(single))
+        try:
+            cluster_info = self._patiently(lambda: connection.info(single, "cluster"))
+        except TypeError:  # an option that redis-py does not know
+            raise errors.BadConfigError(f"{self.address!r}: an option of the URL is not known to redis-py") from None
+        if not int(cluster_info.get("cluster_enabled", 0)):
+            return single
+        connection.close(single)
+        return self._patiently(lambda: connection.connect_cluster(url, socket_timeout_secs=timeout_secs))
+
+    def _check_servers(self) -> set[str]:
+        """Refuse old servers; returns the eviction policies that may cost ledgers."""
+        policies = set[str]()
+        failed: list[Exception] = []
+        primaries = connection.primaries(self.redis)
+        for node in primaries:
+            try:
+                _greet(node)
+                info = connection.info(node)
+            except DRIVER_ERRORS as exc:
+                failed.append(exc)
+                if not (self._impatient and passes(exc) and len(failed) < len(primaries)):
+                    raise
+                continue
+            version = str(info.get("redis_version", ""))
+            numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+            if numbers and numbers < _OLDEST_VERSION:
+                raise errors.ServerVersionError(
+                    f"{self.address} runs Redis {version}: use Redis 6.2 or newer, or Valkey 7.2 or newer"
+                )
+            policies.add(info.get("maxmemory_policy", "noeviction"))
+        return policies - {"noeviction"}
+
+
+def raise_first(replies: Sequence[object]) -> None:
+    """Raise the first error that stands in place of a reply."""
+    for reply in replies:
+        if isinstance(reply, errors.AckerError):
+            raise reply
+
+
+def _with_cause(error: errors.AckerError, cause: Exception) -> errors.AckerError:
+    if error is not cause:
+        error.__cause__ = cause
+    return error
+
+
+def _greet(node: RedisClient) -> None:
+    try:
+        node.ping()
+    except redis.ResponseError as exc:
+        if code_of(exc) != "MISCONF":  # a server that can't persist refuses even PING, and can be read
+            raise
+
+
+def _naming(command: Command, error: Exception) -> Exception:
+    """An error about the type of a key, with the key, which the server leaves out."""
+    text = str(error)
+    if not text.startswith("WRONGTYPE"):
+        return error
+    return redis.ResponseError(f"{text}: {' '.join(str(part) for part in command[:2])}")
+
+
+def _milliseconds(time: tuple[int, int]) -> int:
+    return time[0] * 1000 + time[1] // 1000

@@ -1,0 +1,192 @@
+"""Commands to several nodes of a cluster at once. What a node can't answer is that node's error: the others answer.
+
+redis-py fails a whole pipeline where one of its nodes can't be connected to, and its own redirection sends every refused
+command by itself, each with all its retries: minutes for a window of calls when a node is gone.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import redis
+from redis.cluster import ClusterNode, RedisCluster
+from redis.exceptions import AskError, MovedError
+
+from acker_redis.client.backoff import Backoff
+from acker_redis.client.connection import DRIVER_ERRORS, RedisClient
+from acker_redis.client.scripts import Argument, Command
+
+_REST_BASE_SECS, _REST_CAP_SECS = 0.5, 10.0
+
+
+class LeftAloneError(redis.ConnectionError):
+    """A node did not answer a moment ago, and was not asked again."""
+
+
+class Nodes:
+    """The primaries of a cluster.
+
+    Attributes:
+        down: name -> error of each that did not answer when it was asked last.
+    """
+
+    def __init__(self, cluster: RedisCluster, key_of: Callable[[Command], Argument], *, rests: bool) -> None:
+        """Send over a cluster client.
+
+        Args:
+            cluster: knows which node has which slot.
+            key_of: gives the key of a command that goes where its key is.
+            rests: leave a node that did not answer alone for up to 10 s: for those who can't wait. What is asked of it
+                meanwhile fails at once.
+        """
+        self.down: dict[str, Exception] = {}
+        self._cluster = cluster
+        self._key_of = key_of
+        self._rests = rests
+        self._stale = False
+        self._failures: dict[str, int] = {}
+        self._not_before: dict[str, float] = {}
+        self._backoff = Backoff(base=_REST_BASE_SECS, cap=_REST_CAP_SECS)
+
+    @property
+    def names(self) -> list[str]:
+        """The primaries known now."""
+        return sorted(node.name for node in self._primaries())
+
+    def renew(self) -> None:
+        """Ask the cluster again who has which slot; a client that can't wait does so before it sends the next time."""
+        if not self._rests:
+            self._ask_again()
+
+    def send(self, commands: Sequence[Command], names: Sequence[str] | None = None) -> list[Any]:
+        """Send each command to the node that has its key, or to the one named; replies in this order, errors among them."""
+        if self._stale and self._rests:
+            self._ask_again()
+        replies: list[Any] = [None] * len(commands)
+        places: dict[str, list[int]] = {}
+        nodes: dict[str, ClusterNode] = {node.name: node for node in self._primaries()} if names is not None else {}
+        for place, command in enumerate(commands):
+            try:
+                node = self._node_of(command) if names is None else nodes[names[place]]
+            except (*DRIVER_ERRORS, KeyError) as exc:
+                replies[place] = (
+                    exc if isinstance(exc, DRIVER_ERRORS) else redis.ConnectionError(f"{exc}: no such node")
+                )
+                self._stale = True
+                continue
+            nodes[node.name] = node
+            places.setdefault(node.name, []).append(place)
+        batches = [_Batch(nodes[name], self._cluster, commands, of_node) for name, of_node in places.items()]
+        try:
+            for batch in batches:  # all of them work at the same time
+                resting = self._resting(batch.name)
+                if resting is None:
+                    batch.write()
+                else:
+                    batch.error = resting
+            for batch in batches:
+                batch.read(replies)
+        finally:
+            for batch in batches:
+                batch.release()
+        for batch in batches:
+            self._note(batch)
+        self._stale = self._stale or any(isinstance(reply, MovedError) for reply in replies)
+        return [
+            self._follow(command) if _is_ask(reply) else reply for command, reply in zip(commands, replies, strict=True)
+        ]
+
+    def _primaries(self) -> list[ClusterNode]:
+        found: list[ClusterNode] = self._cluster.get_primaries()  # type: ignore[no-untyped-call]
+        return found
+
+    def _node_of(self, command: Command) -> ClusterNode:
+        node: ClusterNode = self._cluster.get_node_from_key(self._key_of(command))  # type: ignore[no-untyped-call]
+        return node
+
+    def _resting(self, name: str) -> LeftAloneError | None:
+        if not self._rests or time.monotonic() >= self._not_before.get(name, 0.0):
+            return None
+        return LeftAloneError(str(self.down.get(name, name)))
+
+    def _note(self, batch: "_Batch") -> None:
+        if isinstance(batch.error, LeftAloneError):
+            return
+        if batch.error is None:
+            self.down.pop(batch.name, None)
+            self._failures.pop(batch.name, None)
+            return
+        self._stale = True
+        self.down[batch.name] = batch.error
+        self._failures[batch.name] = self._failures.get(batch.name, 0) + 1
+        self._not_before[batch.name] = time.monotonic() + self._backoff.compute(self._failures[batch.name])
+
+    def _ask_again(self) -> None:
+        self._stale = False
+        with suppress(*DRIVER_ERRORS):  # asked again at the next attempt
+            self._cluster.nodes_manager.initialize()
+        primaries = set(self.names)
+        for name in [name for name in list(self.down) if name not in primaries]:  # it was replaced
+            self.down.pop(name, None)
+
+    def _follow(self, command: Command) -> Any:
+        try:
+            return self._cluster.execute_command(*command)  # type: ignore[no-untyped-call]
+        except DRIVER_ERRORS as exc:
+            return exc
+
+
+class _Batch:
+    """The commands of one node, on one of its connections.
+
+    Attributes:
+        name: of the node.
+        error: what it did not answer with.
+    """
+
+    def __init__(
+        self, node: ClusterNode, cluster: RedisCluster, commands: Sequence[Command], places: list[int]
+    ) -> None:
+        self.name: str = node.name
+        self.error: Exception | None = None
+        self._client: RedisClient = cluster.get_redis_connection(node)
+        self._connection: Any = None
+        self._commands = commands
+        self._places = places
+        self._unread = False
+
+    def write(self) -> None:
+        try:
+            self._connection = self._client.connection_pool.get_connection()
+            packed = self._connection.pack_commands([self._commands[place] for place in self._places])
+            self._unread = True
+            self._connection.send_packed_command(packed)
+        except DRIVER_ERRORS as exc:
+            self.error = exc
+
+    def read(self, replies: list[Any]) -> None:
+        for place in self._places:
+            if self.error is None:
+                try:
+                    replies[place] = self._client.parse_response(self._connection, self._commands[place][0])
+                    continue
+                except redis.ResponseError as exc:
+                    replies[place] = exc
+                    continue
+                except DRIVER_ERRORS as exc:
+                    self.error = exc
+            replies[place] = self.error
+        self._unread = self.error is not None
+
+    def release(self) -> None:
+        """Give the connection back; one with replies that nobody read is closed before."""
+        if self._connection is not None:
+            if self._unread:
+                self._connection.disconnect()
+            self._client.connection_pool.release(self._connection)
+            self._connection = None
+
+
+def _is_ask(reply: object) -> bool:
+    return isinstance(reply, AskError) and not isinstance(reply, MovedError)

@@ -1,0 +1,126 @@
+"""A batch: updates collected in this process and sent together."""
+
+from types import TracebackType
+from typing import Self, SupportsIndex
+
+import numpy as np
+
+from acker_redis.errors import BadBatchError
+from acker_redis.ledger.updates import Ledger, Update
+from acker_redis.model import ids
+from acker_redis.model.ids import Ids, UInt64Array
+from acker_redis.model.types import Applied
+
+
+class Batch:
+    """Updates of any kinds for any roots, combined per root by XOR and sent packed and pipelined on exit.
+
+    Guarantees: bad ids raise at once, at the line that gave them. Left by an exception, nothing is sent. The same batch
+    under the same token changes nothing the second time. An empty batch sends nothing.
+
+    Not guaranteed: that the batch is applied as a whole. It is cut into calls of 500 records, each atomic.
+
+    Attributes:
+        result: what was applied; None until the block is left.
+    """
+
+    def __init__(self, ledger: Ledger, token: str | None) -> None:
+        """Collect for this ledger; see `Acker.batch`."""
+        self._ledger = ledger
+        self._token = token
+        self._inits: dict[int, tuple[list[UInt64Array], list[UInt64Array]]] = {}
+        self._acks: dict[str | None, tuple[list[UInt64Array], list[UInt64Array]]] = {}
+        self._fails: dict[tuple[str | None, str | None], list[UInt64Array]] = {}
+        self.result: Applied | None = None
+        self._begun = False
+
+    def init(self, root: SupportsIndex, val: SupportsIndex, task: SupportsIndex) -> None:
+        """See `Acker.init`.
+
+        >>> with acker.batch() as batch:
+        ...     batch.init(1, 5, task=0)
+        """
+        self.init_many([ids.to_uint64(root, "root")], [ids.to_uint64(val, "val")], task)
+
+    def ack(self, root: SupportsIndex, val: SupportsIndex, *, stage: str | None = None) -> None:
+        """See `Acker.ack`.
+
+        >>> with acker.batch() as batch:
+        ...     batch.ack(1, 5, stage="write")
+        """
+        self.ack_many([ids.to_uint64(root, "root")], [ids.to_uint64(val, "val")], stage=stage)
+
+    def fail(self, root: SupportsIndex, *, reason: str | None = None, stage: str | None = None) -> None:
+        """See `Acker.fail`.
+
+        >>> with acker.batch() as batch:
+        ...     batch.fail(1, reason="no such customer", stage="parse")
+        """
+        self.fail_many([ids.to_uint64(root, "root")], reason=reason, stage=stage)
+
+    def init_many(self, roots: Ids, vals: Ids, task: SupportsIndex) -> None:
+        """See `Acker.init_many`; no roots is allowed here.
+
+        >>> with acker.batch() as batch:
+        ...     batch.init_many([1, 2], [5, 6], task=0)
+        >>> batch.result
+        Applied(applied=2, seen=False)
+        """
+        _append(self._inits.setdefault(ids.to_task(task), ([], [])), roots, vals)
+
+    def ack_many(self, roots: Ids, vals: Ids, *, stage: str | None = None) -> None:
+        """See `Acker.ack_many`; no roots is allowed here.
+
+        >>> with acker.batch(token="partition-7") as batch:
+        ...     batch.ack_many([1, 2], [5, 6], stage="write")
+        """
+        _append(self._acks.setdefault(stage, ([], [])), roots, vals)
+
+    def fail_many(self, roots: Ids, *, reason: str | None = None, stage: str | None = None) -> None:
+        """See `Acker.fail_many`; no roots is allowed here.
+
+        >>> with acker.batch() as batch:
+        ...     batch.fail_many([1, 2], reason="no such customer")
+        """
+        self._fails.setdefault((reason, stage), []).append(ids.to_uint64_array(roots, "roots"))
+
+    def __enter__(self) -> Self:
+        """Begin to collect.
+
+        Raises:
+            BadBatchError: the batch was used before; its updates would go out twice.
+        """
+        if self._begun:
+            raise BadBatchError("a batch can be entered once: make another with Acker.batch()")
+        self._begun = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Send, unless an exception leaves the block."""
+        if kind is None:
+            self.result = self._ledger.send(self._updates(), self._token)
+
+    def _updates(self) -> list[Update]:
+        ledger = self._ledger
+        inits = [
+            ledger.init(np.concatenate(roots), np.concatenate(vals), task)
+            for task, (roots, vals) in sorted(self._inits.items())
+        ]
+        acks = [
+            ledger.ack(np.concatenate(roots), np.concatenate(vals), stage)
+            for stage, (roots, vals) in sorted(self._acks.items(), key=lambda item: item[0] or "")
+        ]
+        fails = [
+            ledger.fail(np.concatenate(roots), reason, stage)
+            for (reason, stage), roots in sorted(
+                self._fails.items(), key=lambda item: (item[0][0] or "", item[0][1] or "")
+            )
+        ]
+        return [*inits, *acks, *fails]
+
+
+def _append(columns: tuple[list[UInt64Array], list[UInt64Array]], roots: Ids, vals: Ids) -> None:
+    for column, part in zip(columns, ids.to_pairs(roots, vals), strict=True):
+        column.append(part)

@@ -1,0 +1,319 @@
+"""Reading what the ledgers hold, without changing it.
+
+Plain commands that read, no scripts: people on call have to look exactly when a server takes no writes, or with a user who
+may only read.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from acker_redis.client.scripts import Command
+from acker_redis.errors import DamagedDataError
+from acker_redis.ledger.outcomes.decoding import Fields, as_dict
+from acker_redis.ledger.shards import Shards
+from acker_redis.ledger.updates import ROOTS_PER_CALL
+from acker_redis.model import ids
+from acker_redis.model.blocks import Blocks, Cut, Int64Array
+from acker_redis.model.ids import UInt64Array
+from acker_redis.model.types import RootRecord, State, Stats
+
+_ALONE = np.dtype(
+    [
+        ("val", ">i8"), ("stage", "u1"), ("flags", "u1"), ("stamp", ">u2"), ("task", ">u4"),
+        ("start_high", ">u2"), ("start_low", ">u4"),
+    ]
+)  # fmt: skip
+_HEAD = struct.Struct(">HIHI4I")
+_SLOT_BYTES = 9
+_BLOCK_BYTES = 8
+_LAST_FLAGS = 3 + 4 * (ids.SLOTS - 1)
+
+_STATES: tuple[State, ...] = ("waiting", "owned", "failed", "closed")
+"""As lua/lib/block.lua numbers them."""
+
+_WITH_OWNER = ("owned", "closed")
+_COUNTERS = (
+    "unowned", "inits", "acks", "fails", "acked", "failed", "timed_out", "orphaned", "closed", "duplicate_inits", "fenced",
+    "late_updates",
+)  # fmt: skip
+
+_CALLS_AT_ONCE = 32
+"""Calls of one round trip: 16 000 roots, of which the server holds each call's for some 0.3 ms."""
+
+_RECORDS_PER_SCAN = 500
+"""Of one step through a ledger, roughly: 0.2 ms of the server."""
+
+_COHORTS_PER_STEP = 4
+_MAX_OLDEST_STEPS = 200
+_SHARDS_AT_ONCE = 32
+"""Shards that are looked into together for their oldest root: 2 MB of records at most."""
+
+
+class Inspection:
+    """Read-only views of one app."""
+
+    def __init__(self, shards: Shards) -> None:
+        """Work on opened shards."""
+        self._shards = shards
+
+    def stats(self, *, oldest: bool = True, lane: int | None = None) -> Stats:
+        """Counters over all shards; see `Stats`. `oldest=False` leaves `oldest_age_ms` None and costs two round trips.
+
+        With `lane`, `waiting` counts this lane's entries only.
+
+        Raises:
+            LedgerLostError: a shard lost its data since this client opened it.
+            DamagedDataError: a key holds what is not ours.
+        """
+        shards = self._shards
+        of_lanes = slice(None) if lane is None else slice(lane, lane + 1)
+        replies = shards.client.pipeline(
+            [
+                command
+                for k in shards.keys
+                for command in (
+                    ("HGETALL", k.stats),
+                    *(("XLEN", stream) for stream in (*k.acked[of_lanes], *k.failed[of_lanes])),
+                    # Last, so that what was read before it is of this generation.
+                    ("HMGET", k.meta, "generation", "last_rotation_ms", "tick"),
+                )
+            ]
+        )
+        per_shard = 2 + 2 * (shards.config.lanes if lane is None else 1)
+        parts = [replies[at : at + per_shard] for at in range(0, len(replies), per_shard)]
+        shards.check_generations([meta[0] for *_, meta in parts])
+        rotated = [_number(k.meta, meta[1]) for k, (*_, meta) in zip(shards.keys, parts, strict=True)]
+        now = shards.client.clocks_ms([k.meta for k in shards.keys])
+        total = dict.fromkeys(_COUNTERS, 0)
+        for k, (counters, *_) in zip(shards.keys, parts, strict=True):
+            fields = as_dict(counters)
+            for name in _COUNTERS:
+                total[name] += _number(k.stats, fields.get(name.encode(), b"0"))
+        pending = total["inits"] - total["acked"] - total["failed"] - total["timed_out"]
+        ticks = [_number(k.meta, meta[2]) for k, (*_, meta) in zip(shards.keys, parts, strict=True)]
+        return Stats(
+            pending=pending,
+            oldest_age_ms=self._oldest_age_ms(ticks, now) if oldest and pending else None,
+            waiting=sum(sum(streams) for _, *streams, _ in parts),
+            last_rotation_ms=max(_age_ms(then, at) for then, at in zip(rotated, now, strict=True)),
+            tick_ms=shards.config.tick_ms,
+            **total,
+        )
+
+    def pending(self) -> int:
+        """Roots without outcome, in one round trip; of shards that lost their data none."""
+        shards = self._shards
+        names = ("inits", "acked", "failed", "timed_out")
+        replies = shards.client.pipeline([("HMGET", k.stats, *names) for k in shards.keys])
+        counted = [
+            [_number(k.stats, value or b"0") for value in reply] for k, reply in zip(shards.keys, replies, strict=True)
+        ]
+        return sum(inits - acked - failed - timed_out for inits, acked, failed, timed_out in counted)
+
+    def each_pending(self) -> Iterator[tuple[int, Int64Array, Int64Array]]:
+        """Step by step through all ledgers: how many records were looked at, their pending roots, and whose task they are.
+
+        A root that is pending all the while comes once or more often; what begins or settles meanwhile may come or not.
+
+        Raises:
+            DamagedDataError: a record is none of ours.
+        """
+        shards = self._shards
+        for at in range(0, len(shards.keys), _SHARDS_AT_ONCE):
+            cursors = {k.ledger: 0 for k in shards.keys[at : at + _SHARDS_AT_ONCE]}
+            while cursors:
+                steps = shards.client.pipeline(
+                    [("HSCAN", ledger, cursor, "COUNT", _RECORDS_PER_SCAN) for ledger, cursor in cursors.items()]
+                )
+                for ledger, (cursor, fields) in zip(list(cursors), steps, strict=True):
+                    found = _unpacked(ledger, _numbers(ledger, list(fields)), list(fields.values()))
+                    owned = found.states == _STATES.index("owned")
+                    yield len(fields), found.roots[owned].view(np.int64), found.tasks[owned]
+                    cursors[ledger] = int(cursor)
+                cursors = {ledger: cursor for ledger, cursor in cursors.items() if cursor}
+
+    def records(self) -> int:
+        """Records in all ledgers; one is of 1 to 32 roots."""
+        return sum(self._shards.client.pipeline([("HLEN", k.ledger) for k in self._shards.keys]))
+
+    def inspect(self, roots: UInt64Array) -> list[RootRecord | None]:
+        """The record of each root, None for a root the ledger does not hold.
+
+        Raises:
+            LedgerLostError, DamagedDataError: as `stats`.
+        """
+        batch = Blocks.of(roots)
+        batch, cuts = self._shards.cut(batch, np.ones(len(batch.numbers), np.int64), ROOTS_PER_CALL)
+        found: dict[int, RootRecord] = {}
+        for at in range(0, len(cuts), _CALLS_AT_ONCE):
+            found.update((one.root, one) for one in self._inspect(cuts[at : at + _CALLS_AT_ONCE], batch))
+        return [found.get(root) for root in roots.view(np.int64).tolist()]
+
+    def _inspect(self, cuts: Sequence[Cut], batch: Blocks) -> Iterator[RootRecord]:
+        """The roots of some calls' worth of blocks, in one round trip, and one for the time."""
+        shards = self._shards
+        among = sorted({cut.shard for cut in cuts})
+        packed = batch.numbers.astype(">u8").tobytes()
+        replies = shards.client.pipeline(
+            [
+                *(_read(shards.keys[cut.shard].ledger, packed[8 * cut.start : 8 * cut.stop]) for cut in cuts),
+                # Last, so that what was read before it is of this generation.
+                *(("HGETALL", shards.keys[shard].meta) for shard in among),
+            ]
+        )
+        metas = {shard: as_dict(pairs) for shard, pairs in zip(among, replies[len(cuts) :], strict=True)}
+        for shard, meta in metas.items():
+            shards.check_generations([meta.get(b"generation")], first=shard)
+        now = dict(zip(among, shards.client.clocks_ms([shards.keys[shard].meta for shard in among]), strict=True))
+        for cut, records in zip(cuts, replies, strict=False):
+            there = _unpacked(shards.keys[cut.shard].ledger, batch.numbers[cut.start : cut.stop], records)
+            yield from self._seen(there, cut.shard, metas[cut.shard], now[cut.shard])
+
+    def _seen(self, found: "_Slots", shard: int, meta: Fields, now_ms: int) -> Iterator[RootRecord]:
+        num_buckets, tick = self._shards.config.num_buckets, _number(self._shards.keys[shard].meta, meta.get(b"tick"))
+        names = {number: meta.get(b"stage:%d" % number) for number in np.unique(found.stages).tolist()}
+        stages = {number: name and name.decode(errors="replace") for number, name in names.items()}
+        states = [_STATES[state] for state in found.states.tolist()]
+        owners = zip(found.tasks.tolist(), states, strict=True)
+        columns = zip(
+            found.roots.view(np.int64).tolist(),
+            found.vals.tolist(),
+            [task if state in _WITH_OWNER else None for task, state in owners],
+            states,
+            np.maximum(now_ms - found.starts, 0).tolist(),
+            [stages[number] for number in found.stages.tolist()],
+            np.maximum(num_buckets - (tick - found.stamps) % 65536, 0).tolist(),
+            strict=True,
+        )
+        return map(RootRecord._make, columns)
+
+    def _oldest_age_ms(self, ticks: list[int], now: list[int]) -> int | None:
+        """Age of a pending root among those longest without being put, over shards whose ring stands at these ticks."""
+        starts: list[int | None] = []
+        for at in range(0, len(ticks), _SHARDS_AT_ONCE):
+            starts += self._oldest_starts(range(at, min(at + _SHARDS_AT_ONCE, len(ticks))), ticks)
+        ages = (_age_ms(start, at) for start, at in zip(starts, now, strict=True) if start is not None)
+        return max(ages, default=None)
+
+    def _oldest_starts(self, among: range, ticks: list[int]) -> list[int | None]:
+        """Walk from death row towards the nursery until a pending root shows, a bounded number of steps per shard."""
+        shards = self._shards
+        starts: dict[int, int] = {}
+        at = {shard: (max(0, ticks[shard] - shards.config.num_buckets), 0) for shard in among}
+        for _ in range(_MAX_OLDEST_STEPS):
+            if not at:
+                break
+            order = list(at.items())
+            rows = shards.client.pipeline(
+                [
+                    ("ZRANGE", self._bucket(shard, tick), offset, offset + _COHORTS_PER_STEP - 1)
+                    for shard, (tick, offset) in order
+                ]
+            )
+            asked = [(shard, cohort) for (shard, _), cohorts in zip(order, rows, strict=True) for cohort in cohorts]
+            reads = [_read(shards.keys[shard].ledger, cohort) for shard, cohort in asked]
+            records = iter(shards.client.pipeline(reads) if reads else [])
+            for (shard, (tick, offset)), cohorts in zip(order, rows, strict=True):
+                of_cohorts = [self._oldest(shard, tick, next(records)) for _ in cohorts]
+                found = [start for start in of_cohorts if start is not None]
+                del at[shard]
+                if found:
+                    starts[shard] = found[0]
+                elif len(cohorts) == _COHORTS_PER_STEP:
+                    at[shard] = (tick, offset + _COHORTS_PER_STEP)
+                elif tick < ticks[shard]:
+                    at[shard] = (tick + 1, 0)
+        return [starts.get(shard) for shard in among]
+
+    def _bucket(self, shard: int, tick: int) -> str:
+        return self._shards.keys[shard].bucket[tick % (self._shards.config.num_buckets + 1)]
+
+    def _oldest(self, shard: int, tick: int, values: list[bytes | None]) -> int | None:
+        """Start of the oldest owned root of a cohort that was not put again since."""
+        found = _unpacked(self._shards.keys[shard].ledger, np.zeros(len(values), np.uint64), values)
+        owned = found.starts[(found.states == _STATES.index("owned")) & (found.stamps == tick % 65536)]
+        return int(owned.min()) if len(owned) else None
+
+
+class _Slots(NamedTuple):
+    """Roots as the ledger has them, one row each; those that settled in a block that lives on are not among them."""
+
+    roots: UInt64Array
+    vals: Int64Array
+    states: Int64Array
+    stages: Int64Array
+    tasks: Int64Array
+    starts: Int64Array
+    stamps: Int64Array
+
+
+def _unpacked(key: str, numbers: UInt64Array, records: Sequence[bytes | None]) -> _Slots:
+    """What the records of some blocks say; nothing of those that are not there.
+
+    Raises:
+        DamagedDataError: a record is none of ours.
+    """
+    alone = [place for place, record in enumerate(records) if record and len(record) == _ALONE.itemsize]
+    parts = [_unpacked_alone(key, numbers[alone], [records[place] or b"" for place in alone])]
+    for number, record in zip(numbers, records, strict=True):
+        if record is not None and len(record) != _ALONE.itemsize:
+            parts.append(_unpacked_shared(key, number, record))
+    return _Slots(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def _unpacked_alone(key: str, numbers: UInt64Array, records: Sequence[bytes]) -> _Slots:
+    rows = np.frombuffer(b"".join(records), _ALONE)
+    if (rows["flags"] > _LAST_FLAGS).any():
+        raise DamagedDataError(f"{key}: a record has flags {rows['flags'].max()}, which this version does not know")
+    states, slots = rows["flags"] % 4, rows["flags"] // 4
+    starts = rows["start_high"].astype(np.int64) << 32 | rows["start_low"].astype(np.int64)
+    stages, tasks, stamps = (rows[name].astype(np.int64) for name in ("stage", "task", "stamp"))
+    return _Slots(
+        ids.mint(numbers, slots.astype(np.uint64)), rows["val"].astype(np.int64), states.astype(np.int64), stages, tasks,
+        starts, stamps,
+    )  # fmt: skip
+
+
+def _unpacked_shared(key: str, number: np.uint64, record: bytes) -> _Slots:
+    slots = (len(record) - _HEAD.size) // _SLOT_BYTES
+    masks = _HEAD.unpack_from(record)[4:] if slots > 0 else (0,) * 4
+    if len(record) != _HEAD.size + _SLOT_BYTES * slots or masks[0].bit_count() != slots:
+        raise DamagedDataError(f"{key}: a record of {len(record)} bytes is none that this version writes")
+    stamp, task, start_high, start_low, *_ = _HEAD.unpack_from(record)
+    numbered = np.arange(ids.SLOTS)
+    present, owned, failed, settled = ((np.array(mask) >> numbered & 1).astype(bool) for mask in masks)
+    there = ~settled[present]
+    vals = np.frombuffer(record, ">i8", slots, _HEAD.size).astype(np.int64)
+    stages = np.frombuffer(record, np.uint8, slots, _HEAD.size + 8 * slots).astype(np.int64)
+    states = (owned.astype(np.int64) + 2 * failed)[present]
+    roots = ids.mint(np.full(slots, number), numbered[present].astype(np.uint64))
+    same = (np.full(int(there.sum()), value, np.int64) for value in (task, start_high << 32 | start_low, stamp))
+    return _Slots(roots[there], vals[there], states[there], stages[there], *same)
+
+
+def _numbers(key: str, fields: Sequence[bytes]) -> UInt64Array:
+    """The numbers of blocks, as a ledger has them for names."""
+    packed = b"".join(fields)
+    if any(len(name) != _BLOCK_BYTES for name in fields):
+        raise DamagedDataError(f"{key}: a record has a name that is no block's")
+    return np.frombuffer(packed, ">u8").astype(np.uint64)
+
+
+def _read(key: str, packed: bytes) -> Command:
+    """Read the records of packed roots."""
+    return ("HMGET", key, *(packed[at : at + 8] for at in range(0, len(packed), 8)))
+
+
+def _number(key: str, value: bytes | None) -> int:
+    try:
+        return int(value or b"")
+    except ValueError as exc:
+        raise DamagedDataError(f"{key}: {value!r} stands there instead of a number") from exc
+
+
+def _age_ms(then_ms: int, now_ms: int) -> int:
+    """Never negative: the server's clock may be set back, or a replica with another clock take over."""
+    return max(0, now_ms - then_ms)

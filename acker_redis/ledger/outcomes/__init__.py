@@ -1,0 +1,1 @@
+"""Outcomes, from the streams of a shard to the spout."""

@@ -1,0 +1,390 @@
+"""One consumer of outcomes: reads entries, takes over those that others left, and holds them until they are handed out."""
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from acker_redis.client.client import raise_first
+from acker_redis.client.scripts import Command
+from acker_redis.errors import AckerError
+from acker_redis.ledger.outcomes.decoding import Entries, Flat, StageName, claimed_entries, read_flat
+from acker_redis.ledger.shards import Shards
+from acker_redis.model import keys
+from acker_redis.model.types import Outcome, PackedOutcomes
+
+MAX_ENTRIES = 1000
+"""Entries of one command, read or confirmed: holds the server some 2 ms."""
+
+_BLOCK_SLICE_MS = 1000
+_PAUSE_SECS = 0.01
+_OUTCOMES_PER_ENTRY = 500.0
+"""First guess of how many outcomes an entry of an ack stream holds: one call's worth. Corrected by what is read."""
+_COUNT = 5
+"""Place of the number of entries in an XREADGROUP command."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One outcome stream."""
+
+    shard: int
+    key: str
+    kind: Literal["ack", "fail"]
+    lane: int
+
+
+@dataclass
+class _Reading:
+    """Commands that a thread sends, and what comes of them."""
+
+    commands: list[Command]
+    replies: Future[list[Any]] = field(default_factory=Future)
+
+
+@dataclass
+class Backlog:
+    """Entries that were read and not, or not wholly, handed out yet."""
+
+    _waiting: deque[Entries] = field(default_factory=deque)
+    _begun: Entries | None = None
+    _outcomes: Iterator[Outcome] = field(default_factory=lambda: iter(()))
+    _held: dict[str, set[bytes]] = field(default_factory=dict)  # per stream
+
+    def __bool__(self) -> bool:
+        """Whether whole entries are there."""
+        return bool(self._waiting)
+
+    @property
+    def outcomes(self) -> int:
+        """How many outcomes whole entries hold."""
+        return sum(sum(entries.sizes()) for entries in self._waiting)
+
+    def put(self, entries: Entries) -> None:
+        """Add entries."""
+        self._held.setdefault(entries.stream, set()).update(entries.entry_ids)
+        self._waiting.append(entries)
+
+    def holds(self, stream: str) -> set[bytes]:
+        """Ids of what is there of a stream."""
+        return self._held.get(stream, set())
+
+    def take(self, outcomes: int) -> Entries:
+        """Hand out whole entries of one stream, as few as hold so many outcomes, or all of those read together."""
+        taken = self._next(outcomes)
+        self._release(taken)
+        return taken
+
+    def take_outcomes(self, count: int, stage_name: StageName) -> list[Outcome]:
+        """Hand out up to so many outcomes; an entry is held until its last one was."""
+        taken: list[Outcome] = []
+        while len(taken) < count:
+            outcome = next(self._outcomes, None)
+            if outcome is not None:
+                taken.append(outcome)
+                continue
+            self.end()
+            if not self._waiting:
+                break
+            self._begun = self._next(1)
+            self._outcomes = self._begun.outcomes(stage_name)
+        return taken
+
+    def end(self) -> None:
+        """Be done with the entry that was begun; what was not handed out of it is found again on the server."""
+        if self._begun is not None:
+            self._release(self._begun)
+            self._begun, self._outcomes = None, iter(())
+
+    def _next(self, outcomes: int) -> Entries:
+        taken = self._waiting[0].take(outcomes)
+        if not self._waiting[0].entry_ids:
+            self._waiting.popleft()
+        return taken
+
+    def _release(self, entries: Entries) -> None:
+        self._held[entries.stream].difference_update(entries.entry_ids)
+
+
+class Consumer:
+    """One consumer name on some streams of an app, in this process.
+
+    Args:
+        shards: of the app.
+        streams: to read.
+        name: of the consumer, stable over restarts of its process.
+        stage_name: gives the name of a stage's number.
+        drop: confirms entries of a stream that were deleted from it.
+    """
+
+    def __init__(
+        self,
+        shards: Shards,
+        streams: Sequence[Stream],
+        name: str,
+        stage_name: StageName,
+        drop: Callable[[str, list[bytes]], object],
+    ) -> None:
+        """Nothing is read before the first poll."""
+        self._shards = shards
+        self._client = shards.client
+        self._streams = streams
+        self._by_key = {stream.key: stream for stream in streams}
+        self._name = name
+        self._stage_name = stage_name
+        self._drop = drop
+        self._backlog = Backlog()
+        self._unread: dict[str, bytes] | None = None
+        """Of what it left behind: stream -> entry after which to go on; None: all of it."""
+        self._cursors: dict[str, bytes] = {}
+        self._claimed_at = float("-inf")
+        self._per_entry = _OUTCOMES_PER_ENTRY
+        self._ahead: _Reading | None = None
+        self._read_out = False
+        """Whether the last read of what is new got less than it asked for, from every stream."""
+
+    def wait(self, timeout_secs: float | None = None) -> None:
+        """Wait until nothing is being read ahead, or no longer than this."""
+        if self._ahead is not None:
+            wait([self._ahead.replies], timeout_secs)
+
+    def poll(self, max_outcomes: int, block_ms: int) -> list[Outcome]:
+        """Up to `max_outcomes` outcomes; see `Acker.poll`."""
+        outcomes: list[Outcome] = []
+
+        def take() -> int:
+            outcomes.extend(self._backlog.take_outcomes(max_outcomes - len(outcomes), self._stage_name))
+            return max_outcomes - len(outcomes)
+
+        self._gather(take, max_outcomes, block_ms)
+        return outcomes
+
+    def poll_packed(self, max_outcomes: int, block_ms: int, *, again: bool) -> list[PackedOutcomes]:
+        """Whole entries, packed, until they hold `max_outcomes` outcomes or more; see `Acker.poll_packed`."""
+        if again:
+            self._unread = None
+            self._backlog.end()
+        taken: list[PackedOutcomes] = []
+        count = 0
+
+        def take() -> int:
+            nonlocal count
+            while self._backlog and count < max_outcomes:
+                entries = self._backlog.take(max_outcomes - count)
+                taken.extend(entries.packed())
+                count += sum(entries.sizes())
+            return max_outcomes - count
+
+        self._gather(take, max_outcomes, block_ms)
+        recovered = self._unread is not None and not self._unread  # else what is new would be found again there
+        if count >= max_outcomes and recovered and self._ahead is None and self._backlog.outcomes < max_outcomes:
+            self._read_ahead(max_outcomes)
+        return taken
+
+    def _gather(self, take: Callable[[], int], wanted: int, block_ms: int) -> None:
+        """Take from the backlog, and fill it, until enough was taken or nothing is there and the time is up."""
+        self._client.check_open()
+        deadline = time.monotonic() + block_ms / 1000
+        self._read_out = False
+        while (left := take()) > 0:
+            try:
+                if self._fill(left):
+                    continue
+            except AckerError:
+                self._unread = None  # a reply may have been lost, and what it held is this consumer's now
+                if left < wanted:  # taken off the backlog already: hand them out, the next poll meets the error
+                    return
+                raise
+            left_ms = math.ceil((deadline - time.monotonic()) * 1000)
+            if left < wanted or left_ms <= 0:
+                return
+            self._wait_for_new(min(left_ms, _BLOCK_SLICE_MS, self._client.max_block_ms))
+
+    def _fill(self, wanted: int) -> bool:
+        """Read more entries into the backlog; first what this consumer left behind, then new, then from the dead.
+
+        What was read ahead comes before all, unless it will be found among what was left behind.
+        """
+        return self._take_ahead() or self._recover(wanted) or self._read(wanted) or self._claim(wanted)
+
+    def _ask(self, commands: Sequence[Command]) -> list[Any]:
+        return self._checked(self._client.pipeline_each(self._with_markers(commands)))
+
+    def _with_markers(self, commands: Sequence[Command]) -> list[Command]:
+        """Reading a stream says nothing of a ledger that was lost and opened anew by somebody else; the markers do.
+
+        They come with what is read: a round trip of their own would be a third of what a poll takes.
+        """
+        return [*(("HGET", k.meta, "generation") for k in self._shards.keys), *commands]
+
+    def _checked(self, replies: list[Any]) -> list[Any]:
+        shards = len(self._shards.keys)
+        markers, read = replies[:shards], replies[shards:]
+        raise_first(markers)
+        self._shards.check_generations(markers)  # first: of streams that are gone the error says less
+        raise_first(read)
+        return read
+
+    def _recover(self, wanted: int) -> bool:
+        """Read what this consumer took and did not confirm, before it crashed or lost a reply; a bounded part at a time."""
+        if self._unread is None:
+            self._unread = {stream.key: b"0" for stream in self._streams}
+        while self._unread:
+            key, after = next(iter(self._unread.items()))
+            stream = self._by_key[key]
+            command = self._xreadgroup(self._count(stream.kind, wanted, 1), [stream], after)
+            (reply,) = self._ask([command])
+            found, last = False, b""
+            for name, entry_ids, fields in read_flat(reply):
+                found = self._add(name, entry_ids, fields, redelivered=True)
+                last = entry_ids[-1] if entry_ids else b""
+            if last:
+                self._unread[key] = last
+            else:
+                del self._unread[key]
+            if found:
+                return True
+        return False
+
+    def _read_ahead(self, wanted: int) -> None:
+        """Begin to read what is new, in a thread: a daemon, so that a silent server doesn't hold up a process that ends."""
+        reading = self._ahead = _Reading(self._reads(wanted))
+
+        def read() -> None:
+            try:
+                reading.replies.set_result(self._client.pipeline_each(self._with_markers(reading.commands)))
+            except BaseException as exc:  # of the thread; raised by whoever takes the result
+                reading.replies.set_exception(exc)
+
+        threading.Thread(target=read, name="acker-read", daemon=True).start()
+
+    def _take_ahead(self) -> bool:
+        """What was read ahead; nothing where all that is this consumer's is about to be read again."""
+        reading, self._ahead = self._ahead, None
+        if reading is None:
+            return False
+        if self._unread is None:
+            wait([reading.replies])
+            return False
+        found = self._add_all(reading.commands, self._checked(reading.replies.result()))
+        self._read_out = False  # it was read before this poll: what has come since is not among it
+        return found
+
+    def _read(self, wanted: int) -> bool:
+        if self._read_out:
+            return False
+        commands = self._reads(wanted)
+        return self._add_all(commands, self._ask(commands))
+
+    def _reads(self, wanted: int) -> list[Command]:
+        groups: dict[tuple[int, Literal["ack", "fail"]], list[Stream]] = {}
+        for stream in self._streams:  # a command for each hash tag only where there are several nodes
+            shard = stream.shard if self._client.is_cluster else 0
+            groups.setdefault((shard, stream.kind), []).append(stream)
+        commands: list[Command] = []
+        for (_, kind), group in groups.items():
+            count = self._count(kind, wanted, sum(stream.kind == kind for stream in self._streams))
+            together = max(1, MAX_ENTRIES // count)
+            commands.extend(
+                self._xreadgroup(count, group[start : start + together]) for start in range(0, len(group), together)
+            )
+        return commands
+
+    def _count(self, kind: Literal["ack", "fail"], wanted: int, streams: int) -> int:
+        """How many entries to ask each of so many streams for, to get about as many outcomes of a kind as wanted."""
+        per_entry = self._per_entry if kind == "ack" else 1.0
+        return max(1, min(MAX_ENTRIES, math.ceil(wanted / (streams * per_entry))))
+
+    def _claim(self, wanted: int) -> bool:
+        """Take over entries that were left unconfirmed for a whole message timeout.
+
+        One bounded step of a pass over the streams; a pass begins at most every half a message timeout.
+        """
+        timeout_secs = self._shards.config.message_timeout_secs
+        if not self._cursors:
+            if time.monotonic() - self._claimed_at < timeout_secs / 2:
+                return False
+            self._claimed_at = time.monotonic()
+            self._cursors = {stream.key: b"0-0" for stream in self._streams}
+        idle_ms = math.ceil(timeout_secs * 1000)
+        under_way = [stream for stream in self._streams if stream.key in self._cursors]
+        commands: list[Command] = [
+            (
+                self._command("XAUTOCLAIM"), s.key, keys.GROUP, self._name, idle_ms, self._cursors[s.key],
+                "COUNT", self._count(s.kind, wanted, len(self._streams)),
+            )
+            for s in under_way
+        ]  # fmt: skip
+        found = False
+        for stream, reply in zip(under_way, self._client.pipeline(commands), strict=True):
+            if reply[0] == b"0-0":
+                del self._cursors[stream.key]
+            else:
+                self._cursors[stream.key] = reply[0]
+            entry_ids, fields = claimed_entries(reply)
+            found = self._add(stream.key, entry_ids, fields, redelivered=True) or found
+        return found
+
+    def _wait_for_new(self, block_ms: int) -> None:
+        self._read_out = False
+        if self._client.is_cluster:  # streams of several nodes can't be waited for in one command
+            time.sleep(min(_PAUSE_SECS, block_ms / 1000))
+            return
+        command = self._xreadgroup(1, self._streams, block_ms=block_ms)
+        asked = time.monotonic()
+        (reply,) = self._client.pipeline_each([command])
+        if isinstance(reply, AckerError):
+            if str(reply.__cause__).startswith("UNBLOCKED"):  # the stream went away, or the server's role changed
+                return
+            raise reply
+        pause_secs = min(_PAUSE_SECS, block_ms / 1000)
+        if not self._add_all([command], [reply]) and time.monotonic() - asked < pause_secs / 2:
+            time.sleep(pause_secs)  # fakeredis answers at once
+
+    def _xreadgroup(
+        self, count: int, streams: Sequence[Stream], after: bytes = b">", block_ms: int | None = None
+    ) -> Command:
+        block: Command = () if block_ms is None else ("BLOCK", block_ms)
+        names = [stream.key for stream in streams]
+        return (
+            self._command("XREADGROUP"), "GROUP", keys.GROUP, self._name, "COUNT", count, *block,
+            "STREAMS", *names, *[after] * len(names),
+        )  # fmt: skip
+
+    def _command(self, name: str) -> str | bytes:
+        """redis-py takes apart replies of commands it knows by name, a dict per entry, which costs more than reading them.
+
+        Under a name of bytes it hands them out as they came; a cluster client needs text, to find the node.
+        """
+        return name if self._client.is_cluster else name.encode()
+
+    def _add_all(self, commands: Sequence[Command], replies: Sequence[Any]) -> bool:
+        found, self._read_out = False, True
+        for command, reply in zip(commands, replies, strict=True):
+            for name, entry_ids, fields in read_flat(reply):
+                found = self._add(name, entry_ids, fields, redelivered=False) or found
+                self._read_out = self._read_out and len(entry_ids) < int(command[_COUNT])
+        return found
+
+    def _add(self, name: str, entry_ids: list[bytes], fields: list[Flat], *, redelivered: bool) -> bool:
+        """Put entries into the backlog; those that are there already, claimed from oneself, are not put there again."""
+        stream, gone = self._by_key[name], list[bytes]()
+        if redelivered:
+            held = self._backlog.holds(name)
+            gone = [entry_id for entry_id, flat in zip(entry_ids, fields, strict=True) if not flat]
+            keep = [i for i, entry_id in enumerate(entry_ids) if fields[i] and entry_id not in held]
+            entry_ids, fields = [entry_ids[i] for i in keep], [fields[i] for i in keep]
+        if entry_ids:
+            entries = Entries(stream.kind, name, entry_ids, fields, redelivered)
+            if stream.kind == "ack":
+                self._per_entry = max(1.0, sum(entries.sizes()) / len(entry_ids))
+            self._backlog.put(entries)
+        if (
+            gone
+        ):  # trimmed, and still in the group's list; servers newer than Redis 6.2 drop those claimed by themselves
+            self._drop(name, gone)
+        return bool(entry_ids)

@@ -1,0 +1,250 @@
+"""The shards of an app: which root goes where, opening them, and the markers that show a loss of data."""
+
+import secrets
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from acker_redis.client import scripts
+from acker_redis.client.client import PATIENCE_SECS, Client
+from acker_redis.client.scripts import Argument, Call
+from acker_redis.errors import (
+    AckerError,
+    LedgerLostError,
+    OtherFormatError,
+    ServerUnavailableError,
+    SettingsConflictError,
+)
+from acker_redis.model import ids, keys
+from acker_redis.model.blocks import Blocks, Cut
+from acker_redis.model.config import AckerConfig
+from acker_redis.model.keys import ShardKeys
+from acker_redis.store import limits
+from acker_redis.store.apps import as_texts
+
+FORMAT = 2
+"""Of the records and outcomes this version reads and writes: roots by the block. It stands in every shard's `meta`."""
+
+_FORMAT = b"%d" % FORMAT
+
+
+class Shards:
+    """The opened shards of one app: their keys and generation markers."""
+
+    def __init__(self, client: Client, config: AckerConfig, *, create: bool = True, partly: bool = False) -> None:
+        """Open every shard, see `open`; or only find them, see `find`."""
+        self.client = client
+        self.config = config
+        self.keys = [ShardKeys(config.app, s, config.num_buckets, config.lanes) for s in range(config.shards)]
+        self.generations: list[bytes] = []
+        self._picked: dict[tuple[str, int], tuple[str, ...]] = {}
+        """Script, shard -> keys: a call has some thirty of them."""
+        self._create = create
+        if create:
+            self.open()
+        else:
+            self.find(partly=partly)
+
+    def open(self) -> list[int]:
+        """Agree on the settings, make every shard ready, adopt the markers in force.
+
+        Returns the shards that were new or had lost their data.
+
+        Raises:
+            SettingsConflictError: the app is in use with other settings; or its settings were deleted or lost, and its
+                shards were not.
+            OtherFormatError: another version of this library made the shards.
+            AckerError: a shard can't be opened.
+        """
+        self._agree()
+        config, script = self.config, scripts.load("open")
+        settings = _shard_settings(config).values()
+        part = limits.part_of(limits.read(self.client, config.app), config.shards)
+        rest = (*settings, FORMAT, "" if part is None else part)
+        calls = [script.call(_as_mapping(k, script), secrets.token_hex(8), *rest) for k in self.keys]
+        replies = self.client.run(calls)
+        created, conflict, other_format = (script.codes[code] for code in ("CREATED", "CONFLICT", "OTHER_FORMAT"))
+        if any(reply[0] == other_format for reply in replies):
+            raise _other_format(config.app)
+        if any(reply[0] == conflict for reply in replies):
+            raise _conflict(config.app)
+        self.generations = [reply[1] for reply in replies]
+        return [shard for shard, reply in enumerate(replies) if reply[0] == created]
+
+    def reopen(self) -> list[int]:
+        """After a loss: open every shard again; or only find them, where that is how they were opened."""
+        if self._create:
+            return self.open()
+        self.find()
+        return []
+
+    def find(self, *, partly: bool = False) -> None:
+        """Adopt the markers in force with plain reads; nothing is made or written.
+
+        Args:
+            partly: go without shards that can't be asked now; their markers are empty.
+
+        Raises:
+            LedgerLostError: a shard is not there.
+            SettingsConflictError, OtherFormatError: as `open`.
+        """
+        settings, expected = _shard_settings(self.config), _expected(self.config)
+        found = self.client.pipeline_each([("HMGET", k.meta, "generation", "format", *settings) for k in self.keys])
+        for shard, reply in enumerate(found):
+            if isinstance(reply, AckerError):
+                if not (partly and isinstance(reply, ServerUnavailableError)):
+                    raise reply
+                found[shard] = [b"", _FORMAT, *expected]
+        lost = [k.shard for k, (generation, *_) in zip(self.keys, found, strict=True) if generation is None]
+        if lost:
+            raise lost_shards(self.client.address, self.config, lost)
+        if any(form != _FORMAT for _, form, *_ in found):
+            raise _other_format(self.config.app)
+        if any(values != expected for _, _, *values in found):
+            raise _conflict(self.config.app)
+        self.generations = [generation for generation, *_ in found]
+
+    def check_generations(self, found: Sequence[bytes | None], first: int = 0) -> None:
+        """Compare markers read from the server, of shards from `first` on, with those this client opened.
+
+        Raises:
+            LedgerLostError: they differ.
+        """
+        lost = [shard for shard, one in enumerate(found, first) if one != self.generations[shard]]
+        if lost:
+            raise lost_shards(self.client.address, self.config, lost)
+
+    def holds(self, generation: bytes | None) -> bool:
+        """Whether this is the marker of the first shard, as `generation_at` found it by another URL."""
+        return bool(self.client.pipeline([_generation(self.config)]) == [generation])
+
+    def call(self, name: str, shard: int, *args: Argument) -> Call:
+        """A call of a script on one shard; the generation goes first, as every shard script has it."""
+        script = scripts.load(name)
+        picked = self._picked.get((name, shard))
+        if picked is None:
+            picked = self._picked[name, shard] = script.pick(_as_mapping(self.keys[shard], script))
+        return Call(script, picked, (self.generations[shard], *args))
+
+    def call_all(self, name: str, *args: Argument) -> list[Call]:
+        """The same call on every shard."""
+        return [self.call(name, shard, *args) for shard in range(len(self.keys))]
+
+    def cut(self, batch: Blocks, weights: npt.NDArray[np.int64], limit: int) -> tuple[Blocks, list[Cut]]:
+        """A batch in the order of its shards, and calls of about `limit` of the weights of its blocks in it.
+
+        Blocks of one shard keep their order, so the cut of a batch is the same each time.
+        """
+        shards = self.config.shards
+        if len(batch.numbers) == 1:  # the slow path of single updates, kept short
+            return batch, [Cut(int(ids.shard_of(batch.numbers, shards)[0]), 0, 0, 1)]
+        bounds = np.array([0, len(batch.numbers)])
+        if shards > 1:
+            of_shard = ids.shard_of(batch.numbers, shards).astype(np.uint16)  # narrow: the stable sort is a radix sort
+            order = np.argsort(of_shard, kind="stable")
+            bounds = np.searchsorted(of_shard[order], np.arange(shards + 1))
+            batch, weights = batch.taken(order), weights[order]
+        before = np.concatenate(([0], np.cumsum(weights)))
+        cuts = []
+        for shard, (first, stop) in enumerate(pairwise(bounds.tolist())):
+            begins = np.searchsorted(before[first:stop], np.arange(before[first], before[stop], limit)) + first
+            chunks = [(start, end) for start, end in pairwise([*begins.tolist(), stop]) if start < end]
+            cuts += [Cut(shard, chunk, start, end) for chunk, (start, end) in enumerate(chunks)]
+        return batch, cuts
+
+    def _agree(self) -> None:
+        (stored,) = self.client.pipeline([("HGETALL", keys.config(self.config.app))])
+        if not stored:
+            self._refuse_other_settings()  # before the first client writes its own
+        mine = self.config.as_fields()
+        pairs = [part for pair in mine.items() for part in pair]
+        (reply,) = self.client.run([scripts.load("configure").call({"config": keys.config(self.config.app)}, *pairs)])
+        theirs = as_texts(reply)
+        different = [
+            f"{name} is {theirs.get(name)!r} there, {mine[name]!r} here"
+            for name in mine
+            if theirs.get(name) != mine[name]
+        ]
+        if different:
+            raise SettingsConflictError(
+                f"app {self.config.app!r} is in use with other settings: {'; '.join(different)}. Give all clients the same "
+                f"AckerConfig, or use another app name"
+            )
+
+    def _refuse_other_settings(self) -> None:
+        """Look whether shards are there that were created with other settings; nothing is written."""
+        settings, mine = _shard_settings(self.config), _expected(self.config)
+        found = self.client.pipeline([("HMGET", k.meta, "generation", "format", *settings) for k in self.keys])
+        if any(generation is not None and form != _FORMAT for generation, form, *_ in found):
+            raise _other_format(self.config.app)
+        if any(generation is not None and theirs != mine for generation, _, *theirs in found):
+            raise _conflict(self.config.app)
+
+
+def generation_at(url: str, config: AckerConfig) -> bytes | None:
+    """The marker of the app's first shard on the server that a URL leads to; nothing is made there.
+
+    An outage is waited for as long as any call waits for one, from the first connection on. None: this server is not the
+    app's.
+
+    Raises:
+        BadConfigError: the URL is malformed.
+        ServerUnavailableError: nobody answered for all that time.
+        AckerError: the login or the certificate is refused.
+    """
+    client = Client(url, connect_secs=PATIENCE_SECS)
+    try:
+        generation: bytes | None = client.pipeline([_generation(config)])[0]
+    finally:
+        client.close()
+    return generation
+
+
+def lost_shards(address: str, config: AckerConfig, lost: Sequence[int]) -> LedgerLostError:
+    """The error of shards whose marker is gone, or another one than this client knows."""
+    return LedgerLostError(
+        f"{address}: app {config.app!r} has lost its data in {len(lost)} of {config.shards} shards (the first is "
+        f"{lost[0]}), by a restart without persistence, FLUSHALL or eviction. "
+        "Call Acker.recover() and replay every root that has no outcome yet; a Spout that runs does so by itself"
+    )
+
+
+def _generation(config: AckerConfig) -> tuple[str, ...]:
+    return "HGET", ShardKeys(config.app, 0, config.num_buckets, config.lanes).meta, "generation"
+
+
+def _shard_settings(config: AckerConfig) -> dict[str, int | str]:
+    """Settings as they stand in every shard's `meta`."""
+    return {
+        "num_buckets": config.num_buckets,
+        "lanes": config.lanes,
+        "clock": config.clock,
+        "max_age_ms": config.max_age_ms,
+        "tick_ms": config.tick_ms,
+        "shards": config.shards,
+    }
+
+
+def _expected(config: AckerConfig) -> list[bytes]:
+    """What is read of `_shard_settings` where they are these."""
+    return [str(value).encode() for value in _shard_settings(config).values()]
+
+
+def _other_format(app: str) -> OtherFormatError:
+    return OtherFormatError(
+        f"app {app!r} has shards in another format than this version's ({FORMAT}): another version of acker-redis made them. "
+        "Use that one; or, when nothing is pending, `acker-redis evict` of that version, and let this one make the app anew"
+    )
+
+
+def _conflict(app: str) -> SettingsConflictError:
+    return SettingsConflictError(
+        f"app {app!r} has shards that were created with other settings than its config key says: give all clients the "
+        "settings the app was created with, or delete all of its keys, not one"
+    )
+
+
+def _as_mapping(shard_keys: ShardKeys, script: scripts.Script) -> dict[str, str | list[str]]:
+    return {slot.name: getattr(shard_keys, slot.name) for slot in script.keys}

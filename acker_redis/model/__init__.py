@@ -1,0 +1,1 @@
+"""Names, ids and values that every layer shares. No I/O."""

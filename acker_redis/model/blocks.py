@@ -1,0 +1,196 @@
+"""Roots by the block: up to 32 neighbours share a record, and travel together (lua/lib/block.lua).
+
+A root's top five bits are its slot, the other 59 its block. A mask has one bit per slot of a block.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from acker_redis.model.ids import BLOCK_BITS, BLOCK_MASK, SLOTS, UInt64Array
+
+Int64Array = npt.NDArray[np.int64]
+UInt32Array = npt.NDArray[np.uint32]
+
+_BLOCK, _MASK = np.uint64(BLOCK_MASK), (1 << SLOTS) - 1
+_SHIFT, _BACK = np.uint64(BLOCK_BITS), np.uint64(64 - BLOCK_BITS)
+_ONES = np.unpackbits(np.arange(1 << 16, dtype="<u2").view(np.uint8).reshape(-1, 2), axis=1).sum(axis=1, dtype=np.int64)
+"""How many bits are set in each number of 16."""
+
+
+class Cut(NamedTuple):
+    """One call's worth of a batch that is in the order of its shards.
+
+    Attributes:
+        shard: where it goes.
+        chunk: counted per shard, so that a token meets itself whichever other shards a batch has.
+        start: first block.
+        stop: behind the last block.
+    """
+
+    shard: int
+    chunk: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Distinct roots, block after block; and a value of each, or none.
+
+    Attributes:
+        numbers: the blocks, distinct.
+        masks: which roots of each are there.
+        sizes: how many those are.
+        roots: all of them, those of a block together and by their slots.
+        vals: of the roots; None where there are none.
+    """
+
+    numbers: UInt64Array
+    masks: UInt32Array
+    sizes: Int64Array
+    roots: UInt64Array
+    vals: UInt64Array | None = None
+
+    @classmethod
+    def of(cls, roots: UInt64Array, vals: UInt64Array | None = None, merge: Literal["xor", "first"] = "first") -> Self:
+        """Bring roots into the order of their blocks; the order they come in makes no difference.
+
+        Where those of a block stand together already, as roots of ids that count do, no more than the blocks is sorted.
+
+        Args:
+            roots: in any order, any number of times.
+            vals: one of each root.
+            merge: what becomes of values of one root: their XOR, or the first one.
+        """
+        if len(roots) == 0:
+            return cls(roots, np.array([], np.uint32), np.array([], np.int64), roots, vals)
+        numbers, slots, starts, in_blocks = _runs(roots)
+        heads = numbers[starts]
+        order = None if (heads[1:] > heads[:-1]).all() else np.argsort(heads)
+        if not in_blocks or (order is not None and (heads[order][1:] == heads[order][:-1]).any()):
+            order = None
+            roots, vals = _sorted(roots, vals, merge)
+            numbers, slots, starts, _ = _runs(roots)
+        batch = cls(numbers[starts], _masks(slots, starts), np.diff(starts, append=len(roots)), roots, vals)
+        return batch if order is None else batch.taken(order)
+
+    def taken(self, order: Int64Array) -> Self:
+        """These blocks in another order."""
+        ends = np.cumsum(self.sizes)
+        sizes = self.sizes[order]
+        begins = np.cumsum(sizes) - sizes
+        rows = np.repeat((ends - self.sizes)[order] - begins, sizes) + np.arange(len(self.roots))
+        vals = None if self.vals is None else self.vals[rows]
+        return type(self)(self.numbers[order], self.masks[order], sizes, self.roots[rows], vals)
+
+    def packed(self) -> tuple[bytes, list[int]]:
+        """What the scripts read: block, mask and values of each; and where each block begins, and the last one ends."""
+        words = 3 if self.vals is None else 3 + 2 * self.sizes
+        ends = np.cumsum(np.broadcast_to(words, len(self.numbers)))
+        begins = ends - words
+        out = np.empty(int(ends[-1]) if len(ends) else 0, ">u4")
+        out[begins], out[begins + 1], out[begins + 2] = (
+            self.numbers >> np.uint64(32),
+            self.numbers & np.uint64(_MASK),
+            self.masks,
+        )
+        if self.vals is not None:
+            firsts = np.cumsum(self.sizes) - self.sizes
+            places = np.repeat(begins + 3 - 2 * firsts, self.sizes) + 2 * np.arange(len(self.vals))
+            out[places], out[places + 1] = self.vals >> np.uint64(32), self.vals & np.uint64(_MASK)
+        return out.tobytes(), [0, *(4 * ends).tolist()]
+
+
+class Index:
+    """Finds roots among many: their block first, then their slot. Those of a block may stand together, or anywhere."""
+
+    def __init__(self, roots: UInt64Array) -> None:
+        """Roots are distinct; where those of a block stand together, no more than the blocks is sorted."""
+        self._order: Int64Array | None = None
+        numbers, slots, starts, in_blocks = _runs(roots)
+        heads = numbers[starts]
+        by_head = np.argsort(heads)
+        self._heads = heads[by_head]
+        if not in_blocks or (self._heads[1:] == self._heads[:-1]).any():
+            self._order = np.argsort(_by_block(roots))
+            numbers, slots, starts, _ = _runs(roots[self._order])
+            self._heads, by_head = numbers[starts], np.arange(len(starts))
+        self._masks, self._starts = _masks(slots, starts)[by_head], starts[by_head]
+
+    def find(self, roots: UInt64Array) -> Int64Array:
+        """The row of each root, -1 for one that is not there. Quick where roots of a block stand together."""
+        if not len(roots) or not len(self._heads):
+            return np.full(len(roots), -1)
+        numbers, slots, starts, _ = _runs(roots)
+        heads = numbers[starts]
+        place = np.minimum(np.searchsorted(self._heads, heads), len(self._heads) - 1)
+        masks, first = np.where(self._heads[place] == heads, self._masks[place], np.uint32(0)), self._starts[place]
+        if len(starts) < len(roots):
+            sizes = np.diff(starts, append=len(roots))
+            masks, first = np.repeat(masks, sizes), np.repeat(first, sizes)
+        own = np.uint32(1) << slots.astype(np.uint32)
+        places = first + counts_of(masks & (own - np.uint32(1)))
+        if self._order is not None:
+            places = self._order[np.minimum(places, len(self._order) - 1)]  # of one that is not there it may be behind
+        return np.where(masks & own, places, -1)
+
+
+def distinct(roots: UInt64Array) -> UInt64Array:
+    """Each root once. Quick where those of a block stand together."""
+    if not len(roots):
+        return roots
+    numbers, _, starts, in_blocks = _runs(roots)
+    heads = np.sort(numbers[starts])
+    return roots if in_blocks and (heads[1:] != heads[:-1]).all() else np.unique(roots)
+
+
+def roots_of(numbers: UInt64Array, masks: UInt32Array) -> UInt64Array:
+    """All roots of some blocks, block after block and by their slots."""
+    if len(masks) and int(masks[0]).bit_count() == 1 and (masks == masks[0]).all():  # each root alone, in one slot
+        slot = np.uint64(int(masks[0]).bit_length() - 1)
+        return np.asarray(numbers | slot << _SHIFT)
+    rows, slots = np.nonzero(
+        np.unpackbits(masks.astype("<u4").view(np.uint8).reshape(-1, 4), axis=1, bitorder="little")
+    )
+    return np.asarray(numbers[rows] | slots.astype(np.uint64) << _SHIFT)
+
+
+def counts_of(masks: UInt32Array) -> Int64Array:
+    """How many roots each mask stands for."""
+    return np.asarray(_ONES[masks & np.uint32(0xFFFF)] + _ONES[masks >> np.uint32(16)])
+
+
+def _runs(roots: UInt64Array) -> tuple[UInt64Array, UInt64Array, Int64Array, bool]:
+    """Block and slot of each root, where each run of one block begins, and whether the slots of each run rise."""
+    numbers, slots = roots & _BLOCK, roots >> _SHIFT
+    new = numbers[1:] != numbers[:-1]
+    starts = np.flatnonzero(np.concatenate(([len(roots) > 0], new)))
+    return numbers, slots, starts, bool((new | (slots[1:] > slots[:-1])).all())
+
+
+def _masks(slots: UInt64Array, starts: Int64Array) -> UInt32Array:
+    if not len(starts):
+        return np.array([], np.uint32)
+    return np.bitwise_or.reduceat(np.uint64(1) << slots, starts).astype(np.uint32)
+
+
+def _by_block(roots: UInt64Array) -> UInt64Array:
+    """Numbers by which roots sort by their blocks, and by their slots in these."""
+    return np.asarray(roots << _BACK | roots >> _SHIFT)
+
+
+def _sorted(
+    roots: UInt64Array, vals: UInt64Array | None, merge: Literal["xor", "first"]
+) -> tuple[UInt64Array, UInt64Array | None]:
+    """By block and slot, each root once."""
+    order = np.argsort(_by_block(roots), kind="stable" if merge == "first" else None)
+    roots, vals = roots[order], None if vals is None else vals[order]
+    starts = np.concatenate(([0], np.flatnonzero(roots[1:] != roots[:-1]) + 1))
+    if len(starts) == len(roots):
+        return roots, vals
+    if vals is not None:
+        vals = np.bitwise_xor.reduceat(vals, starts) if merge == "xor" else vals[starts]
+    return roots[starts], vals

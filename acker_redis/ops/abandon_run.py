@@ -1,0 +1,117 @@
+"""Giving up what a run left behind that is dead: its roots fail at once instead of timing out.
+
+The ledger knows a root's task, not its run. But a lane has one spout at a time, and it is known which run had it last; so
+where that run is over, all that is pending of the lane is this run's, or of one before it.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from acker_redis.acker import Acker
+from acker_redis.client.client import Client
+from acker_redis.errors import BadConfigError
+from acker_redis.ledger.inspection import Inspection
+from acker_redis.ledger.shards import Shards
+from acker_redis.model.blocks import Int64Array
+from acker_redis.model.config import AckerConfig
+from acker_redis.store import lane_leases, run_ends
+
+REASON = "abandoned by an operator"
+
+_ROOTS_PER_STEP = 5000
+
+
+@dataclass(frozen=True)
+class LeftBehind:
+    """What is pending of a run.
+
+    Attributes:
+        run_id: of the run.
+        lanes: that it had last, and no other run since; empty: none, so nothing is known of it.
+        held: lane -> run and process of a spout that has it now; then nothing was looked at.
+        roots: that are pending in these lanes.
+        tasks: that own them -> how many.
+    """
+
+    run_id: str
+    lanes: tuple[int, ...]
+    held: dict[int, str] = field(default_factory=dict)
+    roots: Int64Array = field(default_factory=lambda: np.array([], np.int64))
+    tasks: Counter[int] = field(default_factory=Counter)
+
+
+def survey(
+    client: Client, config: AckerConfig, run_id: str, progress: Callable[[int], object] | None = None
+) -> LeftBehind:
+    """What a run left behind: goes through the app's ledgers, in steps that hold the server for a moment each.
+
+    Args:
+        client: of the server.
+        config: of the app.
+        run_id: of a run that is over.
+        progress: called with how many records were looked at since it was called last.
+
+    Raises:
+        LedgerLostError, DamagedDataError: as `Acker.stats`.
+    """
+    mine = tuple(lane for lane, last in lane_leases.last_runs(client, config.app).items() if last == run_id)
+    held = lane_leases.holders(client, config.app, mine)
+    if held or not mine:
+        return LeftBehind(run_id, mine, held)
+    parts, tasks = [np.array([], np.int64)], Counter[int]()
+    for looked_at, roots, of_tasks in Inspection(Shards(client, config, create=False)).each_pending():
+        rows = np.isin(of_tasks % config.lanes, mine)
+        parts.append(roots[rows])
+        tasks.update(of_tasks[rows].tolist())
+        if progress is not None:
+            progress(looked_at)
+    return LeftBehind(run_id, mine, {}, np.unique(np.concatenate(parts)), tasks)
+
+
+def abandon(
+    client: Client, config: AckerConfig, left: LeftBehind, progress: Callable[[int], object] | None = None
+) -> int:
+    """Fail these roots, and confirm the outcomes that wait in the run's lanes; returns how many roots failed.
+
+    Its end is not noted any more. Its messages are no dead letters by that: nobody but the run
+    knew them. What it kept of them in Redis stays for its week, and its run id stays taken. Cut short, it can be done again.
+
+    Args:
+        client: of the server.
+        config: of the app.
+        left: what `survey` found.
+        progress: called with how many roots failed since it was called last.
+
+    Raises:
+        BadConfigError: another run took one of the lanes since, and may be over, too; nothing of it is touched.
+        AckerError: as the server answered; a part may be done.
+    """
+    last = lane_leases.last_runs(client, config.app)  # the question before this may have waited for long
+    if taken := [lane for lane in left.lanes if last.get(lane) != left.run_id]:
+        raise BadConfigError(
+            f"another run has had lane {', '.join(map(str, taken))} since run {left.run_id!r} was looked at: nothing was "
+            "given up; look again"
+        )
+    acker = Acker(client, config, create=False)
+    leases = [acker.lease(lane=lane, run_id=left.run_id) for lane in left.lanes]
+    failed = 0
+    try:
+        for lease in leases:  # no spout begins meanwhile, whose outcomes would be taken
+            lease.take()
+        for at in range(0, len(left.roots), _ROOTS_PER_STEP):
+            part = left.roots[at : at + _ROOTS_PER_STEP]
+            failed += acker.fail_many(part, reason=REASON).applied
+            if progress is not None:
+                progress(len(part))
+        for lane in left.lanes:
+            for task in [task for task in left.tasks if task % config.lanes == lane] or [lane]:
+                while packed := acker.poll_packed(10_000, consumer=f"spout-{task}", lane=lane, again=True):
+                    acker.confirm_packed(packed)
+        run_ends.forget(client, config.app, left.run_id)
+    finally:
+        for lease in leases:
+            lease.release()
+    return failed

@@ -1,0 +1,170 @@
+"""ACL users of an app: one for each thing that speaks to the server, with the keys and commands that it needs and no more.
+
+Between apps the keys are what is safe: no user of an app reaches those of another. Within one it is less: an executor runs
+everybody's code, and may write the shards, as acks do, so it could ack what is not done, or delete a shard. It can't take
+or confirm outcomes, delete dead letters, pause the app or hold a lane; nor change its settings, where the server can tell
+reading from writing (`ServerKind.FUNCTIONS`).
+"""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import quote
+
+from acker_redis.errors import BadConfigError
+from acker_redis.model import keys
+from acker_redis.model.config import check_app_name
+
+PASSWORD_BYTES = 24
+
+
+class Role(StrEnum):
+    """What a user is for: a driver, Spark's workers and whoever else acks, `acker-redis rotator`, people who only look."""
+
+    SPOUT = "spout"
+    EXECUTOR = "executor"
+    ROTATOR = "rotator"
+    ONCALL = "oncall"
+
+
+SHARED_ROLES = (Role.ROTATOR, Role.ONCALL)
+"""Of these one user may serve all apps of a server."""
+
+_ALL_APPS = "acker"
+"""What stands in the names of those users, where the app's name stands in others'."""
+
+
+class ServerKind(StrEnum):
+    """What the rules are written for."""
+
+    FUNCTIONS = "redis-7"
+    SCRIPTS = "redis-6.2"
+
+
+_GREETING = ("ping", "info", "cluster|slots", "command")
+_CALLS = {ServerKind.FUNCTIONS: ("fcall",), ServerKind.SCRIPTS: ("eval", "evalsha")}
+
+_UPDATES = (
+    "time", "hget", "hmget", "hgetall", "hlen", "hset", "hdel", "hincrby", "sismember", "sadd", "zadd", "xadd", "set", "get",
+    "del", "bitop",
+)  # fmt: skip
+"""What init, ack, fail, reset_timeout and the naming of stages call."""
+
+_COMMANDS = {
+    Role.EXECUTOR: (*_UPDATES, "xrange", "expire"),
+    Role.SPOUT: (
+        *_UPDATES, "exists", "hscan", "zrange", "zrem", "zcard", "unlink", "expire", "xlen", "xrange", "xdel", "xtrim", "xack",
+        "xpending", "xreadgroup", "xautoclaim", "xgroup|create",
+    ),
+    Role.ROTATOR: (
+        "time", "hget", "hmget", "hgetall", "hlen", "hset", "hdel", "hincrby", "hscan", "zadd", "zcard", "zrange", "zrem",
+        "unlink", "xadd", "xlen", "scan",
+    ),
+    Role.ONCALL: ("@read", "-@dangerous", "time", "scan"),
+}  # fmt: skip
+
+_PAGES = ("eval", "xinfo", "memory|usage", "xrevrange", "xrange", "get", "exists", "cluster|nodes")
+"""Of the pages, which also make `status` and `--metrics`."""
+
+
+@dataclass(frozen=True)
+class User:
+    """An ACL user.
+
+    Attributes:
+        name: `orders-executor`; or `acker-rotator`, of all apps.
+        role: what it is for.
+        rules: behind the password, in the order in which the server takes them.
+        password: drawn when this was made, unless it was given.
+    """
+
+    name: str
+    role: Role
+    rules: tuple[str, ...]
+    password: str
+
+    @property
+    def as_command(self) -> str:
+        """For `redis-cli`."""
+        return f"ACL SETUSER {self.name} reset {self._behind_the_name}"
+
+    @property
+    def as_file_line(self) -> str:
+        """For the file that the server's `aclfile` names."""
+        return f"user {self.name} {self._behind_the_name}"
+
+    @property
+    def login(self) -> str:
+        """What stands before the host in a URL."""
+        return f"{quote(self.name, safe='')}:{quote(self.password, safe='')}@"
+
+    @property
+    def _behind_the_name(self) -> str:
+        return " ".join(["on", f">{self.password}", *self.rules])
+
+
+def users(
+    app: str | None = None,
+    *,
+    roles: Sequence[Role] = tuple(Role),
+    kind: ServerKind = ServerKind.FUNCTIONS,
+    password: str | None = None,
+) -> list[User]:
+    """One user for each role.
+
+    Args:
+        app: of this app; None: of all apps, now and later, which has `SHARED_ROLES` only.
+        roles: those wanted.
+        kind: of the server. Where it has functions, only who shows pages may EVAL.
+        password: of all of them; None: each gets one of its own, drawn now.
+
+    Raises:
+        BadConfigError: this can't be the name of an app, or its users would have the names of those of all apps.
+    """
+    if app is not None:
+        check_app_name(app)
+    if app == _ALL_APPS and not set(roles).isdisjoint(SHARED_ROLES):
+        shared = " and ".join(f"{app}-{role}" for role in SHARED_ROLES)
+        raise BadConfigError(
+            f"{shared} are the users of all apps, as `acker-redis acl` without a name prints them, and serve this app too: "
+            f"ask for its other two, `acker-redis acl {app} --role spout --role executor`"
+        )
+    return [
+        User(
+            f"{app or _ALL_APPS}-{role}",
+            role,
+            (*_keys(role, app, kind), *_allowed(role, kind)),
+            secrets.token_hex(PASSWORD_BYTES) if password is None else password,
+        )
+        for role in roles
+        if app is not None or role in SHARED_ROLES
+    ]
+
+
+def _allowed(role: Role, kind: ServerKind) -> list[str]:
+    pages = _PAGES if role in SHARED_ROLES else ()
+    calls = () if role is Role.ONCALL else _CALLS[kind]
+    commands = dict.fromkeys((*_COMMANDS[role], *_GREETING, *calls, *pages))
+    return [command if command.startswith("-") else f"+{command}" for command in commands]
+
+
+def _keys(role: Role, app: str | None, kind: ServerKind) -> list[str]:
+    """Patterns; where the server can tell, those that are only read are marked."""
+    read = "%R~" if kind is ServerKind.FUNCTIONS else "~"
+    if app is None:
+        every = f"{read}{keys.EVERY_KEY}"
+        return [f"~{keys.EVERY_KEY_OF_SHARDS}", every] if role is Role.ROTATOR else [every]
+    of_app, of_shards = keys.patterns_of(app)
+    match role:
+        case Role.SPOUT:
+            return [f"~{of_shards}", f"~{of_app}"]
+        case Role.EXECUTOR:
+            return [
+                f"~{of_shards}", f"~{keys.stages(app)}", f"~{keys.payloads(app, '*')}", f"{read}{keys.config(app)}",
+                f"{read}{keys.dead_letters(app)}", f"{read}{keys.limits(app)}",
+            ]  # fmt: skip
+        case Role.ROTATOR:
+            return [f"~{of_shards}", f"{read}{of_app}"]
+        case Role.ONCALL:
+            return [f"{read}{of_shards}", f"{read}{of_app}"]

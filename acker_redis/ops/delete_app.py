@@ -1,0 +1,84 @@
+"""Deleting an app: every key of it, and none of another, on a single server and on all nodes of a cluster."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from acker_redis.client.client import Client
+from acker_redis.errors import AppNotFoundError
+from acker_redis.model import keys
+from acker_redis.model.config import check_app_name
+
+_PER_PIPELINE = 1000
+_LENGTHS = {"ledger": "HLEN", "acked": "XLEN", "failed": "XLEN", "dead": "XLEN", "payloads": "HLEN"}
+_FIRST = ("config", "meta")
+"""Without settings no rotator makes the app's shards anew, and without its marker a shard takes no more updates."""
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What a server holds of one app.
+
+    Attributes:
+        app: its name.
+        keys: all its keys, in the order in which they have to go.
+        counts: kind of key -> what is in the keys of this kind, in elements.
+    """
+
+    app: str
+    keys: tuple[bytes, ...]
+    counts: Counter[str]
+
+    @property
+    def text(self) -> str:
+        """For people, before it is deleted."""
+        counts = self.counts
+        return (
+            f"{len(self.keys)} keys, with {counts['ledger']} records in its ledgers, {counts['acked'] + counts['failed']} "
+            f"entries of outcomes that no spout has confirmed, {counts['dead']} dead letters, "
+            f"{counts['payloads']} kept messages"
+        )
+
+
+def survey(client: Client, app: str) -> Holdings:
+    """Find all keys of an app by SCAN, also those that are left of other settings or of an eviction cut short.
+
+    Raises:
+        BadConfigError: this can't be the name of an app.
+        AppNotFoundError: there is no key of it.
+    """
+    check_app_name(app)
+    kinds = {
+        key: keys.kind_of(key.decode(errors="replace"))
+        for one in keys.patterns_of(app)
+        for key in client.find_keys(one)
+    }
+    if not kinds:
+        raise AppNotFoundError(f"no app {app!r} on {client.address}: it has no keys there")
+    order = {kind: place for place, kind in enumerate(_FIRST)}
+    found = tuple(sorted(kinds, key=lambda key: (order.get(kinds[key], len(order)), key)))
+    counted = [key for key in found if kinds[key] in _LENGTHS]
+    counts = Counter[str]()
+    for at in range(0, len(counted), _PER_PIPELINE):
+        part = counted[at : at + _PER_PIPELINE]
+        replies = client.pipeline_each([(_LENGTHS[kinds[key]], key) for key in part])
+        for key, reply in zip(part, replies, strict=True):
+            counts[kinds[key]] += (
+                reply if isinstance(reply, int) else 0
+            )  # a key of another type is deleted all the same
+    return Holdings(app, found, counts)
+
+
+def evict(client: Client, holdings: Holdings) -> int:
+    """Delete these keys; returns how many were still there.
+
+    Clients of the app that run learn it by their next call (LedgerLostError). Cut short, it can be done again: `survey`
+    finds what is left.
+
+    Raises:
+        AckerError: as the server answered; some keys may be gone.
+    """
+    deleted = 0
+    for at in range(0, len(holdings.keys), _PER_PIPELINE):
+        part = holdings.keys[at : at + _PER_PIPELINE]
+        deleted += sum(client.pipeline([("UNLINK", key) for key in part]))  # one key each: they lie in different slots
+    return deleted

@@ -1,0 +1,170 @@
+"""Metrics for Prometheus: what the dashboard shows, asked for at each scrape.
+
+Needs `acker-redis[metrics]`, and a user who may EVAL. An app and an outcome are labels; no root, message or run ever is. Units
+are seconds and bytes.
+"""
+
+import logging
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from acker_redis.client.client import Client
+from acker_redis.errors import AckerError, BadConfigError
+from acker_redis.ops.dashboard import SEVERITY, AppState, latencies, overview
+
+log = logging.getLogger("acker_redis.metrics")
+
+BOUNDS_MS = (
+    50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000, 5_000_000,
+    math.inf,
+)  # fmt: skip
+"""As lua/lib/outcomes.lua counts ages."""
+
+_OUTCOMES = ("acked", "failed", "timed_out")
+_APP = ("app",)
+
+
+class AppsCollector(Collector):
+    """Asks the server at each scrape. One that does not answer is `acker_up 0`, and nothing else."""
+
+    def __init__(self, url: str, names: Sequence[str] = ()) -> None:
+        """Connects at the first scrape. `names`: of these apps only."""
+        self._url, self._names = url, frozenset(names)
+        self._client: Client | None = None
+        self._lock = threading.Lock()
+        self._said: type[AckerError] | None = None
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing is asked when this is registered."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics, as they are now."""
+        with self._lock:
+            try:
+                self._client = self._client or Client(self._url, patience_secs=0)
+                states = [one for one in overview(self._client) if not self._names or one.app in self._names]
+                ages = latencies(self._client)
+                self._said = None
+            except AckerError as exc:
+                self.close()
+                if type(exc) is not self._said:
+                    self._said = type(exc)
+                    log.warning("no metrics: %s", exc)
+                yield GaugeMetricFamily("acker_up", "Whether the acker's server answers.", 0)
+                return
+        yield GaugeMetricFamily("acker_up", "Whether the acker's server answers.", 1)
+        yield from _families(states)
+        yield _histogram({one.app: ages.get(one.app, {}) for one in states})
+
+    def close(self) -> None:
+        """Let go of the connection; the next scrape makes another."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+class MetricsServer:
+    """An HTTP server for scrapes, in a thread of its own, as a context."""
+
+    def __init__(self, url: str, names: Sequence[str], host: str, port: int) -> None:
+        """Nothing listens yet."""
+        self._collector, self._host, self._port = AppsCollector(url, names), host, port
+
+    def __enter__(self) -> Self:
+        """Listen.
+
+        Raises:
+            BadConfigError: the address is in use, or not this machine's.
+        """
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self._collector)
+        try:
+            self._server, self._thread = start_http_server(self._port, self._host, registry)
+        except OSError as exc:
+            raise BadConfigError(
+                f"metrics can't be had at {self._host}:{self._port} ({exc}): give another port"
+            ) from exc
+        log.info("metrics at http://%s:%d/metrics", self._host, self.port)
+        return self
+
+    @property
+    def port(self) -> int:
+        """Where it listens; for a port of 0, the one that was free."""
+        return int(self._server.server_port)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Listen no more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+        self._collector.close()
+
+
+def _families(states: Sequence[AppState]) -> Iterator[Metric]:
+    settled = CounterMetricFamily("acker_roots_settled", "Roots that got their outcome.", labels=("app", "outcome"))
+    begun = CounterMetricFamily("acker_roots_begun", "Roots that got their owner.", labels=_APP)
+    late = CounterMetricFamily("acker_late_updates", "Acks and fails of roots that had settled.", labels=_APP)
+    orphaned = CounterMetricFamily("acker_roots_orphaned", "Roots that expired without owner.", labels=_APP)
+    state = GaugeMetricFamily("acker_app_state", "1 for the state that an app is in.", labels=("app", "state"))
+    gauges = {
+        "pending": GaugeMetricFamily("acker_roots_pending", "Roots without outcome.", labels=_APP),
+        "oldest": GaugeMetricFamily("acker_oldest_pending_age_seconds", "Age of the oldest pending root.", labels=_APP),
+        "rotated": GaugeMetricFamily("acker_rotation_age_seconds", "Since the last tick.", labels=_APP),
+        "tick": GaugeMetricFamily("acker_tick_seconds", "Between two ticks.", labels=_APP),
+        "waiting": GaugeMetricFamily(
+            "acker_outcomes_waiting", "Entries of outcomes that wait for a spout.", labels=_APP
+        ),
+        "letters": GaugeMetricFamily("acker_dead_letters", "Messages that were given up.", labels=_APP),
+        "failed_runs": GaugeMetricFamily("acker_failed_runs", "Lanes whose last run ended with an error.", labels=_APP),
+        "memory": GaugeMetricFamily("acker_memory_bytes", "Memory of an app's keys, estimated.", labels=_APP),
+    }
+    for one in states:
+        for outcome in _OUTCOMES:
+            settled.add_metric((one.app, outcome), one.counters[outcome])
+        begun.add_metric((one.app,), one.counters["inits"])
+        late.add_metric((one.app,), one.counters["late_updates"])
+        orphaned.add_metric((one.app,), one.counters["orphaned"])
+        for name in SEVERITY:
+            state.add_metric((one.app, name), one.state == name)
+        values = {
+            "pending": one.pending,
+            "oldest": _secs(one.oldest_ms or (None if one.pending else 0)),
+            "rotated": _secs(one.rotated_ms_ago),
+            "tick": _secs(one.tick_ms),
+            "waiting": one.waiting,
+            "letters": one.dead_letters,
+            "failed_runs": one.failed_runs,
+            "memory": one.memory_bytes,
+        }
+        for name, value in values.items():
+            if value is not None:
+                gauges[name].add_metric((one.app,), value)
+    yield from (settled, begun, late, orphaned, state, *gauges.values())
+
+
+def _histogram(ages: dict[str, dict[str, dict[float, int]]]) -> Metric:
+    histogram = HistogramMetricFamily(
+        "acker_complete_latency_seconds", "Age of roots when they settled.", labels=("app", "outcome")
+    )
+    for app, of_app in ages.items():
+        for outcome, counts in of_app.items():
+            total, buckets = 0, []
+            for bound in BOUNDS_MS:
+                total += counts.get(bound, 0)
+                buckets.append(("+Inf" if bound == math.inf else str(bound / 1000), total))
+            histogram.add_metric((app, outcome), buckets, None)
+    return histogram
+
+
+def _secs(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000

@@ -1,0 +1,311 @@
+"""The rotator: the one long-running process of an acker. Ticks every app, drains death row, survives bad days.
+
+Any number of copies may run: a tick is guarded by the server's clock and happens once, and every copy may drain. Apps take
+turns, a bounded part of their shards at a time, so that none holds up the others' ticks, however large or damaged it is. On a
+cluster a node that does not answer holds up its own shards only.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from acker_redis.client.backoff import Backoff, Outages
+from acker_redis.client.client import Client
+from acker_redis.errors import (
+    AckerError,
+    BadConfigError,
+    ConnectionLostError,
+    LedgerLostError,
+    ServerUnavailableError,
+    SettingsConflictError,
+    TlsError,
+)
+from acker_redis.ledger.expiry import Rotation
+from acker_redis.ledger.shards import Shards
+from acker_redis.model.types import Rotated
+from acker_redis.store import limits
+from acker_redis.store.apps import AppScan, stored_config
+from acker_redis.turns import Turns
+
+log = logging.getLogger("acker_redis.rotator")
+
+DISCOVERY_SECS = 5.0
+"""How often apps that are new on the server, or not there yet, are looked for."""
+
+SCAN_SECS_PER_PASS = 0.2
+"""So long one pass looks for apps; a server of very many keys is looked through in several."""
+
+SHARDS_PER_TURN = 32
+"""Shards of one app before the other apps get their turn."""
+
+KEYS_PER_TURN = 4000
+"""The same for apps with many buckets: each is a key of each call."""
+
+DRAIN_CALLS_PER_TURN = 4
+"""Expire calls per shard and turn: a death row of millions must not hold up the others."""
+
+STRAYS_LOGGED = 10
+"""Anybody who may write keys of one app may write many that look like settings of others."""
+
+_BACKOFF_BASE_SECS, _BACKOFF_CAP_SECS = 0.2, 10.0
+_NOTHING = Rotated(0, 0, 0, 0, 0)
+
+
+@dataclass
+class _App:
+    """One app under rotation.
+
+    Attributes:
+        due: when its next turn is due, by this process's monotonic clock.
+        shard: first one of its next turn; not 0 in the middle of a pass over its shards.
+        round: what the pass under way has done.
+        next_due: earliest of the due times that the pass under way was told.
+        failed: the first error of the pass under way.
+        failures: passes with an error, in a row.
+        failed_with: the last error that was logged.
+    """
+
+    name: str
+    shards: Shards
+    rotation: Rotation
+    due: float = 0.0
+    shard: int = 0
+    round: Rotated = _NOTHING
+    next_due: float = float("inf")
+    failed: Exception | None = None
+    failures: int = 0
+    failed_with: str = ""
+    backoff: Backoff = field(default_factory=lambda: Backoff(base=_BACKOFF_BASE_SECS, cap=_BACKOFF_CAP_SECS))
+
+    @property
+    def turn(self) -> range:
+        """Shards of the next turn."""
+        config = self.shards.config
+        per_turn = max(1, min(SHARDS_PER_TURN, KEYS_PER_TURN // (2 * config.num_buckets + config.lanes)))
+        return range(self.shard, min(self.shard + per_turn, config.shards))
+
+    def is_whole(self) -> bool:
+        """Whether every shard could be asked for its marker."""
+        return all(self.shards.generations)
+
+
+class Rotator:
+    """Rotates several apps of one server until it is told to stop.
+
+    Args:
+        url: server.
+        names: apps to rotate; empty: every app found on the server, looked for again and again.
+    """
+
+    def __init__(self, url: str, names: Sequence[str] = ()) -> None:
+        """Connects at the first `run_once`, so that a server that is down is only waited for."""
+        self._url = url
+        self._names = tuple(names)
+        self._client: Client | None = None
+        self._apps: dict[str, _App] = {}
+        self._turns = Turns()
+        self._skipped: dict[str, str] = {}
+        self._scan: AppScan | None = None
+        self._discovered_at = float("-inf")
+        self._outages = Outages(log)
+        self._nodes_down: set[str] = set()
+        self._backoff = Backoff(base=_BACKOFF_BASE_SECS, cap=_BACKOFF_CAP_SECS)
+
+    def run(self, stop: threading.Event) -> None:
+        """Rotate until `stop` is set; it is seen within about two seconds, whatever the server does.
+
+        A server that is gone, busy or a replica is waited for with exponential back-off, and logged once. Of a cluster only
+        the shards wait whose node is.
+
+        Raises:
+            BadConfigError: the URL is malformed.
+            TlsError: a certificate is refused.
+        """
+        failures = 0
+        while not stop.is_set():
+            try:
+                pause = self.run_once(stop)
+                self._outages.up()
+                failures = 0
+            except (BadConfigError, TlsError):  # waiting changes nothing
+                raise
+            except AckerError as exc:
+                failures += 1
+                pause = self._backoff.compute(failures)
+                self._outages.down(exc)
+            stop.wait(pause)
+
+    def run_once(self, stop: threading.Event | None = None) -> float:
+        """Give every app that is due one turn, but for those that have had their share; returns seconds until one is due.
+
+        Args:
+            stop: once it is set, no other app gets its turn, and nothing is looked for.
+
+        Raises:
+            ServerUnavailableError: the server can't do it now.
+        """
+        stop = stop or threading.Event()
+        if self._client is None:
+            self._client = Client(self._url, patience_secs=0)  # `run` waits, and looks at `stop` meanwhile
+        client = self._client
+        if self._scan is not None or time.monotonic() - self._discovered_at >= DISCOVERY_SECS:
+            self._discover(client, stop)
+        now = time.monotonic()
+        due = [app.name for app in self._apps.values() if app.due <= now]
+        for name in self._turns.next(due):
+            if stop.is_set():
+                break
+            rotation = self._apps[name].rotation
+            before = rotation.calls
+            self._take_turn(self._apps[name], client)
+            self._turns.took(name, rotation.calls - before, due)
+        self._look_at_nodes(client)
+        if self._scan is not None:
+            return 0.0
+        next_due = min((app.due for app in self._apps.values()), default=float("inf"))
+        return max(0.0, min(next_due, self._discovered_at + DISCOVERY_SECS) - time.monotonic())
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._client is not None:
+            self._client.close()
+
+    def _discover(self, client: Client, stop: threading.Event) -> None:
+        """Look for apps for a while, and at those that could not be opened, or not whole."""
+        if self._names:
+            self._open_all(client, self._names, stop)
+        else:
+            self._scan = self._scan or AppScan(client)
+            until = time.monotonic() + SCAN_SECS_PER_PASS
+            while not self._scan.done:
+                names, strays = self._scan.step()
+                for key in strays[:STRAYS_LOGGED]:
+                    self._skip(
+                        ascii(key),
+                        "skipped: these are no settings of an app; names have letters, digits, '_', '.' and '-'",
+                    )
+                self._open_all(client, names, stop)
+                if stop.is_set() or time.monotonic() >= until:
+                    break
+            if not self._scan.done:
+                return
+            self._scan = None
+        self._open_all(client, [app.name for app in self._apps.values() if not app.is_whole()], stop)
+        self._turns.share(limits.rotator_shares(client, list(self._apps)))
+        self._discovered_at = time.monotonic()
+
+    def _open_all(self, client: Client, names: Sequence[str], stop: threading.Event) -> None:
+        for name in names:
+            if stop.is_set():
+                return
+            app = self._apps.get(name)
+            if app is not None and app.is_whole():
+                continue
+            try:
+                # Only a client creates an app or its shards: it has to learn of a loss first.
+                if app is None:
+                    partly = client.nodes is not None
+                    shards = Shards(client, stored_config(client, name), create=False, partly=partly)
+                    self._apps[name] = _App(name, shards, Rotation(shards))
+                    log.info(
+                        "app %s: rotating %d shards every %d ms", name, shards.config.shards, shards.config.tick_ms
+                    )
+                else:
+                    app.shards.find(partly=True)
+            except Exception as exc:  # whatever stands in its keys, the other apps go on
+                if isinstance(exc, ServerUnavailableError) and client.nodes is None:
+                    raise
+                if not self._is_known(exc, client):
+                    self._skip(f"app {name}", str(exc))
+                continue
+            self._skipped.pop(f"app {name}", None)
+
+    def _take_turn(self, app: _App, client: Client) -> None:
+        turn = app.turn
+        known = [shard for shard in turn if app.shards.generations[shard]]
+        done, failed = _NOTHING, list[Exception]()
+        try:
+            done, unable = app.rotation.try_rotate(drain_calls=DRAIN_CALLS_PER_TURN, shards=known)
+            failed += unable
+        except Exception as exc:  # one app's error is one app's
+            failed.append(exc)
+        for error in failed:
+            if isinstance(error, (LedgerLostError, SettingsConflictError)):
+                self._forget(app, error)
+                return
+            if isinstance(error, ServerUnavailableError) and client.nodes is None:
+                raise error
+            if not self._is_known(error, client) and (app.failed is None or self._is_known(app.failed, client)):
+                app.failed = error
+        if failed or len(known) < len(turn):
+            app.failed = app.failed or (failed[0] if failed else ConnectionLostError("a node does not answer"))
+        self._note(app, done, tells=bool(done.due_in_ms or not app.failed))
+        if app.shard == 0:
+            self._note_failure(app, client)
+
+    def _note(self, app: _App, done: Rotated, *, tells: bool) -> None:
+        """Go on with the app's next shards, or, behind its last, wait for the next tick, if it `tells` when that is."""
+        so_far = app.round
+        app.round = Rotated(
+            so_far.ticked + done.ticked,
+            so_far.timed_out + done.timed_out,
+            so_far.orphaned + done.orphaned,
+            so_far.draining + done.draining,
+            0,
+        )
+        if tells:
+            app.next_due = min(app.next_due, time.monotonic() + max(done.due_in_ms, 1) / 1000)
+        app.shard = app.turn.stop
+        if app.shard < app.shards.config.shards:
+            return
+        whole, next_due = app.round, app.next_due
+        app.shard, app.next_due = 0, float("inf")
+        if whole.draining:  # more of the same tick comes with the next pass
+            app.round = whole._replace(draining=0)
+            return
+        app.round = _NOTHING
+        app.due = next_due
+        if whole.timed_out or whole.orphaned:
+            log.info(
+                "app %s: %d shards ticked, %d timed out, %d orphaned",
+                app.name, whole.ticked, whole.timed_out, whole.orphaned,
+            )  # fmt: skip
+
+    def _note_failure(self, app: _App, client: Client) -> None:
+        """Behind a pass: say once what some of the app's shards answered, and try those again before long."""
+        exc, app.failed = app.failed, None
+        if exc is None:
+            app.failures, app.failed_with = 0, ""
+            return
+        app.failures += 1
+        app.due = min(app.due, time.monotonic() + app.backoff.compute(app.failures))
+        if str(exc) != app.failed_with and not self._is_known(exc, client):
+            app.failed_with = str(exc)
+            log.error("app %s: %s", app.name, exc)
+
+    def _is_known(self, exc: Exception, client: Client) -> bool:
+        """Whether an error comes of a node that does not answer, which is said once for all apps."""
+        return isinstance(exc, ConnectionLostError) and client.nodes is not None and bool(client.nodes.down)
+
+    def _look_at_nodes(self, client: Client) -> None:
+        if client.nodes is None:
+            return
+        down = client.nodes.down
+        for name in down.keys() - self._nodes_down:
+            log.warning("node %s does not answer, and its shards are not rotated until it does: %s", name, down[name])
+        for name in self._nodes_down - down.keys():
+            log.warning("node %s is back, or was replaced", name)
+        self._nodes_down = set(down)
+
+    def _skip(self, what: str, why: str) -> None:
+        """Say once why something is not rotated."""
+        if self._skipped.get(what) != why:
+            self._skipped[what] = why
+            log.warning("%s: %s", what, why)
+
+    def _forget(self, app: _App, exc: Exception) -> None:
+        log.error("app %s: not rotated until it is there again: %s", app.name, exc)
+        del self._apps[app.name]
+        self._discovered_at = float("-inf")  # a client may have created it anew already

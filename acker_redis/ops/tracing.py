@@ -1,0 +1,89 @@
+"""Spans for OpenTelemetry: of roots that failed, timed out, or took long. Off until `instrument` is called.
+
+Needs `acker-redis[otel]`, and an SDK that exports. A span begins when its root did and ends with its outcome, by the server's
+clock. Ids are attributes of spans, and never labels of metrics.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from opentelemetry.context import Context
+from opentelemetry.trace import Status, StatusCode, Tracer, TracerProvider, get_tracer
+
+from acker_redis.errors import BadConfigError
+from acker_redis.ledger.outcomes.decoding import times_of
+from acker_redis.model.types import PackedOutcomes
+from acker_redis.spout.spout import Spout
+
+MOST = 100
+"""Spans per poll of what is alike, the oldest first: one takes 50 to 100 µs, and a spout has other things to do."""
+
+_NS_PER_MS = 1_000_000
+
+
+def instrument(*, slow_secs: float | None = None, tracer_provider: TracerProvider | None = None) -> None:
+    """From now on each spout of this process makes a span of a root that fails or times out, when it takes the outcome.
+
+    Attributes are `acker.app`, `acker.run`, `acker.outcome` (`acked`, `failed` or `timed_out`), `acker.stage` (the last one,
+    of what was not acked), `acker.attempt` (from 1), `acker.root` (16 hexadecimal digits) and `acker.message_id`; the fail's
+    text is the status. Of many that are alike a poll makes `MOST`; `acker.more` of the last says how many have none. Roots
+    that a spout doesn't know, as those of an earlier run, have none.
+
+    Args:
+        slow_secs: acked roots that took longer have spans, too; None: no acked root has.
+        tracer_provider: None: OpenTelemetry's global one.
+
+    Raises:
+        BadConfigError: slow_secs is negative, or no number.
+    """
+    if slow_secs is not None and not slow_secs >= 0:
+        raise BadConfigError(f"slow_secs is {slow_secs}: give seconds, or None for no acked root")
+    tracer = get_tracer("acker_redis", tracer_provider=tracer_provider)
+    slow_ms = None if slow_secs is None else slow_secs * 1000
+    Spout.listener = lambda spout, packed: _listen(tracer, slow_ms, spout, packed)
+
+
+def uninstrument() -> None:
+    """No spans from now on."""
+    Spout.listener = None
+
+
+def _listen(tracer: Tracer, slow_ms: float | None, spout: Spout, packed: Sequence[PackedOutcomes]) -> None:
+    alike: dict[tuple[str | None, ...], list[PackedOutcomes]] = {}  # whatever their texts are
+    for one in packed:
+        if one.kind == "fail" or slow_ms is not None:
+            alike.setdefault((one.kind, one.reason, one.last_stage), []).append(one)
+    for packs in alike.values():
+        _make_spans(tracer, slow_ms if packs[0].kind == "ack" else None, spout, packs)
+
+
+def _make_spans(tracer: Tracer, above_ms: float | None, spout: Spout, packs: Sequence[PackedOutcomes]) -> None:
+    one, times = packs[0], [times_of(pack) for pack in packs]
+    ended_ms, ages_ms = (np.concatenate(part) for part in zip(*times, strict=True))
+    roots, rows = np.unique(np.concatenate([pack.roots for pack in packs]), return_index=True)
+    of_pack = np.repeat(np.arange(len(packs)), [len(pack.roots) for pack in packs])
+    if above_ms is not None:
+        is_slow = ages_ms[rows] > above_ms
+        roots, rows = roots[is_slow], rows[is_slow]
+    places, messages, attempts = spout.state.find(roots)
+    roots, rows = roots[places], rows[places]
+    outcome = "acked" if one.kind == "ack" else "timed_out" if one.reason == "timeout" else "failed"
+    shared = {"acker.app": spout.acker.config.app, "acker.run": spout.run_id, "acker.outcome": outcome}
+    if one.last_stage is not None:
+        shared["acker.stage"] = one.last_stage
+    for count, place in enumerate(np.argsort(-ages_ms[rows], kind="stable")[:MOST].tolist(), 1):
+        row = rows[place]
+        end_ms, age_ms = int(ended_ms[row]), int(ages_ms[row])
+        own: dict[str, str | int] = {
+            **shared,
+            "acker.root": f"{int(roots[place]) & (1 << 64) - 1:016x}",
+            "acker.message_id": int(messages[place]),
+            "acker.attempt": int(attempts[place]),
+        }
+        if count == MOST < len(roots):
+            own["acker.more"] = len(roots) - MOST
+        started_ns = (end_ms - age_ms) * _NS_PER_MS
+        span = tracer.start_span(f"acker {outcome}", Context(), attributes=own, start_time=started_ns)
+        if one.kind == "fail":
+            span.set_status(Status(StatusCode.ERROR, packs[of_pack[row]].detail))
+        span.end(end_ms * _NS_PER_MS)

@@ -1,0 +1,121 @@
+"""Which operators have worked in a run, and so whether an exception that nobody expected may be a message's fault.
+
+`row.order` in place of `row["order"]` fails every message. So such an exception counts as an attempt only once its operator
+has processed a row of another message. Where many messages failed in an operator that has processed none, it is broken.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from acker_redis.errors import AckerError, OperatorBrokenError
+from acker_redis.spark.proof.metrics import Processed
+from acker_redis.spark.worker.failures import Report
+from acker_redis.spout.in_flight import Emission, Int64Array, Mask
+
+MANY = 20
+"""So many messages that failed in an operator that has processed none: they are not to blame."""
+
+
+class Verdict(NamedTuple):
+    """Of the failures of one emission.
+
+    Attributes:
+        excused: roots whose failure counts as no attempt.
+        broken: to be raised; None: the pipeline may be right.
+    """
+
+    excused: Int64Array
+    broken: AckerError | None = None
+
+
+class Evidence:
+    """What is known of the operators of one run."""
+
+    def __init__(self, *, everything_counts: bool, goes_on: bool = False, most: int | None = None) -> None:
+        """Nothing is known yet.
+
+        Args:
+            everything_counts: whether the rule is off: the user said so, or the source has few messages.
+            goes_on: whether further messages may come at any time, as from a stream.
+            most: so many messages may be open at a time, so that no more can fail before others come.
+        """
+        self._everything_counts, self._goes_on = everything_counts, goes_on
+        self._many = MANY if most is None else max(1, min(MANY, most))
+        self._worked: dict[str, set[int]] = {}  # with one message: only that; with none or two: any
+        self._failed: dict[str, set[int]] = {}
+
+    def judge(
+        self, emission: Emission, failed: Sequence[Report], processed: Mapping[str, Processed], *, is_last: bool
+    ) -> Verdict:
+        """Which failures of an emission count.
+
+        Args:
+            emission: whose.
+            failed: its reports.
+            processed: what its operators have processed without failing.
+            is_last: whether every message of the source was emitted by now.
+        """
+        none = np.array([], np.int64)
+        if self._everything_counts:
+            return Verdict(none)
+        message_of = _Index(emission)
+        for operator, rows in processed.items():
+            self._note(operator, set(message_of.of(np.array(sorted(rows.roots), np.int64)).tolist()))
+        counted, doubtful = [none], [none]
+        for report in failed:
+            for reason, packed in report.reasons.items():
+                roots = np.frombuffer(packed, np.int64)
+                by_others = np.zeros(len(roots), np.bool_)
+                messages = message_of.of(roots)
+                if not reason.is_expected:
+                    by_others = self._is_doubtful(report.stage, messages)
+                    self._failed.setdefault(report.stage, set()).update(messages[by_others].tolist())
+                    if by_others.any() and self._is_broken(report.stage):
+                        return Verdict(
+                            emission.roots, _broken(report.stage, len(self._failed[report.stage]), reason.text)
+                        )
+                    by_others &= self._goes_on or not is_last
+                counted.append(roots[~by_others])
+                doubtful.append(roots[by_others])
+        return Verdict(np.setdiff1d(np.concatenate(doubtful), np.concatenate(counted)))
+
+    def _note(self, operator: str, messages: set[int]) -> None:
+        known = self._worked.get(operator)
+        if known is None:
+            self._worked[operator] = messages
+        elif len(known) == 1:
+            self._worked[operator] = known | messages if messages else set()
+        self._failed.pop(operator, None)
+
+    def _is_doubtful(self, operator: str, messages: Int64Array) -> Mask:
+        known = self._worked.get(operator)
+        if known is None:
+            return np.ones(len(messages), np.bool_)
+        return np.isin(messages, list(known)) if len(known) == 1 else np.zeros(len(messages), np.bool_)
+
+    def _is_broken(self, operator: str) -> bool:
+        return operator not in self._worked and len(self._failed[operator]) >= self._many
+
+
+class _Index:
+    """Messages by the roots of one emission."""
+
+    def __init__(self, emission: Emission) -> None:
+        order = np.argsort(emission.roots)
+        self._roots, self._messages = emission.roots[order], emission.message_ids[order]
+
+    def of(self, roots: Int64Array) -> Int64Array:
+        """The messages of those roots that are the emission's."""
+        places = np.searchsorted(self._roots, roots)
+        places[places == len(self._roots)] = 0
+        return self._messages[places] if len(self._roots) else roots[:0]
+
+
+def _broken(operator: str, count: int, text: str) -> OperatorBrokenError:
+    return OperatorBrokenError(
+        f"{count} messages failed in {operator!r}, which has processed none: {text}. So the pipeline is broken there, not the "
+        "data: nothing was dead-lettered. Mend it and run again; or, if every message may really be bad, give "
+        "stop_if_all_fail=False"
+    )

@@ -1,0 +1,307 @@
+"""The messages of a run as a DataFrame: their ids, those of one emission, and those to be kept with a dead letter."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructType
+
+from acker_redis.errors import BadBatchError
+from acker_redis.model.ids import SLOTS
+from acker_redis.spark.protocol import arguments
+from acker_redis.spark.runtime.jobs import described
+from acker_redis.spark.worker.keep_messages import KeepStep
+from acker_redis.spark.worker.row_codec import Rows
+from acker_redis.spout.in_flight import SLOT_BITS, Emission, Int64Array, in_order
+from acker_redis.spout.offset_file import Offsets
+from acker_redis.store.payloads import Payloads
+
+Fetch: TypeAlias = Callable[[list[int]], DataFrame]
+"""Gives messages by their ids, with all the columns they had; those it leaves out are gone: dead letters, as `lost`."""
+
+MESSAGE_ID = "message_id"
+"""Column that is added where message ids are made of partition and offset."""
+
+PAYLOAD = "_acker_payload"
+_BEGIN = "_acker_begin"
+_JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
+"""Spark's default leaves out microseconds, and the seconds of old time zones."""
+
+PARSED = {**_JSON, "columnNameOfCorruptRecord": "_acker_none"}
+"""Spark would take a column `_corrupt_record` for its own, and leave it null."""
+
+
+class Places(NamedTuple):
+    """Where messages are in their source.
+
+    Attributes:
+        names: of partitions.
+        of_message: for each message the number of its partition.
+        offsets: for each message its offset there.
+    """
+
+    names: list[str]
+    of_message: Int64Array
+    offsets: Int64Array
+
+
+@dataclass
+class Messages:
+    """The messages of one run.
+
+    Attributes:
+        frame: one row per message.
+        column: of message ids.
+        payload_bytes: rows not longer than this are kept: as JSON with dead letters, as `kept_rows` in `kept`.
+        kept: where messages are kept for replay; None: replays are fetched, or read from `frame` again.
+        keeping: puts them there.
+        fetch: gives messages for replays.
+        gone: messages that `fetch` did not give, an array per emission.
+        brought: payloads that came with the reports of failed messages, by id.
+    """
+
+    frame: DataFrame
+    column: str
+    payload_bytes: int = 0
+    kept: Payloads | None = None
+    keeping: KeepStep | None = None
+    fetch: Fetch | None = None
+    gone: SimpleQueue[Int64Array] = field(default_factory=SimpleQueue, init=False)
+    brought: dict[int, bytes] = field(default_factory=dict, init=False)
+    _all: int = field(default=0, init=False)  # how many the frame has; -1: more than are to be done
+
+    def read_ids(self, offsets: Offsets | None, partition: str, offset: str) -> Int64Array:
+        """The ids of all messages; with offsets, which are told of them, of those that are to be done.
+
+        Raises:
+            BadBatchError: ids stand more than once, or are null.
+        """
+        if offsets is None:
+            ids = _read(self.frame, self.column)[0]
+        else:
+            place = F.col(arguments.quoted(partition)), F.col(arguments.quoted(offset)).cast(LongType())
+            ids, places = _read(self.frame, self.column, *place)
+            nulls = places.column(0).null_count + places.column(1).null_count
+            if nulls:
+                raise BadBatchError(
+                    f"{nulls} messages have no {partition!r} or {offset!r}: leave them out, or give them one"
+                )
+            of = places.column(0).combine_chunks().dictionary_encode()
+            of = of.combine_chunks() if isinstance(of, pa.ChunkedArray) else of
+            rows = of.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+            is_open = offsets.track(ids, of.dictionary.to_pylist(), rows, places.column(1).to_numpy())
+            if not is_open.all():  # an earlier run did them, beyond a gap
+                self._all = -1
+                return ids[is_open]
+        self._all = len(ids)
+        return ids
+
+    def of(self, emission: Emission) -> tuple[DataFrame, Emission]:
+        """The rows of an emission; and the emission, without messages that are gone."""
+        if emission.number == 0 and len(emission.message_ids) == self._all:
+            return self.frame, emission
+        ids, is_fresh = emission.message_ids, emission.attempts == 0
+        parts = [among(self.frame, self.column, ids[is_fresh])] if is_fresh.any() or not len(ids) else []
+        again = ids[~is_fresh]
+        has, kept = self._kept(again.tolist())
+        if kept is not None:
+            parts.append(kept)
+        left = again[~has]
+        if len(left) and self.fetch is None:
+            parts.append(among(self.frame, self.column, left))
+        elif len(left):
+            fetched, gone = self._fetched(left)
+            parts.append(fetched)
+            emission = emission.only(~np.isin(ids, gone))
+        together = parts[0]
+        for part in parts[1:]:
+            together = together.unionByName(part)
+        return together, emission
+
+    def keep_messages(self, emission: Emission) -> None:
+        """Keep the messages that are emitted for the first time. Runs a job."""
+        fresh = emission.message_ids[emission.attempts == 0]
+        if self.keeping is None or not len(fresh):
+            return
+        rows = self.frame if len(fresh) == self._all else among(self.frame, self.column, fresh)
+        payload = F.struct(*(F.col(arguments.quoted(name)) for name in self.frame.columns))
+        kept = rows.select(id_of(self.column).alias("id"), payload.alias(PAYLOAD))
+        with described(rows.sparkSession, f"messages of {self.keeping.config.app}:{self.keeping.run_id} to Redis"):
+            kept.mapInArrow(self.keeping, "rows bigint").collect()
+
+    def payloads(self, ids: list[int]) -> list[bytes | None]:
+        """Rows as JSON, for those that are not longer than payload_bytes."""
+        of: dict[int, bytes | None] = {one: self.brought.pop(one) for one in ids if one in self.brought}
+        others = [one for one in ids if one not in of]
+        has, rows = self._kept(others)
+        missing = [one for one, kept in zip(others, has, strict=True) if not kept]
+        for part in ([] if rows is None else [rows]) + ([self._source(missing)] if missing else []):
+            found = part.select(id_of(self.column), as_json(self.payload_bytes)).toArrow()
+            of.update(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
+        return [of.get(one) for one in ids]
+
+    def _kept(self, ids: list[int]) -> tuple[npt.NDArray[np.bool_], DataFrame | None]:
+        """Which messages are kept in Redis, and their rows."""
+        payloads = [None] * len(ids) if self.kept is None else self.kept.get(ids)
+        has = np.array([payload is not None for payload in payloads], np.bool_)
+        if not has.any():
+            return has, None
+        table = pa.table({PAYLOAD: pa.array([payload for payload in payloads if payload is not None], pa.binary())})
+        rows = Rows(arguments.arrow_schema(self.frame.schema))
+        return has, self.frame.sparkSession.createDataFrame(table).mapInArrow(rows, self.frame.schema)
+
+    def _fetched(self, ids: Int64Array) -> tuple[DataFrame, Int64Array]:
+        """Messages that `fetch` gives, and the ids of those that it does not."""
+        rows = self._source(ids.tolist())
+        found = rows.select(id_of(self.column)).toArrow().column(0)
+        if found.null_count or len(found) != len(pc.unique(found)):
+            raise BadBatchError("fetch gave messages twice, or without id: give each of those asked for once")
+        gone = np.setdiff1d(ids, found.to_numpy())
+        if len(gone):
+            self.gone.put(gone)
+        return rows, gone
+
+    def _source(self, ids: list[int]) -> DataFrame:
+        if self.fetch is None:
+            return among(self.frame, self.column, np.array(ids, np.int64))
+        fetched = self.fetch(ids)
+        missing = set(self.frame.columns) - set(fetched.columns)
+        if missing:
+            raise BadBatchError(f"fetch gave messages without {sorted(missing)}: give all columns of the messages")
+        return fetched.select(*(F.col(arguments.quoted(name)) for name in self.frame.columns))
+
+
+def among(frame: DataFrame, column: str, ids: Int64Array) -> DataFrame:
+    """The messages with these ids."""
+    wanted = frame.sparkSession.createDataFrame(pa.table({column: ids}))
+    return frame.join(F.broadcast(wanted), column).select(*(F.col(arguments.quoted(c)) for c in frame.columns))
+
+
+def id_of(column: str) -> Column:
+    """Message ids, as they are counted everywhere."""
+    return F.expr(
+        f"cast({arguments.quoted(column)} AS bigint)"
+    )  # a text: each method of a column is half a dozen calls of Java
+
+
+def as_json(longest: int, columns: Sequence[str] | None = None) -> Column:
+    """A row as JSON, or these columns of it; null, if it is longer than so many bytes."""
+    row = F.struct("*") if columns is None else F.struct(*(F.col(arguments.quoted(name)) for name in columns))
+    text = F.encode(F.to_json(row, _JSON), "UTF-8")
+    return F.when(F.length(text) <= longest, text)
+
+
+def from_json(column: str, schema: StructType) -> Column:
+    """The row that `as_json` made a text of; null, where it is none."""
+    return F.from_json(F.col(column).cast("string"), schema, PARSED)
+
+
+def read_ids(frame: DataFrame, column: str) -> Int64Array:
+    """The ids of all messages; one that stands more than once does so here, too.
+
+    Raises:
+        BadBatchError: ids are null.
+    """
+    return _read(frame, column, repeats=True)[0]
+
+
+def read_places(frame: DataFrame, column: str, partition: str, offset: str) -> tuple[Int64Array, Places]:
+    """The ids of all messages, and where each is.
+
+    Raises:
+        BadBatchError: ids are null.
+    """
+    names, of = F.col(arguments.quoted(partition)).cast("string"), F.col(arguments.quoted(offset)).cast(LongType())
+    ids, found = _read(frame, column, names, of, repeats=True)
+    encoded = pc.dictionary_encode(pc.fill_null(found.column(0).combine_chunks(), ""))
+    places = pc.fill_null(found.column(1), 0).to_numpy().astype(np.int64)
+    return ids, Places(encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64), places)
+
+
+def _read(frame: DataFrame, column: str, *places: Column, repeats: bool = False) -> tuple[Int64Array, pa.Table]:
+    """The ids of all messages, and other columns."""
+    found = frame.select(id_of(column), *places).toArrow()
+    nulls = found.column(0).null_count
+    if nulls:
+        raise BadBatchError(
+            f"column {column!r}: {nulls} messages have no id: leave them out, or give each an id of its own"
+        )
+    ids = np.ascontiguousarray(found.column(0).to_numpy(), np.int64)
+    if not repeats:
+        ordered = in_order(ids)
+        twice = ordered[1:][ordered[1:] == ordered[:-1]]
+        if len(twice):
+            raise BadBatchError(
+                f"column {column!r}: {len(twice)} rows have the id of another ({twice[0]}, for one): each "
+                "message needs an id of its own"
+            )
+    return ids, found.remove_column(0)
+
+
+def with_message_id(frame: DataFrame, *, partition: str = "file", offset: str = "row") -> DataFrame:
+    """Add the column `message_id`, made of partition and offset as `run_tracked` makes it without `id_column`.
+
+        lines = with_message_id(read_files(session, "logs"))
+        again = lines.join(read_dead_letters(session, acker).select("message_id"), "message_id", "left_semi")
+        run_tracked(again, pipeline, acker=acker, id_column="message_id")
+
+    Args:
+        frame: one row per message.
+        partition: string column.
+        offset: integer column, counting within a partition.
+
+    Raises:
+        BadBatchError: a column is missing, or there is a column `message_id`.
+    """
+    return with_message_ids(frame, None, partition, offset)[0]
+
+
+def with_message_ids(frame: DataFrame, id_column: str | None, partition: str, offset: str) -> tuple[DataFrame, str]:
+    """The frame and its column of message ids; where none is named it is made of partition and offset.
+
+    Raises:
+        BadBatchError: there is no such column, or rows have a type that Arrow does not carry.
+    """
+    arguments.crossing(frame)
+    if id_column is not None:
+        return frame, arguments.integer_column(frame, id_column, "run_tracked")
+    if MESSAGE_ID in frame.columns:
+        raise BadBatchError(f"the DataFrame has a column {MESSAGE_ID!r}: name it as id_column, or rename it")
+    if partition not in frame.columns or offset not in frame.columns:
+        raise BadBatchError(f"give id_column, or columns {partition!r} and {offset!r} among {frame.columns}")
+    # The last five bits are the offset's, so that neighbours share a record of the ledger.
+    place = F.col(arguments.quoted(offset)).cast(LongType())
+    hashed = F.xxhash64(
+        F.col(arguments.quoted(partition)), F.shiftright(place, SLOT_BITS)
+    )  # without a place, that of none
+    made = hashed.bitwiseAND(F.lit(-SLOTS).cast(LongType())).bitwiseOR(
+        F.coalesce(place, F.lit(0)).bitwiseAND(SLOTS - 1)
+    )
+    return frame.withColumn(MESSAGE_ID, made), MESSAGE_ID
+
+
+def not_done(frame: DataFrame, offsets: Offsets, partition: str, offset: str) -> DataFrame:
+    """Rows from the offset on where their partition begins.
+
+    Raises:
+        BadBatchError: a column is missing.
+    """
+    missing = [column for column in (partition, offset) if column not in frame.columns]
+    if missing:
+        raise BadBatchError(f"offsets need the columns {missing}: name them with partition= and offset=")
+    known = offsets.known()
+    if not known:
+        return frame
+    begins = frame.sparkSession.createDataFrame(
+        pa.table({partition: list(known), _BEGIN: pa.array(known.values(), pa.int64())})
+    )
+    found = frame.join(F.broadcast(begins), partition, "left")
+    here = F.col(arguments.quoted(offset))
+    return found.where(F.col(_BEGIN).isNull() | here.isNull() | (here >= F.col(_BEGIN))).drop(_BEGIN)

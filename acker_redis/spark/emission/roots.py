@@ -1,0 +1,241 @@
+"""The roots of one emission: initialised while its job runs, renewed meanwhile, closed when the pipeline is proven.
+
+Everything is sent from the driver. A driver that dies leaves its roots to time out; nobody acks them.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from multiprocessing.pool import ThreadPool
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from acker_redis.errors import AckerError, LedgerLostError, NotExactError, PendingLimitError, ServerUnavailableError
+from acker_redis.model import ids
+from acker_redis.model.blocks import Index
+from acker_redis.model.ids import UInt64Array
+from acker_redis.model.xxhash64 import hash_longs, hash_salt
+from acker_redis.spark.proof.failure_reports import cause_of
+from acker_redis.spark.protocol import shares
+from acker_redis.spark.protocol.shares import Int64Array
+from acker_redis.spark.worker.failures import REASON_CHARS, Report
+from acker_redis.spout.in_flight import SLOT_BITS, Emission, Rows, root_salt
+from acker_redis.spout.spout import Spout
+
+log = logging.getLogger("acker_redis.spark")
+
+_FEW, _MANY = 8, 1000
+"""Roots of a record that make it cheap; messages of an emission that are enough to tell."""
+
+_told: set[str] = set()
+"""Apps whose ids were found sparse in this process."""
+
+PART = 65_536
+"""Roots sent at a time, so that a million of them don't stand in memory as packed calls."""
+
+HELD = "held back: it came through, and waits for the others to be written with"
+"""Reason of roots that fail because the output of their emission can't be written yet."""
+
+_SENDERS = 2
+"""One packs its part while the server works for the other."""
+
+
+def salts(app: str, run_id: str, number: int) -> tuple[str, str]:
+    """Of roots and of edges of an emission."""
+    return root_salt(app, run_id, number), ids.derive_salt("edge", app, run_id, number)
+
+
+def edges_of(salt: str, emission: Emission) -> Int64Array:
+    """The edges of an emission's messages, as `sql.spouted` computes them."""
+    hashed = hash_longs(np.ascontiguousarray(emission.message_ids).view(np.uint64), seed=hash_salt(salt))
+    return (np.asarray(hashed) & np.uint64(shares.MASK)).view(np.int64)
+
+
+class Roots:
+    """What the ledger has of one emission. Use it as a context: leaving it waits for what is being sent."""
+
+    def __init__(self, spout: Spout, emission: Emission, own: Int64Array) -> None:
+        """Nothing was sent yet.
+
+        Args:
+            spout: of the run, their owner.
+            emission: its roots and number.
+            own: the edge of each; a root's ack value while its job runs is made of it.
+        """
+        self._spout, self._acker = spout, spout.acker
+        order = _by_block(emission)
+        _tell_of_sparse_ids(spout.acker.config.app, emission.message_ids[order])
+        self._roots = emission.roots[order]
+        self._own = own[order].view(np.uint64)
+        self._token = f"{spout.run_id}:{emission.number}"
+        self._stop = threading.Event()
+        self._initialised = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._keep, name="acker-roots", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin to initialise the roots, and go on to renew them."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Renew no more. Where the pipeline raised, its roots fail at once instead of timing out.
+
+        So do those that a limit of the app let through, at no cost of an attempt: they would hold the others up.
+        """
+        self._stop.set()
+        self._thread.join()
+        is_refused = isinstance(error, PendingLimitError)
+        if is_refused:
+            self._spout.excuse(self._roots)
+        if isinstance(error, Exception) and (is_refused or not isinstance(error, ServerUnavailableError)):
+            try:
+                self._send("fail", partial(self._fail, cause_of(error).text, None))
+            except AckerError as exc:
+                log.warning("the messages of a failed emission time out, as the server could not be told: %s", exc)
+
+    def close(self, failed: Iterable[Report]) -> None:
+        """Fail the roots that were reported, and ack the others.
+
+        Raises:
+            NotExactError: reports name other roots than these, or rows that failed name none.
+            AckerError: the roots could not be initialised, or the server can't be told.
+        """
+        rows = self._fail_reported(failed)
+        self._send("ack", self._ack, rows)
+
+    def release(self, failed: Iterable[Report], delay_secs: float = 0.0) -> None:
+        """Fail the roots that were reported, and hold the others, which fail, too; see `Spout.hold`.
+
+        Raises:
+            AckerError: as `close`.
+        """
+        rows = self._fail_reported(failed)
+        held = self._roots if rows is None else self._roots[rows]
+        self._spout.hold(held, delay_secs)
+        self._send("release", partial(self._fail, HELD, None), rows)
+
+    def _fail_reported(self, failed: Iterable[Report]) -> Int64Array | None:
+        """Which roots are left then; None: all."""
+        failed = list(failed)
+        index = Index(self._roots[: None if failed else 0].view(np.uint64))
+        for report in failed:
+            found = [index.find(np.frombuffer(packed, np.uint64)) for packed in report.reasons.values()]
+            foreign = sum(int(np.count_nonzero(rows < 0)) for rows in found)
+            if foreign or report.rootless:
+                raise NotExactError(
+                    f"{report.rows:,} rows failed in {report.stage!r}; {report.rootless:,} of them name no message, and "
+                    f"{foreign:,} messages that they name are not this emission's. So which messages failed is not known, and "
+                    "nothing is acked. Keep the column _anchors as it is, also in what you unite with other rows"
+                )
+        self._initialised.wait()
+        if self._error is not None:
+            raise self._error
+        is_open = np.ones(len(self._roots), np.bool_)
+        told = [
+            (reason, report.stage, f"fail:{report.number}:{number}", packed)
+            for report in failed
+            for number, (reason, packed) in enumerate(report.reasons.items())
+        ]
+        for reason, stage, token, packed in sorted(told, key=lambda one: one[0].retry):  # the final ones decide
+            rows = index.find(np.frombuffer(packed, np.uint64))
+            rows = rows[is_open[rows]]
+            if len(rows):
+                is_open[rows] = False
+                if not reason.retry:
+                    self._spout.no_retry(self._roots[rows])
+                self._send(token, partial(self._fail, reason.text, stage), rows)
+        return np.flatnonzero(is_open) if told else None
+
+    def _keep(self) -> None:
+        """Initialise, then renew, until the emission has ended."""
+        try:
+            self._send("init", self._init)
+        except BaseException as exc:
+            self._error = exc
+            return
+        finally:
+            self._initialised.set()
+        while not self._stop.wait(self._acker.config.message_timeout_secs / 2):
+            try:
+                self._send("renew", self._renew)
+            except AckerError as exc:
+                log.warning("the messages of an emission could not be renewed, and may time out: %s", exc)
+
+    def _send(self, what: str, do: Callable[[Rows, str], object], rows: Int64Array | None = None) -> None:
+        """Send something about some of the roots, in parts; once more where the ledger turns out to be lost.
+
+        Where a part can't be sent the later ones are left out.
+        """
+        count = len(self._roots if rows is None else rows)
+        broken = threading.Event()
+
+        def send(at: int) -> None:
+            if broken.is_set():
+                return
+            part = slice(at, min(at + PART, count)) if rows is None else rows[at : at + PART]
+            token = f"{self._token}:{what}:{at}"
+            try:
+                self._send_part(partial(do, part, token))
+            except BaseException:
+                broken.set()
+                raise
+
+        parts = range(0, count, PART)
+        if len(parts) < 2:
+            for at in parts:
+                send(at)
+            return
+        with ThreadPool(_SENDERS) as pool:  # of daemons: a silent server doesn't hold up a process that ends
+            pool.map(send, parts, chunksize=1)
+
+    def _send_part(self, do: Callable[[], object]) -> None:
+        try:
+            do()
+        except LedgerLostError:
+            # The spout learns of it by itself, and emits again: these roots then wait for no one.
+            self._acker.recover()
+            do()
+
+    def _vals(self, rows: Rows) -> UInt64Array:
+        """Ack values while the job runs: the edges, and a bit that is none of theirs, so that they are never zero."""
+        return self._own[rows] | np.uint64(1 << shares.BITS)
+
+    def _init(self, rows: Rows, token: str) -> None:
+        self._acker.init_many(self._roots[rows], self._vals(rows), self._spout.task, token=token)
+
+    def _ack(self, rows: Rows, token: str) -> None:
+        self._acker.ack_many(self._roots[rows], self._vals(rows), token=token)
+
+    def _fail(self, reason: str, stage: str | None, rows: Rows, token: str) -> None:
+        self._acker.fail_many(
+            self._roots[rows], token=token, reason=reason[:REASON_CHARS].encode(errors="replace").decode(), stage=stage
+        )
+
+    def _renew(self, rows: Rows, token: str) -> None:  # noqa: ARG002
+        self._acker.reset_timeout_many(self._roots[rows])
+
+
+def _by_block(emission: Emission) -> Int64Array | slice:
+    """The order in which the roots of a block stand together, so that one call has all of them: that of the ids."""
+    ids_in_order = bool((emission.message_ids[1:] > emission.message_ids[:-1]).all())
+    return slice(None) if ids_in_order else np.argsort(emission.message_ids, kind="stable")  # merges what is in order
+
+
+def _tell_of_sparse_ids(app: str, message_ids: Int64Array) -> None:
+    """Say once how many roots share a record, where those are few. Ids in their order."""
+    if len(message_ids) < _MANY or app in _told:
+        return
+    places = message_ids >> SLOT_BITS
+    count = 1 + int(np.count_nonzero(places[1:] != places[:-1]))
+    if len(message_ids) < _FEW * count:
+        _told.add(app)
+        log.warning(
+            "the ids of app %r are sparse: %.1f messages share a record of up to 32, which costs up to ten times as much "
+            "as ids that count (offsets, row numbers)", app, len(message_ids) / count,
+        )  # fmt: skip

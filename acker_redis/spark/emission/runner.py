@@ -1,0 +1,217 @@
+"""One emission: its tracked messages are made, the pipeline runs over them, and their roots are closed."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+
+from acker_redis.client.backoff import is_outage
+from acker_redis.errors import (
+    AckerError,
+    BadBatchError,
+    BadConfigError,
+    JobFailedError,
+    NotAcceptedError,
+    NotExactError,
+    NotProvenError,
+    OutageError,
+    ServerUnavailableError,
+)
+from acker_redis.spark.emission.evidence import Evidence, Verdict
+from acker_redis.spark.emission.messages import as_json
+from acker_redis.spark.emission.roots import Roots, edges_of, salts
+from acker_redis.spark.emission.whole_output import Whole
+from acker_redis.spark.operators import sql
+from acker_redis.spark.proof.blame import Blame, blame_of, forget, line_of
+from acker_redis.spark.proof.equation import Form
+from acker_redis.spark.proof.proof import Proof
+from acker_redis.spark.protocol import shares
+from acker_redis.spark.runtime.jobs import counted, ended_after, running
+from acker_redis.spark.runtime.jvm import of
+from acker_redis.spark.runtime.worker_errors import own_errors
+from acker_redis.spark.sinks.exports import Origin
+from acker_redis.spark.sinks.output_modes import Outputs
+from acker_redis.spark.sources.files import has_corrupt, without_corrupt
+from acker_redis.spark.tracker import Tracker
+from acker_redis.spark.worker.failures import Report
+from acker_redis.spout.in_flight import Emission
+from acker_redis.spout.spout import Spout
+
+MISTAKES = (BadBatchError, BadConfigError, NotExactError, NotAcceptedError)
+"""Errors that trying again can't change."""
+
+Pipeline: TypeAlias = Callable[[Tracker, DataFrame], object]
+"""Operators and sinks of one emission: called with its tracker and its tracked messages."""
+
+
+class Source(Protocol):
+    """Where the messages of emissions come from."""
+
+    def of(self, emission: Emission) -> tuple[DataFrame, Emission]:
+        """The rows of an emission; and the emission, without messages that are gone."""
+
+    def keep_messages(self, emission: Emission) -> None:
+        """Keep what has to be kept of its messages, while their roots are made."""
+
+
+@dataclass(frozen=True)
+class Emitting:
+    """Emits the messages of one spout.
+
+    Attributes:
+        spout: of the run.
+        pipeline: runs once per emission.
+        id_column: of the messages.
+        evidence: of the run: which operators have worked.
+        url: the acker's server as executors reach it.
+        timeout_secs: the jobs of an emission may take so long; None: as long as they like.
+        whole: the output, where that is one; None: what is written belongs to the messages of an emission.
+        payload_bytes: longest payload of a message that can't be read, which comes along with its report.
+        brought: takes these payloads, by message id; None: they aren't wanted.
+    """
+
+    spout: Spout
+    pipeline: Pipeline
+    id_column: str
+    evidence: Evidence
+    url: str | None = field(repr=False)  # may hold a password
+    timeout_secs: float | None = None
+    whole: Whole | None = None
+    payload_bytes: int = 0
+    brought: dict[int, bytes] | None = None
+
+    def emit(self, emission: Emission, source: Source, session: SparkSession, batch_id: int | None = None) -> None:
+        """Run one emission.
+
+        Raises:
+            Exception: what went wrong; its roots failed, unless the server is gone.
+        """
+        spout = self.spout
+        app = spout.acker.config.app
+        _activate(session)
+        key = f"{app}:{spout.run_id}:{emission.number}"
+        tag = f"acker:{key}".replace(",", "_")
+        try:
+            with own_errors():
+                messages, emission = source.of(emission)
+        except Exception as exc:
+            spout.excuse(emission.roots)
+            told = _told(exc, blame_of(exc, session, tag))
+            if told is exc:
+                raise
+            raise told from exc
+        blame: list[Blame] = []
+        try:
+            verdict = self._run(emission, source, messages, key, tag, batch_id, blame)
+        except Exception as exc:
+            if not blame:
+                raise
+            told = _told(exc, blame[0])
+            if told is exc:
+                raise
+            raise told from exc
+        if verdict.broken is not None:
+            raise verdict.broken
+
+    def _run(
+        self,
+        emission: Emission,
+        source: Source,
+        messages: DataFrame,
+        key: str,
+        tag: str,
+        batch_id: int | None,
+        blame: list[Blame],
+    ) -> Verdict:
+        spout, session = self.spout, messages.sparkSession
+        acker, app = spout.acker, spout.acker.config.app
+        of_emission = salts(app, spout.run_id, emission.number)
+        own = edges_of(of_emission[1], emission)
+        proof = Proof(session, key, shares.total(own), len(own), tag, acker.ledger.stage_number)
+        outputs = Outputs("by_message" if self.whole is None else "whole")
+        tracker = Tracker(
+            spout.run_id, emission.number, batch_id,
+            _proof=proof, _origin=Origin(self.url, acker), _id_column=self.id_column, _outputs=outputs,
+        )  # fmt: skip
+        try:
+            # The spout waits for outages, and goes no further after mistakes.
+            with (
+                running(session, tag),
+                counted(session, {"pending": spout.pending, "left": spout.state.left, **asdict(spout.counts)}),
+                Roots(spout, emission, own) as roots,
+                _blaming(spout, emission, session, tag, blame),
+                own_errors(),
+                ended_after(session, tag, self.timeout_secs),
+                nullcontext(False) if self.whole is None else self.whole.trying(emission, session, tag) as is_whole,
+            ):
+                if self.whole is not None and self.whole.written:
+                    roots.close([])  # these are in the output
+                    return Verdict(emission.roots[:0])
+                source.keep_messages(emission)
+                form = Form(key, proof.add("spout", "spout", []).name)
+                tracked = sql.spouted(messages, self.id_column, of_emission, form)
+                if has_corrupt(messages):
+                    is_wanted = bool(self.payload_bytes) and self.brought is not None
+                    payload = as_json(self.payload_bytes, messages.columns) if is_wanted else None
+                    tracked = without_corrupt(tracker, tracked, payload)
+                self.pipeline(tracker, tracked)
+                proof.close()
+                failed = proof.failed()
+                self._take_payloads(emission, failed)
+                verdict = self.evidence.judge(emission, failed, proof.processed, is_last=not spout.state.fresh)
+                spout.excuse(verdict.excused)
+                if self.whole is None:
+                    roots.close(failed)
+                elif (
+                    error := self.whole.close(emission, outputs, failed, roots, proof, is_whole=is_whole)
+                ) is not None:
+                    return verdict._replace(broken=error)
+                return verdict
+        finally:
+            outputs.release()
+            proof.end()
+            forget(tag)
+
+    def _take_payloads(self, emission: Emission, failed: Sequence[Report]) -> None:
+        if self.brought is None:
+            return
+        by_root = {root: payload for report in failed for root, payload in report.payloads.items()}
+        if by_root:
+            own = np.isin(emission.roots.view(np.int64), np.array(list(by_root), np.int64))
+            roots, ids = emission.roots.view(np.int64)[own].tolist(), emission.message_ids[own].tolist()
+            self.brought.update((one, by_root[root]) for one, root in zip(ids, roots, strict=True))
+
+
+@contextmanager
+def _blaming(spout: Spout, emission: Emission, session: SparkSession, tag: str, blame: list[Blame]) -> Iterator[None]:
+    """Say who is to blame before the roots of an emission that broke fail: what is no message's fault costs it no attempt."""
+    try:
+        yield
+    except Exception as exc:
+        blame.append(blame_of(exc, session, tag))
+        if len(emission.roots) and blame[0].in_a_job:
+            spout.isolate(emission, by_outage=blame[0] is Blame.OUTAGE_IN_A_JOB)
+        else:
+            spout.excuse(emission.roots)
+        raise
+
+
+def _told(error: Exception, blame: Blame) -> Exception:
+    """The error that the spout is to hear, in one line where that is all it needs."""
+    if isinstance(error, (ServerUnavailableError, NotProvenError, *MISTAKES)):
+        return error
+    if blame is Blame.PIPELINE:
+        gone = "Spark's JVM is gone, or its context was stopped, which no waiting mends. Start the program again"
+        return AckerError(f"{gone}: {line_of(error)}") if is_outage(error) else error
+    kind = JobFailedError if blame is Blame.ROWS else OutageError
+    return kind(line_of(error))
+
+
+def _activate(session: SparkSession) -> None:
+    """Make a session the thread's active one, where Spark looks for Python data sources; a new thread has none."""
+    java = getattr(session, "_jsparkSession", None)
+    if java is not None:  # else Spark Connect
+        of(session.sparkContext, "org.apache.spark.sql.classic.SparkSession").setActiveSession(java)

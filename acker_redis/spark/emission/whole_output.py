@@ -1,0 +1,143 @@
+"""Output that is a whole: written by an emission of all messages that are left, in which nothing failed; others only try."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from pyspark.sql import SparkSession
+
+from acker_redis.errors import NotAcceptedError, NotProvenError, OutageError, ServerUnavailableError
+from acker_redis.spark.emission.roots import Roots
+from acker_redis.spark.proof.blame import Blame, blame_of, line_of
+from acker_redis.spark.proof.proof import Proof
+from acker_redis.spark.runtime.worker_errors import acker_error_in
+from acker_redis.spark.sinks.output_modes import Outputs
+from acker_redis.spark.worker.failures import Report
+from acker_redis.spout.in_flight import Emission
+from acker_redis.spout.spout import Spout
+
+log = logging.getLogger("acker_redis.spark")
+
+MORE = 2
+"""Emissions that may be refused beyond the attempts of a message: one finds those that fail, one is for luck."""
+
+
+@dataclass
+class Whole:
+    """The output of one run.
+
+    Attributes:
+        spout: of the run.
+        written: whether it was. Emissions after that are of messages whose acks got lost, and have nothing left to do.
+        refused: emissions of all messages that were left, which were not accepted; outages are not among them.
+        begun: whether a sink has begun to write.
+    """
+
+    spout: Spout
+    written: bool = False
+    refused: int = 0
+    begun: bool = False
+
+    @property
+    def limit(self) -> int:
+        """The run ends with an error after so many that were refused."""
+        retry = self.spout.retry
+        return max(one.max_attempts for one in (retry, *retry.by_reason.values())) + MORE
+
+    @property
+    def delay_secs(self) -> float:
+        """How long to wait for the next try."""
+        return float(self.spout.retry.delay_secs(np.array([max(1, self.refused)]))[0])
+
+    @contextmanager
+    def trying(self, emission: Emission, session: SparkSession, tag: str) -> Iterator[bool]:
+        """Run an emission; gives whether its output may be written. One that breaks is refused.
+
+        Raises:
+            NotAcceptedError: too many were.
+        """
+        is_whole = self.spout.state.is_whole(emission)
+        try:
+            yield is_whole
+        except (ServerUnavailableError, NotAcceptedError):
+            raise
+        except Exception as exc:
+            if is_whole and blame_of(exc, session, tag) in (Blame.ROWS, Blame.PIPELINE):
+                self._refuse(line_of(exc))
+            raise
+
+    def close(
+        self,
+        emission: Emission,
+        outputs: Outputs,
+        failed: Sequence[Report],
+        roots: Roots,
+        proof: Proof,
+        *,
+        is_whole: bool,
+    ) -> OutageError | None:
+        """Write, and ack the messages; or fail those that failed, and hold the others back, as long as not all came through.
+
+        Returns:
+            What kept a sink from writing and has to be waited for, if anything did.
+
+        Raises:
+            NotAcceptedError: too many emissions were refused.
+        """
+        if failed or not is_whole or not self.spout.state.accept(emission):
+            if is_whole:
+                self._refuse(_told(failed))
+            roots.release(failed)
+            return None
+        try:
+            self.begun = True
+            outputs.write()
+        except Exception as exc:
+            # Nobody is searched: what is written is made of all messages.
+            blame = blame_of(exc, proof.session, proof.job_tag)
+            if not (blame.in_a_job or isinstance(acker_error_in(exc), NotProvenError)):
+                raise
+            told = line_of(exc)
+            if blame is Blame.OUTAGE_IN_A_JOB:
+                roots.release([])
+                return OutageError(told)
+            self._refuse(told)
+            log.warning("the output could not be written, which is tried again: %s", told)
+            roots.release([], self.delay_secs)
+            return None
+        self.written = True
+        roots.close([])
+        return None
+
+    def check_some_left(self) -> None:
+        """There was no message at all, or one isn't a dead letter.
+
+        Raises:
+            NotAcceptedError: each is one. A mistake such as a wrong schema must not replace the output by nothing.
+        """
+        if lost := self.spout.counts.dead_lettered:
+            raise NotAcceptedError(
+                f"every one of the {lost:,} messages is a dead letter, so the output would be empty. Nothing was written, and "
+                "what an earlier run wrote stays. Look at the dead letters, mend what they tell of, and run it again"
+            )
+
+    def _refuse(self, cause: str) -> None:
+        self.refused += 1
+        if self.refused >= self.limit:
+            there = (
+                "Sinks that come first in the pipeline may have been written; run it again, so that all are"
+                if self.begun
+                else "Nothing was written"
+            )
+            raise NotAcceptedError(
+                f"the output could not be written as a whole: in {self.refused} emissions of all messages that were left, "
+                f"something failed each time, at last: {cause}. Nothing was acked. {there}. Look for what fails now and then"
+            )
+
+
+def _told(failed: Sequence[Report]) -> str:
+    if not failed:
+        return "messages were lost or timed out while it ran"
+    return f"{failed[0].stage!r}: {next(iter(failed[0].reasons)).text}"

@@ -1,0 +1,1 @@
+"""Operators as frames in, frames out. Each keeps the sum of shares."""

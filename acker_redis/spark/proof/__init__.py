@@ -1,0 +1,1 @@
+"""Prove that every row of an emission reached its sinks."""

@@ -1,0 +1,153 @@
+"""What the edges of a tracked frame must sum to, carried in the metadata of its column `_edge`.
+
+    sum of edges  =  a · E  -  sum over residues of b · residue  -  known        (modulo 2^61)
+
+E is the sum of all messages' edges of the emission; a residue is what an operator dropped, metered where it did; known is
+residue of which the meters are behind a checkpoint. Spark's operators hand metadata on with a column, and lose it where they
+compute another. The column `_anchors` carries which operator made it, so that no other one is taken for it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from acker_redis.errors import BadBatchError, NotExactError
+from acker_redis.spark.protocol.columns import ANCHORS, EDGE
+from acker_redis.spark.protocol.shares import MASK
+
+_KEY = "acker"
+
+
+@dataclass(frozen=True)
+class Form:
+    """The equation of one frame.
+
+    Attributes:
+        emission: whose frames these are; those of two emissions don't mix.
+        node: the operator that made the frame.
+        total: a, modulo 2^61.
+        residues: meter -> b, modulo 2^61.
+        known: residue behind checkpoints, modulo 2^61.
+        anchors: the operator that made the column of anchors.
+    """
+
+    emission: str
+    node: str
+    total: int = 1
+    residues: Mapping[str, int] = field(default_factory=dict)
+    known: int = 0
+    anchors: str = "spout"
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What the column of edges carries of it."""
+        return {_KEY: json.dumps(asdict(self))}
+
+    def column(self, edge: str) -> Column:
+        """A column of edges, in SQL, that says what its rows must sum to; made along with others, it costs no plan."""
+        return F.expr(edge).alias(EDGE, metadata=self.metadata)
+
+    @property
+    def anchors_metadata(self) -> dict[str, str]:
+        """What the column of anchors carries of it."""
+        return {_KEY: f"{self.emission} {self.anchors}"}
+
+    def roots(self, anchors: str) -> Column:
+        """A column of anchors, in SQL, that says who made it."""
+        return F.expr(anchors).alias(ANCHORS, metadata=self.anchors_metadata)
+
+    def dropping(self, meter: str, node: str) -> "Form":
+        """The form of what is left behind a meter of residue."""
+        return replace(self, node=node, residues={**self.residues, meter: 1})
+
+    def at(self, node: str) -> "Form":
+        """The same, for another operator's frame."""
+        return replace(self, node=node)
+
+    def anchored(self) -> "Form":
+        """The same, whose operator makes the anchors, too."""
+        return replace(self, anchors=self.node)
+
+    def weighed(self, weight: int) -> "Form":
+        """The form of rows whose edges were multiplied."""
+        residues = {meter: b * weight & MASK for meter, b in self.residues.items()}
+        return replace(self, total=self.total * weight & MASK, residues=residues, known=self.known * weight & MASK)
+
+    def plus(self, other: "Form", node: str) -> "Form":
+        """The form of the rows of both, by an operator that makes their anchors."""
+        residues = dict(self.residues)
+        for meter, b in other.residues.items():
+            residues[meter] = (residues.get(meter, 0) + b) & MASK
+        total, known = (self.total + other.total) & MASK, (self.known + other.known) & MASK
+        return Form(self.emission, node, total, residues, known, anchors=node)
+
+    def expected(self, total: int, residues: Mapping[str, int]) -> int:
+        """What the rows must sum to, given E and the residues that were metered."""
+        gone = sum(b * residues[meter] for meter, b in self.residues.items())
+        return (self.total * total - gone - self.known) & MASK
+
+
+def form_of(frame: DataFrame, emission: str, operator: str) -> Form:
+    """The form of a tracked frame.
+
+    Raises:
+        BadBatchError: the frame isn't tracked, or by another emission's tracker.
+        NotExactError: its edges or anchors were computed by something else than a tracker.
+    """
+    fields = {found.name: found for found in frame.schema.fields}
+    for name in fields:
+        for own in (EDGE, ANCHORS):
+            if name.lower() == own and own not in fields:
+                raise BadBatchError(
+                    f"{operator!r}: the column {own} is spelled {name!r}, and Python workers know it by its name only: "
+                    f"rename it to {own}"
+                )
+    if EDGE not in fields:
+        raise BadBatchError(
+            f"{operator!r}: the DataFrame has no column {EDGE}, so it isn't tracked: keep the column in selects, use the "
+            "tracker's group and join where rows are aggregated, or begin with the messages that the pipeline is given"
+        )
+    kept = fields[EDGE].metadata.get(_KEY)
+    if kept is None:
+        raise NotExactError(
+            f"{operator!r}: the column {EDGE} was computed by something else than the tracker, or its rows come from a file "
+            "or table: keep the column as it is; use tracker.checkpoint to cut a plan, and tracker.group, join or union "
+            "to combine rows"
+        )
+    form = Form(**json.loads(kept))
+    if form.emission != emission:
+        raise BadBatchError(
+            f"{operator!r}: the DataFrame belongs to another emission: make what a pipeline writes of the messages it is "
+            "given, anew each time it is called"
+        )
+    if ANCHORS not in fields:
+        raise BadBatchError(
+            f"{operator!r}: the column {ANCHORS} is missing, by which the tracker fails messages: keep it in selects; Spark "
+            "reads it only where somebody needs it"
+        )
+    if fields[ANCHORS].metadata.get(_KEY) != form.anchors_metadata[_KEY]:
+        raise NotExactError(
+            f"{operator!r}: the column {ANCHORS} was computed by something else than the tracker, or comes from another "
+            "frame, so rows that fail would fail other messages, or none: keep the column as it is; use tracker.group, join "
+            "or union to combine rows"
+        )
+    return form
+
+
+def node_in(metadata: str) -> str | None:
+    """The operator named in the metadata of a column of edges, as JSON; None: there is no form in it."""
+    kept = json.loads(metadata).get(_KEY)
+    return None if kept is None else str(json.loads(kept)["node"])
+
+
+def with_form(frame: DataFrame, form: Form) -> DataFrame:
+    """The frame, which says what its rows must sum to."""
+    return frame.withColumns({EDGE: form.column(EDGE), ANCHORS: form.roots(ANCHORS)})
+
+
+def is_tracked(frame: DataFrame) -> bool:
+    """Whether it has a column of edges, in any case."""
+    return any(column.lower() == EDGE for column in frame.columns)

@@ -1,0 +1,125 @@
+"""Sums that Spark takes while rows pass: CollectMetrics nodes, by the name of which the listener finds them again.
+
+Expressions are texts of SQL: each method of a Column costs half a dozen calls of the JVM, for which a micro-batch has no time.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from acker_redis.spark.protocol.columns import CHILDLESS, EDGE, OUT, STAYS
+from acker_redis.spark.protocol.shares import LOW_BITS, joined
+
+PREFIX = "acker:"
+"""Of the names of all meters."""
+
+Metrics = Mapping[str, tuple[Any, ...]]
+"""Name of a meter -> its row."""
+
+
+class Passed(NamedTuple):
+    """What passed a meter.
+
+    Attributes:
+        edges: their sum.
+        rows: how many.
+    """
+
+    edges: int
+    rows: int
+
+
+class Processed(NamedTuple):
+    """What a step in Python has processed without failing.
+
+    Attributes:
+        rows: how many rows it gave, and dropped.
+        roots: the least and the greatest of them; empty: unknown, or none.
+    """
+
+    rows: int = 0
+    roots: frozenset[int] = frozenset()
+
+
+class Left(NamedTuple):
+    """What left a step in Python.
+
+    Attributes:
+        dropped: rows without children.
+        failed: rows that failed.
+        reports: numbers of the reports that name the failed ones, of the tasks whose rows passed.
+        processed: what the step has processed without failing.
+    """
+
+    dropped: Passed
+    failed: Passed
+    reports: frozenset[int]
+    processed: "Processed"
+
+    @property
+    def edges(self) -> int:
+        """The sum of all that left."""
+        return self.dropped.edges + self.failed.edges
+
+
+def passing(frame: DataFrame, meter: str, rows: str = "1") -> DataFrame:
+    """Meter all rows. `rows`: how many a row stands for, in SQL."""
+    return _observed(frame, meter, *_sums(EDGE), f"sum({rows}) AS rows")
+
+
+def passed(metrics: Metrics, meter: str) -> Passed:
+    """What `passing` metered, or one of `leaving_sql`."""
+    low, high, rows = metrics[meter]
+    return Passed(joined(low, high), rows or 0)
+
+
+def leaving(frame: DataFrame, gone: str, meter: str, rows: str = "1") -> DataFrame:
+    """Meter the rows for which `gone` is true; they stay. `rows`: how many a row stands for. Both are SQL."""
+    return _observed(frame, meter, *_sums(f"IF({gone}, {EDGE}, NULL)"), f"sum(IF({gone}, {rows}, NULL)) AS rows")
+
+
+def leaving_python(
+    frame: DataFrame, meter: str, rows: str, stays: str = "1", root: str = "cast(NULL AS bigint)"
+) -> DataFrame:
+    """Meter the residue rows of a step in Python, by `OUT`; they stay.
+
+    Args:
+        frame: with a column `OUT`.
+        meter: name.
+        rows: how many rows a residue row stands for, in SQL.
+        stays: how many rows another row stands for, in SQL.
+        root: of another row, in SQL.
+    """
+    dropped, failed, other = f"{OUT} = {CHILDLESS}", f"{OUT} > {CHILDLESS}", f"{OUT} = {STAYS}"
+    return _observed(
+        frame, meter,
+        *_sums(f"IF({dropped}, {EDGE}, NULL)"), f"sum(IF({dropped}, {rows}, NULL)) AS rows",
+        *_sums(f"IF({failed}, {EDGE}, NULL)", "failed_"), f"sum(IF({failed}, {rows}, NULL)) AS failed_rows",
+        f"collect_set(IF({failed}, {OUT}, NULL)) AS reports",
+        f"sum(IF({other}, {stays}, NULL)) AS stayed",
+        f"min(IF({other}, {root}, NULL)) AS first_root", f"max(IF({other}, {root}, NULL)) AS last_root",
+    )  # fmt: skip
+
+
+def left_python(metrics: Metrics, meter: str) -> Left:
+    """What `leaving_python` metered."""
+    low, high, rows, failed_low, failed_high, failed_rows, reports, stayed, first, last = metrics[meter]
+    # Of dropped rows the roots are not known.
+    roots = frozenset(root for root in (first, last) if root is not None) if not rows else frozenset()
+    return Left(
+        Passed(joined(low, high), rows or 0),
+        Passed(joined(failed_low, failed_high), failed_rows or 0),
+        frozenset(reports),
+        Processed((stayed or 0) + (rows or 0), roots),
+    )
+
+
+def _sums(edge: str, prefix: str = "") -> tuple[str, str]:
+    low, high = f"({edge}) & {(1 << LOW_BITS) - 1}L", f"shiftright({edge}, {LOW_BITS})"
+    return f"sum({low}) AS {prefix}low", f"sum({high}) AS {prefix}high"
+
+
+def _observed(frame: DataFrame, meter: str, *sums: str) -> DataFrame:
+    return frame.observe(meter, *(F.expr(one) for one in sums))

@@ -1,0 +1,1 @@
+"""The columns and shares that driver and Python workers agree on."""

@@ -1,0 +1,71 @@
+"""Anchors on their way to another application: written out with the rows, and picked up again.
+
+Whoever picks them up carries on the same trees on the same acker: the edges are acked there. Handing over sends nothing.
+
+Forms: `binary`: root and edge, 8 bytes each, big-endian, for each anchor of the row (for the key, value or headers of a
+message broker); `json`: a text, `[["<root>", "<edge>"], ...]` in 16 hex digits each; `array`: `array<bigint>`, root, edge,
+root, edge ... as in a tracked DataFrame (for parquet).
+"""
+
+from typing import Literal, TypeAlias
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, BinaryType, StringType
+
+from acker_redis.errors import BadBatchError
+from acker_redis.spark.protocol import arguments
+
+Form: TypeAlias = Literal["binary", "json", "array"]
+FORMS: tuple[Form, ...] = ("binary", "json", "array")
+
+
+def check(form: str) -> None:
+    """It is one of the forms."""
+    if form not in FORMS:
+        raise BadBatchError(f"form={form!r}: use one of {', '.join(FORMS)}")
+
+
+def packed(form: Form, column: str) -> Column:
+    """A column of roots and edges, as an array, in this form."""
+    if form == "array":
+        return F.coalesce(column, F.expr("cast(array() AS array<bigint>)"))
+    digits = f"transform({column}, id -> lpad(hex(id), 16, '0'))"
+    if form == "binary":
+        return F.expr(f"unhex(coalesce(array_join({digits}, ''), ''))")
+    pairs = f"transform(sequence(0, size({column}) div 2 - 1), i -> slice(transform({digits}, d -> lower(d)), 2 * i + 1, 2))"
+    return F.expr(f"IF(coalesce(size({column}), 0) = 0, '[]', to_json({pairs}))")
+
+
+def unpacked(frame: DataFrame, column: str, name: str) -> Column:
+    """Anchors out of a column of any form. A null or empty one makes an untracked row, a damaged one an error.
+
+    Raises:
+        BadBatchError: there is no such column, or it is of another type.
+    """
+    if column not in frame.columns:
+        raise BadBatchError(f"{name!r}: there is no column {column!r} among {frame.columns}")
+    kind, value = frame.schema[column].dataType, arguments.quoted(column)
+    damaged = f"raise_error({arguments.literal(f'column {column} holds no anchors')})"
+    if isinstance(kind, ArrayType):
+        return F.expr(f"IF(size({value}) % 2 = 1, {damaged}, coalesce(cast({value} AS array<bigint>), array()))")
+    if isinstance(kind, BinaryType):
+        ids = f"transform(sequence(0, length({value}) div 8 - 1), i -> {_id(f'hex(substring({value}, i * 8 + 1, 8))')})"
+        return F.expr(
+            f"CASE WHEN coalesce(length({value}), 0) = 0 THEN cast(array() AS array<bigint>) "
+            f"WHEN length({value}) % 16 <> 0 THEN {damaged} ELSE {ids} END"
+        )
+    if isinstance(kind, StringType):
+        pairs = f"from_json({value}, 'array<array<string>>')"
+        ids = f"transform(flatten({pairs}), digits -> {_id('digits')})"
+        is_damaged = f"{pairs} IS NULL OR exists({pairs}, pair -> coalesce(size(pair), 0) <> 2)"
+        return F.expr(
+            f"CASE WHEN {value} IS NULL THEN cast(array() AS array<bigint>) WHEN {is_damaged} THEN {damaged} ELSE {ids} END"
+        )
+    raise BadBatchError(
+        f"{name!r}: column {column!r} is {kind.simpleString()}: expected binary, string (JSON) or array"
+    )
+
+
+def _id(digits: str) -> str:
+    return f"cast(conv({digits}, 16, -10) AS bigint)"

@@ -1,0 +1,146 @@
+"""A pipeline that is tried with a few messages: no server, nothing written, and what a run would refuse is refused here."""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from pyspark.sql import DataFrame
+
+from acker_redis.errors import BadConfigError
+from acker_redis.spark.emission.messages import Messages, with_message_ids
+from acker_redis.spark.emission.roots import edges_of, salts
+from acker_redis.spark.emission.runner import Pipeline
+from acker_redis.spark.operators import sql
+from acker_redis.spark.proof.equation import Form
+from acker_redis.spark.proof.proof import Proof
+from acker_redis.spark.protocol import arguments, shares
+from acker_redis.spark.runtime.jobs import running
+from acker_redis.spark.runtime.worker_errors import own_errors
+from acker_redis.spark.sinks.output_modes import Output, Outputs, check_output
+from acker_redis.spark.sources.files import FILE, ROW, check_corrupt, has_corrupt, without_corrupt
+from acker_redis.spark.tracker import Tracker
+from acker_redis.spout.in_flight import Emission, root_ids
+
+_APP = "check"
+
+
+class FailedMessage(NamedTuple):
+    """A message that failed.
+
+    Attributes:
+        message_id: its id.
+        operator: that failed it.
+        reason: why.
+    """
+
+    message_id: int
+    operator: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PipelineCheck:
+    """What became of the messages that a pipeline was tried with; `print` it.
+
+    Attributes:
+        rows: messages that were read.
+        written: sink -> rows that it would write.
+        failed: messages that failed, in the order of their ids; one may have failed in several operators.
+    """
+
+    rows: int
+    written: Mapping[str, int]
+    failed: tuple[FailedMessage, ...]
+
+    def __str__(self) -> str:
+        """A line per sink and failure; one for those that failed alike."""
+        lines = [f"tried with {_count(self.rows, 'message')}; nothing was written"]
+        lines += [f"  {sink!r} would write {_count(rows, 'row')}" for sink, rows in self.written.items()]
+        alike: dict[tuple[str, str], list[int]] = {}
+        for one in self.failed:
+            alike.setdefault((one.operator, one.reason), []).append(one.message_id)
+        for (operator, reason), ids in alike.items():
+            who = f"message {ids[0]}" if len(ids) == 1 else f"{len(ids)} messages ({ids[0]}, {ids[1]} ...)"
+            lines.append(f"  {who} failed in {operator!r}: {reason}")
+        operators = {one.operator for one in self.failed}
+        broken = [
+            name for name in operators if len({f.message_id for f in self.failed if f.operator == name}) == self.rows
+        ]
+        lines += [f"  every message failed in {name!r}: it may be broken, and not the data" for name in sorted(broken)]
+        return "\n".join(lines)
+
+
+def check_pipeline(
+    messages: DataFrame,
+    pipeline: Pipeline,
+    rows: int = 10,
+    id_column: str | None = None,
+    *,
+    partition: str = FILE,
+    offset: str = ROW,
+    output: Output = "by_message",
+) -> PipelineCheck:
+    """Try a pipeline with the first rows of its messages, without Redis; nothing is written.
+
+        print(check_pipeline(orders, pipeline, id_column="order"))
+
+    Operators run as they do in a run. Sinks compute their rows and prove that these are all, and leave it at that. Functions
+    given to `write` and `export` are called with a writer that writes nothing; those given to other sinks are not called.
+
+    Args:
+        messages: as for `run_tracked`.
+        pipeline: as for `run_tracked`.
+        rows: how many to try.
+        id_column: as for `run_tracked`.
+        partition: as for `run_tracked`.
+        offset: as for `run_tracked`.
+        output: as for `run_tracked`.
+
+    Raises:
+        AckerError: what a run would refuse: message ids, columns, operators, modes of writers, rows without a sink.
+        Exception: what the pipeline raises, or Spark where a job fails.
+    """
+    check_output(output)
+    if rows < 1:
+        raise BadConfigError(f"rows={rows}: give 1 or more")
+    arguments.function(pipeline, "check_pipeline", "a function of a tracker and its messages")
+    arguments.column_names(messages.columns, "check_pipeline")
+    check_corrupt(messages)
+    session, run_id = messages.sparkSession, uuid.uuid4().hex
+    frame, column = with_message_ids(messages, id_column, partition, offset)
+    outputs = Outputs(output, only_checked=True)
+    key = f"{_APP}:{run_id}:0"
+    tag = f"acker:{key}"
+    with running(session, tag), own_errors():
+        frame = outputs.keep(frame.limit(rows).localCheckpoint())  # the same rows, whenever they are computed
+        try:
+            ids = Messages(frame, column).read_ids(None, partition, offset)
+            roots = root_ids(_APP, run_id, ids, 0)
+            of_emission = salts(_APP, run_id, 0)
+            own = edges_of(of_emission[1], Emission(0, ids, np.zeros_like(ids), roots))
+            proof = Proof(session, key, shares.total(own), len(ids), tag, lambda name: None)
+            try:
+                tracker = Tracker(run_id, 0, _proof=proof, _origin=None, _id_column=column, _outputs=outputs)
+                form = Form(key, proof.add("spout", "spout", []).name)
+                tracked = sql.spouted(frame, column, of_emission, form)
+                pipeline(tracker, without_corrupt(tracker, tracked) if has_corrupt(frame) else tracked)
+                proof.close()
+                message_of = dict(zip(roots.tolist(), ids.tolist(), strict=True))
+                failed = {
+                    FailedMessage(message_of[root], report.stage, reason.text)
+                    for report in proof.failed()
+                    for reason, packed in report.reasons.items()
+                    for root in np.frombuffer(packed, np.int64).tolist()
+                    if root in message_of
+                }
+            finally:
+                proof.end()
+        finally:
+            outputs.release()
+    return PipelineCheck(len(ids), dict(outputs.counts), tuple(sorted(failed)))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

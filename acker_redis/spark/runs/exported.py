@@ -1,0 +1,160 @@
+"""Rows that another program exported: each is a message here, and what becomes of it is told upstream."""
+
+import time
+from collections.abc import Callable
+from typing import Unpack
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from acker_redis.acker import Acker
+from acker_redis.errors import BadBatchError, BadConfigError
+from acker_redis.model import ids
+from acker_redis.model.config import check_bound
+from acker_redis.spark.emission.messages import MESSAGE_ID, Fetch
+from acker_redis.spark.emission.runner import Pipeline
+from acker_redis.spark.protocol import anchor_codec, arguments
+from acker_redis.spark.protocol.columns import PAIRS
+from acker_redis.spark.runs.dataframe import BatchOptions, check_options, run_messages
+from acker_redis.spout.spout import Spout
+
+Int64Array = npt.NDArray[np.int64]
+
+
+class ImportOptions(BatchOptions, total=False):
+    """Options of `import_anchors`, beside `acker`; see `run_tracked`."""
+
+    run_id: str | None
+    max_spout_pending: int | None
+    keep_payload: bool
+    fetch: Fetch | None
+
+
+def import_anchors(
+    rows: DataFrame,
+    pipeline: Pipeline,
+    *,
+    acker: Acker,
+    task: int,
+    column: str = "anchors",
+    progress: Callable[[Spout, bool], object] | None = None,
+    **options: Unpack[ImportOptions],
+) -> Spout:
+    """Carry on the messages of rows that `Tracker.export` wrote; they need the same app of the same server.
+
+        import_anchors(spark.read.parquet(path), pipeline, acker=acker, task=1)
+
+    Every row is a message of this run, which is tried again here where it fails, and renewed upstream meanwhile. When it is
+    done its edges are acked upstream; when it is a dead letter, the messages upstream that it came from fail.
+
+    Guarantee: a message upstream is acked only when all of its rows were done here. Not guaranteed: that rows that are read
+    again after a crash are known to have been done; their edges are then acked twice, so that the messages upstream time out
+    and are emitted again.
+
+    Args:
+        rows: as they were exported; have to be the same whenever they are read.
+        pipeline: as for `run_tracked`; its messages have a column `message_id` in place of the anchors.
+        acker: as for `run_tracked`; of the app of the program that exported the rows.
+        task: owner of this run's messages; another than that of the run that exported the rows, in another lane.
+        column: of anchors, in any of the forms of `transport`.
+        progress: as for `run_tracked`.
+        options: as for `run_tracked`.
+
+    Raises:
+        BadBatchError: there is no such column, or rows without anchors, or with those of another row.
+        BadConfigError: the app has one lane.
+        AckerError: as `run_tracked`.
+    """
+    if acker.config.lanes == 1:
+        raise BadConfigError(
+            f"import_anchors: app {acker.config.app!r} has one lane, in which this run and the one that exported the rows "
+            "would take each other's outcomes: give the app lanes=2 or more, and this run a task of its own"
+        )
+    check_bound("max_spout_pending", options.get("max_spout_pending"))
+    check_options("import_anchors", options, ImportOptions, "ids are made of the anchors")
+    if MESSAGE_ID in rows.columns:
+        raise BadBatchError(f"the rows have a column {MESSAGE_ID!r}, which they are given here: rename it")
+    pairs = anchor_codec.unpacked(rows, column, "import_anchors")
+    plain = [F.col(arguments.quoted(name)) for name in rows.columns if name != column]
+    messages = rows.select(*plain, pairs.alias(PAIRS)).withColumn(MESSAGE_ID, F.xxhash64(PAIRS))
+    upstream = _Upstream(acker, messages.select(MESSAGE_ID, PAIRS).toArrow())
+
+    def renewing(spout: Spout, busy: bool) -> None:
+        upstream.renew()
+        if progress is not None:
+            progress(spout, busy)
+
+    return run_messages(
+        messages.drop(PAIRS),
+        pipeline,
+        upstream.done,
+        acker=acker,
+        task=task,
+        id_column=MESSAGE_ID,
+        progress=renewing,
+        **options,
+    )
+
+
+class _Upstream:
+    """The roots and edges of each message that is not done yet."""
+
+    def __init__(self, acker: Acker, table: pa.Table) -> None:
+        """All of them.
+
+        Raises:
+            BadBatchError: rows have no anchors.
+        """
+        self._acker = acker
+        pairs = table.column(PAIRS).combine_chunks()
+        pairs = pa.concat_arrays(pairs.chunks) if isinstance(pairs, pa.ChunkedArray) else pairs
+        lengths = pairs.value_lengths().fill_null(0).to_numpy(zero_copy_only=False) // 2
+        if len(lengths) and not lengths.min():
+            raise BadBatchError(
+                f"{int((lengths == 0).sum())} rows have no anchors, so no message upstream waits for them: leave them out"
+            )
+        messages = table.column(MESSAGE_ID).to_numpy()
+        flat = pairs.flatten().to_numpy(zero_copy_only=False).astype(np.int64).reshape(-1, 2)
+        of = np.repeat(messages, lengths)
+        order = np.argsort(of, kind="stable")
+        self._of, self._roots, self._edges = of[order], flat[order, 0], flat[order, 1]
+        self._open = np.ones(len(order), np.bool_)
+        self._renew_at = self._next_renewal()
+
+    def done(self, message_ids: Int64Array, spout: Spout) -> None:
+        """Ack upstream what was done, and fail what became of dead letters."""
+        dead = np.array([one for one in message_ids.tolist() if one in spout.dead_letters], np.int64)
+        rows = self._rows(np.setdiff1d(message_ids, dead))
+        if len(rows):
+            self._acker.ack_many(self._roots[rows], self._edges[rows], token=self._token(spout, rows))
+        for message in dead.tolist():
+            letter, rows = spout.dead_letters[message], self._rows(np.array([message]))
+            reason = letter.detail or letter.reason
+            self._acker.fail_many(
+                self._roots[rows], token=self._token(spout, rows), reason=reason, stage=letter.last_stage
+            )
+        self._open[self._rows(message_ids)] = False
+
+    def renew(self) -> None:
+        """Renew what is open, every half message timeout."""
+        if time.monotonic() >= self._renew_at:
+            if self._open.any():  # else the run is over, but for the end of its last emission
+                self._acker.reset_timeout_many(np.unique(self._roots[self._open]))
+            self._renew_at = self._next_renewal()
+
+    def _rows(self, message_ids: Int64Array) -> Int64Array:
+        begins, ends = (np.searchsorted(self._of, np.sort(message_ids), side) for side in ("left", "right"))
+        counts = ends - begins
+        rows: Int64Array = (
+            np.repeat(begins, counts) + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        )
+        return rows
+
+    def _token(self, spout: Spout, rows: Int64Array) -> str:
+        return f"{spout.run_id}:upstream:{ids.derive(rows.tobytes()):x}"
+
+    def _next_renewal(self) -> float:
+        return time.monotonic() + self._acker.config.message_timeout_secs / 2

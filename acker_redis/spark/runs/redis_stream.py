@@ -1,0 +1,278 @@
+"""A Redis stream as a tracked source: entries are acknowledged when everything that came out of them was processed."""
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, Unpack
+
+import numpy as np
+import pyarrow as pa
+from pyspark import inheritable_thread_target
+from pyspark.sql import DataFrame, SparkSession
+
+from acker_redis.acker import Acker
+from acker_redis.client.backoff import Outages
+from acker_redis.client.client import Client
+from acker_redis.errors import BadConfigError
+from acker_redis.ledger.outcomes.decoding import Fields
+from acker_redis.model import ids
+from acker_redis.model.config import check_bound, check_finite
+from acker_redis.spark.emission.evidence import Evidence
+from acker_redis.spark.emission.messages import MESSAGE_ID, as_json, id_of
+from acker_redis.spark.emission.runner import Emitting, Pipeline
+from acker_redis.spark.protocol import arguments
+from acker_redis.spark.runs.dataframe import BatchOptions, check_options, emit_timeout, payload_limit
+from acker_redis.spark.runs.redis_group import RedisGroup
+from acker_redis.spark.runtime.executor_check import check_url
+from acker_redis.spout.in_flight import Emission, Int64Array
+from acker_redis.spout.loop import POLL_MS, SpoutLoop, log
+from acker_redis.spout.retry import RetryPolicy
+from acker_redis.spout.spout import Spout
+from acker_redis.store.dead_letters import FROM_SOURCE, DeadLetter
+
+ENTRY_ID = "entry_id"
+"""Column with the id of the stream's entry."""
+
+LETTERS = 1000
+"""Dead letters that a stream's spout remembers."""
+
+_SEQUENCE_BITS = 16
+
+
+def run_redis_stream(
+    session: SparkSession,
+    pipeline: Pipeline,
+    *,
+    acker: Acker,
+    source: str,
+    stream: str,
+    fields: Sequence[str],
+    group: str,
+    consumer: str,
+    stop: threading.Event,
+    task: int = 0,
+    max_spout_pending: int = 10_000,
+    claim_secs: float = 60.0,
+    settle_secs: float = 2.0,
+    block_ms: int = 1000,
+    progress: Callable[[Spout, bool], object] | None = None,
+    **options: Unpack[BatchOptions],
+) -> int:
+    """Put the entries of a stream through a pipeline until `stop` is set; returns how many were acknowledged.
+
+        run_redis_stream(session, pipeline, source=url, stream="orders", fields=["item"], group="g", consumer="c1",
+                         stop=stop, acker=acker)
+
+    Entries are read with a consumer group, and read on while earlier ones are in flight; whatever was read when the job of an
+    emission ends is the next one. An entry is acknowledged (XACK) when it was acked or is a dead letter, in any order, so one
+    that hangs holds up no other. Several processes may share a group, each under a name of its own. The stream is not trimmed;
+    other groups may read it.
+
+    Guarantee: an entry that is not acknowledged comes again, to the next process of this consumer's name at once, or to
+    another one of the group after `claim_secs`. Not guaranteed: that attempts are counted over a restart.
+
+    Args:
+        session: Spark.
+        pipeline: its messages have the columns `entry_id` (string), `message_id`, and one of strings per field. The message
+            id is made of the entry's: 65 536 times its milliseconds, plus its number.
+        acker: as for `run_tracked`.
+        source: URL of the server with the stream, which need not be the acker's.
+        stream: its key.
+        fields: to take from each entry; null where an entry has no such field.
+        group: consumer group; made at the stream's beginning if it is not there.
+        consumer: name of this process, stable over its restarts, and no other's.
+        stop: set it from another thread or a signal; the emission under way is finished.
+        task: as for `run_tracked`; each process that shares the app needs one of its own, in a lane of its own.
+        max_spout_pending: at most so many entries are read and not done. They are kept in the driver's memory.
+        claim_secs: an entry is taken over from another consumer that did not say for so long that it works on it.
+        settle_secs: after `stop`, wait so long for what is in flight. What is left comes again with the next start.
+        block_ms: wait so long for new entries before looking at `stop` again.
+        progress: as for `run_tracked`.
+        options: as for `run_tracked`.
+
+    Raises:
+        AckerError: the server can't be reached, or as `run_tracked`.
+    """
+    if {MESSAGE_ID, ENTRY_ID} & set(fields) or not fields:
+        raise BadConfigError(
+            f"fields={list(fields)!r}: give one or more names other than {MESSAGE_ID!r} and {ENTRY_ID!r}"
+        )
+    check_options("run_redis_stream", options, BatchOptions, "ids and offsets are made of the stream's entries")
+    check_bound("max_spout_pending", max_spout_pending)
+    for name, secs in {"claim_secs": claim_secs, "settle_secs": settle_secs}.items():
+        check_finite(name, secs)
+    if (
+        max_spout_pending is None
+        or isinstance(block_ms, bool)
+        or not isinstance(block_ms, int)
+        or block_ms < 1
+        or not claim_secs
+    ):
+        raise BadConfigError(
+            f"max_spout_pending={max_spout_pending!r}, block_ms={block_ms!r}, claim_secs={claim_secs!r}: use integers of 1 or "
+            "more, and seconds above 0"
+        )
+    payload_bytes = payload_limit(options.get("payload_bytes", 0))
+    timeout_secs = emit_timeout(options.get("emit_timeout_secs"))
+    arguments.run("run_redis_stream", pipeline, acker, options.get("retry"))
+    executor_url = options.get("executor_url")
+    url = acker.url if executor_url is None else check_url(session, executor_url, acker)
+    client = Client(source)
+    try:
+        under_way = _UnderWay(session, RedisGroup(client, stream, group, consumer, claim_secs), fields, payload_bytes)
+        spout = Spout(
+            acker, uuid.uuid4().hex, task, options.get("retry") or RetryPolicy(),
+            payload=under_way.payloads if payload_bytes else None, on_done=under_way.done, keep_letters=LETTERS,
+            replay=under_way.take_letters, replays_from=FROM_SOURCE, goes_on=True,
+        )  # fmt: skip
+        evidence = Evidence(
+            everything_counts=not options.get("stop_if_all_fail", True), goes_on=True, most=max_spout_pending
+        )
+        emitting = Emitting(spout, pipeline, MESSAGE_ID, evidence, url, timeout_secs)
+
+        def emit(emission: Emission) -> None:
+            emitting.emit(emission, under_way, session)
+
+        with SpoutLoop(spout, inheritable_thread_target(session)(emit)) as loop:
+            _run(
+                loop,
+                spout,
+                under_way,
+                stop,
+                max_spout_pending,
+                settle_secs,
+                min(block_ms, client.max_block_ms),
+                progress,
+            )
+    finally:
+        client.close()
+    return under_way.acknowledged
+
+
+def _run(
+    loop: SpoutLoop,
+    spout: Spout,
+    under_way: "_UnderWay",
+    stop: threading.Event,
+    most: int,
+    settle_secs: float,
+    block_ms: int,
+    progress: Callable[[Spout, bool], object] | None,
+) -> None:
+    outages = Outages(log)
+    end: float | None = None
+    while True:
+        if stop.is_set():
+            if end is None or loop.emission is not None:
+                end = time.monotonic() + settle_secs
+            elif not spout.pending or time.monotonic() > end:
+                return
+        else:
+            room = most - spout.state.left
+            if room > 0:
+                wait_ms = 0 if spout.state.left else block_ms
+                fresh = outages.wait_for(lambda: under_way.read(room, wait_ms))  # noqa: B023
+                spout.add(fresh)
+                if len(fresh) and spout.state.isolation.is_stuck:
+                    loop.hurry()  # these may tell
+        outages.wait_for(under_way.keep)
+        loop.step(POLL_MS if spout.state.left else 0, may_emit=end is None)
+        if progress is not None:
+            progress(spout, loop.emission is not None)
+
+
+class _UnderWay:
+    """The entries that are read and not done, as a source of emissions."""
+
+    def __init__(self, session: SparkSession, group: RedisGroup, fields: Sequence[str], payload_bytes: int) -> None:
+        self.acknowledged = 0
+        self._session, self._group, self._fields, self._payload_bytes = session, group, fields, payload_bytes
+        self._entries: dict[int, tuple[bytes, Fields]] = {}
+
+    def read(self, count: int, block_ms: int) -> Int64Array:
+        """The message ids of entries that were read now."""
+        found = self._group.read(count, block_ms)
+        if not found:
+            return np.array([], np.int64)
+        self._group.acknowledge([entry_id for entry_id, fields in found if not fields])  # deleted from the stream
+        made = {_message_id(entry_id): (entry_id, fields) for entry_id, fields in found if fields}
+        fresh = [message for message in made if message not in self._entries]  # one may come again, that was claimed
+        self._entries |= made
+        return np.array(fresh, np.int64)
+
+    def take_letters(self, letters: list[DeadLetter]) -> list[int]:
+        """See `replaying.TakeLetters`: the stream has the entry, or else the letter has it as JSON."""
+        entries = {letter.message_id: _entry_id(letter.message_id) for letter in letters if letter.message_id >= 0}
+        there = self._group.find(list(entries.values()))
+        taken = []
+        for letter in letters:
+            entry_id = entries.get(letter.message_id)
+            found = there.get(entry_id) if entry_id is not None else None
+            entry = (entry_id, found) if entry_id is not None and found else _from_json(letter.payload)
+            if entry is not None:
+                self._entries[letter.message_id] = entry
+                taken.append(letter.message_id)
+        return taken
+
+    def keep(self) -> None:
+        """Nobody is to claim them."""
+        self._group.keep([entry_id for entry_id, _ in self._entries.values()])
+
+    def done(self, message_ids: Int64Array) -> None:
+        """Acknowledge; what is done already is left out."""
+        known = [message for message in message_ids.tolist() if message in self._entries]
+        self._group.acknowledge([self._entries[message][0] for message in known])
+        for message in known:
+            del self._entries[message]
+        self.acknowledged += len(known)
+
+    def of(self, emission: Emission) -> tuple[DataFrame, Emission]:
+        """See `emitting.Source`."""
+        return self._frame(emission.message_ids), emission
+
+    def keep_messages(self, emission: Emission) -> None:
+        """Nothing: they are in the stream, and here."""
+
+    def payloads(self, message_ids: list[int]) -> list[bytes | None]:
+        """Entries as JSON, for dead letters."""
+        rows = self._frame(np.array(message_ids, np.int64))
+        found = rows.select(id_of(MESSAGE_ID), as_json(self._payload_bytes)).toArrow()
+        of = dict(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
+        return [of.get(one) for one in message_ids]
+
+    def _frame(self, message_ids: Int64Array) -> DataFrame:
+        entries = [self._entries[message] for message in message_ids.tolist()]
+        columns: dict[str, Any] = {
+            ENTRY_ID: pa.array([entry_id.decode() for entry_id, _ in entries], pa.string()),
+            MESSAGE_ID: message_ids,
+        }
+        for name in self._fields:
+            values = [found.get(name.encode()) for _, found in entries]
+            columns[name] = pa.array([v if v is None else v.decode(errors="replace") for v in values], pa.string())
+        return self._session.createDataFrame(pa.table(columns))
+
+
+def _message_id(entry_id: bytes) -> int:
+    """A number that says which entry it was, and counts; where an entry's id is too large for that, a hash below zero."""
+    ms, number = (int(part) for part in entry_id.split(b"-"))
+    if ms < 1 << (63 - _SEQUENCE_BITS) and number < 1 << _SEQUENCE_BITS:
+        return ms << _SEQUENCE_BITS | number
+    return ids.derive(entry_id) | -1 << 63
+
+
+def _entry_id(message_id: int) -> bytes:
+    """The entry that a number says."""
+    return f"{message_id >> _SEQUENCE_BITS}-{message_id & ((1 << _SEQUENCE_BITS) - 1)}".encode()
+
+
+def _from_json(payload: bytes | None) -> tuple[bytes, Fields] | None:
+    """An entry out of a dead letter; its fields are those that this program takes."""
+    try:
+        row = json.loads(payload or b"")
+        entry_id = row.pop(ENTRY_ID).encode()
+    except (ValueError, KeyError, AttributeError):
+        return None
+    row.pop(MESSAGE_ID, None)
+    return entry_id, {name.encode(): str(value).encode() for name, value in row.items() if value is not None}

@@ -1,0 +1,1 @@
+"""The Spark around a pipeline: JVM, environment, jobs, errors of workers."""

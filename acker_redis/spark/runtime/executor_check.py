@@ -1,0 +1,75 @@
+"""Whether executors reach the acker by the URL they are given: looked at before anything is emitted.
+
+They would find out by themselves, each after all of its retries, and again at every attempt of a task.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from acker_redis import errors
+from acker_redis.acker import Acker
+from acker_redis.errors import AckerError, BadConfigError, ServerUnavailableError
+from acker_redis.ledger.shards import generation_at
+from acker_redis.model.config import AckerConfig
+
+_reached: set[tuple[str, AckerConfig]] = set()
+
+
+def check_url(session: SparkSession, url: str | None, acker: Acker) -> str:
+    """The URL, by which an executor, which is this process where Spark runs in it, finds the app; asked once.
+
+    Raises:
+        BadConfigError: there is none, as a fake server is in this process only; or it is malformed, or refused, or leads to
+            a server or database without this app.
+        ServerUnavailableError: nobody answered by it for as long as outages are waited for; or the acker itself is not
+            reached any more.
+    """
+    if url is None:
+        raise BadConfigError("the acker has no URL that executors could reach it by: connect it to a server")
+    if (url, acker.config) in _reached:
+        return url
+    local = _runs_here(session)
+    where = "Spark's workers" if local else "the executors"
+    if local:
+        (found,) = _ask(url, acker.config, iter(()))
+    else:
+        asked = session.range(1, numPartitions=1).mapInArrow(partial(_ask, url, acker.config), _REPLY).toArrow()
+        found = asked.to_batches()[0]
+    generation, error, text = (column.to_pylist()[0] for column in found.columns)
+    if error is not None:
+        kind: type[AckerError] = getattr(errors, error)
+        if issubclass(kind, ServerUnavailableError):
+            raise kind(f"{where}: {text}. Do they reach the server by another name? Give it as `executor_url`")
+        raise BadConfigError(f"executor_url: {where} can't use it: {text}. Give the server as {where} reach it")
+    if not acker.holds(generation):
+        raise BadConfigError(
+            f"executor_url leads {where} to another server or database than `acker`: app {acker.config.app!r} is not the same "
+            "there. Give both the same one, though perhaps under another address"
+        )
+    _reached.add((url, acker.config))
+    return url
+
+
+_REPLY = "generation binary, error string, text string"
+
+
+def _ask(url: str, config: AckerConfig, _: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What is found by the URL. An error is an answer, too: Spark would try a task that raises again and again."""
+    generation, error, text = None, None, None
+    try:
+        generation = generation_at(url, config)
+    except AckerError as exc:
+        error, text = type(exc).__name__, str(exc)
+    columns = [pa.array([generation], pa.binary()), pa.array([error], pa.string()), pa.array([text], pa.string())]
+    yield pa.RecordBatch.from_arrays(columns, ["generation", "error", "text"])
+
+
+def _runs_here(session: SparkSession) -> bool:
+    """Whether the workers run on this machine, in this application's own process: `local[...]`."""
+    if getattr(session, "_jsparkSession", None) is None:  # Spark Connect
+        return False
+    master = str(session.sparkContext.master)
+    return master.startswith("local") and not master.startswith("local-cluster")

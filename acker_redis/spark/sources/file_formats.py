@@ -1,0 +1,324 @@
+"""What is in a file, as numbered records in record batches. A damaged file is an error that names it.
+
+Of text, JSON and CSV only the lines are found here: Spark parses them, see `parsing`. What Spark would read as something else
+than what is there, or not refuse, is told apart here: those records come in `CORRUPT` instead of `RECORD`.
+"""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs
+import pyarrow.json
+import pyarrow.parquet as pq
+
+from acker_redis.client.backoff import is_outage
+from acker_redis.errors import BadConfigError
+from acker_redis.spark.sources.ambiguous_json import Doubts, is_object
+
+Format: TypeAlias = Literal["text", "json", "csv", "parquet"]
+
+CORRUPT = "_corrupt_record"
+"""Column of JSON and CSV, last: the text of a record that can't be read; null for all others. The name is Spark's."""
+
+RECORD = "record"
+"""Column with the text of a record that is still to be parsed; null where it is known that it can't be, and CORRUPT has it."""
+
+TEXT = pa.schema([("value", pa.string())])
+RECORDS = pa.schema([(RECORD, pa.string()), (CORRUPT, pa.string())])
+
+_COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+_ROWS_PER_BATCH = 10_000
+_BLOCK_BYTES = 1 << 20
+_SEEN_BYTES = 16 << 20
+"""So much of a JSON file is looked at for its columns."""
+
+_LONGEST_VALUE = 1 << 30
+_QUOTED_LINES, _QUOTED_BYTES = 100, 1 << 20
+"""A quote that is not closed within so many lines with quotes, or bytes, is taken for a mistake of its line."""
+
+_BOM = b"\xef\xbb\xbf"
+_ENDS = "\r\n"
+
+
+def is_parsed(file_format: Format | None) -> bool:
+    """Whether a format has records that Spark parses, and the column CORRUPT."""
+    return file_format in ("json", "csv")
+
+
+def read_json(system: pa.fs.FileSystem, path: str, doubts: Doubts) -> Iterator[pa.RecordBatch]:
+    """The records of a file of JSON: a line each, but for lines of white space.
+
+    Raises:
+        BadConfigError: the file is damaged.
+    """
+    with _naming(path, "json"), _open(system, path) as stream:
+        for lines in _blocks(stream):
+            records = [line for line in lines if line.strip()]
+            texts, is_text = _texts(records)
+            yield from _records(texts, pc.or_(pc.invert(is_text), doubts.are_wrong(texts)))
+
+
+def read_csv(
+    system: pa.fs.FileSystem, path: str, order: Sequence[str], wanted: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The records of a file of CSV behind its header: a line each, or several where quotes are open, but for empty lines.
+
+    Args:
+        system: of files.
+        path: of the file.
+        order: of the columns in the records that come: where a file has another header, they are written anew.
+        wanted: columns that it has to have.
+
+    Raises:
+        BadConfigError: the file is damaged, or has other columns.
+    """
+    with _naming(path, "csv"), _open(system, path) as stream:
+        blocks = _blocks(stream)
+        header, lines = _header(blocks)
+        if header is None:
+            return
+        _check_header(path, header, wanted)
+        places = None if header == list(order) else _places(header, order)
+        while lines or (lines := next(blocks, [])):
+            found, lines = _csv_records(lines, blocks, len(header))
+            texts, is_text = _texts([record for record, _ in found])
+            is_wrong = pc.or_(pc.invert(is_text), pa.array([not is_sound for _, is_sound in found], pa.bool_()))
+            for batch in _records(texts, is_wrong):
+                yield batch if places is None else _in_order(batch, len(header), places)
+
+
+def read(system: pa.fs.FileSystem, path: str, file_format: Format, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Rows of a file of text or parquet with the columns of `schema`.
+
+    Raises:
+        BadConfigError: the file is damaged, or has other columns.
+    """
+    with _naming(path, file_format):
+        for batch in _text(system, path) if file_format == "text" else _parquet(system, path):
+            missing = [name for name in schema.names if name not in batch.schema.names]
+            if missing:
+                raise BadConfigError(_other_columns(path, missing, batch.schema.names))
+            yield batch.select(schema.names).cast(schema)
+
+
+def header_of(system: pa.fs.FileSystem, path: str) -> list[str] | None:
+    """The header of a file of CSV; None if the file is empty.
+
+    Raises:
+        BadConfigError: the file is damaged.
+    """
+    with _naming(path, "csv"), _open(system, path) as stream:
+        return _header(_blocks(stream))[0]
+
+
+def schema_of(system: pa.fs.FileSystem, path: str, file_format: Format) -> pa.Schema | None:
+    """The columns of a file; None if it is empty. Texts are texts: CSV has nothing else, JSON no times.
+
+    Raises:
+        BadConfigError: the file is damaged, or its records have columns of different types.
+    """
+    if file_format == "text":
+        return TEXT
+    if file_format == "csv":
+        header = header_of(system, path)
+        return None if header is None else pa.schema([(name, pa.string()) for name in header])
+    with _naming(path, file_format):
+        if file_format == "parquet":
+            with pq.ParquetFile(path, filesystem=system) as file:
+                return file.schema_arrow
+        with _open(system, path) as stream:
+            lines = [line for line in _some_lines(stream) if line.strip()]
+    if not lines:
+        return None
+    data = b"\n".join(line for line in lines if is_object(line))
+    options = pa.json.ReadOptions(use_threads=False, block_size=len(data) + 1)
+    try:
+        found = pa.json.read_json(pa.BufferReader(data), options).schema if data else pa.schema([])
+    except pa.ArrowInvalid as exc:
+        raise BadConfigError(
+            f"{path}: its records differ in the types of their values: give the schema ({exc})"
+        ) from exc
+    if not len(found):
+        raise BadConfigError(
+            f"{path} has no line with an object of JSON to see columns in: give the schema, or such lines"
+        )
+    return pa.schema([field.with_type(_plain(field.type)) for field in found])
+
+
+@contextmanager
+def _naming(path: str, file_format: Format) -> Iterator[None]:
+    """Raise what tells of damage with the file's name; what tells of an outage of the file system is waited for by others."""
+    try:
+        yield
+    except (OSError, EOFError, pa.ArrowException) as exc:
+        # A damaged parquet file may be called a TTransportException.
+        if isinstance(exc, OSError) and is_outage(exc) and "thrift" not in str(exc):
+            raise
+        raise BadConfigError(
+            f"{path} can't be read to its end as {file_format}: {exc}. It is damaged, of another format, has values of other "
+            "types, or was not complete: put a whole copy in its place, or take it out of the folder"
+        ) from exc
+
+
+def _other_columns(path: str, missing: list[str], names: list[str]) -> str:
+    return f"{path} has no columns {missing}, only {names}: name columns that all the files have"
+
+
+def _open(system: pa.fs.FileSystem, path: str) -> io.BufferedReader:
+    """Decompressed by the end of the file's name. pyarrow's own stream can't give lines of a compressed file."""
+    compression = next((kind for end, kind in _COMPRESSIONS.items() if path.lower().endswith(end)), None)
+    return io.BufferedReader(system.open_input_stream(path, compression=compression), _BLOCK_BYTES)
+
+
+def _blocks(stream: io.BufferedReader) -> Iterator[list[bytes]]:
+    """Lines, many at a time."""
+    first = True
+    while lines := stream.readlines(_BLOCK_BYTES):
+        if first:
+            lines[0] = lines[0].removeprefix(_BOM)
+        yield lines
+        first = False
+
+
+def _texts(lines: Sequence[bytes]) -> tuple[pa.StringArray, pa.BooleanArray]:
+    """Lines without their ends, and which of them are UTF-8: in others, something stands for what isn't."""
+    binary = pa.array(lines, pa.binary())
+    try:
+        texts, is_text = binary.cast(pa.string()), pa.repeat(True, len(lines))
+    except pa.ArrowInvalid:
+        decoded = [line.decode(errors="replace") for line in lines]
+        texts = pa.array(decoded, pa.string())
+        is_text = pc.equal(texts.cast(pa.binary()), binary)
+    return pc.ascii_rtrim(texts, characters=_ENDS), is_text
+
+
+def _records(texts: pa.StringArray, is_wrong: pa.BooleanArray) -> Iterator[pa.RecordBatch]:
+    nothing = pa.scalar(None, pa.string())
+    columns = [pc.if_else(is_wrong, nothing, texts), pc.if_else(is_wrong, texts, nothing)]
+    yield from _sliced(pa.RecordBatch.from_arrays(columns, schema=RECORDS))
+
+
+def _sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    for begin in range(0, len(batch), _ROWS_PER_BATCH):
+        yield batch.slice(begin, _ROWS_PER_BATCH)
+
+
+def _text(system: pa.fs.FileSystem, path: str) -> Iterator[pa.RecordBatch]:
+    with _open(system, path) as stream:
+        while lines := stream.readlines(_BLOCK_BYTES):
+            yield from _sliced(pa.RecordBatch.from_arrays([_texts(lines)[0]], schema=TEXT))
+
+
+def _parquet(system: pa.fs.FileSystem, path: str) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(path, filesystem=system) as file:
+        yield from file.iter_batches(_ROWS_PER_BATCH)
+
+
+def _some_lines(stream: io.BufferedReader) -> Iterator[bytes]:
+    size = 0
+    for lines in _blocks(stream):
+        for line in lines:
+            yield line
+            size += len(line)
+            if size > _SEEN_BYTES:
+                return
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Text where pyarrow saw a time in a text, or nothing yet."""
+    if pa.types.is_timestamp(kind) or pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
+    return kind
+
+
+def _header(blocks: Iterator[list[bytes]]) -> tuple[list[str] | None, list[bytes]]:
+    """The header, and the lines behind it in its block."""
+    for lines in blocks:
+        for number, line in enumerate(lines):
+            if line.strip(b"\r\n"):
+                return next(csv.reader([line.decode(errors="replace")])), lines[number + 1 :]
+    return None, []
+
+
+def _check_header(path: str, header: list[str], wanted: Sequence[str]) -> None:
+    repeated = sorted({name for name in wanted if header.count(name) > 1})
+    if repeated:
+        raise BadConfigError(f"{path} has columns {repeated} more than once: rename them there")
+    missing = [name for name in wanted if name not in header]
+    if missing:
+        raise BadConfigError(_other_columns(path, missing, header))
+
+
+def _csv_records(
+    lines: list[bytes], blocks: Iterator[list[bytes]], width: int
+) -> tuple[list[tuple[bytes, bool]], list[bytes]]:
+    """Records of a block, whether their quotes are sound, and lines that were looked at and come behind."""
+    csv.field_size_limit(_LONGEST_VALUE)
+    records: list[tuple[bytes, bool]] = []
+    number, in_block = 0, len(lines)
+    while number < in_block:
+        line = lines[number]
+        number += 1
+        if not line.strip(b"\r\n"):
+            continue
+        is_sound = _is_plain(line) or _is_record(line)
+        quoted, size, end = 0, 0, number
+        while not is_sound and b'"' in line and quoted < _QUOTED_LINES and size < _QUOTED_BYTES:
+            if end == len(lines):
+                lines = lines + next(blocks, [])
+                if end == len(lines):
+                    break
+            size += len(lines[end])
+            end += 1
+            if b'"' in lines[end - 1]:
+                quoted += 1
+                is_sound = _is_record(b"".join(lines[number - 1 : end]), width)
+        if is_sound and end > number:
+            line = b"".join(lines[number - 1 : end])
+            number = end
+        records.append((line, is_sound))
+    return records, lines[number:]
+
+
+def _is_plain(line: bytes) -> bool:
+    return b'"' not in line and b"\r" not in line.rstrip(b"\r\n")
+
+
+def _is_record(text: bytes, width: int | None = None) -> bool:
+    """Whether all quotes are closed, and nothing stands behind them; the bytes need not be UTF-8 for that."""
+    try:
+        rows = list(csv.reader([text.decode("latin-1")], strict=True))
+    except csv.Error:
+        return False
+    return len(rows) == 1 and width in (None, len(rows[0]))
+
+
+def _places(header: list[str], order: Sequence[str]) -> list[int | None]:
+    """Where the columns of `order` are; those that are not wanted may be missing."""
+    return [header.index(name) if name in header else None for name in order]
+
+
+def _in_order(batch: pa.RecordBatch, width: int, places: list[int | None]) -> pa.RecordBatch:
+    """The same records with their values at other places; their texts as they were stay in CORRUPT."""
+    texts = pc.coalesce(batch.column(0), batch.column(1))
+    records = [None if text is None else _moved(text, width, places) for text in batch.column(0).to_pylist()]
+    return pa.RecordBatch.from_arrays([pa.array(records, pa.string()), texts], schema=RECORDS)
+
+
+def _moved(record: str, width: int, places: list[int | None]) -> str | None:
+    values = next(csv.reader([record], strict=True))
+    if len(values) != width:
+        return None
+    out = io.StringIO()
+    row = ["" if place is None else values[place] for place in places]
+    csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="").writerow(row)
+    return out.getvalue()

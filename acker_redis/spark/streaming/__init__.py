@@ -1,0 +1,1 @@
+"""Micro-batches of Structured Streaming, and the messages that outlive them."""

@@ -1,0 +1,261 @@
+"""Micro-batches of Structured Streaming: what does not settle leaves its batch, and stays with the stream until it does."""
+
+import logging
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import DataFrame, SparkSession
+
+from acker_redis.acker import Acker
+from acker_redis.errors import AckerError, BadConfigError, ClosedError
+from acker_redis.model.config import check_bound, check_finite
+from acker_redis.spark.emission.runner import Pipeline
+from acker_redis.spark.protocol import arguments
+from acker_redis.spark.runs.dataframe import emit_timeout, payload_limit
+from acker_redis.spark.runtime.executor_check import check_url
+from acker_redis.spark.sources.files import FILE, ROW
+from acker_redis.spark.streaming.park_store import Park
+from acker_redis.spark.streaming.query import LOOK_SECS, StreamOptions, StreamStatus, TrackedQuery, active_query
+from acker_redis.spout.callbacks import insisting
+from acker_redis.spout.retry import RetryPolicy
+
+__all__ = ["BatchHandler", "StreamStatus", "each_batch"]
+
+log = logging.getLogger("acker_redis.spark")
+
+_QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"
+"""What Spark notes for the thread of a query: its id, which it keeps over restarts, and that of this start."""
+
+
+def each_batch(
+    pipeline: Pipeline,
+    *,
+    acker: Acker,
+    park: str,
+    executor_url: str | None = None,
+    id_column: str | None = None,
+    partition: str = FILE,
+    offset: str = ROW,
+    task: int = 0,
+    retry: RetryPolicy | None = None,
+    stop_if_all_fail: bool = True,
+    emit_timeout_secs: float | None = None,
+    max_spout_pending: int | None = None,
+    max_parked: int = 10_000,
+    settle_secs: float = 2.0,
+    payload_bytes: int = 0,
+    on_messages_done: Callable[[npt.NDArray[np.int64]], object] | None = None,
+) -> "BatchHandler":
+    """A function for `DataStreamWriter.foreachBatch`: every message of the stream goes through the pipeline.
+
+        handler = each_batch(pipeline, acker=acker, id_column="id", park="orders/park")
+        stream.writeStream.foreachBatch(handler).option("checkpointLocation", "orders/checkpoint").start()
+
+    A micro-batch runs the pipeline over its messages, waits a little for their outcomes, and returns, so that Spark commits
+    it. What failed, or has no outcome yet, is parked: its rows are kept in the driver's memory and in the park, and go out
+    again with a later micro-batch, or by themselves when none comes for `settle_secs`. So a message that hangs or fails holds
+    up no other.
+
+    Guarantee: every message of a batch that Spark commits was acked, is a dead letter, or is parked, whenever the driver dies;
+    a start of the query under the same checkpoint and park goes on with what is parked. A message that is not done when
+    another one of its id comes goes first; the other waits behind it. Not guaranteed: that work is done once; sinks have to be
+    idempotent by message. What a micro-batch writes is not what Spark gave under its number alone: don't overwrite by
+    `Tracker.batch_id`.
+
+    Args:
+        pipeline: as for `run_tracked`.
+        acker: as for `run_tracked`.
+        park: folder for what is parked, on any file system that Spark writes to; of this query alone, and kept like its
+            checkpoint. Made if the query is new.
+        executor_url: as for `run_tracked`.
+        id_column: integer column of message ids, not null. None: a column `message_id` is made of partition and offset.
+        partition: as for `run_tracked`.
+        offset: as for `run_tracked`.
+        task: as for `run_tracked`.
+        retry: as for `run_tracked`. Messages that kill their workers while nothing else gets through are parked, and no
+            attempt counts, until something has.
+        stop_if_all_fail: as for `run_tracked`, but for sources of fewer than 20 messages: others may come. A micro-batch whose
+            first 20 messages are bad ends the query at every start; False lets them become dead letters.
+        emit_timeout_secs: as for `run_tracked`.
+        max_spout_pending: at most so many messages in flight.
+        max_parked: at most so many messages are not done when a micro-batch ends. It waits for that, and says so in the log
+            and in `BatchHandler.status`.
+        settle_secs: a micro-batch waits so long for outcomes at most.
+        payload_bytes: a dead letter keeps its message, as JSON, if it is not longer; 0: its id only. At most 1 MiB.
+        on_messages_done: as for `run_tracked`; where it goes on raising, the query ends.
+
+    Raises:
+        BadConfigError: a setting is out of range; the park is another app's, or damaged; an executor does not find the acker
+            by `executor_url`.
+    """
+    payload_limit(payload_bytes)
+    check_bound("max_spout_pending", max_spout_pending)
+    check_finite("settle_secs", settle_secs)
+    if isinstance(max_parked, bool) or not isinstance(max_parked, int) or max_parked < 0:
+        raise BadConfigError(f"max_parked={max_parked!r}: use an integer of 0 or more")
+    emit_timeout(emit_timeout_secs)
+    arguments.run("each_batch", pipeline, acker, retry)
+    try:
+        session = SparkSession.active()
+    except PySparkRuntimeError as exc:
+        raise BadConfigError("each_batch needs a SparkSession: make it first") from exc
+    options = StreamOptions(
+        id_column, partition, offset, task, retry or RetryPolicy(), stop_if_all_fail,
+        emit_timeout(emit_timeout_secs), max_spout_pending, max_parked, settle_secs, payload_bytes,
+        None if on_messages_done is None else insisting(on_messages_done, "on_messages_done"),
+    )  # fmt: skip
+    url = acker.url if executor_url is None else check_url(session, executor_url, acker)
+    return BatchHandler(session, pipeline, acker, url, options, park)
+
+
+class BatchHandler:
+    """What `each_batch` gives: the function for `foreachBatch`, and a look at the stream.
+
+    It may be used for one query at a time, and again when that has ended.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        pipeline: Pipeline,
+        acker: Acker,
+        url: str | None,
+        options: StreamOptions,
+        park: str,
+    ) -> None:
+        """Use `each_batch`."""
+        self._session, self._pipeline, self._acker, self._url = session, pipeline, acker, url
+        self._options, self._path = options, park
+        self._query: TrackedQuery | None = None
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        found = self._open()
+        committed = None if found.query is None else found.committed()
+        if committed is not None:
+            found.load(committed + 1)  # a park that the query could not go on with is refused here
+        if found.has_snapshots:
+            threading.Thread(target=self._wait_for_query, name="acker-stream-wait", daemon=True).start()
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Run a micro-batch; Spark calls this.
+
+        Raises:
+            BadConfigError: the park is another query's, or missing; nothing was emitted.
+            AckerError: as `run_tracked`.
+        """
+        self._of_batch(batch.sparkSession, batch_id).take(batch, batch_id)
+
+    def drain(self, timeout_secs: float) -> StreamStatus:
+        """Work on what is parked, and on dead letters to replay, until all is done, or for so long.
+
+        After `trigger(availableNow=True)`, or for shutting down. What is left stays parked for the next start.
+
+        Raises:
+            AckerError: as `run_tracked`; or a micro-batch was under way for so long, and nothing was done here.
+
+        >>> handler.drain(timeout_secs=60).parked
+        {}
+        """
+        with self._lock:
+            if self._query is None or self._query.is_over:
+                park = self._open()
+                self._query = None if park.query is None else self._begin(park, park.next_batch())
+            query = self._query
+        if query is not None:
+            query.drain(timeout_secs)
+        return self.status()
+
+    def status(self) -> StreamStatus:
+        """How the stream stands; any thread may ask.
+
+        >>> handler.status().in_flight
+        0
+        """
+        query = self._query
+        return StreamStatus() if query is None else query.status()
+
+    def close(self) -> None:
+        """End what works between micro-batches; what is parked stays so.
+
+            with each_batch(pipeline, acker=acker, park="orders/park") as handler:
+                orders.writeStream.foreachBatch(handler).start().awaitTermination()
+
+        The end of a `with` block does so, too. An emission under way is brought to its end first. A micro-batch under way
+        breaks off, and its query ends with a `StoppedError`; Spark gives that batch again at the next start.
+        """
+        self._closed.set()
+        query = self._query
+        if query is not None:
+            query.stop()
+        with self._lock:
+            if self._query is not None:
+                self._query.end()
+
+    def __enter__(self) -> Self:
+        """Use as a context manager, or call `close`."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _open(self) -> Park:
+        return Park(self._session, self._path, self._acker.config.app)
+
+    def _of_batch(self, session: SparkSession, batch_id: int) -> TrackedQuery:
+        """What runs the micro-batches of this start of the query."""
+        context = session.sparkContext
+        query, run = context.getLocalProperty(_QUERY), context.getLocalProperty(_RUN)
+        with self._lock:
+            now = self._query
+            if now is not None and now.run is not None and now.run == run:
+                return now
+            java = active_query(session, query, run)
+            if query is None or java is None:
+                raise BadConfigError("give what each_batch makes to foreachBatch; it takes batches of a query only")
+            if now is not None and now.run is not None and now.is_active:
+                raise BadConfigError("two queries run with what one call of each_batch made: call it for each of them")
+            park = self._open()
+            checkpoint = str(java.resolvedCheckpointRoot())
+            is_same = (park.query, park.checkpoint) == (query, checkpoint)
+            if now is not None and now.run is None and now.error is None and is_same:
+                now.run = run  # it began with what was parked
+                return now
+            if now is not None:
+                now.end()
+                park = self._open()  # it may have saved
+            park.claim(query, checkpoint, batch_id)
+            self._query = self._begin(park, batch_id, run)
+            return self._query
+
+    def _begin(self, park: Park, before: int, run: str | None = None) -> TrackedQuery:
+        query = TrackedQuery(self._session, self._pipeline, self._acker, self._url, self._options, park)
+        query.run = run
+        query.resume(before)
+        return query
+
+    def _wait_for_query(self) -> None:
+        """A source that is silent gives no micro-batch, and yet what is parked has to go out."""
+        while not self._closed.wait(LOOK_SECS):
+            with self._lock:
+                if self._query is not None:
+                    return
+                try:
+                    park = self._open()
+                    java = active_query(self._session, park.query)
+                    if java is None:
+                        continue
+                    park.checkpoint = str(java.resolvedCheckpointRoot())  # it may have been moved
+                    self._query = self._begin(park, park.next_batch())
+                except ClosedError:  # whoever closed the acker is done with the handler, too
+                    return
+                except AckerError as exc:  # the first micro-batch will tell, but there may be none for long
+                    log.error("what the stream of app %r has parked does not go out: %s", self._acker.config.app, exc)
+                return

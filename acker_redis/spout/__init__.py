@@ -1,0 +1,1 @@
+"""The messages of one source: emitted, followed, retried, and dead-lettered."""

@@ -1,0 +1,203 @@
+"""What a run leaves, and what runs before it have left: roots that nobody waits for fail at once, and nothing waits for them.
+
+A lane has one spout at a time. So what is pending there of a task, and not in flight in the lane's spout, is of runs that are
+over. Nobody would take its outcomes if they came after this run, too, and the app would look sick for ever.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from acker_redis.acker import Acker
+from acker_redis.errors import AckerError, ClosedError, LedgerLostError
+from acker_redis.model.blocks import Int64Array
+from acker_redis.spout.in_flight import Mask
+from acker_redis.spout.state import SpoutState
+from acker_redis.spout.watchdog import Watch
+from acker_redis.store import run_ends
+from acker_redis.store.lane_leases import Lease
+
+log = logging.getLogger("acker_redis.spout")
+
+ENDED, LEFT = "its run ended", "left by a run that is over"
+"""What the fails of these roots say."""
+
+ERROR_SECS, DONE_SECS = 5.0, 60.0
+"""The end of a run is held up so long at most: after an error or Ctrl-C, and otherwise."""
+
+STEP_SECS = 0.02
+"""The spout is held up so long by one step."""
+
+ROOTS_PER_STEP = 5000
+
+
+class LeftBehind:
+    """Fails what earlier runs left pending in a lane, step by step, while the run that has it now goes on.
+
+    Attributes:
+        tasks: whose roots these are.
+        failed: roots so far.
+    """
+
+    def __init__(self, acker: Acker, in_flight: Callable[[Int64Array], Mask]) -> None:
+        """Nothing is looked for yet; `in_flight` says which of some roots are not left behind, but this run's."""
+        self.tasks: set[int] = set()
+        self.failed = 0
+        self._acker, self._in_flight = acker, in_flight
+        self._is_wanted = False
+        self._found: Iterator[tuple[int, Int64Array, Int64Array]] | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether something may be there."""
+        return self._is_wanted
+
+    def look(self) -> None:
+        """Go through the ledgers once more."""
+        self._is_wanted, self._found = True, None
+
+    def step(self, secs: float = STEP_SECS) -> None:
+        """Go on for so long.
+
+        Raises:
+            ServerUnavailableError: the next step begins anew.
+        """
+        deadline = time.monotonic() + secs
+        while self._is_wanted and time.monotonic() < deadline:
+            try:
+                self._found = self._found or self._acker.each_pending()
+                found = next(self._found, None)
+                if found is None:
+                    self._is_wanted, self._found = False, None
+                    return
+                self._fail(found[1], found[2])
+            except LedgerLostError:
+                self._is_wanted = False  # it is all gone
+            except AckerError:
+                self._found = None
+                raise
+
+    def _fail(self, roots: Int64Array, of_tasks: Int64Array) -> None:
+        roots = roots[np.isin(of_tasks, list(self.tasks))]
+        roots = roots[~self._in_flight(roots)]
+        if len(roots):
+            self.failed += self._acker.fail_many(roots, reason=LEFT).applied
+
+
+@contextmanager
+def noting(acker: Acker, lane: int, run_id: str, task: int) -> Iterator[None]:
+    """Note an error of what a run does before it has its lane, such as reading its messages, unless another run has it."""
+    try:
+        yield
+    except BaseException as exc:
+        thread = threading.Thread(target=_note, args=(acker, lane, run_id, task, exc), name="acker-leave", daemon=True)
+        thread.start()
+        thread.join(ERROR_SECS)
+        raise
+
+
+def _note(acker: Acker, lane: int, run_id: str, task: int, error: BaseException) -> None:
+    try:
+        lease = acker.lease(lane=lane, run_id=run_id)
+        if lease.take_if_free():
+            before = acker.ends().get(lane)
+            is_settled = before is not None and before.is_settled
+            acker.note_end(run_ends.of_error(run_id, task, error, is_settled=is_settled), lane=lane)
+            lease.release()
+    except AckerError as exc:
+        log.warning("how the run ended could not be noted: %s", exc)
+
+
+class Leaving:
+    """The end of a run: nothing of it stays pending, or waits, and how it ended is noted."""
+
+    def __init__(
+        self, lease: Lease, state: SpoutState, left: LeftBehind, watch: Watch, acker: Acker, lane: int
+    ) -> None:
+        """Nothing is done yet."""
+        self._lease, self._state, self._left, self._watch = lease, state, left, watch
+        self._acker, self._lane = acker, lane
+        self._is_late = threading.Event()
+
+    def leave(self, run_id: str, task: int, error: BaseException | None, *, keep: bool = False) -> None:
+        """Do it, in bounded time, whatever the server does. With `keep`, what is in flight stays that.
+
+        In a thread, as a server that says nothing would hold up a program that was interrupted.
+        """
+        thread = threading.Thread(target=self._leave, args=(run_id, task, error, keep), name="acker-leave", daemon=True)
+        thread.start()
+        thread.join(DONE_SECS if error is None else ERROR_SECS)
+        if thread.is_alive():
+            self._is_late.set()
+            log.warning(
+                "the server does not answer: what this run has pending times out, or fails when the next run takes lane %d",
+                self._lane,
+            )
+
+    def _leave(self, run_id: str, task: int, error: BaseException | None, keep: bool) -> None:
+        is_settled = False
+        try:
+            try:
+                is_settled = not keep and self._settle(task)
+            except AckerError:
+                raise
+            except Exception:  # a connection that was interrupted in the middle of a reply is closed by this
+                log.debug("the end of a run is tried again", exc_info=True)
+                is_settled = not keep and self._settle(task)
+            if self._lease.holds():
+                self._acker.note_end(run_ends.of_error(run_id, task, error, is_settled=is_settled), lane=self._lane)
+        except AckerError as exc:
+            self._say("what is pending times out, or fails when the lane's next run begins", exc)
+        try:
+            self._lease.release()
+        except AckerError as exc:
+            self._say("the lane stays taken for some seconds", exc)
+
+    def _say(self, what: str, error: AckerError) -> None:
+        if isinstance(error, ClosedError):  # by the program, which is over
+            log.debug("%s, as the acker is closed", what)
+        elif not self._is_late.is_set():
+            log.warning("the server could not be told that the run has ended, so %s: %s", what, error)
+
+    def _settle(self, task: int) -> bool:
+        """Fail what is in flight, and take what waits; whether that is all."""
+        in_flight = [roots for roots in self._state.waiting(None) if len(roots)]
+        has_lane = self._lease.take_if_free() if in_flight else self._lease.holds()
+        try:
+            for roots in in_flight:
+                for at in range(0, len(roots), ROOTS_PER_STEP):
+                    self._release(roots[at : at + ROOTS_PER_STEP])
+            if not has_lane:  # its new holder takes what comes
+                return False
+            if self._watch.sees_another_server():
+                self._left.look()  # it may have gone back in time, and have roots that are done
+            while self._left.is_wanted and not self._is_late.is_set():
+                self._left.step()
+            tasks = {task, *self._left.tasks}
+            for one in tasks:
+                self._drain(one, tasks)
+        except LedgerLostError:
+            return False
+        return not self._left.is_wanted and not self._is_late.is_set()
+
+    def _release(self, roots: Int64Array) -> None:
+        if self._is_late.is_set():
+            return
+        records = self._acker.inspect_many(roots)
+        owned = roots[[record is not None and record.state == "owned" for record in records]]
+        if len(owned):
+            self._acker.fail_many(owned, reason=ENDED)
+
+    def _drain(self, task: int, tasks: set[int]) -> None:
+        """Confirm what came for a spout of a task, and what it took and did not confirm."""
+        again = True
+        while not self._is_late.is_set():
+            packed = self._acker.poll_packed(10_000, consumer=f"spout-{task}", lane=self._lane, again=again)
+            self._acker.confirm_packed([one for one in packed if one.task in tasks])
+            again = False
+            if not packed:
+                return

@@ -1,0 +1,124 @@
+"""When a spout emits a message again, and when it gives it up."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from acker_redis.errors import BadConfigError
+from acker_redis.model.config import check_finite
+from acker_redis.spout.in_flight import FloatArray, Int64Array, Mask, Tries
+
+LOST_LIMIT = 10
+"""A message whose root got lost so often is a dead letter: it is given to `emit` and never initialised."""
+
+EXCUSED_SECS = 30.0
+"""An emission after one that didn't count waits so long at most."""
+
+_random = np.random.default_rng()
+
+
+class Verdict(NamedTuple):
+    """What becomes of tries that did not succeed.
+
+    Attributes:
+        again: the next tries of those that have one.
+        delays_secs: how long each of these waits.
+        excused: which of these had an excuse: their last try doesn't count.
+        spent: which of the tries given were their message's last.
+        failures: of each of the tries given, how many of its message counted, this one among them.
+    """
+
+    again: Tries
+    delays_secs: FloatArray
+    excused: Mask
+    spent: Mask
+    failures: Int64Array
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """When a failed message is emitted again (Storm: KafkaSpoutRetryExponentialBackoff, with a last attempt that is kept).
+
+    Attributes:
+        max_attempts: emissions of one message that may fail or time out. Emissions that were nobody's fault don't count: those
+            that got lost, or that an outage or the driver's own code broke.
+        first_delay_secs: wait before the second emission. The defaults wait 1, 2, 4 ... 60 s, two minutes in all, so that a
+            store that is away for a minute costs no message.
+        multiplier: each further wait is so many times the one before.
+        max_delay_secs: longest wait, before jitter.
+        jitter: each wait is longer or shorter by a random share of up to this, 0 to 1, so that what failed together does not
+            come back together.
+        last_alone: whether the last attempt of a message goes out in an emission of its own, so that nothing else is in its
+            way, and it is in the way of nothing else. Each is a job.
+        by_reason: another policy for attempts that ended for a reason: `timeout`, `failed`, or a fail whose text begins with
+            these words, such as the name of an exception. The longest that fits counts; attempts are those of all reasons.
+    """
+
+    max_attempts: int = 8
+    first_delay_secs: float = 1.0
+    multiplier: float = 2.0
+    max_delay_secs: float = 60.0
+    jitter: float = 0.2
+    last_alone: bool = False
+    by_reason: Mapping[str, "RetryPolicy"] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        if isinstance(self.max_attempts, bool) or not isinstance(self.max_attempts, int) or self.max_attempts < 1:
+            raise BadConfigError(f"max_attempts={self.max_attempts!r}: use an integer of 1 or more")
+        check_finite("first_delay_secs", self.first_delay_secs)
+        check_finite("max_delay_secs", self.max_delay_secs)
+        check_finite("multiplier", self.multiplier, 1.0)
+        if not 0 <= self.jitter <= 1:
+            raise BadConfigError(f"jitter={self.jitter}: use a share of 0 to 1")
+        for reason, policy in self.by_reason.items():
+            if not reason or not isinstance(policy, RetryPolicy) or policy.by_reason:
+                raise BadConfigError(
+                    f"by_reason[{reason!r}]: give a reason and a RetryPolicy without reasons of its own"
+                )
+
+    def of(self, reason: str, detail: str | None) -> "RetryPolicy":
+        """The policy after an attempt that ended so.
+
+        >>> policy = RetryPolicy(by_reason={"timeout": RetryPolicy(max_attempts=2), "OSError": RetryPolicy(max_attempts=9)})
+        >>> policy.of("timeout", None).max_attempts, policy.of("failed", "OSError: no route").max_attempts
+        (2, 9)
+        """
+        text = detail or ""
+        fits = [one for one in self.by_reason if one == reason or (reason == "failed" and text.startswith(one))]
+        named = [one for one in fits if one != reason] or fits  # a text says more than `failed`
+        return self.by_reason[max(named, key=len)] if named else self
+
+    def after_failure(self, tries: Tries) -> Verdict:
+        """Tries that failed or timed out: each counts, unless it is excused. After a final one there is no other."""
+        failures = tries.attempts + 1 - tries.uncounted - tries.excused
+        spent = (failures >= self.max_attempts) | tries.final
+        again = tries[~spent]
+        excused = again.excused
+        again = again.again(excused, np.zeros(len(again), np.bool_))
+        if self.last_alone:
+            is_last = failures[~spent] == self.max_attempts - 1
+            again = replace(again, most=np.where(is_last, 1, again.most).astype(np.int32))
+        # What doesn't count is no reason to ask again and again without a pause, either.
+        patient = np.minimum(self.delay_secs(tries.attempts[~spent] + 1), EXCUSED_SECS)
+        return Verdict(again, np.where(excused, patient, self.delay_secs(failures[~spent])), excused, spent, failures)
+
+    def after_loss(self, tries: Tries, counted: Mask) -> Verdict:
+        """Tries that the ledger does not know: none is a failure, and those that are `counted` count to LOST_LIMIT."""
+        spent = (tries.losses + 1 >= LOST_LIMIT) & counted
+        again = tries[~spent]
+        again = again.again(np.ones(len(again), np.bool_), counted[~spent])
+        return Verdict(
+            again, np.zeros(len(again)), np.ones(len(again), np.bool_), spent, tries.attempts - tries.uncounted
+        )
+
+    def delay_secs(self, failures: Int64Array) -> FloatArray:
+        """Wait after so many failures, for each message."""
+        if self.first_delay_secs == 0:
+            return np.zeros(len(failures))
+        with np.errstate(over="ignore"):  # of an exponent that large the cap is what counts
+            growing = self.first_delay_secs * self.multiplier ** (failures - 1.0)
+        longest: FloatArray = np.minimum(self.max_delay_secs, growing)
+        return longest * (1 + self.jitter * _random.uniform(-1, 1, len(failures)))

@@ -1,0 +1,381 @@
+"""The spout's side: emits messages, takes what became of them, emits again what failed or got lost.
+
+Storm keeps this in SpoutExecutor's pending map and in the spout itself. A failed message is emitted again under a fresh
+root, so a late update of an old attempt can't touch the new one. After its last attempt it is a dead letter, never an ack.
+What a spout knows is in `spout_state`, when a message is emitted again in `retry`; here is what it says to server and source.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from acker_redis.acker import Acker
+from acker_redis.errors import BadConfigError, LedgerLostError, ServerUnavailableError, StoppedError
+from acker_redis.model.config import check_bound
+from acker_redis.model.interrupts import interrupt_behind
+from acker_redis.model.types import MAX_PAYLOAD_BYTES, PackedOutcomes
+from acker_redis.spout.dead_letter_replay import Replaying, TakeLetters
+from acker_redis.spout.in_flight import Emission, Int64Array
+from acker_redis.spout.loop import SpoutLoop
+from acker_redis.spout.retry import RetryPolicy
+from acker_redis.spout.state import SpoutCounts, SpoutState
+from acker_redis.store.dead_letters import FROM_PAYLOAD, FROM_RUN, FROM_SOURCE, DeadLetter
+
+__all__ = ["Spout", "SpoutCounts"]
+
+log = logging.getLogger("acker_redis.spout")
+
+
+@dataclass
+class Spout:
+    """Tracks the messages of one source in one run.
+
+    The caller emits (`next_emission`, then makes tuples of it, wherever), and calls `poll` often; `done` tells when every
+    message was acked or is a dead letter.
+
+    Guarantee: a message is counted acked only when a root of it completed; each ends as acked or dead-lettered. Not
+    guaranteed: that a message was processed once; a replay does its work again, so sinks have to be idempotent by message.
+    Everything is kept in this process. A `Spout` takes the outcomes of its task's lane; those of its task that it does not
+    know, it confirms and counts as `late`.
+
+    Attributes:
+        acker: where outcomes come from.
+        run_id: unique per run of the program.
+        task: owner of the roots.
+        retry: when to emit again.
+        max_spout_pending: at most so many messages in flight, 1 or more; None: no bound (Storm: topology.max.spout.pending).
+        payload: gives the payload of message ids that are given up, None for one it does not have; to be kept with the
+            letter, if it has at most MAX_PAYLOAD_BYTES. None: a letter has the message id only.
+        on_done: called with the ids of messages that were acked or became dead letters, before their outcomes are confirmed.
+        on_letters: called with dead letters that were written, before `on_done`.
+        is_exact: whether a letter's payload gives its message as it was; else it promises no replay from that. None: it does.
+        replay: gets the messages of dead letters again, which somebody asked to be replayed; see `replaying.TakeLetters`.
+            None: there is no way.
+        replays_from: what `replay` needs: the letter's `payload`, or nothing, as it asks the `source`, for any letter or for
+            those of this `run`.
+        keep_letters: `dead_letters` has the last so many; None: all.
+        goes_on: whether further messages may be added at any time, as from a stream. Then messages that break their
+            emissions while nothing succeeds wait for others, where a spout that has all its messages ends.
+        state: which messages are to be emitted, in flight, done.
+        listener: of all spouts of the process: called with outcomes before they are acted on; see `otel`.
+    """
+
+    acker: Acker
+    run_id: str
+    task: int = 0
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    max_spout_pending: int | None = None
+    payload: Callable[[list[int]], list[bytes | None]] | None = None
+    on_done: Callable[[Int64Array], object] | None = None
+    keep_letters: int | None = None
+    on_letters: Callable[[list[DeadLetter]], object] | None = None
+    replay: TakeLetters | None = None
+    is_exact: Callable[[DeadLetter], bool] | None = None
+    replays_from: str = FROM_PAYLOAD
+    goes_on: bool = False
+    listener: ClassVar["Callable[[Spout, list[PackedOutcomes]], object] | None"] = None
+    state: SpoutState = field(init=False, repr=False)
+    _replaying: Replaying | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """No messages yet.
+
+        Raises:
+            BadConfigError: max_spout_pending is no bound.
+        """
+        check_bound("max_spout_pending", self.max_spout_pending)
+        epoch_secs = time.time() - time.monotonic()
+        self.state = SpoutState(
+            self.acker.config.app, self.run_id, self.retry, self.keep_letters, epoch_secs, goes_on=self.goes_on
+        )
+        only_run = self.run_id if self.replays_from == FROM_RUN else None
+        self._replaying = (
+            None if self.replay is None else self.acker.replaying(task=self.task, take=self.replay, only_run=only_run)
+        )
+
+    @property
+    def counts(self) -> SpoutCounts:
+        """What happened so far."""
+        return self.state.counts
+
+    @property
+    def dead_letters(self) -> dict[int, DeadLetter]:
+        """Message id -> its letter; in the app's dead-letter stream, too, before its last outcome is confirmed."""
+        return self.state.dead_letters
+
+    @property
+    def pending(self) -> int:
+        """Messages in flight."""
+        return self.state.pending
+
+    @property
+    def done(self) -> bool:
+        """Whether every message given was acked or is a dead letter."""
+        return self.state.done
+
+    def add(self, message_ids: Int64Array) -> None:
+        """Give messages to emit; their ids must be distinct among those that are not done.
+
+        >>> spout.add(np.array([7, 8]))
+        """
+        self.state.add(message_ids)
+
+    def next_emission(self, most: int | None = None) -> Emission | None:
+        """Messages to emit now: replays that are due, and fresh ones, as many as max_spout_pending leaves room for.
+
+        With `most` there are no more than this in flight then, either; `run` gives what the app's limit leaves.
+
+        >>> spout.add(np.array([7, 8]))
+        >>> spout.next_emission().message_ids.tolist()
+        [7, 8]
+        """
+        bounds = [bound for bound in (most, self.max_spout_pending) if bound is not None]
+        return self.state.next_emission(time.monotonic(), min(bounds, default=None))
+
+    def excuse(self, roots: Int64Array) -> None:
+        """What becomes of these roots is not their messages' fault: the work on them was broken off.
+
+        If one fails, times out or gets lost, that doesn't count as an attempt of its message. Roots that are not in flight
+        are left out. Any thread may call this, as `emit` does; before it fails the roots, or their outcomes may be first.
+
+        >>> spout.add(np.array([7, 8]))
+        >>> spout.excuse(spout.next_emission().roots)
+        """
+        self.state.excuse(roots)
+
+    def isolate(self, emission: Emission, *, by_outage: bool = False) -> None:
+        """The work on an emission was broken off, and one of its messages may be to blame: find out which.
+
+        They are emitted again in parts, and parts that break in parts of them, between other emissions, until each message
+        that breaks its emission is alone. Only then it counts as an attempt, and later ones are alone, too. If several
+        messages break theirs alone while nothing else succeeds, none of them is to blame, and `run` ends with the error; a
+        spout that `goes_on` keeps them until something else has succeeded.
+
+        Any thread may call this: `emit` does, before it fails the roots and raises.
+
+        Args:
+            emission: as it was given to `emit`.
+            by_outage: whether the error says that something can't be reached. Then nothing counts while nothing succeeds.
+
+        >>> spout.add(np.array([7, 8]))
+        >>> spout.isolate(spout.next_emission())
+        """
+        self.state.isolate(emission, by_outage=by_outage)
+
+    def hold(self, roots: Int64Array, delay_secs: float = 0.0) -> None:
+        """The work on these roots is done, but has to be done again, together with that on all other messages.
+
+        That they fail doesn't count as an attempt. Their messages are emitted again once no other waits or is in flight, all
+        in one emission, after `delay_secs` at the earliest. Any thread may call this, before it fails the roots.
+
+        >>> spout.add(np.array([7, 8]))
+        >>> roots = spout.next_emission().roots
+        >>> spout.hold(roots)
+        >>> acker.init_many(roots, np.ones_like(roots), task=0).applied, acker.fail_many(roots).applied
+        (2, 2)
+        >>> spout.poll(), spout.counts.released
+        (2, 2)
+        """
+        self.state.hold(roots, time.monotonic() + delay_secs)
+
+    def no_retry(self, roots: Int64Array) -> None:
+        """Emit no message again whose root among these fails or times out: it is a dead letter then, whatever `retry` says.
+
+        Roots that are not in flight are left out. Any thread may call this; before it fails the roots, or their outcomes may
+        be first.
+
+        >>> spout.add(np.array([7, 8]))
+        >>> roots = spout.next_emission().roots
+        >>> spout.no_retry(roots[:1])
+        """
+        self.state.no_retry(roots)
+
+    def give_up(self, message_ids: Int64Array) -> None:
+        """Dead-letter messages in flight, as lost: their source can't give them again, so they were not made tuples.
+
+        The letters are written by the next `poll`.
+
+        >>> spout.add(np.array([7, 8]))
+        >>> spout.give_up(spout.next_emission().message_ids)
+        >>> sorted(spout.dead_letters)
+        [7, 8]
+        """
+        self.state.give_up(message_ids)
+
+    def poll(self, max_outcomes: int = 10_000, block_ms: int = 0) -> int:
+        """Take outcomes, act on them, confirm them; returns how many there were.
+
+        A lost ledger is recovered, and everything in flight emitted again.
+
+        Raises:
+            BadConfigError: another task's spout shares this one's lane.
+
+        >>> spout.add(np.array([7, 8]))
+        >>> roots = spout.next_emission().roots
+        >>> acker.init_many(roots, np.zeros_like(roots), task=0).applied
+        2
+        >>> spout.poll(), spout.done
+        (2, True)
+        """
+        return self._poll(max_outcomes, block_ms)
+
+    def take_letters(self) -> None:
+        """Take up dead letters that somebody asked to be replayed; `run` does so once a second.
+
+        >>> spout.take_letters()
+        """
+        if self._replaying is not None and (found := self._replaying.look(self.state.left_ids)):
+            self.state.take_back(found)
+            self.add(np.array(found, np.int64))
+
+    @property
+    def replaying(self) -> list[int]:
+        """Messages of dead letters that were taken up, and are not done."""
+        return [] if self._replaying is None else self._replaying.under_way
+
+    def reconcile(self, under_way: Emission | None = None) -> int:
+        """Emit again what the ledger doesn't know: the init was lost (a failed job, a failover that lost writes).
+
+        Roots of an emission `under_way` may not be there yet, and are left out. Returns how many there were.
+
+        >>> spout.add(np.array([7, 8]))
+        >>> emission = spout.next_emission()  # and nothing of it gets to the ledger
+        >>> spout.reconcile()
+        2
+        """
+        before = self.counts.lost
+        try:
+            for waiting in self.state.waiting(under_way):
+                records = self.acker.inspect_many(waiting) if len(waiting) else []
+                unknown = waiting[[record is None or record.state != "owned" for record in records]]
+                # Those that settled have their outcome written: it is in a stream, or in a reply that was lost.
+                while len(unknown) and self._poll(again=True):
+                    pass
+                self.state.lose(unknown, time.monotonic())
+        except LedgerLostError:
+            self._recover()
+        self._tell()
+        return self.counts.lost - before
+
+    def run(self, emit: Callable[[Emission], object], progress: Callable[[bool], object] | None = None) -> SpoutCounts:
+        """Emit, poll, replay and reconcile until every message was acked or is a dead letter.
+
+        Args:
+            emit: makes tuples of an emission and waits until they went out (runs the Spark job). Called in a thread of its
+                own, one emission at a time, while outcomes are taken here. If it raises, the error is raised here at once
+                and no message counts an attempt, unless a message was said to be to blame (`isolate`), the emission could
+                not be proven (`NotProvenError`: three in a row are tried), or it is an outage.
+            progress: called several times a second; told whether an emission is under way.
+
+        A server that is gone, full, busy or a replica is waited for, for 40 tries (three to twelve minutes); emissions that it
+        broke off don't count as failed. So is something else that `emit` can't reach (an `OutageError`, or a connection or
+        timeout error of Python's or of a client), for up to ten minutes without a success, with pauses of up to 30 s. What the
+        server lost (a restart, a failover) is looked for as soon as it is another one, or knows of fewer pending roots than it
+        should.
+
+        Raises:
+            AckerError: `emit` failed again and again, or as `poll`.
+            Exception: an error of `emit`.
+
+        >>> spout.add(np.array([7, 8]))
+        >>> spout.run(lambda emission: acker.init_many(emission.roots, np.zeros_like(emission.roots), task=0)).acked
+        2
+        """
+        with SpoutLoop(self, emit) as loop:
+            while not self.done:
+                loop.step()
+                if progress is not None:
+                    progress(loop.emission is not None)
+        return self.counts
+
+    @property
+    def lane(self) -> int:
+        """Where its outcomes come."""
+        return self.task % self.acker.config.lanes
+
+    def _poll(self, max_outcomes: int = 10_000, block_ms: int = 0, *, again: bool = False) -> int:
+        try:
+            packed = self.acker.poll_packed(
+                max_outcomes, block_ms, consumer=f"spout-{self.task}", lane=self.lane, again=again
+            )
+            mine = [one for one in packed if one.task == self.task or one.task in self.state.gone_tasks]
+            if Spout.listener is not None:
+                Spout.listener(self, mine)
+            self.state.settle(mine, time.monotonic())
+            try:
+                self._tell()
+            except ServerUnavailableError:
+                # A server that is full takes no dead letter, and has to get rid of what was acked.
+                self.acker.confirm_packed([one for one in mine if one.kind == "ack"])
+                raise
+            self.acker.confirm_packed(mine)
+        except LedgerLostError:
+            self._recover()
+            return 0
+        self._refuse_others(packed)
+        return sum(len(one.roots) for one in packed)
+
+    def _recover(self) -> None:
+        log.warning("the ledger lost its data: everything in flight is emitted again")
+        self.acker.recover()
+        self.state.lose_all(time.monotonic())
+        self._tell()
+
+    def _refuse_others(self, packed: list[PackedOutcomes]) -> None:
+        lane = self.lane
+        others = {one.task for one in packed} - {self.task} - self.state.gone_tasks
+        if others:
+            raise BadConfigError(
+                f"outcomes of task {min(others)} came to the spout of task {self.task}: both use lane {lane} of app "
+                f"{self.acker.config.app!r}, and would take each other's outcomes. Give the app more lanes than its highest "
+                "task number, or each program an app of its own. Theirs were not confirmed. If they are left over from a "
+                f"program that is gone, drop them: acker.confirm(acker.poll(consumer='spout-{self.task}', lane={lane}))"
+            )
+
+    def _tell(self) -> None:
+        """Say what is done, and keep the dead letters. What is left of this after an error is done at the next call."""
+        self._tell_done()
+        if self.state.letters:
+            letters = self._with_payloads(self.state.letters)
+            letters = [one._replace(task=self.task, replay=self._to_be_had(one)) for one in letters]
+            entry_ids = self.acker.dead_letters.add(letters)
+            if self.on_letters is not None:
+                self.on_letters([one._replace(entry_id=at) for one, at in zip(letters, entry_ids, strict=True)])
+            self.state.letters_kept()
+            self._tell_done()
+
+    def _to_be_had(self, letter: DeadLetter) -> str | None:
+        has = self.replays_from in (FROM_SOURCE, FROM_RUN) or (
+            letter.payload is not None and (self.is_exact is None or self.is_exact(letter))
+        )
+        return self.replays_from if self.replay is not None and has else None
+
+    def _tell_done(self) -> None:
+        done = self.state.unsaid
+        if len(done) and self._replaying is not None:
+            self._replaying.done(done)
+        if len(done) and self.on_done is not None:
+            self.on_done(done)
+        self.state.said()
+
+    def _with_payloads(self, letters: list[DeadLetter]) -> list[DeadLetter]:
+        """A letter without its message is better than none, so whatever goes wrong with the source is only logged."""
+        if self.payload is None:
+            return letters
+        try:
+            payloads = self.payload([letter.message_id for letter in letters])
+            return [
+                letter._replace(payload=one if one is None or len(one) <= MAX_PAYLOAD_BYTES else None)
+                for letter, one in zip(letters, payloads, strict=True)
+            ]
+        except (ServerUnavailableError, StoppedError):
+            raise
+        except Exception as exc:
+            if (interrupt := interrupt_behind(exc)) is not None:
+                raise interrupt from None
+            log.exception("dead letters are kept without their messages, which could not be read")
+            return letters

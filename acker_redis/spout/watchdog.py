@@ -1,0 +1,76 @@
+"""What a spout looks for now and then: whether the server lost something, and whether anybody rotates."""
+
+import logging
+import time
+
+from acker_redis.acker import Acker
+from acker_redis.errors import LedgerLostError
+from acker_redis.model.types import Stats
+
+log = logging.getLogger("acker_redis.spout")
+
+LOOK_SECS = 1.0
+SHARDS_PER_LOOK = 64
+"""An app of more shards is looked at less often: its counters cost five commands a shard."""
+
+
+class Watch:
+    """Looks at an app's servers and counters, LOOK_SECS apart at least.
+
+    Args:
+        acker: of the app.
+        lane: outcomes that wait in others are somebody else's.
+
+    Attributes:
+        replaced: whether a server was restarted or replaced since this was last set to False.
+    """
+
+    def __init__(self, acker: Acker, lane: int) -> None:
+        """Nothing was looked at yet."""
+        self.replaced = False
+        self._acker = acker
+        self._lane = lane
+        self._servers: frozenset[tuple[str, str]] | None = None
+        self._doubted: tuple[int, int, int] | None = None
+        self._look_at = float("-inf")
+        self._late = False
+        self._rotator_at = time.monotonic() + acker.config.message_timeout_secs
+
+    def something_is_missing(self, pending: int | None, emissions: int) -> bool:
+        """Whether the ledger should be asked for what is in flight.
+
+        Args:
+            pending: roots the spout waits for; None while some may not have been initialised yet, or have outcomes.
+            emissions: made so far; the same counts are doubted once only until there is another.
+        """
+        now = time.monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + LOOK_SECS * max(1.0, self._acker.config.shards / SHARDS_PER_LOOK)
+        try:
+            servers, stats = self._acker.server_ids(), self._acker.stats(oldest=False, lane=self._lane)
+        except LedgerLostError:  # `poll` meets it, too, and recovers
+            return False
+        self._look_for_rotator(stats)
+        replaced = self._servers is not None and servers != self._servers
+        self._servers = servers
+        self.replaced = self.replaced or replaced
+        if replaced:
+            log.warning("a server was restarted or replaced: asking it for what is in flight")
+        if pending is None or stats.waiting or stats.pending >= pending:
+            return replaced
+        doubted, self._doubted = self._doubted, (pending, stats.pending, emissions)
+        return replaced or doubted != self._doubted
+
+    def sees_another_server(self) -> bool:
+        """Whether a server was restarted or replaced since it was looked at."""
+        before, self._servers = self._servers, self._acker.server_ids()
+        return before is not None and before != self._servers
+
+    def _look_for_rotator(self, stats: Stats) -> None:
+        is_late = stats.last_rotation_ms > 3 * stats.tick_ms
+        if is_late and not self._late and time.monotonic() > self._rotator_at:
+            app = self._acker.config.app
+            log.warning("nobody rotates app %r, so nothing times out: start `acker-redis rotator --app %s`", app, app)
+            self._late = True
+        self._late = self._late and is_late

@@ -1,0 +1,1 @@
+"""The data of an app that stands outside its shards: settings, dead letters, leases, offsets."""

@@ -1,0 +1,395 @@
+"""The dead-letter stream of an app: messages that were given up after their last attempt, with what is known of them.
+
+A plain stream at `acker:{app}:dead`, readable with `XRANGE`. Nothing is removed from it but by `delete`, and by a spout that
+was asked to `replay` a letter and is done with its message.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import NamedTuple
+
+from acker_redis.client.client import Client
+from acker_redis.client.script_calls import WINDOW_BYTES
+from acker_redis.errors import BadBatchError
+from acker_redis.ledger.outcomes.decoding import Fields, as_dict
+from acker_redis.model import keys
+from acker_redis.model.types import MAX_PAYLOAD_BYTES
+from acker_redis.store import limits
+
+log = logging.getLogger("acker_redis.dead_letters")
+
+TEXT_CHARS = 1000
+"""Of each text of a letter so much is kept."""
+
+FROM_PAYLOAD, FROM_SOURCE, FROM_RUN = "payload", "source", "run"
+_MOST_LANES = 64
+"""How the message of a letter is to be had again."""
+
+_PER_PIPELINE = 1000
+_FIRST_PAGE = 16
+
+
+class DeadLetter(NamedTuple):
+    """A message that was given up.
+
+    Attributes:
+        message_id: 64-bit id its source knows it by.
+        run_id: of the spout.
+        attempts: that failed, timed out or got lost.
+        reason: of the last one: `failed`, `timeout` or `lost`.
+        last_stage: that touched it, where stages are named.
+        detail: text of the last fail, where one was given.
+        payload: the message, where the spout keeps it; None: `message_id` is the pointer to it.
+        entry_id: in the stream; empty before it is written.
+        task: of the spout.
+        first_secs: when the message was emitted first, in seconds since 1970 by the spout's clock.
+        replay: how a spout of the task gets the message again, if asked to: from the `payload` here, from its `source`, or
+            from the source of its `run`, as long as that goes on; None: it can't, and `message_id` is for looking it up by
+            hand.
+    """
+
+    message_id: int
+    run_id: str
+    attempts: int
+    reason: str
+    last_stage: str | None = None
+    detail: str | None = None
+    payload: bytes | None = None
+    entry_id: str = ""
+    task: int = 0
+    first_secs: int | None = None
+    replay: str | None = None
+
+
+@dataclass(frozen=True)
+class LetterFilter:
+    """Which letters; those that have all that is given.
+
+    Attributes:
+        message_ids: any of these.
+        run_id: of the spout.
+        reason: `failed`, `timeout` or `lost`.
+        last_stage: that touched it.
+        text: in the detail, large or small letters alike.
+        since_ms: written then or later, in milliseconds since 1970 by the server's clock.
+        until_ms: written before.
+
+    >>> LetterFilter(reason="failed", text="customer").matches(DeadLetter(7, "run-1", 5, "failed", detail="no such customer"))
+    True
+    """
+
+    message_ids: frozenset[int] | None = None
+    run_id: str | None = None
+    reason: str | None = None
+    last_stage: str | None = None
+    text: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def matches(self, letter: DeadLetter) -> bool:
+        """Whether a letter is one of these."""
+        wanted = (
+            (self.run_id, letter.run_id), (self.reason, letter.reason), (self.last_stage, letter.last_stage),
+        )  # fmt: skip
+        return (
+            (self.message_ids is None or letter.message_id in self.message_ids)
+            and all(one is None or one == other for one, other in wanted)
+            and (self.text is None or self.text.casefold() in (letter.detail or "").casefold())
+        )
+
+
+EVERY_LETTER = LetterFilter()
+
+
+class Found(NamedTuple):
+    """Letters that were counted.
+
+    Attributes:
+        letters: how many there are.
+        replayable: of these, the ones that a spout can replay.
+        tasks: of the spouts that can, and how many each.
+    """
+
+    letters: int
+    replayable: int
+    tasks: dict[int, int]
+
+
+class DamagedLetter(NamedTuple):
+    """An entry of the stream that is no dead letter: something else wrote it.
+
+    Attributes:
+        entry_id: in the stream, for `DeadLetters.delete`.
+        why: it can't be read.
+        fields: as they stand there.
+    """
+
+    entry_id: str
+    why: str
+    fields: Fields
+
+
+class DeadLetters:
+    """Writes, reads and deletes an app's dead letters."""
+
+    def __init__(self, client: Client, app: str) -> None:
+        """Work on an app; nothing is sent."""
+        self._client, self._app = client, app
+        self._key = keys.dead_letters(app)
+
+    def add(self, letters: Sequence[DeadLetter]) -> list[str]:
+        """Write letters; returns their entry ids. One that is written twice, after a crash, stands there twice.
+
+        Of its texts the first TEXT_CHARS characters are kept. A payload that is longer than the app's operator allows
+        (`Limits.max_payload_bytes`) is left out; a letter that was to be replayed from it then can't be.
+
+        Raises:
+            BadBatchError: a payload is longer than MAX_PAYLOAD_BYTES; nothing was written.
+            ServerRefusesWritesError: some may have been written.
+
+        >>> (entry_id,) = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed", payload=b"message")])
+        >>> acker.dead_letters.get([entry_id])[0].payload
+        b'message'
+        """
+        for letter in letters:
+            if letter.payload is not None and len(letter.payload) > MAX_PAYLOAD_BYTES:
+                raise BadBatchError(
+                    f"the payload of dead letter {letter.message_id} has {len(letter.payload)} bytes, and at most "
+                    f"{MAX_PAYLOAD_BYTES} are kept: write it without its payload"
+                )
+        if any(letter.payload is not None for letter in letters):
+            letters = self._within_limit(letters)
+        commands: list[tuple[str | int | bytes, ...]] = []
+        size, entry_ids = 0, list[str]()
+        for number, letter in enumerate(letters, 1):
+            commands.append(("XADD", self._key, "*", *_fields(letter)))
+            size += len(letter.payload or b"")
+            if size >= WINDOW_BYTES or len(commands) == _PER_PIPELINE or number == len(letters):
+                entry_ids += [entry_id.decode() for entry_id in self._client.pipeline(commands)]
+                commands, size = [], 0
+        return entry_ids
+
+    def _within_limit(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+        longest = limits.read(self._client, self._app).max_payload_bytes
+        return [
+            letter
+            if longest is None or letter.payload is None or len(letter.payload) <= longest
+            else letter._replace(payload=None, replay=None if letter.replay == FROM_PAYLOAD else letter.replay)
+            for letter in letters
+        ]
+
+    def read(self, count: int = 1000, after: str = "") -> list[DeadLetter]:
+        """The oldest letters, or those after an entry id, `count` at most. A damaged entry is left out, and logged.
+
+        >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed", detail="no such customer")])
+        >>> [(letter.message_id, letter.detail) for letter in acker.dead_letters.read()]
+        [(7, 'no such customer')]
+        """
+        return list(islice(self._sound(after), count))
+
+    def scan(self, after: str = "", until: str = "") -> Iterator[DeadLetter | DamagedLetter]:
+        """All entries, the oldest first, or those after an entry id and up to another; read in pages of about WINDOW_BYTES.
+
+        A number of milliseconds stands for the last entry id of that time.
+
+        >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed")])
+        >>> [letter.message_id for letter in acker.dead_letters.scan() if isinstance(letter, DeadLetter)]
+        [7]
+        """
+        page = _FIRST_PAGE
+        while True:
+            begin = f"({after}" if after else "-"
+            (rows,) = self._client.pipeline([("XRANGE", self._key, begin, until or "+", "COUNT", page)])
+            size = 1
+            for entry_id, pairs in rows:
+                after, fields = entry_id.decode(), as_dict(pairs)
+                size += sum(map(len, fields.values()))
+                yield _letter(after, fields)
+            if len(rows) < page:
+                return
+            page = max(1, min(_PER_PIPELINE, 4 * page, WINDOW_BYTES * page // size))
+
+    def find(self, wanted: LetterFilter = EVERY_LETTER) -> Iterator[DeadLetter]:
+        """The letters of a kind, the oldest first; damaged entries are left out, and logged.
+
+        >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed"), DeadLetter(8, "run-1", 5, "timeout")])
+        >>> [letter.message_id for letter in acker.dead_letters.find(LetterFilter(reason="timeout"))]
+        [8]
+        """
+        after = f"{wanted.since_ms - 1}-{2**64 - 1}" if wanted.since_ms else ""
+        until = "" if wanted.until_ms is None else str(wanted.until_ms - 1)
+        return filter(wanted.matches, self._sound(after, until))
+
+    def get(self, entry_ids: Sequence[str]) -> list[DeadLetter | None]:
+        """The letters of entry ids; None for one that is gone or damaged.
+
+        >>> acker.dead_letters.get(["1-1"])
+        [None]
+        """
+        found = []
+        for start in range(0, len(entry_ids), _FIRST_PAGE):
+            part = entry_ids[start : start + _FIRST_PAGE]
+            found += self._client.pipeline([("XRANGE", self._key, one, one) for one in part])
+        letters = [_letter(rows[0][0].decode(), as_dict(rows[0][1])) if rows else None for rows in found]
+        return [letter if isinstance(letter, DeadLetter) else None for letter in letters]
+
+    def survey(self, wanted: LetterFilter = EVERY_LETTER) -> Found:
+        """Count letters, before something is done with them.
+
+        >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed")])
+        >>> acker.dead_letters.survey()
+        Found(letters=1, replayable=0, tasks={})
+        """
+        letters, tasks, runs = 0, Counter[int](), self._runs_under_way()
+        for letter in self.find(wanted):
+            letters += 1
+            if self._can_replay(letter, runs):
+                tasks[letter.task] += 1
+        return Found(letters, tasks.total(), dict(sorted(tasks.items())))
+
+    def replay(
+        self,
+        wanted: LetterFilter = EVERY_LETTER,
+        *,
+        per_sec: float | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> int:
+        """Ask the spouts of these letters to emit their messages again, with all attempts; returns of how many it was asked.
+
+        Those that are there now. The spout of a letter's task takes it up, now or when it is started: within a second in a
+        stream, with `MOST_AT_ONCE` in it at a time. A letter is removed when its message was acked, or became a new letter.
+        Left out are letters that can't be replayed: those of a `run_tracked` that is over, whose messages are to be run
+        again from their source, and those without their message.
+
+        Args:
+            wanted: which letters.
+            per_sec: ask for so many per second at most; None: as quickly as the server takes them.
+            progress: called with how many were asked for since it was called last.
+
+        Raises:
+            BadBatchError: `per_sec` is not above 0.
+
+        >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed", payload=b"{}", replay="payload")])
+        >>> acker.dead_letters.replay(LetterFilter(reason="failed"))
+        1
+        """
+        if per_sec is not None and per_sec <= 0:
+            raise BadBatchError(f"per_sec={per_sec}: give a number above 0, or None")
+        step = _PER_PIPELINE if per_sec is None else max(1, min(_PER_PIPELINE, int(per_sec)))
+        now_ms = self.now_ms() + 1  # a letter that a replay makes is not asked for once more
+        until_ms = now_ms if wanted.until_ms is None else min(now_ms, wanted.until_ms)
+        runs = self._runs_under_way()
+        letters = (one for one in self.find(replace(wanted, until_ms=until_ms)) if self._can_replay(one, runs))
+        total = 0
+        while part := list(islice(letters, step)):
+            began = time.monotonic()
+            self._client.pipeline(
+                [("ZADD", keys.replays(self._app, letter.task), "NX", now_ms, letter.entry_id) for letter in part]
+            )
+            total += len(part)
+            if progress is not None:
+                progress(len(part))
+            if per_sec is not None and len(part) == step:
+                time.sleep(max(0.0, step / per_sec - (time.monotonic() - began)))
+        return total
+
+    def replaying(self, task: int = 0) -> int:
+        """How many letters of a task's spout were asked to be replayed and are not done.
+
+        >>> acker.dead_letters.replaying()
+        0
+        """
+        (count,) = self._client.pipeline([("ZCARD", keys.replays(self._app, task))])
+        return int(count)
+
+    def _runs_under_way(self) -> frozenset[str]:
+        """Run ids of the spouts that hold lanes now."""
+        holders = self._client.pipeline([("GET", keys.lane(self._app, lane)) for lane in range(_MOST_LANES)])
+        return frozenset(holder.decode(errors="replace").rpartition(" ")[0] for holder in holders if holder is not None)
+
+    @staticmethod
+    def _can_replay(letter: DeadLetter, runs: frozenset[str]) -> bool:
+        return letter.replay is not None and (letter.replay != FROM_RUN or letter.run_id in runs)
+
+    def _sound(self, after: str, until: str = "") -> Iterator[DeadLetter]:
+        for letter in self.scan(after, until):
+            if isinstance(letter, DeadLetter):
+                yield letter
+            else:
+                log.warning("entry %s of %s is no dead letter: %s", letter.entry_id, self._key, letter.why)
+
+    def count(self) -> int:
+        """How many there are.
+
+        >>> acker.dead_letters.count()
+        0
+        """
+        (length,) = self._client.pipeline([("XLEN", self._key)])
+        return int(length)
+
+    def first_ms(self) -> int | None:
+        """When the oldest was written, in milliseconds by the server's clock; None where there is none.
+
+        >>> acker.dead_letters.first_ms()
+        """
+        (rows,) = self._client.pipeline([("XRANGE", self._key, "-", "+", "COUNT", 1)])
+        return int(rows[0][0].partition(b"-")[0]) if rows else None
+
+    def now_ms(self) -> int:
+        """The time by the server's clock, in milliseconds: one that is written later has no older entry id.
+
+        >>> acker.dead_letters.now_ms() > 0
+        True
+        """
+        (now,) = self._client.clocks_ms([self._key])
+        return now
+
+    def delete(self, entry_ids: Iterable[str]) -> int:
+        """Delete letters, once they were dealt with; returns how many were there.
+
+        >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed")])
+        >>> acker.dead_letters.delete(letter.entry_id for letter in acker.dead_letters.read())
+        1
+        """
+        wanted = list(entry_ids)
+        if not all(isinstance(entry_id, str) and entry_id for entry_id in wanted):
+            raise BadBatchError("give the entry_id of letters that were read")
+        parts = [wanted[start : start + _PER_PIPELINE] for start in range(0, len(wanted), _PER_PIPELINE)]
+        return sum(self._client.pipeline([("XDEL", self._key, *part) for part in parts]))
+
+
+def _fields(letter: DeadLetter) -> Iterable[str | int | bytes]:
+    for name, value in letter._asdict().items():
+        if value is not None and name != "entry_id":
+            yield name
+            yield value[:TEXT_CHARS].encode(errors="replace") if isinstance(value, str) else value
+
+
+def _letter(entry_id: str, fields: Fields) -> DeadLetter | DamagedLetter:
+    def text(name: bytes) -> str | None:
+        return fields[name].decode(errors="replace") if name in fields else None
+
+    try:
+        message_id, attempts = int(fields[b"message_id"]), int(fields[b"attempts"])
+        task, first_secs = int(fields.get(b"task", 0)), int(fields[b"first_secs"]) if b"first_secs" in fields else None
+    except KeyError as exc:
+        return DamagedLetter(entry_id, f"it has no field {exc.args[0].decode()}", fields)
+    except ValueError:
+        return DamagedLetter(entry_id, "message_id, attempts, task or first_secs is no number", fields)
+    return DeadLetter(
+        message_id=message_id,
+        run_id=text(b"run_id") or "",
+        attempts=attempts,
+        reason=text(b"reason") or "",
+        last_stage=text(b"last_stage"),
+        detail=text(b"detail"),
+        payload=fields.get(b"payload"),
+        entry_id=entry_id,
+        task=task,
+        first_secs=first_secs,
+        replay=text(b"replay"),
+    )

@@ -1,0 +1,114 @@
+"""Limits of an app, set by an operator, so that it leaves room for the others of its server.
+
+Pending roots are counted in two places. A spout holds back what would go beyond the limit. And Redis refuses new roots, shard
+by shard, so that a program that does not look can't starve others: each shard has its part of the limit in its `meta`, with
+room for chance, as roots are spread by a hash.
+"""
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from acker_redis.client.client import Client
+from acker_redis.errors import BadConfigError, DamagedDataError
+from acker_redis.model import keys
+from acker_redis.model.config import AckerConfig
+from acker_redis.model.ids import SLOTS
+from acker_redis.model.keys import ShardKeys
+
+_FIELDS = ("max_pending", "max_payload_bytes", "rotator_share")
+_DEVIATIONS = 6
+"""A shard that gets by chance so many standard deviations more than its part is refused nothing; few blocks vary by more."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an operator allows an app; None: no limit.
+
+    Attributes:
+        max_pending: roots without outcome, 1 or more. Spouts keep to it; Redis refuses what goes well beyond.
+        max_payload_bytes: longer messages are kept neither for replay nor with dead letters; 0: none is.
+        rotator_share: of the calls of a rotator, while other apps wait for their turn: above 0, at most 1.
+
+    Raises:
+        BadConfigError: a limit is out of range.
+    """
+
+    max_pending: int | None = None
+    max_payload_bytes: int | None = None
+    rotator_share: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check every limit."""
+        _check_int("max_pending", self.max_pending, 1)
+        _check_int("max_payload_bytes", self.max_payload_bytes, 0)
+        share = self.rotator_share
+        is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
+        if share is not None and not (is_number and 0 < share <= 1):
+            raise BadConfigError(f"rotator_share={share!r}: use a number above 0 and at most 1")
+
+
+def read(client: Client, app: str) -> Limits:
+    """The limits of an app.
+
+    Raises:
+        DamagedDataError: something else stands there.
+    """
+    key = keys.limits(app)
+    (found,) = client.pipeline([("HMGET", key, *_FIELDS)])
+    texts = [None if value is None else value.decode(errors="replace") for value in found]
+    try:
+        pending, payload, share = texts
+        return Limits(
+            None if pending is None else int(pending),
+            None if payload is None else int(payload),
+            None if share is None else float(share),
+        )
+    except ValueError as exc:
+        raise DamagedDataError(
+            f"{key} holds what is no limit ({exc}): delete it, or set it with `acker-redis limit --app {app}`"
+        ) from exc
+
+
+def write(client: Client, config: AckerConfig, limits: Limits) -> None:
+    """Set all limits of an app, and tell its shards; those that are None are removed. A repeat changes nothing."""
+    key, part = keys.limits(config.app), part_of(limits, config.shards)
+    commands: list[tuple[str | int | float, ...]] = []
+    for name in _FIELDS:
+        value = getattr(limits, name)
+        commands.append(("HDEL", key, name) if value is None else ("HSET", key, name, value))
+    for shard in range(config.shards):
+        meta = ShardKeys(config.app, shard, config.num_buckets, config.lanes).meta
+        commands.append(("HDEL", meta, "max_pending") if part is None else ("HSET", meta, "max_pending", part))
+    client.pipeline(commands)
+
+
+def rotator_shares(client: Client, apps: Sequence[str]) -> dict[str, float]:
+    """The shares of those apps that have one; what can't be read now, or is no share, is left out."""
+    found: dict[str, float] = {}
+    for app, reply in zip(
+        apps, client.pipeline_each([("HMGET", keys.limits(app), "rotator_share") for app in apps]), strict=True
+    ):
+        with suppress(TypeError, ValueError, BadConfigError):
+            share = Limits(rotator_share=float(reply[0])).rotator_share
+            if share is not None:
+                found[app] = share
+    return found
+
+
+def part_of(limits: Limits, shards: int) -> int | None:
+    """How many pending roots one shard takes: its part of the limit, and what chance may add to it.
+
+    Roots are spread by the block, up to 32 at a time, so of few some shards get much more than others.
+    """
+    most = limits.max_pending
+    if most is None or shards == 1:
+        return most
+    part = most / shards
+    return min(most, math.ceil(part + _DEVIATIONS * (math.sqrt(SLOTS * part) + SLOTS)))
+
+
+def _check_int(name: str, value: int | None, low: int) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not low <= value < 2**53):
+        raise BadConfigError(f"{name}={value!r}: use an integer of {low} or more")

@@ -1,0 +1,52 @@
+"""Pausing an app: its spouts emit nothing until it is resumed. What is in flight goes on, and its outcomes are taken."""
+
+from typing import NamedTuple
+
+from acker_redis.client.client import Client
+from acker_redis.errors import BadConfigError
+from acker_redis.model import keys
+
+REASON_CHARS = 200
+
+
+class Paused(NamedTuple):
+    """That an app is paused.
+
+    Attributes:
+        since_ms: in milliseconds since 1970, by the server's clock.
+        reason: what whoever paused it said.
+    """
+
+    since_ms: int
+    reason: str
+
+
+def pause(client: Client, app: str, reason: str = "") -> Paused:
+    """Pause an app, or leave it paused with the reason it has.
+
+    Raises:
+        BadConfigError: the reason is too long.
+    """
+    if len(reason) > REASON_CHARS:
+        raise BadConfigError(f"the reason has {len(reason)} characters: give at most {REASON_CHARS}")
+    key = keys.pause(app)
+    (now_ms,) = client.clocks_ms([key])
+    _, found = client.pipeline([("SET", key, f"{now_ms} {reason}".encode(errors="replace"), "NX"), ("GET", key)])
+    return _read(found) or Paused(now_ms, reason)
+
+
+def resume(client: Client, app: str) -> bool:
+    """Let the spouts emit again; whether the app was paused."""
+    return bool(client.pipeline([("DEL", keys.pause(app))])[0])
+
+
+def paused(client: Client, app: str) -> Paused | None:
+    """Since when and why the app is paused; None: it is not."""
+    return _read(client.pipeline([("GET", keys.pause(app))])[0])
+
+
+def _read(value: bytes | None) -> Paused | None:
+    if value is None:
+        return None
+    since, _, reason = value.decode(errors="replace").partition(" ")
+    return Paused(int(since) if since.isdecimal() else 0, reason)

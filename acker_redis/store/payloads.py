@@ -1,0 +1,85 @@
+"""Messages of a run, kept in Redis from their first emission until they are done: for replays of what can't be read again.
+
+One hash per run, so on a cluster one node holds it. It goes when the run ends, and by itself `KEEP_SECS` after the last
+message was put there, so that a run that died leaves nothing for good.
+"""
+
+from collections.abc import Sequence
+
+from acker_redis.client.client import Client
+from acker_redis.client.script_calls import WINDOW_BYTES
+from acker_redis.errors import BadBatchError
+from acker_redis.model import keys
+from acker_redis.model.types import MAX_PAYLOAD_BYTES
+from acker_redis.store import limits
+
+KEEP_SECS = 7 * 24 * 3600
+
+_PER_PIPELINE = 1000
+
+
+class Payloads:
+    """Puts, gets and removes the payloads of one run."""
+
+    def __init__(self, client: Client, app: str, run_id: str) -> None:
+        """Work on one run of an app; nothing is sent."""
+        self._client, self._app = client, app
+        self._key = keys.payloads(app, run_id)
+
+    def put(self, payloads: Sequence[tuple[int, bytes]]) -> None:
+        """Keep (message id, payload) pairs; putting one again changes nothing.
+
+        Those that are longer than the app's operator allows (`Limits.max_payload_bytes`) are left out.
+
+        Raises:
+            BadBatchError: a payload is longer than MAX_PAYLOAD_BYTES; none was kept.
+            OutOfMemoryError: the server is above maxmemory; some may have been kept.
+
+        >>> payloads = acker.payloads("run-1")
+        >>> payloads.put([(7, b"message")])
+        """
+        for message_id, payload in payloads:
+            if len(payload) > MAX_PAYLOAD_BYTES:
+                raise BadBatchError(
+                    f"the payload of message {message_id} has {len(payload)} bytes, and at most {MAX_PAYLOAD_BYTES} are kept: "
+                    "replay longer messages from their source"
+                )
+        longest = limits.read(self._client, self._app).max_payload_bytes
+        if longest is not None:
+            payloads = [(message_id, payload) for message_id, payload in payloads if len(payload) <= longest]
+        pairs: list[int | bytes] = []
+        size = 0
+        for number, (message_id, payload) in enumerate(payloads, 1):
+            pairs += (message_id, payload)
+            size += len(payload)
+            if size >= WINDOW_BYTES or len(pairs) >= 2 * _PER_PIPELINE or number == len(payloads):
+                self._client.pipeline([("HSET", self._key, *pairs), ("EXPIRE", self._key, KEEP_SECS)])
+                pairs, size = [], 0
+
+    def get(self, message_ids: Sequence[int]) -> list[bytes | None]:
+        """The payload of each, None for one that is not kept.
+
+        >>> acker.payloads("run-1").put([(7, b"message")])
+        >>> acker.payloads("run-1").get([7, 8])
+        [b'message', None]
+        """
+        parts = [message_ids[at : at + _PER_PIPELINE] for at in range(0, len(message_ids), _PER_PIPELINE)]
+        replies = self._client.pipeline([("HMGET", self._key, *part) for part in parts])
+        return [payload for reply in replies for payload in reply]
+
+    def remove(self, message_ids: Sequence[int]) -> None:
+        """Remove those of messages that are done.
+
+        >>> acker.payloads("run-1").remove([7])
+        >>> acker.payloads("run-1").get([7])
+        [None]
+        """
+        parts = [message_ids[at : at + _PER_PIPELINE] for at in range(0, len(message_ids), _PER_PIPELINE)]
+        self._client.pipeline([("HDEL", self._key, *part) for part in parts])
+
+    def clear(self) -> None:
+        """Remove all: the run is over.
+
+        >>> acker.payloads("run-1").clear()
+        """
+        self._client.pipeline([("UNLINK", self._key)])

@@ -1,0 +1,76 @@
+"""How the last run of each lane ended, so that an error is told from success when nobody saw the program end.
+
+A run that has a lane is `begun`. Where no process holds the lane of such a run any more, it was killed.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from acker_redis.client.client import Client
+from acker_redis.errors import StoppedError
+from acker_redis.ledger.outcomes.decoding import as_dict
+from acker_redis.model import keys
+from acker_redis.model.interrupts import interrupt_behind
+
+State = Literal["begun", "finished", "interrupted", "failed"]
+
+TEXT_CHARS = 500
+"""Of an error so much is kept."""
+
+
+@dataclass(frozen=True)
+class End:
+    """How a run ended.
+
+    Attributes:
+        run_id: of the run.
+        task: of its spout.
+        state: `begun`: it goes on, or was killed; `finished`; `interrupted`: by Ctrl-C, a signal, or as its query was
+            stopped; `failed`: with an error.
+        at_ms: when, in milliseconds since 1970 by the server's clock.
+        error: what it failed with.
+        is_settled: whether it left nothing pending, and no outcome that waits.
+    """
+
+    run_id: str
+    task: int
+    state: State
+    at_ms: int = 0
+    error: str = ""
+    is_settled: bool = False
+
+
+def of_error(run_id: str, task: int, error: BaseException | None, *, is_settled: bool) -> End:
+    """How a run ended that was left with an error, or without."""
+    if error is None:
+        return End(run_id, task, "finished", is_settled=is_settled)
+    if isinstance(error, StoppedError) or interrupt_behind(error) is not None:
+        return End(run_id, task, "interrupted", is_settled=is_settled)
+    text = f"{type(error).__name__}: {error}".partition("\n\tat ")[0][:TEXT_CHARS]  # without Java's stack
+    return End(run_id, task, "failed", 0, text.encode(errors="replace").decode(), is_settled)
+
+
+def write(client: Client, app: str, lane: int, end: End) -> None:
+    """Note it, in place of what was noted of the lane's last run."""
+    (at_ms,) = client.clocks_ms([keys.ends(app)])
+    client.pipeline([("HSET", keys.ends(app), lane, json.dumps(asdict(end) | {"at_ms": at_ms}))])
+
+
+def read(client: Client, app: str) -> dict[int, End]:
+    """Lane -> its last run. What is damaged is left out: it is overwritten by the lane's next run."""
+    (found,) = client.pipeline([("HGETALL", keys.ends(app))])
+    ends = {}
+    for lane, text in as_dict(found).items():
+        try:
+            ends[int(lane)] = End(**json.loads(text))
+        except (ValueError, TypeError):
+            continue
+    return dict(sorted(ends.items()))
+
+
+def forget(client: Client, app: str, run_id: str) -> None:
+    """Note nothing more of a run."""
+    lanes = [lane for lane, end in read(client, app).items() if end.run_id == run_id]
+    if lanes:
+        client.pipeline([("HDEL", keys.ends(app), *lanes)])

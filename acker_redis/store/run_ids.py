@@ -1,0 +1,35 @@
+"""Run ids, claimed once each.
+
+Roots and tokens are derived from a run id. A second run under one id would be taken for the first: its inits and acks would
+change nothing, and its messages would time out.
+"""
+
+import math
+import secrets
+
+from acker_redis.client.client import Client
+from acker_redis.errors import BadConfigError
+from acker_redis.model import keys
+from acker_redis.model.config import AckerConfig
+
+KEEP_SECS = 7 * 24 * 3600
+"""A claim is kept so long at least; longer where a message timeout or a root's age is."""
+
+
+def claim(client: Client, config: AckerConfig, run_id: str) -> None:
+    """Claim a run id for this run.
+
+    Raises:
+        BadConfigError: it is no name, or an earlier run had it.
+    """
+    if not keys.is_name(run_id):
+        raise BadConfigError(f"run_id={run_id!r}: use a text of 1 to 100 characters")
+    key, mine = keys.run(config.app, run_id), secrets.token_hex(8).encode()
+    keep_secs = max(KEEP_SECS, math.ceil(4 * config.message_timeout_secs + (config.max_age_secs or 0)))
+    # GET tells, not SET: after a lost reply the client sends both again.
+    _, owner = client.pipeline([("SET", key, mine, "NX", "EX", keep_secs), ("GET", key)])
+    if owner != mine:
+        raise BadConfigError(
+            f"run_id={run_id!r} was used by an earlier run of app {config.app!r}, and what comes of this one would be taken "
+            "for a repeat of that: give each run an id of its own, or none"
+        )

@@ -1,0 +1,429 @@
+-- page: what all pages for redis-cli share. They run by EVAL without KEYS, also for a user who may only read and on a
+-- replica; they write nothing and are bounded. On a cluster a page is of the node it runs on: keys of others are not seen.
+--- @include "lib/block"
+local WIDTH = 100
+local KEYS_LOOKED_AT = 50000
+local MOST_SHARDS = 4096
+
+local time = redis.call('TIME')
+local NOW = time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- A reply; or nil and why not: the key is another node's, or holds something else, or the user may not run the command.
+local function ask(...)
+  local reply = redis.pcall(...)
+  if type(reply) == 'table' and reply.err then return nil, reply.err end
+  return reply
+end
+
+local function is_foreign(why)
+  return why ~= nil and string.find(why, 'WRONGTYPE', 1, true) ~= nil
+end
+
+local function is_app_name(name)
+  return #name <= 64 and string.find(name, '^[%w][%w_.-]*$') ~= nil
+end
+
+local function as_table(pairs_found)
+  local fields = {}
+  for i = 1, #pairs_found, 2 do fields[pairs_found[i]] = pairs_found[i + 1] end
+  return fields
+end
+
+-- Names are whatever somebody's data held: what acts on a terminal is not shown.
+local function clean(text)
+  text = string.gsub(tostring(text), '[%c\127]', '?')
+  text = string.gsub(text, '\194[\128-\159]', '?')
+  return (string.gsub(text, '\226\128[\128-\191]', '?'))
+end
+
+-- Characters, not bytes, of UTF-8.
+local function width(text)
+  return #string.gsub(text, '[\128-\191]', '')
+end
+
+local function cut(text, most)
+  if width(text) <= most then return text end
+  local kept, count = {}, 0
+  for char in string.gmatch(text, '[%z\1-\127\192-\255][\128-\191]*') do
+    count = count + 1
+    if count >= most then break end
+    kept[count] = char
+  end
+  return table.concat(kept) .. '~'
+end
+
+local function left(text, size)
+  text = cut(tostring(text), size)
+  return text .. string.rep(' ', size - width(text))
+end
+
+local function right(text, size)
+  text = cut(tostring(text), size)
+  return string.rep(' ', size - width(text)) .. text
+end
+
+local function duration(ms)
+  local secs = math.max(0, ms) / 1000
+  if secs < 10 then return string.format('%.1fs', secs) end
+  if secs < 120 then return string.format('%ds', secs) end
+  if secs < 7200 then return string.format('%dm%02ds', secs / 60, secs % 60) end
+  if secs < 172800 then return string.format('%dh%02dm', secs / 3600, secs % 3600 / 60) end
+  return string.format('%dd%02dh', secs / 86400, secs % 86400 / 3600)
+end
+
+local function short(ms)
+  local secs = math.max(0, ms) / 1000
+  if secs < 2 then return string.format('%.1fs', secs) end
+  if secs < 120 then return string.format('%ds', secs) end
+  if secs < 7200 then return string.format('%dm', secs / 60) end
+  return string.format('%dh', secs / 3600)
+end
+
+local function amount(number)
+  number = math.floor(number + 0.5)
+  if number < 100000 then return string.format('%d', number) end
+  if number < 9999500 then return string.format('%.0fk', number / 1000) end
+  if number < 9999500000 then return string.format('%.0fM', number / 1000000) end
+  return string.format('%.0fG', number / 1000000000)
+end
+
+local function size(bytes)
+  for _, unit in ipairs({'B', 'K', 'M', 'G'}) do
+    if bytes < 1000 then return string.format(bytes < 9.95 and unit ~= 'B' and '%.1f%s' or '%.0f%s', bytes, unit) end
+    bytes = bytes / 1024
+  end
+  return string.format('%.1fT', bytes)
+end
+
+local function clock(ms)
+  local secs = math.floor(ms / 1000) % 86400
+  return string.format('%02d:%02d:%02dZ', secs / 3600, secs % 3600 / 60, secs % 60)
+end
+
+local function server_facts()
+  local facts = {}
+  for _, section in ipairs({'server', 'memory', 'replication', 'cluster', 'persistence'}) do
+    for name, value in string.gmatch(ask('INFO', section) or '', '([%w_]+):([^\r\n]*)') do facts[name] = value end
+  end
+  facts.address = ':' .. (facts.tcp_port or '?')
+  if facts.cluster_enabled == '1' then
+    facts.address = string.match(ask('CLUSTER', 'NODES') or '', '(%S+)@%S* [%w,]*myself') or facts.address
+  end
+  facts.used, facts.most = tonumber(facts.used_memory) or 0, tonumber(facts.maxmemory) or 0
+  facts.is_full = facts.most > 0 and facts.used >= 0.99 * facts.most
+  return facts
+end
+
+local function server_line(facts)
+  local memory = size(facts.used) .. (facts.most > 0 and '/' .. size(facts.most) or ', no limit')
+  local role = facts.role == 'slave' and 'replica, link ' .. (facts.master_link_status or '?') or 'primary'
+  return cut(string.format('acker %s  used %s %s  %s  %s', facts.address, memory, facts.maxmemory_policy or '', role, clock(NOW)), WIDTH)
+end
+
+-- The apps that have keys here, or the one that is asked for; and whether all keys were looked at.
+local function apps_here(wanted)
+  local by_name, apps = {}, {}
+  local function app_of(name)
+    if not by_name[name] then
+      by_name[name] = {name = name, seen = {}}
+      apps[#apps + 1] = by_name[name]
+    end
+    return by_name[name]
+  end
+  if wanted then
+    app_of(wanted)
+    return apps, true
+  end
+  local cursor, looked = '0', 0
+  repeat
+    local step = redis.call('SCAN', cursor, 'MATCH', 'acker:{*}:[cm]*', 'COUNT', 1000)
+    cursor, looked = step[1], looked + 1000
+    for _, key in ipairs(step[2]) do
+      local name = string.match(key, '^acker:{([^:{}]+)}:config$')
+      if name and is_app_name(name) then app_of(name) end
+      local of_shard, shard = string.match(key, '^acker:{([^:{}]+):(%d+)}:meta$')
+      if of_shard and is_app_name(of_shard) then app_of(of_shard).seen[tonumber(shard)] = true end
+    end
+  until cursor == '0' or looked >= KEYS_LOOKED_AT
+  table.sort(apps, function(a, b) return a.name < b.name end)
+  return apps, cursor == '0'
+end
+
+local OWN = {'generation', 'tick', 'last_rotation_ms', 'created_ms'}
+local ALIKE = {'num_buckets', 'lanes', 'tick_ms', 'shards', 'clock'} -- in all shards of an app: asked of the first
+
+local function shard_at(app, number)
+  local prefix, first = 'acker:{' .. app.name .. ':' .. number .. '}:', app.shards[1]
+  local own, why = ask('HMGET', prefix .. 'meta', unpack(OWN))
+  if not own and not is_foreign(why) then return nil end
+  own = own or {}
+  local shard = {
+    number = number, prefix = prefix, tick = tonumber(own[2]), last_rotation_ms = tonumber(own[3]), created_ms = tonumber(own[4]),
+  }
+  shard.is_lost = not (own[1] and shard.tick and shard.last_rotation_ms and shard.created_ms)
+  if shard.is_lost then return shard end
+  local alike = not first and ask('HMGET', prefix .. 'meta', unpack(ALIKE)) or {}
+  for i, name in ipairs(ALIKE) do
+    shard[name] = first and first[name] or name == 'clock' and alike[i] or tonumber(alike[i])
+    if not shard[name] then shard.is_lost = true end
+  end
+  return shard
+end
+
+-- The app's shards on this node: `shards`, of `total`; those without data are `lost`. False where there is no such app.
+local function open_app(app)
+  local config, why = ask('HGETALL', 'acker:{' .. app.name .. '}:config')
+  app.config, app.is_damaged = config and as_table(config) or {}, is_foreign(why)
+  app.total = tonumber(app.config.shards)
+  app.shards, app.lost, app.remote = {}, 0, 0
+  local number = 0
+  if not app.total then -- the settings are another node's
+    for seen in pairs(app.seen) do number = math.max(number, seen) end
+  end
+  local last = math.min((app.total or MOST_SHARDS), MOST_SHARDS) - 1
+  if not app.total and next(app.seen) then
+    local one = shard_at(app, number)
+    if one and one.shards then last = one.shards - 1 end
+  end
+  number = 0
+  while number <= last do
+    local shard = shard_at(app, number)
+    if not shard then
+      app.remote = app.remote + 1
+    elseif shard.is_lost then
+      app.lost = app.lost + 1
+    else
+      app.shards[#app.shards + 1] = shard
+      last, app.total = math.min(last, shard.shards - 1), app.total or shard.shards
+    end
+    number = number + 1
+  end
+  app.remote = math.min(app.remote, (app.total or 0) - #app.shards)
+  if not app.config.shards then app.lost = #app.shards > 0 and app.total - #app.shards - app.remote or 0 end
+  return #app.shards > 0 or app.config.shards ~= nil or app.is_damaged
+end
+
+local COUNTERS = {
+  'inits', 'acked', 'failed', 'timed_out', 'acks', 'fails', 'orphaned', 'closed', 'unowned', 'late_updates', 'fenced',
+  'duplicate_inits',
+}
+local SAMPLED = 4
+local RING_OF_SAMPLES = 60
+
+local function period_of(shard)
+  return math.max(shard.tick_ms, 10000)
+end
+
+-- A sample of lua/scripts/rotate.lua: when, and the first counters.
+local function sample_of(text)
+  local at, inits, acked, failed, timed_out = string.match(text or '', '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
+  return at and {tonumber(at), tonumber(inits), tonumber(acked), tonumber(failed), tonumber(timed_out)}
+end
+
+-- What a shard's rates are counted from: the newest sample that is old enough, or all there ever was.
+local function sample_before(shard)
+  local turn, key = math.floor(NOW / period_of(shard)), shard.prefix .. 'samples'
+  local recent = ask('HMGET', key, turn % RING_OF_SAMPLES, (turn - 1) % RING_OF_SAMPLES, (turn - 2) % RING_OF_SAMPLES) or {}
+  for i = 1, 3 do
+    local sample = sample_of(recent[i])
+    if sample and NOW - sample[1] >= 5000 and NOW - sample[1] < 4 * period_of(shard) then return sample end
+  end
+  local newest = nil
+  for _, text in pairs(as_table(ask('HGETALL', key) or {})) do
+    local sample = sample_of(text)
+    if sample and NOW - sample[1] >= 5000 and (not newest or sample[1] > newest[1]) then newest = sample end
+  end
+  return newest or {shard.created_ms, 0, 0, 0, 0}
+end
+
+-- The first `counted` counters of the app's shards here, summed, and how fast the first four grow, per second.
+local function count_app(app, counted)
+  app.counters, app.rates, app.rotated_ms, app.tick_ms = {}, {}, nil, 0
+  for i, name in ipairs(COUNTERS) do
+    if i <= counted then app.counters[name] = 0 end
+    if i <= SAMPLED then app.rates[name] = 0 end
+  end
+  for _, shard in ipairs(app.shards) do
+    local found, before = ask('HMGET', shard.prefix .. 'stats', unpack(COUNTERS, 1, counted)) or {}, sample_before(shard)
+    local secs = math.max(1, (NOW - before[1]) / 1000)
+    for i = 1, counted do
+      local name, value = COUNTERS[i], tonumber(found[i] or 0) or 0
+      found[i] = value
+      app.counters[name] = app.counters[name] + value
+      if i <= SAMPLED then app.rates[name] = app.rates[name] + math.max(0, value - before[i + 1]) / secs end
+    end
+    shard.counted = found
+    app.rotated_ms = math.min(app.rotated_ms or NOW, shard.last_rotation_ms)
+    app.tick_ms = shard.tick_ms
+  end
+  local counters = app.counters
+  app.pending = counters.inits - counters.acked - counters.failed - counters.timed_out
+end
+
+-- How the last run of each lane ended. Nothing where another node has it.
+local function ends_of(app)
+  local ends = {}
+  for lane, text in pairs(as_table(ask('HGETALL', 'acker:{' .. app.name .. '}:ends') or {})) do
+    local is_json, found = pcall(cjson.decode, text)
+    if is_json and type(found) == 'table' then
+      ends[tonumber(lane) or -1] = {
+        run = clean(found.run_id), state = clean(found.state), at = tonumber(found.at_ms) or 0, error = clean(found.error),
+      }
+    end
+  end
+  return ends
+end
+
+-- Those that did with an error, the last one first.
+local function failed_among(ends)
+  local failed = {}
+  for _, one in pairs(ends) do
+    if one.state == 'failed' then failed[#failed + 1] = one end
+  end
+  table.sort(failed, function(a, b) return a.at > b.at or (a.at == b.at and a.run < b.run) end)
+  return failed
+end
+
+local function hex_of(root)
+  local hi, lo = unpack_bytes('>I4I4', root)
+  return string.format('%08x%08x', hi, lo)
+end
+
+local function stage_of(shard, number)
+  if number == 0 then return '' end
+  shard.names = shard.names or {}
+  if not shard.names[number] then
+    shard.names[number] = clean(ask('HGET', shard.prefix .. 'meta', 'stage:' .. number) or number)
+  end
+  return shard.names[number]
+end
+
+-- The pending roots of a record by last stage: calls back with one of them, their task, start and number of the stage, and how
+-- many they are. Roots of one record have one start.
+local function each_pending(block, record, found)
+  if #record == ALONE_BYTES then
+    local stage, flags, _, task, start = unpack_bytes('>BBI2I4I6', record, 9)
+    local state = flags % 4
+    if state == OWNED then found(root_at(block, (flags - state) / 4), task, start, stage, 1) end
+    return
+  end
+  local head = head_of(record)
+  local pending = without(head.owned, head.over)
+  if pending == 0 then return end
+  for stage, mask in pairs(by_stage(stages_of(record, head), head.present, pending)) do
+    found(root_at(block, slots_of(mask)[1]), head.task, head.start, stage, count_of(mask))
+  end
+end
+
+-- Looks at the pending roots that were put longest ago, of every shard in turn (or of `some`), until `room` records were read or
+-- `enough` roots found in each. Gives the number found, `by_stage` with count and oldest of each, the oldest of all, and
+-- `until_ms`: none was put before that and is not among these.
+local function sample_pending(app, room, enough, some)
+  local sample = {found = 0, by_stage = {}, oldest = {}, until_ms = nil, is_whole = true}
+  local shards = some or app.shards
+  local share = math.max(16, math.floor(room / math.max(1, #shards)))
+  local shard, found_here
+
+  local function take(root, task, start, stage, count)
+    found_here = found_here + count
+    local name = stage == 0 and '' or stage_of(shard, stage)
+    local of_stage = sample.by_stage[name]
+    if not of_stage then
+      of_stage = {name = name, count = 0, oldest = {}}
+      sample.by_stage[name] = of_stage
+    end
+    of_stage.count = of_stage.count + count
+    of_stage.oldest[#of_stage.oldest + 1] = {root = root, task = task, start = start, shard = shard.number, stage = name}
+  end
+
+  for _, one in ipairs(shards) do
+    shard, found_here = one, 0
+    local left_over, reached, slots = share, nil, shard.num_buckets + 1
+    local step, group = 1, 4 -- a part of the oldest cohort is enough where all is pending
+    for tick = math.max(0, shard.tick - shard.num_buckets), shard.tick do
+      local bucket, offset, stamp = shard.prefix .. 'bucket:' .. tick % slots, 0, tick % 65536
+      while left_over > 0 and found_here < enough do
+        local cohorts = ask('ZRANGE', bucket, offset, offset + step - 1, 'WITHSCORES') or {}
+        left_over = left_over - 0.25 -- a thousand empty buckets cost, too
+        for i = 1, #cohorts, 2 do
+          local cohort, at = cohorts[i], 1
+          reached = tonumber(cohorts[i + 1])
+          while at <= #cohort and left_over > 0 and found_here < enough do
+            local blocks = {}
+            for n = 1, math.min((#cohort - at + 1) / 8, group) do blocks[n] = sub(cohort, at + n * 8 - 8, at + n * 8 - 1) end
+            local records = ask('HMGET', shard.prefix .. 'ledger', unpack(blocks)) or {}
+            for n, block in ipairs(blocks) do
+              local record = records[n]
+              if record and found_here < enough and stamp_of(record) == stamp then each_pending(block, record, take) end
+            end
+            at, left_over, group = at + #blocks * 8, left_over - #blocks, math.min(group * 2, 64)
+          end
+        end
+        if #cohorts < 2 * step then break end
+        offset, step = offset + step, math.min(step * 2, 16)
+      end
+    end
+    sample.found = sample.found + found_here
+    if left_over <= 0 or found_here >= enough then
+      sample.is_whole = false
+      if found_here == 0 and reached then sample.until_ms = math.min(sample.until_ms or reached, reached) end
+    end
+  end
+  sample.stages = {}
+  for _, of_stage in pairs(sample.by_stage) do
+    table.sort(of_stage.oldest, function(a, b) return a.start < b.start end)
+    sample.stages[#sample.stages + 1] = of_stage
+    local first = of_stage.oldest[1]
+    if not sample.oldest.start or first.start < sample.oldest.start then sample.oldest = first end
+  end
+  table.sort(sample.stages, function(a, b) return a.count > b.count or (a.count == b.count and a.name < b.name) end)
+  return sample
+end
+
+local function stage_text(name)
+  return name == '' and '(no stage yet)' or name
+end
+
+local function shares_text(sample)
+  local parts = {}
+  for i = 1, math.min(3, #sample.stages) do
+    local one = sample.stages[i]
+    parts[i] = string.format('%s %.0f %%', stage_text(one.name), 100 * one.count / sample.found)
+  end
+  if #sample.stages > 3 then parts[4] = #sample.stages - 3 .. ' others' end
+  return table.concat(parts, ', ')
+end
+
+local function oldest_text(sample)
+  if sample.oldest.start then return duration(NOW - sample.oldest.start) end
+  if sample.until_ms then return '<' .. duration(NOW - sample.until_ms) end
+  return '-'
+end
+
+-- A text over several lines, the later ones set in.
+local function wrapped(text, lines)
+  local line, words = string.match(text, '^ *'), 0
+  local indent = line .. '  '
+  for word in string.gmatch(text, '%S+') do
+    if words > 0 and width(line) + 1 + width(word) > WIDTH then
+      lines[#lines + 1] = cut(line, WIDTH)
+      line, words = indent, 0
+    end
+    line, words = words == 0 and line .. word or line .. ' ' .. word, words + 1
+  end
+  lines[#lines + 1] = cut(line, WIDTH)
+end
+
+-- Arguments are a name or more, and words that begin with --.
+local function arguments(known)
+  local names, words = {}, {}
+  for _, argument in ipairs(ARGV) do
+    if sub(argument, 1, 2) == '--' then
+      if not known[argument] then return nil, 'unknown ' .. clean(argument) end
+      words[argument] = true
+    else
+      names[#names + 1] = argument
+    end
+  end
+  return names, words
+end

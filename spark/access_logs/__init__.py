@@ -1,4 +1,0 @@
-"""Access logs to parquet and SQLite, a stream with every line tracked; see docs/log-pipeline.md.
-
-`python -m spark.access_logs` is the pipeline, `python -m spark.access_logs.logs` makes logs, and `...demo` runs it all.
-"""

@@ -1,0 +1,1 @@
+"""Applications: whole programs with tracked pipelines."""

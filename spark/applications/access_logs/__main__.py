@@ -1,0 +1,112 @@
+"""`python -m spark.applications.access_logs`: access logs, tracked line by line, as a streaming query over files of them.
+
+Killed at any moment and started again with the same --out it goes on with the micro-batch that was under way, and with what is
+parked. Work is then done twice and counts once: both sinks know messages by their ids.
+"""
+
+import json
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from acker_redis import Acker, AckerError, RetryPolicy, Spout
+from acker_redis.spark import StreamStatus, each_batch
+from acker_redis.spout.spout import SpoutCounts
+from spark.applications.access_logs import report
+from spark.applications.access_logs.pipeline import REFERENCE, lines_of, pipeline
+from spark.applications.access_logs.store import Store
+from spark.support.session import quiet_session
+
+LONGEST_LINE = 1_000_000
+LOOK_SECS = 1
+DRAIN_SECS = 120.0
+
+
+def main(
+    logs: Annotated[Path, typer.Option(exists=True, file_okay=False, help="Folder of log files.")],
+    reference: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="CSV: path prefix -> section.")],
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for results and checkpoint; the same to go on.")],
+    redis: Annotated[str, typer.Option(envvar="ACKER_REDIS_URL", help="Redis URL.")] = "redis://127.0.0.1:6379/0",
+    app: Annotated[str, typer.Option(help="Name of the acker's app.")] = "access-logs",
+    master: Annotated[str, typer.Option(help="Spark master; give retries as in local[2,4].")] = "local[*,4]",
+    max_files_per_trigger: Annotated[int, typer.Option(min=1, help="Files per micro-batch.")] = 2,
+    message_timeout_secs: Annotated[float, typer.Option(min=0.5, help="Message timeout.")] = 30.0,
+    max_attempts: Annotated[int, typer.Option(min=1, help="Emissions of a line before it is a dead letter.")] = 3,
+    truth: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Check against it.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Put access logs through a tracked pipeline. With --truth, exit 0 only if every line is where it has to be."""
+    console = Console(stderr=True)
+    try:
+        with Acker.connect(redis, app=app, message_timeout_secs=message_timeout_secs) as acker:
+            store = Store(out.resolve())
+            with quiet_session(master, "access-logs") as session, console.status("starting") as status:
+                session.conf.set("spark.sql.shuffle.partitions", session.sparkContext.defaultParallelism)
+                started = time.monotonic()
+                retry = RetryPolicy(max_attempts, first_delay_secs=0.2, multiplier=2, max_delay_secs=2)
+                stream = read(session, logs, reference, store, status.update, acker, retry, max_files_per_trigger)
+                status.update("waiting for what an earlier run left pending")
+                pending = settle(acker, stream.counts)
+            secs = time.monotonic() - started
+            result = report.result(stream, secs, store, acker, logs.resolve(), pending, max_attempts, truth)
+    except (AckerError, OSError, PySparkException) as exc:
+        console.print(f"[red]error:[/red] {exc}", highlight=False, soft_wrap=True)
+        raise typer.Exit(3) from exc
+    if as_json:
+        print(json.dumps(asdict(result)))
+    else:
+        Console().print(report.as_table(result))
+    raise typer.Exit(0 if all(result.checks.values()) else 1)
+
+
+def read(
+    session: SparkSession,
+    logs: Path,
+    reference: Path,
+    store: Store,
+    tell: Callable[[str], object],
+    acker: Acker,
+    retry: RetryPolicy,
+    files: int,
+) -> StreamStatus:
+    """The streaming query: every file that is there and was not read yet, some of them at a time; then what is parked."""
+    sections = session.read.csv(str(reference), schema=REFERENCE, header=True).coalesce(1)  # small: no shuffle of it
+    handler = each_batch(
+        partial(pipeline, store, sections),
+        acker=acker, retry=retry, payload_bytes=LONGEST_LINE, park=str(store.park),
+    )  # fmt: skip
+    query = (
+        lines_of(session, logs, files)
+        .writeStream.foreachBatch(handler)
+        .option("checkpointLocation", str(store.checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    while not query.awaitTermination(LOOK_SECS):
+        tell(report.progress(handler.status()))
+    return handler.drain(DRAIN_SECS)
+
+
+def settle(acker: Acker, counts: SpoutCounts) -> int:
+    """Take the outcomes of a run that was killed, which nobody waits for, as they time out; gives what is left pending."""
+    spout = Spout(acker, run_id=uuid.uuid4().hex)
+    deadline = time.monotonic() + 4 * acker.config.message_timeout_secs
+    while (stats := acker.stats(oldest=False)).pending + stats.waiting and time.monotonic() < deadline:
+        spout.poll(block_ms=100)
+    counts.late += spout.counts.late
+    return stats.pending
+
+
+if __name__ == "__main__":
+    program = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    program.command()(main)
+    program()

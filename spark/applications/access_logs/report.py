@@ -1,0 +1,165 @@
+"""What became of the lines: counters, the closing table, and the comparison with the truth."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+from rich.table import Table
+
+from acker_redis import Acker
+from acker_redis.spark import StreamStatus
+from acker_redis.store.dead_letters import DeadLetter
+from spark.applications.access_logs.logs import Place, Truth
+from spark.applications.access_logs.store import Store
+
+
+def progress(status: StreamStatus) -> str:
+    """A line about a stream."""
+    counts = status.counts
+    return (
+        f"micro-batch {status.batches + 1}: emitted {counts.emitted}, acked {counts.acked}, failed {counts.failed}, "
+        f"timed out {counts.timed_out}, replayed {counts.replayed}, in flight {status.in_flight}, "
+        f"parked {sum(status.parked.values())}"
+    )
+
+
+@dataclass
+class Result:
+    """What the program prints: first of this process, then of everything that is in the store and the dead letters."""
+
+    batches: int
+    lines: int
+    attempts: int
+    acked: int
+    failed: int
+    timed_out: int
+    lost: int
+    replayed: int
+    dead_lettered: int
+    late: int
+    pending: int
+    secs: float
+    hits: int
+    hits_written: int
+    counted: int
+    minutes: int
+    sections: int
+    dead_letters: dict[str, int]
+    checks: dict[str, bool]
+
+
+def result(
+    status: StreamStatus, secs: float, store: Store, acker: Acker, logs: Path, pending: int, max_attempts: int,
+    truth: Path | None,
+) -> Result:  # fmt: skip
+    """Gather it all; with the truth, compare."""
+    counts = status.counts
+    letters = letters_of(acker, logs)
+    rows, written = store.written()
+    minutes, counted = store.minutes(), store.counted()
+    checks = {"nothing is pending": pending == 0}
+    if truth is not None:
+        known = Truth.read(truth)
+        good, per_minute = known.good(), [minute._asdict() for minute in minutes]
+        checks |= {
+            "every good line once in parquet": set(written.values()) == good and len(written) == len(good),
+            "every good line once in SQLite": counted == written.keys() and per_minute == known.per_minute,
+            "every malformed line a dead letter, as it was": _as_told(letters, known.malformed, "parse", max_attempts),
+            f"every poison line one, after {max_attempts} attempts": _as_told(
+                letters, known.poison, "enrich", max_attempts
+            ),
+            "no other dead letter": letters.keys() == {(p.file, p.row) for p in (*known.malformed, *known.poison)},
+        }
+    return Result(
+        batches=status.batches,
+        lines=counts.emitted - counts.replayed,
+        attempts=counts.emitted,
+        acked=counts.acked,
+        failed=counts.failed,
+        timed_out=counts.timed_out,
+        lost=counts.lost,
+        replayed=counts.replayed,
+        dead_lettered=counts.dead_lettered,
+        late=counts.late,
+        pending=pending,
+        secs=round(secs, 2),
+        hits=len(written),
+        hits_written=rows,
+        counted=len(counted),
+        minutes=len({minute.minute for minute in minutes}),
+        sections=len({minute.section for minute in minutes}),
+        dead_letters=dict(Counter(f"{of[0].reason} in {of[0].last_stage}" for of in letters.values())),
+        checks=checks,
+    )
+
+
+def letters_of(acker: Acker, logs: Path) -> dict[tuple[str, int], list[DeadLetter]]:
+    """Dead letters about lines of these logs, by file and line; one that a run before a kill wrote may stand twice."""
+    found: dict[tuple[str, int], list[DeadLetter]] = {}
+    for letter in _all_letters(acker):
+        message = json.loads(letter.payload or b"{}")
+        path = Path(unquote(urlparse(message.get("file", "")).path))
+        if path.parent == logs:
+            found.setdefault((path.name, message["row"]), []).append(letter)
+    return found
+
+
+def _all_letters(acker: Acker) -> Iterator[DeadLetter]:
+    after = ""
+    while letters := acker.dead_letters.read(after=after):
+        yield from letters
+        after = letters[-1].entry_id
+
+
+def _as_told(
+    letters: dict[tuple[str, int], list[DeadLetter]], places: list[Place], stage: str, max_attempts: int
+) -> bool:
+    return all(
+        {(one.last_stage, one.attempts, json.loads(one.payload or b"{}").get("line")) for one in found}
+        == {(stage, max_attempts, place.line)}
+        for place in places
+        for found in [letters.get((place.file, place.row), [])]
+    )
+
+
+def as_table(result: Result) -> Table:
+    """The closing table."""
+    table = Table(title="access logs, every line tracked", title_justify="left")
+    table.add_column("")
+    table.add_column("", justify="right")
+    of_this_run = {
+        "micro-batches": result.batches,
+        "lines": result.lines,
+        "attempts": result.attempts,
+        "  acked": result.acked,
+        "  failed": result.failed,
+        "  timed out": result.timed_out,
+        "  lost and emitted again": result.lost,
+        "replayed": result.replayed,
+        "dead-lettered": result.dead_lettered,
+        "outcomes of a run that was killed": result.late,
+        "pending": result.pending,
+        "seconds": result.secs,
+    }
+    for label, value in of_this_run.items():
+        table.add_row(label, f"{value:,}")
+    table.add_section()
+    table.add_row("[bold]of all runs[/bold]", "")
+    of_all_runs = {
+        "hits in parquet": result.hits,
+        "  rows written for them": result.hits_written,
+        "hits counted in SQLite": result.counted,
+        "  minutes": result.minutes,
+        "  sections": result.sections,
+        "lines that are dead letters": sum(result.dead_letters.values()),
+        **{f"  {reason}": count for reason, count in sorted(result.dead_letters.items())},
+    }
+    for label, value in of_all_runs.items():
+        table.add_row(label, f"{value:,}")
+    table.add_section()
+    for label, holds in result.checks.items():
+        table.add_row(label, "yes" if holds else "[red]NO[/red]")
+    return table

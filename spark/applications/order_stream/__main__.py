@@ -1,0 +1,146 @@
+"""`python -m spark.applications.order_stream`: a streaming query over orders that are made meanwhile, until Ctrl-C or for some seconds.
+
+Started again with the same --folder it goes on: with what is parked, and with what Spark had not committed.
+"""
+
+import contextlib
+import signal
+import threading
+import time
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pyspark.errors import PySparkException
+from rich.console import Console
+from rich.live import Live
+
+from acker_redis import Acker, AckerError, RetryPolicy
+from acker_redis.spark import BatchHandler, each_batch
+from spark.applications.order_stream import page
+from spark.applications.order_stream.orders import Orders, is_given_up
+from spark.applications.order_stream.pipeline import ORDER, pipeline
+from spark.applications.order_stream.store import Account, Store, account
+from spark.support.session import quiet_session
+
+LOOK_SECS, LINE_SECS = 0.5, 5.0
+DRAIN_SECS, DRAIN_ALL_SECS = 5.0, 300.0
+
+
+def main(
+    folder: Annotated[
+        Path, typer.Option(file_okay=False, help="For orders, results and checkpoint; the same to go on.")
+    ],
+    redis: Annotated[str, typer.Option(envvar="ACKER_REDIS_URL", help="Redis URL.")] = "redis://127.0.0.1:6379/0",
+    app: Annotated[str, typer.Option(help="Name of the acker's app.")] = "order-stream",
+    master: Annotated[str, typer.Option(help="Spark master; give retries as in local[2,4].")] = "local[2,4]",
+    rate: Annotated[float, typer.Option(min=1, max=10_000, help="Orders per second.")] = 200.0,
+    kill_every: Annotated[
+        float, typer.Option(min=0, help="Kill a worker at work every so many seconds; 0: never.")
+    ] = 20.0,
+    seconds: Annotated[float | None, typer.Option(min=1, help="End after so long, with all orders done.")] = None,
+) -> None:
+    """Run the stream. Exit 0 if every order that was ever made in this folder is accounted for, else 1."""
+    console, stop = Console(stderr=True), threading.Event()
+    try:
+        orders = Orders(folder.resolve(), rate)
+        with (
+            Store(folder.resolve()) as store,
+            Acker.connect(redis, app=app, message_timeout_secs=30) as acker,
+            quiet_session(master, app) as session,
+        ):
+            for number in (signal.SIGINT, signal.SIGTERM):  # in place of Spark's, which cancels all jobs
+                signal.signal(number, lambda *_: stop.set())
+            session.conf.set("spark.sql.shuffle.partitions", session.sparkContext.defaultParallelism)
+            found = run(session, acker, store, orders, stop, kill_every, seconds, console)
+    except (AckerError, OSError, PySparkException) as exc:
+        console.print(f"[red]error:[/red] {exc}", highlight=False, soft_wrap=True)
+        raise typer.Exit(3) from exc
+    Console().print(said(found, folder), highlight=False, soft_wrap=True)
+    raise typer.Exit(1 if found.wrong else 0)
+
+
+def run(
+    session: Any, acker: Acker, store: Store, orders: Orders, stop: threading.Event, kill_every: float,
+    seconds: float | None, console: Console,
+) -> Account:  # fmt: skip
+    """From the first order to the account."""
+    latencies = page.Latencies()
+    handler = each_batch(
+        partial(pipeline, store), acker=acker, id_column="id", park=str(store.park), payload_bytes=1000,
+        retry=RetryPolicy(max_attempts=5, first_delay_secs=1, multiplier=2, max_delay_secs=5),
+        on_messages_done=lambda numbers: latencies.add(orders.ages_secs(numbers)),
+    )  # fmt: skip
+    found = account(store, orders.made, (), all_read=False)
+    before, left = found.made, found.parked + found.to_come
+    source = session.readStream.schema(ORDER).json(str(orders.folder))
+    with handler:
+        orders.start()
+        query = source.writeStream.foreachBatch(handler).option("checkpointLocation", str(store.checkpoint)).start()
+        try:
+            _watch(query, handler, acker, store, orders, (before, left), latencies, stop, kill_every, seconds, console)
+        finally:
+            orders.stop()
+        ends_whole = seconds is not None and not stop.is_set()
+        if ends_whole:
+            query.processAllAvailable()
+        query.stop()
+        store.kill.unlink(missing_ok=True)
+        handler.drain(DRAIN_ALL_SECS if ends_whole else DRAIN_SECS)
+    store.keep_letters(acker.dead_letters.find())
+    bad = filter(is_given_up, range(orders.made))
+    return account(store, orders.made, bad, all_read=ends_whole)
+
+
+def _watch(
+    query: Any, handler: BatchHandler, acker: Acker, store: Store, orders: Orders, earlier: tuple[int, int],
+    latencies: page.Latencies, stop: threading.Event, kill_every: float, seconds: float | None, console: Console,
+) -> None:  # fmt: skip
+    """Show how it goes, and kill a worker now and then, until it is time to end.
+
+    Raises:
+        PySparkException: the query ended with it.
+    """
+    began = killed_at = said_at = time.monotonic()
+    killed, letters, after = 0, Counter[str](), ""
+    with Live(console=console, auto_refresh=False) if console.is_terminal else contextlib.nullcontext() as live:
+        while not stop.wait(LOOK_SECS):
+            if not query.isActive:
+                query.awaitTermination()
+                raise AckerError("the query ended")
+            now = time.monotonic()
+            if seconds is not None and now - began > seconds:
+                return
+            if kill_every and now - killed_at > kill_every:
+                killed, killed_at = killed + 1, now
+                store.kill.touch()
+            fresh = list(acker.dead_letters.read(after=after))
+            store.keep_letters(fresh)
+            letters.update(one.detail or one.reason for one in fresh)
+            after = fresh[-1].entry_id if fresh else after
+            shown = page.facts(orders.made, *earlier, handler.status(), dict(letters), latencies, killed, now - began)
+            if live is not None:
+                live.update(page.as_table(shown), refresh=True)
+            elif now - said_at > LINE_SECS:
+                said_at = now
+                console.print(page.as_line(shown), highlight=False, soft_wrap=True)
+
+
+def said(found: Account, folder: Path) -> str:
+    """The account in words."""
+    lines = [
+        f"{found.made:,} orders: {found.in_both:,} in both sinks, {found.given_up:,} dead letters, "
+        f"{found.parked:,} parked, {found.to_come:,} still to be read",
+        f"not where they have to be: {', '.join(map(str, found.wrong[:20]))}" if found.wrong else "nothing is lost",
+    ]
+    if found.parked or found.to_come:
+        lines.append(f"start again with --folder {folder} to go on; remove it to begin from nothing")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    program = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    program.command()(main)
+    program()

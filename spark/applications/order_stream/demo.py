@@ -1,0 +1,59 @@
+"""`make stream`: the stream of orders with a private server and a rotator beside it; Ctrl-C, and start again."""
+
+import contextlib
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from acker_redis.ops.acl import Role
+from spark.support.services import app_among, kill, services, start
+
+ENDS_IN_SECS = 60.0
+
+
+def main(
+    context: typer.Context,
+    folder: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="The same to go on; default: one in the folder for temporary files."),
+    ] = None,
+    server: Annotated[
+        str | None, typer.Option(help="Server program to start, such as redis-server; default: the embedded Valkey.")
+    ] = None,
+) -> None:
+    """Run the stream with everything it needs. Further options are the stream's own."""
+    here = folder or Path(tempfile.gettempdir()) / "order-stream"
+    typer.echo(f"folder: {here}{', from before' if here.exists() else ''}")
+    with services(server, quiet=False) as place:
+        spout = place.url_of(Role.SPOUT, app_among(context.args, "order-stream"))
+        job = start("spark.applications.order_stream", "--folder", str(here), *context.args, redis_url=spout)
+        status = until_ended(job)
+    raise typer.Exit(status)
+
+
+def until_ended(job: "subprocess.Popen[bytes]") -> int:
+    """Wait for the stream; Ctrl-C lets it end well, a second one at once."""
+    try:
+        while job.poll() is None:
+            time.sleep(0.05)
+    except KeyboardInterrupt:
+        typer.echo("ending; once more to end at once", err=True)
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            job.send_signal(signal.SIGINT)
+            job.wait(timeout=ENDS_IN_SECS)
+        if job.poll() is None:
+            return 130
+    finally:
+        kill(job)  # what is left of it: a JVM that is interrupted while it starts outlives its driver
+    return job.returncode
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(main)
+    app()

@@ -1,0 +1,132 @@
+"""`python -m spark.applications.word_count`: counts words with every line tracked, and checks the count against an untracked one.
+
+On purpose some lines fail at first attempt; they are emitted again under fresh roots until nothing is pending.
+"""
+
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+from rich.live import Live
+
+from acker_redis import Acker, AckerError, RetryPolicy
+from acker_redis.spark import Tracker, run_tracked
+from spark.applications.word_count import report
+from spark.applications.word_count.pipeline import OCCURRENCE, Faults, Operators, count_words
+from spark.applications.word_count.text import counts_of, read_lines, true_counts, write_lines
+from spark.support.session import quiet_session
+
+PAYLOAD_BYTES = 1000
+
+
+def main(
+    inputs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--input", exists=True, dir_okay=False, help="Text files; default: Python's documentation topics."
+        ),
+    ] = None,
+    master: Annotated[str, typer.Option(help="Spark master; give retries as in local[2,4].")] = "local[*,4]",
+    redis: Annotated[str, typer.Option(envvar="ACKER_REDIS_URL", help="Redis URL.")] = "redis://127.0.0.1:6379/0",
+    app: Annotated[str, typer.Option(help="Name of the acker's app.")] = "word-count",
+    fail_rate: Annotated[float, typer.Option(min=0, max=1, help="Lines that fail at first attempt.")] = 0.01,
+    lose_rate: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Words lost before the sink, untold: nothing is acked, the run is to end."),
+    ] = 0.0,
+    operators: Annotated[Operators, typer.Option(help="What the splitting is written in.")] = Operators.PYTHON,
+    kill_task: Annotated[bool, typer.Option("--kill-task", help="Kill one Python worker at its work.")] = False,
+    message_timeout_secs: Annotated[float, typer.Option(min=0.5, help="Message timeout.")] = 10.0,
+    max_attempts: Annotated[int, typer.Option(min=1, help="Emissions of one line before it is a dead letter.")] = 5,
+    max_lines: Annotated[int | None, typer.Option(min=1, help="Take only so many lines.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Count words with every line tracked; exit 0 only if every line is accounted for and the counts are right."""
+    if kill_task and operators is Operators.SQL:
+        raise typer.BadParameter("no Python worker runs with --operators sql", param_hint="--kill-task")
+    console = Console(stderr=True)
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="word-count-") as name,
+            Acker.connect(redis, app=app, message_timeout_secs=message_timeout_secs) as acker,
+        ):
+            folder = Path(name)
+            faults = Faults(fail_rate, lose_rate, folder / "killed" if kill_task else None)
+            if not write_lines(read_lines(inputs or []), folder / "lines", max_lines):
+                raise typer.BadParameter("no line with text in the input", param_hint="--input")
+            pipeline = partial(count_words, operators, faults, folder / "words")
+            with quiet_session(master, "word-count") as session:
+                result = run(session, acker, RetryPolicy(max_attempts, first_delay_secs=0.1), pipeline, folder, console)
+    except (AckerError, OSError, PySparkException) as exc:
+        console.print(f"[red]error:[/red] {exc}", highlight=False, soft_wrap=True)
+        raise typer.Exit(3) from exc
+    if as_json:
+        print(json.dumps(asdict(result)))
+    else:
+        Console().print(report.as_table(result))
+    raise typer.Exit(0 if result.accounted_for else 1)
+
+
+def run(
+    session: SparkSession,
+    acker: Acker,
+    policy: RetryPolicy,
+    pipeline: Callable[[Tracker, DataFrame], object],
+    folder: Path,
+    console: Console,
+) -> report.Result:
+    """Every line through the pipeline until nothing is pending; then count and check."""
+    before = acker.stats()
+    lines = session.read.parquet(str(folder / "lines"))
+    started = time.monotonic()
+    with Live(console=console, refresh_per_second=8, transient=True) as live:
+        spout = run_tracked(
+            lines, pipeline, acker=acker, id_column="line", retry=policy, payload_bytes=PAYLOAD_BYTES,
+            progress=lambda spout, busy: live.update(report.progress(spout, acker, busy, time.monotonic() - started)),
+        )  # fmt: skip
+        while acker.stats(oldest=False).pending:  # somebody else's, of a run that was cut short: they time out
+            spout.poll(block_ms=100)
+    secs = time.monotonic() - started
+    dead = set(spout.dead_letters)
+    counted = counts_of(session.read.schema(OCCURRENCE).parquet(str(folder / "words")), dead)
+    truth = true_counts(folder / "lines", dead)
+    stats, counts = acker.stats(), spout.counts
+    total = counts.emitted - counts.replayed
+    return report.Result(
+        lines=total,
+        words=sum(truth.values()),
+        attempts=counts.emitted,
+        acked=counts.acked,
+        failed=counts.failed,
+        timed_out=counts.timed_out,
+        lost=counts.lost,
+        replayed=counts.replayed,
+        dead_lettered=counts.dead_lettered,
+        pending=stats.pending,
+        ledger_updates=sum(getattr(stats, one) - getattr(before, one) for one in ("inits", "acks", "fails")),
+        secs=round(secs, 2),
+        workers_killed=int((folder / "killed").exists()),
+        counts_match=counted == truth,
+        accounted_for=(
+            counts.acked + counts.dead_lettered == total
+            and counts.emitted == counts.acked + counts.failed + counts.timed_out + counts.lost
+            and stats.pending == 0
+            and counted == truth
+        ),
+        top_words=counted.most_common(10),
+    )
+
+
+if __name__ == "__main__":
+    program = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    program.command()(main)
+    program()

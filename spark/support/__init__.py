@@ -1,0 +1,1 @@
+"""Services and sessions of the applications and examples."""

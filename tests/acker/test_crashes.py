@@ -1,0 +1,179 @@
+"""Servers and connections that go away between and in the middle of batches: sending again is exact."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from acker_redis import Acker, Applied, ConnectionLostError, LedgerLostError
+from acker_redis.client import script_calls
+from tests.support.rounds import exact_values, expire_all, take, warm_up
+
+DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
+ROOTS = np.arange(1, 20_001)
+VALS = ROOTS * 7919
+CUTS = (0, 1, 100, 250)
+"""Reply bytes that pass before a cut; a call is answered with 15."""
+
+
+@pytest.fixture
+def small_windows(monkeypatch) -> Iterator[None]:
+    """Several pipelines per batch, so that a batch is cut between and inside them."""
+    monkeypatch.setattr(script_calls, "WINDOW_BYTES", 10 * 16_000)
+    yield
+
+
+def test_a_server_restarted_between_two_batches(start_server, open_acker, kind) -> None:
+    server = start_server(*DURABLE, kind=kind)
+    acker: Acker = open_acker(server.url, shards=2)
+    acker.init_many(ROOTS, VALS, 0)
+    server.kill()
+    server.start()
+    acker.ack_many(ROOTS, ROOTS)
+    exact_values(acker, ROOTS, VALS ^ ROOTS)
+    acker.ack_many(ROOTS, VALS ^ ROOTS)
+    take(acker, len(ROOTS))
+
+
+@pytest.mark.parametrize("after_bytes", CUTS)
+def test_a_connection_cut_before_the_reply(start_server, start_proxy, open_acker, after_bytes) -> None:
+    server = start_server()
+    proxy = start_proxy(server)
+    acker: Acker = open_acker(proxy.url, shards=2)
+    warm_up(acker)
+    proxy.cut_replies(after_bytes)
+    assert acker.init_many(ROOTS, VALS, 0) == Applied(len(ROOTS), False)
+    proxy.cut_replies(after_bytes)
+    assert acker.ack_many(ROOTS, ROOTS) == Applied(len(ROOTS), False)
+    assert proxy.cuts == 2
+    exact_values(acker, ROOTS, VALS ^ ROOTS)
+    proxy.cut_replies(after_bytes)
+    half = len(ROOTS) // 2
+    with acker.batch() as batch:
+        batch.ack_many(ROOTS[:half], (VALS ^ ROOTS)[:half])
+        batch.fail_many(ROOTS[half:])
+    assert proxy.cuts == 3
+    outcomes = take(acker, len(ROOTS))
+    assert {outcome.root for outcome in outcomes if outcome.kind == "ack"} == set(range(1, half + 1))
+    stats = acker.stats()
+    assert (stats.acked, stats.failed, stats.pending, stats.unowned) == (half + 1, half + 1, 0, 0)
+
+
+def test_a_single_update_whose_reply_was_lost_is_applied_once(start_server, start_proxy, open_acker) -> None:
+    server = start_server()
+    proxy = start_proxy(server)
+    acker: Acker = open_acker(proxy.url)
+    warm_up(acker)
+    proxy.cut_replies()
+    assert acker.init(1, 5, 0) is True
+    proxy.cut_replies()
+    acker.ack(1, 3)
+    assert proxy.cuts == 2
+    exact_values(acker, [1], [6])
+    assert acker.stats().fenced == 2
+
+
+@pytest.mark.parametrize("after_bytes", [0, 100])
+@pytest.mark.usefixtures("small_windows")
+def test_a_server_killed_and_restarted_in_the_middle_of_a_batch(
+    start_server, start_proxy, open_acker, after_bytes, kind
+) -> None:
+    server = start_server(*DURABLE, kind=kind)
+    proxy = start_proxy(server)
+    acker: Acker = open_acker(proxy.url, shards=2)
+    warm_up(acker)
+    restarts = 0
+
+    def restart() -> None:
+        nonlocal restarts
+        server.kill()
+        server.start()
+        restarts += 1
+
+    proxy.cut_replies(after_bytes, restart)
+    assert acker.init_many(ROOTS, VALS, 0) == Applied(len(ROOTS), False)
+    proxy.cut_replies(after_bytes, restart)
+    assert acker.ack_many(ROOTS, ROOTS) == Applied(len(ROOTS), False)
+    assert restarts == 2
+    exact_values(acker, ROOTS, VALS ^ ROOTS)
+    proxy.cut_replies(after_bytes, restart)
+    acker.ack_many(ROOTS, VALS ^ ROOTS)
+    assert restarts == 3
+    assert {outcome.kind for outcome in take(acker, len(ROOTS))} == {"ack"}
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_a_batch_that_gave_up_half_way_is_completed_by_sending_it_again(start_server, start_proxy, open_acker) -> None:
+    server = start_server(*DURABLE)
+    proxy = start_proxy(server)
+    acker: Acker = open_acker(proxy.url, shards=2, patience_secs=1)
+    warm_up(acker)
+    acker.init_many(ROOTS, VALS, 0)
+    proxy.cut_replies(200, server.kill)
+    with pytest.raises(ConnectionLostError, match="sending it again with the same token is exact"):
+        acker.ack_many(ROOTS, ROOTS, token="partition-7")
+    server.start()
+    again = acker.ack_many(ROOTS, ROOTS, token="partition-7")
+    assert again.seen
+    assert 0 < again.applied < len(ROOTS)
+    assert acker.ack_many(ROOTS, ROOTS, token="partition-7") == Applied(0, True)
+    exact_values(acker, ROOTS, VALS ^ ROOTS)
+
+
+def test_outcomes_whose_reply_was_lost_come_back(start_server, start_proxy, open_acker) -> None:
+    server = start_server()
+    proxy = start_proxy(server)
+    acker: Acker = open_acker(proxy.url, shards=1, message_timeout_secs=0.3)
+    acker.poll()
+    acker.init_many([1, 2], [0, 0], 0)
+    proxy.cut_replies(after_bytes=25)  # past the check of the generation: the entries were delivered, to nobody
+    first = acker.poll()
+    assert proxy.cuts == 1
+    assert {outcome.root for outcome in [*first, *take(acker, 2 - len(first))]} == {1, 2}
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_script_flush_in_the_middle_of_pipelines(start_server, open_acker, plain, kind) -> None:
+    server = start_server(kind=kind)
+    acker: Acker = open_acker(server.url, shards=2)
+    raw = plain(server.url)
+    done = threading.Event()
+
+    def flush() -> int:
+        flushes = 0
+        while not done.is_set():
+            raw.script_flush()
+            flushes += 1
+        return flushes
+
+    with ThreadPoolExecutor(1) as pool:
+        flusher = pool.submit(flush)
+        try:
+            acker.init_many(ROOTS, VALS, 0)
+            acker.ack_many(ROOTS, ROOTS)
+            exact_values(acker, ROOTS, VALS ^ ROOTS)
+            acker.ack_many(ROOTS[:100], (VALS ^ ROOTS)[:100])
+            acker.fail_many(ROOTS[100:200])
+            acker.reset_timeout_many(ROOTS[200:])
+            take(acker, 200)
+            assert expire_all(acker) == len(ROOTS) - 200
+        finally:
+            done.set()
+        assert flusher.result() > 10
+    stats = acker.stats()
+    assert (stats.acked, stats.failed, stats.timed_out, stats.fenced) == (100, 100, len(ROOTS) - 200, 0)
+
+
+def test_a_restart_without_persistence_is_a_lost_ledger(start_server, open_acker, kind) -> None:
+    server = start_server(kind=kind)
+    acker: Acker = open_acker(server.url, shards=2)
+    acker.init(1, 5, 0)
+    server.kill()
+    server.start()
+    with pytest.raises(LedgerLostError, match=r"Call Acker\.recover\(\)"):
+        acker.ack(1, 5)
+    assert acker.recover() == [0, 1]
+    acker.init(2, 0, 0)
+    assert [outcome.root for outcome in take(acker, 1)] == [2]

@@ -1,0 +1,147 @@
+"""The command line: health checks, counters, one root, apps."""
+
+import json
+from typing import Any
+
+from typer.testing import CliRunner
+
+import acker_redis
+from acker_redis import Acker
+from acker_redis.cli import app
+from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.testing import wait_until
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, arguments)
+
+
+def test_check_of_apps_that_are_rotated(url, connect) -> None:
+    connect(app="orders").init(1, 1, 0)
+    connect(app="payments")
+    result = run("rotator", "--redis", url, "--check", "--all")
+    assert result.exit_code == 0
+    first, second = result.output.splitlines()
+    assert first.startswith("orders: last tick 0.")
+    assert "(tick every 15.0 s), 1 pending, 0 outcome entries waiting" in first
+    assert second.startswith("payments: ")
+
+
+def test_check_of_an_app_that_nobody_rotates(url, raw, connect) -> None:
+    connect(app="orders")
+    acker: Acker = connect(app="payments", shards=1, num_buckets=2, message_timeout_secs=0.1)
+    wait_until(lambda: acker.stats().last_rotation_ms > 2_200, "the app's last tick is long ago")
+    result = run("rotator", "--redis", url, "--check", "--app", "payments", "--app", "orders")
+    assert result.exit_code == 1
+    bad, good = result.output.splitlines()
+    assert bad.startswith("payments: NOT ROTATING: last tick 2.")
+    assert bad.endswith("start a rotator for this app")
+    assert "NOT ROTATING" not in good
+
+
+def test_check_of_an_app_that_is_not_there(url, raw) -> None:
+    result = run("rotator", "--redis", url, "--check", "--app", "nobody")
+    assert result.exit_code == 1
+    assert "nobody: no app 'nobody' on" in result.output
+    assert raw.dbsize() == 0
+
+
+def test_check_of_a_server_without_apps(url) -> None:
+    result = run("rotator", "--redis", url, "--check", "--all")
+    assert (result.exit_code, result.output) == (0, "no apps on this server\n")
+
+
+def test_stats(url, connect) -> None:
+    acker: Acker = connect(app="orders")
+    acker.init_many([1, 2], [5, 0], 0)
+    result = run("stats", "--app", "orders", "--redis", url, "--json")
+    assert result.exit_code == 0
+    values = json.loads(result.output)
+    assert (values["pending"], values["acked"], values["inits"]) == (1, 1, 2)
+    assert list(values) == ["app", *acker.stats()._fields]
+    lines = run("stats", "--app", "orders", "--redis", url).output.splitlines()
+    assert [line.split() for line in lines[:2]] == [["app", "orders"], ["pending", "1"]]
+
+
+def test_stats_of_all_apps(url, raw, connect) -> None:
+    connect(app="payments").init(1, 1, 0)
+    connect(app="orders")
+    result = run("stats", "--all", "--redis", url, "--json")
+    assert [(one["app"], one["pending"]) for one in map(json.loads, result.output.splitlines())] == [
+        ("orders", 0),
+        ("payments", 1),
+    ]
+    blocks = run("stats", "--all", "--redis", url).output.split("\n\n")
+    assert [block.split()[:2] for block in blocks] == [["app", "orders"], ["app", "payments"]]
+    raw.delete("acker:{orders:3}:meta")
+    partly = run("stats", "--all", "--redis", url, "--json")
+    assert partly.exit_code == 1
+    assert "error: " in partly.stderr and "'orders' has lost its data" in partly.stderr
+    assert [json.loads(line)["app"] for line in partly.stdout.splitlines()] == ["payments"]
+
+
+def test_stats_of_a_server_without_apps(url) -> None:
+    result = run("stats", "--all", "--redis", url, "--json")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no apps on this server\n")
+
+
+def test_stats_are_of_one_app_or_of_all(url) -> None:
+    assert run("stats", "--all", "--app", "orders", "--redis", url).exit_code == 2
+    assert CliRunner(env={"ACKER_APP": "nobody"}).invoke(app, ["stats", "--redis", url]).exit_code == 1
+    assert CliRunner(env={"ACKER_APP": "nobody"}).invoke(app, ["stats", "--all", "--redis", url]).exit_code == 0
+
+
+def test_the_version() -> None:
+    result = run("--version")
+    assert (result.exit_code, result.output) == (0, f"acker-redis {acker_redis.__version__}\n")
+
+
+def test_inspect(url, connect) -> None:
+    acker: Acker = connect(app="orders")
+    acker.init_many([-2, 7], [5, 6], 3)
+    common = ("--app", "orders", "--redis", url)
+    for spelling in (["--", "-2"], ["fffffffffffffffe"], ["18446744073709551614"]):
+        result = run("inspect", *common, "--json", *spelling)
+        assert result.exit_code == 0, spelling
+        values = json.loads(result.output)
+        assert (values["root"], values["val"], values["task"]) == (-2, 5, 3)
+    result = run("inspect", "7", *common)
+    assert result.output.splitlines()[0].split() == ["root", "7"]
+    gone = run("inspect", "8", *common)
+    assert gone.exit_code == 1
+    assert "root 8 is not in the ledger: never seen here, or settled, or expired" in gone.output
+
+
+def test_inspect_takes_what_the_fail_stream_shows(url, raw, connect) -> None:
+    """Sixteen hex digits that could be decimal ones are told apart by 0x."""
+    acker: Acker = connect(app="orders", shards=1)
+    root = 0x1234567812345678
+    acker.init(root, 1, 0)
+    result = run("inspect", f"0x{root:016x}", "--app", "orders", "--redis", url, "--json")
+    assert json.loads(result.output)["root"] == root
+
+
+def test_apps(url, connect) -> None:
+    assert run("apps", "--redis", url).output == ""
+    connect(app="payments")
+    connect(app="orders")
+    result = run("apps", "--redis", url)
+    assert (result.exit_code, result.output) == (0, "orders\npayments\n")
+    result = run("apps", "--redis", url, "--json")
+    assert [json.loads(line) for line in result.output.splitlines()] == [{"app": "orders"}, {"app": "payments"}]
+
+
+def test_dead_letters_are_printed_and_deleted(url, connect) -> None:
+    acker: Acker = connect(app="orders")
+    acker.dead_letters.add([DeadLetter(n, "run", 3, "failed", "parse", "bad", b"line %d" % n) for n in range(3)])
+    first = run("dead-letters", "--redis", url, "--app", "orders", "--count", "2", "--json", "--delete")
+    assert first.exit_code == 0
+    shown = [json.loads(line) for line in first.stdout.splitlines()]
+    assert [(one["message_id"], one["payload"], one["last_stage"]) for one in shown] == [
+        (0, "line 0", "parse"),
+        (1, "line 1", "parse"),
+    ]
+    assert "2 printed and deleted, 1 in the stream" in first.stderr
+    second = run("dead-letters", "--redis", url, "--app", "orders")
+    assert "message_id  2" in second.stdout
+    assert acker.dead_letters.count() == 1

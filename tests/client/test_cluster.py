@@ -1,0 +1,222 @@
+"""Clusters: one node, where a script that touches two slots fails, and three nodes with shards on each."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+import redis
+from redis.cluster import RedisCluster
+from typer.testing import CliRunner
+
+from acker_redis import Acker, AckerConfig, AuthenticationError, ConnectionLostError, LedgerLostError
+from acker_redis.cli import app
+from acker_redis.client.client import Client
+from acker_redis.ops import abandon_run
+from acker_redis.ops.acl import Role, ServerKind
+from acker_redis.ops.rotation_check import check
+from acker_redis.ops.rotator import Rotator
+from acker_redis.testing import wait_until
+from acker_redis.testing.server import Server
+from benchmarks import cluster
+from tests.acker.test_open_existing import fill, look
+from tests.support.rounds import exact_values, full_round, take
+from tests.support.servers import REAL_KINDS, VALKEY
+from tests.support.users import log_in
+
+
+@pytest.fixture(scope="module", params=["valkey", "redis7"])
+def one_node(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with cluster.node(REAL_KINDS[request.param].program()) as server:
+        cluster.join([server])
+        yield server
+
+
+@pytest.fixture(scope="module")
+def three_nodes() -> Iterator[list[Server]]:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(cluster.node(VALKEY.program())) for _ in range(3)]
+        cluster.join(servers)
+        yield servers
+
+
+@pytest.fixture
+def nodes(three_nodes: list[Server]) -> Iterator[list[Any]]:
+    """A plain client of each node; the nodes are empty."""
+    clients = [redis.Redis(port=server.port) for server in three_nodes]
+    for node in clients:
+        node.flushall()
+        node.script_flush()
+    yield clients
+    for node in clients:
+        node.close()
+
+
+def test_one_node_runs_every_operation(one_node, open_acker) -> None:
+    acker = open_acker(one_node.url, shards=5, lanes=2)
+    assert acker._client.is_cluster
+    full_round(acker)
+
+
+def test_a_script_that_touches_two_slots_fails_there(one_node, open_acker) -> None:
+    """What makes the leg above worth running."""
+    acker: Acker = open_acker(one_node.url, app="slots", shards=1)
+    script = "#!lua\nredis.call('SET', KEYS[1], 1)\nredis.call('SET', '{another}', 1)"
+    with pytest.raises(redis.ResponseError, match=r"(?i)slot"):
+        acker._client.redis.eval(script, 1, "{one}")
+
+
+def test_three_nodes_run_every_operation(three_nodes, nodes, open_acker) -> None:
+    acker = open_acker(three_nodes[1].url, shards=9, lanes=2)
+    assert all(len(node.keys("acker:{test:*}:meta")) > 0 for node in nodes)
+    full_round(acker)
+    assert sum(len(node.keys("acker:{test:*}:ledger")) for node in nodes) == 0
+
+
+def test_a_cluster_client_given_is_used_and_left_open(three_nodes, nodes, open_acker) -> None:
+    given = RedisCluster(host="127.0.0.1", port=three_nodes[0].port)
+    with Acker.connect(given, AckerConfig(app="test", shards=6)) as acker:
+        full_round(acker)
+    assert given.ping()
+    given.close()
+
+
+def test_functions_on_every_node(three_nodes, nodes, open_acker) -> None:
+    client = Client(three_nodes[1].url)
+    client.install()
+    client.close()
+    for node in nodes:
+        node.config_resetstat()
+    full_round(open_acker(three_nodes[1].url, shards=9, lanes=2))
+    for node in nodes:
+        used = {name.removeprefix("cmdstat_") for name in node.info("commandstats")}
+        assert "fcall" in used
+        assert not used & {"eval", "evalsha", "command|getkeys"}
+    nodes[0].execute_command("FUNCTION", "FLUSH")  # one node was added, or lost its memory
+    full_round(open_acker(three_nodes[1].url, app="another", shards=9))
+    for node in nodes[1:]:
+        node.execute_command("FUNCTION", "FLUSH")
+
+
+def test_a_node_that_forgot_its_scripts(three_nodes, nodes, open_acker) -> None:
+    acker: Acker = open_acker(three_nodes[0].url, shards=9)
+    roots = np.arange(1, 5_001)
+    acker.init_many(roots, roots * 3, 0)
+    nodes[1].script_flush()
+    acker.ack_many(roots, roots)
+    exact_values(acker, roots, (roots * 3) ^ roots)
+    assert acker.stats().fenced == 0
+
+
+def test_poll_waits_for_outcomes_of_any_node(three_nodes, nodes, open_acker) -> None:
+    acker: Acker = open_acker(three_nodes[0].url, shards=9)
+    began = time.monotonic()
+    assert acker.poll(block_ms=100) == []
+    assert time.monotonic() - began >= 0.1
+    acker.init_many(np.arange(1, 101), np.zeros(100, np.int64), 0)
+    assert len(take(acker, 100)) == 100
+
+
+def test_ages_are_the_servers(three_nodes, nodes, open_acker, monkeypatch) -> None:
+    acker: Acker = open_acker(three_nodes[0].url, shards=9)
+    acker.init(1, 1, 0)
+    monkeypatch.setattr(time, "time", lambda: 1_000.0)
+    assert 0 <= acker.stats().last_rotation_ms < 60_000
+    record = acker.inspect(1)
+    assert record is not None
+    assert 0 <= record.age_ms < 60_000
+
+
+def test_the_rotator_serves_a_cluster(three_nodes, nodes, open_acker) -> None:
+    acker: Acker = open_acker(three_nodes[0].url, shards=9, num_buckets=2, message_timeout_secs=0.2)
+    acker.init_many(np.arange(1, 1_001), np.arange(1, 1_001), 0)
+    rotator = Rotator(three_nodes[2].url)
+
+    def rotated() -> bool:
+        rotator.run_once()
+        return acker.stats().timed_out == 1_000
+
+    wait_until(rotated, "everything timed out")
+    rotator.close()
+    assert {outcome.age_ms >= 200 for outcome in take(acker, 1_000)} == {True}
+    assert [(health.app, health.healthy) for health in check(three_nodes[0].url)] == [("test", True)]
+
+
+def test_a_node_that_is_gone_is_an_error_and_its_loss_is_told(three_nodes, nodes, open_acker) -> None:
+    acker: Acker = open_acker(three_nodes[0].url, shards=9, patience_secs=1)
+    roots = np.arange(1, 5_001)
+    acker.init_many(roots, roots * 3, 0)
+    gone = three_nodes[2]
+    gone.kill()
+    try:
+        for call in (
+            lambda: acker.ack_many(roots, roots, token="acks"),
+            lambda: acker.poll(),
+            lambda: acker.stats(),
+        ):
+            began = time.monotonic()
+            with pytest.raises(ConnectionLostError, match="check that the server runs"):
+                call()
+            assert time.monotonic() - began < 15
+    finally:
+        gone.start()
+    wait_until(lambda: all(cluster.is_whole(node, 3) for node in nodes), "the cluster is whole again", 60)
+    with pytest.raises(LedgerLostError):
+        acker.ack_many(roots, roots, token="acks")
+    lost = set(acker.recover())
+    assert 0 < len(lost) < 9
+    kept = roots[[record is not None for record in acker.inspect_many(roots)]]
+    assert 0 < len(kept) < len(roots)
+    exact_values(acker, kept, (kept * 3) ^ kept)
+
+
+def test_the_user_of_an_app_on_a_cluster(one_node, open_acker, plain) -> None:
+    url = log_in(plain(one_node.url), one_node.url, Role.SPOUT, rules=ServerKind.FUNCTIONS)
+    acker = open_acker(url, app="orders", shards=5)
+    full_round(acker)
+    with pytest.raises(AuthenticationError, match="lacks a permission"):
+        open_acker(url, app="payments")
+    rotator = Rotator(url)
+    with pytest.raises(AuthenticationError, match=r"(?i)permission.*scan"):
+        rotator.run_once()
+    rotator.close()
+
+
+def test_a_user_who_may_only_read_can_look_at_a_cluster(three_nodes, nodes, open_acker) -> None:
+    fill(open_acker(three_nodes[0].url, app="orders", shards=9))
+    urls = [
+        log_in(node, server.url, Role.ONCALL, rules=ServerKind.SCRIPTS)
+        for node, server in zip(nodes, three_nodes, strict=True)
+    ]
+    look(urls[0])
+
+
+def test_an_app_is_evicted_from_all_nodes(three_nodes, nodes, open_acker) -> None:
+    acker: Acker = open_acker(three_nodes[0].url, app="orders", shards=9)
+    fill(acker)
+    fill(open_acker(three_nodes[0].url, app="orders2", shards=3))
+    assert all(any(b"{orders:" in name for name in node.scan_iter()) for node in nodes)
+    options = ("--app", "orders", "--redis", three_nodes[1].url, "--yes")
+    result = CliRunner().invoke(app, ["evict", *options])
+    assert (result.exit_code, result.exception) == (0, None), result.output
+    left = [name for node in nodes for name in node.scan_iter()]
+    assert left and all(b"{orders2" in name for name in left)
+    with pytest.raises(LedgerLostError):
+        acker.ack(1, 1)
+
+
+def test_a_dead_run_is_given_up_on_all_nodes(three_nodes, nodes, open_acker) -> None:
+    acker = open_acker(three_nodes[0].url, shards=8)
+    roots = np.arange(1, 2001)
+    acker.init_many(roots, roots, 0)
+    lease = acker.lease(lane=0, run_id="run")
+    lease.take()
+    lease.release()
+    client = Client(three_nodes[0].url)
+    left = abandon_run.survey(client, acker.config, "run")
+    assert left.tasks == {0: 2000}
+    assert abandon_run.abandon(client, acker.config, left) == 2000
+    assert (acker.pending(), acker.stats().waiting) == (0, 0)
+    client.close()

@@ -1,0 +1,200 @@
+"""Connecting: wrong addresses and passwords, servers that refuse, clients given, closing."""
+
+import gc
+import time
+import traceback
+import warnings
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from acker_redis import (
+    Acker,
+    AckerConfig,
+    AuthenticationError,
+    BadConfigError,
+    ConnectionLostError,
+    EvictionPolicyWarning,
+    ServerRefusesWritesError,
+    ServerVersionError,
+    SettingsConflictError,
+)
+from acker_redis.client import client
+from acker_redis.testing import wait_until
+
+CONFIG = AckerConfig(app="test")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "localhost:6379",
+        "http://127.0.0.1:6379",
+        "redis://127.0.0.1:port/0",
+        "redis://127.0.0.1:99999/0",
+        "redis://[::1/0",
+        "",
+    ],
+)
+def test_a_malformed_url_says_how_to_write_one(url) -> None:
+    with pytest.raises(BadConfigError, match=r"use redis://\[\[user\]:password@\]host\[:port\]\[/db\]"):
+        Acker.connect(url, CONFIG)
+
+
+def test_no_error_shows_the_password(start_server, monkeypatch) -> None:
+    monkeypatch.setattr(client, "CONNECT_SECS", 0.0)
+    server = start_server()
+    server.kill()
+    for url in (
+        f"redis://:s3cret@127.0.0.1:{server.port}/0",
+        f"redis://user:s3cret@127.0.0.1:{server.port}",
+        f"redis://127.0.0.1:{server.port}/0?password=s3cret",
+        "redis://user:s3cret@127.0.0.1:port/0",
+        "redis://user:a/s3cret@b#s3cret@127.0.0.1:1/0",
+    ):
+        with pytest.raises((ConnectionLostError, BadConfigError)) as caught:
+            Acker.connect(url, CONFIG)
+        assert "s3cret" not in "".join(traceback.format_exception(caught.value, chain=True)).replace(url, "")
+        assert "127.0.0.1" in str(caught.value)
+
+
+def test_a_server_that_is_down_is_waited_for_some_seconds(start_server) -> None:
+    server = start_server()
+    server.kill()
+    began = time.monotonic()
+    with pytest.raises(ConnectionLostError, match="nothing answers there, and nothing was sent"):
+        Acker.connect(server.url, CONFIG)
+    assert 1 < time.monotonic() - began < 15
+
+
+def test_an_unknown_host_is_named(monkeypatch) -> None:
+    monkeypatch.setattr(client, "CONNECT_SECS", 0.0)
+    with pytest.raises(ConnectionLostError, match=r"redis://no-such-host\.invalid"):
+        Acker.connect("redis://no-such-host.invalid:6379/0", CONFIG)
+
+
+@pytest.mark.parametrize("login", ["", ":wrong@", "nobody:wrong@"])
+def test_a_refused_login_is_told_at_once(start_server, kind, login) -> None:
+    server = start_server("--requirepass", "right", kind=kind)
+    began = time.monotonic()
+    with pytest.raises(AuthenticationError, match="check user name and password"):
+        Acker.connect(f"redis://{login}127.0.0.1:{server.port}/0", CONFIG)
+    assert time.monotonic() - began < 1.5
+    with Acker.connect(f"redis://:right@127.0.0.1:{server.port}/0", CONFIG) as acker:
+        assert acker.init(1, 1, 0)
+
+
+def test_a_refused_login_of_a_client_given_is_told(start_server) -> None:
+    server = start_server("--requirepass", "right")
+    given = redis.Redis(port=server.port, password="wrong", retry=Retry(NoBackoff(), 0))
+    with pytest.raises(AuthenticationError, match="check user name and password"):
+        Acker.connect(given, CONFIG)
+    given.close()
+
+
+def test_a_client_that_decodes_responses_is_refused(url, plain) -> None:
+    with pytest.raises(BadConfigError, match="decode_responses=False"):
+        Acker.connect(plain(url, decode_responses=True), CONFIG)
+
+
+def test_a_url_that_asks_for_decoded_responses_is_refused(url) -> None:
+    with pytest.raises(BadConfigError, match="decode_responses=False"):
+        Acker.connect(f"{url}?decode_responses=True", CONFIG)
+
+
+def test_a_server_that_may_evict_ledgers_is_warned_of(start_server, kind) -> None:
+    server = start_server("--maxmemory-policy", "allkeys-lru", kind=kind)
+    with pytest.warns(EvictionPolicyWarning, match="Set maxmemory-policy to noeviction") as caught:
+        Acker.connect(server.url, CONFIG).close()
+    assert caught[0].filename == __file__
+
+
+def test_an_old_server_is_refused(url, plain, monkeypatch) -> None:
+    given = plain(url)
+    monkeypatch.setattr(given, "info", lambda *_: {"redis_version": "6.0.16"})
+    with pytest.raises(ServerVersionError, match=r"6\.0\.16: use Redis 6\.2 or newer"):
+        Acker.connect(given, CONFIG)
+
+
+def test_a_read_only_replica_is_refused(start_server, open_acker, plain, kind) -> None:
+    primary = start_server("--repl-diskless-sync-delay", "0", kind=kind)
+    acker = open_acker(primary.url)
+    acker.init(1, 1, 0)
+    replica = start_server("--replicaof", "127.0.0.1", str(primary.port), kind=kind)
+    raw = plain(replica.url)
+    wait_until(lambda: raw.info("replication")["master_link_status"] == "up", "the replica is in step")
+    with pytest.raises(ServerRefusesWritesError, match="connect to the primary"):
+        Acker.connect(replica.url, CONFIG, patience_secs=0.1)
+
+    raw.replicaof("NO", "ONE")
+    promoted = open_acker(replica.url, patience_secs=0.1)
+    promoted.ack(1, 1)
+    raw.replicaof("127.0.0.1", str(primary.port))
+    call: Any
+    for call in (
+        lambda: promoted.ack(2, 1),
+        lambda: promoted.rotate(force=True),
+        lambda: promoted.reset_timeout(2),
+        lambda: promoted.init(3, 1, 0),
+        lambda: promoted.poll(),
+    ):
+        with pytest.raises(ServerRefusesWritesError, match="connect to the primary"):
+            call()
+
+
+def test_a_clock_set_back_on_a_client_changes_nothing(source, connect, monkeypatch) -> None:
+    acker = connect(num_buckets=2)
+    acker.init_many([1, 2], [5, 5], 0)
+    monkeypatch.setattr(time, "time", lambda: 1_000.0)
+    monkeypatch.setattr(time, "time_ns", lambda: 1_000 * 10**9)
+    acker.ack(1, 5)
+    record = acker.inspect(2)
+    assert 0 <= record.age_ms < 60_000
+    stats = acker.stats()
+    assert 0 <= stats.last_rotation_ms < 60_000
+    assert 0 <= stats.oldest_age_ms < 60_000
+    assert acker.rotate().ticked == 0
+    outcomes = acker.poll()
+    assert [(outcome.root, outcome.age_ms < 60_000) for outcome in outcomes] == [(1, True)]
+    assert acker.confirm(outcomes) == 1
+
+
+def test_closing_ends_the_connections_made_and_no_others(url, raw, plain) -> None:
+    def connections() -> int:
+        return len(raw.client_list())
+
+    before = connections()
+    with Acker.connect(url, CONFIG) as acker:
+        acker.init(1, 1, 0)
+        assert connections() > before
+    wait_until(lambda: connections() == before, "the acker's connections are closed")
+    acker.close()
+
+    given = plain(url)
+    with Acker.connect(given, CONFIG) as acker:
+        acker.init(2, 1, 0)
+    assert given.ping()
+    given.close()
+    wait_until(lambda: connections() == before, "the given client's connections are closed")
+
+
+def test_a_connect_that_fails_leaves_no_connection(url, raw, connect) -> None:
+    connect(shards=2)
+    before = len(raw.client_list())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for source, shards in ((url, 3), (f"{url}?decode_responses=True", 2)):
+            with pytest.raises((BadConfigError, SettingsConflictError)):
+                Acker.connect(source, AckerConfig(app="test", shards=shards))
+        gc.collect()
+    wait_until(lambda: len(raw.client_list()) == before, "no connection is left")
+
+
+def test_the_database_number_of_a_url_counts(url, plain, open_acker) -> None:
+    assert urlsplit(url).path == "/0"
+    open_acker(url.removesuffix("/0") + "/1").init(1, 1, 0)
+    assert plain(url).dbsize() == 0

@@ -1,0 +1,203 @@
+"""A primary that becomes a replica, or dies: clients find the new one by themselves, and nothing is lost."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import redis
+
+from acker_redis import (
+    Acker,
+    AckerConfig,
+    AuthenticationError,
+    BadConfigError,
+    ConnectionLostError,
+    ServerRefusesWritesError,
+    Spout,
+)
+from acker_redis.spout.in_flight import Emission
+from acker_redis.testing import wait_until
+from acker_redis.testing.server import Server
+from tests.support.rounds import full_round, take
+from tests.support.servers import REAL_KINDS
+
+Pair = tuple[Server, Server]
+QUICK_REPLICATION = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
+
+
+@pytest.fixture
+def pair(start_server, plain) -> Callable[..., Pair]:
+    """A primary and its replica, in step."""
+
+    def start(kind: str = "valkey", *options: str) -> Pair:
+        primary = start_server(*QUICK_REPLICATION, *options, kind=kind)
+        replica = start_server(*QUICK_REPLICATION, *options, kind=kind)
+        login = {"password": "s3cret"} if "--requirepass" in options else {}
+        raw = plain(replica.url, **login)
+        raw.replicaof("127.0.0.1", str(primary.port))
+        wait_until(lambda: raw.info("replication")["master_link_status"] == "up", "the replica is in step")
+        return primary, replica
+
+    return start
+
+
+def fail_over(primary: Any, replica: Any) -> None:
+    """The graceful way: the primary waits for its replica, and they change places; connections stay open."""
+    primary.execute_command("FAILOVER")
+    wait_until(lambda: replica.role()[0] == b"master", "the replica was promoted")
+    wait_until(lambda: primary.role()[0] == b"slave", "the primary was demoted")
+
+
+def test_a_demoted_primary_is_left(pair, plain, start_proxy, open_acker, kind) -> None:
+    old, new = pair(kind)
+    proxy = start_proxy(old)
+    acker: Acker = open_acker(proxy.url, shards=2)
+    full_round(acker)
+    acker.init_many([1_001, 1_002], [5, 5], 0)
+    proxy.lead_to(new.port)
+    fail_over(plain(old.url), plain(new.url))
+    acker.ack(1_001, 5)
+    acker.rotate(force=True)
+    assert acker.init(1_003, 0, 0)
+    assert {outcome.root for outcome in take(acker, 2)} == {1_001, 1_003}
+    assert plain(old.url).role()[0] == b"slave"
+
+
+def test_a_poll_that_waits_while_its_primary_is_demoted(pair, plain, start_proxy, open_acker) -> None:
+    old, new = pair()
+    proxy = start_proxy(old)
+    acker: Acker = open_acker(proxy.url)
+    found: list[int] = []
+    waiting = threading.Thread(target=lambda: found.extend(one.root for one in acker.poll(block_ms=30_000)))
+    waiting.start()
+    wait_until(lambda: plain(old.url).info("clients")["blocked_clients"] == 1, "the poll waits")
+    proxy.lead_to(new.port)
+    fail_over(plain(old.url), plain(new.url))
+    open_acker(new.url).init(7, 0, 0)
+    waiting.join(timeout=60)
+    assert found == [7]
+
+
+def test_a_run_and_a_rotator_go_on_at_the_new_primary(pair, plain, start_proxy, open_acker, start_process) -> None:
+    old, new = pair()
+    proxy = start_proxy(old)
+    settings = {"shards": 2, "num_buckets": 2, "message_timeout_secs": 0.3}
+    acker: Acker = open_acker(proxy.url, **settings)
+    rotator = start_process("rotator", "--redis", proxy.url, "--app", "test")
+    wait_until(lambda: "rotating" in rotator.log(), "the rotator works")
+    spout = Spout(acker, "run")
+    spout.add(np.arange(100))
+    demoted: list[int] = []
+
+    def emit(emission: Emission) -> None:
+        if not demoted:
+            demoted.append(emission.number)
+            proxy.lead_to(new.port)
+            fail_over(plain(old.url), plain(new.url))
+        acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
+        acked = emission.roots if emission.number else emission.roots[:50]  # the others time out, if somebody rotates
+        acker.ack_many(acked, np.full(len(acked), 7))
+
+    counts = spout.run(emit)
+    assert (counts.acked, counts.timed_out, counts.dead_lettered) == (100, 50, 0)
+    assert rotator.log().count("waiting for the server") <= 2
+
+
+def knows_replica(port: int, **login: Any) -> bool:
+    with redis.Redis(port=port, **login) as sentinel:
+        return len(sentinel.sentinel_slaves("service")) == 1
+
+
+def test_sentinel_failover_under_load_loses_nothing(pair, plain, start_sentinel, start_process) -> None:
+    """SIGKILL of the primary while roots come and go; the gap is measured from the moment Sentinel names the new one."""
+    primary, replica = pair("redis7", "--appendonly", "yes")
+    port = start_sentinel(primary)
+    wait_until(lambda: knows_replica(port), "the sentinel knows the replica")
+    url = f"redis+sentinel://127.0.0.1:1,127.0.0.1:{port}/service/0"  # the first of them is not there
+    settings = AckerConfig("test", shards=2, num_buckets=2, message_timeout_secs=1)
+    rotator = start_process("rotator", "--redis", url, "--app", "test")
+    emitted_at: list[float] = []
+    with Acker.connect(url, settings) as acker, Acker.connect(url, settings) as executor:
+        wait_until(lambda: "rotating 2 shards" in rotator.log(), "the rotator works")
+        assert plain(primary.url).wait(1, 10_000) == 1  # the shards are on the replica, too; what follows may get lost
+        spout = Spout(acker, "run", max_spout_pending=500)
+        spout.add(np.arange(20_000))
+        promoted_at: list[float] = []
+
+        def emit(emission: Emission) -> None:
+            executor.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
+            executor.ack_many(emission.roots, np.full(len(emission.roots), 7))
+            emitted_at.append(time.monotonic())
+            if emission.number == 5:
+                os.kill(primary.pid, signal.SIGKILL)
+                threading.Thread(target=watch).start()
+
+        def watch() -> None:
+            with redis.Redis(port=port) as sentinel:
+                wait_until(
+                    lambda: sentinel.sentinel_get_master_addr_by_name("service")[1] == replica.port, "a failover", 60
+                )
+            promoted_at.append(time.monotonic())
+
+        counts = spout.run(emit)
+        assert (counts.acked, counts.dead_lettered) == (20_000, 0)
+    went_on_at = min(at for at in emitted_at if at > promoted_at[0])
+    assert went_on_at - promoted_at[0] < 5
+    assert rotator.popen.poll() is None
+
+
+def test_passwords_of_both_and_every_operation(pair, start_sentinel, plain) -> None:
+    primary, _ = pair("redis7", "--requirepass", "s3cret", "--masterauth", "s3cret")
+    port = start_sentinel(primary, "requirepass watch", "sentinel auth-pass service s3cret")
+    place = f"127.0.0.1:{port}/service"
+    with Acker.connect(f"redis+sentinel://:s3cret@{place}?sentinel_password=watch", AckerConfig("test")) as acker:
+        full_round(acker)
+    for wrong in (f"redis+sentinel://:s3cret@{place}", f"redis+sentinel://:wrong@{place}?sentinel_password=watch"):
+        began = time.monotonic()
+        with pytest.raises(AuthenticationError) as caught:
+            Acker.connect(wrong, AckerConfig("test"))
+        assert "s3cret" not in str(caught.value)
+        assert time.monotonic() - began < 4
+    with pytest.raises(ConnectionLostError, match="other"):
+        Acker.connect(
+            f"redis+sentinel://:s3cret@127.0.0.1:{port}/other?sentinel_password=watch",
+            AckerConfig("test"),
+            patience_secs=0,
+        )
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis+sentinel://127.0.0.1:26379",
+        "redis+sentinel:///service",
+        "redis+sentinel://host:port/service",
+        "redis+sentinel://127.0.0.1/service/db",
+    ],
+)
+def test_a_malformed_sentinel_url_says_how_to_write_one(url) -> None:
+    with pytest.raises(BadConfigError, match=r"redis\+sentinel://|no database number"):
+        Acker.connect(url, AckerConfig("test"))
+
+
+def test_writes_of_a_pair_stop_without_a_second_replica(pair, plain, open_acker) -> None:
+    """What `min-replicas-to-write 1` means behind a failover of two nodes: three are needed."""
+    primary, replica = pair("redis7", "--min-replicas-to-write", "1", "--min-replicas-max-lag", "10")
+    acker: Acker = open_acker(primary.url, patience_secs=0.2)
+    acker.init(1, 1, 0)
+    assert plain(primary.url).wait(1, 10_000) == 1
+    primary.kill()
+    plain(replica.url).replicaof("NO", "ONE")
+    with pytest.raises(ServerRefusesWritesError, match="Not enough good replicas"):
+        open_acker(replica.url, patience_secs=0.2).ack(1, 1)
+    third = REAL_KINDS["redis7"].server(*QUICK_REPLICATION)
+    with third:
+        plain(third.url).replicaof("127.0.0.1", str(replica.port))
+        patient: Acker = open_acker(replica.url, patience_secs=30)
+        patient.ack(1, 1)
+        assert [outcome.root for outcome in take(patient, 1)] == [1]

@@ -1,0 +1,219 @@
+"""Code of the README and of short pages runs as it stands there: programs on a real server and real Spark, one-liners too."""
+
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import redis
+
+from acker_redis import Acker, AckerConfig
+from acker_redis.ops.acl import Role, users
+from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.testing.server import Server
+from benchmarks import cluster
+from tests.support.servers import VALKEY, required
+from tests.support.spark.warm import Warm
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def blocks_of(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def blocks(language: str, name: str) -> list[str]:
+    return blocks_of(page(name), language)
+
+
+def program(name: str) -> str:
+    (found,) = blocks("python", name)
+    return found
+
+
+def run_program(text: str, url: str, folder: Path) -> str:
+    script = folder / "program.py"
+    script.write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        cwd=folder,
+        env={**os.environ, "ACKER_REDIS_URL": url, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture
+def server():
+    with VALKEY.server() as server:
+        yield server
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("name", "detail"),
+    [
+        ("README.md", "detail=\"AttributeError: 'NoneType' object has no attribute 'split'\""),
+        ("docs/pipeline.md", "detail='no items'"),
+    ],
+)
+def test_the_pipeline_runs(server: Server, warm: Warm, name: str, detail: str) -> None:
+    shown = warm.run(program(name), server.url)
+    assert "emitted=5, acked=2, failed=3, timed_out=0, lost=0, replayed=2, dead_lettered=1, late=0" in shown
+    assert "DeadLetter(message_id=3, " in shown
+    assert f"attempts=3, reason='failed', last_stage='split', {detail}" in shown
+    expected = [(1, "milk"), (1, "tea"), (2, "bread")]
+    if name != "README.md":
+        written = pa.concat_tables(pq.read_table(path) for path in warm.folder.glob("items/*.parquet"))
+        assert set(zip(written["order"].to_pylist(), written["item"].to_pylist(), strict=True)) == set(expected)
+        return
+    assert "acked=2" in warm.run(program(name), server.url), "it runs again"
+    with closing(sqlite3.connect(warm.folder / "items.sqlite")) as store:
+        assert sorted(store.execute("SELECT * FROM items")) == expected, "and each item is there once"
+
+
+def test_the_bare_acker_runs(server: Server, tmp_path: Path) -> None:
+    shown = run_program(program("docs/bare.md"), server.url, tmp_path)
+    assert sorted(shown.splitlines()) == ["ack 1 None write None", "fail 2 failed parse no such customer"]
+    for line in shown.splitlines():
+        assert f"`{line}`" in page("docs/bare.md")
+
+
+@pytest.fixture(params=["single", "cluster"])
+def servers(request: pytest.FixtureRequest) -> Iterator[list[Server]]:
+    """One server, or three nodes; the node that has the app's settings comes first."""
+    with ExitStack() as stack:
+        if request.param == "single":
+            yield [stack.enter_context(VALKEY.server())]
+            return
+        nodes = [stack.enter_context(cluster.node(VALKEY.program())) for _ in range(3)]
+        cluster.join(nodes)
+        yield sorted(nodes, key=lambda node: bool(is_elsewhere(node, "acker:{orders}:config")))
+
+
+def is_elsewhere(node: Server, key: str) -> bool:
+    client = redis.Redis(port=node.port)
+    try:
+        client.exists(key)
+    except redis.exceptions.MovedError:
+        return True
+    finally:
+        client.close()
+    return False
+
+
+def allow_oncall(servers: list[Server]) -> None:
+    """Make the user of the page's people on call, as `acker-redis acl --role oncall` prints it."""
+    (oncall,) = users(roles=[Role.ONCALL], password="password")
+    for server in servers:
+        client = redis.Redis(port=server.port)
+        client.execute_command(*oncall.as_command.split())  # type: ignore[no-untyped-call]
+        client.close()
+
+
+def test_the_shell_lines_run(servers: list[Server], tmp_path: Path) -> None:
+    """Those with redis-cli as the user of the people on call; the last one deletes the app."""
+    redis_cli = required("redis-cli", "redis-tools")
+    allow_oncall(servers)
+    for name, program in (
+        ("redis-cli", f"{redis_cli} --user acker-oncall -e -p {servers[0].port}"),
+        ("acker-redis", f"{sys.executable} -m acker_redis"),
+    ):
+        (tmp_path / name).write_text(f'#!/bin/sh\nexec {program} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    shown = {}
+    with Acker.connect(servers[0].url, AckerConfig(app="orders")) as acker:
+        acker.init_many(range(1, 201), range(1, 201), task=0)
+        acker.fail_many(range(1, 101), reason="broken", stage="parse")
+        acker.poll(max_outcomes=10)
+        acker.rotate(force=True)
+        acker.dead_letters.add([DeadLetter(1, "run", 5, "failed", "parse", "broken")])
+        named = ("access", "on-call", "commands", "settings")
+        pages = [block for name in named for block in blocks("sh", f"docs/{name}.md")]
+        for line in (line for block in pages for line in block.splitlines() if not line.startswith("#")):
+            done = subprocess.run(
+                ["sh", "-c", line.replace(" -r -1 -i 2 ", " -r 2 -i 0.1 ")],  # it would go on
+                cwd=ROOT,
+                env={
+                    **os.environ,
+                    "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+                    "REDISCLI_AUTH": "password",
+                    "ACKER_REDIS_URL": servers[0].url,
+                },
+                input="y\n",
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert done.returncode == 0 and done.stdout.strip() and not done.stderr.strip(), (line, done)
+            shown[line] = done.stdout
+        left = [redis.Redis(port=server.port) for server in servers]
+        assert [node.dbsize() for node in left] == [0] * len(servers)
+        for node in left:
+            node.close()
+    (age,) = (text for line, text in shown.items() if "TIME" in line)
+    assert 0 <= int(age) < 60
+    (settings,) = (text for line, text in shown.items() if "HGETALL" in line and "config" in line)
+    assert "message_timeout_secs\n30.0" in settings
+    for failures in (text for line, text in shown.items() if "XREVRANGE" in line):
+        assert all(word in failures for word in ("broken", "parse", "failed"))
+    (held,) = (text for line, text in shown.items() if "for s in" in line)
+    assert sum(map(int, held.split())) == 200  # 100 pending, 100 closed
+
+
+def test_the_settings_table_is_complete() -> None:
+    table = page("docs/settings.md")
+    defaults = AckerConfig(app="x")
+    for name, value in defaults.as_fields().items():
+        (row,) = re.findall(rf"^\| `{name}` \| (.*?) \|", table, re.MULTILINE)
+        assert row.strip("`") == (value or "none")
+
+
+def test_the_readme_shows_measurements_as_they_stand_in_the_benchmarks() -> None:
+    """All that is measured stands between the marks; the README repeats some rows, to the letter."""
+    whole = page("docs/benchmarks.md")
+    measured = whole[whole.index("<!-- measured:begin -->") : whole.index("<!-- measured:end -->")].splitlines()
+    readme = page("README.md")
+    shown = readme[readme.index("## Measured") : readme.index("## Where to read on")].splitlines()
+    rows = [line for line in shown if line.startswith("|")]
+    assert len(rows) == 9
+    assert [row for row in rows if row not in measured] == []
+
+
+def test_the_readme_stays_short() -> None:
+    assert len(page("README.md").splitlines()) <= 150
+    assert len([line for line in program("README.md").splitlines() if line.strip()]) <= 21
+
+
+def test_links_lead_to_files_and_their_headings() -> None:
+    pages = [ROOT / "CONTRIBUTING.md", *ROOT.glob("*/README.md"), ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    for path in pages:
+        for target, heading in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", path.read_text(encoding="utf-8")):
+            if "://" not in target:
+                found = path.parent / target if target else path
+                assert found.exists(), f"{path.name}: {target}"
+                assert not heading or heading in headings(found), f"{path.name}: {target}#{heading}"
+
+
+def headings(path: Path) -> set[str]:
+    """As GitHub names them in links."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    shown = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles]
+    return {re.sub(r"[^\w\- ]", "", title).strip().replace(" ", "-") for title in shown}

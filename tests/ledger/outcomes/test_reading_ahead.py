@@ -1,0 +1,133 @@
+"""The thread that reads ahead: it doesn't hold up who closes, and a forked process has its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from acker_redis import Acker, ClosedError
+from acker_redis.testing import wait_until
+from tests.support.outcomes import roots_of, time_out
+
+READER = "acker-read"
+
+
+def test_closing_does_not_wait_for_a_silent_server(start_server, open_acker, monkeypatch) -> None:
+    server = start_server()
+    acker: Acker = open_acker(server.url, shards=1)
+    time_out(acker, np.arange(300))
+    pipeline, stopped = acker._client.pipeline_each, threading.Event()
+
+    def falling_silent(commands: Any, **options: Any) -> Any:
+        if threading.current_thread().name.startswith(READER):
+            os.kill(server.pid, signal.SIGSTOP)
+            stopped.set()
+        return pipeline(commands, **options)
+
+    monkeypatch.setattr(acker._client, "pipeline_each", falling_silent)
+    try:
+        assert len(roots_of(acker.poll_packed(max_outcomes=100))) == 100
+        assert stopped.wait(30)
+        began = time.monotonic()
+        acker.close()
+        assert time.monotonic() - began < 3
+        for thread in threading.enumerate():
+            if thread.name.startswith(READER):
+                thread.join(3)
+                assert not thread.is_alive()
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def test_what_came_after_it_was_read_ahead_is_found_by_the_next_poll(source, connect) -> None:
+    acker: Acker = connect(shards=1)
+    time_out(acker, np.arange(100))
+    assert len(roots_of(acker.poll_packed(max_outcomes=100))) == 100
+    for consumer in acker._delivery._consumers.values():
+        assert consumer._ahead is not None
+        consumer.wait()  # nothing was there
+    time_out(acker, np.arange(100, 150))
+    assert sorted(roots_of(acker.poll_packed(max_outcomes=100))) == list(range(100, 150))
+
+
+def test_after_closing_every_call_says_so(source, connect) -> None:
+    acker: Acker = connect(shards=1)
+    time_out(acker, np.arange(300))
+    packed = acker.poll_packed(max_outcomes=100)
+    acker.close()
+    acker.close()
+    for call in (
+        acker.poll,
+        lambda: acker.poll_packed(max_outcomes=100),
+        lambda: acker.confirm_packed(packed),
+        lambda: acker.ack(1, 1),
+        acker.stats,
+        acker.recover,
+    ):
+        with pytest.raises(ClosedError, match="connect again"):
+            call()
+
+
+def test_a_call_under_way_in_another_thread_ends_when_the_acker_is_closed(real_url, raw, connect) -> None:
+    acker: Acker = connect(shards=1)
+    met: list[BaseException] = []
+
+    def poll() -> None:
+        try:
+            while True:
+                acker.poll(block_ms=60_000)
+        except ClosedError as exc:
+            met.append(exc)
+
+    waiting = threading.Thread(target=poll)
+    waiting.start()
+    wait_until(lambda: raw.info("clients")["blocked_clients"] == 1, "the poll waits")
+    acker.close()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert len(met) == 1
+
+
+FORKS = """
+import os, sys
+import numpy as np
+import redis
+from acker_redis import Acker
+from acker_redis.testing import wait_until
+from tests.support.outcomes import roots_of, streams, time_out
+
+url = sys.argv[1]
+raw = redis.Redis.from_url(url)
+with Acker.connect(url, app="test", shards=1) as acker:
+    time_out(acker, np.arange(600))
+    assert len(roots_of(acker.poll_packed(max_outcomes=100))) == 100
+    ahead = lambda: sum(raw.xinfo_groups(key)[0]["pending"] for key in streams(raw))
+    wait_until(lambda: ahead() == 200, "what is read ahead")
+    child = os.fork()
+    if child == 0:
+        taken = []
+        while packed := acker.poll_packed(max_outcomes=100):
+            taken += roots_of(packed)
+            acker.confirm_packed(packed)
+        acker.close()
+        os._exit(0 if sorted(taken) == list(range(600)) else 3)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    print(len(roots_of(acker.poll_packed(max_outcomes=100))))
+"""
+
+
+def test_a_forked_process_reads_ahead_by_itself(url, raw) -> None:
+    """It begins like any new process of the consumer: with what was taken and not confirmed."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS, url],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout) == 100  # the parent has what it read ahead before, as at least once allows

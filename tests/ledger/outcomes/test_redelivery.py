@@ -1,0 +1,217 @@
+"""Outcomes that were not confirmed come again: after a crash, a lost reply, a message timeout; and those that were don't."""
+
+import time
+
+import numpy as np
+import pytest
+
+from acker_redis import Acker, ConnectionLostError, Outcome, PackedOutcomes
+from acker_redis.testing import wait_until
+from tests.support.outcomes import complete, roots_of, streams, time_out, unconfirmed
+from tests.support.rounds import take
+
+
+def test_after_a_crash_the_same_consumer_gets_them_again_at_once(source, connect) -> None:
+    config = {"shards": 2}
+    crashed: Acker = connect(**config)
+    roots = complete(crashed, 20)
+    crashed.init_many([101, 102], [1, 1], 0)
+    crashed.fail_many([101, 102], reason="malformed")
+    first = crashed.poll(consumer="spout-a")
+    assert {outcome.redelivered for outcome in first} == {False}
+    crashed.confirm([outcome for outcome in first if outcome.root == 101])
+
+    restarted: Acker = connect(**config)
+    assert restarted.poll(consumer="spout-b") == []
+    again = restarted.poll(consumer="spout-a")
+    assert {outcome.root for outcome in again} == roots | {102}
+    assert {outcome.redelivered for outcome in again} == {True}
+    assert [outcome.detail for outcome in again if outcome.root == 102] == ["malformed"]
+    restarted.confirm(again)
+    assert connect(**config).poll(consumer="spout-a") == []
+
+
+def test_after_a_crash_another_consumer_gets_them_after_a_message_timeout(source, raw, connect) -> None:
+    config = {"shards": 2, "message_timeout_secs": 0.4}
+    crashed: Acker = connect(**config)
+    roots = complete(crashed, 20)
+    began = time.monotonic()
+    assert len(crashed.poll(consumer="spout-a")) == 20
+    other: Acker = connect(**config)
+    found: list[Outcome] = []
+
+    def claimed() -> bool:
+        found.extend(other.poll(consumer="spout-b"))
+        return len(found) >= 20
+
+    wait_until(claimed, "claimed outcomes")
+    assert time.monotonic() - began >= 0.4
+    assert {outcome.root for outcome in found} == roots
+    assert {outcome.redelivered for outcome in found} == {True}
+    assert other.confirm(found) > 0
+    assert unconfirmed(raw) == 0
+
+
+def test_what_a_dead_consumer_left_is_taken_over_bit_by_bit(source, raw, connect) -> None:
+    """Small polls must get past entries that a living consumer holds."""
+    config = {"shards": 1, "message_timeout_secs": 0.4}
+    dead: Acker = connect(**config)
+    dead.init_many(np.arange(1, 41), np.ones(40, np.int64), 0)
+    dead.fail_many(np.arange(1, 41))
+    assert len(dead.poll(consumer="dead")) == 40
+    living: Acker = connect(**config)
+    found: set[int] = set()
+
+    def taken() -> bool:
+        outcomes = living.poll(max_outcomes=2, consumer="living")
+        living.confirm(outcomes)
+        found.update(outcome.root for outcome in outcomes)
+        return len(found) == 40
+
+    wait_until(taken, "all outcomes of the dead consumer", 3)
+    assert unconfirmed(raw) == 0
+
+
+def test_a_packed_entry_is_confirmed_with_its_last_outcome(source, raw, connect) -> None:
+    config = {"shards": 1}
+    acker: Acker = connect(**config)
+    roots = complete(acker, 10)
+    (stream,) = [key for key in streams(raw) if raw.xlen(key)]
+    assert raw.xlen(stream) == 1
+    outcomes = acker.poll()
+    assert acker.confirm(outcomes[:9]) == 0
+    assert raw.xlen(stream) == 1
+    assert {outcome.root for outcome in connect(**config).poll()} == roots
+    assert acker.confirm(outcomes[9:]) == 1
+    assert unconfirmed(raw) == 0
+    assert connect(**config).poll() == []
+
+
+def test_confirming_twice_changes_nothing(source, raw, connect) -> None:
+    acker: Acker = connect(shards=1)
+    complete(acker, 10)
+    outcomes = acker.poll()
+    assert acker.confirm(outcomes) == 1
+    assert acker.confirm(outcomes) == 0
+    assert acker.confirm([]) == 0
+    complete(acker, 5)
+    assert acker.confirm(outcomes) == 0
+    assert len(acker.poll()) == 5
+
+
+def test_confirmed_outcomes_leave_nothing(real_url, raw, connect) -> None:
+    acker: Acker = connect(shards=2, lanes=2)
+
+    def round_trip(first: int) -> int:
+        roots = np.arange(first, first + 2_000)
+        acker.init_many(roots, roots, 1)
+        acker.ack_many(roots[:1_000], roots[:1_000])
+        acker.fail_many(roots[1_000:])
+        take(acker, 2_000)
+        acker.rotate(force=True)
+        assert unconfirmed(raw) == 0
+        return sum(raw.memory_usage(key) for key in raw.scan_iter())
+
+    sizes = [round_trip(1 + number * 2_000) for number in range(12)]
+    assert sizes[-1] <= sizes[3] * 1.1
+
+
+def test_an_error_does_not_swallow_what_was_taken_off_the_streams(url, raw, connect) -> None:
+    acker: Acker = connect(shards=1)
+    acker.init_many(np.arange(1, 11), np.zeros(10, np.int64), 0)
+    assert len(acker.poll(max_outcomes=4)) == 4
+    raw.flushall()
+    assert len(acker.poll()) == 6
+
+
+def test_the_process_that_lost_its_place_gets_unconfirmed_outcomes_again(source, raw, connect) -> None:
+    """Without a restart: whoever took outcomes and did not confirm them gets them again after a message timeout."""
+    acker: Acker = connect(shards=2, message_timeout_secs=0.2)
+    roots = complete(acker, 20)
+    assert {outcome.redelivered for outcome in acker.poll()} == {False}
+    found: list[Outcome] = []
+
+    def again() -> bool:
+        found.extend(acker.poll())
+        return len(found) >= 20
+
+    wait_until(again, "the outcomes again")
+    assert {outcome.root for outcome in found} == roots
+    assert {outcome.redelivered for outcome in found} == {True}
+    acker.confirm(found)
+    assert unconfirmed(raw) == 0
+
+
+def test_what_was_read_and_not_handed_out_yet_is_not_claimed_from_oneself(source, connect) -> None:
+    acker: Acker = connect(shards=1, message_timeout_secs=0.05)
+    complete(acker, 30)
+    found = acker.poll(max_outcomes=10)
+
+    def one_by_one() -> bool:
+        found.extend(acker.poll(max_outcomes=1))
+        return len(found) >= 30
+
+    wait_until(one_by_one, "the others, after more than a message timeout")  # which looks 50 times a second
+    assert sorted(outcome.root for outcome in found) == list(range(1, 31))
+    assert not any(outcome.redelivered for outcome in found)
+
+
+def test_a_confirm_that_met_an_error_can_be_repeated(real_url, raw, connect, monkeypatch) -> None:
+    acker: Acker = connect(shards=1)
+    complete(acker, 10)
+    outcomes = acker.poll()
+    with monkeypatch.context() as patch:
+        patch.setattr(acker._client, "run_each", lambda calls: [ConnectionLostError("cut")] * len(calls))
+        with pytest.raises(ConnectionLostError):
+            acker.confirm(outcomes)
+    assert acker.confirm(outcomes) == 1
+    assert unconfirmed(raw) == 0
+
+
+def test_outcomes_whose_reply_was_lost_are_handed_out_when_asked_for_again(source, raw, connect) -> None:
+    acker: Acker = connect(shards=1)
+    acker.poll_packed()
+    roots = complete(acker, 10)
+    raw.xreadgroup("spout", "spout", {"acker:{test:0}:acked:0": ">"})  # the reply of the same consumer, lost
+    assert acker.poll_packed() == []
+    (packed,) = acker.poll_packed(again=True)
+    assert set(packed.roots.tolist()) == roots
+    assert packed.redelivered
+    acker.confirm_packed([packed])
+    assert acker.poll_packed(again=True) == []
+
+
+@pytest.mark.parametrize("consumer", ["spout", "another"])
+def test_entries_that_were_deleted_are_dropped_from_the_group(source, raw, connect, consumer) -> None:
+    """By hand, or by a server that lost its last writes: there is nothing to deliver any more."""
+    config = {"shards": 1, "message_timeout_secs": 0.05}
+    acker: Acker = connect(**config)
+    time_out(acker, np.arange(6))
+    assert len(roots_of(acker.poll_packed(consumer="spout"))) == 6
+    failed = "acker:{test:0}:failed:0"
+    raw.xdel(failed, *(entry_id for entry_id, _ in raw.xrange(failed)[1:4]))
+    found: list[PackedOutcomes] = []
+    other: Acker = connect(**config)
+
+    def taken() -> bool:
+        found.extend(other.poll_packed(consumer=consumer))
+        return len(set(roots_of(found))) == 3  # some more than once, where a poll takes a message timeout
+
+    wait_until(taken, "what is left")
+    other.confirm_packed(found)
+    assert other.poll_packed(consumer=consumer, again=True) == []  # Redis 6.2 names those claimed only now
+    assert unconfirmed(raw) == 0
+
+
+def test_an_entry_that_poll_began_is_among_what_is_asked_for_again(source, raw, connect) -> None:
+    """An entry of many acks can be handed out in part; asked for again it comes whole, and its rest not once more."""
+    acker: Acker = connect(shards=1)
+    roots = complete(acker, 10)
+    assert len(acker.poll(max_outcomes=4)) == 4
+    assert acker.poll_packed() == []
+    (again,) = acker.poll_packed(again=True)
+    assert set(again.roots.tolist()) == roots
+    assert again.redelivered
+    assert acker.poll() == []
+    assert acker.confirm_packed([again]) == 1
+    assert unconfirmed(raw) == 0

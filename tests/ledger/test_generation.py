@@ -1,0 +1,61 @@
+"""Asking for an app by another URL: an outage is waited for, and another server is told from it."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+
+from acker_redis import Acker, AckerConfig, BadConfigError, ConnectionLostError
+from acker_redis.client.client import Client
+from acker_redis.ledger import shards
+from acker_redis.ledger.shards import generation_at
+
+CONFIG = AckerConfig(app="test", shards=2)
+
+
+def test_the_marker_is_found_by_another_url(url, connect) -> None:
+    acker: Acker = connect(shards=2)
+    assert acker.holds(generation_at(url.replace("127.0.0.1", "localhost"), CONFIG))
+    another = generation_at(url.removesuffix("/0") + "/1", CONFIG)
+    assert another is None
+    assert not acker.holds(another)
+
+
+def test_a_failover_is_waited_for(start_server, start_proxy, open_acker, monkeypatch) -> None:
+    server, gone = start_server(), start_server()
+    acker: Acker = open_acker(server.url, shards=2)
+    proxy = start_proxy(gone)
+    gone.kill()
+    tried, start_over = Event(), Client._start_over
+
+    def counting(self: Client, exc: Exception) -> None:
+        tried.set()
+        start_over(self, exc)
+
+    monkeypatch.setattr(Client, "_start_over", counting)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(generation_at, proxy.url, CONFIG)
+        assert tried.wait(30)
+        proxy.lead_to(server.port)
+        assert acker.holds(asked.result(timeout=30))
+
+
+def test_it_waits_as_long_as_any_call_and_then_says_who_does_not_answer(start_server, monkeypatch) -> None:
+    server = start_server()
+    server.kill()
+    given: list[float] = []
+
+    class Noting(Client):
+        def __init__(self, source: str, *, connect_secs: float) -> None:
+            given.append(connect_secs)
+            super().__init__(source, patience_secs=0)
+
+    monkeypatch.setattr(shards, "Client", Noting)
+    with pytest.raises(ConnectionLostError, match="can't be reached"):
+        generation_at(server.url, CONFIG)
+    assert given == [15]
+
+
+def test_a_malformed_url_is_not_waited_for() -> None:
+    with pytest.raises(BadConfigError, match="no Redis URL"):
+        generation_at("localhost:6379", CONFIG)

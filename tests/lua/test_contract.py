@@ -1,0 +1,352 @@
+"""Every header of lua/ says what its body does, and every Python call passes what the header asks for."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import fakeredis
+import numpy as np
+import pytest
+import redis
+
+from acker_redis import Acker, AckerConfig
+from acker_redis.client import scripts
+from acker_redis.client.client import Client
+from acker_redis.errors import ScriptFailedError
+from acker_redis.model import keys
+from acker_redis.model.keys import ShardKeys
+from tests.support.servers import required
+
+FOLDER = Path(str(scripts.root()))
+FILES = {path.stem: path for path in sorted(FOLDER.glob("*.lua"))}
+LIBRARY = {f"lib/{path.stem}": path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("lib/*.lua"))}
+SLOTS, LANES = 100, 10_000
+"""Sizes of the ring and of the lanes that no sum of others equals by chance."""
+
+WRITES = {
+    "HSET", "HDEL", "HINCRBY", "SADD", "ZADD", "ZREM", "UNLINK", "DEL", "XADD", "XACK", "XDEL", "XGROUP", "XTRIM", "SET",
+    "BITOP",
+}  # fmt: skip
+READS = {
+    "GET", "HGET", "HGETALL", "HLEN", "HMGET", "HSCAN", "EXISTS", "SISMEMBER", "ZRANGE", "ZCARD", "TIME", "XLEN", "XPENDING",
+}  # fmt: skip
+PAGES_READ = {"INFO", "CLUSTER", "SCAN", "XINFO", "XREVRANGE", "MEMORY", "ZSCORE", "HEXISTS"}
+TYPES = {"H": "HASH", "Z": "ZSET", "S": "SET", "X": "STREAM"}
+GLOBALS = {
+    "redis", "KEYS", "ARGV", "bit", "struct", "string", "table", "math", "unpack", "tonumber", "tostring", "ipairs", "next",
+    "pairs", "type",
+}  # fmt: skip
+
+
+def body(name: str) -> str:
+    """A script without header, include lines and comments."""
+    text = re.sub(r"\A#!lua.*?\n--\[\[\n.*?\n\]\]\n", "", FILES[name].read_text(encoding="utf-8"), flags=re.DOTALL)
+    return re.sub(r"--.*", "", text)
+
+
+def whole(name: str) -> str:
+    """A script with its includes, without any comment."""
+    text = re.sub(r"\A#!lua.*?\n--\[\[\n.*?\n\]\]\n", "", scripts.load(name).source, flags=re.DOTALL)
+    return re.sub(r"--.*", "", text)
+
+
+def bound(text: str, array: str) -> list[str]:
+    """The locals that the slots of KEYS or ARGV are bound to, in slot order."""
+    match = re.search(rf"^local ([\w, ]+) = ({array}\[\d+\](?:, {array}\[\d+\])*)$", text, re.MULTILINE)
+    if not match:
+        return []
+    numbers = [int(number) for number in re.findall(rf"{array}\[(\d+)\]", match[2])]
+    assert numbers == list(range(1, len(numbers) + 1))
+    return match[1].split(", ")
+
+
+def starts(script: scripts.Script) -> dict[str, int]:
+    """Where each group of keys begins, as the header has it."""
+    at, found = 1, {}
+    for slot in script.keys:
+        if slot.many:
+            found[slot.name] = at
+            at += SLOTS if slot.name in ("bucket", "fence") else LANES
+        else:
+            at += 1
+    return found
+
+
+@pytest.fixture(params=scripts.NAMES)
+def script(request: pytest.FixtureRequest) -> scripts.Script:
+    return scripts.load(request.param)
+
+
+def test_every_file_has_a_name_and_every_name_a_file() -> None:
+    assert sorted((*scripts.NAMES, *scripts.REPORTS)) == sorted(FILES)
+
+
+@pytest.mark.parametrize("name", scripts.REPORTS)
+def test_a_page_says_how_it_is_asked_for_and_only_reads(name: str, tmp_path: Path) -> None:
+    text = scripts.report(name)
+    header = re.match(rf"-- Built from lua/reports/{name}\.lua .*\n--\[\[\n{name}: (.*?)\n\]\]\n", text, re.DOTALL)
+    assert header and f"redis-cli --raw --eval lua/{name}.lua" in header[1]
+    assert re.findall(r"^(KEYS|ARGV|Returns)$", header[1], re.MULTILINE) == ["ARGV", "Returns"]
+    code = re.sub(r"--.*", "", text[header.end() :])
+    assert set(re.findall(r"(?:ask|redis\.p?call)\('([A-Z]+)'", code)) <= READS | PAGES_READ
+    assert set(re.findall(r"redis\.(\w+)\(", code)) <= {"call", "pcall"}
+    assert not re.search(r"\bKEYS\b", code)
+    luajit = shutil.which("luajit")
+    if luajit is not None:  # which CI requires, see below
+        path = tmp_path / f"{name}.lua"
+        path.write_text(text)
+        listing = subprocess.run([luajit, "-bl", str(path)], capture_output=True, check=True).stdout.decode(
+            errors="replace"
+        )
+        assert set(re.findall(r'GGET.*"(\w+)"', listing)) <= GLOBALS | {"cjson", "next", "pcall"}
+        assert "GSET" not in listing
+
+
+def test_a_header_is_complete(script: scripts.Script) -> None:
+    text = FILES[script.name].read_text(encoding="utf-8")
+    sections = re.findall(r"^(KEYS|ARGV|Returns|Errors)$", text, re.MULTILINE)
+    assert sections == sorted(set(sections), key=("KEYS", "ARGV", "Returns", "Errors").index)
+    assert sections[:3] == ["KEYS", "ARGV", "Returns"]
+    assert script.purpose.startswith(f"{script.name}: ")
+    assert script.keys and script.args and script.returns
+
+
+def test_keys_are_bound_in_the_order_of_the_header(script: scripts.Script) -> None:
+    single = [slot.name for slot in script.keys if not slot.many]
+    assert [slot.name for slot in script.keys][: len(single)] == single  # groups come last
+    assert bound(body(script.name), "KEYS") == single
+    for name in single:
+        assert len(re.findall(rf"\b{name}\b", body(script.name))) > 1, f"{name} is never used"
+
+
+def test_groups_of_keys_are_found_where_the_header_has_them(script: scripts.Script) -> None:
+    text, groups = body(script.name), starts(script)
+    sizes = {"slots": SLOTS, "lanes": LANES}
+    for names, values in re.findall(r"^ *local ([\w, ]+) = ([\w., +]+)$", text, re.MULTILINE):
+        for name, value in zip(names.split(", "), values.split(", "), strict=False):
+            if name in groups:
+                terms = [re.sub(r"^shard\.", "", term.strip()) for term in value.split("+")]
+                found = sum(int(term) if term.isdigit() else {**groups, **sizes}[term] for term in terms)
+                assert found == groups[name], f"{name} = {value}"
+    used = set[str]()
+    loop = re.search(r"for (\w+) = (\d+), #KEYS do", text)
+    for index in re.findall(r"KEYS\[([^\]]+)\]", text.replace("\n", " ")):
+        first, *more = index.split(" + ", 1)
+        if loop and index == loop[1]:
+            assert int(loop[2]) == min(groups.values())
+            used |= groups.keys()
+        elif first.isdigit() and not more:
+            assert int(first) <= len(script.keys) - len(groups)
+        elif first.isdigit():
+            assert int(first) in groups.values(), f"KEYS[{index}]"
+            used |= {name for name, start in groups.items() if start == int(first)}
+        else:
+            assert first in groups, f"KEYS[{index}]"
+            used.add(first)
+    for function, size in (("fence_status", "slots"), ("write_acked", "lanes"), ("write_expired", "lanes")):
+        for name, given in re.findall(rf"{function}\((\w+), shard\.(\w+)", text):
+            assert (name in groups, given) == (True, size)
+            used.add(name)
+    assert used == groups.keys()
+
+
+def test_keys_have_the_type_the_commands_want(script: scripts.Script) -> None:
+    types = {slot.name: slot.type for slot in script.keys}
+    at = {start: name for name, start in starts(script).items()}
+    calls = re.findall(r"redis\.p?call\('([A-Z]+)', (?:'[A-Z]+', )?(?:KEYS\[(\w+)[^\]]*\]|(\w+))", body(script.name))
+    for command, group, single in calls:
+        name = at.get(int(group), "") if group.isdigit() else group or single
+        if name in types and command not in ("UNLINK", "EXISTS"):
+            assert types[name] == TYPES[command[0]], f"{command} {name}"
+
+
+def test_key_patterns_are_those_that_python_spells(script: scripts.Script) -> None:
+    shard: Any = ShardKeys("app", "shard", 2, 1)  # type: ignore[arg-type]
+    for slot in script.keys:
+        if slot.name in ("config", "stages"):
+            assert slot.patterns == (getattr(keys, slot.name)("app"),)
+            continue
+        names = ("acked", "failed") if slot.name == "outcomes" else (slot.name,)
+        spelled = []
+        for name in names:
+            key = getattr(shard, name)
+            lane_or_slot = {"bucket": "<slot>", "fence": "<slot>", "scratch": "<side>"}.get(name, "<lane>")
+            spelled.append(key if isinstance(key, str) else key[0].removesuffix("0") + lane_or_slot)
+            assert slot.many == (slot.name != "outcomes" and not isinstance(key, str))
+        assert list(slot.patterns) == spelled
+
+
+def test_arguments_are_bound_in_the_order_of_the_header(script: scripts.Script) -> None:
+    text = body(script.name)
+    single = [name for name in script.args if not name.endswith("*")]
+    assert bound(text, "ARGV") == single
+    for name in single:
+        assert len(re.findall(rf"\b{name}\b", text)) > 1, f"{name} is never used"
+    rest = re.findall(r"unpack\(ARGV(?:, (\d+))?\)", text)
+    if script.args[-1].endswith("*"):
+        assert {int(start or 1) for start in rest} == {len(script.args)}
+    else:
+        assert not rest
+    outside = text.replace(next(iter(re.findall(r"^local .* = ARGV\[.*$", text, re.MULTILINE)), ""), "")
+    assert not re.search(r"ARGV\[", outside)
+
+
+def test_result_codes_are_named_in_the_body(script: scripts.Script) -> None:
+    named: dict[str, int] = {}
+    for names, values in re.findall(r"^local ([A-Z_, ]+) = ([\d, ]+)$", whole(script.name), re.MULTILINE):
+        named.update(zip(names.split(", "), map(int, values.split(", ")), strict=True))
+    assert script.codes.items() <= named.items()
+    for code in script.codes:
+        assert len(re.findall(rf"\b{code}\b", whole(script.name))) > 1, f"{code} is never used"
+
+
+def test_errors_are_those_of_the_body(script: scripts.Script) -> None:
+    text = FILES[script.name].read_text(encoding="utf-8")
+    header = re.search(r"^Errors\n((?:  .*\n)+)\]\]", text, re.MULTILINE)
+    declared = {line.split()[0] for line in header[1].splitlines()} if header else set()
+    raised = set(re.findall(r"redis\.error_reply\('([A-Z]+) ", body(script.name)))
+    if "return lost()" in body(script.name):
+        raised |= set(re.findall(r"redis\.error_reply\('([A-Z]+) ", LIBRARY["lib/shard"]))
+    assert declared == raised
+
+
+def test_a_script_of_a_shard_checks_the_generation_first(script: scripts.Script) -> None:
+    if script.name in ("open", "configure", "stage"):
+        return
+    assert script.args[0] == "generation"
+    first_call, _, _ = body(script.name).partition("return lost() end")
+    assert "open_shard(meta, generation)" in first_call
+    assert "redis." not in first_call
+
+
+def test_flags_say_what_the_script_does(script: scripts.Script) -> None:
+    commands = set(re.findall(r"redis\.p?call\('([A-Z]+)'", whole(script.name)))
+    if "return lost()" not in body(script.name):
+        assert "open_shard" not in whole(script.name)
+    own = set(re.findall(r"redis\.p?call\('([A-Z]+)'", body(script.name)))
+    assert commands <= WRITES | READS
+    if not own & WRITES:
+        assert script.flags == ("no-writes",)
+    elif script.name == "init":
+        assert script.flags == ()  # new roots are refused above maxmemory; everything else must go on
+    else:
+        assert script.flags == ("allow-oom",)
+
+
+def test_redis_62_gets_its_stand_in_for_allow_oom_on_a_hash(script: scripts.Script) -> None:
+    text = script.text_for(shebang=False).decode()
+    assert text.startswith("redis.call('HDEL', KEYS[1], '')\n") == ("allow-oom" in script.flags)
+    assert script.keys[0].type == "HASH"
+    assert script.text_for(shebang=True).startswith(b"#!lua")
+
+
+def test_every_call_of_the_library_passes_what_the_header_asks_for() -> None:
+    calls: list[scripts.Call] = []
+
+    class Recording(Client):
+        def run_each(self, sent: Any) -> Any:
+            calls.extend(sent)
+            return super().run_each(sent)
+
+    config = AckerConfig(app="contract", shards=2, num_buckets=4, lanes=3)
+    acker = Acker(Recording(fakeredis.FakeRedis()), config)
+    with acker.batch(token="token") as batch:
+        batch.init_many(np.arange(1, 9), np.arange(1, 9), 7)
+        batch.ack(1, 1, stage="split")
+        batch.fail(2, reason="why")
+    acker.reset_timeout(3)
+    acker.confirm(acker.poll())
+    acker.stats()
+    acker.inspect(3)
+    for _ in range(4):
+        acker.rotate(force=True)
+    assert {call.script.name for call in calls} == set(scripts.NAMES)
+    groups = {"bucket": 5, "fence": 5, "acked": 3, "failed": 3, "scratch": 2}
+    for call in calls:
+        assert len(call.keys) == sum(groups[slot.name] if slot.many else 1 for slot in call.script.keys)
+        if call.script.args[-1].endswith("*"):
+            assert len(call.args) >= len(call.script.args)
+        else:
+            assert len(call.args) == len(call.script.args)
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_a_library_file_includes_what_it_uses(name: str) -> None:
+    defined = {
+        word: other
+        for other, text in LIBRARY.items()
+        for words in re.findall(r"^local (?:function )?([\w, ]+)", text, re.MULTILINE)
+        for word in words.split(", ")
+    }
+    reached, todo = set[str](), [name]
+    while todo:
+        current = todo.pop()
+        reached.add(current)
+        todo += re.findall(r'^--- @include "(.*)"$', LIBRARY[current], re.MULTILINE)
+    words = set(re.findall(r"(?<![.\w])\w+\b", re.sub(r"--.*|'[^']*'", "", LIBRARY[name])))
+    assert {defined[word] for word in words & defined.keys()} <= reached
+
+
+def test_a_script_includes_each_file_it_uses_once(script: scripts.Script) -> None:
+    for name, text in LIBRARY.items():
+        code = re.sub(r"^---? .*\n", "", text, flags=re.MULTILINE).strip()
+        assert script.source.count(code) <= 1, f"{name} is included twice"
+    assert not re.search(r'@include "', script.source)
+
+
+@pytest.fixture
+def lua_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A lua/ of the test's own, with a script `ack` that includes lib/one."""
+    (tmp_path / "lib").mkdir()
+    header = "#!lua\n--[[\nack: test.\n\nKEYS\n  meta  HASH  x\nARGV\n  a  b\nReturns\n  c\n]]\n"
+    (tmp_path / "ack.lua").write_text(header + '--- @include "lib/one"\n--- @include "lib/two"\nreturn 1\n')
+    monkeypatch.setattr(scripts, "root", lambda: tmp_path)
+    return tmp_path
+
+
+def load_uncached() -> scripts.Script:
+    return scripts.load.__wrapped__("ack")
+
+
+def test_an_include_of_an_include_is_resolved_once(lua_folder: Path) -> None:
+    (lua_folder / "lib" / "one.lua").write_text('--- @include "lib/two"\nlocal one = two\n')
+    (lua_folder / "lib" / "two.lua").write_text("local two = 2\n")
+    assert load_uncached().source.endswith("]]\nlocal two = 2\nlocal one = two\nreturn 1\n")
+
+
+def test_a_missing_include_raises(lua_folder: Path) -> None:
+    with pytest.raises(ScriptFailedError, match=r"lib/one\.lua is missing"):
+        load_uncached()
+
+
+def test_a_circular_include_raises(lua_folder: Path) -> None:
+    (lua_folder / "lib" / "one.lua").write_text('--- @include "lib/two"\n')
+    (lua_folder / "lib" / "two.lua").write_text('--- @include "lib/one"\n')
+    with pytest.raises(ScriptFailedError, match=r"circular include.*one\.lua -> lib/two\.lua -> lib/one\.lua"):
+        load_uncached()
+
+
+def test_a_file_without_header_raises(lua_folder: Path) -> None:
+    (lua_folder / "ack.lua").write_text("return 1\n")
+    with pytest.raises(ScriptFailedError, match="header"):
+        load_uncached()
+
+
+def test_a_script_reads_no_unknown_global_and_writes_none(script: scripts.Script, tmp_path: Path) -> None:
+    luajit = required("luajit", "luajit")  # SCRIPT LOAD checks the syntax as well
+    path = tmp_path / f"{script.name}.lua"
+    path.write_bytes(script.text_for(shebang=False))
+    listing = subprocess.run([luajit, "-bl", str(path)], capture_output=True, text=True, check=True).stdout
+    assert set(re.findall(r'GGET.*"(\w+)"', listing)) <= GLOBALS
+    assert "GSET" not in listing
+
+
+def test_every_script_loads_on_every_server(real_url: str) -> None:
+    client = redis.Redis.from_url(real_url)
+    knows_shebang = int(client.info("server")["redis_version"].split(".")[0]) >= 7
+    for name in scripts.NAMES:
+        text = scripts.load(name).text_for(shebang=knows_shebang)
+        assert client.script_load(text) == scripts.sha1(text)
+    client.close()

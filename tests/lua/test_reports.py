@@ -1,0 +1,453 @@
+"""The pages for redis-cli, asked with redis-cli itself: what they say of apps in every state, and what they cost."""
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+import redis
+from typer.testing import CliRunner
+
+from acker_redis import Acker, AckerConfig
+from acker_redis.cli import app
+from acker_redis.client import scripts
+from acker_redis.ops.acl import Role
+from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.testing import wait_until
+from acker_redis.testing.server import Server
+from benchmarks import cluster
+from tests.support.servers import REDIS7, VALKEY, required
+from tests.support.users import log_in, rules_for
+
+SHARDS = 8
+COLUMNS = 100
+ROTATES_SECS = 10.0
+
+
+def redis_cli(url: str, *arguments: str, login: tuple[str, ...] = ()) -> str:
+    program = required("redis-cli", "redis-tools")
+    port = url.rpartition(":")[2].partition("/")[0]
+    done = subprocess.run(
+        [program, "-p", port, *login, "--raw", *arguments], capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout.rstrip("\n")
+
+
+def page(url: str, name: str, *arguments: str, login: tuple[str, ...] = ()) -> str:
+    path = scripts.root().joinpath(f"{name}.lua")
+    shown = redis_cli(url, "--eval", str(path), *([","] if arguments else []), *arguments, login=login)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", shown)
+    assert "--json" in arguments or max(map(len, shown.splitlines())) <= COLUMNS
+    return shown
+
+
+def row(shown: str, app: str) -> list[str]:
+    lines = (line for line in shown.splitlines()[2:] if re.fullmatch(r" +\d+[kMG]?", line[25:32]))
+    (found,) = (line for line in lines if line.startswith(f"{app} "))
+    return found.split()
+
+
+def age_shards(raw: Any, app: str, name: str, ms: int) -> None:
+    """Make it as if a time of every shard were longer ago."""
+    for key in raw.scan_iter(f"acker:{{{app}:*}}:meta"):
+        raw.hincrby(key, name, -ms)
+
+
+def sampled(raw: Any, app: str, ago_ms: int, *counters: int) -> None:
+    """A sample of the counters of every shard, as the rotator leaves it."""
+    secs, micros = raw.time()
+    at = secs * 1000 + micros // 1000 - ago_ms
+    place = at // max(int(raw.hget(f"acker:{{{app}:0}}:meta", "tick_ms")), 10_000) % 60
+    for shard in range(SHARDS):
+        raw.hset(f"acker:{{{app}:{shard}}}:samples", place, " ".join(map(str, (at, *counters))))
+
+
+def spout_asks(acker: Acker) -> None:
+    acker.poll()
+
+
+@pytest.fixture
+def make(real_url: str) -> Iterator[Callable[..., Acker]]:
+    with ExitStack() as leave:
+        yield lambda app, **settings: leave.enter_context(
+            Acker.connect(real_url, AckerConfig(app=app, shards=SHARDS, message_timeout_secs=ROTATES_SECS, **settings))
+        )
+
+
+def test_each_app_of_a_server_has_its_state_and_why(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+    orders, stuck, norot, deadspout = (make(app) for app in ("orders", "stuck", "norot", "deadspout"))
+    for acker in (orders, stuck, norot, deadspout):
+        roots = acker.new_roots(1000)
+        acker.init_many(roots, roots, 0)
+        acker.ack_many(roots, np.ones(1000, np.int64), stage="parse")
+        if acker is not deadspout:
+            spout_asks(acker)
+    sampled(raw, "stuck", 35_000, 0, 0, 0, 0)
+    sampled(raw, "stuck", 15_000, 125, 0, 0, 50)
+    for shard in range(SHARDS):
+        raw.hset(f"acker:{{stuck:{shard}}}:stats", "timed_out", 100)
+    age_shards(raw, "norot", "last_rotation_ms", 126_000)
+    age_shards(raw, "deadspout", "created_ms", 60_000)
+
+    shown = page(real_url, "dashboard")
+    assert shown.startswith(f"acker :{real_url.split(':')[2].partition('/')[0]}  used ")
+    assert [line.split()[0] for line in shown.splitlines()[2:6]] == ["norot", "deadspout", "stuck", "orders"]
+    assert row(shown, "orders")[1:3] == ["ok", "1000"]
+    assert row(shown, "norot")[1:4] == ["NO", "ROTATOR", "1000"]
+    assert "126s!" in row(shown, "norot") or "127s!" in row(shown, "norot") or "2m!" in row(shown, "norot")
+    assert row(shown, "deadspout")[1:4] == ["SPOUT", "GONE", "1000"]
+    assert row(shown, "stuck")[1:4] == ["HANGS:", "parse", "200"]
+    per_min = int(row(shown, "stuck")[5])
+    assert 8 * 50 * 60 / 20 <= per_min <= 8 * 50 * 60 / 14
+    assert re.search(r"^norot NO ROTATOR since ..:..:..Z, for 2m\d\ds: no tick since", shown, re.MULTILINE)
+    assert re.search(
+        r"^stuck HANGS since ..:..:..Z, for (3[5-9]|4\d)s: more roots time out than are acked", shown, re.MULTILINE
+    )
+    assert re.search(r"^stuck pending by last stage: parse 100 % \(of \d+ looked at\), oldest ", shown, re.MULTILINE)
+    assert "no spout ever asked for outcomes" in shown
+    assert "orders ok" not in shown
+
+
+def test_rates_are_counted_from_the_samples(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+    spout_asks(make("orders"))
+    sampled(raw, "orders", 20_000, 1000, 500, 10, 20)
+    for shard in range(SHARDS):
+        raw.hset(
+            f"acker:{{orders:{shard}}}:stats", mapping={"inits": 1500, "acked": 900, "failed": 20, "timed_out": 25}
+        )
+    found = json.loads(page(real_url, "dashboard", "orders", "--json"))["apps"][0]
+    for name, most in (
+        ("acked_per_sec", SHARDS * 400 / 20),
+        ("failed_per_min", SHARDS * 10 * 60 / 20),
+        ("timed_out_per_min", SHARDS * 5 * 60 / 20),
+    ):
+        assert most * 0.8 < found[name] <= most
+    assert found["pending"] == SHARDS * (1500 - 900 - 20 - 25)
+    assert found["state"] == "ok"
+
+
+def test_a_spout_that_asks_no_more_is_gone_since_it_asked(url: str, make_on: Callable[..., Acker]) -> None:
+    acker = make_on(url, "orders")
+    acker.init(1, 1, 0)
+    spout_asks(acker)
+    text = scripts.report("dashboard").replace("local GONE_MS = 15000", "local GONE_MS = -1")
+    with redis.Redis.from_url(url) as client:
+        shown = client.eval(text, 0).decode()
+    assert re.search(r"orders SPOUT GONE since ..:..:..Z, for \d\.\ds: 0 outcomes wait, 1 roots are pending", shown)
+
+
+def test_a_lane_that_nobody_uses_is_no_spout_that_is_gone(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+    acker = make("orders", lanes=4)
+    acker.init_many([1, 2, 3], [1, 1, 0], 0)
+    acker.confirm(acker.poll(consumer="spout-0", lane=0))
+    age_shards(raw, "orders", "created_ms", 60_000)
+    assert row(page(real_url, "dashboard"), "orders")[1:3] == ["ok", "2"]
+    acker.init(4, 0, 1)  # done at once, of a task whose spout never was
+    assert row(page(real_url, "dashboard"), "orders")[1:3] == ["SPOUT", "GONE"]
+
+
+@pytest.fixture
+def make_on() -> Iterator[Callable[..., Acker]]:
+    with ExitStack() as leave:
+        yield lambda url, app, **settings: leave.enter_context(
+            Acker.connect(url, AckerConfig(app=app, shards=SHARDS, **settings))
+        )
+
+
+def test_an_app_without_some_of_its_data_is_lost(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+    make("orders")
+    raw.delete("acker:{orders:3}:meta")
+    assert "orders LOST: 1 of 8 shards have no data" in page(real_url, "dashboard")
+    for shard in range(SHARDS):
+        raw.delete(f"acker:{{orders:{shard}}}:meta")
+    assert "orders LOST: 8 of 8 shards have no data" in page(real_url, "dashboard", "orders")
+
+
+def test_a_full_server_says_so_of_all_its_apps(
+    start_server: Callable[..., Server], make_on: Callable[..., Acker]
+) -> None:
+    server = start_server()
+    make_on(server.url, "orders")
+    with redis.Redis.from_url(server.url) as raw:
+        sampled(raw, "orders", 40_000, 0, 0, 0, 0)
+        raw.config_set("maxmemory", 1_000_000)
+    shown = page(server.url, "dashboard")
+    assert re.search(r"orders FULL since ..:..:..Z, for (4\d|5\d)s: the server takes no new roots", shown)
+    assert "/977K noeviction" in shown
+
+
+def test_the_page_of_one_app_says_more(real_url: str, make: Callable[..., Acker]) -> None:
+    acker = make("orders", lanes=2)
+    roots = acker.new_roots(100)
+    acker.init_many(roots, roots, 1)
+    acker.ack_many(roots[:40], roots[:40])
+    acker.dead_letters.add([DeadLetter(7, "run", 5, "timeout"), DeadLetter(8, "run", 5, "failed")])
+    shown = page(real_url, "dashboard", "orders")
+    assert "settings 8 shards (8 here), 3 buckets, a tick every 5.0s, clock first_seen, 2 lanes" in shown
+    assert "so far 100 inits, 40 acked, 0 failed, 0 timed out" in shown
+    assert "lane 0 0 outcomes wait; asked for never ago; held by nobody".replace(" ago", "") in shown
+    assert "2 timeout 1 ~" in shown
+    assert page(real_url, "dashboard", "nobody").endswith("no app nobody here: its first client creates it")
+    for wrong in (["a", "b"], ["--jsn"], ["two words"], ["x" * 65]):
+        assert page(real_url, "dashboard", *wrong).startswith("usage: redis-cli --raw --eval lua/scripts/dashboard.lua")
+
+
+def test_a_page_in_place_clears_the_screen_first(url: str) -> None:
+    path = scripts.root().joinpath("dashboard.lua")
+    shown = redis_cli(url, "-r", "2", "-i", "0.01", "--eval", str(path), ",", "--live")
+    assert shown.count("\x1b[H\x1b[2Jacker :") == 2
+    assert "no apps here" in shown
+
+
+NAMES = {"plain": "parse", "hostile": "a\x1b[31mb\nc\u202ed\x9be", "long": "x" * 100, "other letters": "分割"}
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_stages_of_any_name_are_shown_without_acting(real_url: str, make: Callable[..., Acker], name: str) -> None:
+    acker = make("orders")
+    acker.init(1, 3, 0)
+    acker.ack(1, 1, stage=name)
+    acker.dead_letters.add([DeadLetter(7, "run", 5, "failed", last_stage=name, detail=name, payload=name.encode())])
+    root = f"{1:016x}"
+    pages = [page(real_url, "dashboard", "orders"), page(real_url, "stuck", "orders"), page(real_url, "dead")]
+    pages += [page(real_url, "root", "orders", root), page(real_url, "root", "orders", "message", "7")]
+    shown = re.sub(r"[\x00-\x1f\x7f-\x9f\u200e\u202e]", "?", name)[:18]
+    for text in pages:
+        assert shown in text
+        assert "\u202e" not in text and "\x9b" not in text
+
+
+def test_stuck_roots_are_listed_by_stage_the_oldest_first(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+    acker = make("orders")
+    roots = acker.new_roots(640)
+    acker.init_many(roots[:320], roots[:320], 3)
+    secs, micros = raw.time()
+    wait_until(lambda: raw.time() > (secs, micros + 5000) or raw.time()[0] > secs, "the clock goes on")
+    acker.init_many(roots[320:], roots[320:], 3)
+    acker.ack_many(roots[:320], np.ones(320, np.int64), stage="parse")
+    acker.ack_many(roots[320:480], np.ones(160, np.int64), stage="write")
+    acker.fail(int(roots[0]))
+    shown = page(real_url, "stuck", "orders", "2").splitlines()
+    assert shown[0] == "orders  639 pending on 8 of 8 shards; all of 639 looked at, the longest there first"
+    heads = [line.split()[:2] for line in shown[2:] if not line.startswith("  ")]
+    assert heads == [["parse", "319"], ["(no", "stage"], ["write", "160"]]
+    listed = [line.split()[1] for line in shown if line.startswith("  root ")]
+    assert len(listed) == 6
+    assert all(acker.inspect(int(root, 16)).task == 3 for root in listed)  # type: ignore[union-attr]
+
+
+def test_how_old_roots_were_when_they_settled(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+    acker = make("orders")
+    make("quiet")
+    assert page(real_url, "slow") == "no root has settled yet"
+    acker.init_many(range(1, 11), range(1, 11), 0)
+    acker.ack_many(range(1, 10), range(1, 10))
+    acker.fail(10)
+    raw.hincrby("acker:{orders:0}:latency", "acked:50", 9990 - 9)
+    raw.hincrby("acker:{orders:0}:latency", "acked:5000", 10)
+    raw.hincrby("acker:{orders:0}:latency", "timed_out:more", 1)
+    rows = {line.split()[1]: line.split() for line in page(real_url, "slow").splitlines()[1:]}
+    assert rows["acked"] == ["orders", "acked", "10000", "0.1s", "0.1s", "0.1s", "0.1s"]
+    raw.hincrby("acker:{orders:1}:latency", "acked:5000", 90)
+    rows = {line.split()[1]: line.split() for line in page(real_url, "slow").splitlines()[1:]}
+    assert rows["acked"] == ["orders", "acked", "10090", "0.1s", "0.1s", "0.1s", "5.0s"]
+    assert rows["failed"][2] == "1"
+    assert rows["timed_out"][3] == ">83m20s"
+    assert "  up to     5.0s     100" in page(real_url, "slow", "orders")
+    (found,) = json.loads(page(real_url, "slow", "orders", "--json"))["apps"]
+    assert found["outcomes"]["acked"]["total"] == 10090
+    assert page(real_url, "slow", "nobody") == "no app nobody here: its first client creates it"
+    assert page(real_url, "slow", "a", "b").startswith("usage: ")
+
+
+def test_everything_of_a_root_by_its_name(real_url: str, make: Callable[..., Acker]) -> None:
+    acker = make("orders")
+    for alone in (5, 6, 7):
+        acker.init(alone, 3, 2)
+    acker.ack(5, 1, stage="parse")
+    acker.ack(6, 3, stage="save")
+    acker.fail(7, reason="no such customer")
+    acker.ack(8, 1)
+    roots = acker.new_roots(64)
+    acker.init_many(roots, roots, 2)
+    acker.ack_many(roots[:20], roots[:20], stage="save")
+
+    def said(root: int) -> str:
+        return page(real_url, "root", "orders", f"{root & (1 << 64) - 1:016x}")
+
+    assert "of orders: pending\n" in said(5)
+    assert "task 2, ack value 0000000000000002, last stage parse" in said(5)
+    assert "in 3 ticks; a tick comes every 5.0s" in said(5)
+    assert ": acked after 0." in said(6)
+    assert "failed: its outcome is written" in said(7)
+    assert "last stage (no stage yet) no such customer" in said(7)
+    assert "waits for its init" in said(8)
+    assert "nothing is known" in said(9)
+    assert ": acked after 0." in said(int(roots[3]))
+    assert "with others of its record" in said(int(roots[63]))
+    for wrong in ([], ["orders"], ["orders", "12"], ["orders", "message"], ["orders", "message", "x"]):
+        assert page(real_url, "root", *wrong).startswith("usage: ")
+
+
+def test_everything_of_a_message_by_its_id(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+    acker = make("orders")
+    letters = [DeadLetter(n, "run", 5, "failed", detail="x", payload=b'{"a": 1}', replay="payload") for n in range(600)]
+    acker.dead_letters.add([*letters[:1], DeadLetter(0, "other", 1, "timeout"), *letters[1:]])
+    acker.dead_letters.replay()
+    shown = page(real_url, "root", "orders", "message", "0")
+    assert (shown.count("dead letter"), shown.count("to be replayed")) == (2, 1)
+    assert 'message: {"a": 1}' in shown
+    only = page(real_url, "root", "orders", "message", "0", "other")
+    assert (only.count("dead letter"), "1 attempts, timeout" in only) == (1, True)
+    assert "none of 601 dead letters is of it" in page(real_url, "root", "orders", "message", "-3")
+
+
+def test_dead_letters_are_counted_by_reason_and_stage(real_url: str, make: Callable[..., Acker]) -> None:
+    acker, other = make("orders"), make("other")
+    acker.dead_letters.add(
+        [DeadLetter(n, "run", 5, "failed", "parse", "no item", b"x", replay="payload") for n in range(3)]
+    )
+    acker.dead_letters.add([DeadLetter(9, "run", 5, "timeout")])
+    other.dead_letters.add([DeadLetter(1, "run", 5, "lost")])
+    shown = page(real_url, "dead")
+    assert [line.split()[:3] for line in shown.splitlines()] == [
+        ["orders", "4", "dead"], ["REASON", "LAST", "STAGE"], ["failed", "parse", "3"], ["timeout", "(no", "stage"],
+        ["other", "1", "dead"], ["REASON", "LAST", "STAGE"], ["lost", "(no", "stage"],
+    ]  # fmt: skip
+    assert re.search(r"^failed +parse +3 +3 .* 2 no item$", shown, re.MULTILINE)
+    assert "other" not in page(real_url, "dead", "orders")
+
+
+def test_a_user_who_may_only_read_sees_all_of_it(
+    start_server: Callable[..., Server], make_on: Callable[..., Acker], kind: str
+) -> None:
+    server = start_server(kind=kind)
+    acker = make_on(server.url, "orders")
+    acker.init(1, 1, 0)
+    spout_asks(acker)
+    with redis.Redis.from_url(server.url) as raw:
+        log_in(raw, server.url, Role.ONCALL, None, rules=rules_for(kind))
+        before = {key: raw.dump(key) for key in raw.scan_iter()}
+    login = ("--user", "acker-oncall", "--pass", "s3cret", "--no-auth-warning")
+    shown = page(server.url, "dashboard", login=login)
+    assert row(shown, "orders")[1:3] == ["ok", "1"]
+    assert row(shown, "orders")[-2] != "-"
+    for name, *arguments in (("stuck", "orders"), ("dead",), ("slow",), ("root", "orders", f"{1:016x}")):
+        page(server.url, name, *arguments, login=login)
+    with redis.Redis.from_url(server.url) as raw:
+        assert {key: raw.dump(key) for key in raw.scan_iter()} == before
+
+
+def test_a_replica_shows_the_same(start_server: Callable[..., Server], make_on: Callable[..., Acker]) -> None:
+    primary = start_server()
+    make_on(primary.url, "orders").init(1, 1, 0)
+    replica = start_server("--replicaof", f"127.0.0.1 {primary.port}")
+    with redis.Redis.from_url(replica.url) as raw:
+        wait_until(
+            lambda: raw.exists("acker:{orders:0}:meta") and raw.exists("acker:{orders}:config"), "the replica has it"
+        )
+        wait_until(lambda: "orders " in page(replica.url, "dashboard"), "all of it")
+    with redis.Redis.from_url(primary.url) as raw:
+        age_shards(raw, "orders", "created_ms", 60_000)
+        raw.wait(1, 10_000)
+    assert "SPOUT GONE" in page(primary.url, "dashboard")
+    shown = page(replica.url, "dashboard")
+    assert "replica, link up" in shown
+    assert row(shown, "orders")[1:3] == ["ok", "1"]  # it does not learn when a spout asked
+
+
+@pytest.mark.parametrize("of", [VALKEY, REDIS7], ids=lambda kind: kind.name)
+def test_on_a_cluster_each_node_shows_its_shards(of: Any) -> None:
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(cluster.node(of.program())) for _ in range(3)]
+        cluster.join(nodes)
+        with Acker.connect(nodes[0].url, AckerConfig(app="orders", shards=SHARDS)) as acker:
+            roots = acker.new_roots(3200)
+            acker.init_many(roots, roots, 0)
+            found = [json.loads(page(node.url, "dashboard", "--json"))["apps"][0] for node in nodes]
+            assert sum(one["shards_here"] for one in found) == SHARDS
+            assert sum(one["pending"] for one in found) == 3200
+            assert {one["shards"] for one in found} == {SHARDS}
+            for node in nodes:
+                for shown in (page(node.url, "dashboard"), page(node.url, "dashboard", "orders")):
+                    assert shown.startswith(f"acker 127.0.0.1:{node.port}  used")
+                    assert "shards of other nodes are not counted here" in shown
+                page(node.url, "stuck", "orders")
+                page(node.url, "dead", "orders")
+                page(node.url, "slow", "orders")
+            told = [page(node.url, "root", "orders", f"{int(roots[0]) & (1 << 64) - 1:016x}") for node in nodes]
+            assert sum("of orders: pending" in one for one in told) == 1
+
+
+def test_a_page_of_many_apps_asks_no_more_than_it_may(url: str, raw: Any) -> None:
+    """Bounded by calls, not by time: 50 apps of 8 shards, most of what was put longest ago is settled."""
+    for number in range(50):
+        with Acker.connect(url, AckerConfig(app=f"app-{number}", shards=SHARDS)) as acker:
+            roots = acker.new_roots(4000)
+            acker.init_many(roots, roots, 0)
+            acker.ack_many(roots[:3900], roots[:3900])
+    raw.config_resetstat()
+    shown = raw.eval(scripts.report("dashboard"), 0).decode()
+    assert len(shown.splitlines()) == 52
+    calls = {name: stat["calls"] for name, stat in raw.info("commandstats").items()}
+    assert sum(calls.values()) < 5000
+    assert not {"cmdstat_hgetall", "cmdstat_hscan", "cmdstat_hkeys"} & {
+        name for name, count in calls.items() if count > 101 + 50 * SHARDS
+    }
+
+
+def test_since_when_many_apps_are_full_is_asked_of_some_of_their_shards(
+    real_url: str, raw: Any, make: Callable[..., Acker]
+) -> None:
+    """When a server is full all its apps are, and each would ask all its shards for ten minutes of samples."""
+    for number in range(20):
+        make(f"app-{number}")
+        sampled(raw, f"app-{number}", 40_000, 0, 0, 0, 0)
+        sampled(raw, f"app-{number}", 15_000, 0, 0, 0, 0)
+    try:
+        raw.config_set("maxmemory", 1_000_000)
+        raw.config_resetstat()
+        shown = page(real_url, "dashboard")
+        asked = raw.info("commandstats")["cmdstat_hgetall"]["calls"]
+    finally:
+        raw.config_set("maxmemory", 0)
+    assert len(re.findall(r"app-\d+ FULL since ..:..:..Z, for (?:4\d|5\d)s: ", shown)) == 20
+    assert asked <= 2 * 20 + 64
+
+
+def test_an_exporter_gets_pairs_of_names_and_numbers(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+    acker = make("orders")
+    make("quiet")
+    acker.init_many(range(1, 11), range(1, 11), 0)
+    acker.ack_many(range(1, 5), range(1, 5))
+    acker.dead_letters.add([DeadLetter(1, "run", 5, "failed")])
+    flat = [text.decode() for text in raw.eval(scripts.report("exporter"), 0)]
+    found = {name: float(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
+    assert (found["orders:pending"], found["orders:acked_total"], found["orders:dead_letters"]) == (6, 4, 1)
+    assert (found["quiet:pending"], found["quiet:shards_lost"]) == (0, 0)
+    assert 0 <= found["orders:oldest_pending_age_seconds"] < 60
+    assert 0 <= found["orders:rotation_age_seconds"] < 60
+    assert "quiet:oldest_pending_age_seconds" not in found
+    shown = CliRunner().invoke(app, ["exporter-script"])
+    assert (shown.exit_code, shown.output) == (0, scripts.report("exporter"))
+
+
+def test_pages_are_built_from_their_sources() -> None:
+    for name in scripts.REPORTS:
+        assert scripts.report(name) == scripts.built_report(name), "run `make lua`"
+
+
+def test_an_app_of_very_many_buckets_and_lanes_is_asked_no_more(url: str, raw: Any) -> None:
+    with Acker.connect(url, AckerConfig(app="huge", shards=16, num_buckets=1000, lanes=64)) as acker:
+        roots = acker.new_roots(1000)
+        acker.init_many(roots, roots, 0)
+        memory = sum(raw.memory_usage(key) or 0 for key in raw.scan_iter("acker:{huge:*"))
+        raw.config_resetstat()
+        found = json.loads(raw.eval(scripts.report("dashboard"), 0, "huge", "--json"))["apps"][0]
+    assert found["pending"] == 1000
+    assert memory / 3 < found["memory_bytes"] < memory * 3
+    assert sum(stat["calls"] for stat in raw.info("commandstats").values()) < 12_000

@@ -1,0 +1,96 @@
+"""Key names: spelled once, one hash tag per shard, no app within another."""
+
+import re
+import tracemalloc
+from typing import Any
+
+import pytest
+from redis.crc import key_slot
+
+from acker_redis.model import keys
+from acker_redis.model.keys import ShardKeys
+
+
+def spelled(shard_keys: ShardKeys) -> list[str]:
+    names: list[str] = []
+    for attribute in ("ledger", "meta", "stats", "samples", "latency", "bucket", "fence", "acked", "failed"):
+        value: Any = getattr(shard_keys, attribute)
+        names += [value] if isinstance(value, str) else value
+    return names
+
+
+def test_the_names_of_a_shard() -> None:
+    assert spelled(ShardKeys("orders", 3, num_buckets=2, lanes=2)) == [
+        "acker:{orders:3}:ledger",
+        "acker:{orders:3}:meta",
+        "acker:{orders:3}:stats",
+        "acker:{orders:3}:samples",
+        "acker:{orders:3}:latency",
+        "acker:{orders:3}:bucket:0",
+        "acker:{orders:3}:bucket:1",
+        "acker:{orders:3}:bucket:2",
+        "acker:{orders:3}:fence:0",
+        "acker:{orders:3}:fence:1",
+        "acker:{orders:3}:fence:2",
+        "acker:{orders:3}:acked:0",
+        "acker:{orders:3}:acked:1",
+        "acker:{orders:3}:failed:0",
+        "acker:{orders:3}:failed:1",
+    ]
+
+
+def test_the_names_of_an_app() -> None:
+    assert (keys.config("orders"), keys.stages("orders")) == ("acker:{orders}:config", "acker:{orders}:stages")
+
+
+def test_all_keys_of_a_shard_are_in_one_cluster_slot() -> None:
+    names = spelled(ShardKeys("orders", 3, num_buckets=5, lanes=4))
+    assert len(set(names)) == len(names) == 5 + 6 + 6 + 4 + 4
+    assert len({key_slot(name.encode()) for name in names}) == 1
+
+
+def test_shards_and_apps_share_no_key() -> None:
+    names = [name for app in ("a", "a.b", "a1") for s in (0, 1, 10) for name in spelled(ShardKeys(app, s, 2, 1))]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("other", ["orders2", "order", "orders.x", "x.orders"])
+def test_the_patterns_of_an_app_cover_it_and_no_other(other: str) -> None:
+    def covered(name: str) -> bool:
+        return name.startswith(("acker:{orders:", "acker:{orders}:"))
+
+    assert all(map(covered, [*spelled(ShardKeys("orders", 0, 2, 1)), keys.config("orders"), keys.stages("orders")]))
+    assert not any(map(covered, [*spelled(ShardKeys(other, 0, 2, 1)), keys.config(other), keys.stages(other)]))
+
+
+@pytest.mark.parametrize(
+    ("key", "app"),
+    [
+        ("acker:{orders}:config", "orders"),
+        ("acker:{a.b-c_9}:config", "a.b-c_9"),
+        ("acker:{orders:0}:config", None),
+        ("acker:{orders}:stages", None),
+        ("acker:{}:config", None),
+        ("xacker:{orders}:config", None),
+        ("acker:{orders}:config:x", None),
+    ],
+)
+def test_the_app_of_a_config_key(key: str, app: str | None) -> None:
+    assert keys.app_of_config(key) == app
+
+
+def test_the_scan_pattern_finds_config_keys() -> None:
+    pattern = re.escape(keys.CONFIG_PATTERN).replace(r"\*", ".*")
+    assert re.fullmatch(pattern, keys.config("orders"))
+    assert not re.fullmatch(pattern, keys.stages("orders"))
+
+
+def test_an_app_of_very_many_keys_does_not_keep_their_names() -> None:
+    shards = [ShardKeys("huge", shard, num_buckets=1_000, lanes=64) for shard in range(64)]
+    tracemalloc.start()
+    try:
+        assert sum(len(spelled(one)) for one in shards) == 64 * (5 + 2 * 1_001 + 2 * 64)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 64 * 10_000  # one shard has 200 000 bytes of them

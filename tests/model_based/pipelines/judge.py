@@ -1,0 +1,79 @@
+"""Compares the outcomes of a run with what is really in its sinks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from acker_redis.errors import NotExactError, NotProvenError
+from tests.model_based.pipelines.pipeline import Pipeline
+from tests.model_based.pipelines.play import Emitted, Played
+from tests.model_based.pipelines.truth import truth_of
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What the product did wrong: the kind of it, and where."""
+
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"{self.kind}: {self.text}"
+
+
+def judge(pipeline: Pipeline, played: Played) -> list[Fault]:
+    """Everything that is wrong."""
+    found = [fault for emitted in played.emissions for fault in _of_emission(pipeline, emitted)]
+    return found + list(_of_run(pipeline, played))
+
+
+def _of_run(pipeline: Pipeline, played: Played) -> Iterator[Fault]:
+    error = played.error
+    if pipeline.harmless and error is not None:
+        yield Fault("harmless pipeline ended", f"{type(error).__name__}: {error}")
+    elif error is not None and not _is_of_proof(error):
+        yield Fault("ended by another error", f"{type(error).__name__}: {error}")
+    elif pipeline.forgets is not None and error is None:
+        yield Fault("forgotten frame", f"nothing was done with frame{pipeline.forgets}, and nobody said so")
+    if error is None and played.spout is not None:
+        acked = {m for emitted in played.emissions for m, outcomes in emitted.outcomes.items() if outcomes == ["ack"]}
+        dead = set(played.spout.dead_letters)
+        messages = {row["id"] for row in pipeline.data.rows()}
+        if acked | dead != messages or acked & dead:
+            yield Fault("not done", f"{len(acked)} acked and {len(dead)} dead letters of {len(messages)} messages")
+
+
+def _is_of_proof(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, (NotExactError, NotProvenError)):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _of_emission(pipeline: Pipeline, emitted: Emitted) -> Iterator[Fault]:
+    where = f"emission {emitted.number}"
+    if emitted.broken_off is not None and pipeline.harmless and not pipeline.faults:
+        yield Fault("harmless emission failed", f"{where}: {emitted.broken_off}")
+    messages = [row for row in pipeline.data.rows() if row["id"] in emitted.outcomes]
+    truth = truth_of(pipeline, messages)
+    written = [sink.read(emitted.folder / f"sink{place}") for place, (sink, _) in enumerate(pipeline.sinks)]
+    for message, outcomes in emitted.outcomes.items():
+        if len(outcomes) != 1:
+            yield Fault("not one outcome", f"{where}: message {message}: {outcomes}")
+            continue
+        of_message = f"{where}: message {message}"
+        wrong = [
+            f"sink{place} has {written[place][row]} of {truth.sinks[place][row]}: {row}"
+            for place, row in truth.of[message]
+            if written[place][row] != truth.sinks[place][row]
+        ]
+        if outcomes == ["ack"]:
+            if emitted.broken_off is not None:
+                yield Fault("acked though its emission failed", f"{of_message}: {emitted.broken_off}")
+            if message in truth.failed:
+                yield Fault("acked though a row of it failed", of_message)
+            if wrong:
+                yield Fault("false completion", f"{of_message}: {wrong[0]:.500}")
+        elif emitted.broken_off is None and not wrong and message not in truth.failed:
+            yield Fault("failed though all was written", f"{of_message}: {outcomes[0]}")

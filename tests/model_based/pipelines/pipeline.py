@@ -1,0 +1,168 @@
+"""A pipeline: steps over frames, and sinks. Drawn from a seed, it prints itself."""
+
+import random
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from tests.model_based.pipelines import data, operators, sinks, sparks
+from tests.model_based.pipelines.faults import KINDS, Fault
+from tests.model_based.pipelines.operators import Known, Operator, Playing, Rows
+from tests.model_based.pipelines.sinks import Sink
+
+MAX_ROWS = 1500
+MAX_BYTES = 3_000_000
+"""No frame has more, whatever is joined."""
+
+ZONES = ("UTC", "Asia/Kathmandu", "America/New_York", "Australia/Lord_Howe")
+"""One a quarter of an hour off, and two with a summer time, of an hour and of half an hour."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """An operator and the numbers of the frames that it takes; frame 0 are the messages, and step i makes frame i."""
+
+    operator: Operator
+    inputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What was drawn.
+
+    Attributes:
+        seed: that it was drawn from.
+        data: of the messages.
+        steps: in the order in which they are called.
+        sinks: and the number of the frame that each writes; in this order, behind all steps.
+        forgets: a frame that no sink writes, and that isn't discarded; None: there is none.
+        in_flight: at most so many messages; None: no bound.
+        faults: whether tasks fail on purpose.
+        adaptive: whether Spark plans anew while it runs.
+        codegen: whether Spark compiles its plans, for which small data take longer.
+        ansi: whether Spark is strict about casts and overflows.
+        case_sensitive: whether Spark tells columns apart by case.
+        zone: of the session.
+    """
+
+    seed: int
+    data: data.Data
+    steps: tuple[Step, ...]
+    sinks: tuple[tuple[Sink, int], ...]
+    discards: tuple[int, ...] = ()
+    forgets: int | None = None
+    in_flight: int | None = None
+    faults: bool = False
+    adaptive: bool = True
+    codegen: bool = True
+    ansi: bool = True
+    case_sensitive: bool = False
+    zone: str = "UTC"
+
+    @property
+    def harmless(self) -> bool:
+        """Whether it has to be proven."""
+        return self.forgets is None and all(step.operator.harmless for step in self.steps)
+
+    def before_sinks(self) -> set[int]:
+        """Numbers of the frames that sinks are made of."""
+        needed = {frame for _, frame in self.sinks}
+        for number in range(len(self.steps), 0, -1):
+            if number in needed:
+                step = self.steps[number - 1]
+                needed.update(step.inputs[:1] if isinstance(step.operator, sparks.NativeJoin) else step.inputs)
+        return needed
+
+    def run(self, playing: Playing, messages: DataFrame) -> None:
+        """Call it: what `run_tracked` takes as its pipeline."""
+        frames = [messages]
+        try:
+            for step in self.steps:
+                frames.append(step.operator.apply(playing, *(frames[one] for one in step.inputs)))  # noqa: PERF401
+            for place, (sink, frame) in enumerate(self.sinks):
+                sink.write(playing, frames[frame], playing.folder / f"sink{place}")
+            for frame in self.discards:
+                playing.tracker.discard(frames[frame])
+        finally:
+            for cached in playing.cached:
+                cached.unpersist()
+
+    def __str__(self) -> str:
+        """As a program."""
+        settings = f"in_flight={self.in_flight}, adaptive={self.adaptive}, codegen={self.codegen}, ansi={self.ansi}"
+        settings += f", case_sensitive={self.case_sensitive}, zone={self.zone}"
+        lines = [f"seed {self.seed}: {settings}", f"  frame0 = {self.data}"]
+        for number, step in enumerate(self.steps, 1):
+            lines.append(f"  frame{number} = {step.operator}({', '.join(f'frame{one}' for one in step.inputs)})")
+        lines += [f"  sink{place} = {sink}(frame{frame})" for place, (sink, frame) in enumerate(self.sinks)]
+        lines += [f"  discard(frame{frame})" for frame in self.discards]
+        if self.forgets is not None:
+            lines.append(f"  # forgets frame{self.forgets}")
+        return "\n".join(lines)
+
+
+def draw(seed: int, *, harmful: bool | None = None) -> Pipeline:
+    """Draw one. `harmful`: whether it has harmful operators; None: that is drawn, too."""
+    chance, of_session = random.Random(seed), random.Random(f"session {seed}")
+    ansi, case_sensitive = of_session.random() < 0.5, of_session.random() < 0.3
+    of = data.draw(chance)
+    harmful = chance.random() < 0.5 if harmful is None else harmful
+    fails, faults = chance.random() < 0.5, chance.random() < 0.4
+    rows: list[Rows] = [[Known(row, frozenset([row["id"]])) for row in of.rows()]]
+    steps: list[Step] = []
+    wanted = chance.randrange(1, 9)
+    while len(steps) < wanted:
+        kind = chance.random()
+        ours = kind < 0.6
+        operator = operators.draw(chance, fails=fails) if ours else sparks.draw(chance, harmful=harmful and kind < 0.8)
+        if not ansi and isinstance(operator, operators.JoinTable) and operator.table == "texts":
+            operator = operators.JoinTable("loose texts", operator.how)
+        inputs = tuple(_input(chance, len(rows)) for _ in range(operator.inputs))
+        made = operator.mean(set(), *(rows[one] for one in inputs))
+        if len(made) > MAX_ROWS or sum(len(one.row["pad"] or "") for one in made) > MAX_BYTES:
+            continue
+        steps.append(Step(operator, inputs))
+        rows.append(made)
+    if faults:
+        steps = _with_faults(chance, steps)
+    taken = {one for step in steps for one in step.inputs}
+    ends = [one for one in range(len(rows)) if one not in taken]
+    written = [one for one in ends if chance.random() < 0.9] or ends[-1:]
+    discards = [one for one in ends if one not in written]
+    forgets = None
+    if harmful and len(written) > 1 and chance.random() < 0.2 and _is_ours(steps[written[-1] - 1].operator):
+        forgets = written.pop()
+    if chance.random() < 0.25:
+        written.append(chance.choice([one for one in range(len(rows)) if one != forgets]))
+    chance.shuffle(written)
+    ways = [(sinks.draw(chance, fails=fails), one) for one in written]
+    if faults and chance.random() < 0.3:
+        ways[0] = sinks.Partitions(fault=Fault(chance.choice(KINDS), 99)), ways[0][1]
+    in_flight = chance.choice((None, None, None, max(1, of.count // 2)))
+    adaptive, codegen = chance.random() < 0.8, chance.random() < 0.2
+    return Pipeline(
+        seed, of, tuple(steps), tuple(ways), tuple(discards), forgets, in_flight, faults, adaptive, codegen,
+        ansi, case_sensitive, of_session.choice(ZONES),
+    )  # fmt: skip
+
+
+def _is_ours(operator: Operator) -> bool:
+    """Whether the tracker made the frame, so that it misses it."""
+    return type(operator).__module__ == operators.__name__
+
+
+def _input(chance: random.Random, count: int) -> int:
+    """Mostly the newest frame, so that there are chains, sometimes an older one, so that there are diamonds."""
+    return count - 1 if chance.random() < 0.7 else chance.randrange(count)
+
+
+def _with_faults(chance: random.Random, steps: list[Step]) -> list[Step]:
+    """The same with one or two bolts that go wrong, which are added if there are none."""
+    bolts = [i for i, step in enumerate(steps) if isinstance(step.operator, operators.Bolt)]
+    made = list(steps)
+    for number, i in enumerate(chance.sample(bolts, min(2, len(bolts)))):
+        bolt = made[i].operator
+        assert isinstance(bolt, operators.Bolt)
+        fault = Fault(chance.choice(KINDS), number)
+        made[i] = Step(operators.Bolt(bolt.salt, bolt.arrow, bolt.fails, "raise", fault), made[i].inputs)
+    return made

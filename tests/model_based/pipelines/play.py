@@ -1,0 +1,149 @@
+"""Runs a pipeline and takes note of everything that the ledger was told and has told."""
+
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+
+from acker_redis import Acker, RetryPolicy
+from acker_redis.spark import Tracker, run_tracked
+from acker_redis.spout.in_flight import root_ids
+from acker_redis.spout.spout import Spout
+from acker_redis.testing import expire
+from tests.model_based.pipelines.operators import Playing
+from tests.model_based.pipelines.pipeline import Pipeline
+
+LONGEST_SECS = 120.0
+"""A run that takes longer waits for what will never come."""
+
+ATTEMPTS = 2
+
+
+class Watched(Acker):
+    """An acker that remembers which roots it began, which outcomes it gave, and which roots failed as an emission."""
+
+    begun: list[int]
+    outcomes: defaultdict[int, list[str]]
+    broken_off: dict[int, str]
+
+    @classmethod
+    def begin(cls, url: str) -> "Watched":
+        """On an app of its own."""
+        acker = cls.connect(url, app=f"random-{uuid.uuid4().hex}", shards=1)
+        acker.begun, acker.outcomes, acker.broken_off = [], defaultdict(list), {}
+        return acker
+
+    def init_many(self, roots: Any, *args: Any, **options: Any) -> Any:
+        self.begun += np.asarray(roots).astype(np.int64).tolist()
+        return super().init_many(roots, *args, **options)
+
+    def fail_many(self, roots: Any, *args: Any, **options: Any) -> Any:
+        if options.get("stage") is None:
+            reason = str(options.get("reason"))
+            self.broken_off |= dict.fromkeys(np.asarray(roots).astype(np.int64).tolist(), reason)
+        return super().fail_many(roots, *args, **options)
+
+    def poll_packed(self, *args: Any, **options: Any) -> Any:
+        found = super().poll_packed(*args, **options)
+        for packed in found:
+            for root in packed.roots.tolist():
+                self.outcomes[root].append(packed.reason or "ack")
+        return found
+
+
+@dataclass
+class Emitted:
+    """One emission.
+
+    Attributes:
+        number: of it.
+        folder: of its sinks.
+        outcomes: message -> its outcomes: `ack`, `failed`, `timeout`.
+        broken_off: why it failed as a whole; None: it did not.
+    """
+
+    number: int
+    folder: Path
+    outcomes: dict[int, list[str]] = field(default_factory=dict)
+    broken_off: str | None = None
+
+
+@dataclass
+class Played:
+    """What became of a run."""
+
+    emissions: list[Emitted]
+    spout: Spout | None
+    error: BaseException | None
+    secs: float
+
+
+@contextmanager
+def _settings(session: SparkSession, pipeline: Pipeline) -> Iterator[None]:
+    settings = {
+        "spark.sql.adaptive.enabled": str(pipeline.adaptive).lower(),
+        "spark.sql.codegen.wholeStage": str(pipeline.codegen).lower(),
+        "spark.sql.codegen.factoryMode": "FALLBACK" if pipeline.codegen else "NO_CODEGEN",
+        "spark.sql.ansi.enabled": str(pipeline.ansi).lower(),
+        "spark.sql.caseSensitive": str(pipeline.case_sensitive).lower(),
+        "spark.sql.session.timeZone": pipeline.zone,
+    }
+    before = {name: session.conf.get(name) or "" for name in settings}
+    try:
+        for name, value in settings.items():
+            session.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            session.conf.set(name, value)
+
+
+def play(pipeline: Pipeline, session: SparkSession, url: str, folder: Path) -> Played:
+    """Run it to its end."""
+    (folder / "struck").mkdir(parents=True)
+    local = str(session.sparkContext.getConf().get("spark.local.dir"))
+    emissions: list[Emitted] = []
+    begun = time.monotonic()
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        emissions.append(Emitted(tracker.emission, folder / f"emission{tracker.emission}"))
+        pipeline.run(Playing(tracker, pipeline.data, emissions[-1].folder, local), messages)
+
+    def progress(spout: Spout, busy: bool) -> None:
+        spout.acker.rotate()
+        if not busy and time.monotonic() - begun > LONGEST_SECS:
+            raise TimeoutError(f"after {LONGEST_SECS} s there still is {spout.pending} pending")
+
+    spout, error = None, None
+    run_id = uuid.uuid4().hex
+    messages = pipeline.data.frame(session, folder / "messages")
+    with Watched.begin(url) as acker, _settings(session, pipeline):
+        try:
+            spout = run_tracked(
+                messages, run, acker=acker, id_column="id", run_id=run_id,
+                retry=RetryPolicy(max_attempts=ATTEMPTS, first_delay_secs=0),
+                max_spout_pending=pipeline.in_flight, progress=progress,
+                stop_if_all_fail=False,  # a drawn sink may refuse every partition
+            )  # fmt: skip
+        except Exception as exc:
+            error = exc
+        for root, reason in expire(acker).items():
+            acker.outcomes[root].append(reason)
+        ids = np.array([row["id"] for row in pipeline.data.rows()], np.int64)
+        known = set(acker.begun)
+        for one in emissions:
+            roots = root_ids(acker.config.app, run_id, ids, one.number).tolist()
+            one.outcomes = {
+                message: acker.outcomes[root]
+                for message, root in zip(ids.tolist(), roots, strict=True)
+                if root in known
+            }
+            one.broken_off = next((acker.broken_off[root] for root in roots if root in acker.broken_off), None)
+    return Played(emissions, spout, error, time.monotonic() - begun)

@@ -1,0 +1,218 @@
+"""What a dead run left pending is given up: in its lanes and in no other, and not while a spout has them."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from acker_redis import Acker, AckerConfig, BadConfigError, DamagedDataError, Spout
+from acker_redis.cli import app
+from acker_redis.client.client import Client
+from acker_redis.ops import abandon_run
+from acker_redis.spout.in_flight import Emission
+from acker_redis.testing import wait_until
+
+CONFIG = AckerConfig(app="orders", shards=3, lanes=2)
+BLOCKS, ALONE = np.arange(64, dtype=np.int64) << 59 | 5, np.arange(1000, 1500)
+
+
+def run(*arguments: str, typed: str | None = None) -> Any:
+    return CliRunner().invoke(app, arguments, input=typed)
+
+
+@pytest.fixture
+def acker(connect: Callable[..., Acker]) -> Acker:
+    return connect(app="orders", shards=3, lanes=2)
+
+
+@pytest.fixture
+def client(source: Any) -> Iterator[Client]:
+    client = Client(source)
+    yield client
+    client.close()
+
+
+def die(acker: Acker, run_id: str, task: int = 0) -> None:
+    """As a run that took its lane, and whose hold has run out."""
+    lease = acker.lease(lane=task % 2, run_id=run_id)
+    lease.take()
+    lease.release()
+
+
+def leave(acker: Acker, run_id: str, roots: Any, task: int = 0) -> None:
+    """What a run leaves behind: roots in every state, and outcomes that its spout took and did not confirm."""
+    acker.init_many(roots, np.full(len(roots), 7), task)
+    acker.ack_many(roots[:5], np.full(5, 7))
+    acker.fail_many(roots[5:10])
+    assert acker.poll(consumer=f"spout-{task}", lane=task % 2)
+    acker.ack(2**40 + task, 7)  # waits for its init
+    acker.fail(2**41 + task)
+    acker.ack_many(roots[10:12], np.full(2, 7))
+    die(acker, run_id, task)
+
+
+def test_what_a_run_left_fails_at_once_and_nothing_else(client: Client, acker: Acker, raw: Any) -> None:
+    mine = np.unique(np.concatenate([BLOCKS[:32], ALONE]))
+    leave(acker, "dead run 1", mine)
+    others = np.arange(5000, 5100)
+    leave(acker, "other", others, task=1)
+    left = abandon_run.survey(client, CONFIG, "dead run 1")
+    assert (left.lanes, left.held, left.tasks) == ((0,), {}, {0: len(mine) - 12})
+    assert set(left.roots.tolist()) == set(mine.tolist()) - set(mine[:12].tolist())
+    details = list[bytes]()
+
+    def look(count: int) -> None:
+        for shard in range(3):
+            details.extend(
+                fields[b"detail"]
+                for _, fields in raw.xrange(f"acker:{{orders:{shard}}}:failed:0")
+                if b"detail" in fields
+            )
+
+    assert abandon_run.abandon(client, CONFIG, left, look) == len(left.roots)
+    assert details == [b"abandoned by an operator"] * len(left.roots)
+    stats = acker.stats(lane=0)
+    assert (stats.pending, stats.waiting) == (len(others) - 12, 0)
+    assert acker.stats(lane=1).waiting > 0
+    assert {record.state for record in acker.inspect_many(others[12:]) if record} == {"owned"}
+    assert abandon_run.survey(client, CONFIG, "dead run 1").roots.tolist() == []
+    assert abandon_run.survey(client, CONFIG, "other").tasks == {1: len(others) - 12}
+
+
+def test_all_lanes_that_a_run_had_last_are_its_own(client: Client, acker: Acker) -> None:
+    for task in (0, 1):
+        acker.init_many(ALONE + 1000 * task, ALONE, task)
+        die(acker, "both", task)
+    left = abandon_run.survey(client, CONFIG, "both")
+    assert (left.lanes, left.tasks) == ((0, 1), {0: 500, 1: 500})
+    assert abandon_run.abandon(client, CONFIG, left) == 1000
+    assert (acker.pending(), acker.stats().waiting) == (0, 0)
+
+
+def test_a_run_that_lives_keeps_what_it_has(client: Client, acker: Acker) -> None:
+    acker.init_many(ALONE, ALONE, 0)
+    lease = acker.lease(lane=0, run_id="alive")
+    lease.take()
+    left = abandon_run.survey(client, CONFIG, "alive")
+    assert left.lanes == (0,)
+    assert left.held[0].startswith("alive ")
+    assert len(left.roots) == 0
+    lease.release()
+
+
+def test_of_a_run_whose_lane_another_has_taken_nothing_is_known(client: Client, acker: Acker) -> None:
+    leave(acker, "first", ALONE)
+    spout = Spout(acker, "second")
+    spout.add(np.arange(10))
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.zeros(len(emission.roots), np.int64), 0)
+
+    assert spout.run(emit).acked == 10
+    assert abandon_run.survey(client, CONFIG, "first").lanes == ()
+    assert abandon_run.survey(client, CONFIG, "second").lanes == (0,)
+
+
+def test_what_a_later_run_left_meanwhile_is_not_touched(client: Client, acker: Acker) -> None:
+    acker.init_many(ALONE, ALONE, 0)
+    die(acker, "first")
+    left = abandon_run.survey(client, CONFIG, "first")
+    acker.init(1, 7, 0)
+    acker.ack(1, 7)
+    die(acker, "second")
+    with pytest.raises(BadConfigError, match="another run has had lane 0 since"):
+        abandon_run.abandon(client, CONFIG, left)
+    assert (acker.pending(), acker.stats().waiting) == (500, 1)
+    assert abandon_run.survey(client, CONFIG, "second").lanes == (0,)
+
+
+def test_progress_counts_what_is_looked_at_and_done(client: Client, acker: Acker) -> None:
+    many = np.arange(1, 12_001)
+    acker.init_many(many, many, 0)
+    die(acker, "run")
+    looked, failed = list[int](), list[int]()
+    left = abandon_run.survey(client, CONFIG, "run", looked.append)
+    assert sum(looked) >= 12_000
+    assert len(looked) > 12
+    abandon_run.abandon(client, CONFIG, left, failed.append)
+    assert failed == [5000, 5000, 2000]
+
+
+def test_a_ledger_that_holds_something_else_is_said(client: Client, acker: Acker, raw: Any) -> None:
+    die(acker, "run")
+    raw.hset("acker:{orders:1}:ledger", "short", "x" * 22)
+    with pytest.raises(DamagedDataError, match="no block's"):
+        abandon_run.survey(client, CONFIG, "run")
+
+
+SPOUT = """
+import sys
+import numpy as np
+from acker_redis import Acker, Spout
+acker = Acker.connect(sys.argv[1], app="orders", shards=3, lanes=2)
+spout = Spout(acker, "killed")
+spout.add(np.arange(1000))
+spout.run(lambda emission: acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0))
+"""
+
+
+def test_the_roots_of_a_process_that_was_killed(url: str, connect: Callable[..., Acker]) -> None:
+    acker = connect(app="orders", shards=3, lanes=2)
+    client = Client(url)
+    process = subprocess.Popen([sys.executable, "-c", SPOUT, url])
+    try:
+        wait_until(lambda: acker.pending() == 1000, "its roots are pending")
+        assert abandon_run.survey(client, CONFIG, "killed").held.keys() == {0}
+    finally:
+        process.kill()
+        process.wait()
+    wait_until(lambda: not abandon_run.survey(client, CONFIG, "killed").held, "its hold has run out")
+    assert abandon_run.abandon(client, CONFIG, abandon_run.survey(client, CONFIG, "killed")) == 1000
+    assert (acker.pending(), acker.stats().waiting) == (0, 0)
+    client.close()
+
+
+# -- the command
+
+
+def test_the_command_counts_asks_and_does_it(url: str, connect: Callable[..., Acker]) -> None:
+    acker = connect(app="orders", shards=3, lanes=2)
+    acker.init_many(ALONE, ALONE, 0)
+    die(acker, "run-1")
+    of_run = ("abandon", "--app", "orders", "--redis", url, "--run", "run-1")
+    for typed in ("n\n", "", "\n"):
+        shown = run(*of_run, typed=typed)
+        assert (shown.exit_code, "nothing was given up" in shown.stderr) == (1, True)
+        assert "orders: 500 roots are pending of run run-1, or of runs before it in its lanes (0)" in shown.output
+    assert acker.pending() == 500
+    shown = run(*of_run, "--yes")
+    assert (shown.exit_code, "500 roots failed: abandoned by an operator" in shown.output) == (0, True)
+    assert acker.pending() == 0
+    shown = run(*of_run, typed="y\n")
+    assert (shown.exit_code, "0 roots failed" in shown.output) == (0, True)
+
+
+def test_the_command_refuses_what_lives_and_what_it_does_not_know(
+    url: str, raw: Any, connect: Callable[..., Acker]
+) -> None:
+    acker = connect(app="orders", shards=3, lanes=2)
+    lease = acker.lease(lane=1, run_id="run-1")
+    lease.take()
+    options = ("--app", "orders", "--redis", url, "--yes")
+    shown = run("abandon", *options, "--run", "run-1")
+    assert (shown.exit_code, "lane 1 is held by run-1 " in shown.stderr, "End that process" in shown.stderr) == (
+        1,
+        True,
+        True,
+    )
+    lease.release()
+    shown = run("abandon", *options, "--run", "run-2")
+    assert (shown.exit_code, "no lane of orders had its last spout from run run-2" in shown.stderr) == (1, True)
+    assert run("abandon", *options).exit_code == 2
+    raw.flushall()
+    assert run("abandon", *options, "--run", "run-1").exit_code == 1
+    assert raw.dbsize() == 0

@@ -1,0 +1,146 @@
+"""`acker-redis evict`: every key of an app goes and none of another's, on single servers and clusters, also when cut short."""
+
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from acker_redis import (
+    Acker,
+    AppNotFoundError,
+    BadConfigError,
+    ConnectionLostError,
+    DeadLetter,
+    LedgerLostError,
+    Limits,
+)
+from acker_redis.cli import app
+from acker_redis.client.client import Client
+from acker_redis.ops import delete_app
+from acker_redis.ops.rotator import Rotator
+
+OTHERS = (
+    "acker:{orders2:0}:meta",
+    "acker:{orders2}:config",
+    "acker:{order}:config",
+    "acker:{orders.eu:0}:meta",
+    "orders",
+)
+LEFTOVERS = ("acker:{orders:99}:meta", "acker:{orders:0}:bucket:77", "acker:{orders}:payloads:old")
+
+
+def run(*arguments: str, typed: str | None = None) -> Any:
+    return CliRunner().invoke(app, arguments, input=typed)
+
+
+def fill(acker: Acker) -> None:
+    """Something in every kind of key."""
+    acker.init_many([1, 2, 3, 4, 5], [7, 7, 7, 0, 7], 0)
+    acker.fail(5, reason="bad", stage="parse")
+    acker.dead_letters.add([DeadLetter(9, "run", 3, "failed")] * 2)
+    acker.payloads("run").put([(9, b"a message")])
+    acker.set_limits(Limits(max_pending=1000))
+
+
+def names(raw: Any) -> set[str]:
+    return {key.decode() for key in raw.scan_iter()}
+
+
+def test_an_app_goes_and_nothing_else(source, raw, connect) -> None:
+    fill(connect(app="orders", shards=3, lanes=2))
+    for key in (*OTHERS, *LEFTOVERS):
+        raw.set(key, "x")
+    client = Client(source)
+    found = delete_app.survey(client, "orders")
+    assert found.text == (
+        f"{raw.dbsize() - len(OTHERS)} keys, with 4 records in its ledgers, "
+        "2 entries of outcomes that no spout has confirmed, "
+        "2 dead letters, 1 kept messages"
+    )
+    assert found.keys[0] == b"acker:{orders}:config"
+    assert {key.decode() for key in found.keys[1:5]} == {f"acker:{{orders:{shard}}}:meta" for shard in (0, 1, 2, 99)}
+    assert delete_app.evict(client, found) == len(found.keys)
+    assert names(raw) == set(OTHERS)
+    with pytest.raises(AppNotFoundError, match="no app 'orders'"):
+        delete_app.survey(client, "orders")
+    client.close()
+
+
+@pytest.mark.parametrize("name", ["*", "o*", "[a-z]*", "orders}:x", "orders:0", "ord?rs", "\\orders", ""])
+def test_what_is_no_name_of_an_app_is_refused(source, raw, connect, name) -> None:
+    connect(app="orders")
+    client = Client(source)
+    with pytest.raises(BadConfigError, match="use 1 to 64 letters"):
+        delete_app.survey(client, name)
+    client.close()
+
+
+def test_clients_and_rotators_that_run_learn_of_it(source, connect, raw) -> None:
+    acker: Acker = connect(app="orders", shards=2)
+    rotator = Rotator(source)
+    rotator.run_once()
+    client = Client(source)
+    delete_app.evict(client, delete_app.survey(client, "orders"))
+    for call in (lambda: acker.ack(1, 1), acker.poll, acker.stats, lambda: acker.rotate(force=True)):
+        with pytest.raises(LedgerLostError):
+            call()
+    rotator._apps["orders"].due = 0.0
+    rotator.run_once()
+    rotator.run_once()
+    assert raw.dbsize() == 0
+    client.close()
+    rotator.close()
+
+
+@pytest.mark.parametrize("after", range(13))
+def test_an_eviction_cut_short_can_be_done_again(url, raw, connect, monkeypatch, after) -> None:
+    fill(connect(app="orders", shards=1))
+    assert raw.dbsize() == 13
+    sent = 0
+    pipeline = Client.pipeline
+
+    def cut(self: Client, commands: Any, **options: Any) -> Any:
+        nonlocal sent
+        if commands[0][0] == "UNLINK":
+            if sent == after:
+                raise ConnectionLostError("cut")
+            sent += 1
+        return pipeline(self, commands, **options)
+
+    monkeypatch.setattr(delete_app, "_PER_PIPELINE", 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(Client, "pipeline", cut)
+        result = run("evict", "--app", "orders", "--redis", url, "--yes")
+    assert (result.exit_code, raw.dbsize()) == (3, 13 - after)
+    assert run("evict", "--app", "orders", "--redis", url, "--yes").exit_code == 0
+    assert raw.dbsize() == 0
+
+
+def test_it_asks_first(url, raw, connect) -> None:
+    fill(connect(app="orders", shards=2))
+    before = names(raw)
+    for typed in ("n\n", "\n", ""):
+        result = run("evict", "--app", "orders", "--redis", url, typed=typed)
+        assert result.exit_code == 1
+        assert "orders on redis://127.0.0.1" in result.output and "4 records in its ledgers" in result.output
+        assert "nothing was deleted" in result.stderr
+        assert names(raw) == before
+    result = run("evict", "--app", "orders", "--redis", url, typed="y\n")
+    assert result.exit_code == 0
+    assert f"{len(before)} keys deleted" in result.output
+    assert names(raw) == set()
+
+
+def test_keys_that_come_back_are_told(url, raw, connect, monkeypatch) -> None:
+    fill(connect(app="orders", shards=2))
+    delete = delete_app.evict
+
+    def evict_beside_a_program(client: Client, found: Any) -> int:
+        deleted = delete(client, found)
+        raw.hset("acker:{orders}:payloads:run", "1", "x")
+        return deleted
+
+    monkeypatch.setattr(delete_app, "evict", evict_beside_a_program)
+    result = run("evict", "--app", "orders", "--redis", url, "--yes")
+    assert result.exit_code == 1
+    assert "1 keys came back: stop the app's programs, and evict it again" in result.stderr

@@ -1,0 +1,244 @@
+"""What doctor finds, one spoilt thing at a time, and that it says what to do."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import redis
+from typer.testing import CliRunner
+
+from acker_redis import Acker, Limits
+from acker_redis.cli import app
+from acker_redis.client.client import Client
+from acker_redis.ops.dashboard import overview
+from acker_redis.ops.doctor import Finding, _clocks, _server, examine
+from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.testing import wait_until
+from acker_redis.testing.server import Server
+from tests.support.servers import REAL_NAMES, REDIS62
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, arguments)
+
+
+def found_on(server: Server) -> dict[tuple[str, str], Finding]:
+    client = Client(server.url)
+    try:
+        return {(one.what, one.about): one for one in examine(client)}
+    finally:
+        client.close()
+
+
+@pytest.fixture
+def server(start_server: Callable[..., Server], kind: str) -> Server:
+    return start_server("--appendonly", "yes", "--maxmemory", "500mb", kind=kind)
+
+
+@pytest.fixture
+def acker(server: Server, open_acker: Callable[..., Acker]) -> Acker:
+    return open_acker(server.url, app="orders")
+
+
+def test_a_sound_server_has_nothing_bad(server: Server, acker: Acker) -> None:
+    found = found_on(server)
+    assert {one.grade for one in found.values()} == {"ok", "warning"}
+    assert [about for (_, about), one in found.items() if one.grade == "warning"] == ["replicas", "user"]
+    assert found["orders", "settings"].text == "8 shards, 3 buckets, timeout 30 s, 1 lanes, of which 0 have a spout now"
+    assert all(one.advice for one in found.values() if one.grade != "ok")
+    assert not any(one.advice for one in found.values() if one.grade == "ok")
+    shown = run("doctor", "--redis", server.url)
+    assert (shown.exit_code, shown.output.startswith("warning  server: replicas: none\n         -> with two")) == (
+        0,
+        True,
+    )
+
+
+def spoil_eviction(raw: Any) -> None:
+    raw.config_set("maxmemory-policy", "allkeys-lru")
+
+
+def spoil_memory(raw: Any) -> None:
+    raw.config_set("maxmemory", int(raw.info("memory")["used_memory"] / 0.95))
+
+
+def spoil_rotation(raw: Any) -> None:
+    raw.hset("acker:{orders:1}:meta", "last_rotation_ms", 0)
+
+
+def spoil_data(raw: Any) -> None:
+    raw.delete("acker:{orders:1}:meta")
+
+
+def spoil_settings(raw: Any) -> None:
+    raw.hset("acker:{orders}:config", "lanes", 3)
+
+
+SPOILT = {
+    ("server", "eviction"): (spoil_eviction, "noeviction"),
+    ("server", "memory"): (spoil_memory, "higher"),
+    ("orders", "state"): (spoil_rotation, "on-call.md"),
+    ("orders", "settings"): (spoil_data, "one set of settings"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::acker_redis.errors.EvictionPolicyWarning")
+@pytest.mark.parametrize("of", SPOILT, ids=["-".join(of) for of in SPOILT])
+def test_what_is_bad_ends_with_status_1(server: Server, acker: Acker, of: tuple[str, str]) -> None:
+    spoil, advice = SPOILT[of]
+    with redis.Redis.from_url(server.url) as raw:
+        spoil(raw)
+    found = found_on(server)[of]
+    assert found.grade == "bad"
+    assert advice in found.advice
+    shown = run("doctor", "--redis", server.url, "--json")
+    assert shown.exit_code == 1
+    assert json.loads(shown.output.splitlines()[0])["grade"] == "bad"
+
+
+def test_settings_in_conflict_are_bad(server: Server, acker: Acker) -> None:
+    with redis.Redis.from_url(server.url) as raw:
+        spoil_settings(raw)
+    assert "other settings than its config key says" in found_on(server)["orders", "settings"].text
+
+
+def test_what_may_cost_something_is_a_warning(
+    start_server: Callable[..., Server], open_acker: Callable[..., Acker]
+) -> None:
+    server = start_server()
+    acker = open_acker(server.url, app="orders")
+    acker.dead_letters.add([DeadLetter(1, "run", 5, "failed")])
+    with redis.Redis.from_url(server.url) as raw:
+        raw.set("acker:{no app!}:config", "x")
+        raw.config_set("maxmemory", 0)
+    found = found_on(server)
+    warned = {about for (_, about), one in found.items() if one.grade == "warning"}
+    assert warned == {"persistence", "memory", "replicas", "dead letters", "keys", "user"}
+    acker.pause(reason="moved")
+    assert found_on(server)["orders", "state"].grade == "warning"
+    assert run("doctor", "--redis", server.url).exit_code == 0
+
+
+def test_a_replica_says_what_it_is(start_server: Callable[..., Server]) -> None:
+    primary = start_server()
+    replica = start_server("--replicaof", f"127.0.0.1 {primary.port}")
+    wait_until(lambda: found_on(replica)["server", "role"].grade == "ok", "the link is up")
+    assert found_on(primary)["server", "replicas"].text == "1 connected"
+    primary.kill()
+    wait_until(lambda: found_on(replica)["server", "role"].grade == "bad", "the link is down")
+
+
+def test_what_the_user_may_not_look_at_is_unknown(server: Server, acker: Acker) -> None:
+    with redis.Redis.from_url(server.url) as raw:
+        raw.execute_command("ACL", "SETUSER", "narrow", "reset", "on", ">pw", "~acker:*", "+@read", "+ping", "+time")
+    client = Client(server.url.replace("//", "//narrow:pw@"))
+    found = {one.about: one for one in examine(client)}
+    client.close()
+    assert (found["INFO"].grade, found["pages"].grade, found["settings"].grade) == ("unknown", "unknown", "ok")
+    assert (found["user"].grade, found["user"].text) == ("unknown", "who this is can't be asked")
+
+
+def test_clocks_that_differ(server: Server, acker: Acker, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(server.url)
+    (now_ms,) = client.node_clocks_ms()
+    monkeypatch.setattr(client, "node_clocks_ms", lambda: [now_ms, now_ms + 60_000])
+    (found,) = _clocks(client)
+    assert (found.grade, "60.0 s from each other" in found.text) == ("warning", True)
+    client.close()
+
+
+def test_disks_that_fail() -> None:
+    info = {"redis_version": "7.0", "aof_enabled": 1, "aof_last_write_status": "err", "rdb_last_bgsave_status": "err"}
+    found = {one.about: one.grade for one in _server(info, several=False)}
+    assert (found["persistence"], found["snapshots"]) == ("bad", "bad")
+
+
+# -- limits
+
+
+@pytest.mark.parametrize(("pending", "grade"), [(74, "ok"), (75, "warning"), (99, "warning"), (100, "bad")])
+def test_how_near_an_app_is_to_its_limit(server: Server, acker: Acker, pending: int, grade: str) -> None:
+    acker.set_limits(Limits(max_pending=100))
+    roots = np.arange(1, pending + 1)
+    acker.init_many(roots, roots, 0)
+    found = found_on(server)["orders", "limit"]
+    assert (found.grade, found.text) == (grade, f"{pending} of 100 roots pending ({pending} %)".replace(" %", "%"))
+    client = Client(server.url)
+    (state,) = overview(client)
+    client.close()
+    assert (state.state == "FULL") == (pending == 100)
+    assert ("as many as its operator allows" in run("status", "--redis", server.url).output) == (pending == 100)
+
+
+def test_no_limit_is_no_finding(server: Server, acker: Acker) -> None:
+    acker.set_limits(Limits(max_payload_bytes=5))
+    assert ("orders", "limit") not in found_on(server)
+
+
+# -- the user
+
+APP_RULES = ("~acker:{orders}:*", "~acker:{orders:*", "+@all", "-@dangerous", "-@admin", "+info")
+ASKABLE = pytest.mark.parametrize("kind", [name for name in REAL_NAMES if name != REDIS62.name])
+"""Redis 6.2 can't be asked what a user may do."""
+
+ASKS = ("+acl|whoami", "+acl|getuser", "+acl|dryrun", "+scan")
+
+
+def found_as(server: Server, *rules: str) -> dict[tuple[str, str], Finding]:
+    with redis.Redis.from_url(server.url) as raw:
+        raw.execute_command("ACL", "SETUSER", "somebody", "reset", "on", ">pw", *rules)
+    client = Client(server.url.replace("//", "//somebody:pw@"))
+    try:
+        return {(one.what, one.about): one for one in examine(client)}
+    finally:
+        client.close()
+
+
+def test_a_user_who_may_do_everything_is_a_warning(server: Server, acker: Acker) -> None:
+    for found in (found_on(server), found_as(server, "~*", "+@all")):
+        assert found["server", "user"].grade == "warning"
+        assert found["server", "user"].text.endswith("who may do everything")
+        assert "acker-redis acl" in found["server", "user"].advice
+        assert ("orders", "user") not in found
+
+
+@ASKABLE
+def test_the_user_of_an_app_is_fine(server: Server, acker: Acker) -> None:
+    found = found_as(server, *APP_RULES, *ASKS)
+    assert (found["server", "user"].grade, found["server", "user"].text) == ("ok", "somebody")
+    assert (found["orders", "user"].grade, found["orders", "user"].text) == (
+        "ok", "somebody may do what a program of the app needs",
+    )  # fmt: skip
+
+
+@ASKABLE
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ("+flushall", "FLUSHALL"),
+        ("+keys", "KEYS *"),
+        ("+config", "CONFIG SET"),
+        ("~*", "SET on keys that are no app's"),
+    ],
+)
+def test_what_a_user_may_do_beyond_is_a_warning(server: Server, acker: Acker, more: str, named: str) -> None:
+    found = found_as(server, *APP_RULES, *ASKS, more)["server", "user"]
+    assert (found.grade, found.text) == ("warning", f"somebody, who may run {named}")
+
+
+@ASKABLE
+def test_what_a_program_needs_and_the_user_may_not(server: Server, acker: Acker) -> None:
+    found = found_as(server, *APP_RULES, *ASKS, "-hincrby", "-fcall", "-evalsha")["orders", "user"]
+    assert (found.grade, found.text) == ("warning", "somebody may not run HINCRBY, FCALL or EVALSHA on its keys")
+    looks = found_as(server, "%R~acker:*", "+@read", "+eval", "+info", "+time", "+ping", *ASKS)["orders", "user"]
+    assert (looks.grade, "HSET, HINCRBY" in looks.text) == ("warning", True)
+    assert looks.advice.startswith("enough for who only looks")
+
+
+def test_a_user_of_whom_nothing_can_be_asked_is_unknown(server: Server, acker: Acker) -> None:
+    found = found_as(server, *APP_RULES, "+acl|whoami", "+acl|getuser", "+scan")
+    assert (found["server", "user"].grade, found["server", "user"].text) == (
+        "unknown", "somebody; what this user may do can't be asked",
+    )  # fmt: skip

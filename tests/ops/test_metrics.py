@@ -1,0 +1,151 @@
+"""Metrics as Prometheus scrapes them from a rotator."""
+
+import math
+import re
+import socket
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
+
+from acker_redis import Acker, AckerConfig
+from acker_redis.cli import app
+from acker_redis.client import scripts
+from acker_redis.ops.acl import Role
+from acker_redis.ops.metrics import BOUNDS_MS, MetricsServer
+from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.testing import wait_until
+from acker_redis.testing.server import Server
+from tests.support.users import log_in, rules_for
+
+
+def scrape(port: int) -> dict[tuple[str, ...], float]:
+    """(name, labels in the order of their names) -> value."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as page:
+        text = page.read().decode()
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_rotator_serves_what_the_dashboard_shows(
+    real_url: str, connect: Callable[..., Acker], start_process: Callable[..., Any]
+) -> None:
+    acker = connect(app="orders", message_timeout_secs=60)
+    roots = acker.new_roots(100)
+    acker.init_many(roots, roots, 0)
+    acker.ack_many(roots[:40], roots[:40])
+    acker.ack(int(roots[35]), 1)
+    acker.fail(int(roots[50]))
+    acker.dead_letters.add([DeadLetter(1, "run", 5, "failed")])
+    process = start_process("rotator", "--redis", real_url, "--metrics", "0")
+    wait_until(lambda: "metrics at http://127.0.0.1:" in process.log(), "the metrics are served")
+    found = scrape(int(re.findall(r"127\.0\.0\.1:(\d+)/metrics", process.log())[0]))
+    assert found["acker_up",] == 1, process.log()
+    assert found["acker_roots_settled_total", "orders", "acked"] == 40
+    assert found["acker_roots_settled_total", "orders", "failed"] == 1
+    assert found["acker_roots_begun_total", "orders"] == 100
+    assert found["acker_late_updates_total", "orders"] == 1
+    assert found["acker_roots_pending", "orders"] == 59
+    assert found["acker_dead_letters", "orders"] == 1
+    assert found["acker_outcomes_waiting", "orders"] > 0
+    assert found["acker_tick_seconds", "orders"] == 30
+    assert 0 <= found["acker_oldest_pending_age_seconds", "orders"] < 60
+    assert 0 <= found["acker_rotation_age_seconds", "orders"] < 60
+    assert found["acker_app_state", "orders", "ok"] == 1
+    assert found["acker_app_state", "orders", "HANGS"] == 0
+    assert found["acker_memory_bytes", "orders"] > 1000
+    buckets = {name[2:]: value for name, value in found.items() if name[0] == "acker_complete_latency_seconds_bucket"}
+    assert len({le for le, _ in buckets}) == len(BOUNDS_MS)
+    process.popen.terminate()
+    assert process.popen.wait(timeout=20) == 0
+    assert "Traceback" not in process.log()
+
+
+def test_latencies_add_up_over_the_bounds(url: str, raw: Any, connect: Callable[..., Acker]) -> None:
+    acker = connect(app="orders", shards=2)
+    acker.init_many(np.arange(1, 9), np.arange(1, 9), 0)
+    acker.ack_many(np.arange(1, 9), np.arange(1, 9))
+    raw.hincrby("acker:{orders:1}:latency", "acked:2000", 5)
+    raw.hincrby("acker:{orders:0}:latency", "acked:more", 2)
+    with MetricsServer(url, [], "127.0.0.1", 0) as server:
+        found = scrape(server.port)
+    name = "acker_complete_latency_seconds_bucket"  # neither _sum nor _count: nobody knows the sum
+    acked = {float(key[2]): value for key, value in found.items() if key[0] == name and key[3] == "acked"}
+    assert list(acked) == [bound / 1000 for bound in BOUNDS_MS]
+    assert (acked[0.05], acked[1.0], acked[2.0], acked[5000.0], acked[math.inf]) == (8, 8, 13, 13, 15)
+
+
+def test_a_rotators_user_may_serve_metrics(
+    start_server: Callable[..., Server], open_acker: Callable[..., Acker], plain: Callable[..., Any], kind: str
+) -> None:
+    server = start_server(kind=kind)
+    open_acker(server.url, app="orders").dead_letters.add([DeadLetter(1, "run", 5, "failed")])
+    url = log_in(plain(server.url), server.url, Role.ROTATOR, None, rules=rules_for(kind))
+    with MetricsServer(url, [], "127.0.0.1", 0) as metrics:
+        found = scrape(metrics.port)
+    assert found["acker_app_state", "orders", "ok"] == 1
+    assert found["acker_dead_letters", "orders"] == 1
+    assert found["acker_memory_bytes", "orders"] > 1000
+
+
+def test_only_the_apps_that_are_named(url: str, connect: Callable[..., Acker]) -> None:
+    for name in ("orders", "payments"):
+        connect(app=name)
+    with MetricsServer(url, ["payments"], "127.0.0.1", 0) as server:
+        found = scrape(server.port)
+    assert {key[1] for key in found if len(key) > 1} == {"payments"}
+
+
+def test_a_server_that_is_gone_is_down_until_it_is_back(
+    start_server: Callable[..., Server], open_acker: Callable[..., Acker], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start_server("--appendonly", "yes")
+    open_acker(server.url, app="orders")
+    with MetricsServer(server.url, [], "127.0.0.1", 0) as metrics:
+        assert scrape(metrics.port)["acker_up",] == 1
+        server.kill()
+        for _ in range(2):
+            assert scrape(metrics.port) == {("acker_up",): 0}
+        server.start()
+        assert scrape(metrics.port)["acker_roots_pending", "orders"] == 0
+    assert [record.getMessage()[:11] for record in caplog.records if record.levelname == "WARNING"] == ["no metrics:"]
+
+
+def test_no_metric_is_named_by_an_id(url: str, connect: Callable[..., Acker]) -> None:
+    acker = connect(app="orders")
+    acker.ack(7, 1, stage="parse")
+    with (
+        MetricsServer(url, [], "127.0.0.1", 0) as server,
+        urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30) as page,
+    ):
+        labels = set(re.findall(r'(\w+)="', page.read().decode()))
+    assert labels == {"app", "outcome", "state", "le"}
+
+
+def test_wrong_uses_are_told_before_anything_runs(url: str) -> None:
+    run = CliRunner().invoke
+    assert run(app, ["rotator", "--check", "--metrics", "0", "--redis", url]).exit_code == 2
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        found = run(app, ["rotator", "--all", "--metrics", port, "--redis", url])
+    assert (found.exit_code, "give another port" in found.output) == (2, True)
+
+
+def test_the_bounds_are_those_of_the_scripts() -> None:
+    text = scripts.load("ack").source
+    bounds = re.findall(r"if age <= (\d+) then return '(\d+)' end", text)
+    assert (*(int(bound) for bound, name in bounds if bound == name), math.inf) == BOUNDS_MS
+
+
+def test_an_app_where_nothing_is_pending_has_no_old_root(url: str) -> None:
+    with Acker.connect(url, AckerConfig(app="orders")), MetricsServer(url, [], "127.0.0.1", 0) as server:
+        assert scrape(server.port)["acker_oldest_pending_age_seconds", "orders"] == 0

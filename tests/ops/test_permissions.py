@@ -1,0 +1,339 @@
+"""The users that `acker-redis acl` prints: each does its work, nothing of another app's, and nothing that is not its work."""
+
+import json
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import redis
+from typer.testing import CliRunner
+
+from acker_redis import Acker, AckerConfig, AppNotFoundError, AuthenticationError, LedgerLostError, Limits, Spout
+from acker_redis.cli import app as program
+from acker_redis.client import scripts
+from acker_redis.ops.acl import Role, ServerKind, users
+from acker_redis.ops.rotation_check import check
+from acker_redis.ops.rotator import Rotator
+from acker_redis.spout.in_flight import Emission
+from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.testing.server import Server
+from tests.acker.test_open_existing import fill, look
+from tests.support.rounds import full_round, take
+from tests.support.servers import REAL_NAMES
+from tests.support.users import log_in, rules_for
+
+WAYS = [(kind, way) for kind in REAL_NAMES for way in ServerKind if way is ServerKind.SCRIPTS or rules_for(kind) is way]
+
+
+@pytest.fixture(params=WAYS, ids=lambda one: "-".join(one))
+def way(request: pytest.FixtureRequest) -> tuple[str, ServerKind]:
+    """Every kind of server, and both ways to call where it has both."""
+    found: tuple[str, ServerKind] = request.param
+    return found
+
+
+@pytest.fixture
+def kind(way: tuple[str, ServerKind]) -> str:
+    return way[0]
+
+
+@pytest.fixture
+def rules(way: tuple[str, ServerKind]) -> ServerKind:
+    return way[1]
+
+
+@pytest.fixture
+def server(start_server: Callable[..., Server], kind: str) -> Server:
+    return start_server(kind=kind)
+
+
+@pytest.fixture
+def login(server: Server, plain: Callable[..., Any], rules: ServerKind) -> Callable[..., str]:
+    """Make a user of a role for an app; returns its URL."""
+
+    def make(role: Role, app: str | None = "orders", *, without: tuple[str, ...] = ()) -> str:
+        return log_in(plain(server.url), server.url, role, app, rules=rules, without=without)
+
+    return make
+
+
+@pytest.fixture
+def refuses(plain: Callable[..., Any]) -> Callable[..., None]:
+    """Each of these commands is refused to the user of a URL."""
+
+    def ask(url: str, *commands: tuple[Any, ...]) -> None:
+        raw = plain(url)
+        for command in commands:
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                raw.execute_command(*command)
+
+    return ask
+
+
+def test_a_spout_does_everything_with_its_app(login: Callable[..., str], open_acker: Callable[..., Acker]) -> None:
+    url = login(Role.SPOUT)
+    full_round(open_acker(url, app="orders", shards=2, lanes=2))
+    acker = open_acker(url, app="orders", shards=2, lanes=2)
+    acker.init_many([1, 2], [1, 0], 0)
+    take(acker, 1, "another-spout")
+    acker.pause(reason="a test")
+    assert acker.resume()
+    with Acker.attach(url, "orders") as attached:
+        assert attached.stats().pending == 1
+    assert [health.healthy for health in check(url, ["orders"])] == [True]
+
+
+def emit(acker: Acker, emission: Emission) -> None:
+    acker.init_many(emission.roots, emission.roots, 0)
+    acker.ack_many(emission.roots, emission.roots)
+
+
+def test_a_spout_runs_to_its_end_and_replays_letters(
+    login: Callable[..., str], open_acker: Callable[..., Acker]
+) -> None:
+    acker = open_acker(login(Role.SPOUT), app="orders", shards=2)
+    spout = Spout(acker, "run")
+    spout.add(np.array([1, 2, 3]))
+    spout.run(partial(emit, acker))
+    assert spout.counts.acked == 3
+    acker.dead_letters.add([DeadLetter(1, "run", 3, "failed", payload=b"1")])
+    assert len(list(acker.dead_letters.find())) == 1
+    acker.payloads("run").put([(1, b"row")])
+    assert acker.payloads("run").get([1]) == [b"row"]
+
+
+@pytest.mark.parametrize("role", [Role.SPOUT, Role.EXECUTOR])
+def test_the_user_of_an_app_can_do_nothing_with_another(
+    login: Callable[..., str], open_acker: Callable[..., Acker], role: Role
+) -> None:
+    other = open_acker(login(Role.SPOUT, "orders-archive"), app="orders-archive")
+    other.init(1, 1, 0)
+    url = login(role)
+    for app in ("orders-archive", "order", "orders.eu"):
+        with pytest.raises(AuthenticationError, match=r"the keys acker:\{APP:\* and acker:\{APP\}:\*"):
+            Acker.connect(url, AckerConfig(app=app))
+    with pytest.raises(AuthenticationError, match="lacks a permission"):
+        Acker.attach(url, "orders-archive")
+    assert other.stats().pending == 1
+
+
+def test_an_executor_acks_and_fails_and_keeps_rows(login: Callable[..., str], open_acker: Callable[..., Acker]) -> None:
+    acker = open_acker(login(Role.SPOUT), app="orders", shards=2)
+    acker.init_many([1, 2, 3], [1, 2, 3], 0)
+    acker.dead_letters.add([DeadLetter(1, "run", 3, "failed")])
+    with Acker.attach(login(Role.EXECUTOR), "orders") as executor:
+        executor.ack_many([1], [1], stage="price", token="partition-0")
+        executor.fail(2, reason="no such item", stage="a stage that is new")
+        assert executor.reset_timeout(3)
+        executor.payloads("run").put([(3, b"row")])
+        assert len(list(executor.dead_letters.read())) == 1
+    assert sorted((one.kind, one.root) for one in take(acker, 2)) == [("ack", 1), ("fail", 2)]
+
+
+def test_what_an_executor_tries_beyond_its_work_is_refused(
+    login: Callable[..., str], open_acker: Callable[..., Acker], refuses: Callable[..., None], rules: ServerKind,
+    plain: Callable[..., Any],
+) -> None:  # fmt: skip
+    """Other apps' keys, declared to a script or not; the app's settings, letters and lanes; the server."""
+    acker = open_acker(login(Role.SPOUT), app="orders", shards=1)
+    other = open_acker(login(Role.SPOUT, "payments"), app="payments", shards=1)
+    other.init(1, 1, 0)
+    url = login(Role.EXECUTOR)
+    refuses(
+        url,
+        ("FLUSHALL",), ("FLUSHDB",), ("CONFIG", "GET", "*"), ("CONFIG", "SET", "maxmemory", "1"), ("KEYS", "*"), ("SCAN", "0"),
+        ("SCRIPT", "KILL"), ("SCRIPT", "FLUSH"), ("SHUTDOWN",), ("CLIENT", "LIST"), ("ACL", "LIST"),
+        ("MONITOR",), ("SWAPDB", "0", "1"), ("REPLICAOF", "NO", "ONE"), ("SAVE",),
+        ("HGETALL", "acker:{payments}:config"), ("HGETALL", "acker:{payments:0}:ledger"),
+        ("HSET", "acker:{payments:0}:meta", "a", 1),
+        ("XADD", "acker:{payments:0}:acked:0", "*", "a", "b"), ("DEL", "acker:{payments:0}:ledger"),
+        ("DEL", "acker:{orders}:lane:0"), ("SET", "acker:{orders}:pause", "0 held"), ("XDEL", "acker:{orders}:dead", "1-1"),
+        ("XREADGROUP", "GROUP", "spout", "me", "STREAMS", "acker:{orders:0}:acked:0", ">"),
+        ("XACK", "acker:{orders:0}:acked:0", "spout", "1-1"), ("UNLINK", "acker:{orders:0}:ledger"),
+    )  # fmt: skip
+    if rules is ServerKind.FUNCTIONS:
+        refuses(
+            url,
+            ("EVAL", "return 1", 0),
+            ("EVALSHA", "0" * 40, 0),
+            ("SCRIPT", "LOAD", "return 1"),
+            ("FUNCTION", "FLUSH"),
+        )
+        refuses(url, ("HSET", "acker:{orders}:config", "shards", 9), ("XADD", "acker:{orders}:dead", "*", "a", "b"))
+        refuses(url, ("FCALL", scripts.library().functions["ack"], 1, "acker:{payments:0}:ledger"))
+    else:
+        refuses(url, ("EVAL", "return 1", 1, "acker:{payments:0}:ledger"))
+        with pytest.raises(redis.ResponseError, match=r"(?i)permission|can't access"):  # a key that it does not declare
+            plain(url).eval("return redis.call('HGETALL', 'acker:{payments:0}:ledger')", 0)
+    assert (acker.stats().pending, other.stats().pending) == (0, 1)
+
+
+def test_an_executor_makes_nothing(
+    login: Callable[..., str], open_acker: Callable[..., Acker], plain: Any, server: Any
+) -> None:
+    executor = login(Role.EXECUTOR)
+    with pytest.raises(AppNotFoundError):
+        Acker.attach(executor, "orders")
+    spout = open_acker(login(Role.SPOUT), app="orders", shards=2)
+    with Acker.attach(executor, "orders") as attached:
+        plain(server.url).flushall()
+        with pytest.raises(LedgerLostError):
+            attached.ack(1, 1)
+        with pytest.raises(LedgerLostError):
+            attached.recover()
+        assert spout.recover() == [0, 1]
+        assert attached.recover() == []
+        attached.ack(1, 1)
+
+
+def test_a_rotator_rotates_and_checks(login: Callable[..., str], open_acker: Callable[..., Acker]) -> None:
+    short = open_acker(login(Role.SPOUT), app="orders", shards=2, message_timeout_secs=0.02)
+    short.init_many([1, 2], [1, 2], 0)
+    short.fail(2)
+    for url, names in ((login(Role.ROTATOR), ["orders"]), (login(Role.ROTATOR, None), [])):
+        rotator = Rotator(url, names)
+        rotator.run_once()
+        assert [health.app for health in check(url, names)] == ["orders"]
+        rotator.close()
+    url = login(Role.ROTATOR)
+    rotator = Rotator(url, ["orders"])
+    while not short.stats().timed_out:
+        rotator.run_once()
+    rotator.close()
+    with pytest.raises(AuthenticationError), Acker.attach(url, "orders") as attached:
+        attached.poll()
+
+
+def test_a_rotator_of_one_app_does_nothing_to_another(
+    login: Callable[..., str], open_acker: Callable[..., Acker], refuses: Callable[..., None]
+) -> None:
+    open_acker(login(Role.SPOUT, "payments"), app="payments", shards=1).init(1, 1, 0)
+    refuses(
+        login(Role.ROTATOR),
+        ("HGETALL", "acker:{payments}:config"), ("UNLINK", "acker:{payments:0}:ledger"), ("FLUSHALL",), ("CONFIG", "GET", "*"),
+        ("KEYS", "*"), ("SCRIPT", "KILL"), ("DEL", "acker:{orders:0}:meta"),
+    )  # fmt: skip
+
+
+def test_what_a_rotator_tries_beyond_its_work_is_said_to_be_denied(
+    login: Callable[..., str], open_acker: Callable[..., Acker]
+) -> None:
+    acker = open_acker(login(Role.SPOUT), app="orders", shards=1)
+    acker.init_many([1, 2, 3], [1, 2, 3], 0)
+    for app in ("orders", None):
+        with Acker.attach(login(Role.ROTATOR, app), "orders") as rotator:
+            for attempt in (
+                partial(rotator.ack, 1, 1), partial(rotator.fail, 2), partial(rotator.init, 4, 1, 0), rotator.poll,
+                rotator.pause,
+            ):  # fmt: skip
+                with pytest.raises(AuthenticationError, match="lacks a permission"):
+                    attempt()
+    assert acker.stats().pending == 3
+
+
+def test_the_rotator_of_all_apps_writes_nothing_but_their_shards(
+    login: Callable[..., str], open_acker: Callable[..., Acker], refuses: Callable[..., None], rules: ServerKind
+) -> None:
+    if rules is ServerKind.SCRIPTS:  # patterns there can't tell reading from writing, as docs/access.md says
+        assert not any("%" in rule for user in users(kind=rules) for rule in user.rules)
+        return
+    acker = open_acker(login(Role.SPOUT), app="orders", shards=1)
+    acker.dead_letters.add([DeadLetter(1, "run", 3, "failed")])
+    url = login(Role.ROTATOR, None)
+    refuses(
+        url,
+        ("HSET", "acker:{orders}:config", "shards", 9), ("HSET", "acker:{orders}:limits", "max_pending", 1),
+        ("UNLINK", "acker:{orders}:dead"), ("UNLINK", "acker:{orders}:pause"), ("UNLINK", "acker:{orders}:runs"),
+        ("HSET", "acker:{orders}:stages", "a", 1), ("UNLINK", "somebody's"), ("HGETALL", "somebody's"),
+    )  # fmt: skip
+    with Acker.attach(url, "orders") as rotator, pytest.raises(AuthenticationError):
+        rotator.set_limits(Limits(max_pending=1))
+    assert (acker.limits(), len(acker.dead_letters.read())) == (Limits(), 1)
+
+
+@pytest.mark.parametrize("app", ["orders", None])
+def test_who_is_on_call_looks_and_can_change_nothing(
+    login: Callable[..., str], open_acker: Callable[..., Acker], refuses: Callable[..., None], app: str | None,
+    rules: ServerKind,
+) -> None:  # fmt: skip
+    fill(open_acker(login(Role.SPOUT), app="orders", shards=3))
+    url = login(Role.ONCALL, app)
+    look(url)
+    for command in (("status",), ("doctor",), ("pending", "--app", "orders")):
+        result = CliRunner().invoke(program, [*command, "--redis", url])
+        assert result.exit_code in (0, 1), result.output
+        assert "orders" in result.output
+    refuses(
+        url,
+        ("HSET", "acker:{orders:0}:meta", "tick", 9), ("DEL", "acker:{orders:0}:meta"), ("SET", "acker:{orders}:pause", "0"),
+        ("XDEL", "acker:{orders}:dead", "1-1"), ("FLUSHALL",), ("CONFIG", "GET", "*"), ("KEYS", "*"), ("SCRIPT", "KILL"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("missing", ["hincrby", "xadd", "bitop", "xgroup|create"])
+def test_a_missing_command_is_named(login: Callable[..., str], open_acker: Callable[..., Acker], missing: str) -> None:
+    url = login(Role.SPOUT, without=(missing,))
+    with pytest.raises(AuthenticationError, match=rf"(?i)permission.*({missing.partition('|')[0]}|this command)"):
+        acker = open_acker(url, app="orders")
+        acker.init(1, 0, 0)
+        minted = acker.new_roots(32)
+        acker.init_many(minted, minted, 0)
+        acker.ack_many(minted, minted)
+
+
+def test_finding_apps_needs_scan(login: Callable[..., str], open_acker: Callable[..., Acker]) -> None:
+    url = login(Role.SPOUT)
+    open_acker(url, app="orders")
+    with pytest.raises(AuthenticationError, match="scan"):
+        check(url)
+    assert [health.app for health in check(login(Role.ROTATOR))] == ["orders"]
+
+
+def test_the_command_prints_lines_for_the_server_and_its_file(
+    start_server: Callable[..., Server], plain: Callable[..., Any], kind: str, rules: ServerKind, tmp_path: Path
+) -> None:
+    def printed(*arguments: str) -> list[str]:
+        result = CliRunner().invoke(program, ["acl", *arguments, "--server", rules])
+        assert (result.exit_code, result.stderr) == (0, "")
+        return result.stdout.splitlines()
+
+    file = tmp_path / "users.acl"
+    file.write_text(
+        "\n".join(["user default on nopass ~* +@all", *printed("orders", "--file"), *printed("--file"), ""])
+    )
+    server = start_server("--aclfile", str(file), kind=kind)
+    raw = plain(server.url)
+    names = [f"orders-{role}" for role in Role] + ["acker-rotator", "acker-oncall"]
+    assert sorted(one.decode() for one in raw.execute_command("ACL", "USERS")) == sorted(["default", *names])
+    before = raw.execute_command("ACL", "LIST")
+    for line in [*printed("orders"), *printed()]:
+        raw.execute_command(*line.split())
+    after = raw.execute_command("ACL", "LIST")
+    without_passwords = [[re.sub(rb" (#\w+|sanitize-payload)", b"", one) for one in found] for found in (before, after)]
+    assert without_passwords[0] == without_passwords[1]
+    assert len({one for one in before if b"#" in one} & set(after)) == 0  # each time others
+    (user,) = map(json.loads, printed("orders", "--role", "oncall", "--json"))
+    raw.execute_command("ACL", "SETUSER", user["name"], "reset", "on", f">{user['password']}", *user["rules"])
+    assert plain(server.url.replace("//", f"//{user['login']}")).ping()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["or:ders"], "use 1 to 64 letters"),
+        (["--role", "spout"], "name it, as in"),
+        (["acker"], "are the users of all apps"),
+        (["acker", "--role", "oncall"], "--role spout --role executor"),
+        (["orders", "--role", "executor", "--role", "driver"], "driver"),
+        (["orders", "--file", "--json"], "not both"),
+        (["orders", "--server", "valkey"], "valkey"),
+    ],
+)
+def test_what_the_command_can_not_print_is_said(arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(program, ["acl", *arguments])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr

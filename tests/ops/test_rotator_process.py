@@ -1,0 +1,248 @@
+"""`acker-redis rotator` as a process of its own."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from acker_redis import Acker, ConnectionLostError, LedgerLostError
+from acker_redis.ops.rotation_check import check
+from acker_redis.testing import wait_until
+from tests.support.rounds import take
+
+PENDING = np.arange(1, 101)
+
+
+def times_out(acker: Acker, description: str) -> None:
+    """A hundred roots are put in and time out by the work of somebody else."""
+    acker.init_many(PENDING, PENDING, 0)
+    before = acker.stats().timed_out
+    wait_until(lambda: acker.stats().timed_out == before + len(PENDING), description)
+    assert {outcome.reason for outcome in take(acker, len(PENDING))} == {"timeout"}
+
+
+def test_several_apps_and_a_line_for_each_tick_that_did_something(url, connect, start_process) -> None:
+    first: Acker = connect(app="first", shards=2, num_buckets=2, message_timeout_secs=0.3)
+    second: Acker = connect(app="second", shards=2, num_buckets=2, message_timeout_secs=0.3)
+    ignored: Acker = connect(app="ignored", num_buckets=2, message_timeout_secs=0.3)
+    ignored.init(1, 1, 0)
+    process = start_process("rotator", "--redis", url, "--app", "first", "--app", "second")
+    times_out(first, "the first app's roots time out")
+    times_out(second, "the second app's roots time out")
+    second.ack(5, 5)  # nobody's: it goes silently
+    wait_until(lambda: second.stats().orphaned == 1, "the orphan expires")
+    assert ignored.stats().pending == 1
+
+    process.popen.send_signal(signal.SIGTERM)
+    assert process.popen.wait(timeout=20) == 0
+    lines = process.log().splitlines()
+    assert "rotator started for first, second" in lines[0]
+    assert "rotator stopped" in lines[-1]
+    counts = [re.search(r"app (\w+): .* ticked, (\d+) timed out, (\d+) orphaned", line) for line in lines]
+    done = [(match[1], int(match[2]), int(match[3])) for match in counts if match]
+    for app, timed_out, orphaned in (("first", 100, 0), ("second", 100, 1)):
+        assert sum(count for name, count, _ in done if name == app) == timed_out
+        assert sum(count for name, _, count in done if name == app) == orphaned
+    assert all(timed_out + orphaned > 0 for _, timed_out, orphaned in done)
+    assert not any(" ERROR " in line or " WARNING " in line for line in lines)
+
+
+def test_all_apps_and_one_that_appears_later(url, connect, start_process) -> None:
+    times = {"num_buckets": 2, "message_timeout_secs": 0.3}
+    early: Acker = connect(app="early", **times)
+    process = start_process("rotator", "--redis", url, "--all")
+    times_out(early, "the early app's roots time out")
+    late: Acker = connect(app="late", **times)
+    times_out(late, "the late app's roots time out")
+    assert "app late: rotating 8 shards every 300 ms" in process.log()
+    process.popen.send_signal(signal.SIGINT)
+    assert process.popen.wait(timeout=20) == 0
+    assert "Traceback" not in process.log()
+
+
+def test_an_app_that_can_not_be_opened_keeps_no_other_waiting(url, raw, connect, start_process) -> None:
+    connect(app="damaged")
+    raw.hset("acker:{damaged}:config", "lanes", "many")
+    connect(app="changed", shards=1)
+    raw.hset("acker:{changed}:config", "num_buckets", "9")
+    sound: Acker = connect(app="sound", num_buckets=2, message_timeout_secs=0.3)
+    process = start_process("rotator", "--redis", url, "--app", "damaged", "--app", "changed", "--app", "sound")
+    times_out(sound, "the sound app's roots time out")
+    assert "app damaged: the stored settings of app 'damaged' are damaged" in process.log()
+    assert "app changed: app 'changed' has shards that were created with other settings" in process.log()
+    assert "waiting for the server" not in process.log()
+
+
+def test_two_copies(url, raw, connect, start_process) -> None:
+    acker: Acker = connect(shards=1, num_buckets=2, message_timeout_secs=0.2)
+    copies = [start_process("rotator", "--redis", url, "--app", "test") for _ in range(2)]
+    wait_until(lambda: all("rotating" in copy.log() for copy in copies), "both copies rotate")
+    times_out(acker, "the roots time out")
+    found = {
+        name: int(value)
+        for name, value in raw.hgetall("acker:{test:0}:meta").items()
+        if name != b"clock" and value.isdigit()
+    }
+    assert found[b"last_rotation_ms"] - found[b"created_ms"] >= found[b"tick"] * 200
+    copies[0].popen.send_signal(signal.SIGKILL)
+    acker.confirm(acker.poll())
+    times_out_again = np.arange(1_001, 1_051)
+    acker.init_many(times_out_again, times_out_again, 0)
+    take(acker, 50)
+    assert acker.stats().timed_out == 150
+
+
+def test_a_server_that_restarts_is_waited_for(start_server, open_acker, start_process) -> None:
+    server = start_server("--appendonly", "yes", "--appendfsync", "always")
+    acker: Acker = open_acker(server.url, shards=2, num_buckets=2, message_timeout_secs=0.3)
+    process = start_process("rotator", "--redis", server.url, "--app", "test")
+    times_out(acker, "the rotator works")
+    server.kill()
+    wait_until(lambda: "waiting for the server" in process.log(), "the rotator misses the server")
+    server.start()
+    wait_until(lambda: "the server is back after" in process.log(), "the rotator finds the server again")
+    acker.init_many(PENDING + 1_000, PENDING, 0)
+    assert {outcome.reason for outcome in take(acker, len(PENDING))} == {"timeout"}
+    process.popen.send_signal(signal.SIGTERM)
+    assert process.popen.wait(timeout=20) == 0
+    assert process.log().count("waiting for the server") == 1
+
+
+def test_a_server_that_is_down_at_start_is_waited_for(start_server, open_acker, start_process) -> None:
+    server = start_server()
+    server.kill()
+    process = start_process("rotator", "--redis", server.url, "--app", "test")
+    wait_until(lambda: "rotator started" in process.log(), "the rotator starts")
+    server.start()
+    times_out(open_acker(server.url, num_buckets=2, message_timeout_secs=0.3), "the rotator works")
+
+
+def test_a_lost_ledger_is_left_to_its_clients(url, raw, connect, start_process) -> None:
+    acker: Acker = connect(num_buckets=2, message_timeout_secs=0.3)
+    process = start_process("rotator", "--redis", url, "--app", "test")
+    times_out(acker, "the rotator works")
+    raw.flushall()
+    wait_until(
+        lambda: "app test: not rotated until it is there again" in process.log(), "the rotator learns of the loss"
+    )
+    wait_until(lambda: "its first client creates it" in process.log(), "the rotator looks for the app again")
+    assert raw.dbsize() == 0
+    with pytest.raises(LedgerLostError):
+        acker.poll()
+    assert len(acker.recover()) == 8
+    times_out(acker, "the rotator goes on")
+
+
+def test_a_frozen_server_does_not_hold_up_its_end(start_server, open_acker, start_process) -> None:
+    """Containers are killed after 10 s."""
+    server = start_server()
+    acker: Acker = open_acker(server.url, shards=2, num_buckets=2, message_timeout_secs=0.3)
+    process = start_process("rotator", "--redis", server.url, "--app", "test")
+    times_out(acker, "the rotator works")
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: "waiting for the server" in process.log(), "the rotator misses the server")
+        process.popen.send_signal(signal.SIGTERM)
+        assert process.popen.wait(timeout=8) == 0  # 3 s, where nothing else runs
+        began = time.monotonic()
+        with pytest.raises(ConnectionLostError):
+            check(server.url, ["test"])
+        assert time.monotonic() - began < 5
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def test_a_hostile_key_stops_nobody(url, raw, connect, start_process) -> None:
+    """A user limited to an app's keys may write them."""
+    for name in (b"orders:\xff", b"orders:\x1b[2J", b"orders*"):
+        raw.hset(b"acker:{%s}:config" % name, "shards", "8")
+    raw.set("acker:{text}:config", "no hash")
+    raw.hset("acker:{binary}:config", "shards", b"\xff\xfe")
+    acker: Acker = connect(app="sound", num_buckets=2, message_timeout_secs=0.3)
+    process = start_process("rotator", "--redis", url, "--all")
+    times_out(acker, "the sound app's roots time out")
+    log = process.log()
+    assert log.count(r"acker:{orders:\\xff}:config': skipped") == 1
+    assert log.count(r"acker:{orders:\x1b[2J}:config': skipped") == 1
+    assert "\x1b" not in log
+    assert "app binary: the stored settings" in log
+    assert "app text: " in log
+    assert [health.healthy for health in check(url, ["sound"])] == [True]
+
+
+def test_wrong_usage_ends_with_status_2(start_process) -> None:
+    for arguments, words in (
+        (("--app", ""), "name an app"),
+        (("--app", "a", "--all"), "--all"),
+        (("--redis", "http://127.0.0.1", "--app", "a"), "is no Redis URL"),
+        (("--no-such-option",), "No such option"),
+    ):
+        process = start_process("rotator", *arguments)
+        assert process.popen.wait(timeout=30) == 2
+        assert words in process.log()
+        assert "Traceback" not in process.log()
+
+
+def test_it_leaves_no_connection_behind(url, raw, connect, start_process) -> None:
+    connect()
+    before = len(raw.client_list())
+    process = start_process("rotator", "--redis", url, "--all")
+    wait_until(lambda: len(raw.client_list()) > before, "the rotator connects")
+    os.kill(process.popen.pid, signal.SIGTERM)
+    assert process.popen.wait(timeout=20) == 0
+    wait_until(lambda: len(raw.client_list()) == before, "the rotator's connections are closed")
+
+
+@pytest.fixture
+def buffered(monkeypatch) -> None:
+    """Python keeps what it can't write, and tries again at its end, unless images set this."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+
+
+@pytest.mark.usefixtures("buffered")
+def test_it_goes_on_when_its_log_can_not_be_written(url, connect, request) -> None:
+    acker: Acker = connect(num_buckets=2, message_timeout_secs=0.3)
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.Popen([sys.executable, "-m", "acker_redis", "rotator", "--redis", url], stderr=full)
+    request.addfinalizer(process.kill)
+    times_out(acker, "the rotator works")
+    times_out(acker, "and goes on")
+    process.terminate()
+    assert process.wait(timeout=20) == 0
+
+
+@pytest.mark.usefixtures("buffered")
+@pytest.mark.parametrize("left", ["nobody reads", "its reader is gone"])
+def test_it_goes_on_when_its_log_is_a_pipe_that(left, url, connect, request) -> None:
+    acker: Acker = connect(num_buckets=2, message_timeout_secs=0.3)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"." * 512)
+    os.set_blocking(writer, True)
+    if left == "its reader is gone":
+        os.close(reader)
+    else:
+        request.addfinalizer(lambda: os.close(reader))
+    process = subprocess.Popen([sys.executable, "-m", "acker_redis", "rotator", "--redis", url], stderr=writer)
+    request.addfinalizer(process.kill)
+    os.close(writer)
+    times_out(acker, "the rotator works")
+    times_out(acker, "and goes on")
+    process.terminate()
+    assert process.wait(timeout=20) == 0
+
+
+@pytest.mark.usefixtures("buffered")
+def test_an_error_that_can_not_be_written_keeps_its_status() -> None:
+    command = [sys.executable, "-m", "acker_redis", "stats", "--app", "a", "--redis", "redis://127.0.0.1:1"]
+    with Path("/dev/full").open("w") as full:
+        assert subprocess.run(command, stderr=full, timeout=60, check=False).returncode == 3

@@ -1,0 +1,220 @@
+"""Several rotators at once, and one that dies half-way: one outcome per root, one tick per due time."""
+
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from acker_redis import Acker, AckerConfig
+from acker_redis.client.client import Client
+from acker_redis.ledger.expiry import Rotation
+from acker_redis.model.types import Rotated
+from acker_redis.ops.rotator import Rotator
+from acker_redis.testing import wait_until
+from tests.support.rounds import take
+
+NOTHING_DONE = Rotated(0, 0, 0, 0, 1000)
+
+
+def test_rotators_that_force_ticks_at_once_expire_each_root_once(real_url, connect) -> None:
+    acker: Acker = connect(shards=2, num_buckets=3)
+    roots = np.arange(1, 6_001)
+
+    def rotate() -> int:
+        with Acker.connect(real_url, acker.config) as mine:
+            return sum(mine.rotate(force=bool(round_ % 3)).timed_out for round_ in range(30))
+
+    with ThreadPoolExecutor(4) as pool:
+        rotators = [pool.submit(rotate) for _ in range(4)]
+        for part in np.array_split(roots, 6):
+            acker.init_many(part, part, 0)
+        counted = sum(rotator.result() for rotator in rotators)
+    counted += sum(acker.rotate(force=True).timed_out for _ in range(3))
+    assert counted == len(roots)
+    assert {outcome.reason for outcome in take(acker, len(roots))} == {"timeout"}
+    stats = acker.stats()
+    assert (stats.timed_out, stats.pending, stats.waiting) == (len(roots), 0, 0)
+
+
+def test_a_tick_happens_once_per_due_time(real_url, raw, connect) -> None:
+    acker: Acker = connect(shards=1, num_buckets=2, message_timeout_secs=0.05)
+    config: AckerConfig = acker.config
+    meta = "acker:{test:0}:meta"
+    stop = threading.Event()
+
+    def rotate() -> int:
+        ticked = 0
+        with Acker.connect(real_url, config) as mine:
+            while not stop.is_set():
+                ticked += mine.rotate().ticked
+        return ticked
+
+    with ThreadPoolExecutor(3) as pool:
+        rotators = [pool.submit(rotate) for _ in range(3)]
+        try:
+            wait_until(lambda: int(raw.hget(meta, "tick")) >= 12, "twelve ticks")
+        finally:
+            stop.set()
+        ticked = sum(rotator.result() for rotator in rotators)
+    found = {name: int(value) for name, value in raw.hgetall(meta).items() if name.endswith((b"tick", b"_ms"))}
+    assert found[b"tick"] == ticked
+    assert found[b"last_rotation_ms"] - found[b"created_ms"] >= ticked * config.tick_ms
+
+
+def test_a_rotator_killed_while_it_drains(url, raw, connect, start_process) -> None:
+    acker: Acker = connect(shards=2, num_buckets=2, message_timeout_secs=0.5)
+    roots = np.arange(1, 100_001)
+    acker.init_many(roots, roots, 0)
+    acker.rotate(force=True)
+    process = start_process("rotator", "--redis", url, "--app", "test")
+
+    def timed_out() -> int:
+        return sum(int(raw.hget(f"acker:{{test:{shard}}}:stats", "timed_out") or 0) for shard in range(2))
+
+    wait_until(lambda: timed_out() > 0, "the rotator drains")
+    process.popen.send_signal(signal.SIGKILL)
+    process.popen.wait()
+    killed_at = timed_out()
+    assert 0 < killed_at < len(roots)
+    assert acker.stats().pending == len(roots) - killed_at
+
+    start_process("rotator", "--redis", url, "--all")
+    wait_until(lambda: timed_out() >= len(roots), "another rotator carries on")
+    assert {outcome.reason for outcome in take(acker, len(roots))} == {"timeout"}
+    stats = acker.stats()
+    assert (stats.timed_out, stats.pending, stats.unowned, stats.waiting) == (len(roots), 0, 0, 0)
+
+
+def test_an_app_with_a_long_death_row_does_not_hold_up_another(url, raw, connect, monkeypatch, caplog) -> None:
+    monkeypatch.setattr("acker_redis.ops.rotator.DRAIN_CALLS_PER_TURN", 1)
+    large: Acker = connect(app="large", shards=1, num_buckets=2, message_timeout_secs=0.05)
+    small: Acker = connect(app="small", shards=1, num_buckets=2, message_timeout_secs=0.05)
+    roots = np.arange(1, 5_001)
+    large.init_many(roots, roots, 0)
+    large.rotate(force=True)
+    caplog.set_level("INFO", "acker_redis.rotator")
+    rotator = Rotator(url)
+
+    def small_ticked() -> bool:
+        rotator.run_once()
+        return int(raw.hget("acker:{small:0}:meta", "tick")) > 0
+
+    def large_is_drained() -> bool:
+        rotator.run_once()
+        return large.stats().pending == 0
+
+    wait_until(lambda: small.stats().last_rotation_ms >= 100, "the ticks are due")
+    wait_until(small_ticked, "the small app ticks")
+    assert large.stats().pending > 0
+    wait_until(large_is_drained, "the large app is drained")
+    rotator.run_once()
+    rotator.close()
+    lines = [record.message for record in caplog.records if "timed out" in record.message]
+    assert len(lines) == 1
+    assert "5000 timed out, 0 orphaned" in lines[0]
+
+
+def test_a_row_that_is_drained_slowly_never_becomes_the_nursery(source, connect, monkeypatch) -> None:
+    monkeypatch.setattr("acker_redis.ledger.expiry.MAX_EXPIRE_ROUNDS", 1)
+    acker: Acker = connect(shards=1, num_buckets=2)
+    old = np.arange(1, 3_001)
+    acker.init_many(old, old, 0)
+    acker.rotate(force=True)
+    done = acker.rotate(force=True)
+    assert done.draining == 1
+    young = np.arange(10_001, 10_101)
+    acker.init_many(young, young, 0)
+    drained = done.timed_out
+    while done.draining:
+        done = acker.rotate(force=True)
+        drained += done.timed_out
+    assert drained == len(old)
+    assert all(record is not None for record in acker.inspect_many(young))
+    assert {outcome.root for outcome in take(acker, len(old))} == set(old.tolist())
+
+
+def test_apps_take_turns_of_a_bounded_size(url, connect, monkeypatch) -> None:
+    """One that can't keep up (a tick every 2 ms, 500 buckets in each of 64 shards) waits behind the others each time."""
+    connect(app="huge", shards=64, num_buckets=500, message_timeout_secs=1)
+    connect(app="small", shards=2, num_buckets=2, message_timeout_secs=0.05)
+    turns: list[tuple[str, int]] = []
+    try_rotate = Rotation.try_rotate
+
+    def noted(self: Rotation, **options: Any) -> Any:
+        turns.append((self._shards.config.app, len(options["shards"])))
+        return try_rotate(self, **options)
+
+    monkeypatch.setattr(Rotation, "try_rotate", noted)
+    rotator = Rotator(url)
+    rounds: list[list[tuple[str, int]]] = []
+    while sum(("small", 2) in turns for turns in rounds) < 20:
+        turns = []
+        rotator.run_once()
+        rounds.append(turns)
+    rotator.close()
+    assert all(len({app for app, _ in turns}) == len(turns) for turns in rounds)  # one turn each
+    assert {count for turns in rounds for app, count in turns if app == "huge"} == {
+        3,
+        1,
+    }  # 21 times 3, and the last one
+    with Acker.attach(url, "huge") as huge:
+        assert huge.stats(oldest=False).last_rotation_ms < 60_000
+
+
+def test_one_app_s_error_is_its_own(url, raw, connect, caplog) -> None:
+    sound: Acker = connect(app="sound", shards=1, num_buckets=2, message_timeout_secs=3600)
+    connect(app="broken", shards=1, message_timeout_secs=0.01)
+    sound.init(1, 1, 0)
+    rotator = Rotator(url)
+    rotator.run_once()
+    raw.hset("acker:{broken:0}:meta", "tick", "no number")
+    for _ in range(20):
+        rotator.run_once()
+        sound.rotate(force=True)
+    rotator.close()
+    assert sound.stats().timed_out == 1
+    assert sum("app broken" in record.message for record in caplog.records if record.levelname == "ERROR") == 1
+
+
+def test_the_end_is_seen_between_two_apps_turns(url, connect, monkeypatch) -> None:
+    for app in ("first", "second", "third"):
+        connect(app=app, shards=1)
+    stop = threading.Event()
+    turns: list[str] = []
+
+    def last_turn(self: Rotation, **options: Any) -> Any:
+        turns.append(self._shards.config.app)
+        stop.set()
+        return NOTHING_DONE, []
+
+    monkeypatch.setattr(Rotation, "try_rotate", last_turn)
+    rotator = Rotator(url)
+    rotator.run(stop)
+    rotator.close()
+    assert len(turns) == 1
+
+
+def test_many_foreign_keys_are_looked_through_bit_by_bit(url, raw, connect, monkeypatch) -> None:
+    monkeypatch.setattr("acker_redis.ops.rotator.SCAN_SECS_PER_PASS", 0)
+    connect(app="found", shards=1)
+    pipe = raw.pipeline(transaction=False)
+    for number in range(20_000):
+        pipe.set(f"foreign:{number}", "")
+    pipe.execute()
+    scans: list[int] = []
+    scan = Client.scan
+
+    def counted(self: Client, *arguments: Any) -> Any:
+        scans[-1] += 1
+        return scan(self, *arguments)
+
+    monkeypatch.setattr(Client, "scan", counted)
+    rotator = Rotator(url)
+    while "found" not in rotator._apps or rotator._scan is not None:
+        scans.append(0)
+        assert rotator.run_once() >= 0
+    rotator.close()
+    assert len(scans) >= 10
+    assert set(scans) == {1}

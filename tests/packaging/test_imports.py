@@ -1,0 +1,80 @@
+"""Roots upstream of imported rows: renewed while their messages are open, acked or failed with them. No Spark."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from acker_redis import Acker
+from acker_redis.spark.emission.messages import MESSAGE_ID
+from acker_redis.spark.protocol.columns import PAIRS
+from acker_redis.spark.runs import exported
+from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.testing import fake_acker, settle
+
+T = 30.0
+ROOTS = {101: 7, 102: 8}
+"""Of two messages, 1 and 2; each is all that its root waits for."""
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    made = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(exported, "time", SimpleNamespace(monotonic=lambda: made.now))
+    return made
+
+
+@pytest.fixture
+def renewed(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    found: list[list[int]] = []
+    real = Acker.reset_timeout_many
+
+    def noting(acker: Acker, roots: Any) -> int:
+        found.append(sorted(roots.tolist()))
+        return real(acker, roots)
+
+    monkeypatch.setattr(Acker, "reset_timeout_many", noting)
+    return found
+
+
+def upstream() -> Any:
+    acker = fake_acker(app="imports", message_timeout_secs=T)
+    acker.init_many(list(ROOTS), list(ROOTS.values()), 0)
+    pairs = pa.array([[root, edge] for root, edge in ROOTS.items()], pa.list_(pa.int64()))
+    return exported._Upstream(acker, pa.table({MESSAGE_ID: pa.array([1, 2], pa.int64()), PAIRS: pairs}))
+
+
+def spout(*dead: int) -> Any:
+    letters = {one: DeadLetter(one, "run", 5, "failed", "write", "disk full") for one in dead}
+    return SimpleNamespace(run_id="run", dead_letters=letters)
+
+
+def test_what_is_open_is_renewed_every_half_timeout(clock: SimpleNamespace, renewed: list[list[int]]) -> None:
+    made = upstream()
+    made.renew()
+    assert renewed == []
+    clock.now += T / 2
+    made.renew()
+    made.renew()
+    assert renewed == [[101, 102]]
+    made.done(np.array([1]), spout())
+    clock.now += T / 2
+    made.renew()
+    assert renewed == [[101, 102], [102]]
+
+
+def test_where_all_is_done_nothing_is_renewed(clock: SimpleNamespace, renewed: list[list[int]]) -> None:
+    """The run goes on until its last emission has ended, which may be long after its last message."""
+    made = upstream()
+    made.done(np.array([1, 2]), spout())
+    clock.now += T
+    made.renew()
+    assert renewed == []
+
+
+def test_what_was_done_is_acked_upstream_and_what_became_a_dead_letter_fails() -> None:
+    made = upstream()
+    made.done(np.array([1, 2]), spout(2))
+    assert settle(made._acker) == {101: "ack", 102: "failed"}

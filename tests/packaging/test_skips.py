@@ -1,0 +1,47 @@
+"""A run that skipped tests says so."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support import skips
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_reasons_are_grouped_the_most_frequent_first_with_what_to_install() -> None:
+    redis, tools = (
+        "redis-server is not on PATH (apt-get install redis-server)",
+        "redis-cli is not on PATH (apt-get install redis-tools)",
+    )
+    given = [tools, redis, "a second loopback address and /proc are Linux'", redis]
+    assert skips.said(f"Skipped: {one}" for one in given) == [
+        "4 tests were skipped:",
+        "      2  redis-server is not on PATH",
+        "      1  redis-cli is not on PATH",
+        "      1  a second loopback address and /proc are Linux'",
+        "to run them: apt-get install redis-server redis-tools",
+    ]
+
+
+def test_on_a_bare_machine_the_end_of_a_run_says_what_is_missing() -> None:
+    """In the environment that CI's first run has, too."""
+    command = [sys.executable, "-m", "pytest", "-n0", "-q", "tests/lua/test_contract.py", "-k", "unknown_global"]
+    done = subprocess.run([".ci/bare", *command], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    shown = done.stdout.splitlines()
+    assert done.returncode == 0, done.stdout + done.stderr
+    at = next(number for number, line in enumerate(shown) if "not run here" in line)
+    assert shown[at + 1] == "12 tests were skipped:"
+    assert shown[at + 2].split() == ["12", "luajit", "is", "not", "on", "PATH"]
+    assert shown[at + 3] == "to run them: apt-get install luajit"
+    assert "12 skipped" in shown[-1], "pytest's own summary is last"
+
+
+def test_the_bare_environment_has_what_the_readme_asks_for_only() -> None:
+    script = "for p in redis-server redis-cli java luajit prometheus promtool python3 make; do command -v $p; done; env"
+    shown = subprocess.run(
+        [".ci/bare", "sh", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    lines = shown.splitlines()
+    assert [line.rpartition("/")[2] for line in lines if line.startswith("/")] == ["python3", "make"]
+    assert {line.partition("=")[0] for line in lines if "=" in line} <= {"HOME", "PATH", "PWD", "OLDPWD", "SHLVL", "_"}

@@ -1,0 +1,593 @@
+"""Output that is a whole: nothing is written before everything has come through, and then it replaces what was there."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, DataFrameWriter
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceWriter, WriterCommitMessage
+
+from acker_redis import BadConfigError, FailedError, NotAcceptedError
+from acker_redis.spark import Pipeline, Tracker, read_dead_letters, read_files, run_tracked
+from acker_redis.spark.emission.roots import Roots
+from acker_redis.spout.offset_file import Offsets
+from acker_redis.spout.retry import RetryPolicy
+from tests.support import java
+from tests.support.jobs import whole_job
+from tests.support.spark.cases import IDS, Case, Ended, MakeCase, consume
+from tests.support.spark.faults import kill_self, once, raise_error
+
+pytestmark = pytest.mark.spark
+
+SUMS = [(key, sum(range(key, 40, 4))) for key in range(4)]
+
+
+def whole(run: Case, pipeline: Pipeline, attempts: int = 3, **options: Any) -> Ended:
+    retry = RetryPolicy(max_attempts=attempts, first_delay_secs=0)
+    return run.run(pipeline, **{"output": "whole", "retry": retry, **options})
+
+
+def sums(tracker: Tracker, rows: DataFrame) -> DataFrame:
+    return tracker.group(rows, (F.col("id") % 4).alias("key"), F.sum("id").alias("sum"))
+
+
+def over(run: Case, name: str = "out") -> Callable[[DataFrameWriter], object]:
+    path = str(run.folder / name)
+    return lambda writer: writer.mode("overwrite").parquet(path)
+
+
+def yesterday(run: Case, name: str = "out") -> None:
+    run.spark.createDataFrame([(9, 9)], "key bigint, sum bigint").write.parquet(str(run.folder / name))
+
+
+def kept(run: Case) -> int:
+    """RDDs that Spark keeps rows of."""
+    return int(run.spark.sparkContext._jsc.getPersistentRDDs().size())
+
+
+def fails_until(marks: Path, bad: set[int], times: int) -> Callable[[dict[str, Any]], list[dict[str, Any]]]:
+    """A row function that some messages fail in, so often."""
+
+    def step(row: dict[str, Any]) -> list[dict[str, Any]]:
+        if row["id"] in bad:
+            mark = marks / f"{row['id']}"
+            with mark.open("a") as file:
+                file.write(".")
+            if mark.stat().st_size <= times:
+                raise FailedError("not yet")
+        return [row]
+
+    return step
+
+
+def test_it_replaces_what_was_there_in_one_emission(case: MakeCase) -> None:
+    run = case(n=40)
+    yesterday(run)
+    before = kept(run)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(sums(tracker, messages), over(run))
+        assert run.written() == [(9, 9)]  # until the pipeline has returned
+
+    run.complete(pipeline, output="whole")
+    assert sorted(run.written()) == SUMS
+    assert kept(run) == before
+
+
+def test_what_fails_at_first_is_in_it(case: MakeCase, tmp_path: Path) -> None:
+    run = case(n=40)
+    yesterday(run)
+    seen: list[tuple[int, list[Any]]] = []
+    marks = tmp_path / "marks"
+    marks.mkdir()
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        seen.append((messages.count(), run.written()))
+        rows = tracker.bolt(messages, fails_until(marks, {3, 7, 11}, 1), IDS)
+        tracker.write(sums(tracker, rows), over(run))
+
+    ended = whole(run, pipeline)
+    assert ended.error is None
+    assert ended.spout is not None
+    assert [count for count, _ in seen] == [40, 3, 40], ended.reasons
+    assert all(there == [(9, 9)] for _, there in seen)
+    assert sorted(run.written()) == SUMS
+    counts = ended.spout.counts
+    assert (counts.acked, counts.failed, counts.released, counts.emitted) == (40, 3, 37 + 3, 83)
+    assert sorted(ended.told) == list(range(40))
+
+
+@pytest.mark.parametrize("retry", [True, False])
+def test_dead_letters_are_not_in_it(case: MakeCase, retry: bool) -> None:
+    run = case(n=40)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        good = tracker.fail_where(messages, "id IN (1, 6)", "bad", retry=retry)
+        tracker.write(sums(tracker, good), over(run))
+
+    ended = whole(run, pipeline)
+    assert ended.error is None
+    assert set(ended.letters) == {1, 6}
+    assert sorted(run.written()) == [(key, total - {1: 1, 2: 6}.get(key, 0)) for key, total in SUMS]
+    assert ended.emissions == (4 if retry else 2)
+    assert all(letter.replay is None for letter in ended.letters.values())
+
+
+def test_without_messages_the_output_is_empty(case: MakeCase) -> None:
+    run = case(n=0)
+    run.spark.createDataFrame([(9,)], IDS).write.parquet(run.out)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(messages, over(run))
+
+    assert whole(run, pipeline).error is None
+    assert run.written() == []
+
+
+@pytest.mark.parametrize("retry", [True, False])
+def test_where_every_message_is_a_dead_letter_yesterdays_output_stays(case: MakeCase, retry: bool) -> None:
+    run = case(n=5)
+    run.spark.createDataFrame([(9,)], IDS).write.parquet(run.out)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(tracker.fail_where(messages, "true", "bad", retry=retry), over(run))
+
+    ended = whole(run, pipeline, attempts=1)
+    assert type(ended.error) is NotAcceptedError
+    assert "every one of the 5 messages is a dead letter" in str(ended.error)
+    assert len(ended.letters) == 5
+    assert run.written() == [(9,)]
+    assert run.acker.ends()[0].error.startswith("NotAcceptedError")
+
+
+def test_a_wrong_schema_does_not_replace_the_output_by_nothing(case: MakeCase, tmp_path: Path) -> None:
+    run = case(n=1)
+    run.spark.createDataFrame([(9,)], IDS).write.parquet(run.out)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text("".join(f'{{"order": {n}, "price": "12 EUR"}}\n' for n in range(50)))
+    orders = read_files(run.spark, str(tmp_path / "in"), "json", "order bigint, price bigint")
+    retry = RetryPolicy(max_attempts=2, first_delay_secs=0)
+
+    def pipeline(tracker: Tracker, rows: DataFrame) -> None:
+        tracker.write(rows, over(run))
+
+    with pytest.raises(NotAcceptedError, match="every one of the 50 messages"):
+        run_tracked(orders, pipeline, acker=run.acker, output="whole", retry=retry)
+    assert run.written() == [(9,)]
+
+
+def test_a_group_that_fails_as_a_whole_only_ends_in_dead_letters(case: MakeCase) -> None:
+    run = case(n=40)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        made = tracker.fail_where(sums(tracker, messages), "sum = 200 AND key = 2", "too much")
+        tracker.write(made, over(run))
+
+    ended = whole(run, pipeline)
+    assert ended.error is None
+    assert set(ended.letters) == set(range(2, 40, 4))
+    assert sorted(run.written()) == [row for row in SUMS if row[0] != 2]
+
+
+@pytest.mark.parametrize("times", [1, 99])
+def test_a_writer_that_fails_is_tried_again_with_all(case: MakeCase, times: int) -> None:
+    run = case(n=40)
+    yesterday(run, "second")
+    tried: list[int] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = sums(tracker, messages)
+        tracker.write_with(rows, first)
+        tracker.write(rows, over(run, "second"))
+
+    def first(rows: DataFrame) -> None:
+        tried.append(1)
+        if len(tried) <= times:
+            rows.select(F.raise_error(F.lit("the store is away"))).collect()
+        rows.write.mode("overwrite").parquet(str(run.folder / "first"))
+
+    ended = whole(run, pipeline)
+    if times == 1:
+        assert ended.error is None
+        assert sorted(run.written(name="first")) == sorted(run.written(name="second")) == SUMS
+        assert ended.letters == {}
+        return
+    assert type(ended.error) is NotAcceptedError
+    assert "5 emissions" in str(ended.error)
+    assert "the store is away" in str(ended.error)
+    assert (len(tried), ended.acked, ended.letters) == (5, set(), {})
+    assert run.written(name="second") == [(9, 9)]
+
+
+def test_a_message_that_breaks_its_job_is_found_with_nothing_written(case: MakeCase) -> None:
+    run = case(n=40)
+    yesterday(run)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        assert run.written() == [(9, 9)]
+        step = F.when(F.col("id") == 5, F.raise_error(F.lit("odd"))).otherwise(F.col("id"))
+        tracker.write(sums(tracker, messages.withColumn("id", step.cast("bigint"))), over(run))
+
+    ended = whole(run, pipeline, attempts=1)
+    assert ended.error is None
+    assert set(ended.letters) == {5}
+    assert sorted(run.written()) == [(key, total - (5 if key == 1 else 0)) for key, total in SUMS]
+
+
+def test_what_never_comes_through_together_ends_the_run(case: MakeCase) -> None:
+    """Rows fail in emissions of all, and never alone."""
+    run = case(n=40)
+    yesterday(run)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        alone = messages.count() < 10
+        bad = "false" if alone else f"id = {tracker.emission % 40}"
+        tracker.write(sums(tracker, tracker.fail_where(messages, bad, "by chance")), over(run))
+
+    ended = whole(run, pipeline)
+    assert type(ended.error) is NotAcceptedError
+    assert "'fail_where': by chance" in str(ended.error)
+    assert (ended.acked, ended.letters, run.written()) == (set(), {}, [(9, 9)])
+
+
+def test_acks_that_get_lost_are_sent_again_without_another_write(
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = case(n=40)
+    emissions: list[int] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        emissions.append(messages.count())
+        tracker.write(sums(tracker, messages), over(run))
+
+    plain = Roots._ack
+
+    def half(roots: Roots, rows: Any, token: str) -> None:
+        monkeypatch.setattr(Roots, "_ack", plain)
+        own = roots._roots[rows]
+        run.acker.fail_many(own[::2], reason="somebody")  # of a root that was written
+        plain(roots, rows, token)
+
+    monkeypatch.setattr(Roots, "_ack", half)
+    retry = RetryPolicy(max_attempts=1, first_delay_secs=0)
+    spout = run_tracked(run.messages, pipeline, acker=run.acker, id_column="id", retry=retry, output="whole")
+    assert (emissions, spout.counts.acked, spout.counts.failed, spout.dead_letters) == ([40], 40, 20, {})
+    assert sorted(run.written()) == SUMS
+
+
+def test_every_kind_of_sink(case: MakeCase) -> None:
+    run = case(n=40)
+    tries = run.folder / "tries"
+    tries.mkdir()
+
+    def put(batches: Any, partition: int) -> None:
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        (tries / str(os.urandom(8).hex())).write_text(str(len(rows)))
+
+    counted: list[int] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = tracker.fail_where(messages, f"id = 3 AND {tracker.emission} = 0", "once")
+        made = sums(tracker, rows)
+        tracker.write(made, lambda writer: writer.saveAsTable("whole_sums", mode="overwrite"))
+        tracker.write_with(made, lambda given: given.write.mode("overwrite").parquet(str(run.folder / "with")))
+        tracker.write_source(made, Once, mode="overwrite", options={"folder": str(run.folder)})
+        counted.append(tracker.write_partitions(made, put))
+        assert not any(tries.iterdir())
+
+    assert whole(run, pipeline).error is None
+    assert sorted(map(tuple, run.spark.table("whole_sums").collect())) == SUMS
+    assert sorted(run.written(name="with")) == SUMS
+    assert sum(int(file.read_text()) for file in tries.iterdir()) == 4
+    assert sorted(map(int, (run.folder / "source").read_text().split())) == [total for _, total in SUMS]
+    assert counted == [4, 1, 4]
+
+
+class Once(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "once"
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
+        assert overwrite
+        return OnceWriter(self.options["folder"])
+
+
+class Sums(WriterCommitMessage):
+    def __init__(self, sums: list[int]) -> None:
+        self.sums = sums
+
+
+class OnceWriter(DataSourceWriter):
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def write(self, iterator: Any) -> Sums:
+        return Sums([row.sum for row in iterator])
+
+    def commit(self, messages: list[Any]) -> None:
+        there = Path(self.folder) / "source"
+        assert not there.exists()
+        there.write_text(" ".join(str(one) for message in messages for one in message.sums))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"offsets": "offsets"},
+        {"max_spout_pending": 5},
+        {"keep_payload": True, "payload_bytes": 100},
+        {"fetch": lambda ids: None},
+        {"output": "all"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_what_does_not_go_with_it(case: MakeCase, tmp_path: Path, options: dict[str, Any]) -> None:
+    run = case(n=4)
+    if "offsets" in options:
+        options = {"offsets": Offsets(tmp_path / "offsets")}
+    told = run.refused(lambda tracker, messages: None, BadConfigError, **{"output": "whole", **options})
+    assert next(iter(options)) in told
+
+
+@pytest.mark.parametrize(
+    ("sink", "told"),
+    [
+        (lambda t, rows, path: t.write(rows, lambda w: w.mode("append").parquet(path)), "mode 'append'"),
+        (lambda t, rows, path: t.write(rows, lambda w: w.parquet(path)), "mode 'errorifexists'"),
+        (lambda t, rows, path: t.write(rows, lambda w: w.insertInto("whole_none")), "mode 'append'"),
+        (lambda t, rows, path: t.write(rows, lambda w: w.mode("overwrite").parquet(path), on_error="fail"), "on_error"),
+        (lambda t, rows, path: t.write_source(rows, Once), "mode 'append'"),
+        (lambda t, rows, path: t.write_partitions(rows, consume, on_error="fail"), "on_error"),
+        (lambda t, rows, path: t.export(rows, lambda w: w.parquet(path)), "export"),
+        (
+            lambda t, rows, path: [
+                t.write(rows, lambda w: w.mode("overwrite").parquet(f"{path}/{n}"))  # noqa: B023
+                for n in "ab"
+            ],
+            "Bind",
+        ),
+        (
+            lambda t, rows, path: [
+                t.write_with(rows, lambda f: f.write.mode("overwrite").parquet(f"{path}/{n}"))  # noqa: B023
+                for n in "ab"
+            ],
+            "'n', which changed",
+        ),
+        (
+            lambda t, rows, path: [
+                t.write(rows, lambda w: w.mode("overwrite").format("parquet").option("path", f"{path}/{n}").save())  # noqa: B023
+                for n in "ab"
+            ],
+            "now calls option(",
+        ),
+        (
+            lambda t, rows, path: [
+                t.write(rows, lambda w: w.options(path=f"{path}/{n}").save(format="parquet", mode="overwrite"))  # noqa: B023
+                for n in "ab"
+            ],
+            "now calls options(",
+        ),
+        (lambda t, rows, path: partitions_change(t, rows, path), "now calls partitionBy(cols="),
+        (lambda t, rows, path: writes_once(t, rows, path), "now doesn't call it"),
+        (lambda t, rows, path: a_saver_changes(t, rows, path), "'self.table', which changed"),
+        (lambda t, rows, path: a_dict_changes(t, rows, path), "'options', which changed"),
+    ],
+)
+def test_a_sink_that_is_refused(case: MakeCase, sink: Callable[..., object], told: str) -> None:
+    run = case(n=4)
+    found = run.refused(lambda tracker, rows: sink(tracker, rows, run.out), BadConfigError, output="whole")
+    assert told in found
+    assert run.written() == []
+
+
+def partitions_change(tracker: Tracker, rows: DataFrame, path: str) -> None:
+    columns = ["id"]
+    tracker.write(
+        rows.withColumn("key", F.lit(1)),
+        lambda w: w.partitionBy(columns).format("parquet").mode("overwrite").save(path),
+    )
+    columns.append("key")
+
+
+def writes_once(tracker: Tracker, rows: DataFrame, path: str) -> None:
+    names = ["a", "b"]
+
+    def write(writer: DataFrameWriter) -> None:
+        for name in names:
+            writer.mode("overwrite").parquet(f"{path}/{name}")
+
+    tracker.write(rows, write)
+    names.clear()
+
+
+class Saver:
+    table = ""
+
+    def save(self, rows: DataFrame) -> None:
+        rows.write.mode("overwrite").parquet(self.table)
+
+
+def a_saver_changes(tracker: Tracker, rows: DataFrame, path: str) -> None:
+    saver = Saver()
+    for name in "ab":
+        saver.table = f"{path}/{name}"
+        tracker.write_with(rows, saver.save)
+
+
+def a_dict_changes(tracker: Tracker, rows: DataFrame, path: str) -> None:
+    options: dict[str, str] = {}
+    for name in "ab":
+        options["path"] = f"{path}/{name}"
+        tracker.write_with(
+            rows, lambda given: given.write.format("parquet").mode("overwrite").options(**options).save()
+        )
+
+
+def test_a_source_has_the_options_that_it_was_given(case: MakeCase) -> None:
+    run = case(n=4)
+    (run.folder / "a").mkdir()
+    (run.folder / "b").mkdir()
+
+    def pipeline(tracker: Tracker, rows: DataFrame) -> None:
+        options: dict[str, str] = {}
+        for name in "ab":
+            options["folder"] = str(run.folder / name)
+            tracker.write_source(sums(tracker, rows), Once, mode="overwrite", options=options)
+
+    run.complete(pipeline, output="whole")
+    assert (run.folder / "a" / "source").exists()
+    assert (run.folder / "b" / "source").exists()
+
+
+def test_what_a_sink_itself_changes_is_no_change(case: MakeCase) -> None:
+    """Sinks of one function, which counts and calls what is defined below it; and others with many options."""
+    run = case(n=4)
+    saved: list[str] = []
+
+    def with_options(writer: DataFrameWriter, name: str) -> None:
+        path = str(run.folder / f"{name}2")
+        writer.options(path=path, compression="none").save(format="parquet", mode="overwrite", partitionBy=["key"])
+
+    def pipeline(tracker: Tracker, rows: DataFrame) -> None:
+        def save(given: DataFrame, name: str) -> None:
+            saved.append(name)
+            below(given, name)
+
+        for name in "ab":
+            tracker.write_with(rows, partial(save, name=name))
+            tracker.write(rows.withColumn("key", F.lit(1)), partial(with_options, name=name))
+
+        def below(given: DataFrame, name: str) -> None:
+            given.write.mode("overwrite").parquet(str(run.folder / name))
+
+    run.complete(pipeline, output="whole")
+    assert saved == ["a", "b"]
+    assert [len(run.written(name=name)) for name in ("a", "b", "a2", "b2")] == [4] * 4
+
+
+def test_killed_between_two_writers_and_run_again_both_are_of_today(spark: Any, url: str, tmp_path: Path) -> None:
+    def run() -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "tests.support.jobs.whole_job", url, str(tmp_path)]
+        return subprocess.run(
+            command, cwd=tmp_path, env=java.preloaded(), capture_output=True, text=True, timeout=250, check=False
+        )
+
+    def there(name: str) -> list[Any]:
+        return sorted(map(tuple, spark.read.parquet(str(tmp_path / name)).collect()))
+
+    yesterday = [(9, 9)]
+    for name in ("first", "second"):
+        spark.createDataFrame(yesterday, "key bigint, sum bigint").write.parquet(str(tmp_path / name))
+    today = [(key, sum(range(key, whole_job.MESSAGES, 4))) for key in range(4)]
+    assert run().returncode == -signal.SIGKILL
+    assert (there("first"), there("second")) == (today, yesterday)
+    done = run()
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "acked").read_text() == str(whole_job.MESSAGES)
+    assert (there("first"), there("second")) == (today, today)
+
+
+ORDERS = 3000
+
+
+def test_the_nightly_job_is_exact_under_failures(case: MakeCase, tmp_path: Path) -> None:
+    """Lines that can't be read, keys that are missing, a step that fails at first, a worker that dies, a sink that is away."""
+    run = case(n=1)
+    (tmp_path / "in").mkdir()
+    lines = [json.dumps({"order": n, "customer": n % 100, "cents": n % 11}) for n in range(ORDERS)]
+    for bad in (7, 1000, 2999):
+        lines[bad] = lines[bad][:-4]
+    for file in range(3):
+        (tmp_path / "in" / f"{file}.json").write_text("\n".join(lines[file::3]))
+    customers = run.spark.range(98).selectExpr("id AS customer", "concat('c', id) AS name")
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    tried: list[int] = []
+
+    def fee(row: dict[str, Any]) -> list[tuple[str, int]]:
+        if row["order"] == 500:
+            once(marks / "died", kill_self)
+        if row["order"] % 400 == 1:
+            once(marks / str(row["order"]), raise_error)
+        if row["order"] == 77:
+            raise ValueError("never")
+        return [(row["name"], row["cents"] + 1)]
+
+    def replace(rows: DataFrame) -> None:
+        tried.append(rows.count())
+        if len(tried) == 1:
+            rows.select(F.raise_error(F.lit("away"))).collect()
+        rows.write.mode("overwrite").parquet(str(tmp_path / "with"))
+
+    def pipeline(tracker: Tracker, orders: DataFrame) -> None:
+        assert not (tmp_path / "out").exists()
+        named = tracker.join(orders, customers, "customer", "left")
+        known = tracker.fail_where(named, "name IS NULL", "no such customer", retry=False)
+        fees = tracker.bolt(known, fee, "name string, cents bigint")
+        sums = tracker.group(fees, "name", [F.count("*").alias("orders"), F.sum("cents").alias("cents")])
+        tracker.write_with(sums, replace)
+        tracker.write(sums.orderBy("name"), lambda writer: writer.mode("overwrite").parquet(str(tmp_path / "out")))
+
+    orders = read_files(run.spark, str(tmp_path / "in"), "json", "order bigint, customer bigint, cents bigint")
+    retry = RetryPolicy(max_attempts=2, first_delay_secs=0)
+    spout = run_tracked(orders, pipeline, acker=run.acker, retry=retry, output="whole", payload_bytes=1000)
+    expected: dict[str, tuple[int, int]] = {}
+    for n in range(ORDERS):
+        if n % 100 < 98 and n not in (7, 1000, 77):
+            count, cents = expected.get(f"c{n % 100}", (0, 0))
+            expected[f"c{n % 100}"] = (count + 1, cents + n % 11 + 1)
+    for name in ("out", "with"):
+        found = {row.name: (row.orders, row.cents) for row in run.spark.read.parquet(str(tmp_path / name)).collect()}
+        assert found == expected
+    unknown = sum(n % 100 >= 98 for n in range(ORDERS)) - 1  # one of them can't be read either
+    assert spout.counts.dead_lettered == unknown + 4
+    assert spout.counts.acked == ORDERS - unknown - 4
+    letters = read_dead_letters(run.spark, run.acker).where(F.col("run_id") == spout.run_id)
+    assert letters.count() == unknown + 4
+    assert len(tried) == 2
+    counts = spout.counts
+    assert counts.emitted == counts.acked + counts.failed + counts.timed_out + counts.lost + counts.released
+
+
+@pytest.mark.parametrize("where", ["in a job", "in the driver"])
+def test_a_store_that_is_away_is_waited_for(case: MakeCase, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """It costs no message an attempt, and is none of the emissions after which a run gives up."""
+    monkeypatch.setattr("acker_redis.spout.emitter.WAIT_BASE_SECS", 0.001)
+    run = case(n=40)
+    tried: list[int] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write_with(sums(tracker, messages), replace)
+
+    def replace(rows: DataFrame) -> None:
+        tried.append(1)
+        if len(tried) <= 4:
+            if where == "in the driver":
+                raise ConnectionRefusedError("store:5432")
+            rows.select(F.raise_error(F.lit("java.net.ConnectException: Connection refused"))).collect()
+        rows.write.mode("overwrite").parquet(run.out)
+
+    ended = whole(run, pipeline, attempts=1)
+    assert ended.error is None
+    assert (len(tried), ended.letters) == (5, {})
+    assert sorted(run.written()) == SUMS
+
+
+def test_a_mistake_in_a_writer_ends_the_run_at_once(case: MakeCase) -> None:
+    run = case(n=40)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write_with(sums(tracker, messages), lambda rows: rows.no_such_method())  # type: ignore[operator]
+
+    ended = whole(run, pipeline)
+    assert isinstance(ended.error, AttributeError)
+    assert (ended.emissions, ended.acked, ended.letters) == (1, set(), {})

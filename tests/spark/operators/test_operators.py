@@ -1,0 +1,360 @@
+"""Every public member of DataFrame in a tracked pipeline, as docs/operators.md has it."""
+
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from acker_redis import BadBatchError, NotExactError
+from acker_redis.spark import Tracker
+from tests.support.spark.cases import Case, MakeCase
+
+pytestmark = pytest.mark.spark
+
+TABLE = Path(__file__).resolve().parents[3] / "docs" / "operators.md"
+KINDS = ("exact", "caught", "no effect", "elsewhere")
+
+Change: TypeAlias = Callable[[DataFrame], Any]
+
+
+def table() -> list[tuple[str, str]]:
+    """(member, kind) of each line."""
+    return re.findall(r"^\| `(\w+)` \| ([a-z ]+?) \|", TABLE.read_text(), re.MULTILINE)
+
+
+def ids(rows: DataFrame, *numbers: int) -> DataFrame:
+    """Another frame with a column `id`: 0 ... 19 if no numbers are given."""
+    return (
+        rows.sparkSession.range(20)
+        if not numbers
+        else rows.sparkSession.createDataFrame([(n,) for n in numbers], "id long")
+    )
+
+
+def firsts(frames: Any) -> Any:
+    return (frame[:1] for frame in frames)
+
+
+EXACT: dict[str, Change] = {
+    "alias": lambda rows: rows.alias("a").select("a.*"),
+    "cache": lambda rows: rows.cache(),
+    "checkpoint": lambda rows: rows.checkpoint(),
+    "coalesce": lambda rows: rows.coalesce(1),
+    "colRegex": lambda rows: rows.select(rows.colRegex("`(_|i).*`")),
+    "crossJoin": lambda rows: rows.crossJoin(rows.sparkSession.range(1).toDF("other")),
+    "drop": lambda rows: rows.drop("text"),
+    "fillna": lambda rows: rows.fillna("x", subset=["text"]),
+    "hint": lambda rows: rows.hint("broadcast"),
+    "join": lambda rows: rows.join(ids(rows), "id").join(ids(rows, 3, 50), "id", "left"),
+    "lateralJoin": lambda rows: rows.alias("r").lateralJoin(
+        rows.sparkSession.range(1).select(F.col("r.id").outer().alias("o"))
+    ),
+    "localCheckpoint": lambda rows: rows.localCheckpoint(),
+    "mapInArrow": lambda rows: rows.mapInArrow(lambda batches: batches, rows.schema),
+    "metadataColumn": lambda rows: rows.withColumn("path", rows.metadataColumn("_metadata")["file_path"]),
+    "na": lambda rows: rows.na.fill("x", subset=["text"]).na.replace({"a": "b"}, subset=["text"]),
+    "observe": lambda rows: rows.observe("mine", F.count(F.lit(1)).alias("n")),
+    "orderBy": lambda rows: rows.orderBy(F.desc("id")),
+    "persist": lambda rows: rows.persist(),
+    "repartition": lambda rows: rows.repartition(3, "id"),
+    "repartitionById": lambda rows: rows.repartitionById(3, (F.col("id") % 3).cast("int")),
+    "repartitionByRange": lambda rows: rows.repartitionByRange(3, "id"),
+    "replace": lambda rows: rows.replace("a", "b", subset=["text"]),
+    "select": lambda rows: rows.select("id", (F.col("id") + 1).alias("more"), "_anchors", "_edge"),
+    "selectExpr": lambda rows: rows.selectExpr("id % 2 AS half", "_edge", "_anchors"),
+    "sort": lambda rows: rows.sort("text"),
+    "sortWithinPartitions": lambda rows: rows.sortWithinPartitions("text"),
+    "to": lambda rows: rows.to(rows.schema),
+    "toDF": lambda rows: rows.toDF("number", "letters", "_edge", "_anchors"),
+    "transform": lambda rows: rows.transform(lambda frame: frame.withColumn("more", F.lit(1))),
+    "unpersist": lambda rows: rows.unpersist(),
+    "withColumn": lambda rows: rows.withColumn("rank", F.expr("row_number() OVER (PARTITION BY id % 2 ORDER BY id)")),
+    "withColumns": lambda rows: rows.withColumns({"text": F.upper("text"), "drawn": F.rand()}),
+    "withColumnRenamed": lambda rows: rows.withColumnRenamed("text", "letters"),
+    "withColumnsRenamed": lambda rows: rows.withColumnsRenamed({"text": "letters"}),
+    "withMetadata": lambda rows: rows.withMetadata("text", {"a": 1}),
+    "withWatermark": lambda rows: rows.withColumn("at", F.current_timestamp()).withWatermark("at", "1 second"),
+    "zip": lambda rows: rows.zip(rows.select(F.upper("text").alias("upper"))),
+    "zipWithIndex": lambda rows: rows.zipWithIndex("place"),
+}  # fmt: skip
+"""Of messages 0 ... 19, columns `id` and `text`."""
+
+CAUGHT: dict[str, list[Change]] = {
+    "agg": [lambda rows: rows.agg(F.sum("_edge").alias("_edge"), F.first("_anchors").alias("_anchors"))],
+    "checkpoint": [lambda rows: rows.checkpoint()],
+    "crossJoin": [
+        lambda rows: rows.crossJoin(rows.sparkSession.range(0).toDF("other")),
+        lambda rows: rows.crossJoin(rows.sparkSession.range(2).toDF("other")),
+    ],
+    "cube": [lambda rows: rows.cube("id").agg(F.sum("_edge").alias("_edge"))],
+    "describe": [lambda rows: rows.describe("id")],
+    "distinct": [lambda rows: rows.union(rows).distinct().limit(3), lambda rows: rows.select("id").distinct()],
+    "drop": [lambda rows: rows.drop("_edge"), lambda rows: rows.drop("_anchors")],
+    "dropDuplicates": [lambda rows: rows.dropDuplicates(["id"])],
+    "drop_duplicates": [lambda rows: rows.drop_duplicates(["id"])],
+    "dropna": [lambda rows: rows.withColumn("x", F.expr("nullif(id, 7)")).dropna()],
+    "exceptAll": [lambda rows: rows.exceptAll(rows.where("id = 7"))],
+    "fillna": [lambda rows: rows.fillna(0)],
+    "filter": [lambda rows: rows.filter("id <> 7")],
+    "groupBy": [lambda rows: rows.groupBy("id").agg(F.sum("_edge").alias("_edge"), F.first("_anchors").alias("_anchors"))],
+    "groupby": [lambda rows: rows.groupby("id").count()],
+    "groupingSets": [lambda rows: rows.groupingSets([["id"], []], "id").agg(F.sum("_edge").alias("_edge"))],
+    "intersect": [lambda rows: rows.intersect(rows.where("id <> 7"))],
+    "intersectAll": [lambda rows: rows.intersectAll(rows.where("id <> 7"))],
+    "join": [
+        lambda rows: rows.join(ids(rows, 1, 2), "id"),
+        lambda rows: rows.join(ids(rows, *range(20), 7), "id"),
+        lambda rows: rows.join(ids(rows, 7, 7), "id", "left"),
+        lambda rows: rows.join(ids(rows, 7), "id", "left_semi"),
+        lambda rows: rows.join(ids(rows, 7), "id", "left_anti"),
+    ],
+    "lateralJoin": [
+        lambda rows: rows.lateralJoin(rows.sparkSession.range(0).toDF("other")),
+        lambda rows: rows.lateralJoin(rows.sparkSession.range(2).toDF("other")),
+    ],
+    "limit": [lambda rows: rows.limit(3)],
+    "localCheckpoint": [lambda rows: rows.localCheckpoint()],
+    "mapInArrow": [lambda rows: rows.mapInArrow(lambda batches: (batch.slice(1) for batch in batches), rows.schema)],
+    "mapInPandas": [
+        lambda rows: rows.drop("_anchors").mapInPandas(firsts, "id long, _edge long")
+    ],
+    "melt": [lambda rows: rows.melt(["_edge", "_anchors"], ["id", "child"], "name", "value")],
+    "na": [lambda rows: rows.withColumn("x", F.expr("nullif(id, 7)")).na.drop()],
+    "nearestByJoin": [
+        lambda rows: rows.nearestByJoin(ids(rows).toDF("other"), F.abs(F.col("id") - F.col("other")), 2, "exact", "distance")
+    ],
+    "offset": [lambda rows: rows.offset(1)],
+    "randomSplit": [lambda rows: rows.randomSplit([0.5, 0.5], 3)[0]],
+    "replace": [lambda rows: rows.replace(7, 8)],
+    "rollup": [lambda rows: rows.rollup("id").agg(F.sum("_edge").alias("_edge"))],
+    "sample": [lambda rows: rows.sample(0.5, 3), lambda rows: rows.sample(True, 2.0, 3)],
+    "sampleBy": [lambda rows: rows.sampleBy("child", {0: 0.5}, 3)],
+    "select": [lambda rows: rows.select("id"), lambda rows: rows.select("*", F.explode(F.array(F.lit(1), F.lit(2))))],
+    "selectExpr": [
+        lambda rows: rows.selectExpr("id", "_edge + 1 AS _edge", "_anchors"),
+        lambda rows: rows.selectExpr("*", "stack(2, 1, 2)"),
+    ],
+    "subtract": [lambda rows: rows.subtract(rows.where("id = 7"))],
+    "summary": [lambda rows: rows.select("id").summary()],
+    "toDF": [lambda rows: rows.toDF("a", "b", "c", "d")],
+    "transpose": [lambda rows: rows.select("id", "_edge").transpose()],
+    "union": [lambda rows: rows.union(rows)],
+    "unionAll": [lambda rows: rows.unionAll(rows)],
+    "unionByName": [lambda rows: rows.unionByName(rows)],
+    "unpivot": [lambda rows: rows.unpivot(["_edge", "_anchors"], ["id", "child"], "name", "value")],
+    "where": [lambda rows: rows.where("id <> 7"), lambda rows: rows.where("false")],
+    "withColumn": [
+        lambda rows: rows.withColumn("_edge", F.col("_edge") + 0),
+        lambda rows: rows.withColumn("_anchors", F.array()),
+    ],
+    "withColumnRenamed": [
+        lambda rows: rows.withColumnRenamed("_edge", "edge"),
+        lambda rows: rows.drop("_anchors").withColumnRenamed("child", "_anchors"),
+    ],
+    "withMetadata": [lambda rows: rows.withMetadata("_edge", {}), lambda rows: rows.withMetadata("_anchors", {})],
+}  # fmt: skip
+"""Of two rows per message, columns `id` and `child`, behind a filter."""
+
+
+def path(rows: DataFrame) -> str:
+    return str(Path(str(rows.sparkSession.conf.get("spark.sql.warehouse.dir")).removeprefix("file:")) / "aside")
+
+
+NO_EFFECT: dict[str, Change] = {
+    "approxQuantile": lambda rows: rows.approxQuantile("id", [0.5], 0.1),
+    "collect": lambda rows: rows.collect(),
+    "columns": lambda rows: rows.columns,
+    "corr": lambda rows: rows.corr("id", "child"),
+    "count": lambda rows: rows.count(),
+    "cov": lambda rows: rows.cov("id", "child"),
+    "createGlobalTempView": lambda rows: rows.createGlobalTempView("a_view"),
+    "createOrReplaceGlobalTempView": lambda rows: rows.createOrReplaceGlobalTempView("a_view"),
+    "createOrReplaceTempView": lambda rows: rows.createOrReplaceTempView("a_view"),
+    "createTempView": lambda rows: rows.createTempView("another_view"),
+    "crosstab": lambda rows: rows.crosstab("id", "child").collect(),
+    "dtypes": lambda rows: rows.dtypes,
+    "exists": lambda rows: rows.sparkSession.range(3).where(rows.exists()).collect(),
+    "explain": lambda rows: rows.explain(True),
+    "first": lambda rows: rows.first(),
+    "foreach": lambda rows: rows.foreach(lambda row: None),
+    "foreachPartition": lambda rows: rows.foreachPartition(lambda part: None),
+    "freqItems": lambda rows: rows.freqItems(["id"]).collect(),
+    "head": lambda rows: rows.head(3),
+    "inputFiles": lambda rows: rows.inputFiles(),
+    "isEmpty": lambda rows: rows.isEmpty(),
+    "isLocal": lambda rows: rows.isLocal(),
+    "isStreaming": lambda rows: rows.isStreaming,
+    "mergeInto": lambda rows: rows.alias("r").mergeInto("nothing", F.col("r.id") == 1),
+    "printSchema": lambda rows: rows.printSchema(),
+    "rdd": lambda rows: rows.rdd.count(),
+    "registerTempTable": lambda rows: rows.registerTempTable("old_view"),
+    "sameSemantics": lambda rows: rows.sameSemantics(rows),
+    "scalar": lambda rows: rows.sparkSession.range(3).where(F.col("id") < rows.agg(F.max("id")).scalar()).collect(),
+    "schema": lambda rows: rows.schema,
+    "semanticHash": lambda rows: rows.semanticHash(),
+    "show": lambda rows: rows.show(2),
+    "sparkSession": lambda rows: rows.sparkSession,
+    "stat": lambda rows: rows.stat.corr("id", "child"),
+    "storageLevel": lambda rows: rows.storageLevel,
+    "tail": lambda rows: rows.tail(2),
+    "take": lambda rows: rows.take(2),
+    "toArrow": lambda rows: rows.toArrow(),
+    "toJSON": lambda rows: rows.toJSON().collect(),
+    "toLocalIterator": lambda rows: next(rows.toLocalIterator()),
+    "toPandas": lambda rows: rows.toPandas(),
+    "write": lambda rows: rows.write.mode("overwrite").parquet(path(rows)),
+    "writeTo": lambda rows: rows.writeTo("nothing"),
+}
+
+ELSEWHERE = {"asTable", "dropDuplicatesWithinWatermark", "executionInfo", "pandas_api", "plot", "writeStream"}
+
+
+def test_the_table_has_every_public_member_and_every_line_an_example() -> None:
+    found = table()
+    assert len(found) == len(set(found)), "a line stands twice"
+    assert {kind for _, kind in found} == set(KINDS)
+    assert {member for member, _ in found} == {name for name in dir(DataFrame) if not name.startswith("_")}
+    examples = [set(members) for members in (EXACT, CAUGHT, NO_EFFECT, ELSEWHERE)]
+    assert set(found) == {(member, kind) for kind, of in zip(KINDS, examples, strict=True) for member in of}
+    assert len(TABLE.read_text().splitlines()) > len(found)
+
+
+@pytest.fixture
+def run(case: MakeCase) -> Case:
+    made = case(n=20)
+    made.spark.sparkContext.setCheckpointDir(str(made.folder / "checkpoints"))
+    return made
+
+
+def test_what_is_exact_completes(run: Case) -> None:
+    """One sink for each; the messages are in a file, which has metadata columns."""
+    run.messages.withColumn("text", F.expr("nullif(chr(97 + id % 5), 'c')")).write.parquet(str(run.folder / "in"))
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        for member, change in EXACT.items():
+            tracker.write(change(messages), lambda writer: writer.format("noop").mode("append").save(), name=member)
+
+    run.complete(pipeline, run.spark.read.parquet(str(run.folder / "in")))
+
+
+def test_what_has_no_effect_may_be_called_before_and_behind_the_sink(run: Case) -> None:
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = tracker.explode(
+            tracker.filter(messages, "id > 3"), "array(struct(id, 0 AS child), struct(id, 1 AS child))"
+        )
+        for again in range(2):
+            for change in NO_EFFECT.values():
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # Spark's own, of what is deprecated
+                    change(rows)
+            run.spark.catalog.dropTempView("another_view")
+            run.spark.catalog.dropGlobalTempView("a_view")
+            if not again:
+                tracker.write(rows, run.append())
+
+    run.complete(pipeline)
+    assert sorted(run.written()) == [(id, child) for id in range(4, 20) for child in range(2)]
+
+
+def test_what_is_caught_acks_nothing(run: Case) -> None:
+    told: dict[str, list[str]] = {}
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        kept = tracker.filter(messages, "id > 3")
+        rows = tracker.explode(kept, "array(struct(id, 0 AS child), struct(id, 1 AS child))")
+        for member, changes in CAUGHT.items():
+            for number, change in enumerate(changes):
+                try:
+                    tracker.write(
+                        change(rows),
+                        lambda writer: writer.format("noop").mode("append").save(),
+                        name=f"{member}-{number}",
+                    )
+                except (NotExactError, BadBatchError) as exc:
+                    told.setdefault(member, []).append(str(exc))
+
+    assert "ended with an error that was not passed on" in run.refused(pipeline, NotExactError)
+    assert {member: len(texts) for member, texts in told.items()} == {
+        member: len(each) for member, each in CAUGHT.items()
+    }
+    assert all("tracker" in text for texts in told.values() for text in texts)
+
+
+def test_a_writer_that_does_not_write_is_named(case: MakeCase) -> None:
+    run = case(n=20)
+
+    def ignored(tracker: Tracker, messages: DataFrame) -> None:
+        messages.select("id").write.parquet(str(run.folder / "there"))
+        tracker.export(messages, lambda writer: writer.mode("ignore").parquet(str(run.folder / "there")))
+
+    assert "where mode('ignore') may not" in run.refused(ignored, NotExactError)
+
+
+BETWEEN: dict[str, tuple[Change, str, str]] = {
+    "where": (lambda rows: rows.where("child > 0"), "Filter (child > 0)", "tracker.filter for where"),
+    "limit": (lambda rows: rows.limit(3), "GlobalLimit (3)", "tracker.filter for what takes a part"),
+    "offset": (lambda rows: rows.offset(3), "Offset (3)", "tracker.filter for what takes a part"),
+    "sample": (lambda rows: rows.sample(0.5, 3), "Sample (", "rand() < 0.1"),
+    "distinct": (lambda rows: rows.union(rows).distinct().limit(3), "Deduplicate (", "tracker.group for aggregates"),
+    "dropDuplicates": (lambda rows: rows.dropDuplicates(["id"]), "Deduplicate ([id])", "tracker.group for aggregates"),
+    "join": (
+        lambda rows: rows.join(ids(rows, 7, 7), "id", "left_semi"),
+        "Join (LeftSemi, (id = id))",
+        "tracker.join for joins",
+    ),
+    "explode": (
+        lambda rows: rows.withColumn("c", F.explode(F.sequence(F.lit(1), F.lit(2)))).drop("c"),
+        "Generate (explode(sequence(",
+        "tracker.explode or a bolt",
+    ),
+    "union": (lambda rows: rows.union(rows), "Union (", "tracker.union for unions"),
+    "exceptAll": (lambda rows: rows.exceptAll(rows.where("id = 7")), "Except", "tracker.filter, join or group"),
+    "mapInArrow": (CAUGHT["mapInArrow"][0], "MapInArrow (", "tracker.bolt_arrow for functions"),
+}
+"""Operators of Spark's -> how they are named, and what is to be used instead."""
+
+
+@pytest.mark.parametrize("kind", BETWEEN)
+def test_the_operator_that_changed_the_rows_is_named_with_its_place(run: Case, kind: str) -> None:
+    change, told, instead = BETWEEN[kind]
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        kept = tracker.filter(messages, "id > 3", name="keep")
+        rows = tracker.explode(kept, "array(struct(id, 0 AS child), struct(id, 1 AS child))", name="split")
+        later = tracker.filter(change(rows).withColumn("more", F.lit(1)), "id < 100", name="again")
+        tracker.write(tracker.union(later, later).repartition(2), run.append(), name="save")
+
+    # what is read from the source is nobody's mistake
+    text = run.refused(pipeline, NotExactError, run.messages.where("id >= 0"))
+    assert told in text
+    assert "between 'split' and 'again'" in text
+    assert instead in text
+    assert "id >= 0" not in text
+    assert "No operator of yours" not in text
+
+
+def test_an_operator_in_front_of_a_group_and_a_join_is_named(run: Case) -> None:
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        some = tracker.filter(messages.where("id <> 7"), "id > 3", name="keep")
+        both = tracker.join(some, some.select("id", "_edge", "_anchors"), "id", name="meet")
+        table = both.sparkSession.range(30).where("id <> 8").withColumn("x", F.lit(1))
+        counted = F.count("*").alias("n")
+        total = tracker.group(tracker.join(both, table, "id"), "x", counted, partial=True, name="total")
+        tracker.write(total, run.append(), name="save")
+
+    text = run.refused(pipeline, NotExactError)
+    assert "Filter (NOT (id = 7)), between 'spout' and 'keep'" in text
+    assert "id = 8" not in text
+
+
+def test_a_limit_inside_a_sinks_function_is_named(run: Case) -> None:
+    text = run.refused(
+        lambda tracker, rows: tracker.write_with(rows.coalesce(1), lambda found: found.limit(3).collect(), name="save"),
+        NotExactError,
+    )
+    assert "Limit (3), between 'save' and 'save'" in text

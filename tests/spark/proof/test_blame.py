@@ -1,0 +1,352 @@
+"""Whose fault a failure is: it counts only against a message that can be guilty, and a broken pipeline loses nothing."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, DataFrameWriter
+
+from acker_redis import Acker, AckerError, Offsets, OperatorBrokenError, RetryPolicy
+from acker_redis.spark import Pipeline, Tracker, run_tracked
+from acker_redis.testing import wait_until
+from tests.spark.streaming.test_streams import give, handler_of, parked, start
+from tests.support.spark.cases import CONFIG, MakeCase, consume
+
+pytestmark = pytest.mark.spark
+
+ONCE = RetryPolicy(max_attempts=1, first_delay_secs=0)
+
+
+@pytest.fixture
+def acker(url: str) -> Iterator[Acker]:
+    with Acker.connect(url, CONFIG) as acker:
+        yield acker
+
+
+def wait_for_end(query: Any) -> None:
+    wait_until(lambda: not query.isActive, "the end of the query", 120)
+
+
+def typo(tracker: Tracker, messages: DataFrame) -> None:
+    raise NameError("name 'mesages' is not defined")
+
+
+def missing_column(tracker: Tracker, messages: DataFrame) -> None:
+    tracker.write_partitions(messages.select("price", "id", "_edge", "_anchors"), consume)
+
+
+def missing_path(tracker: Tracker, messages: DataFrame) -> None:
+    prices = messages.sparkSession.read.parquet("/no/such/folder")
+    tracker.write_partitions(tracker.join(messages, prices, "id"), consume)
+
+
+def missing_class(writer: DataFrameWriter, **options: Any) -> None:
+    writer.mode("append").jdbc("jdbc:nosuch://127.0.0.1/orders", "orders", properties={"driver": "no.such.Driver"})
+
+
+def jdbc(on_error: Any, tracker: Tracker, messages: DataFrame) -> None:
+    tracker.write(messages, missing_class, on_error=on_error)
+
+
+def written_before(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
+    tracker.write(messages, lambda writer: writer.mode("append").parquet(str(folder / "out")))
+    raise RuntimeError("behind the sink")
+
+
+def behind_an_outage(tracker: Tracker, messages: DataFrame) -> None:
+    try:
+        raise ConnectionRefusedError("the metastore")
+    except ConnectionRefusedError:
+        raise NameError("name 'mesages' is not defined")  # noqa: B904  # as a typo in a handler does
+
+
+DRIVER: dict[str, tuple[Pipeline, Any]] = {
+    "a typo": (typo, NameError),
+    "a typo where an outage is handled": (behind_an_outage, NameError),
+    "a column that isn't there": (missing_column, AnalysisException),
+    "a path that isn't there": (missing_path, AnalysisException),
+    "a JDBC driver that isn't there": (partial(jdbc, "raise"), (Py4JJavaError, PySparkException)),
+    "a JDBC driver that isn't there, rows may fail": (partial(jdbc, "fail"), (Py4JJavaError, PySparkException)),
+}
+
+
+@pytest.mark.parametrize("what", DRIVER)
+def test_an_error_of_the_driver_ends_the_run_and_is_nobodys_attempt(case: MakeCase, what: str) -> None:
+    pipeline, kind = DRIVER[what]
+    run = case(n=20)
+    ended = run.run(pipeline, retry=ONCE)
+    assert isinstance(ended.error, kind)
+    assert ended.error is not None
+    assert any("No message is to blame" in note for note in ended.error.__notes__)
+    assert (ended.emissions, ended.letters, ended.acked) == (1, {}, set())
+    assert run.acker.stats().pending == 0
+
+
+def test_an_error_behind_a_sink_is_nobodys_attempt(case: MakeCase) -> None:
+    run = case(n=20)
+    ended = run.run(partial(written_before, run.folder), retry=ONCE)
+    assert isinstance(ended.error, RuntimeError)
+    assert (ended.emissions, ended.letters) == (1, {})
+
+
+@pytest.mark.parametrize("broken", [typo, jdbc])
+def test_the_repaired_program_does_what_the_broken_one_did_not(case: MakeCase, tmp_path: Path, broken: Any) -> None:
+    run = case(n=20)
+    messages = run.messages.selectExpr("id", "'all' AS file", "id AS row")
+    given: dict[str, Any] = {"id_column": "id", "acker": run.acker, "retry": ONCE}
+    pipeline = partial(jdbc, "raise") if broken is jdbc else broken
+    with pytest.raises(Exception, match=r"mesages|no\.such\.Driver"):
+        run_tracked(messages, pipeline, offsets=Offsets(tmp_path / "offsets.json"), **given)
+
+    def repaired(tracker: Tracker, rows: DataFrame) -> None:
+        tracker.write_partitions(rows, consume)
+
+    spout = run_tracked(messages, repaired, offsets=Offsets(tmp_path / "offsets.json"), **given)
+    assert (spout.counts.emitted, spout.counts.acked, spout.counts.dead_lettered) == (20, 20, 0)
+    assert run.acker.dead_letters.count() == 0
+
+
+def test_a_store_that_the_driver_can_not_reach_is_waited_for(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("acker_redis.spout.emitter.WAIT_BASE_SECS", 0.01)
+    run, tries = case(n=20), []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tries.append(tracker.emission)
+        if len(tries) < 4:
+            raise ConnectionRefusedError("the metastore")
+        tracker.write_partitions(messages, consume)
+
+    ended = run.done(pipeline, retry=ONCE)
+    assert (len(ended.acked), ended.letters, len(tries)) == (20, {}, 4)
+
+
+def test_a_sink_that_can_not_be_reached_is_waited_for(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("acker_redis.spout.emitter.WAIT_BASE_SECS", 0.01)
+    run = case(n=20)
+    down = run.folder / "down"
+    down.touch()
+    tries: list[int] = []
+
+    def store(path: str, batches: Iterator[pa.RecordBatch], partition: int) -> None:
+        if os.path.exists(path):  # noqa: PTH110
+            raise ConnectionResetError("the store is gone")
+        consume(batches, partition)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tries.append(tracker.emission)
+        if len(tries) == 9:
+            down.unlink()
+        tracker.write_partitions(messages, partial(store, str(down)))
+
+    ended = run.done(pipeline, retry=ONCE)
+    assert (len(ended.acked), ended.letters) == (20, {})
+
+
+def test_a_job_whose_failure_was_dealt_with_is_not_to_blame_for_what_comes_after_it(case: MakeCase) -> None:
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        few = tracker.filter(messages, "id < 2")
+        tracker.write_with(few, lambda rows: rows.selectExpr("assert_true(id < 0)").collect(), on_error="fail")
+        jdbc("fail", tracker, messages)
+
+    ended = case(n=20).run(pipeline, retry=ONCE)
+    assert "no.such.Driver" in str(ended.error)
+    assert (ended.emissions, ended.letters) == (1, {})
+
+
+def test_a_jvm_that_is_gone_is_not_waited_for(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("acker_redis.spark.proof.blame.is_gone", lambda session: True)
+    run = case(n=20)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        raise ConnectionRefusedError("py4j")
+
+    ended = run.run(pipeline, retry=ONCE)
+    assert ("Spark's JVM is gone" in str(ended.error), ended.emissions) == (True, 1)
+
+
+def attribute(bad: Callable[[int], bool], row: Any) -> list[tuple[int]]:
+    return [(row.id if bad(row["id"]) else row["id"],)]
+
+
+def every(message: int) -> bool:
+    return True
+
+
+def third(message: int) -> bool:
+    return message == 3
+
+
+def below_20(message: int) -> bool:
+    return message < 20
+
+
+def with_bolt(bad: Callable[[int], bool]) -> Pipeline:
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        derived = tracker.bolt(messages, partial(attribute, bad), "id bigint", name="split")
+        tracker.write_partitions(derived, consume)
+
+    return pipeline
+
+
+@pytest.mark.parametrize("options", [{}, {"max_spout_pending": 7}])
+def test_an_operator_that_fails_every_row_is_broken_and_not_the_data(case: MakeCase, options: Any) -> None:
+    run = case(n=200)
+    ended = run.run(with_bolt(every), retry=ONCE, **options)
+    assert isinstance(ended.error, OperatorBrokenError)
+    for said in ("'split'", "has processed none", "'dict' object has no attribute 'id'", "stop_if_all_fail=False"):
+        assert said in str(ended.error)
+    assert (ended.letters, ended.acked) == ({}, set())
+    assert run.acker.stats().pending == 0
+
+
+def test_an_exception_counts_where_the_operator_works(case: MakeCase) -> None:
+    ended = case(n=200).done(with_bolt(third), retry=ONCE)
+    assert (set(ended.letters), len(ended.acked)) == ({3}, 199)
+    ended = case(n=200).done(with_bolt(below_20), retry=ONCE)
+    assert (set(ended.letters), len(ended.acked)) == (set(range(20)), 180)
+
+
+def test_everything_counts_in_a_small_source_or_if_asked_for(case: MakeCase) -> None:
+    assert case(n=19).done(with_bolt(every), retry=ONCE).letters.keys() == set(range(19))
+    assert case(n=40).done(with_bolt(every), retry=ONCE, stop_if_all_fail=False).letters.keys() == set(range(40))
+
+
+def test_what_the_pipeline_declares_counts_though_all_fail(case: MakeCase) -> None:
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write_partitions(tracker.fail_where(messages, "true", "all of them"), consume)
+
+    assert len(case(n=40).done(pipeline, retry=ONCE).letters) == 40
+
+    def raising(tracker: Tracker, messages: DataFrame) -> None:
+        derived = tracker.bolt(messages, partial(attribute, every), "id bigint", no_retry=(AttributeError,))
+        tracker.write_partitions(derived, consume)
+
+    assert len(case(n=40).done(raising, retry=ONCE).letters) == 40
+
+
+def refuse_all(batches: Iterator[pa.RecordBatch], partition: int) -> None:
+    raise KeyError("table")
+
+
+def test_a_sink_that_fails_everything_is_broken(case: MakeCase) -> None:
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write_partitions(messages, refuse_all, on_error="fail", name="store")
+
+    ended = case(n=40).run(pipeline, retry=ONCE)
+    assert isinstance(ended.error, OperatorBrokenError)
+    assert "'store'" in str(ended.error)
+
+
+def test_a_failing_sink_is_a_line_per_emission_and_its_stack_stands_once(
+    case: MakeCase, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = case(n=3)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write_partitions(messages, refuse_all)
+
+    with caplog.at_level(logging.WARNING, "acker_redis"):
+        ended = run.run(pipeline, retry=RetryPolicy(max_attempts=3, first_delay_secs=0))
+    assert ended.letters.keys() == {0, 1, 2}
+    told = [one for one in caplog.records if "an emission failed" in one.message]
+    assert len(told) > 5
+    assert {one.message.count("\n") for one in told} == {0}
+    assert all("KeyError: 'table'" in one.message for one in told)
+    assert [bool(one.exc_info) for one in told] == [True] + [False] * (len(told) - 1)
+
+
+def test_an_error_of_the_driver_ends_a_query_and_the_repaired_one_goes_on(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    give(tmp_path, range(30), range(30, 60))
+    with handler_of(acker, tmp_path, typo, retry=ONCE) as handler:
+        query = start(spark, tmp_path, handler)
+        wait_for_end(query)
+        assert "mesages" in str(query.exception())
+        assert "NameError: name 'mesages' is not defined" in str(handler.status().error)
+    assert acker.dead_letters.count() == 0
+
+    def repaired(tracker: Tracker, rows: DataFrame) -> None:
+        tracker.write_partitions(rows, consume)
+
+    with handler_of(acker, tmp_path, repaired, retry=ONCE) as handler:
+        query = start(spark, tmp_path, handler)
+        wait_for_end(query)
+        assert query.exception() is None
+        status = handler.status()
+    assert (status.counts.acked, status.error, acker.dead_letters.count()) == (60, None, 0)
+
+
+def test_an_error_between_micro_batches_is_in_the_status_and_raised_by_a_drain(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    def breaks_later(tracker: Tracker, messages: DataFrame) -> None:
+        if tracker.batch_id is None:
+            raise NameError("a typo")
+        tracker.write_partitions(tracker.fail_where(messages, "id = 3", "not yet"), consume)
+
+    give(tmp_path, range(30))
+    retry = RetryPolicy(max_attempts=5, first_delay_secs=0)
+    with handler_of(acker, tmp_path, breaks_later, retry=retry, settle_secs=0.1) as handler:
+        query = start(spark, tmp_path, handler, processingTime="1 hour")
+        try:
+            wait_until(lambda: handler.status().error is not None, "the error", 120)
+        finally:
+            query.stop()
+        assert "NameError: a typo" in str(handler.status().error)
+        with pytest.raises(
+            AckerError, match="broke off between micro-batches, and nothing was lost: NameError: a typo"
+        ):
+            handler.drain(60)
+    assert (acker.dead_letters.count(), parked(tmp_path)) == (0, [3])
+
+
+def test_an_operator_that_fails_a_first_micro_batch_ends_the_query(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    give(tmp_path, range(30))
+    for _ in range(2):  # at every start
+        with handler_of(acker, tmp_path, with_bolt(every), retry=ONCE) as handler:
+            query = start(spark, tmp_path, handler)
+            wait_for_end(query)
+            assert "stop_if_all_fail=False" in str(query.exception())
+    assert acker.dead_letters.count() == 0
+    with handler_of(acker, tmp_path, with_bolt(every), retry=ONCE, stop_if_all_fail=False) as handler:
+        query = start(spark, tmp_path, handler)
+        wait_for_end(query)
+        assert query.exception() is None
+    assert acker.dead_letters.count() == 30
+
+
+def killing(bad: Callable[[int], bool], row: Any) -> list[tuple[int]]:
+    if bad(row["id"]):
+        os._exit(3)
+    return [(row["id"],)]
+
+
+def test_a_first_micro_batch_that_kills_its_workers_is_parked_until_others_got_through(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        derived = tracker.bolt(messages, partial(killing, third), "id bigint", name="work")
+        tracker.write_partitions(derived, consume)
+
+    give(tmp_path, [3])
+    for _ in range(2):  # a restart goes on
+        with handler_of(acker, tmp_path, run, retry=ONCE) as handler:
+            query = start(spark, tmp_path, handler)
+            wait_for_end(query)
+            assert query.exception() is None
+        assert (acker.dead_letters.count(), parked(tmp_path)) == (0, [3])
+    give(tmp_path, range(10, 20))
+    with handler_of(acker, tmp_path, run, retry=ONCE) as handler:
+        query = start(spark, tmp_path, handler)
+        wait_for_end(query)
+        handler.drain(60)
+        assert (handler.status().counts.acked, handler.status().parked) == (10, {})
+    assert [(one.message_id, one.attempts) for one in acker.dead_letters.read()] == [(3, 1)]

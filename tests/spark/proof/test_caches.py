@@ -1,0 +1,99 @@
+"""Cached frames of which Spark loses a part: it computes it again, and what the meters in it counted is not known."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from acker_redis import FailedError, NotExactError, NotProvenError
+from acker_redis.spark import Tracker
+from tests.support.spark.cases import MakeCase
+from tests.support.spark.faults import evict
+
+pytestmark = pytest.mark.spark
+
+
+def some(row: dict[str, Any]) -> Iterator[tuple[int]]:
+    """None of every tenth row; every other tenth fails."""
+    if row["id"] % 10 == 3:
+        raise FailedError("three", retry=False)
+    if row["id"] % 10 != 4:
+        yield (row["id"],)
+
+
+KEPT: dict[str, tuple[Callable[[Tracker, DataFrame], DataFrame], set[int], set[int]]] = {
+    "filter": (lambda tracker, rows: tracker.filter(rows, "id % 10 <> 3"), {3}, set()),
+    "bolt": (lambda tracker, rows: tracker.bolt(rows, some, "id bigint"), {3, 4}, {3}),
+    "fail_where": (lambda tracker, rows: tracker.fail_where(rows, "id % 10 = 3", "three", retry=False), {3}, {3}),
+    "explode": (lambda tracker, rows: tracker.explode(rows, "IF(id % 10 = 3, array(), array(struct(id)))"), {3}, set()),
+}
+"""Operators that drop or fail rows; last digits of the ids that are not written, and of those that fail."""
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_a_cache_that_lost_a_part_is_not_the_pipelines_mistake(case: MakeCase, kind: str) -> None:
+    run = case(n=60)
+    operator, gone, failing = KEPT[kind]
+    calls: list[int] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        kept = operator(tracker, messages).cache()
+        kept.count()
+        if not calls:
+            evict(run.spark.sparkContext)
+        calls.append(tracker.emission)
+        tracker.write(kept, run.append())
+
+    ended = run.done(pipeline)
+    assert ended.emissions == 2
+    assert set(ended.letters) == {id for id in range(60) if id % 10 in failing}
+    assert {letter.attempts for letter in ended.letters.values()} <= {1}
+    assert set(run.written()) == {(id,) for id in range(60) if id % 10 not in gone}
+    ended.check({id: [(id,)] for id in range(60) if id % 10 not in gone - failing}, run.written())
+
+
+def test_a_cache_that_was_filled_in_part_is_tried_again(case: MakeCase) -> None:
+    run = case(n=60)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        kept = tracker.filter(messages, "id % 10 > 3").cache()
+        kept.show(1)
+        tracker.write(kept, run.append())
+
+    ended = run.done(pipeline)
+    assert (ended.acked, ended.letters) == (set(range(60)), {})
+    assert ended.emissions > 1
+
+
+def test_a_mistake_above_a_cache_ends_with_both_possibilities(case: MakeCase) -> None:
+    run = case(n=60)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        kept = tracker.filter(messages, "id % 10 > 3").cache()
+        kept.count()
+        tracker.write(kept.where("id <> 7"), run.append(), name="save")
+
+    ended = run.run(pipeline)
+    assert ended.error is not None
+    assert isinstance(ended.error.__cause__ or ended.error, NotProvenError)
+    assert (ended.acked, ended.letters, ended.emissions) == (set(), {}, 3)
+    assert "Spark lost or evicted a part" in str(ended.error)
+    assert "Filter (NOT (id = 7)), between 'filter' and 'save'" in str(ended.error)
+    assert "use tracker.filter for where" in str(ended.error)
+
+
+def test_a_cached_table_is_no_excuse(case: MakeCase) -> None:
+    """Its rows aren't tracked, and have no meters."""
+    run = case(n=20)
+    table = run.spark.range(30).withColumn("x", F.lit(1)).cache()
+    table.count()
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(tracker.join(messages, table, "id").where("id <> 7"), run.append())
+
+    try:
+        assert "Filter (NOT (id = 7))" in run.refused(pipeline, NotExactError)
+    finally:
+        table.unpersist()

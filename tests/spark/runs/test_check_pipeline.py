@@ -1,0 +1,125 @@
+"""`check_pipeline`: what a run would refuse, which rows fail where, and nothing written."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from acker_redis import AckerError, BadBatchError, BadConfigError, NotExactError
+from acker_redis.spark import Tracker, check_pipeline, read_files
+from acker_redis.spark.runs.check_pipeline import FailedMessage, PipelineCheck
+from tests.support.spark.cases import consume
+from tests.support.spark.files_source import RowsToFiles
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(autouse=True)
+def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is asked for anything."""
+
+    def refuse(*args: Any, **options: Any) -> None:
+        raise AssertionError("a server was asked")
+
+    monkeypatch.setattr("redis.connection.AbstractConnection.connect", refuse)
+
+
+def split(row: dict[str, Any]) -> list[tuple[int, int]]:
+    if row["id"] == 4:
+        raise ValueError("four")
+    return [(row["id"], item) for item in range(2)]
+
+
+def never(*given: Any) -> None:
+    raise AssertionError("it was called")
+
+
+def test_it_says_what_would_be_written_and_what_failed(spark: Any, tmp_path: Path) -> None:
+    before = spark.sparkContext._jsc.getPersistentRDDs().size()
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        good = tracker.fail_where(messages, "id = 2", "two", name="look")
+        items = tracker.bolt(good, split, "id bigint, item bigint")
+        tracker.write(items, lambda writer: writer.mode("append").parquet(str(tmp_path / "out")), name="save")
+        tracker.write_with(items, never)
+        tracker.write_partitions(items, never)
+        tracker.write_source(items, RowsToFiles, options={"folder": str(tmp_path)})
+        tracker.export(items, lambda writer: writer.parquet(str(tmp_path / "exported")), name="out")
+
+    found = check_pipeline(spark.range(0, 1000, 1, 4), pipeline, rows=6, id_column="id")
+    assert found.rows == 6
+    assert found.written == dict.fromkeys(("save", "write_with", "never", "write_source", "out"), 8)
+    assert found.failed == ((2, "look", "two"), (4, "split", "ValueError: four"))
+    assert str(found).splitlines() == [
+        "tried with 6 messages; nothing was written",
+        *(f"  {sink!r} would write 8 rows" for sink in ("save", "write_with", "never", "write_source", "out")),
+        "  message 2 failed in 'look': two",
+        "  message 4 failed in 'split': ValueError: four",
+    ]
+    assert list(tmp_path.iterdir()) == []
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() == before
+
+
+@pytest.mark.parametrize(
+    ("sink", "kind", "told"),
+    [
+        (lambda t, rows: t.write(rows, lambda w: w.mode("overwrite").parquet("x")), BadConfigError, "mode 'overwrite'"),
+        (lambda t, rows: t.write(rows, lambda w: w.mode("append")), NotExactError, "called no method"),
+        (lambda t, rows: t.write_with(rows.limit(2), never), NotExactError, "not everything"),
+        (lambda t, rows: t.group(rows, "half", F.count("*").alias("n")), BadConfigError, "partial=True"),
+        (lambda t, rows: t.filter(rows, "half = 0"), NotExactError, "ran no sink"),
+        (lambda t, rows: t.filter(rows.select("id"), "id = 0"), BadBatchError, "isn't tracked"),
+    ],
+)
+def test_what_a_run_would_refuse(
+    spark: Any, sink: Callable[[Tracker, DataFrame], object], kind: type[AckerError], told: str
+) -> None:
+    with pytest.raises(kind, match=told):
+        check_pipeline(spark.range(9).withColumn("half", F.col("id") % 2), sink, id_column="id")
+
+
+@pytest.mark.parametrize(
+    ("messages", "options", "told"),
+    [
+        (lambda spark: spark.range(5).selectExpr("id % 2 AS id"), {"id_column": "id"}, "have the id of another"),
+        (lambda spark: spark.range(5), {"id_column": "no"}, "no column 'no'"),
+        (lambda spark: spark.range(5), {}, "give id_column"),
+        (lambda spark: spark.range(5), {"id_column": "id", "rows": 0}, "rows=0"),
+        (lambda spark: spark.range(5), {"id_column": "id", "output": "all"}, "output='all'"),
+    ],
+)
+def test_messages_that_a_run_would_refuse(spark: Any, messages: Any, options: Any, told: str) -> None:
+    with pytest.raises((BadBatchError, BadConfigError), match=told):
+        check_pipeline(messages(spark), lambda t, rows: t.write_partitions(rows, consume), **options)
+
+
+def test_of_an_output_that_is_a_whole(spark: Any) -> None:
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        groups = tracker.group(messages, (F.col("id") % 2).alias("key"), F.count("*").alias("n"))
+        tracker.write(groups, lambda writer: writer.mode("overwrite").saveAsTable("nowhere"))
+
+    found = check_pipeline(spark.range(9), pipeline, id_column="id", output="whole")
+    assert (found.rows, found.written, found.failed) == (9, {"write": 2}, ())
+    assert not spark.catalog.tableExists("nowhere")
+
+
+def test_rows_that_can_not_be_read(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "orders.json").write_text('{"order": 1}\n{broken\n{"order": 2}\n')
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(messages, lambda writer: writer.mode("append").parquet("x"))
+
+    found = check_pipeline(read_files(spark, str(tmp_path), "json", "order bigint"), pipeline)
+    assert found.written == {"write": 2}
+    assert [one.reason.partition(":")[0] for one in found.failed] != []
+
+
+def test_messages_that_failed_alike_are_a_line_and_all_of_them_a_hint() -> None:
+    failed = tuple(FailedMessage(number, "split", "KeyError: 'ordr'") for number in range(10))
+    assert str(PipelineCheck(10, {}, failed)).splitlines()[1:] == [
+        "  10 messages (0, 1 ...) failed in 'split': KeyError: 'ordr'",
+        "  every message failed in 'split': it may be broken, and not the data",
+    ]

@@ -1,0 +1,386 @@
+"""A whole run: every message through the pipeline until it was acked or is a dead letter."""
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from acker_redis import (
+    Acker,
+    AckerConfig,
+    BadBatchError,
+    BadConfigError,
+    ConnectionLostError,
+    FailedError,
+    NotExactError,
+)
+from acker_redis.model.types import MAX_PAYLOAD_BYTES
+from acker_redis.spark import BoltOutput, Tracker, each_batch, import_anchors, run_redis_stream, run_tracked
+from acker_redis.spark.runtime import executor_check
+from acker_redis.spout.retry import RetryPolicy
+from acker_redis.spout.spout import Spout
+from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.testing import wait_until
+from tests.support.spark.cases import CONFIG, consume
+from tests.support.spark.files_source import RowsToFiles
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = pa.schema([("id", pa.int64())])
+QUICK = RetryPolicy(max_attempts=3, first_delay_secs=0)
+
+
+@pytest.fixture
+def acker(url: str) -> Iterator[Acker]:
+    with Acker.connect(url, CONFIG) as acker:
+        yield acker
+
+
+def write_ids(folder: Path, emission: str, batches: Iterator[pa.RecordBatch], partition: int) -> None:
+    plain = (batch.cast(SCHEMA) for batch in batches)
+    pq.write_table(pa.Table.from_batches(plain, SCHEMA), folder / f"{emission}-{partition}.parquet")
+
+
+def fails_at_first(row: dict[str, Any]) -> list[tuple[int]]:
+    if row["id"] % 10 == 7:
+        raise FailedError("never")
+    return [(row["id"],)]
+
+
+def pipeline(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
+    derived = messages.transform(tracker.bolt, fails_at_first, "id bigint", name="pass")
+    tracker.write_partitions(derived, partial(write_ids, folder, f"{tracker.run_id}-{tracker.emission}"))
+
+
+def written(folder: Path) -> list[int]:
+    found = [i for path in folder.glob("*.parquet") for i in pq.read_table(path)["id"].to_pylist()]
+    return sorted(found, key=lambda i: (i is None, i))
+
+
+def test_every_message_is_acked_or_a_dead_letter(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    spout = run_tracked(spark.range(100), partial(pipeline, tmp_path), acker=acker, id_column="id", retry=QUICK)
+    assert sorted(spout.dead_letters) == list(range(7, 100, 10))
+    assert {(e.attempts, e.reason, e.last_stage, e.detail) for e in spout.dead_letters.values()} == {
+        (3, "failed", "pass", "never")
+    }
+    assert (spout.counts.acked, spout.counts.dead_lettered, spout.counts.lost) == (90, 10, 0)
+    assert written(tmp_path) == [i for i in range(100) if i % 10 != 7]
+    assert acker.stats().pending == 0
+
+
+def fails_for_good(row: dict[str, Any]) -> list[tuple[int]]:
+    if row["id"] % 10 in (1, 2):
+        raise FailedError("never" if row["id"] % 10 == 1 else "not now", retry=row["id"] % 10 == 2)
+    if row["id"] % 10 == 7:
+        raise KeyError("never")
+    return [(row["id"],)]
+
+
+class FailsThroughTheCollector:
+    def execute(self, row: dict[str, Any], collector: Any) -> None:
+        if row["id"] % 10 == 3:
+            collector.fail("never", retry=False)
+        collector.emit((row["id"],))
+
+
+def fails_batches(batch: pa.RecordBatch) -> BoltOutput:
+    bad = {at: FailedError("never", retry=False) for at, i in enumerate(batch["id"].to_pylist()) if i % 10 == 4}
+    return BoltOutput(batch, np.arange(batch.num_rows), bad)
+
+
+def fails_its_partition(folder: Path, name: str, batches: Iterator[pa.RecordBatch], partition: int) -> None:
+    rows = [i for batch in batches for i in batch["id"].to_pylist()]
+    if any(i % 10 == 6 for i in rows):
+        raise FailedError("never", retry=False)
+    write_ids(folder, name, iter([pa.record_batch({"id": rows}, SCHEMA)]), partition)
+
+
+def gives_up(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
+    rows = messages.transform(tracker.bolt, fails_for_good, "id bigint", no_retry=(LookupError,), name="first")
+    rows = rows.transform(tracker.bolt, FailsThroughTheCollector(), "id bigint", name="second")
+    rows = rows.transform(tracker.bolt_arrow, fails_batches, "id bigint", name="third")
+    rows = tracker.fail_where(rows, "id % 10 = 5", "never", retry=False, name="fourth")
+    rows = rows.repartition(5, F.expr("id % 10"))
+    sink = partial(fails_its_partition, folder, f"{tracker.run_id}-{tracker.emission}")
+    tracker.write_partitions(rows, sink, on_error="fail", name="fifth")
+
+
+def test_a_row_that_fails_for_good_makes_its_message_a_dead_letter_at_once(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    spout = run_tracked(spark.range(20), partial(gives_up, tmp_path), acker=acker, id_column="id", retry=QUICK)
+    letters = spout.dead_letters
+    for digit, stage in enumerate(("first", "first", "second", "third", "fourth", "fifth", "first"), 1):
+        attempts = 3 if digit == 2 else 1
+        for message in (digit, 10 + digit):
+            letter = letters[message]
+            assert (letter.attempts, letter.last_stage) == (attempts, stage)
+            assert letter.detail == {2: "not now", 7: "KeyError: 'never'"}.get(digit, "never")
+    beside = set(letters) - {tens + digit for tens in (0, 10) for digit in range(1, 8)}  # in the partition of the sixes
+    assert {letters[message].attempts for message in beside} <= {1}
+    assert written(tmp_path) == sorted(set(range(20)) - set(letters))
+
+
+def two_ways_to_fail(row: dict[str, Any]) -> list[tuple[int]]:
+    raise FailedError("for good" if row["way"] else "for now", retry=not row["way"])
+
+
+def test_one_row_that_fails_for_good_decides(spark: Any, acker: Acker) -> None:
+    def both(tracker: Tracker, messages: DataFrame) -> None:
+        rows = tracker.explode(messages, "array(struct(id, false AS way), struct(id, true AS way))")
+        tracker.write(
+            rows.transform(tracker.bolt, two_ways_to_fail, "id bigint"),
+            lambda w: w.format("noop").mode("append").save(),
+        )
+
+    spout = run_tracked(spark.range(3), both, acker=acker, id_column="id", retry=QUICK)
+    assert {(one.attempts, one.detail) for one in spout.dead_letters.values()} == {(1, "for good")}
+
+
+def described_jobs(spark: Any) -> list[str]:
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    told = [jobs.apply(at).description() for at in range(jobs.size())]
+    return [one.get() for one in told if one.isDefined()]
+
+
+def at_first(now: Path, later: Path, row: dict[str, Any]) -> list[tuple[int]]:
+    """Message 1 fails for good, and 2 for now, until there is a file for each."""
+    if row["id"] == 1 and not now.exists():
+        raise FailedError("no store", retry=False)
+    if row["id"] == 2 and not later.exists():
+        raise FailedError("not yet")
+    return [(row["id"],)]
+
+
+def test_a_run_that_goes_on_replays_its_own_letters(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    now, later = tmp_path / "now", tmp_path / "later"
+    asked: list[int] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = messages.transform(tracker.bolt, partial(at_first, now, later), "id bigint")
+        tracker.write(rows, lambda writer: writer.mode("append").parquet(str(tmp_path / "out")))
+
+    def progress(spout: Spout, busy: bool) -> None:
+        if asked and acker.dead_letters.count() == 1:
+            later.touch()
+        elif not asked and acker.dead_letters.count() == 2:
+            now.touch()
+            asked.append(acker.dead_letters.replay())
+
+    others = DeadLetter(1, "another-run", 1, "failed", replay="run")
+    acker.dead_letters.add([others])
+    assert acker.dead_letters.survey().replayable == 0
+    patient = RetryPolicy(max_attempts=1000, first_delay_secs=0.2, multiplier=1)
+    try:
+        spout = run_tracked(spark.range(3), pipeline, acker=acker, id_column="id", retry=patient, progress=progress)
+        assert asked == [1]
+        assert (spout.counts.acked, spout.counts.dead_lettered, spout.dead_letters) == (3, 1, {})
+        assert [letter.run_id for letter in acker.dead_letters.read()] == ["another-run"]
+        assert acker.dead_letters.replaying() == 0
+    finally:
+        acker.dead_letters.delete(letter.entry_id for letter in acker.dead_letters.read())
+    assert written(tmp_path / "out") == [0, 1, 2]
+
+
+class Jobs:
+    """A listener of Spark's as an application has one, which notes the properties of each job."""
+
+    def __init__(self) -> None:
+        self.properties: list[dict[str, str]] = []
+
+    def onJobStart(self, event: Any) -> None:  # noqa: N802
+        found = event.properties()
+        self.properties.append({name: found.getProperty(name) for name in found.stringPropertyNames()})
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if not name.startswith("on"):
+            raise AttributeError(name)
+        return lambda *_: None
+
+    class Java:
+        implements = ("org.apache.spark.scheduler.SparkListenerInterface",)
+
+
+def test_a_listener_of_sparks_sees_what_became_of_the_messages(spark: Any, acker: Acker) -> None:
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write_partitions(tracker.fail_where(messages, "id = 1", "a one"), consume, name="files")
+
+    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+    jobs, context = Jobs(), spark.sparkContext._jsc.sc()
+    context.addSparkListener(jobs)
+    try:
+        run_tracked(spark.range(3), pipeline, acker=acker, id_column="id", retry=QUICK)
+        context.listenerBus().waitUntilEmpty(60_000)
+    finally:
+        context.removeSparkListener(jobs)
+    seen = [one for one in jobs.properties if "'files'" in one.get("spark.job.description", "")]
+    names = ("left", "pending", "emitted", "acked", "failed", "dead_lettered")
+    told = [tuple(int(one[f"acker.{name}"]) for name in names) for one in seen]
+    assert sorted(set(told)) == [(1, 1, 4, 2, 1, 0), (1, 1, 5, 2, 2, 0), (3, 3, 3, 0, 0, 0)]
+    assert spark.sparkContext.getLocalProperty("acker.left") is None
+
+
+def test_sparks_ui_says_what_each_job_is_for(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        messages.count()
+        cut = tracker.checkpoint(messages, name="cut")
+        tracker.write(cut, lambda writer: writer.mode("append").parquet(str(tmp_path / "out")), name="save")
+        tracker.write_partitions(cut, consume, name="files")
+
+    spark.sparkContext.setJobDescription("mine")
+    run_tracked(spark.range(3), pipeline, acker=acker, id_column="id", run_id="described-1")
+    assert spark.sparkContext.getLocalProperty("spark.job.description") == "mine"
+    spark.sparkContext.setLocalProperty("spark.job.description", None)
+    emission = f"of {acker.config.app}:described-1:0, 3 messages; mine"
+    wanted = {f"message ids of {acker.config.app}:described-1; mine", "mine"}
+    wanted |= {f"'{name}' {emission}" for name in ("cut", "save", "files")}
+    wait_until(lambda: wanted <= set(described_jobs(spark)), "the jobs are known")
+
+
+def plain(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
+    tracker.write_partitions(messages, partial(write_ids, folder, f"{tracker.run_id}-{tracker.emission}"))
+
+
+def test_messages_in_flight_are_bounded(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    pending: list[int] = []
+    spout = run_tracked(
+        spark.range(50), partial(plain, tmp_path), acker=acker, id_column="ID", max_spout_pending=20,
+        progress=lambda spout, busy: pending.append(spout.pending),
+    )  # fmt: skip
+    assert spout.counts.acked == 50
+    assert 0 < max(pending) <= 20
+    assert written(tmp_path) == [*range(50)]
+
+
+def test_rows_without_id_are_refused(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    messages = spark.range(60).selectExpr("IF(id < 50, id, NULL) AS id")
+    with pytest.raises(BadBatchError, match="10 messages have no id"):
+        run_tracked(messages, partial(plain, tmp_path), acker=acker, id_column="id")
+    assert acker.stats().inits == 0
+
+
+def test_ids_that_are_no_integers_are_refused_with_what_to_do(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    texts = spark.range(5).selectExpr("CAST(id AS string) AS `order id`")
+    with pytest.raises(BadBatchError, match=r"is string, not bigint: .*xxhash64\(`order id`\)"):
+        run_tracked(texts, partial(plain, tmp_path), acker=acker, id_column="order id")
+    hashed = texts.selectExpr("xxhash64(`order id`) AS id")
+    assert run_tracked(hashed, partial(plain, tmp_path), acker=acker, id_column="id").counts.acked == 5
+
+
+def test_ids_that_stand_twice_are_refused(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    twice = spark.range(5).unionByName(spark.range(2))
+    with pytest.raises(BadBatchError, match=r"2 rows have the id of another \(0, for one\)"):
+        run_tracked(twice, partial(plain, tmp_path), acker=acker, id_column="id")
+    assert acker.stats().inits == 0
+
+
+def two_sinks(folder: Path, fail: str, tracker: Tracker, messages: DataFrame) -> None:
+    tracker.write_partitions(messages, partial(write_ids, folder, f"{tracker.run_id}-{tracker.emission}"))
+    tracker.write_source(messages, RowsToFiles, on_error="fail", options={"folder": str(folder), "fail": fail})
+
+
+def test_a_data_source_is_a_sink_of_a_run(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    messages = spark.range(40).selectExpr("nullif(id, -1) AS id")
+    spout = run_tracked(messages, partial(two_sinks, tmp_path, ""), acker=acker, id_column="id")
+    assert (spout.counts.acked, spout.counts.emitted, spout.counts.lost) == (40, 40, 0)
+    assert written(tmp_path) == list(range(40))
+    assert (tmp_path / "committed").read_text() == "40"
+
+
+def test_messages_that_have_other_ids_when_they_are_read_again_are_told_at_once(spark: Any, acker: Acker) -> None:
+    def drain(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write_partitions(messages, consume)
+
+    messages = spark.range(5).selectExpr("id + unix_micros(current_timestamp()) AS id")
+    with pytest.raises(NotExactError, match="do the messages have the same ids whenever they are read"):
+        run_tracked(messages, drain, acker=acker, id_column="id")
+
+
+def test_a_run_id_serves_one_run(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    def run() -> Spout:
+        return run_tracked(spark.range(5), partial(pipeline, tmp_path), acker=acker, id_column="id", run_id="monday")
+
+    assert run().counts.acked == 5
+    with pytest.raises(BadConfigError, match="'monday' was used by an earlier run"):
+        run()
+    assert acker.stats().inits == 5
+
+
+def test_a_wrong_executor_url_is_told_before_anything_is_emitted(
+    spark: Any, url: str, acker: Acker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(wrong: str) -> None:
+        run_tracked(spark.range(5), partial(plain, Path()), acker=acker, executor_url=wrong, id_column="id")
+
+    with pytest.raises(BadConfigError, match=r"Spark's workers can't use it: 'redis:/127.0.0.1' is no Redis URL"):
+        run("redis:/127.0.0.1")
+    with pytest.raises(BadConfigError, match=r"leads Spark's workers to another server or database than `acker`"):
+        run(url.removesuffix("/0") + "/1")
+    monkeypatch.setattr(executor_check, "_runs_here", lambda session: False)  # as on a cluster: an executor is asked
+    with pytest.raises(
+        ConnectionLostError, match=r"the executors: redis://127.0.0.1:1/0 can't be reached.*executor_url"
+    ):
+        run("redis://127.0.0.1:1/0")
+    assert acker.stats().inits == 0
+
+
+@pytest.mark.parametrize("payload_bytes", [-1, MAX_PAYLOAD_BYTES + 1])
+def test_a_limit_for_payloads_that_can_not_be_kept_is_refused_before_anything_runs(payload_bytes: int) -> None:
+    nothing: Any = None
+    with pytest.raises(BadConfigError, match=f"payload_bytes={payload_bytes}"):
+        run_tracked(nothing, nothing, acker=nothing, payload_bytes=payload_bytes)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("max_spout_pending", 0), ("max_spout_pending", -1), ("max_spout_pending", 1.5), ("settle_secs", math.nan),
+        ("settle_secs", math.inf), ("max_parked", math.nan), ("emit_timeout_secs", math.nan),
+        ("claim_secs", math.nan), ("block_ms", 0.5),
+    ],
+)  # fmt: skip
+def test_settings_with_which_a_run_would_wait_for_ever_are_refused_before_anything_runs(
+    setting: str, value: float
+) -> None:
+    nothing: Any = None
+    lanes = type("Acker", (), {"config": AckerConfig(app="a", lanes=2)})()
+    of_stream = {"source": "", "stream": "s", "fields": ["v"], "group": "g", "consumer": "c", "stop": nothing}
+    calls: dict[str, Callable[..., object]] = {
+        "run_tracked": partial(run_tracked, nothing, nothing, acker=nothing),
+        "import_anchors": partial(import_anchors, nothing, nothing, acker=lanes, task=1),
+        "each_batch": partial(each_batch, nothing, acker=nothing, park=""),
+        "run_redis_stream": partial(run_redis_stream, nothing, nothing, acker=nothing, **of_stream),
+    }
+    of = {
+        "max_spout_pending": set(calls), "emit_timeout_secs": {"run_tracked", "each_batch", "run_redis_stream"},
+        "settle_secs": {"each_batch", "run_redis_stream"}, "max_parked": {"each_batch"},
+    }  # fmt: skip
+    for name in of.get(setting, {"run_redis_stream"}):
+        with pytest.raises(BadConfigError, match=setting):
+            calls[name](**{setting: value})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"pipeline": None}, "pipeline=None can't be called"),
+        ({"acker": "redis://127.0.0.1"}, "acker='redis://127.0.0.1' is no Acker"),
+        ({"retry": 3}, r"retry=3 is no RetryPolicy\. Give one, such as RetryPolicy\(max_attempts=3\)"),
+        ({"max_spout_pending": "10"}, "max_spout_pending='10' is no integer"),
+    ],
+)
+def test_what_is_of_the_wrong_kind_is_refused_when_the_run_is_called(
+    spark: Any, acker: Acker, given: dict[str, Any], said: str
+) -> None:
+    options: dict[str, Any] = {"pipeline": print, "acker": acker, "id_column": "id", **given}
+    with pytest.raises(BadConfigError, match=said):
+        run_tracked(spark.range(3), **options)

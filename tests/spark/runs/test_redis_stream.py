@@ -1,0 +1,225 @@
+"""A Redis stream as source: what became of an entry decides whether it is acknowledged."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+
+from acker_redis import Acker, AckerConfig, BadBatchError, BadConfigError
+from acker_redis.spark import Tracker, run_redis_stream
+from acker_redis.spout.retry import RetryPolicy
+from acker_redis.spout.spout import Spout, SpoutCounts
+from acker_redis.testing import wait_until
+from tests.spark.sources.test_replayed_messages import replayed, save, saved
+from tests.support.spark.cases import CONFIG
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def acker(url: str) -> Iterator[Acker]:
+    with Acker.connect(url, CONFIG) as acker:
+        yield acker
+
+
+def run(
+    spark: Any, url: str, acker: Acker, pipeline: Any, entries: int = 12, secs: float = 0, **options: Any
+) -> tuple[int, SpoutCounts]:
+    """Until so many entries are done with, and so much time is over."""
+    stop, counts, started = threading.Event(), SpoutCounts(), time.monotonic()
+
+    def progress(spout: Spout, busy: bool) -> None:
+        nonlocal counts
+        counts = spout.counts
+        if counts.acked + counts.dead_lettered >= entries and time.monotonic() - started > secs:
+            stop.set()
+
+    given = {"consumer": "one", "max_spout_pending": 5, "block_ms": 50, "settle_secs": 0, **options}
+    acknowledged = run_redis_stream(
+        spark, pipeline, acker=acker, source=url, stream="orders", fields=["id", "value"], group="g",
+        stop=stop, progress=progress, **given,
+    )  # fmt: skip
+    return acknowledged, counts
+
+
+def test_entries_are_acknowledged_when_all_that_came_of_them_is_done(
+    spark: Any, url: str, acker: Acker, raw: Any, tmp_path: Path
+) -> None:
+    for n in range(11):
+        raw.xadd("orders", {"id": n, "value": f"v{n}"})
+    entry_id = raw.xadd("orders", {"id": 99, "value": "never"})
+    out = tmp_path / "out"
+    out.mkdir()
+    in_flight: list[int] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        replayed(tmp_path / "marks", out, tracker, messages.withColumn("id", messages["id"].cast("long")))
+        in_flight.append(raw.xpending("orders", "g")["pending"])
+
+    acknowledged, counts = run(
+        spark, url, acker, pipeline, retry=RetryPolicy(max_attempts=2, first_delay_secs=0), payload_bytes=500
+    )
+    assert acknowledged == 12
+    assert max(in_flight) <= 5
+    assert counts.acked == 11
+    assert raw.xpending("orders", "g")["pending"] == 0
+    assert len(saved(out)) == 11
+    (letter,) = acker.dead_letters.read()
+    assert b'"value":"never"' in (letter.payload or b"")
+    assert f"{letter.message_id >> 16}-{letter.message_id & 0xFFFF}".encode() == entry_id
+
+
+def test_an_entry_that_hangs_holds_up_no_other_and_nobody_claims_it(
+    spark: Any, url: str, acker: Acker, raw: Any, tmp_path: Path
+) -> None:
+    """Somebody else has what came of the first entry; 30 others go through meanwhile, five at a time."""
+    for n in range(31):
+        raw.xadd("orders", {"id": n, "value": "hangs" if n == 0 else "fine"})
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.export(
+            tracker.filter(messages, "value = 'hangs'"),
+            lambda writer: writer.mode("append").parquet(str(tmp_path / "hung")),
+        )
+        save(tmp_path, tracker, tracker.filter(messages, "value = 'fine'"))
+
+    acknowledged, counts = run(spark, url, acker, pipeline, 30, secs=5, claim_secs=3)
+    assert (acknowledged, counts.acked, counts.emitted) == (30, 30, 31)
+    (held,) = raw.xpending_range("orders", "g", "-", "+", 10)
+    assert (held["consumer"], held["times_delivered"]) == (b"one", 1)
+    assert held["time_since_delivered"] < 3000  # so nobody could have claimed it
+
+
+def test_entries_of_a_dead_consumer_are_claimed_and_its_name_finds_them_at_once(
+    spark: Any, url: str, acker: Acker, raw: Any, tmp_path: Path
+) -> None:
+    entries = [raw.xadd("orders", {"value": f"v{n}"}) for n in range(6)]
+    raw.xgroup_create("orders", "g", "0")
+    for consumer in "one", "two":
+        raw.xreadgroup("g", consumer, {"orders": ">"}, count=3)
+    raw.xdel("orders", entries[5])
+    assert run(spark, url, acker, partial(save, tmp_path), 3, claim_secs=3600) == (3, SpoutCounts(emitted=3, acked=3))
+    assert {*saved_values(tmp_path)} == {"v0", "v1", "v2"}
+    wait_until(lambda: raw.xpending_range("orders", "g", "-", "+", 1, idle=100), "what two left is old", 30)
+    acknowledged, _ = run(spark, url, acker, partial(save, tmp_path), 2, claim_secs=0.1)
+    assert acknowledged == 2
+    assert {*saved_values(tmp_path)} == {f"v{n}" for n in range(5)}
+    assert raw.xpending("orders", "g")["pending"] == 0
+
+
+def test_several_processes_share_a_group(spark: Any, url: str, raw: Any, tmp_path: Path) -> None:
+    for n in range(40):
+        raw.xadd("orders", {"value": f"v{n}"})
+    config = AckerConfig(app="shared", shards=2, lanes=2)
+    with Acker.connect(url, config) as first, Acker.connect(url, config) as second:
+        stop, both, acked = threading.Event(), threading.Barrier(2), [0, 0]
+
+        def work(acker: Acker, task: int) -> int:
+            def progress(spout: Spout, busy: bool) -> None:
+                acked[task] = spout.counts.acked
+                if sum(acked) == 40:
+                    stop.set()
+
+            def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+                if tracker.emission == 0:
+                    both.wait(60)
+                save(tmp_path, tracker, messages)
+
+            return run_redis_stream(
+                spark, pipeline, acker=acker, source=url, stream="orders", fields=["value"], group="g",
+                consumer=f"c{task}", task=task, stop=stop, max_spout_pending=4, block_ms=50, progress=progress,
+            )  # fmt: skip
+
+        with ThreadPoolExecutor(2) as pool:
+            done = list(pool.map(work, (first, second), range(2)))
+    assert sum(done) == 40
+    assert min(done) > 0
+    assert sorted(map(str, saved_values(tmp_path))) == sorted(f"v{n}" for n in range(40))
+
+
+def test_what_a_run_that_broke_down_did_not_acknowledge_goes_back(
+    spark: Any, url: str, acker: Acker, raw: Any, tmp_path: Path
+) -> None:
+    """Entries the dead consumer held come first, and those deleted meanwhile hold nobody up."""
+    entries = [raw.xadd("orders", {"value": f"v{n}"}) for n in range(12)]
+
+    def breaks_down(tracker: Tracker, messages: DataFrame) -> None:
+        save(tmp_path, tracker, tracker.filter(messages, "value != 'v1'"))
+        raise BadBatchError("on purpose")
+
+    with pytest.raises(BadBatchError, match="on purpose"):
+        run(spark, url, acker, breaks_down)
+    held = raw.xpending("orders", "g")["pending"]
+    assert 0 < held <= 5
+    raw.xdel("orders", entries[1])
+    raw.xadd("orders", {"other": "x"})
+    expected = held - 1 + 13 - 5
+    acknowledged, _ = run(spark, url, acker, partial(save, tmp_path), expected)
+    assert acknowledged == expected
+    assert raw.xpending("orders", "g")["pending"] == 0
+    assert {*saved_values(tmp_path)} >= {f"v{n}" for n in range(12) if n != 1} | {None}
+
+
+def test_a_stream_that_is_lost_in_the_middle_is_read_from_its_new_beginning(
+    spark: Any, url: str, acker: Acker, raw: Any, tmp_path: Path
+) -> None:
+    for n in range(3):
+        raw.xadd("orders", {"value": f"old{n}"})
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        save(tmp_path, tracker, messages)
+        if not raw.exists("flushed"):
+            raw.flushall()
+            raw.set("flushed", 1)
+            for n in range(12):
+                raw.xadd("orders", {"value": f"new{n}"})
+
+    run(spark, url, acker, pipeline, entries=15)
+    assert {*saved_values(tmp_path)} == {f"old{n}" for n in range(3)} | {f"new{n}" for n in range(12)}
+
+
+def saved_values(folder: Path) -> list[str | None]:
+    import pyarrow.parquet as pq
+
+    return [v for path in folder.glob("*.parquet") for v in pq.read_table(path)["value"].to_pylist()]
+
+
+def test_field_names_are_checked(spark: Any, url: str, acker: Acker) -> None:
+    with pytest.raises(BadConfigError, match="give one or more names"):
+        run_redis_stream(
+            spark, lambda *_: None, acker=acker, source=url, stream="s", fields=["message_id"], group="g",
+            consumer="c", stop=threading.Event(),
+        )  # fmt: skip
+    for wrong, text in ({"block_ms": 0}, "use integers of 1 or more"), ({"run_id": "mine"}, "takes no run_id"):
+        with pytest.raises(BadConfigError, match=text):
+            run_redis_stream(
+                spark, lambda *_: None, acker=acker, source=url, stream="s", fields=["v"], group="g",
+                consumer="c", stop=threading.Event(), **wrong,
+            )  # fmt: skip
+
+
+def test_dead_letters_are_replayed_from_the_stream_or_from_their_payload(
+    spark: Any, url: str, acker: Acker, raw: Any, tmp_path: Path
+) -> None:
+    entry_ids = [raw.xadd("orders", {"id": n, "value": f"v{n}"}) for n in range(5)]
+    repaired = False
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        save(tmp_path, tracker, messages if repaired else tracker.fail_where(messages, "id > 2", "too large"))
+
+    options: dict[str, Any] = {"retry": RetryPolicy(max_attempts=1, first_delay_secs=0), "payload_bytes": 500}
+    run(spark, url, acker, pipeline, 5, **options)
+    assert [one.replay for one in acker.dead_letters.read()] == ["source", "source"]
+    raw.xdel("orders", entry_ids[4])  # its letter has it
+    repaired = True
+    assert acker.dead_letters.replay() == 2
+    _, counts = run(spark, url, acker, pipeline, 2, **options)
+    assert counts.acked == 2
+    assert acker.dead_letters.count() == acker.dead_letters.replaying() == 0
+    assert sorted(saved_values(tmp_path), key=str) == [f"v{n}" for n in range(5)]

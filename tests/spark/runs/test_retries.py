@@ -1,0 +1,234 @@
+"""What Spark runs again by itself, and what it leaves unfinished: outcomes are compared with what is in the sinks."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from acker_redis.spark import BoltOutput, Tracker
+from tests.support.spark import drawing
+from tests.support.spark.cases import CHILD, IDS, MakeCase, by_message, consume
+from tests.support.spark.faults import (
+    attempts,
+    context,
+    fan_out,
+    kill_self,
+    note_attempt,
+    once,
+    raise_error,
+    wait_for,
+)
+
+pytestmark = pytest.mark.spark
+
+
+def children(n: int, each: int) -> list[tuple[int, int]]:
+    """Rows that `fan_out` makes of messages 0 ... n-1."""
+    return [(id, child) for id in range(1, n) for child in range(each)]
+
+
+@pytest.mark.parametrize("act", [raise_error, kill_self])
+@pytest.mark.parametrize("where", ["bolt", "sink", "behind the sink"])
+def test_a_task_that_dies_half_way_and_runs_again_counts_once(
+    case: MakeCase, act: Callable[[], None], where: str
+) -> None:
+    run = case(n=1000)
+    mark = run.folder / "died"
+
+    def bolt(batch: pa.RecordBatch) -> BoltOutput:
+        if where == "bolt" and 300 in batch.column("id").to_pylist():
+            once(mark, act)
+        return fan_out(3, batch)
+
+    def write(into: Callable[..., None], batches: Iterator[pa.RecordBatch], partition: int) -> None:
+        rows = list(batches)
+        if where == "sink":
+            once(mark, act)
+        into(rows, partition)
+        if where == "behind the sink":
+            once(mark, act)  # the file is there, and nobody knows
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        derived = tracker.bolt_arrow(messages, bolt, CHILD)
+        files = run.partition_files(tracker)
+        tracker.write_partitions(derived.repartition(2, "child"), partial(write, files))
+
+    run.complete(pipeline)
+    assert mark.exists()
+    assert sorted(run.written(name="rows")) == children(1000, 3)
+
+
+def test_a_stage_that_runs_again_for_lost_shuffle_files_counts_once(case: MakeCase) -> None:
+    """Three of four partitions are written when the map output is lost; the fourth needs it again."""
+    run = case(n=400)
+    local = Path(run.spark.sparkContext.getConf().get("spark.local.dir"))
+    mapped, written, done = (run.folder / name for name in ("mapped", "written", "done"))
+    lost = run.folder / "lost"
+    for folder in (mapped, written, done):
+        folder.mkdir()
+
+    def bolt(batch: pa.RecordBatch) -> BoltOutput:
+        note_attempt(mapped)
+        return fan_out(3, batch)
+
+    def lose_shuffle_files() -> None:
+        for partition in range(3):
+            wait_for(done / str(partition))
+        for path in local.rglob("shuffle_*"):
+            path.unlink(missing_ok=True)  # Spark cleans up by itself, too
+        raise_error()
+
+    def write(into: Callable[..., None], batches: Iterator[pa.RecordBatch], partition: int) -> None:
+        into(batches, partition)
+        note_attempt(written)  # an attempt that misses the files does not come so far
+        if partition == 3:
+            once(lost, lose_shuffle_files)
+        (done / str(partition)).touch()
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        some = tracker.filter(tracker.bolt_arrow(messages, bolt, CHILD), "child < 2")
+        checked = tracker.fail_where(some, "id = 7 AND child = 1", "seven")
+        files = run.partition_files(tracker)
+        tracker.write_partitions(checked.repartition(4, "id"), partial(write, files))
+
+    ended = run.done(pipeline)
+    assert attempts(mapped)[0] >= 2
+    assert attempts(written)[3] >= 2
+    assert set(ended.letters) == {7}
+    ended.check({id: [(id, 0), (id, 1)] if id else [] for id in range(400)}, run.written(name="rows"))
+
+
+Killing = Callable[[str, DataFrame], DataFrame]
+"""A bolt of a given name, one of whose workers dies half-way."""
+
+
+def sorted_rows(tracker: Tracker, messages: DataFrame, bolt: Killing) -> DataFrame:
+    return bolt("after", bolt("before", messages).orderBy(F.desc("id"), "child"))
+
+
+def self_join(tracker: Tracker, messages: DataFrame, bolt: Killing) -> DataFrame:
+    renamed = bolt("right", messages).withColumnRenamed("child", "other")
+    return bolt("after", tracker.join(bolt("left", messages), renamed, "id"))
+
+
+def union(tracker: Tracker, messages: DataFrame, bolt: Killing) -> DataFrame:
+    low, high = tracker.filter(messages, "id < 200"), tracker.filter(messages, "id >= 200")
+    return bolt("after", tracker.union(bolt("low", low), bolt("high", high.repartition(3, "id"))))
+
+
+@pytest.mark.parametrize(("shape", "rows", "bolts"), [(sorted_rows, 4, 2), (self_join, 8, 3), (union, 4, 3)])
+def test_workers_killed_on_both_sides_of_a_shuffle(
+    case: MakeCase, shape: Callable[[Tracker, DataFrame, Killing], DataFrame], rows: int, bolts: int
+) -> None:
+    """Two children per bolt; a worker of each bolt and of the sink is killed once, in the middle of its partition."""
+    run = case(n=400)
+    marks = run.folder / "marks"
+    marks.mkdir()
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        def bolt(name: str, frame: DataFrame) -> DataFrame:
+            def double(batch: pa.RecordBatch) -> BoltOutput:
+                if 333 in batch.column("id").to_pylist() or 133 in batch.column("id").to_pylist():
+                    once(marks / name, kill_self)
+                return fan_out(2, batch)
+
+            return tracker.bolt_arrow(frame, double, CHILD, name=name)
+
+        def write(into: Callable[..., None], batches: Iterator[pa.RecordBatch], partition: int) -> None:
+            kept = list(batches)
+            if any(333 in batch.column("id").to_pylist() for batch in kept):
+                once(marks / "sink", kill_self)
+            into(kept, partition)
+
+        derived = shape(tracker, messages, bolt).repartition(3, "id")
+        tracker.write_partitions(derived, partial(write, run.partition_files(tracker)))
+
+    ended = run.done(pipeline)
+    assert len(list(marks.iterdir())) == bolts + 1
+    assert ended.acked == set(range(400))
+    found = by_message(run.written(name="rows"))
+    assert {id: len(each) // ended.emissions for id, each in found.items()} == dict.fromkeys(range(1, 400), rows)
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_partition_that_take_abandoned_is_exact_when_it_is_written(case: MakeCase, shuffled: bool) -> None:
+    """`take` has its rows while the bolt still is in the middle; then everything is written."""
+    run = case(n=1000)
+    taken, abandoned = run.folder / "taken", run.folder / "abandoned"
+    seen: list[int] = []  # of one task: it is unpickled anew for each
+
+    def wide(batch: pa.RecordBatch) -> BoltOutput:
+        seen.append(batch.num_rows)
+        if len(seen) == 3 and context().partitionId() == 0:
+            abandoned.touch()
+            wait_for(taken)
+        text = pa.array(["x" * 4000] * batch.num_rows)  # more than the pipes between Python and Java hold
+        failed = {row: "five" for row, id in enumerate(batch.column("id").to_pylist()) if id == 5}
+        return BoltOutput(pa.record_batch({"id": batch.column("id"), "text": text}), np.arange(batch.num_rows), failed)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracked = messages.repartition(2, "id") if shuffled else messages
+        derived = tracker.bolt_arrow(tracked, wide, "id bigint, text string")
+        if not taken.exists():
+            assert len(derived.take(5)) == 5
+            wait_for(abandoned)
+            taken.touch()
+        tracker.write(derived.select("id", "_edge", "_anchors").repartition(3, "id"), run.append())
+
+    ended = run.done(pipeline)
+    assert set(ended.letters) == {5}
+    ended.check({id: [(id,)] for id in range(1000)}, run.written())
+
+
+def test_a_bolt_that_draws_under_killed_workers(case: MakeCase) -> None:
+    """Random children; a message is acked when all of one drawing was written. What the successful tasks wrote counts."""
+    run = case(n=200)
+    out = run.folder / "drawn"
+    out.mkdir()
+
+    def draw(batch: pa.RecordBatch) -> BoltOutput:
+        ids = batch.column("id").to_numpy()
+        if 60 in ids:
+            once(out / "killed-in-bolt", kill_self)
+        return drawing.drawn(ids, random=True)
+
+    def write(name: str, batches: Iterator[pa.RecordBatch], partition: int) -> None:
+        drawing.write(pa.Table.from_batches(batches, drawing.SCHEMA), out, f"{name}-{partition}")
+        once(out / "killed-in-sink", kill_self)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        derived = tracker.bolt_arrow(messages, draw, drawing.DDL)
+        derived.count()  # another drawing
+        tracker.write_partitions(derived.repartition(3, "draw", "child"), partial(write, f"{tracker.emission}"))
+
+    ended = run.done(pipeline)
+    assert len(list(out.glob("killed-*"))) == 2
+    assert ended.acked == set(range(200))
+    assert drawing.whole(out) == set(range(200))
+
+
+def test_an_emission_that_spark_broke_off_is_emitted_again(case: MakeCase) -> None:
+    """Four attempts of a task die, which ends the job: a failed attempt of every message."""
+    run = case(n=40, partitions=1)
+    ran = run.folder / "ran"
+
+    def die(batch: pa.RecordBatch) -> BoltOutput:
+        note_attempt(ran)
+        if attempts(ran)[0] <= 4:
+            raise_error()
+        return BoltOutput(batch.select(["id"]), np.arange(batch.num_rows))
+
+    ran.mkdir()
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(tracker.bolt_arrow(messages, die, IDS), run.append())
+        tracker.write_partitions(messages, consume)
+
+    ended = run.done(pipeline)
+    assert ended.kinds == {id: ["fail", "ack"] for id in range(40)}
+    assert sorted(run.written()) == [(id,) for id in range(40)]

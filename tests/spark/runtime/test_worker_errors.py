@@ -1,0 +1,130 @@
+"""The library's errors in the errors that Spark makes of them, as text of PySpark 4.3."""
+
+import pytest
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from pyspark.errors import PySparkException
+
+from acker_redis import AckerError, BadBatchError, ConnectionLostError, FailedError, NotExactError, OutOfMemoryError
+from acker_redis.spark.proof.failure_reports import cause_of
+from acker_redis.spark.runtime.worker_errors import acker_error_in, own_errors
+
+WORKER = (
+    "[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):\n"
+    '  File "/app/job.py", line 14, in f\n    raise E(...)\n{}\n SQLSTATE: 38000'
+)
+COMMIT = (
+    "[PYTHON_DATA_SOURCE_ERROR] Failed to commit or abort Python data source write: Traceback (most recent call last):\n"
+    '  File "/app/job.py", line 36, in commit\n    raise E("gone")\n          ^^^^^^^^^\n{}\n SQLSTATE: 38000'
+)
+JOB = (
+    "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job aborted due to stage failure: "
+    "Lost task 0.0 in stage 0.0: org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+    '  File "/app/job.py", line 3, in f\n{}\n\n\tat org.apache.spark.api.python.BasePythonRunner.x(PythonRunner.scala:1)\n'
+    "Caused by: java.io.EOFException\n\t... 16 more\n"
+)
+JVM = (
+    WORKER
+    + "\n\nJVM stacktrace:\norg.apache.spark.api.python.PythonException: "
+    + WORKER
+    + "\n\tat java.base/x(X.java)"
+)
+
+QUERY = (
+    "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Traceback (most recent call last):\n"
+    '  File "/app/job.py", line 3, in handle\n{}\n\n=== Streaming Query ===\nIdentifier: [id = 1]\nLogical Plan:\nProject'
+)
+
+
+@pytest.mark.parametrize("text", [WORKER, COMMIT, JOB, JVM, QUERY])
+@pytest.mark.parametrize("told", ["h:1 is above maxmemory", "two\nlines: of text", ""])
+@pytest.mark.parametrize("kind", [OutOfMemoryError, NotExactError, AckerError])
+def test_an_error_of_a_worker_is_the_error_it_was(text: str, told: str, kind: type[AckerError]) -> None:
+    last_line = f"acker_redis.errors.{kind.__name__}" + (f": {told}" if told else "")
+    error = PySparkException(text.replace("{}", last_line))
+    with pytest.raises(AckerError) as caught, own_errors():
+        raise error
+    assert (type(caught.value), str(caught.value), caught.value.__cause__) == (kind, told, error)
+
+
+def test_of_several_in_a_traceback_it_is_the_last() -> None:
+    chained = (
+        "acker_redis.errors.ConnectionLostError: gone\n\nDuring handling of the above exception, another exception "
+        'occurred:\n\nTraceback (most recent call last):\n  File "x", line 1, in f\nacker_redis.errors.BadBatchError: wrong'
+    )
+    found = acker_error_in(PySparkException(WORKER.format(chained)))
+    assert (type(found), str(found)) == (BadBatchError, "wrong")
+
+
+class OfTheUsers(ConnectionLostError):
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(f"{host}:{port} is gone")
+
+
+def test_an_error_that_was_wrapped_is_found() -> None:
+    wrapper = RuntimeError("the program's own")
+    wrapper.__cause__ = OfTheUsers("h", 1)
+    with pytest.raises(ConnectionLostError, match="h:1 is gone") as caught, own_errors():
+        raise wrapper
+    assert caught.value.__cause__ is wrapper
+
+
+def test_an_error_of_the_library_is_left_as_it_is() -> None:
+    ours = OfTheUsers("h", 1)
+    with pytest.raises(OfTheUsers) as caught, own_errors():
+        raise ours
+    assert caught.value is ours
+    assert ours.__cause__ is None
+
+
+class JavaIsGone(Py4JError):  # type: ignore[misc]
+    def __str__(self) -> str:
+        raise Py4JNetworkError("no answer")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PySparkException(WORKER.format("OSError: disk full")),
+        PySparkException(WORKER.format("ValueError: said acker_redis.errors.BadBatchError: no")),
+        PySparkException(WORKER.format("acker_redis.errors.EvictionPolicyWarning: no error of ours")),
+        PySparkException(WORKER.format("acker_redis.errors.Unknown: x")),
+        ValueError("acker_redis.errors.BadBatchError: a text that looks alike"),
+        JavaIsGone(),
+    ],
+)
+def test_other_errors_stay_what_they_are(error: Exception) -> None:
+    assert acker_error_in(error) is None
+    with pytest.raises(type(error)) as caught, own_errors():
+        raise error
+    assert caught.value is error
+
+
+class Counting(Py4JJavaError):  # type: ignore[misc]
+    asked = 0
+
+    def __init__(self) -> None:
+        pass
+
+    def __str__(self) -> str:
+        self.asked += 1
+        return WORKER.format("OSError: disk full")
+
+
+def test_java_is_asked_for_a_text_once() -> None:
+    error = Counting()
+    assert acker_error_in(error) is None
+    assert cause_of(error).text == cause_of(error).text == "OSError: disk full"
+    assert error.asked == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (PySparkException(WORKER.format("OSError: disk full")), "OSError: disk full"),
+        (OSError("disk full"), "OSError: disk full"),
+        (FailedError("no such customer"), "no such customer"),
+        (JavaIsGone(), "JavaIsGone"),
+    ],
+)
+def test_a_dead_letter_tells_what_was_raised_and_not_where(error: Exception, told: str) -> None:
+    assert cause_of(error).text == told

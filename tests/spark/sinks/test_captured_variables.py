@@ -1,0 +1,117 @@
+"""What a function that runs later uses, and whether it changed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from acker_redis.spark.sinks.captured_variables import MOST, Used, frozen
+
+TABLE = "a"
+
+
+@dataclass
+class Settings:
+    table: str = "a"
+
+
+class Saver:
+    def __init__(self) -> None:
+        self.table, self.options = "a", {"x": [1]}
+
+    def save(self, rows: object) -> object:
+        return rows, self.table
+
+    def __call__(self, rows: object) -> object:
+        return rows, self.table
+
+
+class Odd:
+    """Can be called, and not be looked at."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise ValueError(name)
+
+    def __call__(self, rows: object) -> object:
+        return rows
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def save(rows: object) -> object:
+    return rows, TABLE
+
+
+def test_a_variable_of_the_module_that_a_function_it_calls_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = Used(lambda rows: [save(row) for row in rows])
+    assert used.changed() == []
+    monkeypatch.setitem(globals(), "TABLE", "b")
+    assert used.changed() == ["TABLE"]
+
+
+@pytest.mark.parametrize(
+    ("change", "make"),
+    [
+        (lambda it: it.__setitem__("x", 2), lambda it: lambda rows: (rows, it)),
+        (lambda it: it["deep"][0].append(1), lambda it: lambda rows: (rows, it)),
+        (lambda it: it["set"].add(1), lambda it: lambda rows: (rows, it)),
+        (lambda it: it["deep"].clear(), lambda it: partial(print, it)),
+        (lambda it: it.pop("x"), lambda it: partial(print, end=it)),
+        (lambda it: setattr(it["settings"], "table", "b"), lambda it: lambda rows: (rows, it)),
+        (lambda it: setattr(it["space"], "table", "b"), lambda it: lambda rows: (rows, it)),
+        (lambda it: setattr(it["saver"], "table", "b"), lambda it: it["saver"].save),
+        (lambda it: it["saver"].options["x"].append(2), lambda it: it["saver"].save),
+        (lambda it: setattr(it["saver"], "table", "b"), lambda it: it["saver"]),
+        (lambda it: setattr(it["saver"], "table", "b"), lambda it: partial(it["saver"].save)),
+    ],
+)
+def test_what_is_seen(change: Callable[[Any], object], make: Callable[[Any], object]) -> None:
+    it = {
+        "x": 1, "deep": [[0]], "set": {0}, "settings": Settings(), "space": SimpleNamespace(table="a"), "saver": Saver(),
+    }  # fmt: skip
+    used = Used(make(it))
+    assert used.changed() == []
+    change(it)
+    assert len(used.changed()) == 1
+
+
+def test_equal_values_are_no_change() -> None:
+    table, names, log = "a", ["x"], object()
+
+    def write(rows: object) -> object:
+        return rows, table, names, log
+
+    used = Used(write)
+    table, names = "".join("a"), list(names)
+    assert used.changed() == []
+    log = object()
+    assert used.changed() == ["log"]
+    table = b"a"  # type: ignore[assignment]
+    assert used.changed() == ["log", "table"]
+
+
+def test_it_never_raises() -> None:
+    turning: list[object] = []
+    turning.append(turning)
+    odd, array, many = Odd(), np.arange(3), list(range(2 * MOST))
+
+    def write(rows: object) -> object:
+        return later(rows), odd, array, many, turning
+
+    used = [Used(one) for one in (write, odd, print, "".join, Odd, partial(write, odd), np.add)]
+
+    def later(rows: object) -> object:
+        return rows
+
+    assert [one.changed() for one in used] == [[]] * len(used)
+    many.append(1)
+    array = np.arange(3)
+    assert used[0].changed() == ["array", "many"]
+    assert frozen({1: odd}) == frozen({1: odd})

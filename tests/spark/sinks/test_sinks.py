@@ -1,0 +1,412 @@
+"""Sinks: messages are done when everything was written, and only then; failed or emitted again where it raises, as told."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, DataFrameWriter, Row
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceWriter
+from pyspark.sql.types import StructType
+
+from acker_redis import BadBatchError, BadConfigError, FailedError, NotExactError, RefusedError
+from acker_redis.spark import Tracker
+from acker_redis.spark.worker.failures import OnError
+from acker_redis.spout.retry import RetryPolicy
+from tests.support.spark.cases import CHILD, Case, MakeCase, consume
+from tests.support.spark.files_source import BatchesToFiles, Count, FileWriter, RowsToFiles
+
+pytestmark = pytest.mark.spark
+
+ONCE = RetryPolicy(max_attempts=1, first_delay_secs=0)
+CHILD_ARROW = pa.schema([("id", pa.int64()), ("child", pa.int32())])
+TWO = "transform(array(0, 1), i -> struct(id, i AS child))"
+
+
+def writing(sink: Callable[[Tracker, DataFrame], object]) -> Callable[[Tracker, DataFrame], None]:
+    """Two rows per message, into a sink."""
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        sink(tracker, tracker.explode(messages, TWO))
+
+    return pipeline
+
+
+def ordered(run: Case, name: str = "out") -> list[Any]:
+    return sorted(run.written(name=name))
+
+
+BOTH = [(id, child) for id in range(20) for child in range(2)]
+
+
+@pytest.mark.parametrize("format", ["parquet", "json", "orc", "csv"])
+def test_sparks_own_writers(case: MakeCase, format: str) -> None:
+    run = case(n=20)
+    run.complete(
+        writing(
+            lambda tracker, rows: tracker.write(rows, lambda writer: writer.mode("append").format(format).save(run.out))
+        )
+    )
+    found = run.spark.read.schema(CHILD).format(format).load(run.out).collect()
+    assert sorted(map(tuple, found)) == BOTH
+
+
+def test_tables_and_folders_by_value(case: MakeCase) -> None:
+    run = case(n=20)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = tracker.explode(messages, TWO)
+        tracker.write(rows, lambda writer: writer.mode("append").saveAsTable("test_sinks_table"))
+        tracker.write(rows, lambda writer: writer.mode("append").insertInto("test_sinks_table"))
+        tracker.write(rows, lambda writer: writer.partitionBy("child").parquet(run.out, mode="append"))
+        tracker.write(
+            rows, lambda writer: writer.bucketBy(2, "id").sortBy("id").mode("append").saveAsTable("test_sinks_b")
+        )
+
+    run.complete(pipeline)
+    assert sorted(map(tuple, run.spark.table("test_sinks_table").collect())) == sorted(BOTH + BOTH)
+    assert sorted(map(tuple, run.spark.table("test_sinks_b").select("id", "child").collect())) == BOTH
+    assert sorted(run.written("id", "child")) == BOTH
+
+
+def test_nothing_is_acked_before_the_pipeline_has_returned(case: MakeCase) -> None:
+    run = case(n=20)
+    acked: list[int] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(messages, run.append())
+        tracker.write_partitions(messages, consume)
+        acked.append(run.acker.stats().acked)
+
+    run.complete(pipeline)
+    assert acked == [0]
+
+
+def test_a_function_of_the_dataframe_is_a_sink(case: MakeCase) -> None:
+    run = case(n=20)
+
+    def merge(rows: DataFrame) -> None:
+        assert rows.columns == ["id", "child"]
+        rows.createOrReplaceTempView("merged")
+        rows.sparkSession.sql("SELECT * FROM merged").write.parquet(run.out)
+
+    run.complete(writing(lambda tracker, rows: tracker.write_with(rows, merge)))
+    assert ordered(run) == BOTH
+
+
+def test_a_function_of_the_dataframe_that_runs_nothing_proves_nothing(case: MakeCase) -> None:
+    run = case(n=20)
+    text = run.refused(writing(lambda tracker, rows: tracker.write_with(rows, lambda frame: None)), NotExactError)
+    assert "no execution" in text
+
+
+def raising(rows: Any) -> None:
+    raise OSError("disk full")
+
+
+SINKS: dict[str, Callable[[Case, Tracker, DataFrame, Any], object]] = {
+    "write": lambda run, tracker, rows, on_error: tracker.write(rows, raising, on_error=on_error),
+    "write_with": lambda run, tracker, rows, on_error: tracker.write_with(rows, raising, on_error=on_error),
+    "write_source": lambda run, tracker, rows, on_error: tracker.write_source(
+        rows, RowsToFiles, options={"folder": str(run.folder), "fail": "write"}, on_error=on_error
+    ),
+    "commit": lambda run, tracker, rows, on_error: tracker.write_source(
+        rows, RowsToFiles, options={"folder": str(run.folder), "fail": "commit"}, on_error=on_error
+    ),
+    "write_partitions": lambda run, tracker, rows, on_error: tracker.write_partitions(
+        rows, lambda batches, partition: raising(batches), on_error=on_error
+    ),
+}
+
+
+@pytest.mark.parametrize("sink", SINKS)
+@pytest.mark.parametrize(("on_error", "emissions"), [("raise", 1), ("fail", 2)])
+def test_a_sink_that_raises_ends_the_emission_or_fails_its_rows(
+    case: MakeCase, sink: str, on_error: OnError, emissions: int
+) -> None:
+    """Either way nothing is acked. Rows that fail end their messages; what raises in the driver is nobody's attempt."""
+    run = case(n=6)  # each emission that breaks takes seconds
+    ended = run.run(
+        writing(lambda tracker, rows: SINKS[sink](run, tracker, rows, on_error)),
+        retry=RetryPolicy(max_attempts=emissions, first_delay_secs=0),
+    )
+    if on_error == "raise" and sink == "write_source":  # which raises for one message, and is that one's alone
+        assert (ended.acked, set(ended.letters)) == (set(range(1, 6)), {0})
+        assert "disk full" in str(ended.letters[0].detail)
+        return
+    assert ended.acked == set()
+    if sink in ("write", "write_with", "commit"):  # no job failed
+        assert (ended.emissions, ended.letters) == (1, {})
+    if on_error == "raise" or not ended.letters:
+        assert ("no commit" if sink == "commit" else "disk full") in str(ended.error)
+    else:
+        assert ended.kinds == {id: ["fail"] * emissions for id in range(6)}
+        assert set(ended.letters) == set(range(6))
+    assert all(("no commit" if sink == "commit" else "disk full") in (x.detail or "") for x in ended.letters.values())
+
+
+def test_failed_rows_of_a_sink_fail_their_messages_only(case: MakeCase) -> None:
+    run = case(n=20)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = tracker.explode(messages, TWO)
+        failing = {"folder": str(run.folder), "fail": "write"}
+        tracker.write_source(
+            tracker.filter(rows, "id < 5"), RowsToFiles, options=failing, on_error="fail", name="never"
+        )
+        tracker.write(tracker.filter(rows, "id >= 5"), run.append())
+
+    ended = run.done(pipeline, retry=ONCE)
+    assert set(ended.letters) == set(range(5))
+    assert ended.reasons == {("OSError: disk full", "never"): 5}
+    ended.check({id: [(id, 0), (id, 1)] for id in range(20)}, run.written())
+
+
+def test_a_partition_whose_write_raises_fails_its_rows(case: MakeCase) -> None:
+    run = case(n=20, partitions=2)
+    counts: list[int] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        write = run.partition_files(tracker, lambda row: row[0] == 13)
+        counts.append(tracker.write_partitions(messages, write, on_error="fail", name="files"))
+
+    ended = run.done(pipeline, retry=ONCE)
+    assert counts == [20]
+    assert ended.reasons == {("can't be written", "files"): 10}
+    ended.check({id: [(id,)] for id in range(20)}, run.written(name="rows"))
+
+
+def refusing_some(out: str, batches: Iterator[pa.RecordBatch], partition: int) -> None:
+    """A store that takes no child 1 of every seventh message, and no message 3 at all."""
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    refused: dict[int, str | FailedError] = {
+        at: "duplicate" for at, row in enumerate(rows) if row["id"] % 7 == 0 and row["child"]
+    }
+    refused |= {at: FailedError("too long", retry=False) for at, row in enumerate(rows) if row["id"] == 3}
+    taken = pa.Table.from_pylist([row for at, row in enumerate(rows) if at not in refused], CHILD_ARROW)
+    pq.write_table(taken, Path(out) / f"{uuid.uuid4().hex}.parquet")
+    if refused:
+        raise RefusedError(refused)
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_rows_that_a_store_refuses_fail_and_the_others_are_acked(case: MakeCase, partitions: int) -> None:
+    run = case(n=20, partitions=partitions)
+    Path(run.out).mkdir()
+    counts: list[int] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = tracker.explode(messages, TWO)
+        counts.append(tracker.write_partitions(rows, partial(refusing_some, run.out), on_error="fail", name="store"))
+
+    ended = run.done(pipeline, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
+    assert (counts[0], sum(counts[1:])) == (40, 6)  # messages 0, 7 and 14 once more, in one emission or two
+    assert {(message, one.attempts, one.detail) for message, one in ended.letters.items()} == {
+        (0, 2, "duplicate"), (7, 2, "duplicate"), (14, 2, "duplicate"), (3, 1, "too long")
+    }  # fmt: skip
+    ended.check({id: [(id, 0), (id, 1)] for id in range(20)}, run.written())
+
+
+@pytest.mark.parametrize("on_error", ["raise", "fail"])
+def test_what_a_commit_that_fails_in_the_driver_left_is_made_up_for_by_the_next_run(
+    case: MakeCase, on_error: OnError
+) -> None:
+    run = case(n=20)
+    options = {"folder": str(run.folder), "fail": "first commit"}
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write_source(messages.repartition(3, "id"), RowsToFiles, options=options, on_error=on_error)
+
+    ended = run.run(pipeline, retry=ONCE)
+    assert ended.error is not None
+    assert (ended.acked, ended.letters) == (set(), {})
+    assert run.done(pipeline, retry=ONCE).acked == set(range(20))
+    assert (run.folder / "aborted").read_text() == (run.folder / "committed").read_text() == "20"
+
+
+@pytest.mark.parametrize("sink", ["write_partitions", "write"])
+def test_an_error_of_a_bolt_is_not_the_sinks(case: MakeCase, sink: str) -> None:
+    """A sink that fails rows does not fail those that never reached it: the emission ends."""
+    run = case(n=2)  # each emission that breaks takes seconds
+
+    def broken(row: dict[str, Any]) -> list[tuple[int, int]]:
+        raise ZeroDivisionError("on purpose")
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        derived = tracker.bolt(messages, broken, CHILD, on_error="raise")
+        if sink == "write":
+            tracker.write(derived, run.append(), on_error="fail")
+        else:
+            tracker.write_partitions(derived, consume, on_error="fail")
+
+    ended = run.run(pipeline, retry=ONCE)
+    assert ended.acked == set()
+    assert "on purpose" in str(ended.error)
+    assert all("on purpose" in (letter.detail or "") for letter in ended.letters.values())
+
+
+@pytest.mark.parametrize("source", [RowsToFiles, BatchesToFiles])
+def test_python_data_sources(case: MakeCase, source: type[DataSource]) -> None:
+    run = case(n=20)
+    run.complete(writing(lambda tracker, rows: tracker.write_source(rows, source, options={"folder": str(run.folder)})))
+    assert (run.folder / "committed").read_text() == "40"
+
+
+class TakingOne(FileWriter):
+    def write(self, iterator: Iterator[Row]) -> Count:
+        next(iterator)
+        return Count(1)
+
+
+class Careless(RowsToFiles):
+    """Its writer takes one row of each partition."""
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return TakingOne(Path(self.options["folder"]), "", schema.names)
+
+
+def take_one(batches: Iterator[pa.RecordBatch], partition: int) -> None:
+    next(batches, None)
+
+
+@pytest.mark.parametrize("sink", ["write_partitions", "write_source"])
+def test_a_sink_that_leaves_rows_behind_is_an_error(case: MakeCase, sink: str) -> None:
+    run = case(n=1000)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        if sink == "write_source":
+            tracker.write_source(messages, Careless, options={"folder": str(run.folder)})
+        else:
+            tracker.write_partitions(messages, take_one)
+
+    ended = run.run(pipeline, retry=ONCE)
+    assert "before it had consumed" in str(ended.error)
+    assert (ended.acked, run.acker.stats().acked) == (set(), 0)
+
+
+def test_bad_arguments(case: MakeCase) -> None:
+    run = case(n=1)
+    calls: list[Callable[[Tracker, DataFrame], object]] = [
+        lambda tracker, rows: tracker.write_partitions(rows, consume, on_error="ignore"),  # type: ignore[arg-type]
+        lambda tracker, rows: tracker.write(rows, raising, on_error="ignore"),  # type: ignore[arg-type]
+        lambda tracker, rows: tracker.write_with(rows, raising, on_error="timeout"),  # type: ignore[arg-type]
+        lambda tracker, rows: tracker.write_source(rows, RowsToFiles, on_error="ignore"),  # type: ignore[arg-type]
+    ]
+    for call in calls:
+        assert "use 'fail' or 'raise'" in run.refused(call, BadBatchError)
+    unwritable: list[tuple[Callable[[Tracker, DataFrame], object], str]] = [
+        (lambda tracker, rows: tracker.write(rows, "items"), "write: 'items' can't be called"),  # type: ignore[arg-type]
+        (lambda tracker, rows: tracker.write_with(rows, None), "write_with: None can't be called"),  # type: ignore[arg-type]
+        (lambda tracker, rows: tracker.write_partitions(rows, "x"), "write_partitions: 'x' can't be"),  # type: ignore[arg-type]
+        (lambda tracker, rows: tracker.export(rows, "items"), "export: 'items' can't be called"),  # type: ignore[arg-type]
+        (lambda tracker, rows: tracker.write_source(rows, "parquet"), "'parquet' is no Python data"),  # type: ignore[arg-type]
+        (lambda tracker, rows: tracker.write_source(rows, object), "is no Python data source"),  # type: ignore[arg-type]
+    ]
+    for call, text in unwritable:
+        assert text in run.refused(call, BadBatchError)
+    for types in (KeyError, (KeyError(),), ["KeyError"], (BaseException,)):
+        wrong: Any = types
+        for name, call in {
+            "bolt": lambda tracker, rows: tracker.bolt(rows, list, "id bigint", no_retry=wrong),  # noqa: B023
+            "write_partitions": lambda tracker, rows: tracker.write_partitions(rows, consume, no_retry=wrong),  # noqa: B023
+        }.items():
+            assert f"'{name}': no_retry={wrong!r}: use a tuple of exceptions" in run.refused(call, BadBatchError)
+    assert "give on_error='fail'" in run.refused(
+        lambda tracker, rows: tracker.write_partitions(rows, consume, no_retry=(KeyError,)), BadBatchError
+    )
+
+
+def test_a_writer_that_writes_twice_is_taken_once(case: MakeCase) -> None:
+    """Each of the two wrote everything."""
+    run = case(n=20)
+
+    def twice(writer: DataFrameWriter) -> None:
+        writer.mode("append").parquet(run.out)
+        writer.mode("append").parquet(str(run.folder / "again"))
+
+    run.complete(writing(lambda tracker, rows: tracker.write(rows, twice)))
+    assert ordered(run) == ordered(run, "again") == BOTH
+
+
+def test_columns_of_the_trackers_do_not_reach_a_sink(case: MakeCase) -> None:
+    run = case(n=5)
+    seen: list[str] = []
+
+    def look(rows: DataFrame) -> None:
+        seen.extend(rows.columns)
+        rows.count()
+
+    run.complete(writing(lambda tracker, rows: tracker.write_with(rows, look)))
+    assert seen == ["id", "child"]
+
+
+MODES: list[tuple[str, Callable[[DataFrameWriter, str], object]]] = [
+    ("errorifexists", lambda w, path: w.parquet(path)),
+    ("overwrite", lambda w, path: w.mode("Overwrite").parquet(path)),
+    ("overwrite", lambda w, path: w.parquet(path, mode="overwrite")),
+    ("ignore", lambda w, path: w.mode("append").save(path, "json", "ignore")),
+    ("error", lambda w, path: w.mode("error").format("orc").save(path)),
+    ("overwrite", lambda w, path: w.insertInto("nowhere", True)),
+    ("overwrite", lambda w, path: w.mode("overwrite").insertInto("nowhere")),
+    ("errorifexists", lambda w, path: w.option("path", path).saveAsTable("nowhere")),
+    ("overwrite", lambda w, path: w.jdbc("jdbc:none", "t", "overwrite")),
+    *(
+        ("errorifexists", lambda w, path, method=method: getattr(w, method)(path))
+        for method in ("json", "csv", "text", "orc", "xml")
+    ),
+]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "fail"])
+@pytest.mark.parametrize(("mode", "write"), MODES)
+def test_by_message_a_writer_has_to_append(
+    case: MakeCase, mode: str, write: Callable[[DataFrameWriter, str], object], on_error: OnError
+) -> None:
+    """Messages that failed are written again without the others."""
+    run = case(n=6)
+    tables = run.spark.catalog.listTables()
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(messages, lambda writer: write(writer, run.out), on_error=on_error, name="save")
+
+    told = run.refused(pipeline, BadConfigError)
+    assert told.startswith(f"'save': mode '{mode}' would ")
+    assert all(way in told for way in ('mode("append")', 'output="whole"', "allow_overwrite=True"))
+    assert not Path(run.out).exists()
+    assert run.spark.catalog.listTables() == tables
+
+
+def test_a_source_has_to_append_too(case: MakeCase) -> None:
+    run = case(n=6)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write_source(messages, RowsToFiles, mode="overwrite", options={"folder": run.out})
+
+    assert "mode 'overwrite' would replace" in run.refused(pipeline, BadConfigError)
+
+
+def test_a_partition_for_each_message_may_be_replaced(case: MakeCase) -> None:
+    """By those who say so. A mode that leaves out what is new may not be had for that."""
+    run = case(n=6)
+    options = {"partitionOverwriteMode": "dynamic"}
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = tracker.fail_where(messages.withColumn("day", F.col("id")), f"id = 3 AND {tracker.emission} = 0", "once")
+        tracker.write(
+            rows,
+            lambda writer: writer.options(**options).partitionBy("day").mode("overwrite").parquet(run.out),
+            allow_overwrite=True,
+        )
+
+    run.done(pipeline)
+    assert sorted(run.written("id")) == [(id,) for id in range(6)]
+
+    def ignoring(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(messages, lambda writer: writer.mode("ignore").parquet(run.out), allow_overwrite=True)
+
+    assert "mode 'ignore'" in case(n=6).refused(ignoring, BadConfigError)

@@ -1,0 +1,558 @@
+"""Where messages come from, and where they come from again: files with offsets, payloads in Redis, the user's fetch."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from acker_redis import Acker, AckerConfig, BadBatchError, BadConfigError, FailedError, Limits
+from acker_redis.spark import Tracker, check_pipeline, read_files, run_tracked
+from acker_redis.spark.emission.messages import Messages, with_message_ids
+from acker_redis.spark.protocol.columns import TRACKING
+from acker_redis.spark.sources.files import check_corrupt
+from acker_redis.spout.offset_file import Offsets
+from acker_redis.spout.retry import RetryPolicy
+from acker_redis.spout.spout import Spout
+from acker_redis.testing import wait_until
+from tests.support.arrow_values import IN_SPARK, NAMES, array, kinds, values, values_of
+from tests.support.spark.cases import CONFIG, consume
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def acker(url: str) -> Iterator[Acker]:
+    with Acker.connect(url, CONFIG) as acker:
+        yield acker
+
+
+def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
+    """Rows with the name of their file instead of its path."""
+    return sorted((Path(row["file"]).name, *row[1:]) for row in frame.collect())
+
+
+def test_lines_of_text_files(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a.txt").write_bytes(b"one\r\n\ntw\xffo\nlast")
+    with gzip.open(tmp_path / "sub" / "b.gz", "wb") as file:
+        file.write(b"packed\n")
+    (tmp_path / "_SUCCESS").write_text("")
+    (tmp_path / "empty.txt").write_text("")
+    expected = [
+        ("a.txt", 0, "one"),
+        ("a.txt", 1, ""),
+        ("a.txt", 2, "tw�o"),
+        ("a.txt", 3, "last"),
+        ("b.gz", 0, "packed"),
+    ]
+    assert rows_of(read_files(spark, str(tmp_path))) == expected
+    assert rows_of(read_files(spark, (tmp_path / "a.txt").as_uri())) == expected[:4]
+
+
+def test_records_of_json_csv_and_parquet_files(spark: Any, tmp_path: Path) -> None:
+    table = pa.table({"n": pa.array([1, None, 3]), "t": ["x", "y", "z, w"]})
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json" / "a.jsonl").write_text("\n".join(json.dumps(row) for row in table.to_pylist()))
+    pa.csv.write_csv(table, tmp_path / "a.csv")
+    pq.write_table(table, tmp_path / "a.parquet")
+    expected = [(number, row["n"], row["t"]) for number, row in enumerate(table.to_pylist())]
+    for place, kind in [("json", "json"), ("a.csv", "csv"), ("a.parquet", "parquet")]:
+        for schema in (None, "n bigint, t string"):
+            found = read_files(spark, str(tmp_path / place), kind, schema)  # type: ignore[arg-type]
+            texts = kind == "csv" and schema is None  # nothing is guessed from a text
+            n = "CAST(NULLIF(n, '') AS bigint) AS n" if texts else "n"
+            assert [row[1:] for row in rows_of(found.selectExpr("file", "row", n, "t"))] == expected
+            assert found.columns == ["file", "row", "n", "t", *([] if kind == "parquet" else ["_corrupt_record"])]
+
+
+def test_names_and_emptiness_of_files(spark: Any, tmp_path: Path) -> None:
+    """Names that mean something in a URI, files without rows, without columns, and with a very long record."""
+    odd, csv, parquet = tmp_path / "odd", tmp_path / "csv", tmp_path / "parquet"
+    for folder in (odd, csv, parquet):
+        folder.mkdir()
+    names = ["a", "a#b", "a%20b", "a b", "a?b", "ü%"]
+    for name in names:
+        (odd / name).write_text(f"of {name}\n")
+    expected = sorted((name, 0, f"of {name}") for name in names)
+    assert rows_of(read_files(spark, str(odd))) == rows_of(read_files(spark, odd.as_uri())) == expected
+    (csv / "0").write_text("")
+    (csv / "1").write_text("n,t\n")
+    (csv / "2").write_text("n,t\n1,\n")
+    (csv / "3").write_text(f"n,t\n2,{'x' * 3_000_000}\n")
+    found = read_files(spark, str(csv), "csv", "n bigint, t string")
+    assert sorted((row["n"], len(row["t"])) for row in found.collect()) == [(1, 0), (2, 3_000_000)]
+    assert read_files(spark, str(csv), "csv").columns == ["file", "row", "n", "t", "_corrupt_record"]
+    pq.write_table(pa.table({"n": pa.array([], pa.int64())}), parquet / "0")
+    pq.write_table(pa.table({"n": [7]}), parquet / "1")
+    assert rows_of(read_files(spark, str(parquet), "parquet")) == [("1", 0, 7)]
+    (tmp_path / "none").write_text("")
+    with pytest.raises(BadConfigError, match="give their schema"):
+        read_files(spark, str(tmp_path / "none"), "json")
+
+
+def test_what_can_not_be_read_is_said_at_once(spark: Any, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"row": [1]}), tmp_path / "a.parquet")
+    with pytest.raises(BadConfigError, match="there is no"):
+        read_files(spark, str(tmp_path / "none"))
+    with pytest.raises(BadConfigError, match="use one of text, json, csv, parquet"):
+        read_files(spark, str(tmp_path), "xml")  # type: ignore[arg-type]
+    with pytest.raises(BadConfigError, match="rename them"):
+        read_files(spark, str(tmp_path), "parquet")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadConfigError, match="no files"):
+        read_files(spark, str(tmp_path / "empty"))
+
+
+def test_letters_of_records_that_can_not_be_read_need_no_second_reading(
+    spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{"n": 1}\n{"n": "x"}\n{"n": 3}\n' + '{"n": "long' + "y" * 300 + '"}\n')
+    read: list[list[int]] = []
+    source = Messages._source
+
+    def reading(self: Messages, ids: list[int]) -> DataFrame:
+        read.append(ids)
+        return source(self, ids)
+
+    monkeypatch.setattr(Messages, "_source", reading)
+    out = tmp_path / "out"
+    out.mkdir()
+
+    def pipeline(tracker: Tracker, messages: Any) -> None:
+        tracker.write(messages, lambda writer: writer.mode("append").parquet(str(out / "rows")))
+
+    messages = read_files(spark, str(path), "json", "n bigint")
+    run_tracked(messages, pipeline, acker=acker, payload_bytes=500)
+    letters = {json.loads(letter.payload or b"")["row"]: letter for letter in acker.dead_letters.read()}
+    assert sorted(letters) == [1, 3]
+    assert json.loads(letters[1].payload or b"") == {
+        "file": str(path), "row": 1, "_corrupt_record": '{"n": "x"}', "message_id": letters[1].message_id,
+    }  # fmt: skip
+    assert read == []
+
+
+def test_a_record_that_can_not_be_read_is_a_dead_letter_and_a_damaged_file_an_error(
+    spark: Any, url: str, acker: Acker, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("n,value\n1,x\nno number,y\n3,z\n")
+    out = tmp_path / "out"
+    out.mkdir()
+    messages = read_files(spark, str(tmp_path / "a.csv"), "csv", "n bigint, value string")
+    spout = run_tracked(
+        messages, partial(save, out), acker=acker, payload_bytes=300, keep_payload=True,
+        offsets=Offsets(tmp_path / "offsets.json"), retry=RetryPolicy(max_attempts=3, first_delay_secs=0),
+    )  # fmt: skip
+    assert saved(out) == ["x", "z"]
+    (letter,) = acker.dead_letters.read()
+    assert (letter.attempts, letter.last_stage, spout.counts.replayed) == (1, "read_files", 0)
+    assert letter.detail is not None
+    assert letter.detail.startswith("the record can't be read with these columns: row 1 of ")
+    assert letter.detail.endswith("/a.csv: no number,y")
+    assert json.loads(letter.payload or b"")["_corrupt_record"] == "no number,y"
+    assert noted_in(tmp_path / "offsets.json") == {"a.csv": 3}
+    mine = messages.withColumnRenamed("_corrupt_record", "text")
+    spout = run_tracked(mine.where("text IS NOT NULL"), partial(save, out), acker=acker)
+    assert spout.counts.acked == 1
+    whole = gzip.compress(b"n,value\n1,x\n" * 10_000)
+    (tmp_path / "b.csv.GZ").write_bytes(whole[:-100])
+    with pytest.raises(Exception, match=r"b\.csv\.GZ can't be read to its end as csv.*put a whole copy in its place"):
+        read_files(spark, str(tmp_path / "b.csv.GZ"), "csv", "n bigint, value string")
+    (tmp_path / "c.json.gz").write_bytes(gzip.compress(b'{"n": 1}\n' * 1_000_000)[:-100])
+    damaged = read_files(spark, str(tmp_path / "c.json.gz"), "json", "n bigint, value string")
+    with pytest.raises(Exception, match=r"c\.json\.gz can't be read to its end as json.*put a whole copy in its place"):
+        run_tracked(damaged, partial(save, out), acker=acker)
+
+
+def test_records_that_can_not_be_read_are_never_taken_for_rows_of_nulls(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    (tmp_path / "a.json").write_text('{"n": 1}\nnot json\n')
+    messages = read_files(spark, str(tmp_path), "json", "n bigint")
+    left_out = messages.select("n", "row", F.col("file").alias("path"))
+    for run in (partial(run_tracked, acker=acker), check_pipeline):
+        with pytest.raises(BadBatchError, match=r"of json, without its column '_corrupt_record'.* or rename it"):
+            run(left_out, partial(save, tmp_path), partition="path")
+    assert acker.ends() == {}
+    for kept in (
+        messages.select("_corrupt_record", "file", "row"),
+        messages.withColumnRenamed("_corrupt_record", "text"),
+        messages.where("n = 1").select("file", "row").withMetadata("file", {}),
+        read_files(spark, str(tmp_path)).select("file", "row"),
+    ):
+        check_corrupt(kept)
+
+
+def test_ids_are_read_without_parsing(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"n": 1}\n' * 100)
+    messages, column = with_message_ids(read_files(spark, str(tmp_path), "json", "n bigint"), None, "file", "row")
+    of_all, of_ids = (
+        frame._jdf.queryExecution().optimizedPlan().toString() for frame in (messages, messages.select(column))
+    )
+    assert of_all.count("from_json") == 1  # and once only, however many columns there are
+    assert "from_json" not in of_ids
+
+
+SCHEMA = pa.schema([("value", pa.string())])
+
+
+def write_values(folder: Path, emission: str, batches: Iterator[pa.RecordBatch], partition: int) -> None:
+    with pq.ParquetWriter(folder / f"{emission}-{partition}.parquet", SCHEMA) as writer:
+        for batch in batches:
+            writer.write_batch(batch.select(["value"]).cast(SCHEMA))
+
+
+def save(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
+    tracker.write_partitions(
+        messages, partial(write_values, folder, f"{tracker.run_id}-{tracker.emission}"), name="save"
+    )
+
+
+def saved(folder: Path) -> list[str]:
+    return sorted(v for path in folder.glob("*.parquet") for v in pq.read_table(path)["value"].to_pylist())
+
+
+def test_a_restarted_run_leaves_out_what_is_done_and_waits_for_nobody(
+    spark: Any, url: str, acker: Acker, tmp_path: Path
+) -> None:
+    """The first run ends with messages undone, which fail at once: no bucket is rotated for the second to go on."""
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    out.mkdir()
+    for name in "ab":
+        (source / name).write_text("".join(f"{name}{n}\n" for n in range(30)))
+    noted = tmp_path / "offsets.json"
+
+    def has_gaps() -> bool:
+        progress = json.loads(noted.read_text()) if noted.exists() else {"begin": {}, "beyond": {}}
+        return any(progress["begin"].values()) and any(progress["beyond"].values())
+
+    def breaks_down(tracker: Tracker, messages: DataFrame) -> None:
+        if has_gaps():
+            raise BadBatchError("on purpose")
+        save(out, tracker, tracker.fail_where(messages, "value = 'a7'", "not now"))
+
+    messages = read_files(spark, str(source))
+    with pytest.raises(BadBatchError, match="on purpose"):
+        run_tracked(
+            messages, breaks_down, acker=acker, offsets=Offsets(noted), max_spout_pending=15,
+        )  # fmt: skip
+    begin = noted_in(noted)
+    assert 0 <= begin["a"] <= 7
+    assert sum(begin.values()) > 0
+    beyond = sum(end - at for runs in json.loads(noted.read_text())["beyond"].values() for at, end in runs)
+    assert beyond > 0
+    first = set(saved(out))
+    assert acker.stats().pending == 0
+    spout = run_tracked(messages, partial(save, out), acker=acker, offsets=Offsets(noted))
+    assert spout.counts.acked == 60 - sum(begin.values()) - beyond
+    assert set(saved(out)) == {f"{name}{n}" for name in "ab" for n in range(30)}
+    assert "a7" not in first
+    assert noted_in(noted) == {"a": 30, "b": 30}
+    assert acker.stats().timed_out == 0
+    again = run_tracked(messages, partial(save, out), acker=acker, offsets=Offsets(noted))
+    assert again.counts.emitted == 0
+    with (
+        Acker.connect(url, AckerConfig(app="another")) as another,
+        pytest.raises(BadConfigError, match="made for app 'spark', and this is app 'another'"),
+    ):
+        run_tracked(messages, partial(save, out), acker=another, offsets=Offsets(noted))
+    derived = messages.withColumn("value", F.upper("value")).where("row > 3")
+    for inside in (source / "offsets.json", source / "sub" / "offsets.json"):
+        with pytest.raises(BadConfigError, match="would be taken for a source file"):
+            run_tracked(derived, partial(save, out), acker=acker, offsets=Offsets(inside))
+    assert sorted(path.name for path in source.iterdir()) == ["a", "b"]
+
+
+def noted_in(path: Path) -> dict[str, int]:
+    return {Path(file).name: offset for file, offset in json.loads(path.read_text())["begin"].items()}
+
+
+def fails_first(folder: Path, row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every message fails once; `never` fails always."""
+    mark = folder / str(row["id"])
+    if row["value"] == "never" or not mark.exists():
+        mark.touch()
+        raise FailedError("on purpose")
+    return [row]
+
+
+def replayed(marks: Path, out: Path, tracker: Tracker, messages: DataFrame) -> None:
+    marks.mkdir(exist_ok=True)
+    own = messages.drop(*TRACKING)
+    derived = tracker.bolt(messages, partial(fails_first, marks), own.schema, name="once")
+    rows = f"{tracker.run_id}-{tracker.emission}"
+    told = derived.select(F.to_json(F.struct(*own.columns)).alias("value"), *TRACKING)
+    tracker.write_partitions(told, partial(write_values, out, rows), name="save")
+
+
+WHEN = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+
+
+def test_messages_are_replayed_from_redis_as_they_were(
+    spark: Any, url: str, acker: Acker, raw: Any, tmp_path: Path
+) -> None:
+    """The source is gone after the first emission, so what is replayed can have come from Redis only."""
+    folder, out = tmp_path / "in", tmp_path / "out"
+    out.mkdir()
+    rows = [
+        Row(id=1, value="short", at=WHEN, price=Decimal("1.50"), raw=bytearray(b"\x00\xff"), tags=["a", None], n=0.1),
+        Row(id=2, value="x" * 500, at=WHEN, price=None, raw=None, tags=None, n=float("inf")),
+        Row(id=3, value="never", at=None, price=None, raw=None, tags=[], n=None),
+    ]
+    schema = "id long, value string, at timestamp, price decimal(5,2), raw binary, tags array<string>, n double"
+    spark.createDataFrame(rows, schema).coalesce(1).write.parquet(str(folder))
+    lengths: list[int] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        replayed(tmp_path / "marks", out, tracker, messages)
+        lengths.append(sum(raw.hlen(key) for key in raw.scan_iter("acker:{spark}:payloads:*")))
+        for file in folder.glob("*.parquet"):
+            file.unlink()
+
+    asked: list[list[int]] = []
+
+    def fetch(ids: list[int]) -> Any:
+        asked.append(ids)
+        return spark.createDataFrame([row for row in rows if row["id"] in ids], schema)
+
+    spout = run_tracked(
+        spark.read.parquet(str(folder)), pipeline, acker=acker, id_column="id",
+        payload_bytes=300, keep_payload=True, fetch=fetch, retry=RetryPolicy(max_attempts=3, first_delay_secs=0),
+    )  # fmt: skip
+    assert (spout.counts.acked, sorted(spout.dead_letters)) == (2, [3])
+    found = {row["id"]: row for row in map(json.loads, saved(out))}
+    again = {row["id"]: row for row in map(json.loads, [r[0] for r in spark.createDataFrame(rows, schema).select(
+        F.to_json(F.struct("*"))).collect()])}  # fmt: skip
+    assert found == {1: again[1], 2: again[2]}
+    assert {one for ids in asked for one in ids} == {2}
+    assert max(lengths) == 2
+    assert not list(raw.scan_iter("acker:{spark}:payloads:*"))
+    (letter,) = acker.dead_letters.read()
+    assert (letter.message_id, letter.reason, letter.detail, letter.attempts) == (3, "failed", "on purpose", 3)
+    assert json.loads(letter.payload or b"") == {"id": 3, "value": "never", "tags": []}
+
+
+ROWS = 20
+KINDS = kinds([kind for kind in IN_SPARK if kind != pa.null()], NAMES, twice=False)
+"""`createDataFrame` breaks lists of lists of nothing but null (pyarrow's cast does), so null stands by itself only."""
+
+EDGES = {
+    pa.timestamp("us", "UTC"): [-2_514_113_608_000_000, -62_135_596_800_000_000, 253_402_300_799_999_999],
+    pa.float64(): np.array([np.nan, -0.0, np.inf]).view(np.int64).tolist(),
+    pa.string(): ["", "\x00\U0010ffff\ud7ff", '{"'],
+}
+"""1890-05-01 12:00:00 in Berlin, whose time zone had seconds then; the years 1 and 9999."""
+
+
+@st.composite
+def messages_of_any_type(draw: st.DrawFn) -> pa.Table:
+    """Messages with types of every kind in each draw, and some drawn at random."""
+    types = [*IN_SPARK, *draw(st.lists(KINDS, min_size=6, max_size=6))]
+    columns = {"the id": pa.array(range(ROWS), pa.int64())}
+    for number, kind in enumerate(types):
+        some = draw(st.lists(values(kind), min_size=2, max_size=4))
+        some = (EDGES.get(kind, []) + some) * ROWS
+        columns[f'{number} ü"'] = array(kind, some[:ROWS])
+    return pa.table(columns)
+
+
+@given(table=messages_of_any_type(), zone=st.sampled_from(["Europe/Berlin", "America/St_Johns", "UTC"]))
+@settings(
+    max_examples=2, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
+def test_kept_messages_come_back_as_they_were_whatever_their_type(
+    spark: Any, url: str, acker: Acker, table: pa.Table, zone: str
+) -> None:
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    seen: list[pa.Table] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        seen.append(messages.drop(*TRACKING).orderBy("`the id`").toArrow())
+        first = "true" if tracker.emission == 0 else "false"
+        tracker.write_partitions(tracker.fail_where(messages, first, "again"), consume)
+
+    def fetch(ids: list[int]) -> DataFrame:
+        raise AssertionError(f"{ids} were not kept")
+
+    try:
+        frame = spark.createDataFrame(table, from_arrow_schema(table.schema, prefer_timestamp_ntz=True)).selectExpr(
+            "*",
+            "parse_json(concat('[1.50, ', `the id`, ']')) AS v",
+            "array(parse_json('{}')) AS vs",
+        )
+        run_tracked(
+            frame,
+            pipeline,
+            acker=acker,
+            id_column="the id",
+            payload_bytes=1 << 20,
+            keep_payload=True,
+            fetch=fetch,
+        )
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    first, *later = seen
+    again = pa.concat_tables(later).sort_by("the id")  # several emissions, where the outcomes came in several polls
+    assert first.column_names == again.column_names
+    for name in first.column_names:
+        found = values_of(first[name].combine_chunks())
+        assert values_of(again[name].combine_chunks()) == found, name
+        if name in table.column_names:
+            assert found == values_of(table[name].combine_chunks()), name
+
+
+def test_messages_that_python_workers_can_not_have_are_refused_at_once(spark: Any, url: str, acker: Acker) -> None:
+    for value, kind in [
+        ("interval '1-2' year to month", "year to month"),
+        ("array(make_interval(1))", "array<interval>"),
+    ]:
+        frame = spark.range(1).selectExpr("id", f"{value} AS `the value`")
+        with pytest.raises(BadBatchError, match=f"column 'the value' is .*{kind}.*cast it, such as to string"):
+            run_tracked(frame, lambda *_: None, acker=acker, id_column="id")
+    assert acker.stats().inits == 0
+
+
+def test_a_dead_letter_without_kept_payloads_is_read_from_the_source(
+    spark: Any, url: str, acker: Acker, tmp_path: Path
+) -> None:
+    messages = spark.createDataFrame([(1, "never"), (2, "never" * 100)], "id long, value string")
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        def fail(row: dict[str, Any]) -> list[Any]:
+            raise FailedError("bad")
+
+        tracker.write_partitions(tracker.bolt(messages, fail, "id long"), consume)
+
+    spout = run_tracked(
+        messages,
+        pipeline,
+        acker=acker,
+        id_column="id",
+        payload_bytes=100,
+        retry=RetryPolicy(max_attempts=1, first_delay_secs=0),
+    )
+    assert sorted(spout.dead_letters) == [1, 2]
+    letters = {letter.message_id: letter for letter in acker.dead_letters.read()}
+    assert letters[1].payload == b'{"id":1,"value":"never"}'
+    assert letters[2].payload is None
+    assert {letter.last_stage for letter in letters.values()} == {"fail"}
+
+
+def test_messages_that_fetch_does_not_give_become_dead_letters(
+    spark: Any, url: str, acker: Acker, tmp_path: Path
+) -> None:
+    messages = spark.createDataFrame([(1, "x"), (2, "x")], "id long, value string")
+    out = tmp_path / "out"
+    out.mkdir()
+    spout = run_tracked(
+        messages, partial(replayed, tmp_path / "marks", out), acker=acker, id_column="id",
+        fetch=lambda ids: messages.where(F.col("id").isin(ids)).where("id = 1"),  # each may be asked for by itself
+    )  # fmt: skip
+    assert (spout.counts.acked, spout.dead_letters[2].reason) == (1, "lost")
+
+
+def test_ids_made_of_partition_and_offset_count(spark: Any) -> None:
+    places = spark.range(0, 3000).selectExpr("concat('file-', id % 3) AS file", "id - 100 AS row")
+    frame, column = with_message_ids(places, None, "file", "row")
+    rows = frame.collect()
+    assert len({row[column] for row in rows}) == 3000
+    assert all(row[column] % 32 == row["row"] % 32 for row in rows)
+    assert len({row[column] >> 5 for row in rows}) == len({(row["file"], row["row"] >> 5) for row in rows})
+    again, _ = with_message_ids(places.where("row = 7"), None, "file", "row")
+    assert {row[column] for row in again.collect()} <= {row[column] for row in rows}
+
+
+def test_fetch_has_to_give_all_columns(spark: Any, url: str, acker: Acker, tmp_path: Path) -> None:
+    messages = spark.createDataFrame([(1, "x")], "id long, value string")
+    with pytest.raises(BadBatchError, match=r"without \['value'\]"):
+        run_tracked(
+            messages, partial(replayed, tmp_path / "marks", tmp_path), acker=acker, id_column="id",
+            fetch=lambda ids: messages.select("id"),
+        )  # fmt: skip
+    with pytest.raises(BadBatchError, match="partition= and offset="):
+        run_tracked(messages, lambda *_: None, acker=acker, id_column="id", offsets=Offsets(tmp_path / "offsets"))
+    places = spark.createDataFrame([(1, None, 3)], "id long, file string, row long")
+    with pytest.raises(BadBatchError, match="1 messages have no 'file' or 'row'"):
+        run_tracked(places, lambda *_: None, acker=acker, id_column="id", offsets=Offsets(tmp_path / "offsets"))
+    with pytest.raises(BadBatchError, match="fetch gave messages twice"):
+        run_tracked(
+            messages, partial(replayed, tmp_path / "twice", tmp_path), acker=acker, id_column="id",
+            fetch=lambda ids: messages.union(messages),
+        )  # fmt: skip
+    with pytest.raises(BadConfigError, match="longest message"):
+        run_tracked(messages, lambda *_: None, acker=acker, id_column="id", keep_payload=True)
+
+
+def test_a_full_loss_of_redis_in_the_middle_of_a_run(
+    spark: Any, url: str, acker: Acker, raw: Any, tmp_path: Path
+) -> None:
+    """Everything is flushed while rows are on their way, twice, payloads too: each message is processed or dead-lettered."""
+    out = tmp_path / "out"
+    out.mkdir()
+    messages = spark.range(200).withColumn("value", F.concat(F.lit("m"), "id"))
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        def check(row: dict[str, Any]) -> list[dict[str, Any]]:
+            if row["id"] == 13:
+                raise FailedError("poison")
+            return [row]
+
+        derived = tracker.bolt(messages, check, "id long, value string").repartition(2, "id")
+        if tracker.emission in (0, 1):
+            derived.cache().count()
+            wait_until(lambda: acker.stats().pending > 0, "the roots are there")
+            raw.flushall()
+        save(out, tracker, derived)
+
+    spout: Spout = run_tracked(
+        messages, pipeline, acker=acker, id_column="id", payload_bytes=100, keep_payload=True,
+        retry=RetryPolicy(max_attempts=2, first_delay_secs=0),
+    )  # fmt: skip
+    assert sorted(spout.dead_letters) == [13]
+    assert spout.counts.lost >= 199
+    assert set(saved(out)) == {f"m{n}" for n in range(200) if n != 13}
+    assert acker.dead_letters.count() == 1
+
+
+def test_of_two_limits_of_payloads_the_smaller_counts(
+    spark: Any, url: str, raw: Any, acker: Acker, tmp_path: Path
+) -> None:
+    """The operator's: what is longer is read again from the source, and its letter has its id only."""
+    out = tmp_path / "out"
+    out.mkdir()
+    acker.set_limits(Limits(max_payload_bytes=300))
+    messages = spark.range(10).withColumn("value", F.expr("concat(id, repeat('x', IF(id < 4, 10, 1000)))"))
+    kept: list[list[int]] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        key = f"acker:{{{acker.config.app}}}:payloads:{tracker.run_id}"
+        kept.append(sorted(int(name) for name in raw.hkeys(key)))
+        save(out, tracker, tracker.fail_where(messages, "id IN (1, 9)", "poison"))
+
+    spout = run_tracked(
+        messages, pipeline, acker=acker, id_column="id", payload_bytes=10_000, keep_payload=True,
+        retry=RetryPolicy(max_attempts=2, first_delay_secs=0),
+    )  # fmt: skip
+    first, *again = kept
+    assert (first, [one for ids in again for one in ids]) == ([0, 1, 2, 3], [1])  # may go out one after the other
+    assert (spout.counts.acked, sorted(spout.dead_letters)) == (8, [1, 9])
+    found = {letter.message_id: letter.payload for letter in acker.dead_letters.read()}
+    assert json.loads(found[1] or b"")["value"] == "1xxxxxxxxxx"
+    assert found[9] is None

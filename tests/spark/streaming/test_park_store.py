@@ -1,0 +1,259 @@
+"""The folder of what a stream has parked, against operators, full disks and clocks: nothing disappears silently."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+
+from acker_redis import Acker, BadConfigError, RetryPolicy
+from acker_redis.spark import Tracker
+from acker_redis.testing import wait_until
+from tests.spark.streaming.test_streams import (
+    CONFIG,
+    give,
+    handler_of,
+    parked,
+    pipeline,
+    plain,
+    snapshots,
+    start,
+    written,
+)
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def acker(url: str) -> Iterator[Acker]:
+    with Acker.connect(url, CONFIG) as acker:
+        yield acker
+
+
+def go_on(spark: Any, acker: Acker, folder: Path, run: Any = None, *, drain: bool = False) -> None:
+    """A start of the query until its source is read; with many attempts, sevens stay parked."""
+    with handler_of(acker, folder, run, retry=RetryPolicy(max_attempts=50)) as handler:
+        start(spark, folder, handler).awaitTermination()
+        if drain:
+            assert handler.drain(60).parked == {}
+
+
+def set_back(folder: Path, batches: int) -> None:
+    """The checkpoint, so that so many batches come again."""
+    checkpoint = folder / "checkpoint"
+    last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+    for number in range(last - batches + 1, last + 1):
+        for log in ("commits", "offsets", "sources/0"):
+            for name in (f"{number}", f".{number}.crc"):
+                (checkpoint / log / name).unlink(missing_ok=True)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "park").iterdir()}
+
+
+def test_a_checkpoint_that_is_set_back_by_one_batch_loses_nothing(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    """Also where a snapshot was written when the batch was committed already, as a late ack does."""
+    give(tmp_path, [1, 7], [2, 17, 50], [3, 27])
+    with handler_of(acker, tmp_path, retry=RetryPolicy(max_attempts=50)) as handler:
+        query = start(spark, tmp_path, handler, processingTime="1 second")
+        try:
+            wait_until(lambda: handler.status().batches == 3, "all batches end", 120)
+            (row,) = [row for path in (tmp_path / "hung").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+            acker.ack(*row["anchors"])
+            wait_until(lambda: parked(tmp_path) == [7, 17, 27], "the late ack is taken, and kept", 60)
+        finally:
+            query.stop()
+    set_back(tmp_path, 1)
+    go_on(spark, acker, tmp_path, partial(plain, tmp_path), drain=True)
+    assert set(written(tmp_path)) == {1, 2, 3, 7, 17, 27, 50}  # what was acked since comes again, too
+
+
+def test_a_checkpoint_that_is_set_back_too_far_is_refused_and_everything_is_kept(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    for first in (0, 10, 20, 30):
+        give(tmp_path, [first + 1, first + 7])
+        go_on(spark, acker, tmp_path)
+    assert parked(tmp_path) == [7, 17, 27, 37]
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
+    before = contents(tmp_path)
+    set_back(tmp_path, 3)
+    lost = (
+        r"begins with batch 1.*4 messages are parked \((\d+, ){3}\d+\).*be lost.*Nothing was changed.*batch 2 or later"
+    )
+    with pytest.raises(BadConfigError, match=lost):
+        go_on(spark, acker, tmp_path)
+    assert contents(tmp_path) == before
+    shutil.rmtree(tmp_path / "checkpoint")
+    (tmp_path / "copy").rename(tmp_path / "checkpoint")
+    go_on(spark, acker, tmp_path, partial(plain, tmp_path), drain=True)
+    assert written(tmp_path) == [1, 7, 11, 17, 21, 27, 31, 37]
+
+
+def test_a_snapshot_that_was_uncommitted_does_not_count_when_its_batch_came_again(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    """The batch comes again, and this time nothing of it fails: there is nothing to park, and yet it has to be written."""
+    give(tmp_path, [1, 7])
+    go_on(spark, acker, tmp_path)
+    set_back(tmp_path, 1)
+    go_on(spark, acker, tmp_path, partial(plain, tmp_path))
+    go_on(spark, acker, tmp_path, partial(plain, tmp_path), drain=True)
+    assert written(tmp_path) == [1, 1, 7]
+
+
+@pytest.mark.parametrize("missing", ["all", "newest"])
+def test_a_snapshot_that_is_missing_is_noticed(spark: Any, acker: Acker, tmp_path: Path, missing: str) -> None:
+    for first in (0, 10):
+        give(tmp_path, [first + 1, first + 7])
+        go_on(spark, acker, tmp_path)
+    (tmp_path / "away").mkdir()
+    for name in snapshots(tmp_path)[:-1][0 if missing == "all" else -1 :]:
+        (tmp_path / "park" / name).rename(tmp_path / "away" / name)
+    with pytest.raises(BadConfigError, match=r"0000000001-\d+\.parquet is missing.*from a copy"):
+        handler_of(acker, tmp_path)
+    for path in (tmp_path / "away").iterdir():
+        path.rename(tmp_path / "park" / path.name)
+    go_on(spark, acker, tmp_path, partial(plain, tmp_path), drain=True)
+    assert written(tmp_path) == [1, 7, 11, 17]
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_folder_that_is_deleted_while_a_batch_runs_is_made_anew_with_all_that_is_parked(
+    spark: Any, acker: Acker, tmp_path: Path, batches: int
+) -> None:
+    """That batch comes again."""
+    give(tmp_path, *([10 * one + 1, 10 * one + 7] for one in range(batches)))
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        pipeline(tmp_path, tracker, messages)
+        if tracker.batch_id == batches - 1:
+            shutil.rmtree(tmp_path / "park")
+
+    with pytest.raises(
+        StreamingQueryException, match=r"was deleted while the query ran: it is there again.*start the query"
+    ):
+        go_on(spark, acker, tmp_path, run)
+    go_on(spark, acker, tmp_path, partial(plain, tmp_path), drain=True)
+    assert set(written(tmp_path)) == {10 * one + at for one in range(batches) for at in (1, 7)}
+    assert acker.dead_letters.count() == 0
+
+
+def test_a_folder_that_is_deleted_between_batches_is_noticed_though_nothing_changes(
+    spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    give(tmp_path, [1, 7])
+    later = RetryPolicy(max_attempts=2, first_delay_secs=3600, max_delay_secs=3600)
+    with handler_of(acker, tmp_path, retry=later) as handler:
+        query = start(spark, tmp_path, handler, processingTime="1 second")
+        try:
+            wait_until(lambda: handler.status().parked == {("failed", "fail_where"): 1}, "the seven is parked", 60)
+            wait_until(lambda: handler.status().batches == 1, "its batch ended", 60)
+            shutil.rmtree(tmp_path / "park")
+            wait_until(lambda: "was deleted while the query ran" in caplog.text, "somebody notices", 60)
+            give(tmp_path, [2])
+            with pytest.raises(StreamingQueryException, match="with all 1 messages that are parked"):
+                query.awaitTermination()
+        finally:
+            query.stop()
+    assert parked(tmp_path) == [7]
+
+
+def test_what_a_process_that_died_left_of_query_json_is_taken(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    give(tmp_path, [1, 7])
+    go_on(spark, acker, tmp_path)
+    about = tmp_path / "park" / "query.json"
+    (tmp_path / "park" / ".query.json.crc").unlink()
+    about.rename(tmp_path / "park" / ".query.json.draft")
+    go_on(spark, acker, tmp_path, partial(plain, tmp_path), drain=True)
+    assert written(tmp_path) == [1, 7]
+    assert json.loads(about.read_text())["newest"] == snapshots(tmp_path)[-2]
+
+
+def test_snapshots_without_query_json_and_those_of_an_older_version_are_refused(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    give(tmp_path, [1, 7])
+    go_on(spark, acker, tmp_path)
+    about = tmp_path / "park" / "query.json"
+    (tmp_path / "park" / ".query.json.crc").unlink()
+    text = about.read_text()
+    about.write_text(json.dumps({**json.loads(text), "version": 2}))
+    with pytest.raises(BadConfigError, match=r"is in format 2, and this version reads 3 only.*drain"):
+        handler_of(acker, tmp_path)
+    about.unlink()
+    give(tmp_path, [2])
+    with pytest.raises(StreamingQueryException, match=r"holds snapshots, and no query\.json.*from a copy"):
+        go_on(spark, acker, tmp_path)
+    about.write_text(text)
+    go_on(spark, acker, tmp_path, partial(plain, tmp_path), drain=True)
+    assert written(tmp_path) == [1, 2, 7]
+
+
+def fill(folder: Path, name: str) -> Path:
+    """What is written under this name in the park meets a full disk, until the link is gone."""
+    link = folder / "park" / f".{name}.draft"
+    link.symlink_to("/dev/full")
+    return link
+
+
+@pytest.mark.parametrize("name", ["0000000001-000001.parquet", "query.json"])
+def test_a_full_disk_is_waited_for(
+    spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    give(tmp_path, [1, 7])
+    go_on(spark, acker, tmp_path)
+    give(tmp_path, [2, 17])
+    with handler_of(acker, tmp_path, retry=RetryPolicy(max_attempts=50)) as handler:
+        link = fill(tmp_path, name)
+        query = start(spark, tmp_path, handler)
+        wait_until(lambda: "No space left on device" in caplog.text, "the disk is full", 60)
+        assert query.isActive and not (tmp_path / "checkpoint" / "commits" / "1").exists()
+        link.unlink(missing_ok=True)
+        query.awaitTermination()
+        assert "what is parked is saved again, after" in caplog.text
+    assert parked(tmp_path) == [7, 17]
+
+
+def test_a_disk_that_stays_full_ends_the_query_and_the_next_start_goes_on(
+    spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(tmp_path, [1, 7])
+    go_on(spark, acker, tmp_path)
+    give(tmp_path, [2, 17])
+    monkeypatch.setattr("acker_redis.spark.streaming.park_store._PATIENCE_SECS", 1.0)
+    monkeypatch.setattr(
+        "acker_redis.spark.streaming.park_store.Park._give_back", lambda park, draft: None
+    )  # the link stays
+    link = fill(tmp_path, "0000000001-000001.parquet")
+    with pytest.raises(StreamingQueryException, match=r"could not be saved for \d+ s.*No space left.*nothing is lost"):
+        go_on(spark, acker, tmp_path)
+    link.unlink()
+    go_on(spark, acker, tmp_path, partial(plain, tmp_path), drain=True)
+    assert set(written(tmp_path)) == {1, 2, 7, 17}
+    assert acker.dead_letters.count() == 0
+
+
+def test_a_query_that_is_stopped_does_not_wait_for_a_full_disk(
+    spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(tmp_path, [1, 7])
+    go_on(spark, acker, tmp_path)
+    give(tmp_path, [2, 17])
+    monkeypatch.setattr("acker_redis.spark.streaming.park_store.Park._give_back", lambda park, draft: None)
+    with handler_of(acker, tmp_path) as handler:
+        link = fill(tmp_path, "0000000001-000001.parquet")
+        query = start(spark, tmp_path, handler)
+        wait_until(lambda: "No space left on device" in caplog.text, "the disk is full", 60)
+        query.stop()
+        link.unlink()
+    assert parked(tmp_path) == [7]
+    go_on(spark, acker, tmp_path, partial(plain, tmp_path), drain=True)
+    assert set(written(tmp_path)) == {1, 2, 7, 17}

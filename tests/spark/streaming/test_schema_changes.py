@@ -1,0 +1,106 @@
+"""Parked rows in the columns that a stream has now."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from acker_redis import BadConfigError
+from acker_redis.spark.protocol import arguments
+from acker_redis.spark.streaming.schema_changes import fit
+from acker_redis.spark.worker import row_codec
+
+INT, TEXT = IntegerType(), StringType()
+
+
+def of(nullable: bool = True, **columns: DataType) -> StructType:
+    return StructType([StructField(name, kind, nullable) for name, kind in columns.items()])
+
+
+def refitted(old: StructType, new: StructType, row: dict[str, Any], *, case_sensitive: bool = False) -> dict[str, Any]:
+    """Through their bytes, as they are parked."""
+    (payload,) = row_codec.to_bytes(pa.array([row], pa.struct(list(arguments.arrow_schema(old)))), 1 << 31)
+    found = fit(old, new, case_sensitive=case_sensitive)
+    assert payload is not None
+    payload = payload if found is None else row_codec.refit(payload, found)
+    (made,) = row_codec.from_bytes([payload], arguments.arrow_schema(new)).to_pylist()
+    return made  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "row", "wanted"),
+    [
+        (of(a=INT, b=TEXT), of(b=TEXT, a=INT), {"a": 1, "b": "x"}, {"b": "x", "a": 1}),
+        (of(a=INT, b=TEXT), of(b=TEXT), {"a": 1, "b": "x"}, {"b": "x"}),
+        (of(a=INT), of(a=INT, n=INT), {"a": 1}, {"a": 1, "n": None}),
+        (of(Name=TEXT), of(name=TEXT, n=INT), {"Name": "x"}, {"name": "x", "n": None}),
+        (of(a=INT, A=INT), of(A=INT, a=INT), {"a": 1, "A": 2}, {"A": 2, "a": 1}),
+        (of(a=INT, A=INT), of(A=INT), {"a": 1, "A": 2}, {"A": 2}),
+        (of(s=of(a=INT, b=TEXT)), of(s=of(B=TEXT, c=INT, a=INT)),
+         {"s": {"a": 1, "b": "x"}}, {"s": {"B": "x", "c": None, "a": 1}}),
+        (of(s=of(a=INT)), of(s=of(a=INT, b=INT)), {"s": None}, {"s": None}),
+        (of(s=ArrayType(of(a=INT))), of(s=ArrayType(of(b=INT, a=INT))),
+         {"s": [{"a": 1}, None]}, {"s": [{"b": None, "a": 1}, None]}),
+        (of(s=MapType(TEXT, of(a=INT))), of(s=MapType(TEXT, of(a=INT, b=INT))),
+         {"s": [("k", {"a": 1}), ("l", None)]}, {"s": [("k", {"a": 1, "b": None}), ("l", None)]}),
+    ],
+)  # fmt: skip
+def test_a_row_keeps_what_it_has_whatever_became_of_the_columns(
+    old: StructType, new: StructType, row: dict[str, Any], wanted: dict[str, Any]
+) -> None:
+    assert refitted(old, new, row) == wanted
+
+
+def test_names_that_differ_in_case_are_others_where_case_matters() -> None:
+    assert refitted(of(a=INT), of(A=INT), {"a": 1}, case_sensitive=True) == {"A": None}
+
+
+def test_columns_that_are_there_and_can_not_be_null_are_no_change() -> None:
+    assert fit(of(a=INT), of(a=INT, nullable=False), case_sensitive=False) is None  # the frame has them nullable
+
+
+def nested(nullable: bool) -> list[StructType]:
+    types = of(nullable, a=INT), ArrayType(LongType(), nullable), MapType(TEXT, LongType(), nullable)
+    return [of(s=one) for one in types]
+
+
+def test_what_is_nested_may_become_nullable_and_not_the_other_way_round() -> None:
+    for null, never in zip(nested(True), nested(False), strict=True):
+        assert fit(never, null, case_sensitive=False) is None
+        with pytest.raises(BadConfigError, match=r"column 's\.\w+' can't be null now.*drain"):
+            fit(null, never, case_sensitive=False)
+    with pytest.raises(BadConfigError, match=r"'s\.b' can't be null now"):
+        fit(of(s=of(a=INT)), of(s=StructType([*of(a=INT), StructField("b", INT, False)])), case_sensitive=False)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (of(a=INT), of(a=TEXT), "'a' was int in the rows that are parked, and is string now"),
+        (of(a=INT), of(A=LongType()), "'A' was int"),
+        (of(a=TimestampType()), of(a=TimestampNTZType()), "'a' was timestamp"),
+        (of(s=of(a=ArrayType(INT))), of(s=of(a=ArrayType(TEXT))), r"'s\.a\.element' was int"),
+        (of(s=of(a=INT)), of(s=INT), "'s' was struct<a:int>"),
+        (of(ab=INT, AB=INT), of(Ab=INT), r"\['ab', 'AB'\] of the rows that are parked are \['Ab'\] now"),
+        (of(ab=INT), of(Ab=INT, AB=INT), r"\['ab'\] of the rows that are parked are \['Ab', 'AB'\] now"),
+    ],
+)
+def test_what_can_not_be_the_same_is_refused(old: StructType, new: StructType, told: str) -> None:
+    with pytest.raises(BadConfigError, match=f"{told}.*drain"):
+        fit(old, new, case_sensitive=False)
+
+
+def test_a_text_is_one_in_any_collation() -> None:
+    assert fit(of(a=TEXT), of(a=StringType("UNICODE_CI")), case_sensitive=False) is None

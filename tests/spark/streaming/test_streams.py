@@ -1,0 +1,702 @@
+"""Streams that never stall: what is not done leaves its micro-batch, and stays with the query until it is."""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from acker_redis import Acker, AckerConfig, AckerError, BadConfigError, DeadLetter, RetryPolicy
+from acker_redis.spark import BatchHandler, Tracker, each_batch
+from acker_redis.spark.streaming.park_store import Park
+from acker_redis.spark.streaming.parked_rows import ParkedRows
+from acker_redis.spout import callbacks
+from acker_redis.testing import wait_until
+
+pytestmark = pytest.mark.spark
+
+CONFIG = AckerConfig(app="streams", shards=2)
+QUICK = RetryPolicy(max_attempts=3, first_delay_secs=0)
+HANGS = "id % 100 = 50"
+
+
+@pytest.fixture
+def acker(url: str) -> Iterator[Acker]:
+    with Acker.connect(url, CONFIG) as acker:
+        yield acker
+
+
+def give(folder: Path, *parts: Any, schema: pa.Schema | None = None) -> None:
+    """A file per micro-batch: ids, or tables."""
+    (folder / "in").mkdir(exist_ok=True)
+    there = len(list((folder / "in").iterdir()))
+    for number, part in enumerate(parts, there):
+        path = folder / "in" / f"{number:04}.parquet"
+        table = part if isinstance(part, pa.Table) else pa.table({"id": pa.array(part, pa.int64())})
+        pq.write_table(table, folder / "draft")
+        os.utime(folder / "draft", (1_000_000_000 + number, 1_000_000_000 + number))  # Spark reads the oldest first
+        (folder / "draft").rename(path)
+
+
+def start(spark: Any, folder: Path, handle: Callable[..., Any], schema: Any = "id bigint", **trigger: Any) -> Any:
+    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
+    return (
+        stream.writeStream.foreachBatch(handle).option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(**(trigger or {"availableNow": True})).start()
+    )  # fmt: skip
+
+
+def pipeline(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
+    """Sevens fail, and what hangs is exported to somebody who never acks it; the others are written."""
+    kept = tracker.fail_where(messages, "id % 10 = 7", "a seven")
+    tracker.export(
+        tracker.filter(kept, HANGS), lambda writer: writer.mode("append").parquet(str(folder / "hung")), form="array"
+    )
+    tracker.write(
+        tracker.filter(kept, f"NOT ({HANGS})"), lambda writer: writer.mode("append").parquet(str(folder / "out"))
+    )
+
+
+def written(folder: Path, part: str = "out") -> list[int]:
+    return sorted(one for path in (folder / part).glob("*.parquet") for one in pq.read_table(path)["id"].to_pylist())
+
+
+def handler_of(acker: Acker, folder: Path, run: Any = None, **options: Any) -> BatchHandler:
+    # Nothing goes out by itself between micro-batches, however long Spark takes to the next.
+    given = {"id_column": "id", "retry": QUICK, "park": str(folder / "park"), "settle_secs": 600}
+    return each_batch(run or partial(pipeline, folder), acker=acker, **{**given, **options})
+
+
+def parked(folder: Path) -> list[int]:
+    """By the last snapshot, as anybody can read it."""
+    last = max((folder / "park").glob("*.parquet"))
+    return sorted(pq.read_table(last)["id"].to_pylist())
+
+
+def snapshots(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "park").iterdir() if not path.name.startswith("."))
+
+
+def test_what_fails_goes_out_with_later_micro_batches_and_ends_as_dead_letter(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    give(tmp_path, *(range(at, at + 40) for at in (0, 60, 110)))
+    emissions: list[tuple[int | None, int]] = []
+
+    def counted(tracker: Tracker, messages: DataFrame) -> None:
+        emissions.append((tracker.batch_id, messages.count()))
+        pipeline(tmp_path, tracker, messages)
+
+    done: list[int] = []
+    with handler_of(acker, tmp_path, counted, payload_bytes=100, on_messages_done=done.extend) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+        assert emissions == [(0, 40), (1, 44), (2, 48)]
+        assert handler.status().parked == {("failed", "fail_where"): 8}
+        assert parked(tmp_path) == [67, 77, 87, 97, 117, 127, 137, 147]
+        status = handler.drain(60)
+    assert status.parked == {}
+    assert (status.counts.acked, status.counts.dead_lettered, status.in_flight) == (108, 12, 0)
+    letters = acker.dead_letters.read()
+    sevens = [one for at in (0, 60, 110) for one in range(at, at + 40) if one % 10 == 7]
+    assert sorted(letter.message_id for letter in letters) == sevens
+    assert {(letter.attempts, letter.detail) for letter in letters} == {(3, "a seven")}
+    assert {json.loads(letter.payload or b"")["id"] for letter in letters} == set(sevens)
+    assert written(tmp_path) == sorted(set(done) - set(sevens))
+    assert len(done) == 120
+    assert parked(tmp_path) == []
+    assert acker.stats().pending == 0
+
+
+def test_what_hangs_holds_up_no_other_and_a_late_ack_ends_it(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    give(tmp_path, range(40, 60), range(60, 80), range(80, 100))
+    with handler_of(acker, tmp_path) as handler:  # the one that hangs is not waited for
+        start(spark, tmp_path, handler).awaitTermination()
+        status = handler.status()
+        assert (status.batch_id, status.in_flight) == (2, 1)
+        assert written(tmp_path) == [one for one in range(40, 100) if one % 10 != 7 and one != 50]
+        assert 50 in parked(tmp_path)
+        (row,) = [row for path in (tmp_path / "hung").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+        root, edge = row["anchors"]
+        acker.ack(root, edge)
+        assert handler.drain(60).parked == {}
+        assert handler.status().in_flight == 0
+    assert sorted(letter.message_id for letter in acker.dead_letters.read()) == [47, 57, 67, 77, 87, 97]
+
+
+def test_a_silent_source_another_start_goes_on_with_what_is_parked(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    """The second handler is given no micro-batch; the query is there, and that is enough."""
+    give(tmp_path, range(40, 60))
+    with handler_of(
+        acker, tmp_path, retry=RetryPolicy(max_attempts=2, first_delay_secs=3600, max_delay_secs=3600)
+    ) as one:
+        start(spark, tmp_path, one).awaitTermination()
+    assert parked(tmp_path) == [47, 50, 57]
+    found = pq.read_table(max((tmp_path / "park").glob("*.parquet"))).to_pylist()
+    assert {(row["id"], row["attempts"], row["reason"], row["last_stage"]) for row in found} == {
+        (47, 1, "failed", "fail_where"), (57, 1, "failed", "fail_where"), (50, 1, "", None),
+    }  # fmt: skip
+    assert all(row["wait_ms"] > 2_800_000 for row in found if row["id"] != 50)
+    with handler_of(acker, tmp_path, partial(plain, tmp_path), settle_secs=0.5) as handler:
+        query = start(spark, tmp_path, handler, processingTime="1 hour")
+        try:
+            wait_until(lambda: 50 in written(tmp_path), "what hung goes out again", 60)
+            wait_until(lambda: parked(tmp_path) == [47, 57], "it is not parked any more", 60)
+        finally:
+            query.stop()
+    assert acker.dead_letters.count() == 0
+
+
+def plain(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
+    tracker.write(messages, lambda writer: writer.mode("append").parquet(str(folder / "out")))
+
+
+def test_a_second_message_of_an_id_waits_for_the_first(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    def of(value: str) -> pa.Table:
+        return pa.table({"id": pa.array([1, 2], pa.int64()), "value": [value, "fine"]})
+
+    give(tmp_path, of("bad"), of("second"), of("third"))
+    seen: list[list[tuple[int, str]]] = []
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        seen.append(sorted((row["id"], row["value"]) for row in messages.collect()))
+        plain(tmp_path, tracker, tracker.fail_where(messages, "value = 'bad'", "bad"))
+
+    schema, options = "id bigint, value string", {"retry": RetryPolicy(max_attempts=4, first_delay_secs=0)}
+    with handler_of(acker, tmp_path, run, **options) as handler:
+        start(spark, tmp_path, handler, schema).awaitTermination()
+        assert handler.status().parked == {("failed", "fail_where"): 1, ("behind", None): 2}
+        assert parked(tmp_path) == [1, 1, 1]
+    with handler_of(acker, tmp_path, run, **options) as handler:
+        assert handler.drain(60).parked == {}
+    assert seen == [
+        [(1, "bad"), (2, "fine")], [(1, "bad"), (2, "fine")], [(1, "bad"), (2, "fine")],
+        [(1, "bad")], [(1, "second")], [(1, "third")],
+    ]  # fmt: skip
+    assert acker.dead_letters.count() == 1
+
+
+def test_a_snapshot_has_the_message_that_took_the_place_of_another_of_its_id(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    """Both failed once, one after the other in one micro-batch, so that nothing but the row has changed."""
+
+    def of(value: str) -> pa.Table:
+        return pa.table({"id": pa.array([1], pa.int64()), "value": [value]})
+
+    give(tmp_path, of("first"), of("second"))
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        fails = f"value = 'second' OR {tracker.emission} = 0"
+        plain(tmp_path, tracker, tracker.fail_where(messages, fails, "once"))
+
+    with handler_of(acker, tmp_path, run, max_parked=1) as handler:  # the second goes out in its own micro-batch
+        start(spark, tmp_path, handler, "id bigint, value string").awaitTermination()
+        assert sum(handler.status().parked.values()) == 1  # failed, but for a failure that is not taken yet
+    with handler_of(acker, tmp_path, partial(plain, tmp_path)) as handler:
+        assert handler.drain(60).parked == {}
+    found = [row for path in (tmp_path / "out").glob("*.parquet") for row in pq.read_table(path)["value"].to_pylist()]
+    assert sorted(found) == ["first", "second"]
+
+
+def test_columns_may_come_and_go_and_may_not_change(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    give(tmp_path, pa.table({"id": pa.array([7, 8], pa.int64()), "old": ["x", "y"]}))
+    with handler_of(acker, tmp_path) as handler:
+        start(spark, tmp_path, handler, "id bigint, old string").awaitTermination()
+    give(tmp_path, pa.table({"id": pa.array([18], pa.int64()), "n": pa.array([5], pa.int32())}))
+    seen: list[Any] = []
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        seen.extend(tuple(row)[:2] for row in messages.select("id", "n").collect())
+        plain(tmp_path, tracker, messages)
+
+    with handler_of(acker, tmp_path, run, retry=RetryPolicy(max_attempts=9, first_delay_secs=0)) as handler:
+        start(spark, tmp_path, handler, "id bigint, n int").awaitTermination()
+        handler.drain(60)
+    assert sorted(seen, key=str) == [(18, 5), (7, None)]
+    give(tmp_path, pa.table({"id": pa.array([27], pa.int64()), "n": pa.array([5], pa.int32())}))
+    with handler_of(acker, tmp_path) as handler:
+        start(spark, tmp_path, handler, "id bigint, n int").awaitTermination()
+    give(tmp_path, pa.table({"id": pa.array([38], pa.int64()), "n": pa.array(["5"])}))
+    with handler_of(acker, tmp_path) as handler, pytest.raises(StreamingQueryException, match="drain"):
+        start(spark, tmp_path, handler, "id bigint, n string").awaitTermination()
+
+
+@pytest.mark.parametrize("closed", ["acker", "handler"])
+def test_a_handler_ends_quietly_with_its_query_whichever_is_closed_first(
+    closed: str, spark: Any, url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    give(tmp_path, range(5, 9))  # a seven is parked, and its thread works on
+    acker = Acker.connect(url, CONFIG)
+    handler = handler_of(acker, tmp_path)
+    start(spark, tmp_path, handler).awaitTermination()
+    for one in (acker, handler) if closed == "acker" else (handler, acker):
+        one.close()
+    wait_until(lambda: "acker-stream" not in {thread.name for thread in threading.enumerate()}, "its thread ends")
+    assert not caplog.records
+    with Acker.connect(url, CONFIG) as again, handler_of(again, tmp_path) as handler:
+        assert handler.drain(60).parked == {}
+
+
+def test_what_a_stopped_query_was_at_is_said_in_a_line(
+    spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    give(tmp_path, range(20))
+    began = tmp_path / "began"
+
+    def sleeps(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        if not began.exists():
+            began.touch()
+            time.sleep(5)
+        yield row
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        plain(tmp_path, tracker, messages.transform(tracker.bolt, sleeps, "id bigint"))
+
+    with handler_of(acker, tmp_path, run) as handler:
+        query = start(spark, tmp_path, handler)
+        wait_until(began.exists, "a job is at work", 120)
+        query.stop()
+        wait_until(lambda: not query.isActive, "it is stopped")
+    ours = [record for record in caplog.records if record.name.startswith("acker_redis")]
+    assert all("\n" not in one.getMessage() and not one.exc_info for one in ours), caplog.text
+
+
+def test_a_column_that_is_never_null_may_come_while_messages_are_parked(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    """The pipeline gets the same columns whether messages are fresh, parked or both."""
+    give(tmp_path, [1, 7, 17])
+    seen: list[Any] = []
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        seen.append((tracker.emission, messages.drop("_edge", "_anchors").schema))
+        seen.extend((row["id"], row["source"]) for row in messages.collect())
+        plain(tmp_path, tracker, tracker.fail_where(messages, f"id % 10 = 7 AND {tracker.emission} = 0", "a seven"))
+
+    with handler_of(acker, tmp_path) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+    give(tmp_path, [2, 27])
+    with handler_of(acker, tmp_path, run) as handler:
+        start(
+            spark, tmp_path, lambda batch, number: handler(batch.withColumn("source", F.lit("web")), number)
+        ).awaitTermination()
+        assert handler.drain(60).parked == {}
+    schemas = [schema for _, schema in seen if isinstance(schema, StructType)]
+    assert schemas == [StructType([StructField("id", LongType()), StructField("source", StringType())])] * 2
+    rows = {(message, source) for message, source in seen if not isinstance(source, StructType)}
+    assert rows == {(7, None), (17, None), (2, "web"), (27, "web")}
+    assert acker.dead_letters.count() == 0
+
+
+def test_a_column_whose_name_changes_in_case_only_keeps_what_it_has(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    give(tmp_path, pa.table({"id": pa.array([7], pa.int64()), "Item": ["unicorn"]}))
+    with handler_of(acker, tmp_path) as handler:
+        start(spark, tmp_path, handler, "id bigint, Item string").awaitTermination()
+    give(tmp_path, pa.table({"id": pa.array([8], pa.int64()), "item": ["horse"]}))
+    with handler_of(acker, tmp_path, partial(plain, tmp_path)) as handler:
+        start(spark, tmp_path, handler, "id bigint, item string").awaitTermination()
+        assert handler.drain(60).parked == {}
+    found = [pq.read_table(path) for path in (tmp_path / "out").glob("*.parquet")]
+    assert {one for table in found if "item" in table.column_names for one in table["item"].to_pylist()} == {
+        "unicorn", "horse",
+    }  # fmt: skip
+
+
+def test_what_is_parked_waits_for_columns_that_have_changed_while_the_source_is_silent(
+    spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The program of now wants a column that parked rows get with the first micro-batch, which says what it is."""
+    give(tmp_path, [7])
+    with handler_of(acker, tmp_path) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        plain(tmp_path, tracker, messages.withColumn("n", F.coalesce("n", F.lit(0))))
+
+    with caplog.at_level("INFO"), handler_of(acker, tmp_path, run, settle_secs=0.1) as handler:
+        query = start(spark, tmp_path, handler, "id bigint, n int", processingTime="1 second")
+        try:
+            wait_until(lambda: "the columns of the stream of app 'streams' have changed" in caplog.text, "it waits", 60)
+            give(tmp_path, pa.table({"id": pa.array([18], pa.int64()), "n": pa.array([5], pa.int32())}))
+            wait_until(lambda: written(tmp_path) == [7, 18], "both go out", 60)
+        finally:
+            query.stop()
+    assert acker.dead_letters.count() == 0
+
+
+def test_ids_of_another_column_are_refused_while_messages_are_parked(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    """Else parked rows would be emitted under ids that are not theirs."""
+    table = pa.table({"id": pa.array([7], pa.int64()), "other": pa.array([1], pa.int64())})
+    give(tmp_path, table)
+    with handler_of(acker, tmp_path) as handler:
+        start(spark, tmp_path, handler, "id bigint, other bigint").awaitTermination()
+    give(tmp_path, table)
+    with (
+        handler_of(acker, tmp_path, id_column="other") as handler,
+        pytest.raises(StreamingQueryException, match=r"are in column 'id', and those of the stream in 'other'.*drain"),
+    ):
+        start(spark, tmp_path, handler, "id bigint, other bigint").awaitTermination()
+    assert parked(tmp_path) == [7]
+
+
+def test_rows_that_make_no_frame_count_against_no_message(
+    spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(tmp_path, [7, 50])
+    with handler_of(acker, tmp_path) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+
+    def kept() -> list[Any]:
+        found = pq.read_table(max((tmp_path / "park").glob("*.parquet"))).sort_by("id")
+        return list(found.select(["id", "attempts", "uncounted", "losses"]).to_pylist())
+
+    before = kept()
+
+    def fails(rows: ParkedRows, ids: Any) -> DataFrame:
+        raise ValueError("on purpose")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ParkedRows, "_found", fails)
+        for _ in range(2):
+            with handler_of(acker, tmp_path) as handler, pytest.raises(AckerError, match="on purpose"):
+                handler.drain(60)
+        give(tmp_path, [1])
+        with handler_of(acker, tmp_path) as handler, pytest.raises(StreamingQueryException, match="on purpose"):
+            start(spark, tmp_path, handler).awaitTermination()
+    assert kept() == before
+    with handler_of(acker, tmp_path, partial(plain, tmp_path)) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+        assert handler.drain(60).parked == {}
+    assert written(tmp_path) == [1, 7, 50]
+    assert acker.dead_letters.count() == 0
+
+
+def test_a_micro_batch_waits_while_too_many_messages_are_not_done(
+    spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    give(tmp_path, range(40), range(40, 80))
+    most: list[bool] = []
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        most.append(handler.status().is_full)
+        plain(tmp_path, tracker, tracker.fail_where(messages, f"{tracker.emission} = 0", "the first time"))
+
+    with handler_of(acker, tmp_path, run, max_parked=10) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+        assert not handler.status().is_full
+    assert True in most
+    assert written(tmp_path) == list(range(80))
+    assert "batch 0 of app 'streams' waits: 40 messages are not done" in caplog.text
+
+
+def test_a_micro_batch_waits_for_room_in_flight(
+    spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two hang, and no more than two may be in flight: the next batch waits until one of them is acked."""
+    give(tmp_path, [50, 150], [1])
+    options = {"max_spout_pending": 2, "settle_secs": 0}
+    with handler_of(acker, tmp_path, **options) as handler:
+        query = start(spark, tmp_path, handler)
+        wait_until(lambda: handler.status().is_full, "the second micro-batch waits", 120)
+        assert not (tmp_path / "out").exists() or 1 not in written(tmp_path)
+        rows = [row for path in (tmp_path / "hung").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+        for row in rows:
+            acker.ack(*row["anchors"])
+        query.awaitTermination()
+        assert (handler.drain(60).parked, handler.status().is_full) == ({}, False)
+    assert written(tmp_path) == [1]
+    assert "waits: 3 messages are not done, of which 2 are in flight" in caplog.text
+
+
+def test_a_park_that_could_not_be_read_leaves_the_lane_to_the_next_start(
+    spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(tmp_path, [1])
+
+    def fails(park: Park, before: int) -> None:
+        raise BadConfigError("on purpose")
+
+    with handler_of(acker, tmp_path, partial(plain, tmp_path)) as handler:
+        with monkeypatch.context() as patched, pytest.raises(StreamingQueryException, match="on purpose"):
+            patched.setattr(Park, "begin", fails)
+            start(spark, tmp_path, handler).awaitTermination()
+        start(spark, tmp_path, handler).awaitTermination()
+    assert written(tmp_path) == [1]
+
+
+def test_a_park_that_is_not_this_querys_is_refused_before_anything_is_begun(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    park = tmp_path / "park"
+    give(tmp_path, range(40))
+    with handler_of(acker, tmp_path) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+    emitted = acker.stats().inits
+
+    other = tmp_path / "other"
+    other.mkdir()
+    give(other, range(40))
+    with (
+        handler_of(acker, tmp_path) as handler,
+        pytest.raises(StreamingQueryException, match="belongs to another query"),
+    ):
+        start(spark, other, handler).awaitTermination()
+    with (
+        Acker.connect(acker.url, AckerConfig(app="another")) as stranger,
+        pytest.raises(BadConfigError, match="was made for app 'streams'"),
+    ):
+        handler_of(stranger, tmp_path)
+
+    snapshot = max(park.glob("*.parquet"))
+    whole = snapshot.read_bytes()
+    for crc in park.glob(".*.crc"):
+        crc.unlink()
+    for damaged in (whole[:-20], b"", whole[:60] + bytes([whole[60] ^ 255]) + whole[61:]):
+        snapshot.write_bytes(damaged)
+        with pytest.raises(BadConfigError, match="damaged"):
+            handler_of(acker, tmp_path)
+    snapshot.write_bytes(whole)
+    about = park / "query.json"
+    for text in ("{", "{}", '{"format": "else"}', "[1]"):
+        about.write_text(text)
+        with pytest.raises(BadConfigError, match="damaged, or not ours"):
+            handler_of(acker, tmp_path)
+
+    park.rename(tmp_path / "moved")
+    give(tmp_path, range(40, 80))
+    with handler_of(acker, tmp_path) as handler, pytest.raises(StreamingQueryException, match="messages may be parked"):
+        start(spark, tmp_path, handler).awaitTermination()
+    park.mkdir()
+    (park / "data.csv").touch()
+    with handler_of(acker, tmp_path) as handler, pytest.raises(StreamingQueryException, match="holds other files"):
+        start(spark, tmp_path, handler).awaitTermination()
+    assert acker.stats().inits == emitted
+    (park / "data.csv").unlink()
+    with handler_of(acker, tmp_path, partial(plain, tmp_path)) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+    assert set(range(40, 80)) <= set(written(tmp_path))
+
+
+def test_dead_letters_are_replayed_from_their_payload_and_go_when_they_are_done(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        bad = "false" if (tmp_path / "repaired").exists() else "id % 10 = 7"
+        kept = tracker.fail_where(messages, f"{bad} OR id = 8", "a seven")
+        tracker.write(kept, lambda writer: writer.mode("append").parquet(str(tmp_path / "out")))
+
+    at = [f"2026-01-01 00:00:00.00000{one}Z" for one in range(10)]
+    table = pa.table({
+        "id": pa.array(range(10), pa.int64()), "text": [f"é{one}" for one in range(10)],
+        "at": pa.array(at).cast(pa.timestamp("us", "UTC")), "raw": pa.array([bytes([one, 255]) for one in range(10)]),
+        "price": pa.array([None if one % 2 else "1.50" for one in range(10)]).cast(pa.decimal128(10, 2)),
+    })  # fmt: skip
+    schema = "id bigint, text string, at timestamp, raw binary, price decimal(10,2)"
+    give(tmp_path, table)
+    with handler_of(
+        acker, tmp_path, run, retry=RetryPolicy(max_attempts=1, first_delay_secs=0), payload_bytes=1000
+    ) as handler:
+        start(spark, tmp_path, handler, schema).awaitTermination()
+        assert sorted((one.message_id, one.replay) for one in acker.dead_letters.read()) == [
+            (7, "payload"),
+            (8, "payload"),
+        ]
+        (tmp_path / "repaired").touch()
+        acker.dead_letters.add([DeadLetter(99, "run", 1, "failed", payload=b"no json", replay="payload")])
+        assert acker.dead_letters.replay() == 3
+        handler.drain(60)
+        wait_until(lambda: acker.dead_letters.replaying() == 0, "the letters are replayed")
+    left = [(one.message_id, one.detail) for one in acker.dead_letters.read()]
+    assert sorted(left) == [(8, "a seven"), (99, None)]
+    found = pa.concat_tables(pq.read_table(path) for path in (tmp_path / "out").glob("*.parquet")).sort_by("id")
+    wanted = table.filter(pa.compute.not_equal(table["id"], 8))
+    assert found.select(table.column_names).cast(table.schema).to_pylist() == wanted.to_pylist()
+    assert handler.status().parked == {}
+
+
+def test_others_learn_up_to_where_all_is_done(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    """Offset 7 of the first partition always fails, so it is parked behind the first batch, and over a restart."""
+    schema = "topic int, at bigint, id bigint"  # Kafka's partitions are numbers, from 0
+
+    def rows(*offsets: int) -> pa.Table:
+        return pa.table(
+            {"topic": pa.array([int(one >= 10) for one in offsets], pa.int32()), "at": offsets, "id": offsets}
+        )
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        kept = tracker.fail_where(messages, "id = 7", "a seven")
+        tracker.write(kept, lambda writer: writer.mode("append").parquet(str(tmp_path / "out")))
+
+    options = {"id_column": None, "partition": "topic", "offset": "at"}  # of three attempts
+    give(tmp_path, rows(*range(10), 20, 21))
+    with handler_of(acker, tmp_path, run, **options) as handler:
+        start(spark, tmp_path, handler, schema).awaitTermination()
+        assert handler.status().done_until == acker.done_until() == {"0": 7, "1": 22}
+    give(tmp_path, rows(9, 22))
+    with handler_of(acker, tmp_path, run, **options) as handler:
+        start(spark, tmp_path, handler, schema).awaitTermination()
+        assert acker.done_until() == {"0": 7, "1": 23}  # what was parked before is not passed over
+        assert handler.drain(60).done_until == acker.done_until() == {"0": 10, "1": 23}
+
+
+def test_a_second_message_of_an_id_in_the_same_micro_batch_goes_after_the_first(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    together: list[int] = []
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        ids = [row["id"] for row in messages.collect()]
+        together.append(len(ids) - len(set(ids)))
+        tracker.write(messages, lambda writer: writer.mode("append").parquet(str(tmp_path / "out")))
+
+    give(tmp_path, pa.table({"id": [1, 2, 2, 3, 2], "text": ["a", "b", "c", "d", "e"]}))
+    with handler_of(acker, tmp_path, run) as handler:
+        start(spark, tmp_path, handler, "id bigint, text string").awaitTermination()
+        assert handler.drain(60).counts.acked == 5
+    assert set(together) == {0}
+    found = pa.concat_tables(pq.read_table(path) for path in (tmp_path / "out").glob("*.parquet")).to_pylist()
+    assert sorted(row["text"] for row in found) == ["a", "b", "c", "d", "e"]
+    assert handler.status().parked == {}
+
+
+def test_a_function_that_is_told_of_what_is_done_and_raises_now_and_then_holds_up_nothing(
+    spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its work is done by then: it is called again, and the query goes on."""
+    monkeypatch.setattr(callbacks, "PAUSES_SECS", (0.01, 0.01))
+    give(tmp_path, [1, 2], [3, 4])
+    calls, done = list[int](), list[int]()
+
+    def told(ids: Any) -> None:
+        calls.append(len(ids))
+        if len(calls) % 2:
+            raise OSError("every other time")
+        done.extend(ids.tolist())
+
+    with handler_of(acker, tmp_path, partial(plain, tmp_path), on_messages_done=told) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+        assert handler.drain(60).counts.emitted == 4
+    assert sorted(done) == written(tmp_path) == [1, 2, 3, 4]
+    assert acker.ends()[0].state == "finished"
+
+
+def test_a_query_that_breaks_again_and_again_leaves_one_letter_of_a_message(
+    spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The letter is written before what breaks the query; its message comes again with the next start."""
+    monkeypatch.setattr(callbacks, "PAUSES_SECS", (0.01,))
+    give(tmp_path, [7, 8])
+    once = RetryPolicy(max_attempts=1)
+
+    def raises(ids: Any) -> None:
+        raise OSError("mend me")
+
+    for _ in range(3):
+        with handler_of(acker, tmp_path, retry=once, on_messages_done=raises) as handler:
+            query = start(spark, tmp_path, handler)
+            with pytest.raises(
+                StreamingQueryException, match="on_messages_done raised OSError: mend me, 2 times in a row"
+            ):
+                query.awaitTermination()
+        assert acker.dead_letters.count() == 0
+        assert (acker.ends()[0].state, acker.stats(oldest=False).pending) == ("failed", 0)
+        assert "on_messages_done raised OSError: mend me" in acker.ends()[0].error
+    with handler_of(acker, tmp_path, retry=once) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+    assert [letter.message_id for letter in acker.dead_letters.read()] == [7]
+    assert acker.ends()[0].state == "finished"
+
+
+def test_a_query_that_was_stopped_in_a_micro_batch_is_no_failed_run(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    give(tmp_path, [50])  # hangs: the micro-batch waits for it
+    with handler_of(acker, tmp_path, max_parked=0) as handler:
+        query = start(spark, tmp_path, handler)
+        wait_until(lambda: handler.status().is_full, "the micro-batch waits", 120)
+        query.stop()
+        wait_until(lambda: acker.ends()[0].state == "interrupted", "its end is noted")
+    assert acker.stats(oldest=False).pending == 0
+
+
+def test_a_handler_is_closed_while_a_micro_batch_waits(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    give(tmp_path, [50])  # hangs: the micro-batch waits for it
+    handler = handler_of(acker, tmp_path, max_parked=0)
+    query = start(spark, tmp_path, handler)
+    try:
+        wait_until(lambda: handler.status().is_full, "the micro-batch waits", 120)
+        with pytest.raises(AckerError, match=r"drain\(timeout_secs=0\) has not begun.*Stop the query first"):
+            handler.drain(0)
+        closing = threading.Thread(target=handler.close, daemon=True)
+        closing.start()
+        wait_until(lambda: not closing.is_alive(), "the handler is closed", 60)
+        with pytest.raises(StreamingQueryException, match="closed in the middle of a micro-batch"):
+            query.awaitTermination()
+    finally:
+        query.stop()
+    assert (acker.ends()[0].state, acker.stats(oldest=False).pending) == ("interrupted", 0)
+    with handler_of(acker, tmp_path) as handler:  # Spark gives the batch again
+        start(spark, tmp_path, handler).awaitTermination()
+    assert parked(tmp_path) == [50]
+
+
+JSON_CARRIES = {
+    "binary": "unhex('00ff10')", "float": "cast('NaN' AS double)", "infinity": "cast('-Infinity' AS float)",
+    "zero": "-0.0D", "decimal": "cast('123456789012345678.90' AS decimal(20, 2))", "text": "'a\\u0000\\n\U0001f600'",
+    "timestamp": "timestamp'1883-11-18 12:03:57.123456'", "ntz": "timestamp_ntz'0001-01-01 00:00:00.000001'",
+    "date": "date'9999-12-31'", "map": "map('a', 1, 'b', null)", "struct": "named_struct('x', cast(null AS int))",
+    "array": "array(named_struct('x', 1), null)", "interval": "interval '1 02:03:04.5' day to second",
+    "null": "cast(null AS int)",
+}  # fmt: skip
+JSON_DOES_NOT = {
+    "map": "map(1, 'a')", "nested": "array(map(date'2024-01-01', 1))", "broken": "cast(unhex('ff') AS string)",
+}  # fmt: skip
+
+
+def test_a_letter_whose_payload_gives_the_message_as_it_was_is_replayed_from_it(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    columns = [f"{expression} AS {name}_" for name, expression in JSON_CARRIES.items()]
+    frame = spark.range(7, 8).selectExpr("id", *columns)
+    frame.coalesce(1).write.parquet(str(tmp_path / "in"))
+    runs: list[tuple[int, str]] = []
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        rows = messages.drop(*(name for name in messages.columns if name.startswith("_")))
+        runs.append((rows.count(), str(rows.toArrow().to_pylist())))
+        pipeline(tmp_path, tracker, messages)
+
+    given = {"retry": RetryPolicy(max_attempts=1), "payload_bytes": 10_000}
+    with handler_of(acker, tmp_path, run, **given) as handler:
+        start(spark, tmp_path, handler, frame.schema).awaitTermination()
+        (letter,) = acker.dead_letters.read()
+        assert letter.replay == "payload"
+        assert acker.dead_letters.replay() == 1
+        handler.drain(60)
+    assert len(runs) == 2 and runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("name", JSON_DOES_NOT)
+def test_a_letter_whose_payload_gives_another_message_promises_no_replay(
+    spark: Any, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    frame = spark.range(7, 8).selectExpr("id", f"{JSON_DOES_NOT[name]} AS {name}")
+    rows = ParkedRows(1000)
+    rows.begin(frame, "id", np.array([7]), np.array([], np.int64))
+    for _ in range(2):
+        (payload,) = rows.payloads([7])
+        assert payload is not None
+        assert not rows.is_exact(DeadLetter(7, "run", 1, "failed", payload=payload))
+        rows.end(np.array([7]))  # and the same when it is parked
+    assert not [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")]

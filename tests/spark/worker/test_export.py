@@ -1,0 +1,162 @@
+"""Rows that leave with edges of their own, and what the ledger learns of them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from acker_redis import Acker, NotExactError
+from acker_redis.errors import ConnectionLostError
+from acker_redis.model.xxhash64 import hash_longs
+from acker_redis.spark.protocol import shares
+from acker_redis.spark.protocol.columns import ANCHORS, EDGE, PAIRS
+from acker_redis.spark.worker import export
+from acker_redis.spark.worker.export import ExportStep, Introduced
+from acker_redis.testing import fake_acker, settle
+from tests.support.batches import some_edges, tracked
+
+URL = "redis://user:s3cret@host"
+
+
+@pytest.fixture
+def acker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Acker]:
+    with fake_acker() as made:
+        monkeypatch.setattr(export, "acker_of_worker", lambda url, config: made)
+        monkeypatch.setattr(export, "partition_id", lambda: 4)
+        yield made
+
+
+def step(acker: Acker, prefix: str = "run:3:0", **given: Any) -> ExportStep:
+    return ExportStep(URL, acker.config, prefix, "hand on", **given)
+
+
+def run(made: ExportStep, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
+    return [row for batch in made(iter(batches)) for row in batch.to_pylist()]
+
+
+def pairs(row: dict[str, Any]) -> list[tuple[int, int]]:
+    return list(zip(row[PAIRS][::2], row[PAIRS][1::2], strict=True))
+
+
+def test_a_tree_completes_when_every_exported_row_was_acked_and_the_driver_closed_it(acker: Acker) -> None:
+    acker.init_many([1, 2, 3], [11, 12, 13], 0)
+    rows = run(step(acker), tracked(some_edges(3), [[1], [1, 2], [2]]), tracked([*some_edges(1), None], [[3], None]))
+    assert [[root for root, _ in pairs(row)] for row in rows] == [[1], [1, 2], [2], [3], []]
+    acker.ack_many([1, 2, 3], [11, 12, 13])  # the driver, after its proof
+    assert settle(acker) == {}
+    todo = [pair for row in rows for pair in pairs(row)]
+    for root, edge in todo[:-1]:
+        acker.ack(root, edge)
+    assert settle(acker) == {1: "ack", 2: "ack"}
+    acker.ack(*todo[-1])
+    assert settle(acker) == {3: "ack"}
+
+
+def test_rows_keep_their_columns_and_their_edge(acker: Acker) -> None:
+    (batch,) = step(acker, columns=("id", "a.b", EDGE, ANCHORS))(iter([tracked([5, None], columns={"_1": ["x", "y"]})]))
+    batch.validate(full=True)
+    assert batch.schema.names == ["id", "a.b", PAIRS, EDGE]
+    assert batch.column(EDGE).to_pylist() == [5, 0]
+    assert batch.column("a.b").to_pylist() == ["x", "y"]
+
+
+def test_fresh_edges_are_derived_from_edge_and_root_in_whatever_order_rows_come(acker: Acker) -> None:
+    own = [*some_edges(3)]
+    own[1] = 0  # a row of no message
+    rows = run(step(acker), tracked(own[:2], [[7, -2], None]), tracked(own[2:], [[7]]))
+    salt = shares.salt_of("run:3:0")
+
+    def fresh(at: int, root: int) -> int:
+        return int(np.uint64(hash_longs(own[at] or 0, salt, root)).astype(np.int64))
+
+    assert {*pairs(rows[0])} == {(7, fresh(0, 7)), (-2, fresh(0, -2))}
+    assert pairs(rows[2]) == [(7, fresh(2, 7))]
+
+
+def test_a_root_stands_once_in_a_row_and_no_edge_is_zero(acker: Acker, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = run(step(acker), tracked([5, 6], [[1], [1, 1, 2]]))
+    assert [root for root, _ in pairs(rows[1])] == [1, 2]  # two equal edges of one row would cancel out
+    made = [edge for row in rows for _, edge in pairs(row)]
+    again = [edge for row in run(step(acker, "run:3:1"), tracked([5], [[1]])) for _, edge in pairs(row)]
+    assert len({*made, *again}) == 4
+    monkeypatch.setattr(export, "hash_longs", lambda *values: np.zeros(len(values[0]), np.uint64))
+    (row,) = run(step(acker, "run:3:2"), tracked([5], [[1]]))
+    assert pairs(row) == [(1, 1)]
+
+
+def test_a_task_that_runs_again_gives_the_same_and_changes_nothing(acker: Acker) -> None:
+    acker.init_many([1, 2], [11, 12], 0)
+    batch = tracked(some_edges(2), [[1], [2]])
+    first = run(step(acker), batch)
+    turned = run(step(acker), tracked(batch.column(EDGE).to_pylist()[::-1], [[2], [1]]))
+    assert [pairs(row) for row in turned] == [pairs(row) for row in first[::-1]]
+    before = acker.inspect_many([1, 2])
+    assert run(step(acker), batch) == first
+    assert [one and one.val for one in acker.inspect_many([1, 2])] == [one and one.val for one in before]
+
+
+def test_a_task_that_runs_again_and_gives_other_rows(acker: Acker) -> None:
+    run(step(acker), tracked([5, 6], [[1], [2]]))
+    with pytest.raises(NotExactError, match="export 'hand on': the task of a partition ran again and gave other rows"):
+        run(step(acker), tracked([7, 6], [[1], [2]]))
+
+
+@pytest.mark.parametrize("anchors", [[[1], None], [[1], []], [[1], [0]]])
+def test_rows_that_have_lost_their_anchors_are_introduced_by_nobody(acker: Acker, anchors: Any) -> None:
+    with pytest.raises(NotExactError, match="rows without anchors came from a message"):
+        run(step(acker), tracked([5, 6], anchors))
+    assert acker.stats().pending == 0
+
+
+def test_abandoned_or_broken_it_introduces_nothing(acker: Acker) -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield tracked([5], [[1]])
+        raise ArithmeticError
+
+    made = step(acker)(iter([tracked([5], [[1]])]))
+    next(made)
+    made.close()  # type: ignore[attr-defined]
+    with pytest.raises(ArithmeticError):
+        list(step(acker)(broken()))
+    assert run(step(acker)) == []
+    assert run(step(acker), tracked([0], [None])) != []
+    assert acker.inspect(1) is None
+    assert acker.stats().pending == 0
+
+
+def test_data_that_the_server_lost_is_no_reason_to_end_the_task(acker: Acker) -> None:
+    """The spout learns of it by itself and replays."""
+    acker.init(1, 11, 0)
+    acker._client.redis.flushall()
+    run(step(acker), tracked([5], [[1]]))
+    assert acker.inspect(1) is not None
+
+
+def test_an_outage_is_raised(acker: Acker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*args: Any, **kwargs: Any) -> None:
+        raise ConnectionLostError("gone")
+
+    monkeypatch.setattr(acker, "ack_many", gone)
+    with pytest.raises(ConnectionLostError):
+        run(step(acker), tracked([5], [[1]]))
+
+
+def test_memory_is_bounded_by_distinct_roots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "_COMPACT_ROWS", 100)
+    drawn = np.random.default_rng(1).integers(0, 30, (500, 7)).astype(np.uint64)
+    vals = np.random.default_rng(2).integers(0, 1 << 63, (500, 7)).astype(np.uint64)
+    introduced = Introduced()
+    for roots, part in zip(drawn, vals, strict=True):
+        introduced.add(roots, part)
+        assert sum(map(len, introduced._roots)) <= 107
+    want: dict[int, int] = {}
+    for root, val in zip(drawn.ravel().tolist(), vals.ravel().tolist(), strict=True):
+        want[root] = want.get(root, 0) ^ val
+    found_roots, found_vals = introduced.combined()
+    assert dict(zip(found_roots.tolist(), found_vals.tolist(), strict=True)) == want
+
+
+def test_its_url_is_not_shown(acker: Acker) -> None:
+    assert "s3cret" not in repr(step(acker))

@@ -1,0 +1,51 @@
+"""Messages that are kept for replays."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from acker_redis import BadBatchError
+from acker_redis.spark.worker import keep_messages
+from acker_redis.spark.worker.keep_messages import KeepStep
+from acker_redis.spark.worker.row_codec import Rows
+from acker_redis.testing import fake_acker
+
+SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
+
+
+@pytest.fixture
+def acker(monkeypatch: pytest.MonkeyPatch) -> Any:
+    with fake_acker() as made:
+        monkeypatch.setattr(keep_messages, "acker_of_worker", lambda url, config: made)
+        yield made
+
+
+def batch(ids: Any, *rows: tuple[int, str] | None) -> pa.RecordBatch:
+    structs = pa.array([row and dict(zip(SCHEMA.names, row, strict=True)) for row in rows], pa.struct(list(SCHEMA)))
+    return pa.RecordBatch.from_arrays([ids, structs], names=["a.b", "_acker_payload"])
+
+
+def test_payloads_are_kept_under_their_message_ids_and_come_back(acker: Any) -> None:
+    step = KeepStep("redis://user:s3cret@host", acker.config, "run", 100)
+    given = [
+        batch(pa.array([1, None, 3], pa.int32()), (1, "one"), (2, "no id"), (3, "x" * 200)),
+        batch(pa.array([4, -5], pa.int64()), None, (5, "ü")),
+    ]
+    for _ in range(2):  # a task that runs again keeps the same
+        (made,) = step(iter(given))
+        assert made.to_pylist() == [{"rows": 2}]
+    kept = acker.payloads("run").get([1, 2, 3, 4, -5])
+    assert [one is not None for one in kept] == [True, False, False, False, True]
+    (again,) = Rows(SCHEMA)(iter([pa.record_batch({"kept": pa.array([kept[0], kept[4]])})]))
+    assert again.to_pylist() == [{"id": 1, "text": "one"}, {"id": 5, "text": "ü"}]
+    assert "s3cret" not in repr(step)
+
+
+def test_a_partition_without_rows(acker: Any) -> None:
+    assert [one.to_pylist() for one in KeepStep("", acker.config, "run", 100)(iter([]))] == [[{"rows": 0}]]
+
+
+def test_ids_that_are_no_integers(acker: Any) -> None:
+    with pytest.raises(BadBatchError, match="message ids are string: expected bigint"):
+        list(KeepStep("", acker.config, "run", 100)(iter([batch(pa.array(["1"]), (1, "one"))])))

@@ -1,0 +1,112 @@
+"""A worker's acker."""
+
+import gc
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from acker_redis import Acker, AckerConfig, AckerError
+from acker_redis.client.client import Client
+from acker_redis.errors import ConnectionLostError, LedgerLostError
+from acker_redis.spark.worker import export, partitions, process
+from acker_redis.spark.worker.arrow_function import BoltStep
+from acker_redis.spark.worker.export import ExportStep
+from acker_redis.spark.worker.keep_messages import KeepStep
+from acker_redis.spark.worker.partitions import PartitionsStep
+from acker_redis.spark.worker.process import acker_of_worker, partition_id, while_lost
+from acker_redis.testing import fake_acker
+from tests.support.batches import received
+
+A, B = AckerConfig("a"), AckerConfig("b")
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    calls: list[Any] = []
+    monkeypatch.setattr(process, "_ackers", {})
+
+    def attach(*args: Any) -> object:
+        calls.append(args)
+        return object()
+
+    monkeypatch.setattr(Acker, "attach", attach)
+    return calls
+
+
+def test_a_process_connects_once_per_server_and_app(made: list[Any]) -> None:
+    first = acker_of_worker("redis://x", A)
+    assert acker_of_worker("redis://x", AckerConfig("a")) is first
+    others = [acker_of_worker("redis://x", B), acker_of_worker("redis://y", A)]
+    assert first not in others
+    assert made == [("redis://x", "a"), ("redis://x", "b"), ("redis://y", "a")]
+
+
+def test_a_server_that_executors_do_not_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(url: str, app: str) -> None:
+        raise ConnectionLostError("nobody answers")
+
+    monkeypatch.setattr(process, "_ackers", {})
+    monkeypatch.setattr(Acker, "attach", refuse)
+    with pytest.raises(ConnectionLostError, match=r"worker of Spark: nobody answers\. .*`executor_url`"):
+        acker_of_worker("redis://x", A)
+    assert process._ackers == {}
+
+
+def test_it_waits_until_the_driver_has_made_anew_what_was_lost() -> None:
+    driver = fake_acker()
+    worker = Acker(Client(driver._client.redis), driver.config, create=False)
+    driver._client.redis.flushall()
+    tries: list[int] = []
+
+    def recover() -> list[int]:
+        tries.append(len(tries))
+        if len(tries) == 2:
+            driver.recover()
+        return worker.recover()
+
+    assert while_lost(recover) == []
+    assert len(tries) == 2
+    worker.ack(1, 1)
+    assert driver.inspect(1) is not None
+    driver.close()
+
+
+def test_what_stays_lost_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_LOST_BASE_SECS", 0.0)
+    driver = fake_acker()
+    worker = Acker(Client(driver._client.redis), driver.config, create=False)
+    driver._client.redis.flushall()
+    with pytest.raises(LedgerLostError):
+        while_lost(worker.recover)
+    driver.close()
+
+
+def test_there_is_no_partition_outside_tasks() -> None:
+    with pytest.raises(AckerError, match="inside Spark tasks only"):
+        partition_id()
+
+
+STEPS: list[Any] = [
+    BoltStep("s", "s-1", lambda batch: pytest.fail("there is no batch"), pa.schema([]), received()),
+    PartitionsStep("s", "s-1", lambda batches, partition: None, "raise", received()),
+    ExportStep("redis://unused", A, "run", "s"),
+    KeepStep("redis://unused", A, "run", 1),
+]
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: type(step).__name__)
+def test_spark_does_not_look_through_the_imports_of_a_worker_after_each_task(
+    step: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "acker_of_worker", lambda url, config: None)
+    monkeypatch.setattr(export, "partition_id", lambda: 0)
+    monkeypatch.setattr(partitions, "partition_id", lambda: 0)
+    gc.unfreeze()
+    process.keep_imports.cache_clear()
+    list(step(iter([])))
+    imported = gc.get_freeze_count()
+    assert imported > 10_000
+    made_later: list[list[int]] = [[] for _ in range(1000)]
+    list(step(iter([])))
+    assert gc.get_freeze_count() <= imported, f"{len(made_later)} more"

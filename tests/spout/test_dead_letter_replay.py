@@ -1,0 +1,250 @@
+"""Dead letters that are replayed: nothing falls between, whoever dies when."""
+
+import time
+from collections.abc import Iterable
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from acker_redis import Acker, BadBatchError, DeadLetter
+from acker_redis.spout.dead_letter_replay import MOST_AT_ONCE
+from acker_redis.spout.retry import RetryPolicy
+from acker_redis.spout.spout import Spout
+from acker_redis.store.dead_letters import LetterFilter
+from acker_redis.testing import fake_acker, wait_until
+from tests.support.spouts import emit, spout
+
+
+def letter(message: int, **fields: object) -> DeadLetter:
+    values = {"run_id": "before", "attempts": 3, "reason": "failed", "payload": b"{}", "replay": "payload", **fields}
+    return DeadLetter(message, **values)  # type: ignore[arg-type]
+
+
+def taker(acker: Acker, refused: Iterable[int] = (), **options: object) -> Spout:
+    def take(letters: list[DeadLetter]) -> list[int]:
+        return [one.message_id for one in letters if one.message_id not in refused]
+
+    given = {
+        "messages": 0,
+        "retry": RetryPolicy(max_attempts=1, first_delay_secs=0),
+        "replay": take,
+        "payload": payloads,
+        **options,
+    }
+    return spout(acker, **given)  # type: ignore[arg-type]
+
+
+def payloads(ids: list[int]) -> list[bytes | None]:
+    return [b"{}" for _ in ids]
+
+
+def settle(made: Spout, *failing: int) -> None:
+    emission = emit(made)
+    for message, root in zip(emission.message_ids.tolist(), emission.roots.tolist(), strict=True):
+        if message in failing:
+            made.acker.fail(root, reason="again")
+        else:
+            made.acker.ack(root, 7)
+    while made.pending:
+        made.poll()
+
+
+def left(acker: Acker) -> list[tuple[int, str]]:
+    return [(one.message_id, one.run_id) for one in acker.dead_letters.read()]
+
+
+def test_a_letter_goes_when_its_message_was_acked_and_is_replaced_when_it_fails_again() -> None:
+    acker = fake_acker()
+    acker.dead_letters.add([letter(number) for number in (1, 2, 3)])
+    made = taker(acker)
+    assert acker.dead_letters.replay(LetterFilter(message_ids=frozenset({1, 2}))) == 2
+    assert acker.dead_letters.replaying() == 2
+    made.take_letters()
+    assert left(acker) == [(1, "before"), (2, "before"), (3, "before")]  # until they are done
+    settle(made, 2)
+    assert left(acker) == [(3, "before"), (2, "run")]
+    assert acker.dead_letters.replaying() == 0
+    made.take_letters()
+    assert made.done
+    (_, again) = acker.dead_letters.read()
+    assert (again.attempts, again.detail, again.replay, again.task) == (1, "again", "payload", 0)
+
+
+def test_a_spout_that_dies_leaves_its_letters_to_the_next() -> None:
+    acker = fake_acker()
+    acker.dead_letters.add([letter(1)])
+    acker.dead_letters.replay()
+    died = taker(acker)
+    died.take_letters()
+    emit(died)
+    follower = taker(acker, run_id="next")
+    follower.take_letters()
+    settle(follower)
+    assert left(acker) == []
+    assert acker.dead_letters.replaying() == 0
+
+
+def test_a_letter_of_a_message_that_is_not_done_waits() -> None:
+    acker = fake_acker()
+    made = taker(acker, messages=2)
+    acker.dead_letters.add([letter(1)])
+    acker.dead_letters.replay()
+    made.take_letters()
+    assert made.replaying == []
+    settle(made)
+    assert left(acker) == [(1, "before")]  # what was acked is another one
+    made.take_letters()
+    assert made.replaying == [1]
+    settle(made)
+    assert left(acker) == []
+
+
+def test_two_letters_of_a_message_are_one() -> None:
+    acker = fake_acker()
+    acker.dead_letters.add([letter(1), letter(1)])
+    acker.dead_letters.replay()
+    made = taker(acker)
+    made.take_letters()
+    made.take_letters()
+    settle(made)
+    assert left(acker) == []
+    assert made.counts.emitted == 1
+
+
+def test_what_can_not_be_had_any_more_stays_a_letter(caplog: pytest.LogCaptureFixture) -> None:
+    acker = fake_acker()
+    acker.dead_letters.add([letter(1), letter(2)])
+    acker.dead_letters.replay()
+    made = taker(acker, refused={2})
+    made.take_letters()
+    settle(made)
+    assert left(acker) == [(2, "before")]
+    assert acker.dead_letters.replaying() == 0
+    assert "1 dead letters can't be replayed" in caplog.text
+
+
+def test_a_letter_that_was_deleted_meanwhile_is_not_wanted_any_more() -> None:
+    acker = fake_acker()
+    acker.dead_letters.add([letter(1), letter(2)])
+    acker.dead_letters.replay()
+    acker.dead_letters.delete([acker.dead_letters.read()[0].entry_id])
+    made = taker(acker)
+    made.take_letters()
+    assert made.replaying == [2]
+    settle(made)
+    assert acker.dead_letters.replaying() == 0
+
+
+def test_a_spout_that_does_not_know_its_columns_yet_leaves_them() -> None:
+    acker = fake_acker()
+    acker.dead_letters.add([letter(1)])
+    acker.dead_letters.replay()
+    taker(acker, replay=lambda letters: None).take_letters()
+    assert acker.dead_letters.replaying() == 1
+
+
+def test_many_are_taken_bit_by_bit() -> None:
+    acker = fake_acker()
+    acker.dead_letters.add([letter(number) for number in range(2 * MOST_AT_ONCE + 7)])
+    acker.dead_letters.replay()
+    made = taker(acker)
+    seen: list[int] = []
+    while not seen or seen[-1]:
+        made.take_letters()
+        seen.append(len(made.replaying))
+        if made.replaying:
+            settle(made)
+    assert seen == [MOST_AT_ONCE, MOST_AT_ONCE, 7, 0]
+    assert left(acker) == []
+
+
+def test_a_spout_takes_the_letters_of_its_task() -> None:
+    acker = fake_acker(lanes=2)
+    acker.dead_letters.add([letter(1), letter(2, task=1), letter(3, replay=None)])
+    assert acker.dead_letters.survey() == (3, 2, {0: 1, 1: 1})
+    assert acker.dead_letters.replay() == 2
+    made = taker(acker, task=1)
+    made.take_letters()
+    assert made.replaying == [2]
+
+
+def test_letters_that_are_written_meanwhile_are_not_asked_for() -> None:
+    """A message that fails again at once would be asked for again and again."""
+    acker = fake_acker()
+    acker.dead_letters.add([letter(1)])
+
+    def fails_again(count: int) -> None:
+        began_ms = acker.dead_letters.now_ms()
+        wait_until(lambda: acker.dead_letters.now_ms() > began_ms + 1, "a later millisecond")
+        acker.dead_letters.add([letter(1)])
+
+    assert acker.dead_letters.replay(progress=fails_again) == 1
+    assert acker.dead_letters.count() == 2
+
+
+def test_a_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    # The module's own, as other threads of this process may sleep, too.
+    monkeypatch.setattr(
+        "acker_redis.store.dead_letters.time", SimpleNamespace(sleep=slept.append, monotonic=time.monotonic)
+    )
+    acker = fake_acker()
+    acker.dead_letters.add([letter(number) for number in range(25)])
+    steps: list[int] = []
+    assert acker.dead_letters.replay(per_sec=10, progress=steps.append) == 25
+    assert steps == [10, 10, 5]
+    assert len(slept) == 2
+    assert all(0 < secs <= 1 for secs in slept)
+    with pytest.raises(BadBatchError, match="per_sec"):
+        acker.dead_letters.replay(per_sec=0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ids"),
+    [
+        (LetterFilter(), [1, 2, 3]),
+        (LetterFilter(message_ids=frozenset({2, 9})), [2]),
+        (LetterFilter(reason="timeout"), [2]),
+        (LetterFilter(last_stage="parse"), [1]),
+        (LetterFilter(text="CUSTOMER"), [1]),
+        (LetterFilter(run_id="other"), [3]),
+        (LetterFilter(reason="failed", run_id="before"), [1]),
+        (LetterFilter(since_ms=1), [1, 2, 3]),
+        (LetterFilter(until_ms=1), []),
+    ],
+)
+def test_letters_are_found_by_what_they_say(wanted: LetterFilter, ids: list[int]) -> None:
+    acker = fake_acker()
+    acker.dead_letters.add(
+        [
+            letter(1, last_stage="parse", detail="no such customer"),
+            letter(2, reason="timeout"),
+            letter(3, run_id="other"),
+        ]
+    )
+    assert [one.message_id for one in acker.dead_letters.find(wanted)] == ids
+
+
+def test_letters_are_found_by_when_they_were_written() -> None:
+    acker = fake_acker()
+    acker.dead_letters.add([letter(1), letter(2)])
+    first, second = acker.dead_letters.read()
+    at_ms = int(first.entry_id.partition("-")[0])
+    found = [one.message_id for one in acker.dead_letters.find(LetterFilter(since_ms=at_ms))]
+    assert found[0] == 1
+    assert list(acker.dead_letters.find(LetterFilter(since_ms=int(second.entry_id.partition("-")[0]) + 1))) == []
+    assert list(acker.dead_letters.find(LetterFilter(until_ms=at_ms))) == []
+
+
+def test_a_letter_says_when_its_message_was_emitted_first() -> None:
+    acker = fake_acker()
+    made = taker(acker, messages=1, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
+    settle(made, 0)
+    made.state._epoch_secs += 100
+    settle(made, 0)
+    (found,) = acker.dead_letters.read()
+    written_secs = int(found.entry_id.partition("-")[0]) // 1000
+    assert found.first_secs is not None
+    assert abs(written_secs - found.first_secs) <= 30  # and not by the second attempt's clock
+    assert np.all(made.state.unsaid == [])

@@ -1,0 +1,45 @@
+"""Pauses between emissions: none after the first that breaks, then longer and longer ones, and none after a success."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from acker_redis import AckerError
+from acker_redis.spout import emitter
+from acker_redis.spout.emitter import Emitter
+
+NOW = 1000.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """Moved by hand; pauses are as long as they may become, not drawn."""
+    made = SimpleNamespace(now=NOW)
+    monkeypatch.setattr(emitter, "time", SimpleNamespace(monotonic=lambda: made.now))
+    monkeypatch.setattr("redis.backoff.random.random", lambda: 1.0)
+    yield made
+
+
+def pause_after(in_a_row: int, clock: SimpleNamespace) -> float:
+    """Seconds in steps of a tenth until the next emission may begin."""
+    with Emitter(lambda _: None) as one:
+        clock.now = NOW
+        one.broke(OSError("disk full"), in_a_row)
+        while not one.is_free:
+            clock.now += 0.1
+        one.succeeded()
+        return float(clock.now - NOW)
+
+
+def test_emissions_that_break_in_a_row_wait_longer_and_longer_up_to_a_bound(clock: SimpleNamespace) -> None:
+    pauses = [pause_after(in_a_row, clock) for in_a_row in (1, 2, 3, 4, 20, 2000)]
+    assert pauses == pytest.approx([0, 0.2, 0.4, 0.8, 5, 5], abs=0.11)
+
+
+def test_one_that_breaks_and_none_that_succeeds_is_raised_at_the_end() -> None:
+    with pytest.raises(AckerError, match="disk full"), Emitter(lambda _: None) as one:
+        one.broke(OSError("disk full"), 1)
+    with Emitter(lambda _: None) as one:
+        one.succeeded()
+        one.broke(OSError("disk full"), 1)

@@ -1,0 +1,339 @@
+"""What a run leaves that was killed, interrupted or ended with an error: nothing, once the lane's next run is over."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from acker_redis import Acker, AckerError, Spout
+from acker_redis.cli import app
+from acker_redis.ops.dashboard import overview
+from acker_redis.spout import leftover_roots
+from acker_redis.spout.in_flight import Emission
+from acker_redis.testing import wait_until
+from acker_redis.testing.server import Server
+
+RUN = """
+import signal, sys, time
+import numpy as np
+from acker_redis import Acker, Spout
+url, run_id, task, how = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+if how == "sigterm":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+acker = Acker.connect(url, app="orders", shards=2, lanes=2, message_timeout_secs=2)
+spout = Spout(acker, run_id, task)
+spout.add(np.arange(1009))
+def emit(emission):
+    vals = np.full(len(emission.roots), 7)
+    acker.init_many(emission.roots, vals, task)
+    acker.ack_many(emission.roots[:9], vals[:9])
+def progress(busy):
+    if how == "error" and spout.counts.acked:
+        raise ValueError("the driver's own mistake")
+spout.run(emit, progress)
+"""
+
+
+@pytest.fixture
+def acker(connect: Callable[..., Acker]) -> Acker:
+    return connect(app="orders", shards=2, lanes=2, message_timeout_secs=2)
+
+
+@pytest.fixture
+def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(run_id: str, task: int = 0, how: str = "", url: str = "") -> subprocess.Popen[bytes]:
+        started.append(
+            subprocess.Popen(
+                [
+                    sys.executable,
+                    "-c",
+                    RUN,
+                    url or request.getfixturevalue("real_url" if "real_url" in request.fixturenames else "url"),
+                    run_id,
+                    str(task),
+                    how,
+                ],
+                stderr=subprocess.PIPE,
+            )
+        )
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def work(acker: Acker, run_id: str, task: int = 0, count: int = 10) -> Spout:
+    """A run that does everything at once."""
+    spout = Spout(acker, run_id, task)
+    spout.add(np.arange(count))
+    spout.run(lambda emission: acker.init_many(emission.roots, np.zeros(len(emission.roots), np.int64), task))
+    return spout
+
+
+def left(acker: Acker) -> tuple[int, int]:
+    stats = acker.stats(oldest=False)
+    return stats.pending, stats.waiting
+
+
+def doctor(url: str) -> Any:
+    return CliRunner().invoke(app, ["doctor", "--redis", url])
+
+
+def in_flight(acker: Acker) -> Callable[[], bool]:
+    return lambda: acker.stats(oldest=False).pending >= 1000
+
+
+def test_a_run_that_takes_over_settles_what_the_killed_one_left(
+    real_url: str, acker: Acker, start: Callable[..., Any]
+) -> None:
+    process = start("killed")
+    wait_until(in_flight(acker), "its roots are pending")
+    process.kill()
+    process.wait()
+    spout = work(acker, "again")
+    assert (spout.counts.emitted, spout.counts.acked) == (10, 10)
+    assert left(acker) == (0, 0)
+    for _ in range(4):
+        acker.rotate(force=True)
+    assert left(acker) == (0, 0)
+    assert acker.stats().timed_out == 0
+    shown = doctor(real_url)
+    assert shown.exit_code == 0, shown.output
+    assert acker.ends()[0].state == "finished"
+
+
+@pytest.mark.parametrize(("number", "how"), [(signal.SIGINT, ""), (signal.SIGTERM, "sigterm")])
+def test_an_interrupted_run_leaves_nothing(
+    real_url: str, acker: Acker, start: Callable[..., Any], number: signal.Signals, how: str
+) -> None:
+    process = start("interrupted", how=how)
+    wait_until(in_flight(acker), "its roots are pending")
+    began = time.monotonic()
+    process.send_signal(number)
+    assert process.wait(20) != 0
+    assert time.monotonic() - began < 10
+    assert left(acker) == (0, 0)
+    end = acker.ends()[0]
+    assert (end.run_id, end.state, end.is_settled) == ("interrupted", "interrupted", True)
+    assert doctor(real_url).exit_code == 0
+    assert work(acker, "again").counts.late == 0
+    assert doctor(real_url).exit_code == 0
+
+
+def test_a_run_that_ends_with_an_error_leaves_nothing_but_the_error(
+    real_url: str, acker: Acker, start: Callable[..., Any]
+) -> None:
+    assert start("failed", how="error").wait(60) == 1
+    assert left(acker) == (0, 0)
+    end = acker.ends()[0]
+    assert (end.run_id, end.state, end.error) == ("failed", "failed", "ValueError: the driver's own mistake")
+    shown = doctor(real_url)
+    assert shown.exit_code == 1
+    assert "lane 0: run failed failed, 20" in shown.output and "the driver's own mistake" in shown.output
+    shown = CliRunner().invoke(app, ["status", "--redis", real_url, "--app", "orders"])
+    assert shown.exit_code == 1
+    text = " ".join(shown.output.split())
+    assert "orders RUN FAILED since" in text
+    assert "run failed ended with ValueError: the driver's own mistake. Mend that, and start it again" in text
+    assert re.search(r"lane 0 0 outcomes wait; asked for .* run failed failed at ..:..:..Z with ValueError", text)
+    (state,) = overview(acker._client)  # noqa: SLF001
+    assert (state.state, state.failed_runs, state.healthy) == ("RUN FAILED", 1, False)
+    work(acker, "again")
+    assert doctor(real_url).exit_code == 0
+    (state,) = overview(acker._client)  # noqa: SLF001
+    assert (state.state, state.failed_runs) == ("ok", 0)
+
+
+def test_a_failed_run_that_is_given_up_is_not_noted_any_more(url: str, acker: Acker) -> None:
+    spout = Spout(acker, "failed")
+    spout.add(np.arange(3))
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.zeros(3, np.int64), 0)
+
+    def progress(busy: bool) -> None:
+        raise OSError("\x1b[2J no such folder")
+
+    with pytest.raises(OSError, match="no such folder"):
+        spout.run(emit, progress)
+    assert doctor(url).exit_code == 1
+    shown = CliRunner().invoke(app, ["abandon", "--redis", url, "--app", "orders", "--run", "failed", "--yes"])
+    assert shown.exit_code == 0
+    assert (acker.ends(), doctor(url).exit_code) == ({}, 0)
+
+
+def test_a_run_that_was_killed_and_not_started_again_is_shown(
+    url: str, acker: Acker, start: Callable[..., Any]
+) -> None:
+    process = start("killed")
+    wait_until(in_flight(acker), "its roots are pending")
+    process.kill()
+
+    def page() -> str:
+        return " ".join(CliRunner().invoke(app, ["status", "--redis", url, "--app", "orders"]).output.split())
+
+    wait_until(lambda: "held by nobody; run killed was killed, or its process is cut off" in page(), "it is said")
+
+
+@pytest.mark.parametrize("text", [b"x", b"[]", b'{"state": "failed"}', b"{}"])
+def test_an_end_that_is_damaged_hinders_nobody(url: str, acker: Acker, raw: Any, text: bytes) -> None:
+    raw.hset("acker:{orders}:ends", 0, text)
+    raw.hset("acker:{orders}:ends", "x", text)
+    assert doctor(url).exit_code in (0, 1)
+    assert work(acker, "run").counts.acked == 10
+    assert acker.ends()[0].state == "finished"
+
+
+def test_the_task_before_may_have_been_another_one(url: str, acker: Acker, start: Callable[..., Any]) -> None:
+    process = start("killed", task=2)
+    wait_until(in_flight(acker), "its roots are pending")
+    process.kill()
+    process.wait()
+    assert work(acker, "again", task=0).counts.acked == 10
+    assert left(acker) == (0, 0)
+
+
+def test_what_a_program_without_a_spout_has_in_the_lane_or_another_lane_stays(url: str, acker: Acker) -> None:
+    roots = np.arange(1000, 1100)
+    acker.init_many(roots, roots, task=4)  # of lane 0, and of no run that ever had it
+    acker.init_many(roots + 1000, roots, task=1)
+    work(acker, "run")
+    assert left(acker) == (200, 0)
+
+
+def test_roots_of_this_run_are_not_touched_while_it_looks_for_others(
+    url: str, acker: Acker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftover_roots, "STEP_SECS", 0.0001)  # a step at a time
+    old = np.arange(50_000, 60_000)
+    acker.init_many(old, old, task=0)
+    spout = Spout(acker, "run")
+    spout.add(np.arange(5000))
+    held: list[Emission] = []
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
+        held.append(emission)
+
+    def progress(busy: bool) -> None:
+        if held and spout.counts.late == len(old):
+            roots = held.pop().roots
+            acker.ack_many(roots, np.full(len(roots), 7))
+
+    counts = spout.run(emit, progress)
+    assert (counts.acked, counts.failed, counts.late) == (5000, 0, 10_000)
+    assert left(acker) == (0, 0)
+
+
+def test_a_server_that_says_nothing_does_not_hold_up_the_end(
+    start: Callable[..., Any], start_server: Callable[..., Server], open_acker: Callable[..., Acker]
+) -> None:
+    server = start_server()
+    acker = open_acker(server.url, app="orders", shards=2, lanes=2, message_timeout_secs=2)
+    process = start("interrupted", url=server.url)
+    wait_until(lambda: acker.stats(oldest=False).pending == 1000, "its emission has ended")
+    os.kill(server.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.wait(30)
+    assert time.monotonic() - began < leftover_roots.ERROR_SECS + 8
+    os.kill(server.pid, signal.SIGCONT)
+
+
+def test_who_stood_still_takes_nothing_of_its_successor(url: str, acker: Acker, connect: Callable[..., Acker]) -> None:
+    spout = Spout(acker, "still")
+    spout.add(np.arange(100))
+    other = connect(app="orders", shards=2, lanes=2, message_timeout_secs=2)
+    emitted: list[Emission] = []
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
+        emitted.append(emission)
+
+    def progress(busy: bool) -> None:
+        if emitted and not busy:
+            key = "acker:{orders}:lane:0"
+            other._client.pipeline([("SET", key, "successor host:1")])  # noqa: SLF001
+            other.init(77, 7, task=0)
+            other.ack(77, 7)
+            raise OSError("goes on")
+
+    with pytest.raises(OSError, match="goes on"):
+        spout.run(emit, progress)
+    assert acker.stats(oldest=False).pending == 0
+    assert acker.ends()[0].state == "begun"
+    kinds = [one.kind for one in other.poll(max_outcomes=1000, consumer="spout-0", lane=0)]
+    assert (kinds.count("ack"), kinds.count("fail")) == (1, 100)
+
+
+def test_errors_before_the_lane_is_taken_say_nothing_of_who_has_it(url: str, acker: Acker) -> None:
+    lease = acker.lease(lane=0, run_id="alive")
+    lease.take()
+    with pytest.raises(AckerError, match="in use by another run"):
+        work(acker, "second")
+    assert acker.ends() == {}
+    lease.release()
+
+
+@pytest.mark.parametrize("kind", ["valkey", "redis7"])
+def test_a_server_that_went_back_in_time_keeps_nothing_of_a_run_that_is_over(
+    start_server: Callable[..., Server], open_acker: Callable[..., Acker], plain: Callable[..., Any], kind: str
+) -> None:
+    """Restored from a snapshot, it has roots as pending whose messages were acked since, and none of those begun since."""
+    server = start_server(kind=kind)
+    acker = open_acker(server.url, app="orders", shards=2, lanes=2, message_timeout_secs=2)
+    spout = Spout(acker, "run", max_spout_pending=500)
+    spout.add(np.arange(1500))
+    held: list[Emission] = []
+    restored = False
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
+        held.append(emission)
+
+    def restore() -> None:
+        """The server as it was when its first roots were pending."""
+        nonlocal restored
+        copy = (server.folder / "dump.rdb").read_bytes()
+        for one in held:
+            acker.ack_many(one.roots, np.full(len(one.roots), 7))
+        while spout.counts.acked < 500:
+            spout.poll()
+        server.kill()
+        (server.folder / "dump.rdb").write_bytes(copy)
+        server.start()
+        restored = True
+        held.clear()
+
+    def progress(busy: bool) -> None:
+        if busy or not held:
+            return
+        if not restored:
+            plain(server.url).save()
+            restore()
+            return
+        for one in held:
+            acker.ack_many(one.roots, np.full(len(one.roots), 7))
+        held.clear()
+
+    counts = spout.run(emit, progress)
+    assert (counts.acked, counts.dead_lettered) == (1500, 0)
+    assert left(acker) == (0, 0)
+    for _ in range(4):
+        acker.rotate(force=True)
+    assert left(acker) == (0, 0)
+    assert acker.ends()[0].is_settled

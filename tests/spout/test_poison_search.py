@@ -1,0 +1,294 @@
+"""Emissions that break as a whole: the messages to blame are found, the others go on, and what all need is told apart."""
+
+from itertools import chain
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from redis.backoff import NoBackoff
+
+from acker_redis import AckerError, BadConfigError, JobFailedError, OutageError
+from acker_redis.spout.in_flight import Emission, Tries
+from acker_redis.spout.loop import SpoutLoop
+from acker_redis.spout.poison_search import DOUBT_AFTER, MOST_ALONE, MOST_ALONE_LATER, PARTS
+from acker_redis.spout.retry import RetryPolicy
+from acker_redis.spout.spout import Spout
+from acker_redis.spout.state import SpoutState
+from acker_redis.testing import fake_acker
+from tests.support.spouts import spout
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("acker_redis.spout.emitter.Backoff", lambda **options: NoBackoff())
+
+
+class Job:
+    """Acks what it is given, but breaks with one of these messages, or while nothing works."""
+
+    def __init__(self, made: Spout, poison: set[int], down: int = 0, *, by_outage: bool = False) -> None:
+        self.made, self.poison, self.down, self.by_outage = made, poison, down, by_outage
+        self.emitted: list[list[int]] = []
+
+    def __call__(self, emission: Emission) -> None:
+        acker, roots = self.made.acker, emission.roots
+        messages = emission.message_ids.tolist()
+        self.emitted.append(sorted(messages))
+        acker.init_many(roots, np.full(len(roots), 7), 0)
+        self.down -= 1
+        if self.down >= 0 or self.poison & set(messages):
+            self.made.isolate(emission, by_outage=self.by_outage)
+            acker.fail_many(roots, reason="broke")
+            raise (OutageError if self.by_outage else JobFailedError)("the job failed")
+        acker.ack_many(roots, np.full(len(roots), 7))
+
+    def broken(self) -> int:
+        return sum(bool(self.poison & set(messages)) for messages in self.emitted)
+
+
+def settle(made: Spout, emission: Emission, bad: set[int]) -> None:
+    made.acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
+    for message, root in zip(emission.message_ids.tolist(), emission.roots.tolist(), strict=True):
+        if message in bad:
+            made.acker.fail(root, reason="no")
+        else:
+            made.acker.ack(root, 7)
+
+
+def run(messages: int, poison: set[int], max_attempts: int = 3, **options: object) -> tuple[Spout, Job]:
+    made = spout(fake_acker(), messages, retry=RetryPolicy(max_attempts=max_attempts, first_delay_secs=0, **options))  # type: ignore[arg-type]
+    job = Job(made, poison)
+    made.run(job)
+    return made, job
+
+
+def test_one_message_that_breaks_its_emission_is_found_and_the_others_are_acked() -> None:
+    made, job = run(1000, {617})
+    assert made.dead_letters.keys() == {617}
+    letter = made.dead_letters[617]
+    assert (letter.attempts, letter.reason, letter.detail) == (3, "failed", "broke")
+    assert made.counts.acked == 999
+    assert job.broken() <= 4 + 3 + 1  # 1000, 125, 16, 2, attempts alone, and one alone while nothing was known
+    assert len(job.emitted) <= 4 * PARTS + 5
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(MOST_ALONE, 300), st.data())
+def test_all_others_are_acked_whichever_are_to_blame(messages: int, data: st.DataObject) -> None:
+    poison = data.draw(st.sets(st.integers(0, messages - 1), max_size=MOST_ALONE - 1))
+    attempts = data.draw(st.integers(1, 3))
+    made, _ = run(messages, poison, attempts)
+    assert made.dead_letters.keys() == poison
+    assert {letter.attempts for letter in made.dead_letters.values()} <= {attempts}
+    assert made.counts.acked == messages - len(poison)
+
+
+def test_one_in_a_hundred() -> None:
+    poison = set(range(0, 1200, 100))
+    made, job = run(1200, poison, 2)
+    assert made.dead_letters.keys() == poison
+    assert made.counts.acked == 1200 - len(poison)
+    assert len(job.emitted) < 20 * len(poison)
+
+
+def test_what_breaks_every_emission_ends_the_run_soon_and_is_no_messages_fault() -> None:
+    made = spout(fake_acker(), 1000, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+    job = Job(made, set(range(1000)))
+    with pytest.raises(AckerError, match="none of these is to blame: the job failed"):
+        made.run(job)
+    assert len(job.emitted) == DOUBT_AFTER + MOST_ALONE
+    assert not made.dead_letters
+
+
+def test_many_that_are_known_to_break_theirs_are_no_reason_to_end() -> None:
+    poison = set(range(0, 300, 6))
+    assert len(poison) > MOST_ALONE_LATER
+    made, _ = run(300, poison, 3)
+    assert made.dead_letters.keys() == poison
+    assert {letter.attempts for letter in made.dead_letters.values()} == {3}
+    assert made.counts.acked == 300 - len(poison)
+
+
+@pytest.mark.parametrize("down", range(1, DOUBT_AFTER + MOST_ALONE))
+def test_an_outage_of_what_the_sinks_need_is_no_messages_fault(down: int) -> None:
+    made = spout(fake_acker(), 1000, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+    job = Job(made, set(), down)
+    made.run(job)
+    assert made.counts.acked == 1000
+
+
+def test_messages_that_break_theirs_by_an_outage_wait_for_its_end_however_long() -> None:
+    made = spout(fake_acker(), 3, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
+    job = Job(made, set(), 50, by_outage=True)
+    made.run(job)
+    assert (made.counts.acked, made.counts.dead_lettered, len(job.emitted) > 50) == (3, 0, True)
+
+
+def test_one_that_is_known_to_break_its_emission_may_do_it_by_a_timeout() -> None:
+    made = spout(fake_acker(), 50, retry=RetryPolicy(max_attempts=3, first_delay_secs=0))
+    made.run(Job(made, {31}, by_outage=True))
+    assert (made.counts.acked, {one.attempts for one in made.dead_letters.values()}) == (49, {3})
+
+
+def test_the_last_ones_that_break_theirs_by_timeouts_end_as_dead_letters() -> None:
+    made = spout(fake_acker(), 3, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
+    made.run(Job(made, {0, 1}, by_outage=True))
+    assert (made.counts.acked, set(made.dead_letters)) == (1, {0, 1})
+
+
+def is_stuck(made: Spout) -> bool:
+    return made.state.isolation.is_stuck
+
+
+@pytest.mark.parametrize("count", [1, 3, MOST_ALONE + 3])
+def test_what_kills_workers_waits_for_others_in_a_stream(count: int) -> None:
+    """Nothing else has succeeded yet, so it may be the pipeline; others that succeed tell."""
+    made = spout(fake_acker(), count, retry=RetryPolicy(max_attempts=2, first_delay_secs=0), goes_on=True)
+    poison = set(range(count))
+    job = Job(made, poison)
+    with SpoutLoop(made, job) as loop:
+        while len(job.emitted) < 2 * count or not is_stuck(made):
+            loop.step(0)
+        assert not made.state.isolation.left_by(1e12), "a micro-batch waits for them"
+        for _ in range(20):
+            loop.step(0)
+        while loop.emission is not None:
+            loop.step(0, may_emit=False)
+        assert (made.counts.dead_lettered, made.state.left) == (0, count)
+        others = 0
+        while not made.done:  # one after another: each lets some of them be tried
+            if loop.emission is None and is_stuck(made):
+                made.add(np.array([1000 + others]))
+                others += 1
+            loop.step(0)
+    assert made.counts.acked == others > 0
+    assert made.dead_letters.keys() == poison
+    assert {letter.attempts for letter in made.dead_letters.values()} == {2}
+
+
+@pytest.mark.parametrize("messages", [1, 2, MOST_ALONE - 1])
+def test_a_few_messages_that_all_break_theirs_are_dead_letters_and_the_error_is_raised_at_the_end(
+    messages: int,
+) -> None:
+    made = spout(fake_acker(), messages, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
+    with pytest.raises(AckerError, match="the job failed"):
+        made.run(Job(made, set(range(messages))))
+    assert made.done
+    assert made.dead_letters.keys() == set(range(messages))
+    assert {letter.attempts for letter in made.dead_letters.values()} == {2}
+
+
+def test_a_message_that_broke_its_emission_stays_alone() -> None:
+    _, job = run(100, {31}, 4)
+    broke = [messages for messages in job.emitted if 31 in messages]
+    alone = broke.index([31])
+    assert broke[alone:] == [[31]] * (len(broke) - alone)
+
+
+def test_what_fails_by_itself_in_a_part_of_a_broken_emission_counts_as_ever() -> None:
+    made = spout(fake_acker(), 100, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
+    job = Job(made, {31})
+
+    def emit(emission: Emission) -> None:
+        if job.poison & set(emission.message_ids.tolist()):
+            job(emission)
+        settle(made, emission, {4})
+
+    made.run(emit)
+    assert {letter.message_id: (letter.attempts, letter.detail) for letter in made.dead_letters.values()} == {
+        31: (2, "broke"), 4: (2, "no"),
+    }  # fmt: skip
+    assert made.counts.acked == 98
+
+
+def test_another_spout_keeps_apart_what_has_to_be() -> None:
+    state = SpoutState("app", "run", RetryPolicy(max_attempts=9, first_delay_secs=0))
+    state.add(np.arange(32))
+    emission = state.next_emission(0.0, None)
+    assert emission is not None
+    state.isolate(emission)
+    state.lose_all(0.0)
+    tries, delays = state.tries_left(0.0)
+    other = SpoutState("app", "other", RetryPolicy(max_attempts=9, first_delay_secs=0))
+    other.resume(tries, state.causes, delays, 0.0)
+    again = other.next_emission(0.0, None)
+    assert again is not None
+    assert len(again.roots) == 4
+    assert other.isolation.searching == 28
+
+
+def test_while_only_what_was_due_goes_out_what_broke_is_searched_for() -> None:
+    state = SpoutState("app", "run", RetryPolicy(max_attempts=9, first_delay_secs=0))
+    state.add(np.arange(8))
+    emission = state.next_emission(1.0, None)
+    assert emission is not None
+    state.isolate(emission)
+    state.lose_all(1.0)
+    state.only_due_by = 0.5
+    assert state.next_emission(2.0, None) is not None
+    known = Tries.first(np.array([9]))
+    known.most[:] = 1
+    state.resume(known, state.causes, np.array([0.0]), 1.0)
+    while state.next_emission(2.0, None) is not None:
+        pass
+    assert state.left_ids().tolist().count(9) == 1
+    assert 9 not in state.in_flight()
+    state.only_due_by = None
+    assert state.next_emission(2.0, None) is not None
+    assert 9 in state.in_flight()
+
+
+def test_the_last_attempt_goes_out_alone_if_asked_for() -> None:
+    made = spout(fake_acker(), 6, retry=RetryPolicy(max_attempts=3, first_delay_secs=0, last_alone=True))
+    emitted: list[list[int]] = []
+
+    def emit(emission: Emission) -> None:
+        emitted.append(sorted(emission.message_ids.tolist()))
+        settle(made, emission, {1, 4})
+
+    made.run(emit)
+    assert made.dead_letters.keys() == {1, 4}
+    for message in (1, 4):  # whichever of them fails first
+        attempts = [ids for ids in emitted if message in ids]
+        assert (len(attempts), attempts[-1]) == (3, [message])
+    assert sorted(chain.from_iterable(emitted[1:])) == [1, 1, 4, 4]
+
+
+def test_a_policy_per_reason() -> None:
+    policy = RetryPolicy(
+        max_attempts=3,
+        by_reason={
+            "failed": RetryPolicy(max_attempts=2, first_delay_secs=0),
+            "OSError": RetryPolicy(max_attempts=4, first_delay_secs=0),
+            "OSError: full": RetryPolicy(max_attempts=1, first_delay_secs=0),
+            "timeout": RetryPolicy(max_attempts=5, first_delay_secs=0),
+        },
+    )
+    made = spout(fake_acker(), 5, retry=policy)
+    reasons = ["no", "OSError: gone", "OSError: full", "timeout", "OSErrorLike"]
+
+    def emit(emission: Emission) -> None:
+        made.acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
+        for message, root in zip(emission.message_ids.tolist(), emission.roots.tolist(), strict=True):
+            if message != 3:
+                made.acker.fail(root, reason=reasons[message])
+
+    def rotate(busy: bool) -> None:
+        if not busy:
+            made.acker.rotate(force=True)
+
+    made.run(emit, rotate)
+    assert {message: letter.attempts for message, letter in made.dead_letters.items()} == {0: 2, 1: 4, 2: 1, 3: 5, 4: 4}
+
+
+def test_a_policy_can_be_a_key() -> None:
+    assert len({RetryPolicy(by_reason={"timeout": RetryPolicy()}), RetryPolicy()}) == 2
+
+
+@pytest.mark.parametrize(
+    "policies", [{"": RetryPolicy()}, {"timeout": RetryPolicy(by_reason={"failed": RetryPolicy()})}, {"timeout": 3}]
+)
+def test_bad_policies_per_reason_are_refused(policies: dict[str, RetryPolicy]) -> None:
+    with pytest.raises(BadConfigError, match="by_reason"):
+        RetryPolicy(by_reason=policies)

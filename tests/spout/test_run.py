@@ -1,0 +1,496 @@
+"""The spout's run: emissions that fail, outages that are waited for, what a server lost, and what is raised at once."""
+
+import logging
+from itertools import chain
+from threading import Event
+
+import numpy as np
+import pytest
+from redis.backoff import NoBackoff
+
+from acker_redis import (
+    AckerConfig,
+    AckerError,
+    BadConfigError,
+    ConnectionLostError,
+    JobFailedError,
+    NotExactError,
+    NotProvenError,
+    OutageError,
+    OutOfMemoryError,
+    ServerRefusesWritesError,
+)
+from acker_redis.client.backoff import Backoff
+from acker_redis.spout import emitter
+from acker_redis.spout.in_flight import Emission
+from acker_redis.spout.loop import SpoutLoop
+from acker_redis.spout.retry import LOST_LIMIT, RetryPolicy
+from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.testing import fake_acker, wait_until
+from tests.support.spouts import expire, letters, spout
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("acker_redis.spout.emitter.Backoff", lambda **options: NoBackoff())
+
+
+def test_run_goes_on_until_every_message_is_acked_or_dead() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=4, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
+    emitted: list[list[int]] = []
+
+    def emit(emission: Emission) -> None:
+        emitted.append(sorted(emission.message_ids.tolist()))
+        acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
+        for message, attempt, root in zip(emission.message_ids, emission.attempts, emission.roots, strict=True):
+            if message == 0 or (message == 1 and attempt == 0):
+                acker.fail(int(root))
+            else:
+                acker.ack(int(root), 7)
+
+    counts = made.run(emit)
+    assert emitted[0] == [0, 1, 2, 3]
+    assert sorted(chain.from_iterable(emitted[1:])) == [0, 1]  # together, or each as its outcome came
+    assert (counts.acked, counts.failed, counts.replayed, counts.dead_lettered) == (3, 3, 2, 1)
+    assert letters(made) == {0: DeadLetter(0, "run", 2, "failed")}
+
+
+def test_run_replays_what_a_failed_emission_did_not_initialise(no_pauses: None) -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=3)
+
+    def emit(emission: Emission) -> None:
+        part = emission.roots if emission.number else emission.roots[:1]
+        acker.init_many(part, np.full(len(part), 7), 0)
+        acker.ack_many(part, np.full(len(part), 7))
+        if emission.number == 0:
+            raise NotProvenError("a task was lost")
+
+    counts = made.run(emit)
+    assert (counts.acked, counts.lost, counts.replayed) == (3, 2, 2)
+
+
+def test_run_gives_up_when_emissions_can_not_be_proven_again_and_again(no_pauses: None) -> None:
+    made = spout(fake_acker(), messages=1)
+
+    def emit(emission: Emission) -> None:
+        raise NotProvenError("tasks were lost")
+
+    with pytest.raises(AckerError, match="3 emissions in a row came to nothing, the last with: tasks were lost"):
+        made.run(emit)
+    assert (made.counts.emitted, made.counts.dead_lettered, made.done) == (3, 0, False)
+
+
+def test_an_error_of_the_program_ends_the_run_at_once_and_is_nobodys_attempt(no_pauses: None) -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=20, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.full(20, 7), 0)
+        raise KeyError("a typo")
+
+    with pytest.raises(KeyError, match="a typo") as caught:
+        made.run(emit)
+    assert "No message is to blame" in caught.value.__notes__[0]
+    expire(acker)
+    made.poll()
+    assert (made.counts.emitted, made.counts.dead_lettered, made.state.left) == (20, 0, 20)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now, self.pauses = 1000.0, [0.0]
+
+    def monotonic(self) -> float:
+        self.now += 5.0  # whoever waits asks for the time
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Pauses between emissions pass at once, and are as long as they may become."""
+    made = Clock()
+
+    class Longest(Backoff):
+        def compute(self, failures: int) -> float:
+            made.pauses.append(min(self._cap, self._base * 2 ** min(failures, 64)))
+            return made.pauses[-1]
+
+    monkeypatch.setattr(emitter, "Backoff", Longest)
+    monkeypatch.setattr(emitter, "time", made)
+    return made
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionRefusedError("no metastore"), OutageError("no store"), OSError(28, "No space left on device")]
+)
+def test_an_outage_of_something_else_is_waited_for_and_is_nobodys_attempt(
+    clock: Clock, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    acker = fake_acker()
+    made = spout(acker, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+
+    def emit(emission: Emission) -> None:
+        if clock.now < 1500:
+            acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
+            made.excuse(emission.roots)
+            acker.fail_many(emission.roots)
+            raise error
+        acker.init_many(emission.roots, np.zeros(len(emission.roots), np.int64), 0)
+
+    assert made.run(emit).acked == 3
+    assert (made.counts.dead_lettered, max(clock.pauses)) == (0, 30)
+    assert caplog.text.count("the pipeline waits for what it needs") == 1
+    assert caplog.text.count("the pipeline goes on") == 1
+
+
+def test_an_outage_that_lasts_for_ten_minutes_ends_the_run(clock: Clock) -> None:
+    made = spout(fake_acker(), retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+
+    def emit(emission: Emission) -> None:
+        raise ConnectionRefusedError("no metastore")
+
+    with pytest.raises(AckerError, match=r"nothing got through for 600 s.* Repair it and run again: no metastore"):
+        made.run(emit)
+    assert clock.now - 1000 > 600
+    assert made.counts.dead_lettered == 0
+
+
+def test_a_timeout_of_an_emission_that_is_not_proven_is_nobodys_attempt(no_pauses: None) -> None:
+    acker = fake_acker()
+    made = spout(acker, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.full(len(emission.roots), 0 if emission.number else 7), 0)
+        if emission.number == 0:
+            expire(acker)
+            wait_until(lambda: made.counts.timed_out == 3, "timeouts to be taken")
+
+    counts = made.run(emit)
+    assert (counts.timed_out, counts.acked, counts.dead_lettered) == (3, 3, 0)
+
+
+def test_a_timeout_of_an_emission_that_was_proven_is_one(no_pauses: None) -> None:
+    acker = fake_acker()
+    made = spout(acker, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
+
+    def let_time_out(busy: bool) -> None:
+        if not busy:
+            acker.rotate(force=True)
+
+    counts = made.run(emit, let_time_out)
+    assert (counts.timed_out, counts.dead_lettered) == (3, 3)
+
+
+def test_a_message_that_is_never_initialised_ends_as_a_dead_letter() -> None:
+    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=0.01))
+    made = spout(acker, messages=2)
+
+    def emit_one_of_them(emission: Emission) -> None:
+        mine = emission.roots[emission.message_ids == 0]
+        if len(mine):
+            acker.init_many(mine, [7], 0)
+            acker.fail_many(mine)
+
+    counts = made.run(emit_one_of_them)
+    assert letters(made)[1] == DeadLetter(1, "run", LOST_LIMIT, "lost")
+    assert counts.lost == LOST_LIMIT
+
+
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_an_error_behind_the_last_ack_is_raised(at_the_end: bool) -> None:
+    """Of an emission whose messages were all acked nothing is replayed: nobody would hear of the error."""
+    acker = fake_acker()
+    made = spout(acker, messages=4, max_spout_pending=2)
+
+    def emit_and_raise(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.zeros(len(emission.roots), np.int64), 0)
+        if emission.number == at_the_end:
+            raise OSError("can't tidy up")
+
+    with pytest.raises(OSError, match="can't tidy up"):
+        made.run(emit_and_raise)
+
+
+def test_an_outage_behind_the_last_ack_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    acker = fake_acker()
+    made = spout(acker)
+
+    def emit_until_the_server_goes(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.zeros(3, np.int64), 0)
+        raise ConnectionLostError("gone")
+
+    assert made.run(emit_until_the_server_goes).acked == 3
+    assert "gone" in caplog.text
+
+
+def test_an_error_of_a_job_whose_messages_are_dead_letters_is_raised(no_pauses: None) -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+
+    def fail_and_raise(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.ones(1, np.int64), 0)
+        made.isolate(emission)
+        acker.fail_many(emission.roots)
+        raise JobFailedError("out of order")
+
+    with pytest.raises(AckerError, match=r"no message is left to try it with.*: out of order"):
+        made.run(fail_and_raise)
+    assert made.counts.dead_lettered == 1
+
+
+def test_messages_that_never_become_roots_are_an_error_soon() -> None:
+    """Not after ten losses each, every one of them four timeouts long."""
+    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=3600))
+    made = spout(acker, messages=250)
+
+    def emit_others(emission: Emission) -> None:
+        acker.init_many(emission.roots + 1, np.zeros(len(emission.roots), np.int64), 0)
+
+    with pytest.raises(NotExactError, match="none of the 250 messages of an emission became a root"):
+        made.run(emit_others)
+    assert (made.counts.emitted, made.counts.dead_lettered) == (500, 0)
+
+
+def test_messages_that_a_replaced_server_lost_twice_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=3600))
+    made = spout(acker)
+    servers = [0]
+    monkeypatch.setattr(acker, "server_ids", lambda: frozenset([(str(servers[-1]), "")]))
+
+    def emit(emission: Emission) -> None:
+        if emission.number == 3:
+            acker.init_many(emission.roots, np.zeros(3, np.int64), 0)
+
+    def replace(busy: bool) -> None:
+        if not busy and made.counts.emitted > 3 * (len(servers) - 1):
+            servers.append(len(servers))
+
+    counts = made.run(emit, replace)
+    assert (counts.acked, counts.lost) == (3, 9)
+
+
+def test_a_ledger_lost_with_two_ended_emissions_in_flight_is_recovered() -> None:
+    acker = fake_acker()
+    made = spout(acker)
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.full(len(emission.roots), 7 if emission.number < 2 else 0), 0)
+
+    def add_then_flush(busy: bool) -> None:
+        if not busy and made.counts.emitted == 3:
+            made.add(np.arange(3, 6))
+        elif not busy and made.counts.emitted == 6 and not made.counts.lost:
+            acker._client.redis.flushall()
+
+    counts = made.run(emit, add_then_flush)
+    assert (counts.acked, counts.lost, counts.dead_lettered) == (6, 6, 0)
+
+
+def test_emissions_that_an_outage_broke_off_do_not_count(no_pauses: None, caplog: pytest.LogCaptureFixture) -> None:
+    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=0.02))
+    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+    broken_off = 2 * LOST_LIMIT
+
+    def emit(emission: Emission) -> None:
+        if emission.number < broken_off:
+            if emission.number % 4 == 3:  # it gets through, and then times out
+                acker.init_many(emission.roots, [7], 0)
+            raise OutOfMemoryError("full")
+        if emission.number > broken_off:  # one that gets lost without an excuse is only the first of LOST_LIMIT
+            acker.init_many(emission.roots, [0], 0)
+
+    def rotate(busy: bool) -> None:
+        acker.rotate()
+        assert len(made.state.sent) <= 1
+
+    counts = made.run(emit, rotate)
+    assert (counts.lost, counts.timed_out) == (16, 5)
+    assert (counts.acked, counts.dead_lettered) == (1, 0)
+    assert caplog.text.count("waiting for the server: full") == 1
+    assert caplog.text.count("the server is back") == 1
+
+
+def test_an_emission_excuses_what_it_fails(no_pauses: None) -> None:
+    """As one does whose tasks were lost: it fails its roots at once, so that they don't have to time out."""
+    acker = fake_acker()
+    made = spout(acker, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.full(len(emission.roots), 7 if emission.number == 0 else 0), 0)
+        if emission.number == 0:
+            made.excuse(emission.roots)
+            acker.fail_many(emission.roots)
+            raise NotProvenError("lost a task")
+
+    counts = made.run(emit)
+    assert (counts.acked, counts.failed, counts.dead_lettered) == (3, 3, 0)
+
+
+def test_emissions_pause_longer_after_each_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[int] = []
+
+    class Noted(NoBackoff):
+        def compute(self, failures: int) -> float:
+            pauses.append(failures)
+            return 0.0
+
+    monkeypatch.setattr("acker_redis.spout.emitter.Backoff", lambda **options: Noted())
+    acker = fake_acker()
+    made = spout(acker)
+
+    def emit(emission: Emission) -> None:
+        if emission.number < 2:
+            raise NotProvenError("lost a task")
+        acker.init_many(emission.roots, np.zeros(3, np.int64), 0)
+
+    assert made.run(emit).acked == 3
+    assert pauses == [1, 2]
+
+
+@pytest.mark.parametrize("waiting_in_another_lane", [False, True])
+def test_what_a_server_forgot_is_found_long_before_it_would_time_out(waiting_in_another_lane: bool) -> None:
+    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=3600, lanes=2))
+    if waiting_in_another_lane:
+        acker.init(99, 0, task=1)
+    made = spout(acker)
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.full(3, 7 if emission.number == 0 else 0), 0)
+        if emission.number == 0:  # as after a failover that lost the last writes
+            acker._client.redis.delete("acker:{test:0}:ledger")
+            acker._client.redis.hincrby("acker:{test:0}:stats", "inits", -3)
+
+    counts = made.run(emit)
+    assert (counts.acked, counts.lost, counts.emitted) == (3, 3, 6)
+
+
+def test_a_server_that_was_replaced_is_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its counters don't show the loss: roots of somebody else's make up for ours."""
+    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=3600))
+    made = spout(acker)
+    servers = ["first"]
+    monkeypatch.setattr(acker, "server_ids", lambda: frozenset([(servers[-1], "")]))
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.full(3, 7 if emission.number == 0 else 0), 0)
+        if emission.number == 0:
+            acker._client.redis.delete("acker:{test:0}:ledger")
+
+    def replace(busy: bool) -> None:
+        if not busy and len(servers) == 1:
+            servers.append("second")
+
+    counts = made.run(emit, replace)
+    assert (counts.acked, counts.lost) == (3, 3)
+
+
+def test_an_error_that_trying_again_can_not_change_ends_the_run() -> None:
+    made = spout(fake_acker())
+
+    def emit_wrongly(emission: Emission) -> None:
+        raise BadConfigError("no such setting")
+
+    with pytest.raises(BadConfigError, match="no such setting"):
+        made.run(emit_wrongly)
+    assert made.counts.emitted == 3
+
+
+def test_an_error_that_ends_the_run_promises_no_replay(caplog: pytest.LogCaptureFixture) -> None:
+    made = spout(fake_acker())
+
+    def emit(emission: Emission) -> None:
+        raise NotExactError("rows are missing")
+
+    with pytest.raises(NotExactError):
+        made.run(emit)
+    assert "replayed" not in caplog.text
+
+
+def test_an_interrupted_run_says_that_it_waits(caplog: pytest.LogCaptureFixture) -> None:
+    made, interrupted = spout(fake_acker()), Event()
+
+    def emit(emission: Emission) -> None:
+        interrupted.wait(30)
+
+    class Heard(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            interrupted.set()
+
+    def interrupt(busy: bool) -> None:
+        raise KeyboardInterrupt
+
+    logger, heard = logging.getLogger("acker_redis.spout"), Heard()
+    logger.addHandler(heard)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            made.run(emit, interrupt)
+    finally:
+        logger.removeHandler(heard)
+    assert interrupted.is_set()
+    assert "KeyboardInterrupt: waiting for the emission under way" in caplog.text
+
+
+def test_a_run_waits_for_a_server_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    acker = fake_acker()
+    made = spout(acker)
+    poll_packed, failures = acker.poll_packed, iter([ConnectionLostError("gone"), ServerRefusesWritesError("replica")])
+
+    def poll(*args: object, **options: object) -> object:
+        for error in failures:
+            raise error
+        return poll_packed(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(acker, "poll_packed", poll)
+    monkeypatch.setattr("acker_redis.client.backoff.Backoff", lambda **options: NoBackoff())
+
+    def emit_all(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.zeros(3, np.int64), 0)
+
+    assert made.run(emit_all).acked == 3
+    assert "waiting for the server: replica" in caplog.text
+
+
+def test_run_says_when_nobody_rotates(caplog: pytest.LogCaptureFixture) -> None:
+    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=0.2))
+    made = spout(acker, messages=2)
+    sent: list[Emission] = []
+
+    def emit_later(emission: Emission) -> None:
+        sent.append(emission)
+        acker.init_many(emission.roots, [7, 7], 0)
+
+    def ack_after_the_warning(busy: bool) -> None:
+        if "start `acker-redis rotator --app test`" in caplog.text:
+            acker.ack_many(sent[0].roots, [7, 7])
+
+    assert made.run(emit_later, ack_after_the_warning).acked == 2
+    assert caplog.text.count("nobody rotates") == 1
+
+
+def test_the_step_that_takes_the_last_outcome_knows_that_the_emission_has_ended() -> None:
+    """A step more would wait for outcomes of nothing: of a micro-batch 200 ms."""
+    acker = fake_acker()
+    made = spout(acker, messages=4)
+    acked, may_end = Event(), Event()
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.zeros(len(emission.roots), np.int64), 0)
+        acked.set()
+        may_end.wait()
+
+    with SpoutLoop(made, emit) as loop:
+        loop.step(0)
+        acked.wait()
+        while made.pending:
+            loop.step(0)
+        assert loop.emission is not None
+        may_end.set()
+        loop.step(60_000)
+        assert loop.emission is None

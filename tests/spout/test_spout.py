@@ -1,0 +1,653 @@
+"""The spout's bookkeeping, on an acker in memory."""
+
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from acker_redis import (
+    AckerConfig,
+    AckerError,
+    BadConfigError,
+    OutOfMemoryError,
+)
+from acker_redis.model.types import MAX_PAYLOAD_BYTES, PackedOutcomes, Receipt
+from acker_redis.spout.in_flight import Emission
+from acker_redis.spout.retry import LOST_LIMIT, RetryPolicy
+from acker_redis.spout.spout import Spout
+from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.testing import fake_acker
+from tests.support.spouts import emit, expire, letters, spout
+
+
+def steps(work: Callable[[], object]) -> int:
+    """How many instructions of Python code a piece of work takes: what numpy does in one is one, however long the array."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_it_is_done_when_every_message_was_acked() -> None:
+    acker = fake_acker()
+    made = spout(acker)
+    emission = emit(made)
+    assert (made.pending, made.done) == (3, False)
+    acker.ack_many(emission.roots, [7, 7, 7])
+    assert made.poll() == 3
+    assert (made.counts.acked, made.pending, made.done) == (3, 0, True)
+    assert acker.stats().waiting == 0
+
+
+def test_failed_and_timed_out_messages_are_replayed_under_fresh_roots() -> None:
+    acker = fake_acker()
+    made = spout(acker)
+    first = emit(made)
+    acker.fail(int(first.roots[0]))
+    acker.ack(int(first.roots[1]), 7)
+    expire(acker)
+    made.poll()
+    assert (made.counts.failed, made.counts.timed_out, made.counts.acked) == (1, 1, 1)
+    again = emit(made)
+    assert sorted(again.message_ids.tolist()) == [0, 2]
+    assert again.attempts.tolist() == [1, 1]
+    assert not set(again.roots.tolist()) & set(first.roots.tolist())
+    assert again.number == first.number + 1
+
+
+def test_a_late_update_of_an_old_attempt_does_not_touch_the_new_one() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=1)
+    first = emit(made)
+    expire(acker)
+    made.poll()
+    emit(made)
+    acker.ack(int(first.roots[0]), 7)
+    assert made.poll() == 0
+    assert made.pending == 1
+
+
+def test_after_the_last_attempt_a_message_is_a_dead_letter() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
+    for _ in range(2):
+        acker.fail(int(emit(made).roots[0]), stage="parse")
+        made.poll()
+    assert letters(made) == {0: DeadLetter(0, "run", 2, "failed", "parse")}
+    assert (made.counts.dead_lettered, made.counts.acked, made.done) == (1, 0, True)
+    assert made.next_emission() is None
+
+
+def test_max_spout_pending_bounds_what_is_in_flight() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=10, max_spout_pending=4)
+    first = emit(made)
+    assert len(first.roots) == 4
+    assert made.next_emission() is None
+    acker.ack(int(first.roots[0]), 7)
+    made.poll()
+    assert len(emit(made).roots) == 1
+
+
+def test_a_replay_waits_for_its_delay() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=1, retry=RetryPolicy(first_delay_secs=3600))
+    acker.fail(int(emit(made).roots[0]))
+    made.poll()
+    assert made.next_emission() is None
+    assert not made.done
+
+
+def test_whoever_asks_while_a_message_fails_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `BatchHandler.status` does, from any thread: it is neither in flight nor waiting while the policy judges it."""
+    acker = fake_acker()
+    made = spout(acker, messages=1)
+    with ThreadPoolExecutor(1) as other:
+        asked: list[Future[Any]] = []
+        judge = RetryPolicy.after_failure
+
+        def judge_while_asked(policy: RetryPolicy, tries: Any) -> Any:
+            asked.append(other.submit(made.state.tries_left, 0.0))
+            wait(asked, timeout=0.2)  # who asks has to wait
+            return judge(policy, tries)
+
+        monkeypatch.setattr(RetryPolicy, "after_failure", judge_while_asked)
+        acker.fail(int(emit(made).roots[0]))
+        made.poll()
+        tries, _ = asked[0].result(60)
+    assert tries.message_ids.tolist() == [0]
+
+
+@pytest.mark.parametrize(("failures", "secs"), [(1, 1.0), (2, 2.0), (3, 4.0), (4, 5.0)])
+def test_delays_grow_up_to_the_cap(failures: int, secs: float) -> None:
+    assert RetryPolicy(max_delay_secs=5, jitter=0).delay_secs(np.array([failures])) == [secs]
+
+
+def test_by_default_a_message_is_tried_for_two_minutes() -> None:
+    policy = RetryPolicy()
+    waits = replace(policy, jitter=0).delay_secs(np.arange(1, policy.max_attempts))
+    assert waits.tolist() == [1, 2, 4, 8, 16, 32, 60]
+    drawn = policy.delay_secs(np.full(1000, 4))
+    assert 6.4 <= drawn.min() < 7 < 9 < drawn.max() <= 9.6
+
+
+def test_bad_policies_are_refused() -> None:
+    bad: dict[str, tuple[Any, ...]] = {
+        "max_attempts": (0, 2.5, True, float("nan")),
+        "first_delay_secs": (-1, float("nan"), float("inf"), "1"),
+        "max_delay_secs": (-1, float("nan")),
+        "multiplier": (0.5, float("inf"), float("nan")),
+    }
+    for name, values in bad.items():
+        for value in values:
+            with pytest.raises(BadConfigError, match=name):
+                RetryPolicy(**{name: value})
+
+
+@pytest.mark.parametrize("bound", [0, -1, 2.0, True, "3", float("nan")])
+def test_a_bound_that_lets_no_message_through_is_refused(bound: Any) -> None:
+    with pytest.raises(
+        BadConfigError, match=r"max_spout_pending=.*( lets no message through, so the run would wait| is no integer)"
+    ):
+        spout(fake_acker(), max_spout_pending=bound)
+
+
+def test_a_lost_ledger_is_recovered_and_everything_in_flight_emitted_again() -> None:
+    acker = fake_acker()
+    made = spout(acker)
+    emit(made)
+    acker._client.redis.flushall()
+    assert made.poll() == 0
+    assert made.counts.lost == 3
+    acker.ack_many(emit(made).roots, [7, 7, 7])
+    made.poll()
+    assert made.done
+
+
+def test_a_message_may_get_lost_with_the_whole_ledger_any_number_of_times() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+    for _ in range(2 * LOST_LIMIT):
+        emit(made)
+        acker._client.redis.flushall()
+        assert made.poll() == 0
+    assert made.next_emission() is not None
+    assert made.reconcile() == 1  # the first loss that counts
+    acker.ack_many(emit(made).roots, [7])
+    made.poll()
+    assert (made.counts.lost, made.counts.acked, made.counts.dead_lettered) == (2 * LOST_LIMIT + 1, 1, 0)
+
+
+def test_an_init_that_never_arrived_is_found_and_emitted_again() -> None:
+    acker = fake_acker()
+    made = spout(acker)
+    emission = made.next_emission()
+    assert emission is not None
+    acker.init(int(emission.roots[0]), 7, 0)
+    assert made.reconcile() == 2
+    assert made.pending == 1
+    assert sorted(emit(made).message_ids.tolist()) == sorted(emission.message_ids[1:].tolist())
+
+
+def test_outcomes_of_an_earlier_run_are_counted_as_late_and_confirmed() -> None:
+    acker = fake_acker()
+    made = spout(acker)
+    emit(made)
+    acker.init(123, 0, 0)
+    assert made.poll() == 1
+    assert (made.counts.late, made.pending) == (1, 3)
+    assert acker.stats().waiting == 0
+
+
+def test_spouts_of_several_tasks_take_their_own_outcomes_only() -> None:
+    acker = fake_acker(AckerConfig(app="test", shards=2, lanes=2))
+    spouts = [spout(acker, task=task, run_id=f"run-{task}") for task in (0, 1)]
+    for made in spouts:
+        acker.ack_many(emit(made).roots, [7, 7, 7])
+    for made in spouts:
+        made.poll()
+        assert (made.counts.acked, made.counts.late, made.done) == (3, 0, True)
+
+
+def test_a_lane_shared_by_two_tasks_is_an_error_that_loses_nothing() -> None:
+    acker = fake_acker()
+    made = spout(acker)
+    acker.ack_many(emit(made).roots, [7, 7, 7])
+    acker.init(123, 0, task=1)
+    with pytest.raises(BadConfigError, match="more lanes"):
+        made.poll()
+    assert made.counts.acked == 3
+    assert acker.stats().waiting == 1
+    acker.confirm_packed(acker.poll_packed(consumer="spout-0", lane=0, again=True))
+    assert made.poll() == 0
+
+
+def test_what_got_lost_is_no_failure_of_the_message() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+    for lost in (1, 2, 3):
+        assert made.next_emission() is not None
+        assert made.reconcile() == 1
+        assert (made.counts.lost, made.counts.dead_lettered) == (lost, 0)
+    acker.fail(int(emit(made).roots[0]))
+    made.poll()
+    assert letters(made) == {0: DeadLetter(0, "run", 1, "failed")}
+
+
+def test_outcomes_whose_reply_was_lost_do_not_count_as_lost() -> None:
+    acker = fake_acker()
+    made = spout(acker)
+    made.poll()
+    acker.ack_many(emit(made).roots, [7, 7, 7])
+    for shard in range(acker.config.shards):
+        acker._client.redis.xreadgroup("spout", "spout-0", {f"acker:{{{acker.config.app}:{shard}}}:acked:0": ">"})
+    assert made.reconcile() == 0
+    assert (made.counts.acked, made.done) == (3, True)
+
+
+def test_a_failed_root_whose_record_is_still_there_does_not_count_as_lost() -> None:
+    acker = fake_acker()
+    made = spout(acker)
+    acker.fail_many(emit(made).roots)
+    assert made.reconcile() == 0
+    assert (made.counts.failed, made.counts.lost, made.pending) == (3, 0, 0)
+
+
+def test_a_failed_root_whose_outcome_is_gone_counts_as_lost() -> None:
+    acker = fake_acker()
+    made = spout(acker)
+    acker.fail_many(emit(made).roots)
+    for shard in range(acker.config.shards):
+        acker._client.redis.xtrim(f"acker:{{{acker.config.app}:{shard}}}:failed:0", maxlen=0)
+    assert made.reconcile() == 3
+    assert (made.counts.failed, made.counts.lost, len(emit(made).roots)) == (0, 3, 3)
+
+
+def test_dead_letters_are_kept_with_their_payload_before_their_outcome_is_confirmed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    acker = fake_acker()
+    payloads = {0: b"zero", 1: None}
+    made = spout(
+        acker,
+        messages=3,
+        retry=RetryPolicy(max_attempts=1, first_delay_secs=0),
+        payload=lambda ids: [payloads[i] for i in ids],
+    )
+    emission = emit(made)
+    confirm = acker.confirm_packed
+    kept: list[int] = []
+
+    def confirm_packed(packed: Iterable[PackedOutcomes]) -> int:
+        kept.append(acker.dead_letters.count())
+        return confirm(packed)
+
+    monkeypatch.setattr(acker, "confirm_packed", confirm_packed)
+    acker.fail_many(emission.roots[:2], reason="broken", stage="parse")
+    made.poll()
+    assert kept == [2]
+    letters = acker.dead_letters.read()
+    assert {letter.message_id: letter.payload for letter in letters} == payloads
+    assert {(e.run_id, e.attempts, e.reason, e.last_stage, e.detail) for e in letters} == {
+        ("run", 1, "failed", "parse", "broken")
+    }
+    assert [letter.message_id for letter in acker.dead_letters.read(after=letters[0].entry_id)] == [
+        letters[1].message_id
+    ]
+    assert len(acker.dead_letters.read(count=1)) == 1
+    assert acker.dead_letters.delete(letter.entry_id for letter in letters) == 2
+    assert acker.dead_letters.count() == 0
+    with pytest.raises(AckerError, match="entry_id"):
+        acker.dead_letters.delete([""])
+
+
+def test_a_dead_letter_is_kept_without_its_message_where_that_is_too_long() -> None:
+    acker = fake_acker()
+    payloads = {0: b"x" * MAX_PAYLOAD_BYTES, 1: b"x" * (MAX_PAYLOAD_BYTES + 1)}
+    made = spout(
+        acker,
+        messages=2,
+        retry=RetryPolicy(max_attempts=1, first_delay_secs=0),
+        payload=lambda ids: [payloads[i] for i in ids],
+    )
+    acker.fail_many(emit(made).roots)
+    made.poll()
+    found = {letter.message_id: letter.payload for letter in acker.dead_letters.read()}
+    assert found == {0: payloads[0], 1: None}
+    assert made.done
+
+
+def test_a_dead_letter_is_kept_without_its_message_where_that_can_not_be_read() -> None:
+    acker = fake_acker()
+
+    def gone(ids: list[int]) -> list[bytes | None]:
+        raise OSError("no such file")
+
+    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1, first_delay_secs=0), payload=gone)
+    acker.fail_many(emit(made).roots)
+    made.poll()
+    assert [letter.payload for letter in acker.dead_letters.read()] == [None]
+    assert made.done
+
+
+def test_a_full_server_that_takes_no_dead_letter_gets_rid_of_what_was_acked(monkeypatch: pytest.MonkeyPatch) -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=2, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+    roots = emit(made).roots
+    acker.ack(int(roots[0]), 7)
+    acker.fail(int(roots[1]))
+
+    def full(letters: object) -> None:
+        raise OutOfMemoryError("full")
+
+    with monkeypatch.context() as patch, pytest.raises(OutOfMemoryError):
+        patch.setattr(acker.dead_letters, "add", full)
+        made.poll()
+    assert acker.stats().waiting == 1
+    assert not made.done
+    made.poll()
+    assert (made.done, acker.dead_letters.count(), made.counts.dead_lettered) == (True, 1, 1)
+
+
+def test_what_is_done_is_told_once() -> None:
+    acker = fake_acker()
+    done: list[int] = []
+    made = spout(
+        acker,
+        messages=4,
+        retry=RetryPolicy(max_attempts=1, first_delay_secs=0),
+        on_done=lambda ids: done.extend(ids.tolist()),
+    )
+    emission = emit(made)
+    of = {int(message): int(root) for message, root in zip(emission.message_ids, emission.roots, strict=True)}
+    acker.ack(of[2], 7)
+    made.poll()
+    assert done == [2]
+    acker.fail(of[0])
+    acker.ack(of[3], 7)
+    made.poll()
+    assert sorted(done) == [0, 2, 3]
+    expire(acker)
+    made.poll()
+    assert sorted(done) == [0, 1, 2, 3]
+
+
+def test_messages_whose_source_is_gone_are_dead_letters_at_once() -> None:
+    done: list[int] = []
+    made = spout(fake_acker(), messages=3, on_done=lambda ids: done.extend(ids.tolist()))
+    emit(made)
+    made.give_up(np.array([0, 2, 99]))
+    assert made.poll() == 0
+    assert {message: letter.reason for message, letter in made.dead_letters.items()} == {0: "lost", 2: "lost"}
+    assert (made.counts.lost, made.pending, sorted(done), made.done) == (2, 1, [0, 2], False)
+
+
+def excuse_and_end(made: Spout, end: str) -> None:
+    """One emission of one message, excused before it fails, times out or gets lost."""
+    emission = emit_nothing(made) if end == "lost" else emit(made)
+    made.excuse(np.concatenate([emission.roots, [12345]]))
+    if end == "failed":
+        made.acker.fail_many(emission.roots)
+    elif end == "timed out":
+        expire(made.acker)
+    else:
+        made.reconcile()
+    made.poll()
+
+
+@pytest.mark.parametrize("end", ["failed", "timed out", "lost"])
+def test_what_becomes_of_excused_roots_is_no_attempt(end: str) -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
+    acker.fail_many(emit(made).roots)  # this one counts
+    made.poll()
+    for _ in range(LOST_LIMIT + 1):
+        excuse_and_end(made, end)
+    assert (made.counts.dead_lettered, made.pending, made.done) == (0, 0, False)
+    acker.fail_many(emit(made).roots)
+    made.poll()
+    assert letters(made) == {0: DeadLetter(0, "run", 2, "failed")}
+
+
+def test_an_excuse_is_for_its_roots_only() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=3, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+    emission = emit(made)
+    made.excuse(emission.roots[:1])
+    acker.fail_many(emission.roots)
+    made.poll()
+    assert sorted(made.dead_letters) == emission.message_ids[1:].tolist()
+    assert emit(made).message_ids.tolist() == emission.message_ids[:1].tolist()
+
+
+@pytest.mark.parametrize("end", ["failed", "timed out"])
+def test_what_is_not_to_be_tried_again_is_a_dead_letter_at_once(end: str) -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=3, retry=RetryPolicy(max_attempts=4, first_delay_secs=0))
+    emission = emit(made)
+    made.no_retry(np.concatenate([emission.roots[:2], [12345]]))
+    acker.ack(int(emission.roots[1]), 7)
+    if end == "failed":
+        acker.fail_many(emission.roots[[0, 2]])
+    else:
+        expire(acker)
+    made.poll()
+    reason = "failed" if end == "failed" else "timeout"
+    assert letters(made) == {0: DeadLetter(0, "run", 1, reason)}
+    assert (made.counts.acked, made.pending) == (1, 0)
+    assert emit(made).message_ids.tolist() == [2]
+
+
+def test_what_got_lost_is_emitted_again_whatever_was_said_of_it() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=4, first_delay_secs=0))
+    made.no_retry(emit_nothing(made).roots)
+    assert made.reconcile() == 1
+    acker.fail_many(emit(made).roots)  # of another try nothing was said
+    made.poll()
+    assert (made.dead_letters, emit(made).attempts.tolist()) == ({}, [2])
+
+
+def test_jitter_makes_delays_shorter_and_longer_at_random() -> None:
+    delays = set(RetryPolicy(first_delay_secs=8, jitter=0.5).delay_secs(np.ones(100, np.int64)).tolist())
+    assert len(delays) > 50
+    assert 4 <= min(delays) < 6 < 10 < max(delays) <= 12
+    with pytest.raises(BadConfigError, match="jitter"):
+        RetryPolicy(jitter=1.5)
+
+
+def timed_out(emission: Emission, rows: slice = slice(None)) -> PackedOutcomes:
+    return PackedOutcomes(
+        "fail", 0, emission.roots[rows], "timeout", "parse", False, None, Receipt("acker:{test:0}:failed:0", [])
+    )
+
+
+def test_settling_and_replaying_take_no_python_per_message() -> None:
+    def settle_and_replay(messages: int) -> int:
+        made = spout(fake_acker(), messages)
+        emission = emit_nothing(made)
+        packed = [timed_out(emission, slice(0, -10)), timed_out(emission, slice(-10, -5))]
+        acked = [timed_out(emission, slice(-5, None))._replace(kind="ack", reason=None)]
+
+        def work() -> None:
+            made.state.settle(packed + acked, 0.0)
+            emit_nothing(made)
+
+        count = steps(work)
+        assert (made.counts.timed_out, made.counts.replayed, made.counts.acked) == (messages - 5, messages - 5, 5)
+        return count
+
+    settle_and_replay(20)
+    assert settle_and_replay(20_000) <= 1.1 * settle_and_replay(20)
+
+
+def emit_nothing(made: Spout) -> Emission:
+    emission = made.next_emission()
+    assert emission is not None
+    return emission
+
+
+def test_losing_everything_takes_no_python_per_message() -> None:
+    def lose(messages: int) -> int:
+        made = spout(fake_acker(), messages)
+        emit_nothing(made)
+        count = steps(lambda: made.state.lose_all(0.0))
+        assert made.counts.lost == messages
+        return count
+
+    lose(20)
+    assert lose(20_000) <= 1.1 * lose(20)
+
+
+def test_a_pack_of_which_a_part_is_late() -> None:
+    acker = fake_acker(AckerConfig(app="test", shards=1))
+    made = spout(acker)
+    emit(made)
+    acker.init_many([1001, 1002], [7, 7], 0)  # of an earlier run
+    expire(acker)
+    assert made.poll() == 5
+    assert (made.counts.timed_out, made.counts.late, made.pending) == (3, 2, 0)
+    assert acker.stats().waiting == 0
+    assert sorted(emit(made).message_ids.tolist()) == [0, 1, 2]
+
+
+def test_an_outcome_that_comes_twice_counts_once() -> None:
+    made = spout(fake_acker(), messages=4)
+    emission = emit_nothing(made)
+    twice = timed_out(emission)._replace(roots=np.repeat(emission.roots[:2], 2))
+    made.state.settle([twice, timed_out(emission, slice(0, 3))], 0.0)
+    assert (made.counts.timed_out, made.counts.late, made.pending) == (3, 4, 1)
+    made.state.settle([timed_out(emission)._replace(redelivered=True, reason="failed")], 0.0)
+    assert (made.counts.timed_out, made.counts.failed, made.counts.late, made.pending) == (3, 1, 7, 0)
+    assert sorted(emit_nothing(made).message_ids.tolist()) == [0, 1, 2, 3]
+
+
+def test_a_dead_letter_has_what_its_own_pack_says() -> None:
+    made = spout(fake_acker(), messages=3, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+    emission = emit_nothing(made)
+    packs = [
+        timed_out(emission, slice(0, 2)),
+        timed_out(emission, slice(2, 3))._replace(reason="failed", last_stage="write", detail="full"),
+    ]
+    made.state.settle(packs, 0.0)
+    assert letters(made) == {
+        **{m: DeadLetter(m, "run", 1, "timeout", "parse") for m in emission.message_ids[:2].tolist()},
+        int(emission.message_ids[2]): DeadLetter(int(emission.message_ids[2]), "run", 1, "failed", "write", "full"),
+    }
+
+
+def test_another_spout_goes_on_with_what_one_had_left() -> None:
+    """Attempts and causes count on; what was in flight comes again as if that emission had not been counted."""
+    made = spout(fake_acker(), messages=6)
+    emission = emit_nothing(made)
+    made.state.settle([timed_out(emission, slice(0, 2))], 0.0)
+    made.add(np.array([10, 11]))
+    assert sorted(made.state.left_ids().tolist()) == [0, 1, 2, 3, 4, 5, 10, 11]
+    assert (made.state.left, made.state.fresh, made.state.pending) == (8, 2, 4)
+    tries, delays = made.state.tries_left(0.0)
+    assert len(delays) == 6
+
+    other = Spout(fake_acker(), "other", retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
+    other.state.resume(tries, made.state.causes, delays, 0.0)
+    again = emit_nothing(other)
+    assert sorted(again.message_ids.tolist()) == [0, 1, 2, 3, 4, 5]
+    assert set(again.attempts.tolist()) == {1}
+    other.state.settle([timed_out(again)], 0.0)
+    assert sorted(other.dead_letters) == [0, 1]  # their second; the others' first
+    assert {letter.attempts for letter in other.dead_letters.values()} == {2}
+    left, _ = other.state.tries_left(0.0)
+    assert [other.state.causes[why] for why in left.why.tolist()] == [("timeout", "parse")] * 4
+
+
+def test_a_spout_of_a_stream_remembers_its_last_dead_letters() -> None:
+    made = Spout(fake_acker(), "run", retry=RetryPolicy(max_attempts=1, first_delay_secs=0), keep_letters=2)
+    made.add(np.arange(5))
+    made.state.settle([timed_out(emit_nothing(made))], 0.0)
+    assert len(made.dead_letters) == 2
+    assert made.counts.dead_lettered == 5
+
+
+def test_a_program_can_not_change_what_the_spout_has_in_flight() -> None:
+    acker = fake_acker()
+    message_ids = np.array([1, 2, 3])
+    made = Spout(acker, "run")
+    made.add(message_ids)
+    emission = made.next_emission()
+    message_ids[:] = 9
+    assert emission is not None
+    assert emission.message_ids.tolist() == [1, 2, 3]
+    for column in (emission.message_ids, emission.attempts, emission.roots):
+        with pytest.raises(ValueError, match="read-only"):
+            column[0] = 7
+
+
+def test_messages_of_one_emission_go_out_in_the_order_of_their_ids_whatever_comes_first() -> None:
+    made = Spout(fake_acker(), "run", max_spout_pending=4)
+    made.add(np.array([8, 3, 5, 1, 0, 9]))
+    emission = made.next_emission()
+    assert emission is not None
+    assert emission.message_ids.tolist() == [1, 3, 5, 8]  # those that came first
+
+
+def test_what_is_held_goes_out_once_nothing_else_is_left_all_at_once() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=6, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
+    made.state.one_by_one = True
+    first = emit(made)
+    assert made.state.is_whole(first)
+    made.hold(first.roots[:4])
+    acker.fail_many(first.roots[:5])
+    made.poll()
+    assert made.next_emission() is None  # as one of them is in flight
+    acker.fail_many(first.roots[5:])
+    made.poll()
+    alone = emit(made)
+    assert (alone.message_ids.tolist(), made.state.is_whole(alone), made.state.accept(alone)) == ([4, 5], False, False)
+    assert (made.state.left, sorted(made.state.left_ids().tolist())) == (6, list(range(6)))
+    made.hold(alone.roots[:1])
+    acker.fail_many(alone.roots)  # the other for the second time
+    made.poll()
+    assert sorted(made.dead_letters) == [5]
+    made.max_spout_pending = 2  # a part of them could not be written
+    together = emit(made)
+    made.max_spout_pending = None
+    assert sorted(together.message_ids.tolist()) == [0, 1, 2, 3, 4]
+    assert made.state.accept(together)
+    acker.fail_many(together.roots)  # is nobody's attempt any more
+    made.poll()
+    again = emit(made)
+    assert len(again.roots) == 5
+    acker.ack_many(again.roots, np.full(5, 7))
+    made.poll()
+    counts = made.counts
+    assert (counts.acked, counts.failed, counts.released, counts.dead_lettered) == (5, 2 + 1 + 5, 5, 1)
+    assert counts.emitted == counts.acked + counts.failed + counts.timed_out + counts.lost + counts.released
+    assert made.done
+
+
+def test_what_is_held_waits_as_long_as_was_said_and_is_tried_again_if_it_gets_lost() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=2, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+    first = emit(made)
+    made.hold(first.roots, delay_secs=60)
+    acker.fail_many(first.roots[:1])
+    made.poll()
+    assert made.next_emission() is None
+    made.state.lose_all(0.0)
+    assert emit(made).message_ids.tolist() == first.message_ids[1:].tolist()

@@ -1,0 +1,272 @@
+"""What Prometheus makes of the metrics: the rules and the dashboard of stack/ find what is wrong, and nothing else."""
+
+import json
+import re
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from acker_redis import Acker
+from acker_redis.ops.metrics import MetricsServer
+from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.run_ends import End
+from acker_redis.testing import wait_until
+from acker_redis.testing.server import Server, free_port
+from tests.ops.test_metrics import scrape
+from tests.support.servers import required
+
+ROOT = Path(__file__).resolve().parents[2]
+STACK = ROOT / "stack"
+RULES = (STACK / "prometheus" / "alerts.yml").read_text(encoding="utf-8")
+DASHBOARD = json.loads((STACK / "grafana" / "dashboards" / "acker.json").read_text(encoding="utf-8"))
+PANELS = {
+    f"{panel['title']}, {target['refId']}": target["expr"]
+    for panel in DASHBOARD["panels"]
+    for target in panel.get("targets", ())
+}
+ON_CALL = (ROOT / "docs" / "on-call.md").read_text(encoding="utf-8")
+
+
+def as_asked(expr: str, apps: str = ".+") -> str:
+    """A panel's expression as Grafana sends it."""
+    return expr.replace("$__rate_interval", "1m").replace("$app", apps)
+
+
+class Prometheus:
+    """A Prometheus of the stack's own configuration, which asks other targets, and more often."""
+
+    def __init__(self, folder: Path, targets: list[str]) -> None:
+        text = (STACK / "prometheus" / "prometheus.yml").read_text(encoding="utf-8")
+        for number, target in enumerate(targets, 1):
+            text = _replaced(text, f"rotator-{number}:9400", target)
+        for what in ("scrape", "evaluation"):
+            text = _replaced(text, f"{what}_interval: 15s", f"{what}_interval: 1s")
+        (folder / "prometheus.yml").write_text(text, encoding="utf-8")
+        (folder / "alerts.yml").write_text(RULES, encoding="utf-8")
+        self.url = f"http://127.0.0.1:{free_port()}"
+        program = required("prometheus", "prometheus")  # skips: nothing is open yet
+        self._log = (folder / "prometheus.log").open("wb")
+        self._process = subprocess.Popen(
+            [
+                program,
+                f"--config.file={folder / 'prometheus.yml'}",
+                f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address={self.url.removeprefix('http://')}",
+            ],
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
+
+    def is_ready(self) -> bool:
+        assert self._process.poll() is None, Path(self._log.name).read_text()[-2000:]
+        try:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5):
+                return True
+        except urllib.error.URLError:
+            return False
+
+    def get(self, what: str, **parameters: str) -> Any:
+        url = f"{self.url}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
+        try:
+            with urllib.request.urlopen(url, timeout=30) as page:
+                found = json.load(page)
+        except urllib.error.HTTPError as exc:
+            pytest.fail(f"{parameters}: {exc.read().decode()}")
+        assert found["status"] == "success", found
+        return found["data"]
+
+    def series(self, expr: str) -> list[dict[str, str]]:
+        """The labels of what an expression gives now."""
+        return [one["metric"] for one in self.get("query", query=expr)["result"]]
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(timeout=30)
+        self._log.close()
+
+
+def _replaced(text: str, old: str, new: str) -> str:
+    assert text.count(old) == 1, old
+    return text.replace(old, new)
+
+
+@pytest.fixture
+def start_prometheus(tmp_path: Path) -> Iterator[Callable[..., Prometheus]]:
+    started: list[Prometheus] = []
+
+    def start(*targets: str) -> Prometheus:
+        started.append(Prometheus(tmp_path, list(targets)))
+        wait_until(started[-1].is_ready, "Prometheus is ready", 60)
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.stop()
+
+
+class Trouble:
+    """An app that is well, one that hangs, one that nobody rotates, and one that is held."""
+
+    def __init__(self, url: str, open_acker: Callable[..., Acker]) -> None:
+        quick = {"message_timeout_secs": 2, "shards": 1}  # a tick each second
+        self.well = open_acker(url, app="well", shards=1, message_timeout_secs=60)
+        self.hangs = open_acker(url, app="hangs", **quick)
+        self.idle = open_acker(url, app="idle", **quick)
+        self.held = open_acker(url, app="held", shards=1, message_timeout_secs=60)
+        self.held.pause(reason="the store is moved")
+        self.hangs.note_end(End("run", 0, "failed", error="OSError: no such folder"), lane=0)
+        self.idle.init_many(range(1, 101), range(1, 101), 0)
+        self._slow: deque[tuple[float, Any]] = deque()
+        self._next = 1
+
+    def goes_on(self) -> None:
+        """Roots begin: of the app that hangs some are acked late, some fail, and most time out."""
+        roots = np.arange(self._next, self._next + 100)
+        self._next += 100
+        self.well.init_many(roots, roots, 0)
+        self.well.ack_many(roots, roots)
+        self.well.confirm_packed(self.well.poll_packed())
+        self.hangs.init_many(roots, roots, 0)
+        self.hangs.fail_many(roots[:10])
+        self.hangs.ack(int(roots[0]), 1)
+        self.hangs.ack(-int(roots[0]), 1)
+        self._slow.append((time.monotonic(), roots[10:20]))
+        while time.monotonic() - self._slow[0][0] > 1.3:
+            late = self._slow.popleft()[1]
+            self.hangs.ack_many(late, late)
+        self.hangs.dead_letters.add([DeadLetter(self._next, "run", 5, "failed")])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "config", "prometheus.yml"),
+        ("check", "rules", "alerts.yml"),
+        ("test", "rules", "alerts_test.yml"),
+    ],
+    ids=" ".join,
+)
+def test_promtool_has_nothing_to_say(arguments: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [required("promtool", "prometheus"), *arguments],
+        cwd=STACK / "prometheus",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0 and "SUCCESS" in done.stdout, done
+
+
+def test_each_panel_and_each_alert_finds_what_it_is_for(
+    start_server: Callable[..., Server],
+    open_acker: Callable[..., Acker],
+    start_process: Callable[..., Any],
+    start_prometheus: Callable[..., Prometheus],
+) -> None:
+    """Two targets as in the stack: a rotator of all apps but one, and, as nobody rotates that one, the metrics alone."""
+    server = start_server()
+    trouble = Trouble(server.url, open_acker)
+    apps = ("--app", "well", "--app", "hangs", "--app", "held")
+    rotator = start_process("rotator", "--redis", server.url, *apps, "--metrics", "0")
+    wait_until(lambda: "metrics at http://127.0.0.1:" in rotator.log(), "the metrics are served")
+    (address,) = re.findall(r"http://(127\.0\.0\.1:\d+)/metrics", rotator.log())
+    with MetricsServer(server.url, [], "127.0.0.1", 0) as all_apps:
+        prometheus = start_prometheus(address, f"127.0.0.1:{all_apps.port}")
+        (group,) = prometheus.get("rules")["groups"]
+        alerts = {rule["name"]: rule["query"] for rule in group["rules"]}
+        wanted = {**alerts, **{name: as_asked(expr) for name, expr in PANELS.items()}}
+        wanted["none waits"] = 'min_over_time(acker_outcomes_waiting{app="well"}[10m]) == 0'  # seen between two polls
+        later = {"AckerServerDown", "AckerNotScraped"}
+        found: dict[str, list[dict[str, str]]] = {}
+
+        def all_found() -> bool:
+            trouble.goes_on()
+            for name in wanted.keys() - later - found.keys():
+                if series := prometheus.series(wanted[name]):
+                    found[name] = series
+            return found.keys() >= wanted.keys() - later
+
+        try:
+            wait_until(all_found, "every panel shows something, and every alert finds its trouble", 90)
+        except TimeoutError:
+            pytest.fail(f"nothing was found by {wanted.keys() - later - found.keys()}")
+        for name, expr in alerts.items():
+            of = Counter((labels.get("app"), labels.get("state")) for labels in prometheus.series(expr))
+            assert "well" not in {app for app, _ in of}, (name, of)
+            assert set(of.values()) <= {1}, f"{name}: once for each target: {of}"
+        for expr in PANELS.values():
+            both = {labels["app"] for labels in prometheus.series(as_asked(expr, "hangs|held")) if "app" in labels}
+            assert ("hangs" in both and both <= {"hangs", "held"}) == ("$app" in expr), expr
+        states = [labels["state"] for labels in prometheus.series(as_asked(PANELS["Apps now, A"]))]
+        assert "ok" not in states[:-1] and states[-1] == "ok", states  # who is sick comes first
+        latencies = prometheus.series(as_asked(PANELS["Until acked: p50, p95, p99, A"]))
+        assert {labels["app"] for labels in latencies} == {"well", "hangs"}  # no empty rows of those that ack nothing
+        shown: dict[str, str] = {}
+
+        def all_shown() -> bool:
+            trouble.goes_on()
+            for alert in prometheus.get("alerts")["alerts"]:
+                shown[alert["labels"]["alertname"]] = " ".join(alert["annotations"].values())
+            return shown.keys() >= alerts.keys() - later
+
+        wait_until(all_shown, "Prometheus itself raises the alerts")
+        assert not later & shown.keys()
+        for text in shown.values():
+            assert not re.search(r"\{\{|error expanding|<no value>", text), text
+
+        server.kill()
+        wait_until(lambda: len(prometheus.series(alerts["AckerServerDown"])) == 2, "the server is missed")
+    rotator.end()
+    wait_until(lambda: bool(prometheus.series(alerts["AckerNotScraped"])), "the rotators are missed")
+
+
+def test_rules_and_dashboard_name_no_metric_that_is_not_served(url: str, connect: Callable[..., Acker]) -> None:
+    acker = connect(app="orders")
+    acker.init(1, 0, 0)
+    with MetricsServer(url, [], "127.0.0.1", 0) as server:
+        served = {key[0] for key in scrape(server.port)}
+    for text in (RULES, json.dumps(DASHBOARD)):
+        named = set(re.findall(r"\backer_[a-z_]+", text))
+        assert named and named <= served, named - served
+
+
+def test_every_alarm_of_the_table_has_its_alert() -> None:
+    rows = re.findall(r"^\| `(\w+)`.*\|.*\|(.*)\|$", ON_CALL.split("## What to alarm on")[1], re.MULTILINE)
+    alarms = {metric for metric, alarm in rows if not alarm.strip().startswith("for plots")}
+    alerts = re.split(r"^ +- alert: ", RULES, flags=re.MULTILINE)[1:]
+    named = [re.findall(r"docs/on-call\.md, \"What to alarm on\",\s+row\s+`(\w+)`", alert) for alert in alerts]
+    assert all(len(one) == 1 for one in named), named
+    assert {one[0] for one in named} == alarms
+    for alert in alerts:
+        assert re.search(r"severity: (critical|warning|info)\n", alert), alert
+        assert "summary: " in alert and "description: " in alert, alert
+
+
+def test_the_dashboard_asks_the_datasource_that_was_chosen() -> None:
+    variables = {one["name"]: one for one in DASHBOARD["templating"]["list"]}
+    assert (variables["datasource"]["type"], variables["app"]["multi"], variables["app"]["includeAll"]) == (
+        "datasource", True, True,
+    )  # fmt: skip
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids)
+    for panel in DASHBOARD["panels"]:
+        for holder in (panel, *panel.get("targets", ())) if panel["type"] != "row" else ():
+            assert holder["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    taken = {
+        (x, y)
+        for panel in DASHBOARD["panels"]
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    }
+    assert len(taken) == sum(panel["gridPos"]["w"] * panel["gridPos"]["h"] for panel in DASHBOARD["panels"])
+    assert max(x for x, _ in taken) < 24

@@ -1,0 +1,188 @@
+"""The dead-letter stream: bounded letters, read page by page, whatever else stands in it."""
+
+import json
+from itertools import islice
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from acker_redis import Acker, BadBatchError, DeadLetter
+from acker_redis.cli import app
+from acker_redis.client.client import Client
+from acker_redis.model.types import MAX_PAYLOAD_BYTES
+from acker_redis.store.dead_letters import TEXT_CHARS, DamagedLetter
+
+KEY = "acker:{test}:dead"
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, arguments)
+
+
+def letters(count: int, payload: bytes = b"x") -> list[DeadLetter]:
+    return [DeadLetter(number, "run", 3, "failed", "parse", "bad", payload) for number in range(count)]
+
+
+def test_a_payload_that_is_too_long_is_refused_before_anything_is_written(source, connect) -> None:
+    acker: Acker = connect()
+    longest = b"x" * MAX_PAYLOAD_BYTES
+    with pytest.raises(BadBatchError, match=r"dead letter 0 has 1048577 bytes, and at most 1048576 are kept"):
+        acker.dead_letters.add([*letters(2), *letters(1, longest + b"x")])
+    assert acker.dead_letters.count() == 0
+    acker.dead_letters.add(letters(3, longest))
+    assert [letter.payload == longest for letter in acker.dead_letters.read()] == [True] * 3
+
+
+def test_a_kept_payload_that_is_too_long_is_refused_before_anything_is_written(source, connect) -> None:
+    payloads = connect().payloads("run")
+    with pytest.raises(BadBatchError, match=r"message 2 has 1048577 bytes"):
+        payloads.put([(1, b"x"), (2, b"x" * (MAX_PAYLOAD_BYTES + 1))])
+    assert payloads.get([1, 2]) == [None, None]
+    payloads.put([(2, b"x" * MAX_PAYLOAD_BYTES)])
+
+
+def test_texts_are_cut(source, connect) -> None:
+    acker: Acker = connect()
+    long = "ä" * 100_000
+    acker.dead_letters.add([DeadLetter(1, long, 1, long, long, long)])
+    (found,) = acker.dead_letters.read()
+    assert {found.run_id, found.reason, found.last_stage, found.detail} == {"ä" * TEXT_CHARS}
+
+
+def damage(raw: Any) -> list[bytes]:
+    """Entries that are no dead letters, before, between and behind two that are."""
+    entry_ids = [raw.xadd(KEY, {"theirs": b"\xff"})]
+    raw.xadd(KEY, {"message_id": 1, "attempts": 2})
+    entry_ids += [raw.xadd(KEY, {"message_id": "one", "attempts": 2}), raw.xadd(KEY, {"message_id": 1})]
+    raw.xadd(KEY, {"message_id": 2, "attempts": 2, "reason": b"\xff"})
+    return [*entry_ids, raw.xadd(KEY, {b"message_id": b"\xff", b"attempts": b""})]
+
+
+def test_a_damaged_entry_blocks_nothing(source, raw, connect, caplog) -> None:
+    acker: Acker = connect()
+    entry_ids = [entry_id.decode() for entry_id in damage(raw)]
+    assert [letter.message_id for letter in acker.dead_letters.read()] == [1, 2]
+    assert [letter.message_id for letter in acker.dead_letters.read(count=1)] == [1]
+    assert f"entry {entry_ids[0]} of {KEY} is no dead letter: it has no field message_id" in caplog.text
+    found = list(acker.dead_letters.scan())
+    damaged = [letter for letter in found if isinstance(letter, DamagedLetter)]
+    assert len(found) == 6
+    assert [letter.entry_id for letter in damaged] == entry_ids
+    assert [letter.why for letter in damaged] == [
+        "it has no field message_id",
+        "message_id, attempts, task or first_secs is no number",
+        "it has no field attempts",
+        "message_id, attempts, task or first_secs is no number",
+    ]
+    assert damaged[0].fields == {b"theirs": b"\xff"}
+    assert acker.dead_letters.delete(letter.entry_id for letter in damaged) == 4
+    assert len(list(acker.dead_letters.scan())) == 2
+
+
+def test_a_damaged_entry_is_printed_with_its_entry_id(url, raw, connect) -> None:
+    connect()
+    entry_ids = [entry_id.decode() for entry_id in damage(raw)]
+    result = run("dead-letters", "--app", "test", "--redis", url)
+    assert result.exit_code == 0, result.exception
+    for entry_id in entry_ids:
+        assert f"entry_id  {entry_id}" in result.stdout
+    assert "damaged   it has no field message_id" in result.stdout
+    result = run("dead-letters", "--app", "test", "--redis", url, "--json", "--delete")
+    shown = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [one["entry_id"] for one in shown if "damaged" in one] == entry_ids
+    assert [one["message_id"] for one in shown if "damaged" not in one] == [1, 2]
+    assert "6 printed and deleted, 0 in the stream" in result.stderr
+
+
+@pytest.fixture
+def pages(monkeypatch) -> list[int]:
+    """How many entries each read asks for."""
+    asked: list[int] = []
+    pipeline = Client.pipeline
+
+    def noted(self: Client, commands: Any, **options: Any) -> Any:
+        asked.extend(command[-1] for command in commands if command[0] == "XRANGE")
+        return pipeline(self, commands, **options)
+
+    monkeypatch.setattr(Client, "pipeline", noted)
+    return asked
+
+
+def test_letters_are_read_page_by_page(source, connect, pages) -> None:
+    acker: Acker = connect()
+    acker.dead_letters.add(letters(3_000))
+    found = list(acker.dead_letters.scan())
+    assert [letter.message_id for letter in found if isinstance(letter, DeadLetter)] == list(range(3_000))
+    assert len({letter.entry_id for letter in found}) == 3_000
+    assert pages[:4] == [16, 64, 256, 1_000]
+    assert max(pages) == 1_000
+    half = found[1_499].entry_id
+    assert [letter.entry_id for letter in acker.dead_letters.scan(half)] == [one.entry_id for one in found[1_500:]]
+    assert [letter.message_id for letter in acker.dead_letters.read(3, after=half)] == [1_500, 1_501, 1_502]
+
+
+def test_a_page_of_long_letters_is_short(source, connect, pages) -> None:
+    acker: Acker = connect()
+    acker.dead_letters.add(letters(40, b"x" * (MAX_PAYLOAD_BYTES // 2)))
+    assert len(list(acker.dead_letters.scan())) == 40
+    assert max(pages) == 16
+    assert set(pages[1:]) <= {1, 2}
+
+
+def test_the_first_is_there_before_the_others_are_read(url, raw, connect, pages) -> None:
+    acker: Acker = connect()
+    acker.dead_letters.add(letters(3_000))
+    (first,) = islice(acker.dead_letters.scan(), 1)
+    assert (first.entry_id, pages) == (raw.xrange(KEY, count=1)[0][0].decode(), [16])
+
+
+def test_the_command_line_prints_as_it_reads(url, connect, pages) -> None:
+    acker: Acker = connect()
+    acker.dead_letters.add(letters(3_000))
+    result = run("dead-letters", "--app", "test", "--redis", url, "--count", "2500", "--json", "--delete")
+    assert [json.loads(line)["message_id"] for line in result.stdout.splitlines()] == list(range(2_500))
+    assert "2500 printed and deleted, 500 in the stream" in result.stderr
+    assert pages[0] == 16
+    assert [letter.message_id for letter in acker.dead_letters.read(1)] == [2_500]
+
+
+def test_replay_is_counted_first_and_then_asked_for(url, connect) -> None:
+    acker: Acker = connect()
+    acker.dead_letters.add([one._replace(replay="payload", task=one.message_id % 2) for one in letters(5)])
+    acker.dead_letters.add(letters(1))
+    ask = ("dead-letters", "replay", "--app", "test", "--redis", url, "--text", "BAD")
+    refused = CliRunner().invoke(app, ask, input="n\n")
+    assert refused.exit_code == 1
+    assert "6 letters, of which 5 can be replayed (3 by task 0, 2 by task 1)" in refused.stdout
+    assert "1 can't be replayed by themselves" in refused.stderr
+    assert acker.dead_letters.replaying() == 0
+    done = run(*ask, "--yes", "--rate", "1000")
+    assert done.exit_code == 0, done.exception
+    assert "5 letters are to be replayed" in done.stdout
+    assert [acker.dead_letters.replaying(task) for task in (0, 1)] == [3, 2]
+    assert run(*ask, "--yes").exit_code == 0  # asked twice is asked once
+    assert [acker.dead_letters.replaying(task) for task in (0, 1)] == [3, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (("--id", "9"), 1, "0 letters"),
+        (("--rate", "0"), 2, "above 0"),
+        (("--since", "2026-01-02", "--until", "2026-01-01"), 2, "not before"),
+        (("--since", "yesterday"), 2, "--since"),
+    ],
+)
+def test_replay_of_nothing_or_of_nonsense(url, connect, options: tuple[str, ...], status: int, said: str) -> None:
+    connect().dead_letters.add(letters(1))
+    done = run("dead-letters", "replay", "--app", "test", "--redis", url, "--yes", *options)
+    assert done.exit_code == status
+    assert said in done.stdout + done.stderr
+
+
+def test_letters_are_shown_by_what_they_say(url, connect) -> None:
+    connect().dead_letters.add(letters(3))
+    shown = run("dead-letters", "--app", "test", "--redis", url, "--id", "1", "--reason", "failed", "--json")
+    assert [json.loads(line)["message_id"] for line in shown.stdout.splitlines()] == [1]
+    assert "1 printed, 3 in the stream" in shown.stderr

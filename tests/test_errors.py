@@ -1,0 +1,86 @@
+"""The error tree: one root, every class public, messages that say what to do."""
+
+import inspect
+
+import fakeredis
+import pytest
+import redis
+
+import acker_redis
+import acker_redis.testing
+from acker_redis import errors
+from acker_redis.client.client import Client
+
+CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if cls.__module__ == errors.__name__]
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_every_error_is_public_documented_and_under_one_root(cls: type[BaseException]) -> None:
+    assert getattr(acker_redis, cls.__name__) is cls
+    assert cls.__name__ in acker_redis.__all__
+    assert cls.__doc__
+    if issubclass(cls, Warning):
+        assert issubclass(cls, UserWarning)
+    else:
+        assert issubclass(cls, errors.AckerError)
+        assert cls is errors.AckerError or cls.__name__.endswith("Error")
+
+
+@pytest.mark.parametrize("cls", [errors.BadConfigError, errors.BadIdError, errors.BadBatchError])
+def test_bad_input_is_a_value_error_too(cls: type[BaseException]) -> None:
+    assert issubclass(cls, ValueError)
+
+
+def test_out_of_memory_is_a_refusal_of_writes() -> None:
+    assert issubclass(errors.OutOfMemoryError, errors.ServerRefusesWritesError)
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected", "advice"),
+    [
+        (redis.ResponseError("ACKERLOST the shard"), errors.LedgerLostError, "recover"),
+        (redis.ResponseError("NOGROUP No such key"), errors.LedgerLostError, "recover"),
+        (redis.AuthenticationError("WRONGPASS invalid"), errors.AuthenticationError, "check user name"),
+        (redis.exceptions.NoPermissionError("NOPERM no"), errors.AuthenticationError, "allow the command"),
+        (redis.exceptions.OutOfMemoryError("command not allowed"), errors.OutOfMemoryError, "raise maxmemory"),
+        (redis.ResponseError("OOM command not allowed when used memory"), errors.OutOfMemoryError, "raise maxmemory"),
+        (redis.exceptions.ReadOnlyError("READONLY replica"), errors.ServerRefusesWritesError, "primary"),
+        (redis.ResponseError("MISCONF Redis is configured"), errors.ServerRefusesWritesError, "repair"),
+        (redis.ConnectionError("refused"), errors.ConnectionLostError, "check that the server runs"),
+        (redis.TimeoutError("slow"), errors.ConnectionLostError, "check that the server runs"),
+        (OSError("no route"), errors.ConnectionLostError, "check that the server runs"),
+        (redis.ResponseError("ERR user_script:1"), errors.ScriptFailedError, "user_script"),
+        (errors.BadIdError("as it is"), errors.BadIdError, "as it is"),
+    ],
+)
+def test_an_error_of_the_driver_becomes_one_of_ours(raised: Exception, expected: type[Exception], advice: str) -> None:
+    translated = Client(fakeredis.FakeRedis()).translate(raised)
+    assert type(translated) is expected
+    assert advice in str(translated)
+
+
+def test_the_cause_is_kept() -> None:
+    client = Client(fakeredis.FakeRedis())
+    cause = redis.ConnectionError("refused")
+    with pytest.raises(errors.ConnectionLostError) as caught, client.translated():
+        raise cause
+    assert caught.value.__cause__ is cause
+
+
+def test_only_a_batch_under_way_may_have_been_applied_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing was ever sent, the text says where to look instead."""
+    with pytest.raises(errors.ConnectionLostError) as caught:
+        Client("redis://127.0.0.1:1/0", patience_secs=0)
+    assert "nothing answers there, and nothing was sent" in str(caught.value)
+    assert "the URL's host, port and scheme" in str(caught.value)
+    acker = acker_redis.testing.fake_acker()
+    client = acker._client
+
+    monkeypatch.setattr(client, "_patience_secs", 0)
+    monkeypatch.setattr(client, "_later_patience_secs", 0)
+    monkeypatch.setattr(client, "_send_to_one", lambda commands: [redis.ConnectionError("went away") for _ in commands])
+    with pytest.raises(errors.ConnectionLostError, match="applied in part; sending it again with the same token"):
+        acker.init(1, 1, 0)
+    with pytest.raises(errors.ConnectionLostError) as caught:
+        client.pipeline([("GET", "key")])
+    assert "applied in part" not in str(caught.value)

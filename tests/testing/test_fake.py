@@ -1,0 +1,80 @@
+"""acker_redis.testing: what users' unit tests are written with."""
+
+import builtins
+from typing import Any
+
+import pytest
+
+from acker_redis import AckerConfig, AckerError
+from acker_redis.ledger.outcomes.consumer import Consumer
+from acker_redis.testing import expire, fake_acker, settle, wait_until
+
+
+def test_the_example_of_the_documentation() -> None:
+    acker = fake_acker()
+    acker.init(root=1, val=5, task=0)
+    acker.ack(1, 5)
+    assert settle(acker) == {1: "ack"}
+    assert settle(acker) == {}
+
+
+def test_fakes_share_nothing() -> None:
+    one, other = fake_acker(), fake_acker()
+    one.init(1, 5, 0)
+    assert other.inspect(1) is None
+    assert other.stats().inits == 0
+
+
+def test_a_config_of_ones_own() -> None:
+    config = AckerConfig(app="mine", num_buckets=2, clock="last_update")
+    assert fake_acker(config).config is config
+
+
+def test_expire_turns_what_is_pending_into_timeouts() -> None:
+    acker = fake_acker()
+    acker.init(1, 5, 0)
+    acker.init(2, 5, 0)
+    acker.init(3, 5, 0)
+    acker.ack(2, 5)
+    acker.fail(3)
+    assert expire(acker) == {1: "timeout", 2: "ack", 3: "failed"}
+    assert acker.stats().pending == 0
+
+
+def test_wait_until_returns_when_the_condition_holds() -> None:
+    calls = iter([False, False, True])
+    wait_until(lambda: next(calls), "three calls")
+    assert next(calls, None) is None
+
+
+def test_wait_until_fails_with_its_description() -> None:
+    with pytest.raises(TimeoutError, match="the moon"):
+        wait_until(lambda: False, "the moon", timeout_secs=0)
+
+
+def test_who_waits_for_outcomes_does_not_ask_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As fakeredis does not wait where it is asked to."""
+    asked: list[str] = []
+    wait = Consumer._wait_for_new
+
+    def counted(self: Consumer, block_ms: int) -> None:
+        asked.append("")
+        wait(self, block_ms)
+
+    monkeypatch.setattr(Consumer, "_wait_for_new", counted)
+    assert fake_acker().poll(block_ms=100) == []
+    assert 1 <= len(asked) <= 10
+
+
+@pytest.mark.parametrize("missing", ["fakeredis", "lupa"])
+def test_without_fakeredis_the_error_says_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def blocked(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == missing:
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", blocked)
+    with pytest.raises(AckerError, match=r"pip install 'acker-redis\[testing\]'"):
+        fake_acker()
