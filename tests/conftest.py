@@ -25,14 +25,25 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take long go first."""
-    items.sort(key=lambda item: scheduling.place(item.path.name))
+    """Tests get the marks of their kind, and files that take long go first."""
+    for item in items:
+        used = set(getattr(item, "fixturenames", ()))
+        if used & SERVERS:
+            item.add_marker("server")
+        if "_sessions" in used:
+            item.add_marker("spark")
+    items.sort(key=lambda item: scheduling.place(item.nodeid.partition("::")[0]))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> scheduling.ByKind:
     """See there."""
     return scheduling.ByKind(config, log)
 
+
+pytest_plugins = ["tests.support.fixtures", "tests.support.spark.fixtures"]
+
+SERVERS = {"source", "real_url", "url", "kind", "start_server"}
+"""Fixtures of which a test that uses one needs a server."""
 
 MANY = 20
 """Tests on Spark for which an archive of classes pays."""
@@ -49,7 +60,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Thousands of tests are not looked through for garbage; and one process has the archive made, where it is missing."""
     gc.freeze()
     gc.enable()
-    wanted = sum(item.path.parent.name == "spark" for item in session.items) > MANY
+    wanted = sum(item.get_closest_marker("spark") is not None for item in session.items) > MANY
     one = os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0" and not session.config.getoption("collectonly")
     session.config.stash[_making] = java.begin() if wanted and one else None
 

@@ -15,7 +15,7 @@ from acker_redis.cli.exit_status import DONE, UNHEALTHY, exit_on_error
 from acker_redis.cli.options import DEFAULT_URL, AsJson, OneApp, Url, UrlFile, confirmed, connected
 from acker_redis.ledger.inspection import Inspection
 from acker_redis.ledger.shards import Shards
-from acker_redis.ops import abandon_run
+from acker_redis.ops.abandon_run import REASON, abandon, survey
 from acker_redis.store.apps import stored_config
 from acker_redis.store.limits import Limits
 
@@ -114,7 +114,7 @@ def abandon_run(
         config = stored_config(client, app_name)
         records = Inspection(Shards(client, config, create=False)).records()
         with typer.progressbar(length=records, label="looking") as bar:
-            left = abandon_run.survey(client, config, run_id, bar.update)
+            left = survey(client, config, run_id, bar.update)
         if not left.lanes:
             output.line(
                 f"no lane of {app_name} had its last spout from run {run_id}: a later run has taken what it left, or its "
@@ -138,8 +138,8 @@ def abandon_run(
             output.line("nothing was given up", err=True)
             raise typer.Exit(UNHEALTHY)
         with typer.progressbar(length=len(left.roots), label="failing") as bar:
-            failed = abandon_run.abandon(client, config, left, bar.update)
-        output.line(f"{failed} roots failed: {abandon_run.REASON}")
+            failed = abandon(client, config, left, bar.update)
+        output.line(f"{failed} roots failed: {REASON}")
 
 
 @app.command()

@@ -135,7 +135,7 @@ def load(name: str) -> Script:
     Raises:
         ScriptFailedError: the file is missing from the installation, or its header is malformed.
     """
-    text = _read(f"{name}.lua")
+    text = _read(f"scripts/{name}.lua")
     header = _HEADER.match(text)
     if not header:
         raise ScriptFailedError(f"lua/{name}.lua has no header; see lua/README.md for its form")
@@ -178,7 +178,7 @@ def report(name: str) -> str:
     Raises:
         ScriptFailedError: the file is missing from the installation.
     """
-    return _read(f"{name}.lua")
+    return _read(f"scripts/{name}.lua")
 
 
 def built_report(name: str) -> str:
@@ -190,7 +190,7 @@ def built_report(name: str) -> str:
 def root() -> Traversable:
     """The folder of the Lua files: inside the installed package, or beside it in a checkout. Works from a zip."""
     inside = files("acker_redis").joinpath("lua")
-    return inside if inside.is_dir() else Path(__file__).resolve().parent.parent / "lua"
+    return inside if inside.is_dir() else Path(__file__).resolve().parents[2] / "lua"
 
 
 def _read(path: str) -> str:

@@ -18,7 +18,7 @@ from acker_redis.errors import AckerError, ServerVersionError
 from acker_redis.ops.acl import Role, ServerKind, users
 from acker_redis.testing.server import server_or_url
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 _BEGAN = time.monotonic()

@@ -34,7 +34,7 @@ def quiet_session(master: str, app_name: str, arrow_rows: int = 1_000) -> Iterat
     """
     prepare_environment()
     # Python workers import functions by name, wherever the program was started.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE.parents[1]), os.environ.get("PYTHONPATH")]))
     builder = (
         SparkSession.builder.master(master)
         .appName(app_name)

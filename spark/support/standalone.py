@@ -1,4 +1,4 @@
-"""`python -m spark.support.standalone master ...` and `... worker ...`: daemons out of the pyspark wheel, on the Java there is.
+"""`python -m spark.support.standalone master ...` and `... worker ...`: daemons of the pyspark wheel, on the Java there is.
 
 Further options are the daemon's own; `--help` lists them. The process becomes the daemon, so signals reach it.
 """

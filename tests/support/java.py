@@ -34,7 +34,7 @@ def use() -> None:
 
 
 def preloaded() -> dict[str, str]:
-    """Environment of a program whose Python workers come from `tests.support.spark.daemon`, as those of the tests' session do."""
+    """Environment of a program whose Python workers come from `tests.support.spark.daemon`, as in the tests' session."""
     use()
     return os.environ | {
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),

@@ -5,7 +5,7 @@ wait most of their time, for servers, ticks and time-outs. So each process begin
 something of each, and no core is idle.
 """
 
-from pathlib import PurePath
+from functools import cache
 from typing import TYPE_CHECKING
 
 from xdist.scheduler import LoadFileScheduling
@@ -15,13 +15,31 @@ from tests.support import java
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-PROGRAMS = (
-    "word_count", "stream_kills", "stack", "docs", "readme", "benchmarks", "applications", "cluster", "access_logs",
-    "order_stream", "examples", "direct_acks", "tour",
+TOGETHER = (
+    (
+        "docs/test_docs.py", "docs/test_readme.py", "spark/applications/test_examples.py",
+        "spark/applications/test_word_count.py", "benchmarks/test_spark_benchmarks.py",
+    ),
+    (
+        "spark/streaming/test_stream_kills.py", "spark/applications/test_applications.py", "spark/runtime/test_cluster.py",
+        "spark/applications/test_access_logs.py", "spark/applications/test_order_stream.py",
+    ),
 )  # fmt: skip
-"""Files of tests/spark that start programs."""
+"""Files whose programs run in one JVM (`tests.support.spark.warm`): one process takes those of a group."""
 
-LONG = (*PROGRAMS, "must_hold", "poison", "sinks", "disaster", "state_machine", "isolation", "set_up")
+FIRST = {f"tests/{file}": f"tests/{group[0]}" for group in TOGETHER for file in group}
+"""The first file of the group of each."""
+
+PROGRAMS = (
+    *FIRST, "tests/stack/test_make_stack.py", "tests/spark/applications/test_direct_acks.py", "tests/docs/test_tour.py",
+)  # fmt: skip
+"""Files that start programs on Spark."""
+
+LONG = (
+    *PROGRAMS, "tests/spark/test_tracker_invariants.py", "tests/spark/runs/test_poison.py", "tests/spark/sinks/test_sinks.py",
+    "tests/docs/test_disaster.py", "tests/model_based/test_state_machine.py", "tests/spout/test_poison_search.py",
+    "tests/packaging/test_set_up.py",
+)  # fmt: skip
 """Files that go first, so that no process is left with one of them at the end."""
 
 WANTED = {
@@ -33,29 +51,17 @@ WANTED = {
 """What a process takes first, and then. One of the session's kind is last in as few as can be, as each starts a JVM for it."""
 
 
+@cache
 def kind(file: str) -> str:
     """Of a file of tests."""
-    path = PurePath(file)
-    if path.parent.name != "spark":
-        return "others"
-    return "programs" if path.stem.removeprefix("test_") in PROGRAMS else "session"
+    if file in PROGRAMS:
+        return "programs"
+    return "session" if "mark.spark" in (java.ROOT / file).read_text(encoding="utf-8") else "others"
 
 
 def place(file: str) -> int:
     """A file of a lower one goes before the others of its kind."""
-    name = PurePath(file).stem.removeprefix("test_")
-    return LONG.index(name) if name in LONG else len(LONG)
-
-
-TOGETHER = {
-    f"tests/spark/test_{name}.py": f"tests/spark/test_{group[0]}.py"
-    for group in (
-        ("docs", "readme", "examples", "word_count", "benchmarks"),
-        ("stream_kills", "applications", "cluster", "access_logs", "order_stream"),
-    )
-    for name in group
-}
-"""Files whose programs run in one JVM (`tests.support.spark.warm`): those of a group are taken by one process."""
+    return LONG.index(file) if file in LONG else len(LONG)
 
 
 class ByKind(LoadFileScheduling):  # type: ignore[misc]
@@ -63,7 +69,7 @@ class ByKind(LoadFileScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
-        return TOGETHER.get(file, file)
+        return FIRST.get(file, file)
 
     def _assign_work_unit(self, node: "WorkerController") -> None:
         wants: tuple[str, ...] = WANTED.get(node.gateway.id, ())

@@ -223,17 +223,17 @@ class Proof:
 
     def _balance(self, node: Node, meter: str, form: Form, execution: Execution) -> "_Balance":
         """Hold what one execution metered against a form."""
-        metrics = execution.metrics
+        metered = execution.metrics
         gone: dict[str, _Gone] = {}
         missing = []
         for one in form.residues:
             known = self._meters[one]
-            if one not in metrics:
+            if one not in metered:
                 missing.append(known.operator)
             elif not known.has_reports:
-                gone[one] = _Gone(known.operator, metrics.passed(metrics, one), metrics.Passed(0, 0), ())
+                gone[one] = _Gone(known.operator, metrics.passed(metered, one), metrics.Passed(0, 0), ())
             else:
-                left = metrics.left_python(metrics, one)
+                left = metrics.left_python(metered, one)
                 named = self._received.find(one, left.reports)
                 if named is None or sum(report.parts for report in named) & MASK != left.failed.edges:
                     missing.append(known.operator)
@@ -246,7 +246,7 @@ class Proof:
                 "execution: behind a checkpoint, a file or a cache that was filled bit by bit. Use tracker.checkpoint to cut "
                 "a plan, and fill a cache by count()",
             )
-        got = metrics.passed(metrics, meter)
+        got = metrics.passed(metered, meter)
         residues = {one: left.edges for one, left in gone.items()}
         if got.edges != form.expected(self.total, residues):
             return _Balance(execution, self._mismatch(node, got, gone))

@@ -1,4 +1,4 @@
-"""`python -m spark.applications.direct_acks export`, and beside it `python -m spark.applications.direct_acks price`: two Spark applications."""
+"""Two Spark applications: `python -m spark.applications.direct_acks export`, and beside it the same with `price`."""
 
 import json
 import time

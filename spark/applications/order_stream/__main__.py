@@ -1,4 +1,6 @@
-"""`python -m spark.applications.order_stream`: a streaming query over orders that are made meanwhile, until Ctrl-C or for some seconds.
+"""`python -m spark.applications.order_stream`: a streaming query over orders that are made meanwhile.
+
+It runs until Ctrl-C, or for some seconds.
 
 Started again with the same --folder it goes on: with what is parked, and with what Spark had not committed.
 """

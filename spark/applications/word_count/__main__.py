@@ -1,4 +1,6 @@
-"""`python -m spark.applications.word_count`: counts words with every line tracked, and checks the count against an untracked one.
+"""`python -m spark.applications.word_count`: counts words with every line tracked.
+
+Its count is checked against an untracked one.
 
 On purpose some lines fail at first attempt; they are emitted again under fresh roots until nothing is pending.
 """

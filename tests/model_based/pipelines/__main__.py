@@ -1,4 +1,4 @@
-"""`python -m tests.model_based.pipelines [--reduce] SEED ...`, or `FIRST-LAST`: runs pipelines, and reduces what shows a fault."""
+"""`python -m tests.model_based.pipelines [--reduce] SEED ...`, or `FIRST-LAST`: runs pipelines, and reduces faults."""
 
 import logging
 import sys

@@ -9,7 +9,7 @@ import pytest
 
 from acker_redis.errors import FailedError
 from acker_redis.spark.protocol.shares import MASK
-from acker_redis.spark.worker import failures
+from acker_redis.spark.worker import failures as module
 from acker_redis.spark.worker.failures import OTHER_REASONS, Failures, Reason, Reports, Roots, reason_of
 from tests.support.batches import received, roots_of
 
@@ -33,7 +33,7 @@ def test_a_report_has_the_distinct_roots_of_each_reason_and_the_sum_of_the_edges
 
 
 def test_rows_that_are_not_to_be_tried_again_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures, "MAX_REASONS", 2)
+    monkeypatch.setattr(module, "MAX_REASONS", 2)
     reports = received()
     failures = Failures("", "", reports)
     reasons = [Reason("a"), Reason("a", retry=False), Reason("b", retry=False), Reason("c")]
@@ -67,7 +67,7 @@ def test_reasons_are_cut_and_can_be_encoded() -> None:
 
 
 def test_too_many_reasons_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures, "MAX_REASONS", 3)
+    monkeypatch.setattr(module, "MAX_REASONS", 3)
     reports = received()
     failures = Failures("", "", reports)
     add(failures, [0] * 6, [[root] for root in range(6)], ["a", "b", "a", "c", "d", "e"])
@@ -77,7 +77,7 @@ def test_too_many_reasons_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_roots_are_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures, "_COMPACT_ROOTS", 100)
+    monkeypatch.setattr(module, "_COMPACT_ROOTS", 100)
     roots = Roots()
     drawn = np.random.default_rng(1).integers(-30, 30, (500, 7))
     for part in drawn:
@@ -90,7 +90,7 @@ def test_roots_are_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_accumulator_of_reports_adds_them_up() -> None:
     param = pickle.loads(pickle.dumps(Reports()))
-    a, b = (failures.Report(number, "", "", 0, 1, {}) for number in (2, 3))
+    a, b = (module.Report(number, "", "", 0, 1, {}) for number in (2, 3))
     assert param.zero([a]) == []
     assert param.addInPlace(param.addInPlace(param.zero([]), [a]), [b]) == [a, b]
 

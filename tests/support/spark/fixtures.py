@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +31,9 @@ def spark(_sessions: "Sessions") -> "SparkSession":
     return _sessions.live()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _what_is_there_stays() -> None:
-    """Nor is what Spark's tests import, which would take long behind each of them."""
+@cache
+def _freeze_imports() -> None:
+    """Modules that Spark's tests import aren't looked through for garbage behind each of them."""
     import pandas  # noqa: F401, ICN001
     import pyspark.sql.functions  # noqa: F401
 
@@ -41,16 +42,18 @@ def _what_is_there_stays() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _java_objects_go() -> Iterator[None]:
-    """py4j's objects stand in cycles: what they hold in the JVM stays until Python collects them, which it seldom does."""
+def _spark_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tests on Spark pause little between broken emissions (tests/spout/test_emitter.py has the real pauses).
+
+    py4j's objects stand in cycles: the JVM keeps what they hold until Python collects them, which it seldom does by itself.
+    """
+    if request.node.get_closest_marker("spark") is None:
+        yield
+        return
+    _freeze_imports()
+    monkeypatch.setattr("acker_redis.spout.emitter.BROKEN_BASE_SECS", 0.001)
     yield
     gc.collect()
-
-
-@pytest.fixture(autouse=True)
-def _pauses_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those between emissions that break; tests/spout/test_emitter.py has the real ones."""
-    monkeypatch.setattr("acker_redis.spout.emitter.BROKEN_BASE_SECS", 0.001)
 
 
 @pytest.fixture(scope="session")
