@@ -20,7 +20,7 @@ from acker_redis.model.keys import ShardKeys
 from tests.support.servers import required
 
 FOLDER = Path(str(scripts.root()))
-FILES = {path.stem: path for path in sorted(FOLDER.glob("*.lua"))}
+FILES = {path.stem: path for path in sorted(FOLDER.glob("scripts/*.lua"))}
 LIBRARY = {f"lib/{path.stem}": path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("lib/*.lua"))}
 SLOTS, LANES = 100, 10_000
 """Sizes of the ring and of the lanes that no sum of others equals by chance."""
@@ -300,8 +300,9 @@ def test_a_script_includes_each_file_it_uses_once(script: scripts.Script) -> Non
 def lua_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A lua/ of the test's own, with a script `ack` that includes lib/one."""
     (tmp_path / "lib").mkdir()
+    (tmp_path / "scripts").mkdir()
     header = "#!lua\n--[[\nack: test.\n\nKEYS\n  meta  HASH  x\nARGV\n  a  b\nReturns\n  c\n]]\n"
-    (tmp_path / "ack.lua").write_text(header + '--- @include "lib/one"\n--- @include "lib/two"\nreturn 1\n')
+    (tmp_path / "scripts" / "ack.lua").write_text(header + '--- @include "lib/one"\n--- @include "lib/two"\nreturn 1\n')
     monkeypatch.setattr(scripts, "root", lambda: tmp_path)
     return tmp_path
 
@@ -329,7 +330,7 @@ def test_a_circular_include_raises(lua_folder: Path) -> None:
 
 
 def test_a_file_without_header_raises(lua_folder: Path) -> None:
-    (lua_folder / "ack.lua").write_text("return 1\n")
+    (lua_folder / "scripts" / "ack.lua").write_text("return 1\n")
     with pytest.raises(ScriptFailedError, match="header"):
         load_uncached()
 

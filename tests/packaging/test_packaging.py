@@ -95,13 +95,14 @@ def test_the_library_works_where_nothing_else_is_installed(wheel: Path, about: M
     assert run_alone(folder / "bin" / "acker-redis", "--version") == f"acker-redis {acker_redis.__version__}\n"
     program = """
 import sys
-from acker_redis import Acker, AckerConfig, scripts
+from acker_redis import Acker, AckerConfig
+from acker_redis.client import scripts
 from acker_redis.cli import app
 print(scripts.__file__, *(scripts.load(name).name for name in scripts.NAMES))
 assert not any(name in sys.modules for name in ("pyspark", "fakeredis", "pandas", "pyarrow"))
 """
     shown = run_alone(folder / "bin" / "python", "-W", "error", "-c", program)
-    assert shown.split() == [str(site / "acker_redis" / "scripts.py"), *scripts.NAMES]
+    assert shown.split() == [str(site / "acker_redis" / "client" / "scripts.py"), *scripts.NAMES]
 
 
 def needed(requirements: list[str], extras: list[str]) -> set[str]:
