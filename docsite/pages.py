@@ -15,6 +15,7 @@ ELSEWHERE = {
     "SECURITY.md": "security.md",
     "lua/README.md": "lua.md",
     "spark/README.md": "examples.md",
+    "tests/README.md": "tests.md",
 }
 """Pages that have their place beside what they are about, and where the site has them."""
 
@@ -40,7 +41,7 @@ def gather(root: Path, target: Path, made: Mapping[str, str]) -> None:
             text = (root / source).read_text(encoding="utf-8")
             (target / place).write_text(moved(text, source, places, root), encoding="utf-8")
     for place, text in made.items():
-        (target / place).parent.mkdir(exist_ok=True)
+        (target / place).parent.mkdir(parents=True, exist_ok=True)
         (target / place).write_text(text, encoding="utf-8")
 
 

@@ -21,26 +21,26 @@ def pages() -> dict[str, str]:
     errors = {name for name in names if _is_error(getattr(acker_redis, name))}
     tests = [name for name, one in vars(testing).items() if getattr(one, "__module__", None) == testing.__name__]
     return {
-        "reference/library.md": _calls(
+        "reference/api/library.md": _calls(
             "The library", "acker_redis", (name for name in names if name not in errors), "`import acker_redis`"
         ),
-        "reference/spark.md": _calls(
+        "reference/api/spark.md": _calls(
             "Calls for Spark",
             "acker_redis.spark",
             sorted(spark.__all__, key=lambda name: isinstance(getattr(spark, name), type)),  # functions come first
-            "`pip install 'acker-redis[spark]'`. [The guide](../spark.md) shows each of them at work.",
+            "`pip install 'acker-redis[spark]'`. [The guide](../../guides/spark.md) shows each of them at work.",
         ),
-        "reference/errors.md": _calls(
+        "reference/api/errors.md": _calls(
             "Errors", "acker_redis", (name for name in names if name in errors), "Each says what to do."
         ),
-        "reference/testing.md": _calls(
+        "reference/api/testing.md": _calls(
             "For tests",
             "acker_redis.testing",
             tests,
-            "`pip install 'acker-redis[testing]'`. [The guide](../testing.md).",
+            "`pip install 'acker-redis[testing]'`. [The guide](../../guides/testing.md).",
         ),
-        "reference/commands.md": _commands(),
-        "reference/scripts.md": _scripts(),
+        "reference/api/commands.md": _commands(),
+        "reference/api/scripts.md": _scripts(),
     }
 
 
@@ -77,14 +77,14 @@ def _scripts() -> str:
     folder = scripts.root()
     parts = [
         "# Headers of the scripts",
-        "What each script takes and gives. [The scripts](../lua.md) has the form of the headers, the keys, the records and "
+        "What each script takes and gives. [The scripts](../../lua.md) has the form of the headers, the keys, the records and "
         "the result codes.",
     ]
     for name in scripts.NAMES:
         flags = ", ".join(f"`{flag}`" for flag in scripts.load(name).flags)
         parts += [f"## {name}", f"`lua/scripts/{name}.lua`." + (f" Flags: {flags}." if flags else "")]
         parts += _header(folder.joinpath("scripts", f"{name}.lua").read_text(encoding="utf-8"))
-    parts += ["## Pages for redis-cli", "[At three in the morning](../on-call.md) says what they show."]
+    parts += ["## Pages for redis-cli", "[At three in the morning](../../operate/on-call.md) says what they show."]
     for name in scripts.REPORTS:
         parts += [f"### {name}.lua", *_header(folder.joinpath("reports", f"{name}.lua").read_text(encoding="utf-8"))]
     return "\n\n".join([*parts, ""])

@@ -121,7 +121,7 @@ def translate(exc: BaseException, address: str, *, lost: str = LOST) -> errors.A
     if code == "WRONGTYPE":
         return errors.DamagedDataError(
             f"{address}: a key of the app is not of the type it was made with ({text}): something else wrote it. Compare the "
-            "types (redis-cli TYPE) with docs/keys.md, and delete what is not the app's"
+            "types (redis-cli TYPE) with docs/reference/keys.md, and delete what is not the app's"
         )
     return errors.ScriptFailedError(f"{address}: {text}")
 

@@ -18,7 +18,7 @@ RECORDS_PER_SWEEP = 250
 """Records one sweep call looks at, roughly: what one step of HSCAN gives."""
 
 TICKS_PER_PASS = 4
-"""The sweeps after so many ticks go through a whole ledger; docs/architecture.md has the reasons for these numbers."""
+"""The sweeps after so many ticks go through a whole ledger; decision 012 in docs/internals/decisions has the reasons."""
 
 MAX_SWEPT_PER_TICK = 8_000
 """Records of one shard looked at after a tick at most: about 12 ms of the server. Above 32 000 a pass takes more ticks."""

@@ -1,7 +1,7 @@
 """What the apps of a server are doing: the pages for redis-cli, for programs.
 
-The pages are scripts that read only; see docs/on-call.md for what they say. They need a user who may EVAL. On a cluster each
-primary is asked, and says what it knows of its own shards.
+The pages are scripts that read only; see docs/operate/on-call.md for what they say. They need a user who may EVAL. On a
+cluster each primary is asked, and says what it knows of its own shards.
 """
 
 import json

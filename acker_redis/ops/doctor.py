@@ -195,12 +195,14 @@ def _states(client: Client) -> Iterator[Finding]:
     except ServerUnavailableError:
         raise
     except AckerError as exc:
-        yield Finding("server", "pages", "unknown", str(exc), 'see docs/on-call.md, "Who may look", for a user who may')
+        yield Finding(
+            "server", "pages", "unknown", str(exc), 'see docs/operate/on-call.md, "Who may look", for a user who may'
+        )
         return
     for one in states:
         grade: Grade = "ok" if one.state == OK else "warning" if one.healthy else "bad"
         text = "ok" if one.state == OK else f"{one.state}: {one.why}"
-        advice = "" if one.state == OK else "docs/on-call.md has a row for this state"
+        advice = "" if one.state == OK else "docs/operate/on-call.md has a row for this state"
         yield Finding(one.app, "state", grade, text, advice)
         if one.dead_letters:
             yield Finding(

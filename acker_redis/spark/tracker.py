@@ -1,6 +1,6 @@
 """The tracker of one emission: operators that keep the sum of edges, and sinks that prove it.
 
-Spark's own operators are allowed in between; `docs/operators.md` says of each whether it keeps the sum. Whatever Spark
+Spark's own operators are allowed in between; `docs/guides/operators.md` says of each whether it keeps the sum. Whatever Spark
 evaluates, once or five times, changes nothing in the ledger: the driver closes the roots when the pipeline has returned.
 """
 

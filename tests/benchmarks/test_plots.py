@@ -80,8 +80,8 @@ def test_results_that_do_not_compare_are_dropped(tmp_path: Path, monkeypatch: py
 
 
 def test_the_page_shows_every_plot_as_it_is_drawn_of_the_results_beside_it(tmp_path: Path) -> None:
-    page = (ROOT / "docs/benchmarks.md").read_text()
-    folder = ROOT / "docs/measured"
+    page = (ROOT / "docs/reference/benchmarks.md").read_text()
+    folder = ROOT / "docs/reference/measured"
     assert sorted(path.name for path in folder.glob("*.svg")) == sorted(ALL)
     for name in ALL:
         assert f"](measured/{name})" in page

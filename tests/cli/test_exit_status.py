@@ -17,7 +17,7 @@ from acker_redis.client import client
 from acker_redis.store.dead_letters import DeadLetter
 from acker_redis.testing.server import Server
 
-COMMANDS = (Path(__file__).resolve().parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
+COMMANDS = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
 
 CHECK, STATS, INSPECT, LETTERS = ("rotator", "--check"), ("stats",), ("inspect", "1"), ("dead-letters",)
 APPS, STATUS, PENDING, EVICT = ("apps",), ("status",), ("pending",), ("evict", "--yes")

@@ -1,4 +1,4 @@
-"""docs/disaster.md: its commands, in the order of the page, against real servers with a run under way."""
+"""docs/operate/disaster.md: its commands, in the order of the page, against real servers with a run under way."""
 
 import re
 import threading
@@ -18,7 +18,7 @@ from acker_redis.testing.server import Server
 from tests.docs.test_readme import blocks_of
 from tests.support.shell import Shell
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "disaster.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "operate" / "disaster.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
 LETTER = DeadLetter(77, "run", 5, "failed", "parse", "no such customer")
 

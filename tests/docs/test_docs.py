@@ -90,32 +90,32 @@ assert len(called) > 5, called
 """
 
 PAGES = {
-    "aggregates.md": ("", ""),
-    "applications.md": ("", ""),
-    "from-queues.md": (STREAMS, ""),
-    "from-storm.md": (TOPOLOGY_BEFORE, TOPOLOGY_AFTER),
-    "hosted-spark.md": ("", ""),
-    "run-again.md": (AGAIN, ""),
-    "spark.md": ("", ""),
-    "streams.md": (STREAMS, ""),
-    "testing.md": ("", CALLS),
+    "guides/aggregates.md": ("", ""),
+    "guides/applications.md": ("", ""),
+    "guides/from-queues.md": (STREAMS, ""),
+    "guides/from-storm.md": (TOPOLOGY_BEFORE, TOPOLOGY_AFTER),
+    "guides/hosted-spark.md": ("", ""),
+    "guides/run-again.md": (AGAIN, ""),
+    "guides/spark.md": ("", ""),
+    "guides/streams.md": (STREAMS, ""),
+    "guides/testing.md": ("", CALLS),
 }
 """What stands before the blocks of a page, and behind them."""
 
 ELSEWHERE = {
-    "bare.md": "spark/test_readme.py",
-    "pipeline.md": "spark/test_readme.py",
-    "log-pipeline.md": "spark/test_access_logs.py",
-    "on-call.md": "integration/test_otel.py",
-    "sizing.md": "integration/test_sizing.py",
+    "guides/bare.md": "spark/test_readme.py",
+    "start/pipeline.md": "spark/test_readme.py",
+    "guides/log-pipeline.md": "spark/test_access_logs.py",
+    "operate/on-call.md": "integration/test_otel.py",
+    "operate/sizing.md": "integration/test_sizing.py",
 }
 
 
 def test_no_block_is_left_out() -> None:
-    pages = {path.name for path in (ROOT / "docs").glob("*.md") if blocks("python", f"docs/{path.name}")}
-    assert pages == PAGES.keys() | ELSEWHERE.keys()
+    names = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert {name for name in names if blocks("python", f"docs/{name}")} == PAGES.keys() | ELSEWHERE.keys()
     for name, module in ELSEWHERE.items():
-        assert name in (ROOT / "tests" / module).read_text(encoding="utf-8")
+        assert name.rpartition("/")[2] in (ROOT / "tests" / module).read_text(encoding="utf-8")
 
 
 @pytest.mark.spark

@@ -24,7 +24,7 @@ def named(nav: Any) -> Iterator[str]:
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    """Otherwise nobody finds it. mkdocs.yml has a line for each that is foreseen: take its comment sign away."""
+    """A page without a line in mkdocs.yml is on the site, but no reader finds it."""
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     written = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     assert sorted(named(config["nav"])) == sorted(written | set(pages.ELSEWHERE.values()) | reference.pages().keys())
@@ -33,48 +33,52 @@ def test_every_page_is_in_the_navigation() -> None:
 def test_the_reference_has_every_public_name_script_and_command() -> None:
     made = reference.pages()
     for name in set(acker_redis.__all__) - {"__version__"}:
-        assert (f"::: acker_redis.{name}\n" in made["reference/library.md"]) != (
-            f"::: acker_redis.{name}\n" in made["reference/errors.md"]
+        assert (f"::: acker_redis.{name}\n" in made["reference/api/library.md"]) != (
+            f"::: acker_redis.{name}\n" in made["reference/api/errors.md"]
         )
-    assert all(f"::: acker_redis.spark.{name}\n" in made["reference/spark.md"] for name in spark.__all__)
-    assert all(f"::: acker_redis.testing.{name}\n" in made["reference/testing.md"] for name in ("fake_acker", "settle"))
+    assert all(f"::: acker_redis.spark.{name}\n" in made["reference/api/spark.md"] for name in spark.__all__)
+    assert all(
+        f"::: acker_redis.testing.{name}\n" in made["reference/api/testing.md"] for name in ("fake_acker", "settle")
+    )
     for name in (*scripts.NAMES, *scripts.REPORTS):
-        assert f"\n{name}: ".replace("_", "\\_") in made["reference/scripts.md"]
-    assert "## acker-redis dead-letters replay\n" in made["reference/commands.md"]
-    assert "Usage: acker-redis rotator [OPTIONS]" in made["reference/commands.md"]
-    assert made["reference/commands.md"].count("Exit status:") == 0
+        assert f"\n{name}: ".replace("_", "\\_") in made["reference/api/scripts.md"]
+    assert "## acker-redis dead-letters replay\n" in made["reference/api/commands.md"]
+    assert "Usage: acker-redis rotator [OPTIONS]" in made["reference/api/commands.md"]
+    assert made["reference/api/commands.md"].count("Exit status:") == 0
 
 
 @pytest.mark.parametrize(
     ("link", "there"),
     [
-        ("[how](spark.md#proof)", "[how](spark.md#proof)"),
-        ("[the scripts](../lua/README.md#keys)", "[the scripts](lua.md#keys)"),
+        ("[how](../guides/spark.md#proof)", "[how](../guides/spark.md#proof)"),
+        ("[the scripts](../../lua/README.md#keys)", "[the scripts](../lua.md#keys)"),
         ("[`Acker.java`](https://example.org/a.md)", "[`Acker.java`](https://example.org/a.md)"),
         ("[below](#below)", "[below](#below)"),
-        ("the [code](../acker_redis/acker.py) of it", "the code of it"),
-        ("![a ring](images/ring.svg)", "![a ring](images/ring.svg)"),
+        ("the [code](../../acker_redis/acker.py) of it", "the code of it"),
+        ("![a ring](../images/ring.svg)", "![a ring](../images/ring.svg)"),
         ("```\n[not a link](nowhere.md)\n```\n", "```\n[not a link](nowhere.md)\n```\n"),
     ],
 )
 def test_links_lead_to_the_same_page(link: str, there: str) -> None:
     places = {
-        "docs/architecture.md": "architecture.md",
+        "docs/internals/architecture.md": "internals/architecture.md",
         "docs/images/ring.svg": "images/ring.svg",
-        "docs/spark.md": "spark.md",
+        "docs/guides/spark.md": "guides/spark.md",
         "lua/README.md": "lua.md",
     }
-    assert pages.moved(link, "docs/architecture.md", places, ROOT) == there
+    assert pages.moved(link, "docs/internals/architecture.md", places, ROOT) == there
 
 
 def test_links_of_pages_from_elsewhere() -> None:
-    places = {"docs/spark.md": "spark.md", "CONTRIBUTING.md": "contributing.md"}
-    assert pages.moved("[a](docs/spark.md) [b](lua)", "CONTRIBUTING.md", places, ROOT) == "[a](spark.md) b"
+    places = {"docs/guides/spark.md": "guides/spark.md", "CONTRIBUTING.md": "contributing.md"}
+    assert (
+        pages.moved("[a](docs/guides/spark.md) [b](lua)", "CONTRIBUTING.md", places, ROOT) == "[a](guides/spark.md) b"
+    )
 
 
 def test_a_link_that_leads_nowhere_is_an_error() -> None:
-    with pytest.raises(FileNotFoundError, match=r"docs/spark\.md: a link leads to nowhere\.md"):
-        pages.moved("[x](nowhere.md)", "docs/spark.md", {}, ROOT)
+    with pytest.raises(FileNotFoundError, match=r"docs/guides/spark\.md: a link leads to nowhere\.md"):
+        pages.moved("[x](nowhere.md)", "docs/guides/spark.md", {}, ROOT)
 
 
 def test_pages_are_gathered_anew(tmp_path: Path) -> None:
@@ -85,7 +89,7 @@ def test_pages_are_gathered_anew(tmp_path: Path) -> None:
     assert not (target / "old.md").exists()
     assert (target / "reference" / "made.md").read_text() == "# Made\n"
     assert (target / "images" / "ring.svg").read_bytes() == (ROOT / "docs" / "images" / "ring.svg").read_bytes()
-    assert "(on-call.md)" in (target / "lua.md").read_text(encoding="utf-8")
+    assert "(operate/on-call.md)" in (target / "lua.md").read_text(encoding="utf-8")
 
 
 def test_examples_of_docstrings_become_code() -> None:

@@ -69,7 +69,7 @@ def server():
     ("name", "detail"),
     [
         ("README.md", "detail=\"AttributeError: 'NoneType' object has no attribute 'split'\""),
-        ("docs/pipeline.md", "detail='no items'"),
+        ("docs/start/pipeline.md", "detail='no items'"),
     ],
 )
 def test_the_pipeline_runs(server: Server, warm: Warm, name: str, detail: str) -> None:
@@ -88,10 +88,10 @@ def test_the_pipeline_runs(server: Server, warm: Warm, name: str, detail: str) -
 
 
 def test_the_bare_acker_runs(server: Server, tmp_path: Path) -> None:
-    shown = run_program(program("docs/bare.md"), server.url, tmp_path)
+    shown = run_program(program("docs/guides/bare.md"), server.url, tmp_path)
     assert sorted(shown.splitlines()) == ["ack 1 None write None", "fail 2 failed parse no such customer"]
     for line in shown.splitlines():
-        assert f"`{line}`" in page("docs/bare.md")
+        assert f"`{line}`" in page("docs/guides/bare.md")
 
 
 @pytest.fixture(params=["single", "cluster"])
@@ -143,7 +143,7 @@ def test_the_shell_lines_run(servers: list[Server], tmp_path: Path) -> None:
         acker.poll(max_outcomes=10)
         acker.rotate(force=True)
         acker.dead_letters.add([DeadLetter(1, "run", 5, "failed", "parse", "broken")])
-        named = ("access", "on-call", "commands", "settings")
+        named = ("operate/access", "operate/on-call", "reference/commands", "reference/settings")
         pages = [block for name in named for block in blocks("sh", f"docs/{name}.md")]
         for line in (line for block in pages for line in block.splitlines() if not line.startswith("#")):
             done = subprocess.run(
@@ -178,7 +178,7 @@ def test_the_shell_lines_run(servers: list[Server], tmp_path: Path) -> None:
 
 
 def test_the_settings_table_is_complete() -> None:
-    table = page("docs/settings.md")
+    table = page("docs/reference/settings.md")
     defaults = AckerConfig(app="x")
     for name, value in defaults.as_fields().items():
         (row,) = re.findall(rf"^\| `{name}` \| (.*?) \|", table, re.MULTILINE)
@@ -187,7 +187,7 @@ def test_the_settings_table_is_complete() -> None:
 
 def test_the_readme_shows_measurements_as_they_stand_in_the_benchmarks() -> None:
     """All that is measured stands between the marks; the README repeats some rows, to the letter."""
-    whole = page("docs/benchmarks.md")
+    whole = page("docs/reference/benchmarks.md")
     measured = whole[whole.index("<!-- measured:begin -->") : whole.index("<!-- measured:end -->")].splitlines()
     readme = page("README.md")
     shown = readme[readme.index("## Measured") : readme.index("## Where to read on")].splitlines()
@@ -202,7 +202,7 @@ def test_the_readme_stays_short() -> None:
 
 
 def test_links_lead_to_files_and_their_headings() -> None:
-    pages = [ROOT / "CONTRIBUTING.md", *ROOT.glob("*/README.md"), ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *(ROOT / "docs").rglob("*.md")]
     for path in pages:
         for target, heading in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", path.read_text(encoding="utf-8")):
             if "://" not in target:

@@ -1,4 +1,4 @@
-"""docs/sizing.md: its figures are measured again, and its example runs."""
+"""docs/operate/sizing.md: its figures are measured again, and its example runs."""
 
 import re
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from acker_redis.store.dead_letters import DeadLetter
 from acker_redis.testing.server import Server
 from tests.docs.test_readme import blocks_of, run_program
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "sizing.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "operate" / "sizing.md").read_text(encoding="utf-8")
 ROOTS, FAILS, CALLS, LETTERS = 96_000, 16_000, 2_000, 2_000
 TOLERANCE, OF_MEMORY = 0.2, 0.3
 """Polls and calls are as large as they happen to be. Tables double at sizes of their own, and streams grow by nodes."""

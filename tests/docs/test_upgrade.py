@@ -1,4 +1,4 @@
-"""docs/upgrade.md: its commands, against real servers."""
+"""docs/operate/upgrade.md: its commands, against real servers."""
 
 import re
 import threading
@@ -17,7 +17,7 @@ from acker_redis.testing.server import Server
 from tests.support.rounds import full_round, take
 from tests.support.shell import Shell
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "upgrade.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "operate" / "upgrade.md").read_text(encoding="utf-8")
 INSTALL, FORMAT, ANEW, REPLACE = (
     re.sub(r"^ +", "", block, flags=re.MULTILINE)
     for block in re.findall(r"^ *```sh\n(.*?)^ *```$", PAGE, re.DOTALL | re.MULTILINE)

@@ -238,7 +238,7 @@ def test_what_a_rotator_tries_beyond_its_work_is_said_to_be_denied(
 def test_the_rotator_of_all_apps_writes_nothing_but_their_shards(
     login: Callable[..., str], open_acker: Callable[..., Acker], refuses: Callable[..., None], rules: ServerKind
 ) -> None:
-    if rules is ServerKind.SCRIPTS:  # patterns there can't tell reading from writing, as docs/access.md says
+    if rules is ServerKind.SCRIPTS:  # patterns there can't tell reading from writing, as docs/operate/access.md says
         assert not any("%" in rule for user in users(kind=rules) for rule in user.rules)
         return
     acker = open_acker(login(Role.SPOUT), app="orders", shards=1)

@@ -153,7 +153,7 @@ def test_nothing_is_made_unless_it_was_asked_for(
 
 
 def test_the_block_of_the_page_runs(url: str, tmp_path: Path) -> None:
-    (block,) = blocks("python", "docs/on-call.md")
+    (block,) = blocks("python", "docs/operate/on-call.md")
     assert run_program(block, url, tmp_path).split()[:2] == ["acker", "failed"]
 
 

@@ -33,7 +33,7 @@ PANELS = {
     for panel in DASHBOARD["panels"]
     for target in panel.get("targets", ())
 }
-ON_CALL = (ROOT / "docs" / "on-call.md").read_text(encoding="utf-8")
+ON_CALL = (ROOT / "docs" / "operate" / "on-call.md").read_text(encoding="utf-8")
 
 
 def as_asked(expr: str, apps: str = ".+") -> str:
@@ -244,7 +244,7 @@ def test_every_alarm_of_the_table_has_its_alert() -> None:
     rows = re.findall(r"^\| `(\w+)`.*\|.*\|(.*)\|$", ON_CALL.split("## What to alarm on")[1], re.MULTILINE)
     alarms = {metric for metric, alarm in rows if not alarm.strip().startswith("for plots")}
     alerts = re.split(r"^ +- alert: ", RULES, flags=re.MULTILINE)[1:]
-    named = [re.findall(r"docs/on-call\.md, \"What to alarm on\",\s+row\s+`(\w+)`", alert) for alert in alerts]
+    named = [re.findall(r"docs/operate/on-call\.md, \"What to alarm on\",\s+row\s+`(\w+)`", alert) for alert in alerts]
     assert all(len(one) == 1 for one in named), named
     assert {one[0] for one in named} == alarms
     for alert in alerts:

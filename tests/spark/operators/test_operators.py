@@ -1,4 +1,4 @@
-"""Every public member of DataFrame in a tracked pipeline, as docs/operators.md has it."""
+"""Every public member of DataFrame in a tracked pipeline, as docs/guides/operators.md has it."""
 
 import re
 import warnings
@@ -16,7 +16,7 @@ from tests.support.spark.cases import Case, MakeCase
 
 pytestmark = pytest.mark.spark
 
-TABLE = Path(__file__).resolve().parents[3] / "docs" / "operators.md"
+TABLE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "operators.md"
 KINDS = ("exact", "caught", "no effect", "elsewhere")
 
 Change: TypeAlias = Callable[[DataFrame], Any]
