@@ -13,12 +13,12 @@ import acker_redis
 
 PACKAGE = Path(acker_redis.__file__).parent
 ORDER = (
-    ("errors", "interrupts", "turns"),
+    ("errors", "interrupts"),
     ("calling", "ids", "config", "keys", "model", "offsets", "outages"),
     ("scripts", "blocks", "connection", "xxhash64", "acl"),
     ("driver_errors", "entries", "pending", "nodes"),
-    ("isolation",),
-    ("calls",),
+    ("isolation", "dead_letter"),
+    ("calls", "server_info"),
     ("client", "retry"),
     ("limits",),
     ("apps", "dead_letters", "ends", "lanes", "pause", "payloads", "runs"),
@@ -70,7 +70,7 @@ ORDER = (
     ("cli.output", "cli.groups"),
     ("cli.options", "cli.status"),
     ("cli.top",),
-    ("cli.letters", "cli.overview", "cli.acting", "cli.access"),
+    ("cli.letters", "cli.overview", "cli.acting", "cli.access", "cli.rotator", "cli.inspect"),
     ("cli.commands",),
     ("cli",),
     ("", "__main__"),
