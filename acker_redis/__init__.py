@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from acker_redis.acker import Acker
     from acker_redis.ledger.batch import Batch
     from acker_redis.spout.spout import Spout
-    from acker_redis.store.dead_letters import DeadLetter, LetterFilter
+    from acker_redis.store.dead_letter import DeadLetter, LetterFilter
 
 __version__ = "0.1.0"
 
@@ -111,8 +111,8 @@ __all__ = [
 _MODULES = {
     "Acker": "acker",
     "Batch": "ledger.batch",
-    "DeadLetter": "store.dead_letters",
-    "LetterFilter": "store.dead_letters",
+    "DeadLetter": "store.dead_letter",
+    "LetterFilter": "store.dead_letter",
     "Spout": "spout.spout",
 }
 """They need redis-py and come when asked for: Python workers of Spark that need no server start in half the time."""

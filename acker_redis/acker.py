@@ -148,13 +148,11 @@ class Acker:
         raise TypeError("an Acker can't be pickled: send acker.url and acker.config, and connect where they arrive")
 
     def __enter__(self) -> Self:
-        """Use as a context manager; closes at the end."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the connection."""
         self.close()
 
     @staticmethod

@@ -102,7 +102,6 @@ class FailedError(AckerError):
     """
 
     def __init__(self, reason: str = "", *, retry: bool = True) -> None:
-        """Give the reason as people are to read it."""
         super().__init__(reason)
         self.retry = retry
 
@@ -119,7 +118,6 @@ class RefusedError(AckerError):
     """
 
     def __init__(self, rows: Mapping[int, str | FailedError]) -> None:
-        """Say which, and why."""
         first = next(iter(rows.items()), None)
         told = "" if first is None else f"; the first is row {first[0]}: {first[1]}"
         super().__init__(
@@ -128,7 +126,6 @@ class RefusedError(AckerError):
         self.rows = dict(rows)
 
     def __reduce__(self) -> tuple[type["RefusedError"], tuple[dict[int, str | FailedError]]]:
-        """As it was made."""
         return type(self), (self.rows,)
 
 

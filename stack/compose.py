@@ -1,7 +1,8 @@
 """What `docker-compose.yml` says of its services, as far as processes without containers need it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ def services(file: Path = FILE) -> dict[str, Service]:
     """
     with file.open(encoding="utf-8") as text:
         given: dict[str, Any] = yaml.safe_load(text)["services"]
-    return {name: _service(name, given[name], file.parent) for name in _in_order(given)}
+    waits_for = {name: _after(service) for name, service in given.items()}
+    return {name: _service(name, given[name], file.parent) for name in TopologicalSorter(waits_for).static_order()}
 
 
 def selected(every: Mapping[str, Service], profiles: frozenset[str]) -> dict[str, Service]:
@@ -95,18 +97,3 @@ def _service(name: str, given: dict[str, Any], folder: Path) -> Service:
 
 def _after(given: dict[str, Any]) -> dict[str, str]:
     return {name: one["condition"] for name, one in given.get("depends_on", {}).items()}
-
-
-def _in_order(given: dict[str, Any]) -> Iterator[str]:
-    done: dict[str, None] = {}
-
-    def add(name: str, above: tuple[str, ...]) -> None:
-        if name in above:
-            raise ValueError(f"services wait for each other: {' -> '.join((*above, name))}")
-        for other in _after(given[name]):
-            add(other, (*above, name))
-        done.setdefault(name)
-
-    for name in given:
-        add(name, ())
-    return iter(done)

@@ -56,13 +56,11 @@ class Processes:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
-        """Use as a context."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End all, the last one first."""
         self.stop()
 
     def start(self, said: Callable[[str], object]) -> None:

@@ -1,10 +1,12 @@
 """The commands of `acker-redis dead-letters`: `show`, which it is without a name, and `replay`."""
 
-from collections.abc import Iterable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,10 +30,21 @@ from acker_redis.cli.options import (
     letter_filter,
 )
 from acker_redis.store.apps import stored_config
-from acker_redis.store.dead_letters import EVERY_LETTER, DamagedLetter, DeadLetter, DeadLetters
+from acker_redis.store.dead_letter import EVERY_LETTER, DamagedLetter, DeadLetter, LetterFilter
+from acker_redis.store.dead_letters import DeadLetters
 
 _LETTERS_PER_DELETE = 1000
 
+_SELECTING = {
+    "message_id": Messages,
+    "run_id": Run,
+    "reason": Reason,
+    "stage": Stage,
+    "text": Text,
+    "since": Since,
+    "until": Until,
+}
+"""The options that say which letters, as `letter_filter` takes them."""
 
 app = typer.Typer(
     cls=help_pages.ShowsByDefault,
@@ -40,7 +53,29 @@ app = typer.Typer(
 )
 
 
+def _selects_letters(command: Callable[..., None]) -> Callable[..., None]:
+    """Put the options of `_SELECTING` in place of a command's parameter `wanted`, which gets what they select."""
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        selected = [given.pop(name) for name in _SELECTING]
+        with exit_on_error():
+            given["wanted"] = letter_filter(*selected)
+        command(**given)
+
+    by_name = inspect.Parameter.KEYWORD_ONLY
+    options = [inspect.Parameter(name, by_name, default=None, annotation=option) for name, option in _SELECTING.items()]
+    parameters = [
+        option
+        for own in inspect.signature(command).parameters.values()
+        for option in (options if own.name == "wanted" else [own.replace(kind=by_name)])
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
+
+
 @app.command()
+@_selects_letters
 def show(
     context: typer.Context,
     app_name: OneApp,
@@ -48,18 +83,11 @@ def show(
     redis_file: UrlFile = None,
     count: Annotated[int, typer.Option("--count", min=1, help="At most so many, the oldest first.")] = 100,
     delete: Annotated[bool, typer.Option("--delete", help="Delete those that were printed.")] = False,
-    message_id: Messages = None,
-    run_id: Run = None,
-    reason: Reason = None,
-    stage: Stage = None,
-    text: Text = None,
-    since: Since = None,
-    until: Until = None,
+    wanted: LetterFilter = EVERY_LETTER,
     as_json: AsJson = False,
 ) -> None:
     """Print messages that were given up after their last attempt, as they are read."""
     with exit_on_error(), _stream(context, redis, redis_file, app_name) as stream:
-        wanted = letter_filter(message_id, run_id, reason, stage, text, since, until)
         letters = islice(stream.scan() if wanted == EVERY_LETTER else stream.find(wanted), count)
         printed = 0
         while part := _printed(islice(letters, _LETTERS_PER_DELETE), as_json):
@@ -71,18 +99,13 @@ def show(
 
 
 @app.command()
+@_selects_letters
 def replay(
     context: typer.Context,
     app_name: OneApp,
     redis: Url = DEFAULT_URL,
     redis_file: UrlFile = None,
-    message_id: Messages = None,
-    run_id: Run = None,
-    reason: Reason = None,
-    stage: Stage = None,
-    text: Text = None,
-    since: Since = None,
-    until: Until = None,
+    wanted: LetterFilter = EVERY_LETTER,
     rate: Annotated[float | None, typer.Option("--rate", help="Ask for so many per second at most.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
 ) -> None:
@@ -90,7 +113,6 @@ def replay(
     if rate is not None and rate <= 0:
         raise typer.BadParameter("give a --rate above 0")
     with exit_on_error(), _stream(context, redis, redis_file, app_name) as stream:
-        wanted = letter_filter(message_id, run_id, reason, stage, text, since, until)
         found = stream.survey(wanted)
         output.line(f"{found.letters} letters, of which {found.replayable} can be replayed{_by_task(found.tasks)}")
         if found.letters > found.replayable:

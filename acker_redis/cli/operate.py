@@ -156,15 +156,11 @@ def limit(
         int | None,
         typer.Option("--max-payload-bytes", help="Longer messages are not kept, for replay or with dead letters."),
     ] = None,
-    rotator_share: Annotated[
-        float | None,
-        typer.Option("--rotator-share", help="Of a rotator's calls, while other apps wait: above 0, at most 1."),
-    ] = None,
     none: Annotated[bool, typer.Option("--none", help="Remove all limits.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Limit what an app takes of its server: set what is given, leave the rest as it is, and print the limits in force."""
-    given = {"max_pending": max_pending, "max_payload_bytes": max_payload_bytes, "rotator_share": rotator_share}
+    given = {"max_pending": max_pending, "max_payload_bytes": max_payload_bytes}
     given = {name: value for name, value in given.items() if value is not None}
     if none and given:
         raise typer.BadParameter("give --none to remove all limits, or limits to set, not both")

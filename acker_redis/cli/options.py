@@ -14,7 +14,7 @@ from acker_redis.cli.output import line
 from acker_redis.client.client import Client
 from acker_redis.errors import BadConfigError
 from acker_redis.model.config import check_app_name
-from acker_redis.store.dead_letters import LetterFilter
+from acker_redis.store.dead_letter import LetterFilter
 
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 

@@ -28,7 +28,6 @@ class OutputError(Exception):
     """The output can't be written. `quiet`: its reader went away, which is nothing to say anything about."""
 
     def __init__(self, cause: OSError) -> None:
-        """Keep why."""
         super().__init__(f"the output can't be written ({cause.strerror}): nothing after this was done")
         self.quiet = isinstance(cause, BrokenPipeError)
 
@@ -73,7 +72,6 @@ class LogFormatter(logging.Formatter):
     """Log lines that stay lines, whatever stands in them."""
 
     def __init__(self) -> None:
-        """Time, level, message."""
         super().__init__("%(asctime)s %(levelname)s %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
@@ -89,7 +87,6 @@ class _Stderr(logging.Handler):
     """
 
     def __init__(self) -> None:
-        """Nobody has kept this waiting yet."""
         super().__init__()
         self._patience_ms = _PATIENCE_MS
 

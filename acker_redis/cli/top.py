@@ -68,7 +68,6 @@ class OneApp(Screen[None]):
     BINDINGS: ClassVar = [Binding("escape,backspace", "app.pop_screen", "All apps")]
 
     def __init__(self, name: str) -> None:
-        """Nothing is asked yet."""
         super().__init__()
         self.app_name = name
 
@@ -91,7 +90,6 @@ class Top(App[None]):
     ]
 
     def __init__(self, client: Client, every_secs: float) -> None:
-        """Nothing is asked yet."""
         super().__init__()
         self._client, self._every_secs = client, every_secs
         self._sorted_by = 0

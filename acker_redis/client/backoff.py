@@ -100,7 +100,6 @@ class Outages:
     """
 
     def __init__(self, log: logging.Logger) -> None:
-        """Log here."""
         self.seen = False
         self._log = log
         self._state: type[Exception] | None = None

@@ -5,26 +5,25 @@ FLUSH) are sent again with the script's text; after a lost connection the whole 
 because every update carries a fence token.
 """
 
-import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import redis
 from redis.cluster import RedisCluster
 from redis.retry import Retry
 
 from acker_redis import errors
-from acker_redis.client import connection, error_mapping, scripts
+from acker_redis.client import connection, error_mapping, scripts, server_info
 from acker_redis.client.backoff import Backoff
 from acker_redis.client.cluster import LeftAloneError, Nodes
 from acker_redis.client.connection import DRIVER_ERRORS, RedisClient
 from acker_redis.client.error_mapping import ROLE_CODES, code_of, passes
 from acker_redis.client.script_calls import ScriptCalls, denies_eval, key_of, windows
-from acker_redis.client.scripts import Argument, Call, Command
+from acker_redis.client.scripts import Call, Command
 
 PATIENCE_SECS = 15.0
 """How long a call is sent again while the server is gone, busy or a replica, before it raises."""
@@ -37,9 +36,9 @@ SCRIPT_CALLS = ("FCALL", "EVALSHA")
 
 _BACKOFF_BASE_SECS, _BACKOFF_CAP_SECS = 0.05, 1.0
 _GAVE_UP = (errors.ConnectionLostError, errors.ServerBusyError)
-_OLDEST_VERSION = (6, 2)
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 
 
 class Client:
@@ -87,7 +86,9 @@ class Client:
                     )
                 if isinstance(self.redis, RedisCluster):
                     self.nodes = Nodes(self.redis, key_of, rests=self._impatient)
-                policies = self._patiently(self._check_servers)
+                policies = self._patiently(
+                    lambda: server_info.eviction_policies(self.redis, self.address, tolerate_gone=self._impatient)
+                )
             except BaseException:
                 self.close()
                 raise
@@ -174,12 +175,6 @@ class Client:
                 self._patiently(attempt)
         return replies
 
-    def find_keys(self, pattern: str) -> list[bytes]:
-        """Keys that match a pattern, by SCAN; on a cluster of all nodes."""
-        with self.translated():
-            found = self._patiently(lambda: list(self.redis.scan_iter(match=pattern, count=1000)))
-        return sorted(set(found))
-
     def scan(self, pattern: str, cursors: Mapping[str, int]) -> dict[str, tuple[int, list[bytes]] | errors.AckerError]:
         """One step of SCAN on each of these nodes, of which a single server is one without name; asked once.
 
@@ -202,35 +197,18 @@ class Client:
 
         Others than before mean that a server was restarted or replaced, and that the last writes may be missing.
         """
+        return self.ask(server_info.server_ids)
+
+    def ask(
+        self, question: Callable[Concatenate[RedisClient, _P], _T], *arguments: _P.args, **options: _P.kwargs
+    ) -> _T:
+        """Put a question of `server_info`, again while the server can't answer.
+
+        Raises:
+            AckerError: as the server answered.
+        """
         with self.translated():
-            infos = self._patiently(lambda: [connection.info(node) for node in connection.primaries(self.redis)])
-        return frozenset((str(one["run_id"]), str(one.get("master_replid", ""))) for one in infos if "run_id" in one)
-
-    def clocks_ms(self, of_keys: Sequence[str]) -> list[int]:
-        """The time of the server that holds each key, in milliseconds: ages are never taken from a client's clock."""
-
-        def ask() -> list[int]:
-            if not self.is_cluster:
-                return [_milliseconds(self.redis.time())] * len(of_keys)
-            holders = [self.redis.get_node_from_key(key) for key in of_keys]
-            nodes = {node.name: node for node in holders}
-            now = {name: _milliseconds(self.redis.time(target_nodes=node)) for name, node in nodes.items()}
-            return [now[node.name] for node in holders]
-
-        with self.translated():
-            return self._patiently(ask)
-
-    def node_clocks_ms(self) -> list[int]:
-        """The time of every primary, or of the server, in milliseconds."""
-        with self.translated():
-            nodes = connection.primaries(self.redis)
-            return self._patiently(lambda: [_milliseconds(node.time()) for node in nodes])
-
-    def infos(self, *sections: str) -> list[dict[str, Any]]:
-        """INFO of every primary, or of the server; empty where it is not told. No sections: the usual ones."""
-        with self.translated():
-            nodes = connection.primaries(self.redis)
-            return self._patiently(lambda: [connection.info(node, *sections) for node in nodes])
+            return self._patiently(lambda: question(self.redis, *arguments, **options))
 
     def report(self, name: str, *arguments: str) -> list[bytes]:
         """What a page of `scripts.REPORTS` says on every primary, or on the server. It needs a user who may EVAL.
@@ -241,16 +219,6 @@ class Client:
         with self.translated():
             nodes, text = connection.primaries(self.redis), scripts.report(name)
             return self._patiently(lambda: [node.execute_command("EVAL", text, 0, *arguments) for node in nodes])
-
-    def acl(self, *arguments: Argument) -> Any:
-        """What a server says to ACL with these arguments; of a cluster one primary, as all are given the same users.
-
-        Raises:
-            AckerError: as it answered; the user may not ask, or this version has no such subcommand.
-        """
-        with self.translated():
-            node = connection.primaries(self.redis)[0]
-            return self._patiently(lambda: node.execute_command("ACL", *arguments))
 
     @contextmanager
     def translated(self) -> Iterator[None]:
@@ -382,29 +350,6 @@ class Client:
         connection.close(single)
         return self._patiently(lambda: connection.connect_cluster(url, socket_timeout_secs=timeout_secs))
 
-    def _check_servers(self) -> set[str]:
-        """Refuse old servers; returns the eviction policies that may cost ledgers."""
-        policies = set[str]()
-        failed: list[Exception] = []
-        primaries = connection.primaries(self.redis)
-        for node in primaries:
-            try:
-                _greet(node)
-                info = connection.info(node)
-            except DRIVER_ERRORS as exc:
-                failed.append(exc)
-                if not (self._impatient and passes(exc) and len(failed) < len(primaries)):
-                    raise
-                continue
-            version = str(info.get("redis_version", ""))
-            numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-            if numbers and numbers < _OLDEST_VERSION:
-                raise errors.ServerVersionError(
-                    f"{self.address} runs Redis {version}: use Redis 6.2 or newer, or Valkey 7.2 or newer"
-                )
-            policies.add(info.get("maxmemory_policy", "noeviction"))
-        return policies - {"noeviction"}
-
 
 def raise_first(replies: Sequence[object]) -> None:
     """Raise the first error that stands in place of a reply."""
@@ -419,21 +364,9 @@ def _with_cause(error: errors.AckerError, cause: Exception) -> errors.AckerError
     return error
 
 
-def _greet(node: RedisClient) -> None:
-    try:
-        node.ping()
-    except redis.ResponseError as exc:
-        if code_of(exc) != "MISCONF":  # a server that can't persist refuses even PING, and can be read
-            raise
-
-
 def _naming(command: Command, error: Exception) -> Exception:
     """An error about the type of a key, with the key, which the server leaves out."""
     text = str(error)
     if not text.startswith("WRONGTYPE"):
         return error
     return redis.ResponseError(f"{text}: {' '.join(str(part) for part in command[:2])}")
-
-
-def _milliseconds(time: tuple[int, int]) -> int:
-    return time[0] * 1000 + time[1] // 1000

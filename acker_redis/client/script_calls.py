@@ -22,7 +22,6 @@ class ScriptCalls:
     """
 
     def __init__(self, send: Callable[[Sequence[Command]], list[Any]], knows_shebang: Callable[[], bool]) -> None:
-        """Nothing is sent."""
         self._send = send
         self._knows_shebang = knows_shebang
         self._by_function: bool | None = None

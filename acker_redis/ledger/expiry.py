@@ -25,15 +25,9 @@ MAX_SWEPT_PER_TICK = 8_000
 
 
 class Rotation:
-    """Turns the buckets of one app's shards. Any number of these may run in any number of processes.
-
-    Attributes:
-        calls: of scripts that were made so far; each holds the server for a bounded time.
-    """
+    """Turns the buckets of one app's shards. Any number of these may run in any number of processes."""
 
     def __init__(self, shards: Shards) -> None:
-        """Work on opened shards."""
-        self.calls = 0
         self._shards = shards
 
     def rotate(
@@ -120,7 +114,6 @@ class Rotation:
 
     def _run(self, script: str, todo: list[int], argument: int, failed: list[AckerError]) -> dict[int, list[int]]:
         """Replies by shard. One that fails, as on a cluster's node that is gone, doesn't keep the others from their turn."""
-        self.calls += len(todo)
         replies = self._shards.client.run_each([self._shards.call(script, shard, argument) for shard in todo])
         failed += [reply for reply in replies if isinstance(reply, AckerError)]
         return {shard: reply for shard, reply in zip(todo, replies, strict=True) if not isinstance(reply, AckerError)}

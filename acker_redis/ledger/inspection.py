@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from acker_redis.client import server_info
 from acker_redis.client.scripts import Command
 from acker_redis.errors import DamagedDataError
 from acker_redis.ledger.outcomes.decoding import Fields, as_dict
@@ -56,7 +57,6 @@ class Inspection:
     """Read-only views of one app."""
 
     def __init__(self, shards: Shards) -> None:
-        """Work on opened shards."""
         self._shards = shards
 
     def stats(self, *, oldest: bool = True, lane: int | None = None) -> Stats:
@@ -86,7 +86,7 @@ class Inspection:
         parts = [replies[at : at + per_shard] for at in range(0, len(replies), per_shard)]
         shards.check_generations([meta[0] for *_, meta in parts])
         rotated = [_number(k.meta, meta[1]) for k, (*_, meta) in zip(shards.keys, parts, strict=True)]
-        now = shards.client.clocks_ms([k.meta for k in shards.keys])
+        now = shards.client.ask(server_info.clocks_ms, [k.meta for k in shards.keys])
         total = dict.fromkeys(_COUNTERS, 0)
         for k, (counters, *_) in zip(shards.keys, parts, strict=True):
             fields = as_dict(counters)
@@ -167,7 +167,8 @@ class Inspection:
         metas = {shard: as_dict(pairs) for shard, pairs in zip(among, replies[len(cuts) :], strict=True)}
         for shard, meta in metas.items():
             shards.check_generations([meta.get(b"generation")], first=shard)
-        now = dict(zip(among, shards.client.clocks_ms([shards.keys[shard].meta for shard in among]), strict=True))
+        clocks = shards.client.ask(server_info.clocks_ms, [shards.keys[shard].meta for shard in among])
+        now = dict(zip(among, clocks, strict=True))
         for cut, records in zip(cuts, replies, strict=False):
             there = _unpacked(shards.keys[cut.shard].ledger, batch.numbers[cut.start : cut.stop], records)
             yield from self._seen(there, cut.shard, metas[cut.shard], now[cut.shard])

@@ -104,7 +104,6 @@ class Ledger:
     """Applies updates to the ledgers of one app."""
 
     def __init__(self, shards: Shards) -> None:
-        """Work on opened shards."""
         self._shards = shards
         self._client = shards.client
         self._stages: dict[str, int] = {}

@@ -42,7 +42,6 @@ class AckerConfig:
     lanes: int = 1
 
     def __post_init__(self) -> None:
-        """Check every setting."""
         check_app_name(self.app)
         _check_int("shards", self.shards, 1, 4096)
         _check_int("num_buckets", self.num_buckets, 2, 1000)

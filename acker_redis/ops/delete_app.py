@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 
+from acker_redis.client import server_info
 from acker_redis.client.client import Client
 from acker_redis.errors import AppNotFoundError
 from acker_redis.model import keys
@@ -50,7 +51,7 @@ def survey(client: Client, app: str) -> Holdings:
     kinds = {
         key: keys.kind_of(key.decode(errors="replace"))
         for one in keys.patterns_of(app)
-        for key in client.find_keys(one)
+        for key in client.ask(server_info.find_keys, one)
     }
     if not kinds:
         raise AppNotFoundError(f"no app {app!r} on {client.address}: it has no keys there")

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from acker_redis.client import server_info
 from acker_redis.client.client import Client
 from acker_redis.errors import AckerError, ServerUnavailableError
 from acker_redis.ledger.inspection import Inspection
@@ -57,7 +58,7 @@ def examine(client: Client) -> list[Finding]:
     Raises:
         AckerError: a server does not answer.
     """
-    infos = client.infos()
+    infos = client.ask(server_info.infos)
     found = [finding for info in infos for finding in _server(info, several=len(infos) > 1)]
     found += _clocks(client)
     names, strays = find_apps(client)
@@ -152,7 +153,7 @@ def _replicas(what: str, info: dict[str, Any]) -> Finding:
 
 def _clocks(client: Client) -> Iterator[Finding]:
     before = time.time()
-    nodes = client.node_clocks_ms()
+    nodes = client.ask(server_info.node_clocks_ms)
     here = (before + time.time()) / 2
     apart = max(abs(now_ms / 1000 - here) for now_ms in nodes)
     between = (max(nodes) - min(nodes)) / 1000

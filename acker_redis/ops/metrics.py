@@ -75,7 +75,6 @@ class MetricsServer:
     """An HTTP server for scrapes, in a thread of its own, as a context."""
 
     def __init__(self, url: str, names: Sequence[str], host: str, port: int) -> None:
-        """Nothing listens yet."""
         self._collector, self._host, self._port = AppsCollector(url, names), host, port
 
     def __enter__(self) -> Self:
@@ -103,7 +102,6 @@ class MetricsServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Listen no more."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from acker_redis.client import server_info
 from acker_redis.client.client import SCRIPT_CALLS, Client
 from acker_redis.client.scripts import Command
 from acker_redis.errors import AckerError, ServerUnavailableError
@@ -79,7 +80,7 @@ def _may(client: Client, user: str, command: Command) -> bool | None:
 
 def _asked(client: Client, *arguments: str | int | float | bytes) -> object:
     try:
-        return client.acl(*arguments)
+        return client.ask(server_info.acl, *arguments)
     except ServerUnavailableError:
         raise
     except AckerError:

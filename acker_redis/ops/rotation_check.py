@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from acker_redis.client import server_info
 from acker_redis.client.client import Client
 from acker_redis.errors import (
     AppNotFoundError,
@@ -57,7 +58,7 @@ def check(url: str, names: Sequence[str] = ()) -> list[Health]:
 
 def _replicas(client: Client, *, empty: bool) -> list[Health]:
     found = []
-    for info in client.infos("replication"):
+    for info in client.ask(server_info.infos, "replication"):
         if info.get("role", "master") == "master":
             continue
         link = info.get("master_link_status", "unknown")

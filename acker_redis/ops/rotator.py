@@ -25,9 +25,7 @@ from acker_redis.errors import (
 from acker_redis.ledger.expiry import Rotation
 from acker_redis.ledger.shards import Shards
 from acker_redis.model.types import Rotated
-from acker_redis.store import limits
 from acker_redis.store.apps import AppScan, stored_config
-from acker_redis.turns import Turns
 
 log = logging.getLogger("acker_redis.rotator")
 
@@ -105,7 +103,6 @@ class Rotator:
         self._names = tuple(names)
         self._client: Client | None = None
         self._apps: dict[str, _App] = {}
-        self._turns = Turns()
         self._skipped: dict[str, str] = {}
         self._scan: AppScan | None = None
         self._discovered_at = float("-inf")
@@ -138,7 +135,7 @@ class Rotator:
             stop.wait(pause)
 
     def run_once(self, stop: threading.Event | None = None) -> float:
-        """Give every app that is due one turn, but for those that have had their share; returns seconds until one is due.
+        """Give every app that is due one turn; return the seconds until the next is due.
 
         Args:
             stop: once it is set, no other app gets its turn, and nothing is looked for.
@@ -153,14 +150,10 @@ class Rotator:
         if self._scan is not None or time.monotonic() - self._discovered_at >= DISCOVERY_SECS:
             self._discover(client, stop)
         now = time.monotonic()
-        due = [app.name for app in self._apps.values() if app.due <= now]
-        for name in self._turns.next(due):
+        for app in [app for app in self._apps.values() if app.due <= now]:
             if stop.is_set():
                 break
-            rotation = self._apps[name].rotation
-            before = rotation.calls
-            self._take_turn(self._apps[name], client)
-            self._turns.took(name, rotation.calls - before, due)
+            self._take_turn(app, client)
         self._look_at_nodes(client)
         if self._scan is not None:
             return 0.0
@@ -193,7 +186,6 @@ class Rotator:
                 return
             self._scan = None
         self._open_all(client, [app.name for app in self._apps.values() if not app.is_whole()], stop)
-        self._turns.share(limits.rotator_shares(client, list(self._apps)))
         self._discovered_at = time.monotonic()
 
     def _open_all(self, client: Client, names: Sequence[str], stop: threading.Event) -> None:

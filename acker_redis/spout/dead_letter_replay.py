@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from acker_redis.client.client import Client
 from acker_redis.model import keys
 from acker_redis.spout.in_flight import Int64Array
-from acker_redis.store.dead_letters import DeadLetter, DeadLetters
+from acker_redis.store.dead_letter import DeadLetter
+from acker_redis.store.dead_letters import DeadLetters
 
 log = logging.getLogger("acker_redis.spout")
 

@@ -73,7 +73,6 @@ class Emitter:
     """
 
     def __init__(self, emit: Callable[[Emission], object]) -> None:
-        """Nothing is emitted yet."""
         self.emission: Emission | None = None
         self._emit = emit
         self._outages = Outages(log)
@@ -90,7 +89,6 @@ class Emitter:
         self._long_pauses = Backoff(base=WAIT_BASE_SECS, cap=WAIT_CAP_SECS)
 
     def __enter__(self) -> Self:
-        """Begin."""
         return self
 
     def __exit__(

@@ -93,11 +93,9 @@ class Tries:
         return cls(*(np.concatenate(columns) for columns in zip(*(part.columns for part in parts), strict=True)))
 
     def __len__(self) -> int:
-        """How many rows."""
         return len(self.message_ids)
 
     def __getitem__(self, rows: Rows) -> "Tries":
-        """Some of the rows."""
         return Tries(*(column[rows] for column in self.columns))
 
     @property
@@ -131,7 +129,6 @@ class InFlight:
     """
 
     def __init__(self, roots: Int64Array, tries: Tries) -> None:
-        """All of them are open."""
         self.roots, self.tries = roots, tries
         self._index = Index(roots.view(np.uint64))
         self.open = np.ones(len(roots), np.bool_)
@@ -164,7 +161,6 @@ class Sent:
     """
 
     def __init__(self, emission: Emission) -> None:
-        """Nothing has become of them yet."""
         self.emission = emission
         self.left, self.acked, self.lost = len(emission.roots), 0, 0
         self.excused = self.broke = self.ended = self.proven = False
@@ -204,13 +200,11 @@ class Replays:
     """Messages that wait for their next emission, ordered by when they are due."""
 
     def __init__(self) -> None:
-        """None yet."""
         self._chunks: list[tuple[float, int, Tries, FloatArray]] = []  # a heap by the first time due
         self._added = 0
         self._count = 0
 
     def __len__(self) -> int:
-        """How many wait."""
         return self._count
 
     @property

@@ -118,7 +118,6 @@ class Leaving:
     def __init__(
         self, lease: Lease, state: SpoutState, left: LeftBehind, watch: Watch, acker: Acker, lane: int
     ) -> None:
-        """Nothing is done yet."""
         self._lease, self._state, self._left, self._watch = lease, state, left, watch
         self._acker, self._lane = acker, lane
         self._is_late = threading.Event()

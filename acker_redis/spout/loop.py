@@ -37,10 +37,10 @@ HELD_SECS = 60.0
 """That the limit leaves no room is said so often at most; several spouts may be in each other's way many times a second."""
 
 LETTERS_SECS = 1.0
+"""Dead letters that are to be replayed are looked for so often."""
 
 TELL_SECS = 1.0
 """A run that ends with an error says what it waits for after so long."""
-"""Dead letters that are to be replayed are looked for so often."""
 
 
 class Steps(Protocol):

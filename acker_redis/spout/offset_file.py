@@ -103,11 +103,9 @@ class Offsets:
             self._lock = None
 
     def __enter__(self) -> Self:
-        """This object."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
     def known(self) -> dict[str, int]:

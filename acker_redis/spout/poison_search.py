@@ -40,7 +40,6 @@ class Isolation:
     """
 
     def __init__(self, *, goes_on: bool = False) -> None:
-        """Nothing broke yet."""
         self.under_way: Literal["others", "searched", "known"] = "others"
         self.in_a_row = 0
         self.goes_on = goes_on

@@ -65,7 +65,6 @@ class RetryPolicy:
     by_reason: Mapping[str, "RetryPolicy"] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        """Check every setting."""
         if isinstance(self.max_attempts, bool) or not isinstance(self.max_attempts, int) or self.max_attempts < 1:
             raise BadConfigError(f"max_attempts={self.max_attempts!r}: use an integer of 1 or more")
         check_finite("first_delay_secs", self.first_delay_secs)

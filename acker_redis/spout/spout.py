@@ -23,7 +23,7 @@ from acker_redis.spout.in_flight import Emission, Int64Array
 from acker_redis.spout.loop import SpoutLoop
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.state import SpoutCounts, SpoutState
-from acker_redis.store.dead_letters import FROM_PAYLOAD, FROM_RUN, FROM_SOURCE, DeadLetter
+from acker_redis.store.dead_letter import FROM_PAYLOAD, FROM_RUN, FROM_SOURCE, DeadLetter
 
 __all__ = ["Spout", "SpoutCounts"]
 

@@ -25,7 +25,7 @@ from acker_redis.spout.in_flight import (
 )
 from acker_redis.spout.poison_search import PARTS, Isolation
 from acker_redis.spout.retry import RetryPolicy, Verdict
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 
 Cause: TypeAlias = tuple[str, str | None]
 """Why an attempt did not succeed, as a dead letter says it, and the last stage that touched it."""

@@ -26,7 +26,6 @@ class Watch:
     """
 
     def __init__(self, acker: Acker, lane: int) -> None:
-        """Nothing was looked at yet."""
         self.replaced = False
         self._acker = acker
         self._lane = lane

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from acker_redis.client import server_info
 from acker_redis.client.client import Client
 from acker_redis.errors import AckerError, AppNotFoundError, ServerUnavailableError
 from acker_redis.ledger.outcomes.decoding import as_dict
@@ -16,14 +17,13 @@ def apps(client: Client) -> list[str]:
 
 def find_apps(client: Client) -> tuple[list[str], list[str]]:
     """Names of the apps on the server; and keys that look like an app's settings and can't be, as anybody may write them."""
-    return _sorted_out(client.find_keys(keys.CONFIG_PATTERN))
+    return _sorted_out(client.ask(server_info.find_keys, keys.CONFIG_PATTERN))
 
 
 class AppScan:
     """A look through the server, or every node of a cluster, in steps that take no long time whatever else it holds."""
 
     def __init__(self, client: Client) -> None:
-        """Nothing was looked at yet."""
         self._client = client
         self._cursors = dict.fromkeys([""] if client.nodes is None else client.nodes.names, 0)
 

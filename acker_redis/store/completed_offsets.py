@@ -39,7 +39,6 @@ class DoneUntil:
     """
 
     def __init__(self, known: Mapping[str, int]) -> None:
-        """Go on from what was written."""
         self.values = dict(known)
         self._ends = dict(known)
         self._open: dict[int, tuple[str, int]] = {}

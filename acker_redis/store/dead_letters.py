@@ -8,10 +8,10 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple
 
+from acker_redis.client import server_info
 from acker_redis.client.client import Client
 from acker_redis.client.script_calls import WINDOW_BYTES
 from acker_redis.errors import BadBatchError
@@ -19,125 +19,30 @@ from acker_redis.ledger.outcomes.decoding import Fields, as_dict
 from acker_redis.model import keys
 from acker_redis.model.types import MAX_PAYLOAD_BYTES
 from acker_redis.store import limits
+from acker_redis.store.dead_letter import (
+    EVERY_LETTER,
+    FROM_PAYLOAD,
+    FROM_RUN,
+    DamagedLetter,
+    DeadLetter,
+    Found,
+    LetterFilter,
+)
 
 log = logging.getLogger("acker_redis.dead_letters")
 
 TEXT_CHARS = 1000
 """Of each text of a letter so much is kept."""
 
-FROM_PAYLOAD, FROM_SOURCE, FROM_RUN = "payload", "source", "run"
 _MOST_LANES = 64
-"""How the message of a letter is to be had again."""
-
 _PER_PIPELINE = 1000
 _FIRST_PAGE = 16
-
-
-class DeadLetter(NamedTuple):
-    """A message that was given up.
-
-    Attributes:
-        message_id: 64-bit id its source knows it by.
-        run_id: of the spout.
-        attempts: that failed, timed out or got lost.
-        reason: of the last one: `failed`, `timeout` or `lost`.
-        last_stage: that touched it, where stages are named.
-        detail: text of the last fail, where one was given.
-        payload: the message, where the spout keeps it; None: `message_id` is the pointer to it.
-        entry_id: in the stream; empty before it is written.
-        task: of the spout.
-        first_secs: when the message was emitted first, in seconds since 1970 by the spout's clock.
-        replay: how a spout of the task gets the message again, if asked to: from the `payload` here, from its `source`, or
-            from the source of its `run`, as long as that goes on; None: it can't, and `message_id` is for looking it up by
-            hand.
-    """
-
-    message_id: int
-    run_id: str
-    attempts: int
-    reason: str
-    last_stage: str | None = None
-    detail: str | None = None
-    payload: bytes | None = None
-    entry_id: str = ""
-    task: int = 0
-    first_secs: int | None = None
-    replay: str | None = None
-
-
-@dataclass(frozen=True)
-class LetterFilter:
-    """Which letters; those that have all that is given.
-
-    Attributes:
-        message_ids: any of these.
-        run_id: of the spout.
-        reason: `failed`, `timeout` or `lost`.
-        last_stage: that touched it.
-        text: in the detail, large or small letters alike.
-        since_ms: written then or later, in milliseconds since 1970 by the server's clock.
-        until_ms: written before.
-
-    >>> LetterFilter(reason="failed", text="customer").matches(DeadLetter(7, "run-1", 5, "failed", detail="no such customer"))
-    True
-    """
-
-    message_ids: frozenset[int] | None = None
-    run_id: str | None = None
-    reason: str | None = None
-    last_stage: str | None = None
-    text: str | None = None
-    since_ms: int | None = None
-    until_ms: int | None = None
-
-    def matches(self, letter: DeadLetter) -> bool:
-        """Whether a letter is one of these."""
-        wanted = (
-            (self.run_id, letter.run_id), (self.reason, letter.reason), (self.last_stage, letter.last_stage),
-        )  # fmt: skip
-        return (
-            (self.message_ids is None or letter.message_id in self.message_ids)
-            and all(one is None or one == other for one, other in wanted)
-            and (self.text is None or self.text.casefold() in (letter.detail or "").casefold())
-        )
-
-
-EVERY_LETTER = LetterFilter()
-
-
-class Found(NamedTuple):
-    """Letters that were counted.
-
-    Attributes:
-        letters: how many there are.
-        replayable: of these, the ones that a spout can replay.
-        tasks: of the spouts that can, and how many each.
-    """
-
-    letters: int
-    replayable: int
-    tasks: dict[int, int]
-
-
-class DamagedLetter(NamedTuple):
-    """An entry of the stream that is no dead letter: something else wrote it.
-
-    Attributes:
-        entry_id: in the stream, for `DeadLetters.delete`.
-        why: it can't be read.
-        fields: as they stand there.
-    """
-
-    entry_id: str
-    why: str
-    fields: Fields
 
 
 class DeadLetters:
     """Writes, reads and deletes an app's dead letters."""
 
     def __init__(self, client: Client, app: str) -> None:
-        """Work on an app; nothing is sent."""
         self._client, self._app = client, app
         self._key = keys.dead_letters(app)
 
@@ -345,7 +250,7 @@ class DeadLetters:
         >>> acker.dead_letters.now_ms() > 0
         True
         """
-        (now,) = self._client.clocks_ms([self._key])
+        (now,) = self._client.ask(server_info.clocks_ms, [self._key])
         return now
 
     def delete(self, entry_ids: Iterable[str]) -> int:

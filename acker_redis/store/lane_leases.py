@@ -32,7 +32,6 @@ class Lease:
     """
 
     def __init__(self, client: Client, app: str, lane: int, run_id: str) -> None:
-        """Nothing is taken yet."""
         self.renew_secs = RENEW_SECS
         self._client, self._app, self._lane = client, app, lane
         self._key = keys.lane(app, lane)

@@ -6,8 +6,6 @@ room for chance, as roots are spread by a hash.
 """
 
 import math
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from acker_redis.client.client import Client
@@ -17,7 +15,7 @@ from acker_redis.model.config import AckerConfig
 from acker_redis.model.ids import SLOTS
 from acker_redis.model.keys import ShardKeys
 
-_FIELDS = ("max_pending", "max_payload_bytes", "rotator_share")
+_FIELDS = ("max_pending", "max_payload_bytes")
 _DEVIATIONS = 6
 """A shard that gets by chance so many standard deviations more than its part is refused nothing; few blocks vary by more."""
 
@@ -29,7 +27,6 @@ class Limits:
     Attributes:
         max_pending: roots without outcome, 1 or more. Spouts keep to it; Redis refuses what goes well beyond.
         max_payload_bytes: longer messages are kept neither for replay nor with dead letters; 0: none is.
-        rotator_share: of the calls of a rotator, while other apps wait for their turn: above 0, at most 1.
 
     Raises:
         BadConfigError: a limit is out of range.
@@ -37,16 +34,10 @@ class Limits:
 
     max_pending: int | None = None
     max_payload_bytes: int | None = None
-    rotator_share: float | None = None
 
     def __post_init__(self) -> None:
-        """Check every limit."""
         _check_int("max_pending", self.max_pending, 1)
         _check_int("max_payload_bytes", self.max_payload_bytes, 0)
-        share = self.rotator_share
-        is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
-        if share is not None and not (is_number and 0 < share <= 1):
-            raise BadConfigError(f"rotator_share={share!r}: use a number above 0 and at most 1")
 
 
 def read(client: Client, app: str) -> Limits:
@@ -59,12 +50,7 @@ def read(client: Client, app: str) -> Limits:
     (found,) = client.pipeline([("HMGET", key, *_FIELDS)])
     texts = [None if value is None else value.decode(errors="replace") for value in found]
     try:
-        pending, payload, share = texts
-        return Limits(
-            None if pending is None else int(pending),
-            None if payload is None else int(payload),
-            None if share is None else float(share),
-        )
+        return Limits(*(None if text is None else int(text) for text in texts))
     except ValueError as exc:
         raise DamagedDataError(
             f"{key} holds what is no limit ({exc}): delete it, or set it with `acker-redis limit --app {app}`"
@@ -82,19 +68,6 @@ def write(client: Client, config: AckerConfig, limits: Limits) -> None:
         meta = ShardKeys(config.app, shard, config.num_buckets, config.lanes).meta
         commands.append(("HDEL", meta, "max_pending") if part is None else ("HSET", meta, "max_pending", part))
     client.pipeline(commands)
-
-
-def rotator_shares(client: Client, apps: Sequence[str]) -> dict[str, float]:
-    """The shares of those apps that have one; what can't be read now, or is no share, is left out."""
-    found: dict[str, float] = {}
-    for app, reply in zip(
-        apps, client.pipeline_each([("HMGET", keys.limits(app), "rotator_share") for app in apps]), strict=True
-    ):
-        with suppress(TypeError, ValueError, BadConfigError):
-            share = Limits(rotator_share=float(reply[0])).rotator_share
-            if share is not None:
-                found[app] = share
-    return found
 
 
 def part_of(limits: Limits, shards: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from acker_redis.client import server_info
 from acker_redis.client.client import Client
 from acker_redis.errors import BadConfigError
 from acker_redis.model import keys
@@ -30,7 +31,7 @@ def pause(client: Client, app: str, reason: str = "") -> Paused:
     if len(reason) > REASON_CHARS:
         raise BadConfigError(f"the reason has {len(reason)} characters: give at most {REASON_CHARS}")
     key = keys.pause(app)
-    (now_ms,) = client.clocks_ms([key])
+    (now_ms,) = client.ask(server_info.clocks_ms, [key])
     _, found = client.pipeline([("SET", key, f"{now_ms} {reason}".encode(errors="replace"), "NX"), ("GET", key)])
     return _read(found) or Paused(now_ms, reason)
 

@@ -22,7 +22,6 @@ class Payloads:
     """Puts, gets and removes the payloads of one run."""
 
     def __init__(self, client: Client, app: str, run_id: str) -> None:
-        """Work on one run of an app; nothing is sent."""
         self._client, self._app = client, app
         self._key = keys.payloads(app, run_id)
 

@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from acker_redis.client import server_info
 from acker_redis.client.client import Client
 from acker_redis.errors import StoppedError
 from acker_redis.ledger.outcomes.decoding import as_dict
@@ -53,7 +54,7 @@ def of_error(run_id: str, task: int, error: BaseException | None, *, is_settled:
 
 def write(client: Client, app: str, lane: int, end: End) -> None:
     """Note it, in place of what was noted of the lane's last run."""
-    (at_ms,) = client.clocks_ms([keys.ends(app)])
+    (at_ms,) = client.ask(server_info.clocks_ms, [keys.ends(app)])
     client.pipeline([("HSET", keys.ends(app), lane, json.dumps(asdict(end) | {"at_ms": at_ms}))])
 
 

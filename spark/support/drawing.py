@@ -13,7 +13,6 @@ class Picture:
     """An SVG that notebooks show."""
 
     def __init__(self, svg: str) -> None:
-        """Keep the text."""
         self.svg = svg
 
     def _repr_svg_(self) -> str:

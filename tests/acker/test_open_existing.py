@@ -12,7 +12,7 @@ from acker_redis import Acker, LedgerLostError, OutOfMemoryError, ServerRefusesW
 from acker_redis.cli import app
 from acker_redis.ops.acl import Role
 from acker_redis.ops.rotation_check import check
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing import wait_until
 from acker_redis.testing.server import Server
 from tests.support.users import READS, log_in, rules_for

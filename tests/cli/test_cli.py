@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 import acker_redis
 from acker_redis import Acker
 from acker_redis.cli import app
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing import wait_until
 
 

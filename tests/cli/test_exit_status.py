@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from acker_redis.cli import app
 from acker_redis.cli.exit_status import EPILOG, MEANINGS
 from acker_redis.client import client
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing.server import Server
 
 COMMANDS = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ import redis
 
 from acker_redis import Acker, Spout
 from acker_redis.spout.in_flight import Emission
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing import wait_until
 from acker_redis.testing.server import Server
 from tests.docs.test_readme import blocks_of

@@ -16,7 +16,7 @@ import redis
 
 from acker_redis import Acker, AckerConfig
 from acker_redis.ops.acl import Role, users
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing.server import Server
 from benchmarks import cluster
 from tests.support.servers import VALKEY, required

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from acker_redis import Acker
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing.server import Server
 from tests.docs.test_readme import blocks_of, run_program
 

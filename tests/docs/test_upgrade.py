@@ -11,7 +11,7 @@ import pytest
 
 from acker_redis import Acker, AckerConfig, OtherFormatError
 from acker_redis.client import scripts
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing import wait_until
 from acker_redis.testing.server import Server
 from tests.support.rounds import full_round, take

@@ -16,7 +16,7 @@ from acker_redis import Acker, AckerConfig
 from acker_redis.cli import app
 from acker_redis.client import scripts
 from acker_redis.ops.acl import Role
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing import wait_until
 from acker_redis.testing.server import Server
 from benchmarks import cluster

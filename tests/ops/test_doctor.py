@@ -11,10 +11,11 @@ from typer.testing import CliRunner
 
 from acker_redis import Acker, Limits
 from acker_redis.cli import app
+from acker_redis.client import server_info
 from acker_redis.client.client import Client
 from acker_redis.ops.dashboard import overview
 from acker_redis.ops.doctor import Finding, _clocks, _server, examine
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing import wait_until
 from acker_redis.testing.server import Server
 from tests.support.servers import REAL_NAMES, REDIS62
@@ -142,8 +143,8 @@ def test_what_the_user_may_not_look_at_is_unknown(server: Server, acker: Acker) 
 
 def test_clocks_that_differ(server: Server, acker: Acker, monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client(server.url)
-    (now_ms,) = client.node_clocks_ms()
-    monkeypatch.setattr(client, "node_clocks_ms", lambda: [now_ms, now_ms + 60_000])
+    (now_ms,) = client.ask(server_info.node_clocks_ms)
+    monkeypatch.setattr(server_info, "node_clocks_ms", lambda _: [now_ms, now_ms + 60_000])
     (found,) = _clocks(client)
     assert (found.grade, "60.0 s from each other" in found.text) == ("warning", True)
     client.close()

@@ -17,7 +17,7 @@ from acker_redis.cli import app
 from acker_redis.client import scripts
 from acker_redis.ops.acl import Role
 from acker_redis.ops.metrics import BOUNDS_MS, MetricsServer
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing import wait_until
 from acker_redis.testing.server import Server
 from tests.support.users import log_in, rules_for

@@ -19,7 +19,7 @@ from acker_redis.ops.acl import Role, ServerKind, users
 from acker_redis.ops.rotation_check import check
 from acker_redis.ops.rotator import Rotator
 from acker_redis.spout.in_flight import Emission
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing.server import Server
 from tests.acker.test_open_existing import fill, look
 from tests.support.rounds import full_round, take

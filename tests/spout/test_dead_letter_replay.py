@@ -11,7 +11,7 @@ from acker_redis import Acker, BadBatchError, DeadLetter
 from acker_redis.spout.dead_letter_replay import MOST_AT_ONCE
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
-from acker_redis.store.dead_letters import LetterFilter
+from acker_redis.store.dead_letter import LetterFilter
 from acker_redis.testing import fake_acker, wait_until
 from tests.support.spouts import emit, spout
 

@@ -25,7 +25,7 @@ from acker_redis.spout import emitter
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.loop import SpoutLoop
 from acker_redis.spout.retry import LOST_LIMIT, RetryPolicy
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing import fake_acker, wait_until
 from tests.support.spouts import expire, letters, spout
 

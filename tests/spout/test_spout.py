@@ -20,7 +20,7 @@ from acker_redis.model.types import MAX_PAYLOAD_BYTES, PackedOutcomes, Receipt
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.retry import LOST_LIMIT, RetryPolicy
 from acker_redis.spout.spout import Spout
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing import fake_acker
 from tests.support.spouts import emit, expire, letters, spout
 

@@ -17,7 +17,7 @@ import pytest
 
 from acker_redis import Acker
 from acker_redis.ops.metrics import MetricsServer
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.store.run_ends import End
 from acker_redis.testing import wait_until
 from acker_redis.testing.server import Server, free_port

@@ -1,15 +1,13 @@
 """`docker-compose.yml`: what can be held without an engine. `tests/*/test_stack.py` run its services."""
 
 import re
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from stack import users
-from stack.compose import FILE, Service, selected, services
+from stack.compose import FILE, selected, services
 
 ROOT = FILE.parent
 GIVEN: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
@@ -48,11 +46,6 @@ def test_the_images_run_as_a_user_without_rights() -> None:
         assert re.findall(r"^USER (\w+)$", stage, re.MULTILINE)[-1] == "acker"
 
 
-@each
-def test_it_is_started_again_unless_it_is_to_end(name: str) -> None:
-    assert GIVEN["services"][name]["restart"] in ("unless-stopped", "on-failure", "no")
-
-
 def test_a_health_check_gives_time_to_start() -> None:
     checks = {
         name: one["healthcheck"] for name, one in GIVEN["services"].items() if "test" in one.get("healthcheck", {})
@@ -79,14 +72,6 @@ def test_what_is_mounted_is_there_and_volumes_are_declared(name: str) -> None:
     named = {volume for volume in service.volumes.values() if volume != f"{name}-data"}
     assert named <= GIVEN["volumes"].keys()
     assert all(mount.endswith(":ro") for mount in GIVEN["services"][name].get("volumes", []) if mount.startswith("./"))
-
-
-@each
-def test_a_place_in_the_environment_is_mounted(name: str) -> None:
-    """As plain processes the services see what is mounted and nothing else of a container."""
-    service = SERVICES[name]
-    places = {value for value in service.environment.values() if value.startswith("/etc/")}
-    assert places <= service.files.keys()
 
 
 def test_the_images_find_the_files_that_they_copy() -> None:
@@ -123,28 +108,6 @@ def test_profiles_select_their_services() -> None:
         "monitoring", "valkey", "sentinel", "cluster",
     }  # fmt: skip
     assert selected(SERVICES, frozenset({"valkey"})).keys() == {"valkey", "valkey-functions", "valkey-rotator"}
-
-
-@pytest.fixture
-def read(tmp_path: Path) -> Callable[[dict[str, Any]], dict[str, Service]]:
-    def reading(given: dict[str, Any]) -> dict[str, Service]:
-        file = tmp_path / "compose.yml"
-        file.write_text(yaml.safe_dump({"services": given}), encoding="utf-8")
-        return services(file)
-
-    return reading
-
-
-def test_services_come_behind_those_they_wait_for(read: Callable[..., dict[str, Service]]) -> None:
-    after = {"depends_on": {"b": {"condition": "service_started"}}}
-    assert list(read({"a": after, "b": {}})) == ["b", "a"]
-    with pytest.raises(ValueError, match="a -> b -> a"):
-        read({"a": after, "b": {"depends_on": {"a": {"condition": "service_started"}}}})
-
-
-def test_a_health_check_through_a_shell_is_refused(read: Callable[..., dict[str, Service]]) -> None:
-    with pytest.raises(ValueError, match="CMD-SHELL"):
-        read({"a": {"healthcheck": {"test": ["CMD-SHELL", "true"]}}})
 
 
 def test_grafana_asks_the_prometheus_beside_it_and_shows_the_dashboard_that_is_mounted() -> None:

@@ -11,7 +11,8 @@ from acker_redis import Acker, BadBatchError, DeadLetter
 from acker_redis.cli import app
 from acker_redis.client.client import Client
 from acker_redis.model.types import MAX_PAYLOAD_BYTES
-from acker_redis.store.dead_letters import TEXT_CHARS, DamagedLetter
+from acker_redis.store.dead_letter import DamagedLetter
+from acker_redis.store.dead_letters import TEXT_CHARS
 
 KEY = "acker:{test}:dead"
 

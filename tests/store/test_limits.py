@@ -20,12 +20,11 @@ from acker_redis import (
     RetryPolicy,
 )
 from acker_redis.cli import app
-from acker_redis.client.client import Client
-from acker_redis.ops.rotator import DRAIN_CALLS_PER_TURN, Rotator
+from acker_redis.ops.rotator import Rotator
 from acker_redis.spout import emitter, loop
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.spout import Spout
-from acker_redis.store.limits import part_of, rotator_shares
+from acker_redis.store.limits import part_of
 from acker_redis.testing import wait_until
 
 NONE = Limits()
@@ -38,7 +37,7 @@ def run(*arguments: str) -> Any:
 def test_limits_are_set_read_and_removed(source: Any, raw: Any, connect: Callable[..., Acker]) -> None:
     acker = connect(app="orders", shards=2)
     assert acker.limits() == NONE
-    all_of_them = Limits(max_pending=1000, max_payload_bytes=0, rotator_share=0.25)
+    all_of_them = Limits(max_pending=1000, max_payload_bytes=0)
     acker.set_limits(all_of_them)
     assert acker.limits() == all_of_them
     parts = {int(raw.hget(f"acker:{{orders:{shard}}}:meta", "max_pending")) for shard in range(2)}
@@ -56,10 +55,6 @@ def test_limits_are_set_read_and_removed(source: Any, raw: Any, connect: Callabl
         {"max_pending": True},
         {"max_pending": 1.5},
         {"max_payload_bytes": -1},
-        {"rotator_share": 0},
-        {"rotator_share": True},
-        {"rotator_share": 1.01},
-        {"rotator_share": float("nan")},
     ],
 )
 def test_limits_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
@@ -261,13 +256,12 @@ def test_letters_are_kept_without_messages_above_the_limit(source: Any, connect:
     ]  # fmt: skip
 
 
-# -- shares of a rotator
+# -- apps of a rotator
 
 
-def with_death_row(connect: Callable[..., Acker], app: str, roots: int, **allowed: Any) -> Acker:
+def with_death_row(connect: Callable[..., Acker], app: str, roots: int) -> Acker:
     """An app of one shard whose roots are all on death row."""
     acker = connect(app=app, shards=1, num_buckets=2, message_timeout_secs=3600)
-    acker.set_limits(Limits(**allowed))
     ids = np.arange(1, roots + 1)
     acker.init_many(ids, ids, 0)
     acker.rotate(force=True)
@@ -279,43 +273,13 @@ def drained(acker: Acker) -> int:
     return acker.stats(oldest=False).timed_out
 
 
-def test_an_app_with_a_share_has_no_more_while_another_has_work(url: str, connect: Callable[..., Acker]) -> None:
-    small = with_death_row(connect, "small", 60_000, rotator_share=0.1)
-    large = with_death_row(connect, "large", 60_000)
-    rotator = Rotator(url)
-    before = drained(small), drained(large)
-    parts = list[float]()
-    while large.pending():
-        rotator.run_once()
-        mine, others = drained(small) - before[0], drained(large) - before[1]
-        parts.append(mine / (mine + others))
-    assert parts[-1] == pytest.approx(0.1, abs=0.02)
-    assert drained(small) - before[0] > 0
-    passes = 0
-    while small.pending():  # alone it has all
-        rotator.run_once()
-        passes += 1
-        assert drained(small) - before[0] - mine == min(passes * 250 * DRAIN_CALLS_PER_TURN, 59_750 - mine)
-    rotator.close()
-
-
-def test_without_shares_apps_have_equal_parts(url: str, connect: Callable[..., Acker]) -> None:
+def test_apps_have_equal_parts_of_a_rotator(url: str, connect: Callable[..., Acker]) -> None:
     apps = [with_death_row(connect, name, 10_000) for name in ("one", "two")]
     rotator = Rotator(url)
     while all(one.pending() for one in apps):
         rotator.run_once()
         assert drained(apps[0]) == drained(apps[1])
     rotator.close()
-
-
-def test_a_share_that_is_none_counts_for_nothing(url: str, raw: Any, connect: Callable[..., Acker]) -> None:
-    connect(app="orders").set_limits(Limits(rotator_share=0.5))
-    connect(app="wrong")
-    raw.hset("acker:{wrong}:limits", "rotator_share", "half")
-    raw.set("acker:{foreign}:limits", "x")
-    client = Client(url)
-    assert rotator_shares(client, ["orders", "wrong", "foreign", "nobody"]) == {"orders": 0.5}
-    client.close()
 
 
 # -- the command
@@ -325,16 +289,14 @@ def test_the_command_sets_what_is_given_and_leaves_the_rest(url: str, connect: C
     acker = connect(app="orders")
     of_app = ("--app", "orders", "--redis", url)
     shown = run("limit", *of_app)
-    assert (shown.exit_code, shown.output.count("no limit")) == (0, 3)
+    assert (shown.exit_code, shown.output.count("no limit")) == (0, 2)
     assert run("limit", *of_app, "--max-pending", "500").exit_code == 0
-    shown = run("limit", *of_app, "--rotator-share", "0.5", "--max-payload-bytes", "0", "--json")
-    assert json.loads(shown.output) == {
-        "app": "orders", "max_pending": 500, "max_payload_bytes": 0, "rotator_share": 0.5, "pending": 0,
-    }  # fmt: skip
-    assert acker.limits() == Limits(500, 0, 0.5)
+    shown = run("limit", *of_app, "--max-payload-bytes", "0", "--json")
+    assert json.loads(shown.output) == {"app": "orders", "max_pending": 500, "max_payload_bytes": 0, "pending": 0}
+    assert acker.limits() == Limits(500, 0)
     assert run("limit", *of_app, "--none", "--max-pending", "1").exit_code == 2
     assert run("limit", *of_app, "--max-pending", "0").exit_code == 2
-    assert acker.limits() == Limits(500, 0, 0.5)
+    assert acker.limits() == Limits(500, 0)
     assert run("limit", *of_app, "--none").exit_code == 0
     assert acker.limits() == NONE
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from acker_redis import Acker, Applied, Limits, Outcome
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing import wait_until
 
 

@@ -6,7 +6,7 @@ from acker_redis import Acker
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 
 
 def spout(acker: Acker, messages: int = 3, **options: object) -> Spout:

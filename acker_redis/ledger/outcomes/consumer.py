@@ -129,7 +129,6 @@ class Consumer:
         stage_name: StageName,
         drop: Callable[[str, list[bytes]], object],
     ) -> None:
-        """Nothing is read before the first poll."""
         self._shards = shards
         self._client = shards.client
         self._streams = streams

@@ -25,7 +25,6 @@ class Delivery:
     """Hands outcomes to spout processes."""
 
     def __init__(self, shards: Shards) -> None:
-        """Work on opened shards."""
         self._shards = shards
         self._streams: list[Stream] = []
         for shard, shard_keys in enumerate(shards.keys):

@@ -32,7 +32,6 @@ class Received:
     """Reports of one emission. A task that ran twice sent two, of which the metered rows name one."""
 
     def __init__(self, context: SparkContext, emission: str) -> None:
-        """None yet."""
         self._accumulator, self._emission = accumulator_of(context), emission
         self._of: dict[int, Report] = {}
 

@@ -52,7 +52,6 @@ class Listener:
     """Hears of executions from Spark, in the thread of its listener bus."""
 
     def __init__(self, context: SparkContext) -> None:
-        """Nothing was heard of yet."""
         self._command = of(context, "java.lang.Class").forName(_COMMAND)
         self._heard: list[Execution] = []
         self._changed = threading.Condition()

@@ -69,7 +69,6 @@ class Change:
     instead: str
 
     def __str__(self) -> str:
-        """For people."""
         return f"{self.what}, between {self.below!r} and {self.above!r}"
 
 

@@ -83,7 +83,6 @@ class Proof:
     _shifts: int = 0
 
     def __post_init__(self) -> None:
-        """Nothing is known yet."""
         self._listener = listener_of(self.session)
         self._received = Received(self.session.sparkContext, f"{metrics.PREFIX}{self.key}:")
 

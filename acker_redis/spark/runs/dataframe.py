@@ -33,7 +33,7 @@ from acker_redis.spout.leftover_roots import noting
 from acker_redis.spout.offset_file import Offsets
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
-from acker_redis.store.dead_letters import FROM_RUN, DeadLetter
+from acker_redis.store.dead_letter import FROM_RUN, DeadLetter
 from acker_redis.store.payloads import Payloads
 
 SAVE_SECS = 1.0

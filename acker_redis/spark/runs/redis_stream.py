@@ -30,7 +30,7 @@ from acker_redis.spout.in_flight import Emission, Int64Array
 from acker_redis.spout.loop import POLL_MS, SpoutLoop, log
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
-from acker_redis.store.dead_letters import FROM_SOURCE, DeadLetter
+from acker_redis.store.dead_letter import FROM_SOURCE, DeadLetter
 
 ENTRY_ID = "entry_id"
 """Column with the id of the stream's entry."""

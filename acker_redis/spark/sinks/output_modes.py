@@ -166,7 +166,6 @@ class GuardedWriter(DataFrameWriter):
     """A writer that notes what it is told, and looks at its mode before it writes."""
 
     def __init__(self, rows: DataFrame, writes: Writes) -> None:
-        """Of these rows."""
         super().__init__(rows)
         self._writes = writes
         self._mode = "errorifexists"

@@ -107,7 +107,6 @@ class ParkOutage:
     """How long the folder can't be written, and when to try again."""
 
     def __init__(self) -> None:
-        """It can."""
         self._since = self._next = 0.0
         self._times = 0
         self._waits = Backoff(base=BACKOFF_BASE_SECS, cap=_MOST_WAIT_SECS)

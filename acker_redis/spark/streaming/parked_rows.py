@@ -33,7 +33,7 @@ from acker_redis.spark.streaming.park_store import Row
 from acker_redis.spark.streaming.schema_changes import Fit, fit
 from acker_redis.spark.worker import row_codec
 from acker_redis.spout.in_flight import Emission, Int64Array
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 
 log = logging.getLogger("acker_redis.spark")
 
@@ -51,7 +51,6 @@ class ParkedRows:
     """
 
     def __init__(self, payload_bytes: int) -> None:
-        """Nothing is parked, and there is no micro-batch."""
         self.column = ""
         self.schema: StructType | None = None
         self.parked: dict[int, Row] = {}

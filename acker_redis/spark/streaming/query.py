@@ -35,7 +35,7 @@ from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
 from acker_redis.spout.state import Cause, SpoutCounts
 from acker_redis.store.completed_offsets import DoneUntil
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 
 log = logging.getLogger("acker_redis.spark")
 

@@ -197,13 +197,11 @@ class BatchHandler:
                 self._query.end()
 
     def __enter__(self) -> Self:
-        """Use as a context manager, or call `close`."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close."""
         self.close()
 
     def _open(self) -> Park:

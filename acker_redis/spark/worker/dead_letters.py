@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from acker_redis.acker import Acker
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 
 log = logging.getLogger("acker_redis.spark")
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from acker_redis import Acker
 from acker_redis.spark import StreamStatus
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 from spark.applications.access_logs.logs import Place, Truth
 from spark.applications.access_logs.store import Store
 
@@ -128,8 +128,8 @@ def _as_told(
 def as_table(result: Result) -> Table:
     """The closing table."""
     table = Table(title="access logs, every line tracked", title_justify="left")
-    table.add_column("")
-    table.add_column("", justify="right")
+    table.add_column("what")
+    table.add_column("count", justify="right")
     of_this_run = {
         "micro-batches": result.batches,
         "lines": result.lines,

@@ -17,7 +17,6 @@ class Latencies:
     """Of the orders that were done in the last minute."""
 
     def __init__(self) -> None:
-        """None yet."""
         self._lock = threading.Lock()
         self._parts: deque[tuple[float, npt.NDArray[np.float64]]] = deque()
 

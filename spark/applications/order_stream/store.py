@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from acker_redis import AckerError
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, item TEXT, cents INTEGER);
@@ -50,7 +50,6 @@ class Store:
             database.executescript(_TABLES)
 
     def __enter__(self) -> Self:
-        """The store itself."""
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -48,8 +48,8 @@ def progress(spout: Spout, acker: Acker, busy: bool, secs: float) -> Table:
 def as_table(result: Result) -> Table:
     """The closing table."""
     table = Table(title="word count, every line tracked", title_justify="left")
-    table.add_column("")
-    table.add_column("", justify="right")
+    table.add_column("what")
+    table.add_column("count", justify="right")
     labels: dict[str, Callable[[], str]] = {
         "lines": lambda: f"{result.lines:,}",
         "words": lambda: f"{result.words:,}",

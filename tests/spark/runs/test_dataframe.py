@@ -28,7 +28,7 @@ from acker_redis.spark import BoltOutput, Tracker, each_batch, import_anchors, r
 from acker_redis.spark.runtime import executor_check
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing import wait_until
 from tests.support.spark.cases import CONFIG, consume
 from tests.support.spark.files_source import RowsToFiles

@@ -11,7 +11,7 @@ import redis
 from acker_redis import Acker, AckerConfig, BadConfigError
 from acker_redis.spark import read_dead_letters
 from acker_redis.spark.sources import dead_letters
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 
 pytestmark = pytest.mark.spark
 

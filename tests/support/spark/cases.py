@@ -20,7 +20,7 @@ from acker_redis.spark import Pipeline, Tracker, run_tracked
 from acker_redis.spout.in_flight import root_ids
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
-from acker_redis.store.dead_letters import DeadLetter
+from acker_redis.store.dead_letter import DeadLetter
 
 CONFIG = AckerConfig(app="spark", shards=2)
 CHILD = "id bigint, child int"

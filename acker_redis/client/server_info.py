@@ -1,0 +1,103 @@
+"""What servers say of themselves: version, clock, INFO, ACL, names of keys. Questions for `Client.ask`.
+
+Each goes to every primary where it is a cluster. On their own they are asked once, and raise the driver's errors.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+from redis.cluster import RedisCluster
+
+from acker_redis.client import connection
+from acker_redis.client.connection import DRIVER_ERRORS, RedisClient
+from acker_redis.client.error_mapping import code_of, passes
+from acker_redis.client.scripts import Argument
+from acker_redis.errors import ServerVersionError
+
+_OLDEST_VERSION = (6, 2)
+
+
+def eviction_policies(server: RedisClient, address: str, *, tolerate_gone: bool) -> set[str]:
+    """Refuse old servers; returns the eviction policies that may cost ledgers.
+
+    Args:
+        server: to be looked at.
+        address: for error messages.
+        tolerate_gone: of a cluster, nodes may be gone if another one answers.
+
+    Raises:
+        ServerVersionError: older than Redis 6.2.
+    """
+    policies = set[str]()
+    failed: list[Exception] = []
+    primaries = connection.primaries(server)
+    for node in primaries:
+        try:
+            _greet(node)
+            info = connection.info(node)
+        except DRIVER_ERRORS as exc:
+            failed.append(exc)
+            if not (tolerate_gone and passes(exc) and len(failed) < len(primaries)):
+                raise
+            continue
+        version = str(info.get("redis_version", ""))
+        numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+        if numbers and numbers < _OLDEST_VERSION:
+            raise ServerVersionError(f"{address} runs Redis {version}: use Redis 6.2 or newer, or Valkey 7.2 or newer")
+        policies.add(info.get("maxmemory_policy", "noeviction"))
+    return policies - {"noeviction"}
+
+
+def infos(server: RedisClient, *sections: str) -> list[dict[str, Any]]:
+    """INFO of every primary, or of the server; empty where it does not tell. No sections: the usual ones."""
+    return [connection.info(node, *sections) for node in connection.primaries(server)]
+
+
+def server_ids(server: RedisClient) -> frozenset[tuple[str, str]]:
+    """Run id and replication id of each primary, as far as INFO gives them.
+
+    Others than before mean that a server was restarted or replaced, and that the last writes may be missing.
+    """
+    return frozenset(
+        (str(info["run_id"]), str(info.get("master_replid", ""))) for info in infos(server) if "run_id" in info
+    )
+
+
+def clocks_ms(server: RedisClient, of_keys: Sequence[str]) -> list[int]:
+    """The time of the server that holds each key, in milliseconds: ages are never taken from a client's clock."""
+    if not isinstance(server, RedisCluster):
+        return [_milliseconds(server.time())] * len(of_keys)
+    holders: list[Any] = [server.get_node_from_key(key) for key in of_keys]  # type: ignore[no-untyped-call]
+    nodes = {node.name: node for node in holders}
+    now = {name: _milliseconds(server.time(target_nodes=node)) for name, node in nodes.items()}
+    return [now[node.name] for node in holders]
+
+
+def node_clocks_ms(server: RedisClient) -> list[int]:
+    """The time of every primary, or of the server, in milliseconds."""
+    return [_milliseconds(node.time()) for node in connection.primaries(server)]
+
+
+def acl(server: RedisClient, *arguments: Argument) -> Any:
+    """What a server answers to ACL with these arguments; of a cluster one primary, as all are given the same users."""
+    return connection.primaries(server)[0].execute_command("ACL", *arguments)
+
+
+def find_keys(server: RedisClient, pattern: str) -> list[bytes]:
+    """Keys that match a pattern, by SCAN; on a cluster of all nodes."""
+    return sorted(set(server.scan_iter(match=pattern, count=1000)))
+
+
+def _greet(node: RedisClient) -> None:
+    try:
+        node.ping()
+    except redis.ResponseError as exc:
+        if code_of(exc) != "MISCONF":  # a server that can't persist refuses even PING, and can be read
+            raise
+
+
+def _milliseconds(time: Any) -> int:
+    seconds, microseconds = time
+    return int(seconds * 1000 + microseconds // 1000)

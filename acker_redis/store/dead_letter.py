@@ -1,0 +1,109 @@
+"""What is known of a message that was given up, and a choice among such letters."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from acker_redis.ledger.outcomes.decoding import Fields
+
+FROM_PAYLOAD, FROM_SOURCE, FROM_RUN = "payload", "source", "run"
+"""How the message of a letter is to be had again."""
+
+
+class DeadLetter(NamedTuple):
+    """A message that was given up.
+
+    Attributes:
+        message_id: 64-bit id its source knows it by.
+        run_id: of the spout.
+        attempts: that failed, timed out or got lost.
+        reason: of the last one: `failed`, `timeout` or `lost`.
+        last_stage: that touched it, where stages are named.
+        detail: text of the last fail, where one was given.
+        payload: the message, where the spout keeps it; None: `message_id` is the pointer to it.
+        entry_id: in the stream; empty before it is written.
+        task: of the spout.
+        first_secs: when the message was emitted first, in seconds since 1970 by the spout's clock.
+        replay: how a spout of the task gets the message again, if asked to: from the `payload` here, from its `source`, or
+            from the source of its `run`, as long as that goes on; None: it can't, and `message_id` is for looking it up by
+            hand.
+    """
+
+    message_id: int
+    run_id: str
+    attempts: int
+    reason: str
+    last_stage: str | None = None
+    detail: str | None = None
+    payload: bytes | None = None
+    entry_id: str = ""
+    task: int = 0
+    first_secs: int | None = None
+    replay: str | None = None
+
+
+@dataclass(frozen=True)
+class LetterFilter:
+    """Which letters; those that have all that is given.
+
+    Attributes:
+        message_ids: any of these.
+        run_id: of the spout.
+        reason: `failed`, `timeout` or `lost`.
+        last_stage: that touched it.
+        text: in the detail, large or small letters alike.
+        since_ms: written then or later, in milliseconds since 1970 by the server's clock.
+        until_ms: written before.
+
+    >>> LetterFilter(reason="failed", text="customer").matches(DeadLetter(7, "run-1", 5, "failed", detail="no such customer"))
+    True
+    """
+
+    message_ids: frozenset[int] | None = None
+    run_id: str | None = None
+    reason: str | None = None
+    last_stage: str | None = None
+    text: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def matches(self, letter: DeadLetter) -> bool:
+        """Whether a letter is one of these."""
+        wanted = (
+            (self.run_id, letter.run_id), (self.reason, letter.reason), (self.last_stage, letter.last_stage),
+        )  # fmt: skip
+        return (
+            (self.message_ids is None or letter.message_id in self.message_ids)
+            and all(one is None or one == other for one, other in wanted)
+            and (self.text is None or self.text.casefold() in (letter.detail or "").casefold())
+        )
+
+
+EVERY_LETTER = LetterFilter()
+
+
+class Found(NamedTuple):
+    """Letters that were counted.
+
+    Attributes:
+        letters: how many there are.
+        replayable: of these, the ones that a spout can replay.
+        tasks: of the spouts that can, and how many each.
+    """
+
+    letters: int
+    replayable: int
+    tasks: dict[int, int]
+
+
+class DamagedLetter(NamedTuple):
+    """An entry of the stream that is no dead letter: something else wrote it.
+
+    Attributes:
+        entry_id: in the stream, for `DeadLetters.delete`.
+        why: it can't be read.
+        fields: as they stand there.
+    """
+
+    entry_id: str
+    why: str
+    fields: Fields
