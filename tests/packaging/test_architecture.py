@@ -13,12 +13,12 @@ import acker_redis
 
 PACKAGE = Path(acker_redis.__file__).parent
 ORDER = (
-    ("errors", "interrupts", "turns"),
+    ("errors", "interrupts", "turns", "version", "script_header"),
     ("calling", "ids", "config", "keys", "model", "offsets", "outages"),
     ("scripts", "blocks", "connection", "xxhash64", "acl"),
-    ("driver_errors", "entries", "pending", "nodes"),
+    ("driver_errors", "entries", "pending", "nodes", "function_library"),
     ("isolation",),
-    ("calls",),
+    ("calls", "report_calls"),
     ("client", "retry"),
     ("limits",),
     ("apps", "dead_letters", "ends", "lanes", "pause", "payloads", "runs"),
@@ -28,7 +28,7 @@ ORDER = (
     ("delivery", "inspection"),
     ("batch", "health", "evict", "spout_state"),
     ("acker",),
-    ("emitter", "watch", "overview", "abandon"),
+    ("emitter", "watch", "overview", "message_lookup", "abandon"),
     ("metrics", "doctor", "leaving"),
     ("spout_loop",),
     ("spout",),
@@ -210,7 +210,7 @@ def test_only_scripts_reads_lua() -> None:
 
 
 def test_only_client_sends_scripts() -> None:
-    commands = ("EVAL", "EVALSHA", "SCRIPT", "FCALL")
+    commands = ("EVAL", "EVAL_RO", "EVALSHA", "SCRIPT", "FCALL", "FCALL_RO")
     senders = ("eval", "evalsha", "script_load", "register_script", "fcall")
     found = {
         name
@@ -218,7 +218,7 @@ def test_only_client_sends_scripts() -> None:
         if set(commands) & set(strings(name))
         or any("." in call and call.split(".")[-1] in senders for call in called(name))
     }
-    assert found == {"calls", "client"}  # client: the library of functions, and the question after #!lua
+    assert found == {"calls", "client", "report_calls"}  # client: the question after #!lua
 
 
 def test_only_shards_says_where_a_root_goes() -> None:
