@@ -13,7 +13,7 @@ ARGS ?=
 UNTIL_CTRL_C := trap : INT;
 ENDED := || { status=$$?; [ $$status -eq 130 ] || exit $$status; }
 
-.PHONY: help setup demo logs stream stack test docs check fmt api lua wheel bench chaos clean
+.PHONY: help setup demo logs stream stack test docs check fmt api wheel bench chaos clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,9 +58,6 @@ fmt: $(STAMP) ## format the code and fix what can be fixed
 
 api: $(STAMP) ## write the public names and their parameters to tests/data/api.txt
 	@$(BIN)/python -m tests.support.api
-
-lua: $(STAMP) ## build the pages for redis-cli from lua/reports
-	@$(BIN)/python -c 'from acker_redis import scripts as s; [s.root().joinpath(n + ".lua").write_text(s.built_report(n)) for n in s.REPORTS]'
 
 wheel: $(STAMP) ## build the wheel, and run the demo from it in an empty environment of each Python there is
 	@.ci/wheel

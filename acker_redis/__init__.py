@@ -43,6 +43,7 @@ from acker_redis.model.types import Applied, Outcome, PackedOutcomes, RootRecord
 from acker_redis.spout.offset_file import Offsets
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.store.limits import Limits
+from acker_redis.version import VERSION
 
 if TYPE_CHECKING:
     from acker_redis.acker import Acker
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from acker_redis.spout.spout import Spout
     from acker_redis.store.dead_letter import DeadLetter, LetterFilter
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     # The acker

@@ -82,11 +82,12 @@ def _scripts() -> str:
     ]
     for name in scripts.NAMES:
         flags = ", ".join(f"`{flag}`" for flag in scripts.load(name).flags)
-        parts += [f"## {name}", f"`lua/scripts/{name}.lua`." + (f" Flags: {flags}." if flags else "")]
-        parts += _header(folder.joinpath("scripts", f"{name}.lua").read_text(encoding="utf-8"))
-    parts += ["## Pages for redis-cli", "[At three in the morning](../../operate/on-call.md) says what they show."]
+        parts += [f"## {name}", f"`lua/{scripts.script_path(name)}`." + (f" Flags: {flags}." if flags else "")]
+        parts += _header(folder.joinpath(*scripts.script_path(name).split("/")).read_text(encoding="utf-8"))
+    parts += ["## Reports", "[At three in the morning](../../operate/on-call.md) says what they show."]
     for name in scripts.REPORTS:
-        parts += [f"### {name}.lua", *_header(folder.joinpath("reports", f"{name}.lua").read_text(encoding="utf-8"))]
+        path = folder.joinpath(*scripts.report_path(name).split("/"))
+        parts += [f"### acker_{name}", *_header(path.read_text(encoding="utf-8"))]
     return "\n\n".join([*parts, ""])
 
 

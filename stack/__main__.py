@@ -9,13 +9,12 @@ from typing import Annotated
 import redis
 import typer
 
-from acker_redis.client import scripts
 from acker_redis.errors import AckerError
 from stack.compose import selected, services
 from stack.processes import Processes
 from stack.users import PASSWORD
 
-PAGE_SECS = 5.0
+DASHBOARD_SECS = 5.0
 INTERRUPTED = 130
 
 program = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -80,24 +79,24 @@ def _run(stack: Processes, *, once: bool) -> int:
     typer.echo(f"all are well; what they write is in {stack.folder}")
     while True:
         stack.check()
-        for page in _pages(stack):
-            typer.echo(page)
+        for dashboard in _dashboards(stack):
+            typer.echo(dashboard)
         if once:
             return status
-        time.sleep(PAGE_SECS)
+        time.sleep(DASHBOARD_SECS)
 
 
-def _pages(stack: Processes) -> list[str]:
+def _dashboards(stack: Processes) -> list[str]:
     """The dashboard of every server, as who is on call sees it."""
-    pages = []
+    shown = []
     for name, port in stack.servers():
         with redis.Redis(port=port, username="acker-oncall", password=PASSWORD) as client:
             try:
-                page = client.eval(scripts.report("dashboard"), 0).decode(errors="replace")
+                report = client.fcall_ro("acker_dashboard", 0).decode(errors="replace")
             except redis.RedisError as exc:
-                page = str(exc)
-        pages.append(f"{name}\n{page}")
-    return pages
+                report = str(exc)
+        shown.append(f"{name}\n{report}")
+    return shown
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from acker_redis.cli.exit_status import DONE, EPILOG, OUTPUT, UNHEALTHY, exit_on
 from acker_redis.cli.options import DEFAULT_URL, OneApp, Url, UrlFile, confirmed, connected
 from acker_redis.errors import AppNotFoundError
 from acker_redis.ops import delete_app
+from acker_redis.version import VERSION
 
 QUESTION = "Delete all of this?"
 
@@ -77,9 +78,13 @@ def evict_app(
 
 @app.command()
 def install(context: typer.Context, redis: Url = DEFAULT_URL, redis_file: UrlFile = None) -> None:
-    """Load the scripts as functions (Redis 7, Valkey), so that clients need no EVAL; again after an upgrade."""
+    """Load scripts and reports as functions (Redis 7, Valkey), so that nobody needs EVAL; again after an upgrade."""
     with exit_on_error(), connected(context, redis, redis_file) as client:
-        output.line(f"library {client.install()} is loaded: users need +fcall, and neither +eval nor +evalsha")
+        installed = client.install()
+        output.line(f"library {installed.library} is loaded: users need +fcall, and neither +eval nor +evalsha")
+        for address, version in installed.newer_reports.items():
+            output.line(f"{address} keeps its reports, which are newer: of {version}; these are of {VERSION}")
+        output.line("reports are loaded, for people on call: redis-cli --raw FCALL_RO acker_dashboard 0")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The commands that say how apps are doing: `status`, `top`, `pending`, `doctor`, `exporter-script`."""
+"""The commands that say how apps are doing: `status`, `top`, `pending`, `doctor`, `script`."""
 
 import sys
 from dataclasses import asdict, replace
@@ -14,7 +14,7 @@ from acker_redis.client import scripts
 from acker_redis.client.client import Client
 from acker_redis.errors import BadConfigError
 from acker_redis.model import ids
-from acker_redis.ops import dashboard
+from acker_redis.ops import dashboard, message_lookup
 from acker_redis.ops.doctor import examine
 from acker_redis.store.apps import stored_config
 
@@ -36,17 +36,17 @@ def status(
     redis_file: UrlFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which app is sick, since when, and why; exit 1 if one is. Of a cluster there is a page per node."""
+    """Say which app is sick, since when, and why; exit 1 if one is. Of a cluster there is a report per node."""
     with exit_on_error(), connected(context, redis, redis_file) as client:
-        found = dashboard.overview(client, app_name)
+        states = dashboard.app_states(client, app_name)
         if as_json:
-            for one in found:
-                output.json_line(asdict(one))
+            for state in states:
+                output.json_line(asdict(state))
         else:
-            for number, page in enumerate(dashboard.pages(client, app_name)):
-                output.line(*([""] if number else []), *page.split("\n"))
-        missing = app_name is not None and not found
-        raise typer.Exit(UNHEALTHY if missing or not all(one.healthy for one in found) else DONE)
+            for number, report in enumerate(dashboard.dashboard(client, app_name)):
+                output.line(*([""] if number else []), *report.split("\n"))
+        missing = app_name is not None and not states
+        raise typer.Exit(UNHEALTHY if missing or not all(state.healthy for state in states) else DONE)
 
 
 @app.command()
@@ -88,11 +88,15 @@ def doctor(
         raise typer.Exit(UNHEALTHY if any(one.grade == "bad" for one in found) else DONE)
 
 
-@app.command(name="exporter-script")
-def exporter_script() -> None:
-    """Print a script for redis_exporter's --script: figures of every app, at each scrape."""
+@app.command()
+def script(
+    name: Annotated[str, typer.Argument(help=f"Of a report: {', '.join(scripts.REPORTS)}.", show_default=False)],
+) -> None:
+    """Print a report as a file for `redis-cli --eval`, or for redis_exporter's --script, where it is no function."""
     with exit_on_error():
-        output.line(*scripts.report("exporter").rstrip("\n").split("\n"))
+        if name not in scripts.REPORTS:
+            raise BadConfigError(f"there is no report {name!r}: take one of {', '.join(scripts.REPORTS)}")
+        output.line(*scripts.report(name).rstrip("\n").split("\n"))
 
 
 @app.command()
@@ -152,7 +156,7 @@ def _show_pending(client: Client, app_name: str, oldest: int, *, as_json: bool) 
 
 
 def _show_message(acker: Acker, message_id: int, run_id: str, emissions: int, *, as_json: bool) -> int:
-    found = dashboard.pending_of_message(acker, message_id, run_id, emissions)
+    found = message_lookup.pending_of_message(acker, message_id, run_id, emissions)
     for number, record in found:
         values = {"emission": number, "hex": f"{ids.to_uint64(record.root, 'root'):016x}", **record._asdict()}
         if as_json:

@@ -16,7 +16,7 @@ from textual.widgets import DataTable, Footer, Static
 from acker_redis.cli.output import printable
 from acker_redis.client.client import Client
 from acker_redis.errors import AckerError
-from acker_redis.ops.dashboard import OK, PAUSED, SEVERITY, AppState, overview, pages
+from acker_redis.ops.dashboard import OK, PAUSED, SEVERITY, AppState, app_states, dashboard
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ _STYLES = {OK: "green", PAUSED: "yellow"}
 
 
 class OneApp(Screen[None]):
-    """The page of one app, as `acker-redis status --app` prints it."""
+    """The dashboard of one app, as `acker-redis status --app` prints it."""
 
     BINDINGS: ClassVar = [Binding("escape,backspace", "app.pop_screen", "All apps")]
 
@@ -72,8 +72,8 @@ class OneApp(Screen[None]):
         self.app_name = name
 
     def compose(self) -> ComposeResult:
-        """The page, and the keys."""
-        yield VerticalScroll(Static("asking …", id="page"))
+        """Its text, and the keys."""
+        yield VerticalScroll(Static("asking …", id="report"))
         yield Footer()
 
 
@@ -81,7 +81,7 @@ class Top(App[None]):
     """Every app of a server, asked again and again; a server that does not answer is asked until it does."""
 
     ENABLE_COMMAND_PALETTE = False
-    CSS = "#head, #why { height: auto; padding: 0 1; } #page { padding: 0 1; }"
+    CSS = "#head, #why { height: auto; padding: 0 1; } #report { padding: 0 1; }"
     BINDINGS: ClassVar = [
         Binding("q", "quit", "Quit"),
         Binding("ctrl+c", "quit", show=False, priority=True),
@@ -114,10 +114,10 @@ class Top(App[None]):
         screen = self.screen
         try:
             if isinstance(screen, OneApp):
-                page = "\n\n".join(pages(self._client, screen.app_name))
-                self.call_from_thread(self._show_page, screen, page)
+                report = "\n\n".join(dashboard(self._client, screen.app_name))
+                self.call_from_thread(self._show_report, screen, report)
             else:
-                self.call_from_thread(self._show, overview(self._client))
+                self.call_from_thread(self._show, app_states(self._client))
         except AckerError as exc:
             self.call_from_thread(self._complain, exc)
 
@@ -154,10 +154,10 @@ class Top(App[None]):
         by = COLUMNS[self._sorted_by].title
         self._head(f"{self._client.address}  {len(found)} apps, {sick} sick  by {by}  {time.strftime('%H:%M:%S')}")
 
-    def _show_page(self, screen: OneApp, page: str) -> None:
+    def _show_report(self, screen: OneApp, report: str) -> None:
         if screen.is_current:
-            shown = "\n".join(printable(line) for line in page.split("\n"))
-            screen.query_one("#page", Static).update(Text(shown))
+            shown = "\n".join(printable(line) for line in report.split("\n"))
+            screen.query_one("#report", Static).update(Text(shown))
 
     def _complain(self, exc: AckerError) -> None:
         self._head(f"{self._client.address}  {exc}")

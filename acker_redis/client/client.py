@@ -10,14 +10,14 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import redis
 from redis.cluster import RedisCluster
 from redis.retry import Retry
 
 from acker_redis import errors
-from acker_redis.client import connection, error_mapping, scripts, server_info
+from acker_redis.client import connection, error_mapping, function_library, report_calls, server_info
 from acker_redis.client.backoff import Backoff
 from acker_redis.client.cluster import LeftAloneError, Nodes
 from acker_redis.client.connection import DRIVER_ERRORS, RedisClient
@@ -39,6 +39,18 @@ _GAVE_UP = (errors.ConnectionLostError, errors.ServerBusyError)
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
+
+
+class Installed(NamedTuple):
+    """What `Client.install` loaded.
+
+    Attributes:
+        library: name of the library of scripts.
+        newer_reports: address of a server -> version of its reports, which are newer and were kept.
+    """
+
+    library: str
+    newer_reports: dict[str, str]
 
 
 class Client:
@@ -211,14 +223,31 @@ class Client:
             return self._patiently(lambda: question(self.redis, *arguments, **options))
 
     def report(self, name: str, *arguments: str) -> list[bytes]:
-        """What a page of `scripts.REPORTS` says on every primary, or on the server. It needs a user who may EVAL.
+        """What a report of `scripts.REPORTS` says on every primary, or on the server.
+
+        Its function is called; where that is not loaded, or is older than this program, a user who may EVAL is needed.
 
         Raises:
             AckerError: one does not answer, or refuses it.
         """
+
+        def ask() -> list[bytes]:
+            return [self._report_of(node, name, arguments) for node in connection.primaries(self.redis)]
+
         with self.translated():
-            nodes, text = connection.primaries(self.redis), scripts.report(name)
-            return self._patiently(lambda: [node.execute_command("EVAL", text, 0, *arguments) for node in nodes])
+            return self._patiently(ask)
+
+    def _report_of(self, node: RedisClient, name: str, arguments: tuple[str, ...]) -> bytes:
+        try:
+            found: bytes = report_calls.ask(node, name, arguments)
+        except redis.ResponseError as exc:
+            if not denies_eval(exc):
+                raise
+            raise errors.AuthenticationError(
+                f"{connection.address(node)} has no reports of this version as functions, and the user may not send them as "
+                f"scripts ({exc}): load them with a user who may, acker-redis install, and allow this one +fcall_ro"
+            ) from exc
+        return found
 
     @contextmanager
     def translated(self) -> Iterator[None]:
@@ -233,28 +262,38 @@ class Client:
         lost = error_mapping.LOST if self._has_connected else error_mapping.NOTHING_THERE
         return error_mapping.translate(exc, self.address, lost=lost)
 
-    def install(self) -> str:
-        """Load the scripts as a library of functions into every primary (Redis 7 and newer, Valkey); returns its name.
+    def install(self) -> Installed:
+        """Load scripts and reports as libraries of functions into every primary (Redis 7 and newer, Valkey).
 
-        From then on clients of this version call them with FCALL and need no EVAL. A repeat changes nothing.
+        From then on clients of this version call them with FCALL and FCALL_RO and need no EVAL. A repeat changes nothing;
+        reports of a newer version stay.
 
         Raises:
             ServerVersionError: the server has no functions.
             AckerError: as the server answered.
         """
-        library = scripts.library()
+        library = function_library.library()
+        kept: dict[str, str] = {}
         with self.translated():
             for node in connection.primaries(self.redis):
-                try:
-                    node.execute_command("FUNCTION", "LOAD", "REPLACE", library.text)
-                except redis.ResponseError as exc:
-                    if "unknown command" not in str(exc).lower():
-                        raise
-                    raise errors.ServerVersionError(
-                        f"{self.address} has no functions: use Redis 7 or newer, or Valkey. Clients use EVAL there"
-                    ) from exc
+                self._load(node, library)
+                newer = report_calls.newer_version(node)
+                if newer is None:
+                    self._load(node, function_library.reports())
+                else:
+                    kept[connection.address(node)] = newer
         self._calls.look_again()
-        return library.name
+        return Installed(library.name, kept)
+
+    def _load(self, node: RedisClient, library: function_library.Library) -> None:
+        try:
+            node.execute_command("FUNCTION", "LOAD", "REPLACE", library.text)
+        except redis.ResponseError as exc:
+            if "unknown command" not in str(exc).lower():
+                raise
+            raise errors.ServerVersionError(
+                f"{self.address} has no functions: use Redis 7 or newer, or Valkey. Clients use EVAL there"
+            ) from exc
 
     def _explain(self, exc: Exception) -> errors.AckerError:
         found = error_mapping.translate(exc, self.address, lost=error_mapping.LOST_UNDER_WAY)

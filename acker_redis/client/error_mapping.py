@@ -131,3 +131,18 @@ def is_denied(exc: BaseException) -> bool:
     if isinstance(exc, redis.exceptions.NoPermissionError) or code_of(exc) == "NOPERM":
         return True
     return any(words in str(exc) for words in _SCRIPT_DENIED)
+
+
+def is_no_function(reply: object) -> bool:
+    """Whether the server has no functions, lacks this one, or keeps it from this user: then scripts are sent."""
+    return isinstance(reply, redis.ResponseError) and (
+        "function not found" in str(reply).lower() or is_no_command(reply, "fcall")
+    )
+
+
+def is_no_command(reply: object, command: str) -> bool:
+    """Whether the server lacks a command, or keeps it from this user."""
+    text = str(reply).lower()
+    return isinstance(reply, redis.ResponseError) and (
+        "unknown command" in text or (is_denied(reply) and command.lower() in text)
+    )

@@ -5,8 +5,8 @@ from typing import Any
 
 import redis
 
-from acker_redis.client import scripts
-from acker_redis.client.error_mapping import is_denied
+from acker_redis.client import function_library, scripts
+from acker_redis.client.error_mapping import is_denied, is_no_function
 from acker_redis.client.scripts import Argument, Call, Command
 
 WINDOW_BYTES = 1 << 20
@@ -38,7 +38,7 @@ class ScriptCalls:
         if self._by_function is not False:
             for i, reply in zip(todo, self._send([_fcall(call) for call in calls]), strict=True):
                 replies[i] = reply
-            todo = [i for i in todo if _is_no_function(replies[i])]
+            todo = [i for i in todo if is_no_function(replies[i])]
             self._by_function = not todo
         for command in (self._evalsha, self._eval):  # with its text a call can't be refused again, whatever is flushed
             refused = self._send([command(calls[i]) for i in todo])
@@ -88,12 +88,4 @@ def denies_eval(exc: BaseException) -> bool:
 
 
 def _fcall(call: Call) -> Command:
-    return ("FCALL", scripts.library().functions[call.script.name], len(call.keys), *call.keys, *call.args)
-
-
-def _is_no_function(reply: object) -> bool:
-    """The server has no functions, not ours, or keeps them from this user: then scripts are sent."""
-    text = str(reply).lower()
-    return isinstance(reply, redis.ResponseError) and (
-        "function not found" in text or "unknown command" in text or (is_denied(reply) and "fcall" in text)
-    )
+    return ("FCALL", function_library.library().functions[call.script.name], len(call.keys), *call.keys, *call.args)

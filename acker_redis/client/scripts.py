@@ -1,7 +1,6 @@
-"""The only place where Lua is loaded: reads `lua/`, resolves includes, reads the header contracts.
+"""The only place where Lua is read: scripts with their headers, and reports, each with its includes in place.
 
-A header names the script's KEYS (name, type, pattern; `*` behind a type: a group of keys), ARGV and results. Calls are
-built from it by name, so a Python call can't disagree with its script unnoticed.
+A call is built from the names of a script's header, so a Python call can't disagree with its script unnoticed.
 """
 
 import hashlib
@@ -14,14 +13,20 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TypeAlias
 
+from acker_redis.client import script_header
+from acker_redis.client.script_header import Header
 from acker_redis.errors import ScriptFailedError
+from acker_redis.version import VERSION
 
 NAMES = (
     "init", "ack", "fail", "reset_timeout", "rotate", "expire", "sweep", "open", "configure", "stage", "name_stage", "confirm",
 )  # fmt: skip
 
-REPORTS = ("dashboard", "stuck", "slow", "root", "dead", "exporter")
-"""Pages for redis-cli, each one file. They are built from `lua/reports/` by `make lua`; people change those."""
+REPORTS = ("dashboard", "pending", "latency", "root", "dead_letters", "exporter")
+"""What people on call ask of a server; these only read."""
+
+SCRIPTS_FOLDER, REPORTS_FOLDER = "scripts/", "reports/"
+"""Where the files of `NAMES` and of `REPORTS` are, inside lua/."""
 
 Argument: TypeAlias = bytes | str | int | float
 """What a script or command takes."""
@@ -29,45 +34,19 @@ Argument: TypeAlias = bytes | str | int | float
 Command: TypeAlias = tuple[Argument, ...]
 """A plain command: its name and its arguments."""
 
-_DIGEST_CHARS = 12
-
 _INCLUDE = re.compile(r'^--- @include "([a-z0-9_/]+)"\n', re.MULTILINE)
-_HEADER = re.compile(r"\A#!lua(?: flags=(?P<flags>\S+))?\n--\[\[\n(?P<text>.*?)\n\]\]\n", re.DOTALL)
-_RESULT = re.compile(r"\b([A-Z][A-Z_]+) (\d+)")
 
 
 @dataclass(frozen=True)
-class KeySlot:
-    """One line of a header's KEYS part."""
-
-    name: str
-    type: str
-    many: bool
-    patterns: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Script:
+class Script(Header):
     """One script and what its header promises.
 
     Attributes:
         name: file name without `.lua`.
-        purpose: first paragraph of the header.
-        flags: flags of the shebang line.
-        keys: the KEYS part, in order.
-        args: names of ARGV, in order; a last one that ends in `*` takes the rest.
-        returns: names of the results, in order.
-        codes: result codes named in the header, such as APPLIED 0.
         source: text with includes resolved, shebang line first.
     """
 
     name: str
-    purpose: str
-    flags: tuple[str, ...]
-    keys: tuple[KeySlot, ...]
-    args: tuple[str, ...]
-    returns: tuple[str, ...]
-    codes: Mapping[str, int]
     source: str
 
     def text_for(self, *, shebang: bool) -> bytes:
@@ -86,32 +65,6 @@ class Script:
     def call(self, named: Mapping[str, str | Sequence[str]], *args: Argument) -> "Call":
         """A call of this script with these keys, picked by the names of the header."""
         return Call(self, self.pick(named), args)
-
-    def pick(self, named: Mapping[str, str | Sequence[str]]) -> tuple[str, ...]:
-        """The keys of a call, by the names of the header."""
-        keys: list[str] = []
-        for slot in self.keys:
-            value = named[slot.name]
-            if isinstance(value, str):
-                keys.append(value)
-            else:
-                keys.extend(value)
-        return tuple(keys)
-
-
-@dataclass(frozen=True)
-class Library:
-    """All scripts as one library of functions, for servers that have them (Redis 7 and newer, Valkey).
-
-    Attributes:
-        name: `acker_` and a digest of the text, so that clients of several versions find each its own.
-        functions: script name -> function name.
-        text: for FUNCTION LOAD.
-    """
-
-    name: str
-    functions: Mapping[str, str]
-    text: str
 
 
 @dataclass(frozen=True)
@@ -135,56 +88,33 @@ def load(name: str) -> Script:
     Raises:
         ScriptFailedError: the file is missing from the installation, or its header is malformed.
     """
-    text = _read(f"scripts/{name}.lua")
-    header = _HEADER.match(text)
-    if not header:
-        raise ScriptFailedError(f"lua/{name}.lua has no header; see lua/README.md for its form")
-    sections = _sections(header["text"])
-    purpose = " ".join(line.strip() for line in sections[""])
-    returns = [re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in sections.get("Returns", [])]
-    codes = {code: int(value) for line in returns if len(line) > 1 for code, value in _RESULT.findall(line[1])}
-    return Script(
-        name=name,
-        purpose=purpose,
-        flags=tuple((header["flags"] or "").split(",")) if header["flags"] else (),
-        keys=tuple(_key_slot(line) for line in sections.get("KEYS", [])),
-        args=tuple(line.split()[0] for line in sections.get("ARGV", [])),
-        returns=tuple(line[0] for line in returns),
-        codes=codes,
-        source=_resolve(text, seen=(f"{name}.lua",), included=set()),
-    )
+    path = script_path(name)
+    text = _read(path)
+    header = script_header.parse(text)
+    if header is None:
+        raise ScriptFailedError(f"lua/{path} has no header; see lua/README.md for its form")
+    return Script(**vars(header), name=name, source=_resolve(text, seen=(path,), included=set()))
 
 
 @cache
-def library() -> Library:
-    """The scripts as functions. Each is the script's own text, with KEYS and ARGV as parameters."""
-    digest = sha1("".join(load(name).source for name in NAMES).encode())[:_DIGEST_CHARS]
-    functions = {name: f"acker_{name}_{digest}" for name in NAMES}
-    parts = [f"#!lua name=acker_{digest}\n"]
-    for name in NAMES:
-        script = load(name)
-        _, _, body = script.source.partition("\n")
-        flags = ", ".join(f"'{flag}'" for flag in script.flags)
-        parts.append(
-            f"redis.register_function{{function_name = '{functions[name]}', flags = {{{flags}}}, "
-            f"callback = function(KEYS, ARGV)\n{body}end}}\n"
-        )
-    return Library(f"acker_{digest}", functions, "".join(parts))
-
-
 def report(name: str) -> str:
     """The text of one of `REPORTS`, for EVAL without keys.
 
     Raises:
-        ScriptFailedError: the file is missing from the installation.
+        ScriptFailedError: a file is missing from the installation.
     """
-    return _read(f"scripts/{name}.lua")
+    path = report_path(name)
+    return f"-- {name} of acker-redis {VERSION}\n{_resolve(_read(path), seen=(path,), included=set())}"
 
 
-def built_report(name: str) -> str:
-    """The same, from its source in `lua/reports/`."""
-    source = f"reports/{name}.lua"
-    return f"-- Built from lua/{source} by `make lua`: change that file.\n{_resolve(_read(source), (source,), set())}"
+def script_path(name: str) -> str:
+    """Where a script is, inside lua/."""
+    return f"{SCRIPTS_FOLDER}{name}.lua"
+
+
+def report_path(name: str) -> str:
+    """Where a report is, inside lua/."""
+    return f"{REPORTS_FOLDER}{name}.lua"
 
 
 def root() -> Traversable:
@@ -214,20 +144,3 @@ def _resolve(text: str, seen: tuple[str, ...], included: set[str]) -> str:
         return _resolve(_read(path), (*seen, path), included)
 
     return _INCLUDE.sub(replace, text)
-
-
-def _sections(text: str) -> dict[str, list[str]]:
-    sections: dict[str, list[str]] = {"": []}
-    current = ""
-    for line in text.splitlines():
-        if line and not line.startswith(" ") and line in ("KEYS", "ARGV", "Returns", "Errors"):
-            current = line
-            sections[current] = []
-        elif line.strip():
-            sections[current].append(line)
-    return sections
-
-
-def _key_slot(line: str) -> KeySlot:
-    name, kind, *patterns = line.split()
-    return KeySlot(name, kind.rstrip("*"), kind.endswith("*"), tuple(patterns))

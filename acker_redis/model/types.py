@@ -9,6 +9,10 @@ import numpy.typing as npt
 MAX_PAYLOAD_BYTES = 1 << 20
 """Longest message that is kept in Redis, for replay or with a dead letter."""
 
+LATE_TICKS, LATE_MS = 2, 2000
+"""Nobody rotates an app, where some shard has not ticked for so many tick times, and for one tick and so long at least. The
+reports have the same in lua/lib/lateness.lua."""
+
 
 class Applied(NamedTuple):
     """What a batch did.
@@ -173,3 +177,8 @@ class Stats(NamedTuple):
     waiting: int
     last_rotation_ms: int
     tick_ms: int
+
+    @property
+    def rotation_is_late(self) -> bool:
+        """Whether nobody seems to rotate the app: a tick is overdue by far."""
+        return self.last_rotation_ms > max(LATE_TICKS * self.tick_ms, self.tick_ms + LATE_MS)

@@ -44,6 +44,7 @@ class ServerKind(StrEnum):
 
 _GREETING = ("ping", "info", "cluster|slots", "command")
 _CALLS = {ServerKind.FUNCTIONS: ("fcall",), ServerKind.SCRIPTS: ("eval", "evalsha")}
+_REPORT_CALLS = {ServerKind.FUNCTIONS: ("fcall_ro",), ServerKind.SCRIPTS: ("eval",)}
 
 _UPDATES = (
     "time", "hget", "hmget", "hgetall", "hlen", "hset", "hdel", "hincrby", "sismember", "sadd", "zadd", "xadd", "set", "get",
@@ -64,8 +65,8 @@ _COMMANDS = {
     Role.ONCALL: ("@read", "-@dangerous", "time", "scan"),
 }  # fmt: skip
 
-_PAGES = ("eval", "xinfo", "memory|usage", "xrevrange", "xrange", "get", "exists", "cluster|nodes")
-"""Of the pages, which also make `status` and `--metrics`."""
+_REPORTS = ("xinfo", "memory|usage", "xrevrange", "xrange", "get", "exists", "cluster|nodes")
+"""Of the reports, which also make `status` and `--metrics`."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def users(
     Args:
         app: of this app; None: of all apps, now and later, which has `SHARED_ROLES` only.
         roles: those wanted.
-        kind: of the server. Where it has functions, only who shows pages may EVAL.
+        kind: of the server. Where it has functions, nobody may EVAL.
         password: of all of them; None: each gets one of its own, drawn now.
 
     Raises:
@@ -143,9 +144,9 @@ def users(
 
 
 def _allowed(role: Role, kind: ServerKind) -> list[str]:
-    pages = _PAGES if role in SHARED_ROLES else ()
+    reports = (*_REPORT_CALLS[kind], *_REPORTS) if role in SHARED_ROLES else ()
     calls = () if role is Role.ONCALL else _CALLS[kind]
-    commands = dict.fromkeys((*_COMMANDS[role], *_GREETING, *calls, *pages))
+    commands = dict.fromkeys((*_COMMANDS[role], *_GREETING, *calls, *reports))
     return [command if command.startswith("-") else f"+{command}" for command in commands]
 
 

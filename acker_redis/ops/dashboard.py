@@ -1,6 +1,6 @@
-"""What the apps of a server are doing: the pages for redis-cli, for programs.
+"""What the apps of a server are doing: the reports of people on call, for programs.
 
-The pages are scripts that read only; see docs/operate/on-call.md for what they say. They need a user who may EVAL. On a
+docs/on-call.md says what is in them. They need a user who may FCALL_RO, or EVAL where `acker-redis install` did not run. On a
 cluster each primary is asked, and says what it knows of its own shards.
 """
 
@@ -11,21 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from acker_redis.acker import Acker
 from acker_redis.client.client import Client
-from acker_redis.model import ids
 from acker_redis.model.config import check_app_name
-from acker_redis.model.types import RootRecord
-from acker_redis.spout.in_flight import root_ids
 from acker_redis.store.apps import apps
 
 OK, PAUSED = "ok", "PAUSED"
 SEVERITY = ("LOST", "FULL", "NO ROTATOR", "SPOUT GONE", "HANGS", "RUN FAILED", PAUSED, OK)
 """States, the worst first."""
-
-_EMISSIONS_AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
@@ -80,33 +72,31 @@ class AppState:
         return self.state in (OK, PAUSED)
 
 
-def overview(client: Client, app: str | None = None) -> list[AppState]:
+def app_states(client: Client, app: str | None = None) -> list[AppState]:
     """Every app, or one; the worst first. Empty: there is none.
 
     Raises:
         BadConfigError: this can't be an app's name.
-        AckerError: a node does not answer, or the user may not EVAL.
+        AckerError: a node does not answer, or the user may not ask.
     """
-    found_pages = [json.loads(page) for page in _pages(client, "dashboard", app, "--json")]
-    if app is None and not all(page["is_whole"] for page in found_pages):  # too many keys for a page to look through
-        found_pages = [
-            json.loads(page) for name in apps(client) for page in _pages(client, "dashboard", name, "--json")
-        ]
+    answers = _asked(client, "dashboard", app)
+    if app is None and not all(answer["is_whole"] for answer in answers):  # a report looks through so many keys only
+        answers = [answer for name in apps(client) for answer in _asked(client, "dashboard", name)]
     by_app: dict[str, list[dict[str, Any]]] = {}
-    for page in found_pages:
-        for row in page.get("apps", ()):
+    for answer in answers:
+        for row in answer.get("apps", ()):
             by_app.setdefault(row["app"], []).append(row)
-    found = [_merged(rows) for rows in by_app.values()]
-    return sorted(found, key=lambda one: (SEVERITY.index(one.state), one.app))
+    states = [_merged(rows) for rows in by_app.values()]
+    return sorted(states, key=lambda state: (SEVERITY.index(state.state), state.app))
 
 
-def pages(client: Client, app: str | None = None) -> list[str]:
+def dashboard(client: Client, app: str | None = None) -> list[str]:
     """The same as people see it: a text of several lines per node.
 
     Raises:
-        BadConfigError, AckerError: as `overview`.
+        BadConfigError, AckerError: as `app_states`.
     """
-    return _pages(client, "dashboard", app)
+    return _reports(client, "dashboard", app)
 
 
 @dataclass(frozen=True)
@@ -162,14 +152,13 @@ def pending_roots(client: Client, app: str, oldest: int = 3) -> PendingRoots:
     """What is pending of an app, by the last stage that touched it, with so many of the oldest roots of each.
 
     Raises:
-        BadConfigError, AckerError: as `overview`.
+        BadConfigError, AckerError: as `app_states`.
     """
     pending = looked_at = 0
     by_stage: dict[str, list[dict[str, Any]]] = {}
-    for page in _pages(client, "stuck", app, str(oldest), "--json"):
-        found = json.loads(page)
-        pending, looked_at = pending + found.get("pending", 0), looked_at + found.get("looked_at", 0)
-        for stage in found.get("stages", ()):
+    for answer in _asked(client, "pending", app, str(oldest)):
+        pending, looked_at = pending + answer.get("pending", 0), looked_at + answer.get("looked_at", 0)
+        for stage in answer.get("stages", ()):
             by_stage.setdefault(stage["stage"], []).append(stage)
     stages = []
     for name, parts in by_stage.items():
@@ -186,46 +175,29 @@ def latencies(client: Client, app: str | None = None) -> dict[str, dict[str, dic
     Since the shards were made. Bounds that no root fell in are left out.
 
     Raises:
-        BadConfigError, AckerError: as `overview`.
+        BadConfigError, AckerError: as `app_states`.
     """
-    found: dict[str, dict[str, dict[float, int]]] = {}
-    for page in _pages(client, "slow", app, "--json"):
-        for row in json.loads(page).get("apps", ()):
-            of_app = found.setdefault(row["app"], {})
+    by_app: dict[str, dict[str, dict[float, int]]] = {}
+    for answer in _asked(client, "latency", app):
+        for row in answer.get("apps", ()):
+            by_outcome = by_app.setdefault(row["app"], {})
             for outcome, ages in row["outcomes"].items():
-                counts = of_app.setdefault(outcome, {})
-                for one in ages.get("counts", ()):
-                    bound = one.get("le_ms", math.inf)
-                    counts[bound] = counts.get(bound, 0) + one["count"]
-    return found
+                counts = by_outcome.setdefault(outcome, {})
+                for bucket in ages.get("counts", ()):
+                    bound = bucket.get("le_ms", math.inf)
+                    counts[bound] = counts.get(bound, 0) + bucket["count"]
+    return by_app
 
 
-def pending_of_message(
-    acker: Acker, message_id: int, run_id: str, emissions: int = 10_000
-) -> list[tuple[int, RootRecord]]:
-    """What the ledger holds of one message of a run: (number of the emission, record), of its first so many emissions.
-
-    A message has another root in each emission; spouts number these from 0 over the whole run.
-
-    Raises:
-        BadIdError: the id is no 64-bit integer.
-        AckerError: as `Acker.inspect_many`.
-    """
-    messages = np.array([ids.to_int64(ids.to_uint64(message_id, "message_id"))], np.int64)
-    found = []
-    for first in range(0, emissions, _EMISSIONS_AT_ONCE):
-        numbers = range(first, min(first + _EMISSIONS_AT_ONCE, emissions))
-        roots = np.concatenate([root_ids(acker.config.app, run_id, messages, number) for number in numbers])
-        records = acker.inspect_many(roots)
-        found += [(number, record) for number, record in zip(numbers, records, strict=True) if record is not None]
-    return found
+def _asked(client: Client, name: str, app: str | None, *arguments: str) -> list[dict[str, Any]]:
+    return [json.loads(report) for report in _reports(client, name, app, *arguments, "--json")]
 
 
-def _pages(client: Client, name: str, app: str | None, *arguments: str) -> list[str]:
+def _reports(client: Client, name: str, app: str | None, *arguments: str) -> list[str]:
     if app is not None:
         check_app_name(app)
     names = () if app is None else (app,)
-    return [page.decode(errors="replace") for page in client.report(name, *names, *arguments)]
+    return [report.decode(errors="replace") for report in client.report(name, *names, *arguments)]
 
 
 def _merged(rows: Sequence[dict[str, Any]]) -> AppState:

@@ -11,7 +11,7 @@ from acker_redis.errors import AckerError, ServerUnavailableError
 from acker_redis.ledger.inspection import Inspection
 from acker_redis.ledger.shards import Shards
 from acker_redis.model import keys
-from acker_redis.ops.dashboard import OK, overview
+from acker_redis.ops.dashboard import OK, app_states
 from acker_redis.ops.permissions import rights
 from acker_redis.ops.rotation_check import OF_THE_APP
 from acker_redis.store import limits, run_ends
@@ -192,12 +192,12 @@ def _user(client: Client, apps: Sequence[str]) -> Iterator[Finding]:
 
 def _states(client: Client) -> Iterator[Finding]:
     try:
-        states = overview(client)
+        states = app_states(client)
     except ServerUnavailableError:
         raise
     except AckerError as exc:
         yield Finding(
-            "server", "pages", "unknown", str(exc), 'see docs/operate/on-call.md, "Who may look", for a user who may'
+            "server", "reports", "unknown", str(exc), 'see docs/on-call.md, "Who may look", for a user who may'
         )
         return
     for one in states:

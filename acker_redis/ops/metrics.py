@@ -1,7 +1,7 @@
 """Metrics for Prometheus: what the dashboard shows, asked for at each scrape.
 
-Needs `acker-redis[metrics]`, and a user who may EVAL. An app and an outcome are labels; no root, message or run ever is. Units
-are seconds and bytes.
+Needs `acker-redis[metrics]`, and a user who may ask for reports. An app and an outcome are labels; no root, message or run
+ever is. Units are seconds and bytes.
 """
 
 import logging
@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from acker_redis.client.client import Client
 from acker_redis.errors import AckerError, BadConfigError
-from acker_redis.ops.dashboard import SEVERITY, AppState, latencies, overview
+from acker_redis.ops.dashboard import SEVERITY, AppState, app_states, latencies
 
 log = logging.getLogger("acker_redis.metrics")
 
@@ -50,7 +50,7 @@ class AppsCollector(Collector):
         with self._lock:
             try:
                 self._client = self._client or Client(self._url, patience_secs=0)
-                states = [one for one in overview(self._client) if not self._names or one.app in self._names]
+                states = [one for one in app_states(self._client) if not self._names or one.app in self._names]
                 ages = latencies(self._client)
                 self._said = None
             except AckerError as exc:

@@ -15,11 +15,6 @@ from acker_redis.ledger.inspection import Inspection
 from acker_redis.ledger.shards import Shards
 from acker_redis.store.apps import apps, stored_config
 
-LATE_TICKS = 2
-"""An app is unhealthy when some shard has not ticked for so many tick times (and at least LATE_SECS)."""
-
-LATE_SECS = 2.0
-
 SERVER = "server"
 """What a finding is of that is no app's; never the only one that is healthy."""
 
@@ -80,8 +75,7 @@ def _health(client: Client, app: str) -> Health:
         stats = Inspection(Shards(client, stored_config(client, app), create=False)).stats(oldest=False)
     except OF_THE_APP as exc:
         return Health(app, False, str(exc))
-    limit_ms = max(LATE_TICKS * stats.tick_ms, stats.tick_ms + LATE_SECS * 1000)
-    healthy = stats.last_rotation_ms <= limit_ms
+    healthy = not stats.rotation_is_late
     text = (
         f"last tick {stats.last_rotation_ms / 1000:.1f} s ago (tick every {stats.tick_ms / 1000:.1f} s), "
         f"{stats.pending} pending, {stats.waiting} outcome entries waiting"

@@ -67,7 +67,7 @@ class Watch:
         return before is not None and before != self._servers
 
     def _look_for_rotator(self, stats: Stats) -> None:
-        is_late = stats.last_rotation_ms > 3 * stats.tick_ms
+        is_late = stats.rotation_is_late
         if is_late and not self._late and time.monotonic() > self._rotator_at:
             app = self._acker.config.app
             log.warning("nobody rotates app %r, so nothing times out: start `acker-redis rotator --app %s`", app, app)

@@ -1,6 +1,7 @@
--- page: what all pages for redis-cli share. They run by EVAL without KEYS, also for a user who may only read and on a
--- replica; they write nothing and are bounded. On a cluster a page is of the node it runs on: keys of others are not seen.
+-- page: what all reports share. They run without KEYS, as functions or by EVAL, also for a user who may only read and on a
+-- replica; they write nothing and are bounded. On a cluster a report is of the node it runs on: keys of others are not seen.
 --- @include "lib/block"
+--- @include "lib/lateness"
 local WIDTH = 100
 local KEYS_LOOKED_AT = 50000
 local MOST_SHARDS = 4096
@@ -11,8 +12,9 @@ local NOW = time[1] * 1000 + math.floor(time[2] / 1000)
 -- A reply; or nil and why not: the key is another node's, or holds something else, or the user may not run the command.
 local function ask(...)
   local reply = redis.pcall(...)
-  if type(reply) == 'table' and reply.err then return nil, reply.err end
-  return reply
+  if type(reply) ~= 'table' or not reply.err then return reply end
+  if string.find(reply.err, 'stale replica', 1, true) then return redis.call(...) end -- no key can be read: raises it
+  return nil, reply.err
 end
 
 local function is_foreign(why)

@@ -1,18 +1,18 @@
 --[[
-dashboard: every app on a server, or one, on a page of 100 columns: which is sick, since when, and why.
+dashboard: every app on a server, or one, in 100 columns: which is sick, since when, and why.
 
-  redis-cli --raw --eval lua/scripts/dashboard.lua
-  redis-cli --raw --eval lua/scripts/dashboard.lua , orders
-  redis-cli -r -1 -i 2 --raw --eval lua/scripts/dashboard.lua , --live
+  redis-cli --raw FCALL_RO acker_dashboard 0
+  redis-cli --raw FCALL_RO acker_dashboard 0 orders
+  redis-cli -r -1 -i 2 --raw FCALL_RO acker_dashboard 0 --live
 
 ARGV
   app     only this one, with more of it
   --live  begin with what clears a terminal's screen, to be refreshed in place
   --json  for programs: one JSON object
 Returns
-  page    text; on a cluster of the node that it runs on
+  report  text; on a cluster of the node that it runs on
 ]]
---- @include "reports/page"
+--- @include "lib/page"
 local CALLS = 900
 local RECORDS = 6000
 local SHARDS_SAMPLED = 100
@@ -24,7 +24,7 @@ local SEVERITY = {LOST = 1, FULL = 2, ['NO ROTATOR'] = 3, ['SPOUT GONE'] = 4, HA
 
 local names, words = arguments({['--live'] = true, ['--json'] = true})
 if not names or #names > 1 or (names[1] and not is_app_name(names[1])) then
-  return 'usage: redis-cli --raw --eval lua/scripts/dashboard.lua [, APP] [--live] [--json]' .. (names and '' or ': ' .. words)
+  return 'usage: redis-cli --raw FCALL_RO acker_dashboard 0 [APP] [--live] [--json]' .. (names and '' or ': ' .. words)
 end
 
 local facts = server_facts()
@@ -162,7 +162,7 @@ local function state_of(app)
     local from = since(app, function(later, earlier) return later[2] == earlier[2] end)
     return 'FULL', from, 'the server takes no new roots, acks go on: give it memory (maxmemory), or end spouts'
   end
-  if app.rotated_ms and NOW - app.rotated_ms > math.max(2 * app.tick_ms, app.tick_ms + 2000) then
+  if app.rotated_ms and is_rotation_late(NOW - app.rotated_ms, app.tick_ms) then
     return 'NO ROTATOR', app.rotated_ms, 'no tick since: nothing times out. Start `acker-redis rotator`'
   end
   local idle_ms, is_waited_for = last_asked(app, true)

@@ -1,7 +1,8 @@
 --[[
-exporter: figures of every app for redis_exporter (`--script lua/scripts/exporter.lua`), which asks for them at each scrape.
+exporter: figures of every app for redis_exporter, which asks for them at each scrape (`--script`).
 
-  redis-cli --raw --eval lua/scripts/exporter.lua
+  redis-cli --raw FCALL_RO acker_exporter 0
+  acker-redis script exporter > exporter.lua; redis_exporter --script exporter.lua
 
 ARGV
   none
@@ -9,7 +10,7 @@ Returns
   pairs  a name such as `orders:pending` and a number as text, flat; ages in seconds, sizes in roots or entries. redis_exporter
          shows them as redis_script_values{key="orders:pending"}
 ]]
---- @include "reports/page"
+--- @include "lib/page"
 local RECORDS = 2000
 
 local pairs_found = {}

@@ -1,19 +1,19 @@
 --[[
 root: everything that is known of one root, or of one message by its id.
 
-  redis-cli --raw --eval lua/scripts/root.lua , orders 00000000000003e8
-  redis-cli --raw --eval lua/scripts/root.lua , orders message 1234
-  redis-cli --raw --eval lua/scripts/root.lua , orders message 1234 RUN
+  redis-cli --raw FCALL_RO acker_root 0 orders 00000000000003e8
+  redis-cli --raw FCALL_RO acker_root 0 orders message 1234
+  redis-cli --raw FCALL_RO acker_root 0 orders message 1234 RUN
 
 ARGV
-  app   name
-  what  16 hex digits, as all pages and fail streams have roots; or `message`
-  id    message id, in decimal
-  run   only of this run id
+  app     name
+  what    16 hex digits, as all reports and fail streams have roots; or `message`
+  id      message id, in decimal
+  run     only of this run id
 Returns
-  page  text; looked through are the newest 200 outcomes of each lane that wait, or the newest 10000 dead letters
+  report  text; looked through are the newest 200 outcomes of each lane that wait, or the newest 10000 dead letters
 ]]
---- @include "reports/page"
+--- @include "lib/page"
 local OUTCOMES, LETTERS, LETTERS_PER_STEP = 200, 10000, 500
 
 local names = arguments({})
@@ -21,7 +21,7 @@ local name, what, id, run = unpack(names or {})
 local is_root = what and #what == 16 and string.find(what, '^%x+$') and not id
 local is_message = what == 'message' and id and string.find(id, '^-?%d+$')
 if not names or not name or not is_app_name(name) or not (is_root or is_message) or #names > 4 then
-  return 'usage: redis-cli --raw --eval lua/scripts/root.lua , APP ROOT (16 hex digits) | message ID [RUN]'
+  return 'usage: redis-cli --raw FCALL_RO acker_root 0 APP ROOT (16 hex digits) | message ID [RUN]'
 end
 local app, lines = {name = name, seen = {}}, {}
 if not open_app(app) then return 'no app ' .. name .. ' here: its first client creates it' end

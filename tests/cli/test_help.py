@@ -31,7 +31,7 @@ def test_no_text_is_cut_off(command) -> None:
 
 
 def test_each_command_is_listed_with_its_first_sentence() -> None:
-    assert "exit 1 if something is bad. exporter-script" in page()
+    assert "exit 1 if something is bad. script" in page()
     assert "drain Pause the app, and wait until nothing is pending and no outcome waits; exit 1" in page()
 
 

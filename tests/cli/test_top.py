@@ -77,9 +77,9 @@ def test_enter_looks_into_one_app_and_escape_goes_back(url: str, raw: Any, conne
         await pilot.press("s", "enter")
         await settled(top, pilot)
         assert len(top.screen_stack) == 2
-        page = text_of(top, "#page")
-        assert "many pending by last stage: pa?[31mrse 100 %" in page
-        assert "so far 1000 inits, 0 acked" in page
+        report = text_of(top, "#report")
+        assert "many pending by last stage: pa?[31mrse 100 %" in report
+        assert "so far 1000 inits, 0 acked" in report
         await pilot.press("escape")
         assert len(top.screen_stack) == 1
         assert top.is_running

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from acker_redis import Acker, AckerConfig, OtherFormatError
-from acker_redis.client import scripts
+from acker_redis.client import function_library
 from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing import wait_until
 from acker_redis.testing.server import Server
@@ -28,7 +28,7 @@ def test_functions_of_old_and_new_live_side_by_side(
     start_server: Callable[..., Server], plain: Callable[..., Any], open_acker: Callable[..., Acker], tmp_path: Path
 ) -> None:
     server = start_server()
-    shell, raw, ours = Shell(tmp_path, server), plain(server.url), scripts.library()
+    shell, raw, ours = Shell(tmp_path, server), plain(server.url), function_library.library()
     old = "acker_0123456789ab"
     raw.execute_command(
         "FUNCTION", "LOAD", ours.text.replace(ours.name.removeprefix("acker_"), old.removeprefix("acker_"))

@@ -12,15 +12,16 @@ import pytest
 import redis
 
 from acker_redis import Acker, AckerConfig
-from acker_redis.client import scripts
+from acker_redis.client import function_library, scripts
 from acker_redis.client.client import Client
 from acker_redis.errors import ScriptFailedError
-from acker_redis.model import keys
+from acker_redis.model import keys, types
 from acker_redis.model.keys import ShardKeys
 from tests.support.servers import required
 
 FOLDER = Path(str(scripts.root()))
-FILES = {path.stem: path for path in sorted(FOLDER.glob("scripts/*.lua"))}
+FILES = {path.stem: path for path in sorted(FOLDER.glob(scripts.script_path("*")))}
+REPORT_FILES = {path.stem: path for path in sorted(FOLDER.glob(scripts.report_path("*")))}
 LIBRARY = {f"lib/{path.stem}": path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("lib/*.lua"))}
 SLOTS, LANES = 100, 10_000
 """Sizes of the ring and of the lanes that no sum of others equals by chance."""
@@ -32,7 +33,7 @@ WRITES = {
 READS = {
     "GET", "HGET", "HGETALL", "HLEN", "HMGET", "HSCAN", "EXISTS", "SISMEMBER", "ZRANGE", "ZCARD", "TIME", "XLEN", "XPENDING",
 }  # fmt: skip
-PAGES_READ = {"INFO", "CLUSTER", "SCAN", "XINFO", "XREVRANGE", "MEMORY", "ZSCORE", "HEXISTS"}
+REPORTS_READ = {"INFO", "CLUSTER", "SCAN", "XINFO", "XREVRANGE", "MEMORY", "ZSCORE", "HEXISTS"}
 TYPES = {"H": "HASH", "Z": "ZSET", "S": "SET", "X": "STREAM"}
 GLOBALS = {
     "redis", "KEYS", "ARGV", "bit", "struct", "string", "table", "math", "unpack", "tonumber", "tostring", "ipairs", "next",
@@ -80,19 +81,21 @@ def script(request: pytest.FixtureRequest) -> scripts.Script:
 
 
 def test_every_file_has_a_name_and_every_name_a_file() -> None:
-    assert sorted((*scripts.NAMES, *scripts.REPORTS)) == sorted(FILES)
+    assert sorted(scripts.NAMES) == sorted(FILES)
+    assert sorted(scripts.REPORTS) == sorted(REPORT_FILES)
 
 
 @pytest.mark.parametrize("name", scripts.REPORTS)
-def test_a_page_says_how_it_is_asked_for_and_only_reads(name: str, tmp_path: Path) -> None:
+def test_a_report_says_how_it_is_asked_for_and_only_reads(name: str, tmp_path: Path) -> None:
     text = scripts.report(name)
-    header = re.match(rf"-- Built from lua/reports/{name}\.lua .*\n--\[\[\n{name}: (.*?)\n\]\]\n", text, re.DOTALL)
-    assert header and f"redis-cli --raw --eval lua/{name}.lua" in header[1]
+    header = re.match(rf"-- {name} of acker-redis \S+\n--\[\[\n{name}: (.*?)\n\]\]\n", text, re.DOTALL)
+    assert header and f"redis-cli --raw FCALL_RO {function_library.reports().functions[name]} 0" in header[1]
     assert re.findall(r"^(KEYS|ARGV|Returns)$", header[1], re.MULTILINE) == ["ARGV", "Returns"]
     code = re.sub(r"--.*", "", text[header.end() :])
-    assert set(re.findall(r"(?:ask|redis\.p?call)\('([A-Z]+)'", code)) <= READS | PAGES_READ
+    assert set(re.findall(r"(?:ask|redis\.p?call)\('([A-Z]+)'", code)) <= READS | REPORTS_READ
     assert set(re.findall(r"redis\.(\w+)\(", code)) <= {"call", "pcall"}
     assert not re.search(r"\bKEYS\b", code)
+    assert "@include" not in text
     luajit = shutil.which("luajit")
     if luajit is not None:  # which CI requires, see below
         path = tmp_path / f"{name}.lua"
@@ -102,6 +105,13 @@ def test_a_page_says_how_it_is_asked_for_and_only_reads(name: str, tmp_path: Pat
         )
         assert set(re.findall(r'GGET.*"(\w+)"', listing)) <= GLOBALS | {"cjson", "next", "pcall"}
         assert "GSET" not in listing
+
+
+def test_the_reports_have_the_rule_of_python_for_who_does_not_rotate() -> None:
+    (numbers,) = re.findall(r"^local LATE_TICKS, LATE_MS = (\d+), (\d+)$", LIBRARY["lib/lateness"], re.MULTILINE)
+    assert tuple(map(int, numbers)) == (types.LATE_TICKS, types.LATE_MS)
+    users = [name for name in scripts.REPORTS if re.search(r"\bis_rotation_late\(", REPORT_FILES[name].read_text())]
+    assert users == ["dashboard"]
 
 
 def test_a_header_is_complete(script: scripts.Script) -> None:
@@ -277,6 +287,7 @@ def test_a_library_file_includes_what_it_uses(name: str) -> None:
     defined = {
         word: other
         for other, text in LIBRARY.items()
+        if other != "lib/page"  # of the reports alone, and long: locals of others have the same names
         for words in re.findall(r"^local (?:function )?([\w, ]+)", text, re.MULTILINE)
         for word in words.split(", ")
     }

@@ -12,7 +12,8 @@ from acker_redis import Acker, AckerConfig, BadConfigError
 from acker_redis.cli import app
 from acker_redis.client.client import Client
 from acker_redis.errors import AuthenticationError
-from acker_redis.ops.dashboard import overview, pending_of_message, pending_roots
+from acker_redis.ops.dashboard import app_states, pending_roots
+from acker_redis.ops.message_lookup import pending_of_message
 from acker_redis.spout.in_flight import root_ids
 from benchmarks import cluster
 from tests.support.servers import VALKEY
@@ -42,15 +43,15 @@ def test_one_server_says_all_of_an_app(url: str, connect: Any) -> None:
     acker = connect(app="orders")
     fill(acker)
     with_client = Client(url)
-    (found,) = overview(with_client)
+    (found,) = app_states(with_client)
     assert (found.app, found.state, found.healthy) == ("orders", "ok", True)
     assert (found.shards, found.shards_seen, found.pending, found.dead_letters) == (8, 8, 900, 0)
     assert found.pending_by_stage.keys() == {"parse", ""}
     assert found.memory_bytes and found.memory_bytes > 10_000
     assert found.oldest_ms is not None and found.rotated_ms_ago is not None
-    assert overview(with_client, "nobody") == []
+    assert app_states(with_client, "nobody") == []
     with pytest.raises(BadConfigError, match="app="):
-        overview(with_client, "no name")
+        app_states(with_client, "no name")
     with_client.close()
 
 
@@ -58,7 +59,7 @@ def test_the_nodes_of_a_cluster_say_it_together(nodes: Any) -> None:
     with Acker.connect(nodes[0].url, AckerConfig(app="orders", shards=8)) as acker:
         fill(acker)
         client = Client(nodes[0].url)
-        (found,) = overview(client)
+        (found,) = app_states(client)
         assert (found.state, found.shards, found.shards_seen, found.pending, found.dead_letters) == ("ok", 8, 8, 900, 0)
         pending = pending_roots(client, "orders", oldest=2)
         assert (pending.pending, pending.looked_at) == (900, 900)
@@ -115,7 +116,7 @@ def test_among_very_many_other_keys_no_app_is_missed(url: str, raw: Any, connect
     raw.mset({f"other:{number}": "x" for number in range(60_000)})
     client = Client(url)
     assert json.loads(client.report("dashboard", "--json")[0])["is_whole"] is False
-    assert [one.app for one in overview(client)] == ["app-0", "app-1", "app-2"]
+    assert [one.app for one in app_states(client)] == ["app-0", "app-1", "app-2"]
     client.close()
 
 
@@ -124,6 +125,6 @@ def test_who_may_not_eval_is_told_so(url: str, raw: Any, connect: Any) -> None:
     raw.execute_command("ACL", "SETUSER", "narrow", "reset", "on", ">pw", "~*", "+@read", "+ping", "+info")
     client = Client(url.replace("//", "//narrow:pw@"))
     with pytest.raises(AuthenticationError, match=r"(?i)eval"):
-        overview(client)
+        app_states(client)
     client.close()
     raw.execute_command("ACL", "DELUSER", "narrow")

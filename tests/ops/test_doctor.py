@@ -13,7 +13,7 @@ from acker_redis import Acker, Limits
 from acker_redis.cli import app
 from acker_redis.client import server_info
 from acker_redis.client.client import Client
-from acker_redis.ops.dashboard import overview
+from acker_redis.ops.dashboard import app_states
 from acker_redis.ops.doctor import Finding, _clocks, _server, examine
 from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing import wait_until
@@ -137,7 +137,7 @@ def test_what_the_user_may_not_look_at_is_unknown(server: Server, acker: Acker) 
     client = Client(server.url.replace("//", "//narrow:pw@"))
     found = {one.about: one for one in examine(client)}
     client.close()
-    assert (found["INFO"].grade, found["pages"].grade, found["settings"].grade) == ("unknown", "unknown", "ok")
+    assert (found["INFO"].grade, found["reports"].grade, found["settings"].grade) == ("unknown", "unknown", "ok")
     assert (found["user"].grade, found["user"].text) == ("unknown", "who this is can't be asked")
 
 
@@ -167,7 +167,7 @@ def test_how_near_an_app_is_to_its_limit(server: Server, acker: Acker, pending: 
     found = found_on(server)["orders", "limit"]
     assert (found.grade, found.text) == (grade, f"{pending} of 100 roots pending ({pending} %)".replace(" %", "%"))
     client = Client(server.url)
-    (state,) = overview(client)
+    (state,) = app_states(client)
     client.close()
     assert (state.state == "FULL") == (pending == 100)
     assert ("as many as its operator allows" in run("status", "--redis", server.url).output) == (pending == 100)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from acker_redis import Acker, AckerConfig, AppNotFoundError, AuthenticationError, LedgerLostError, Limits, Spout
 from acker_redis.cli import app as program
-from acker_redis.client import scripts
+from acker_redis.client import function_library
 from acker_redis.ops.acl import Role, ServerKind, users
 from acker_redis.ops.rotation_check import check
 from acker_redis.ops.rotator import Rotator
@@ -164,7 +164,7 @@ def test_what_an_executor_tries_beyond_its_work_is_refused(
             ("FUNCTION", "FLUSH"),
         )
         refuses(url, ("HSET", "acker:{orders}:config", "shards", 9), ("XADD", "acker:{orders}:dead", "*", "a", "b"))
-        refuses(url, ("FCALL", scripts.library().functions["ack"], 1, "acker:{payments:0}:ledger"))
+        refuses(url, ("FCALL", function_library.library().functions["ack"], 1, "acker:{payments:0}:ledger"))
     else:
         refuses(url, ("EVAL", "return 1", 1, "acker:{payments:0}:ledger"))
         with pytest.raises(redis.ResponseError, match=r"(?i)permission|can't access"):  # a key that it does not declare

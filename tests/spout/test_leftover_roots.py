@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from acker_redis import Acker, AckerError, Spout
 from acker_redis.cli import app
-from acker_redis.ops.dashboard import overview
+from acker_redis.ops.dashboard import app_states
 from acker_redis.spout import leftover_roots
 from acker_redis.spout.in_flight import Emission
 from acker_redis.testing import wait_until
@@ -150,11 +150,11 @@ def test_a_run_that_ends_with_an_error_leaves_nothing_but_the_error(
     assert "orders RUN FAILED since" in text
     assert "run failed ended with ValueError: the driver's own mistake. Mend that, and start it again" in text
     assert re.search(r"lane 0 0 outcomes wait; asked for .* run failed failed at ..:..:..Z with ValueError", text)
-    (state,) = overview(acker._client)  # noqa: SLF001
+    (state,) = app_states(acker._client)  # noqa: SLF001
     assert (state.state, state.failed_runs, state.healthy) == ("RUN FAILED", 1, False)
     work(acker, "again")
     assert doctor(real_url).exit_code == 0
-    (state,) = overview(acker._client)  # noqa: SLF001
+    (state,) = app_states(acker._client)  # noqa: SLF001
     assert (state.state, state.failed_runs) == ("ok", 0)
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from acker_redis import Acker, BadConfigError
 from acker_redis.cli import app
 from acker_redis.client.client import Client
-from acker_redis.ops.dashboard import overview
+from acker_redis.ops.dashboard import app_states
 from acker_redis.spout import loop
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.spout import Spout
@@ -97,7 +97,7 @@ def test_the_commands(url: str, connect: Callable[..., Acker]) -> None:
     shown = run("pause", *of_app, "--reason", "moving\x1b[31m")
     assert (shown.exit_code, shown.output) == (0, "orders is paused: moving\\x1b[31m; 10 pending\n")
     client = Client(url)
-    (state,) = overview(client)
+    (state,) = app_states(client)
     assert (state.state, state.healthy) == ("PAUSED", True)
     client.close()
     shown = run("status", "--redis", url)

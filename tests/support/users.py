@@ -6,7 +6,7 @@ from acker_redis.client.client import Client
 from acker_redis.ops.acl import Role, ServerKind, users
 
 READS = ("ping", "info", "hgetall", "hmget", "hlen", "xlen", "zrange", "time", "xrange", "scan")
-"""What looking sends, but for pages."""
+"""What looking sends, but for reports."""
 
 
 def rules_for(kind: str) -> ServerKind:

@@ -34,10 +34,8 @@ def progress(spout: Spout, acker: Acker, busy: bool, secs: float) -> Table:
     """The live display."""
     counts, stats = spout.counts, acker.stats(oldest=False)
     table = Table.grid(padding=(0, 2))
-    late = stats.last_rotation_ms > 3 * stats.tick_ms
-    state = (
-        "[red]no rotator: start `acker-redis rotator`[/red]" if late else "running" if busy else "waiting for outcomes"
-    )
+    running = "running" if busy else "waiting for outcomes"
+    state = "[red]no rotator: start `acker-redis rotator`[/red]" if stats.rotation_is_late else running
     table.add_row(
         f"{secs:5.1f} s", f"emitted {counts.emitted}", f"[green]acked {counts.acked}[/green]", f"pending {stats.pending}",
         f"[red]failed {counts.failed}[/red]", f"replayed {counts.replayed}", state,

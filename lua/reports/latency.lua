@@ -1,21 +1,21 @@
 --[[
-slow: how old roots were when they settled, by outcome, of one app or of all: percentiles, since its shards were made.
+latency: how old roots were when they settled, by outcome, of one app or of all: percentiles, since its shards were made.
 
-  redis-cli --raw --eval lua/scripts/slow.lua
-  redis-cli --raw --eval lua/scripts/slow.lua , orders
+  redis-cli --raw FCALL_RO acker_latency 0
+  redis-cli --raw FCALL_RO acker_latency 0 orders
 
 ARGV
   app     only this one, with how many roots are in each bound
   --json  for programs: one JSON object
 Returns
-  page    text; percentiles are bounds, so p99 5.0s says that 99 of 100 roots took at most 5 s
+  report  text; percentiles are bounds, so p99 5.0s says that 99 of 100 roots took at most 5 s
 ]]
---- @include "reports/page"
+--- @include "lib/page"
 local OUTCOMES = {'acked', 'failed', 'timed_out'}
 
 local names, words = arguments({['--json'] = true})
 if not names or #names > 1 or (names[1] and not is_app_name(names[1])) then
-  return 'usage: redis-cli --raw --eval lua/scripts/slow.lua [, APP] [--json]'
+  return 'usage: redis-cli --raw FCALL_RO acker_latency 0 [APP] [--json]'
 end
 
 -- Counts by bound, of all shards here; the bound is a number of ms, or math.huge.

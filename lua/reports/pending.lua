@@ -1,24 +1,24 @@
 --[[
-stuck: what is pending of an app, by the last stage that touched it, with the oldest roots of each.
+pending: what is pending of an app, by the last stage that touched it, with the oldest roots of each.
 
-  redis-cli --raw --eval lua/scripts/stuck.lua , orders
-  redis-cli --raw --eval lua/scripts/stuck.lua , orders 10
+  redis-cli --raw FCALL_RO acker_pending 0 orders
+  redis-cli --raw FCALL_RO acker_pending 0 orders 10
 
 ARGV
   app     name
   count   roots to show of each stage; 3
   --json  for programs: one JSON object
 Returns
-  page    text; looked at are those that were put longest ago, at most 20000 records
+  report  text; looked at are those that were put longest ago, at most 20000 records
 ]]
---- @include "reports/page"
+--- @include "lib/page"
 local RECORDS = 20000
 local ROOTS = 20000
 
 local names, words = arguments({['--json'] = true})
 local app, most = {name = names and names[1] or '', seen = {}}, tonumber(names and names[2] or 3)
 if not names or #names < 1 or #names > 2 or not is_app_name(app.name) or not most or most < 1 then
-  return 'usage: redis-cli --raw --eval lua/scripts/stuck.lua , APP [COUNT] [--json]'
+  return 'usage: redis-cli --raw FCALL_RO acker_pending 0 APP [COUNT] [--json]'
 end
 if not open_app(app) then
   return words['--json'] and '{}' or 'no app ' .. app.name .. ' here: its first client creates it'

@@ -1,20 +1,20 @@
 --[[
-dead: dead letters by reason and last stage, of one app or of all.
+dead_letters: dead letters by reason and last stage, of one app or of all.
 
-  redis-cli --raw --eval lua/scripts/dead.lua
-  redis-cli --raw --eval lua/scripts/dead.lua , orders
+  redis-cli --raw FCALL_RO acker_dead_letters 0
+  redis-cli --raw FCALL_RO acker_dead_letters 0 orders
 
 ARGV
-  app   only this one
+  app     only this one
 Returns
-  page  text; looked at are the newest 1000 letters of an app, 5000 of all apps
+  report  text; looked at are the newest 1000 letters of an app, 5000 of all apps
 ]]
---- @include "reports/page"
+--- @include "lib/page"
 local MOST, MOST_OF_ALL = 1000, 5000
 
 local names = arguments({})
 if not names or #names > 1 or (names[1] and not is_app_name(names[1])) then
-  return 'usage: redis-cli --raw --eval lua/scripts/dead.lua [, APP]'
+  return 'usage: redis-cli --raw FCALL_RO acker_dead_letters 0 [APP]'
 end
 
 local function milliseconds(entry_id)
