@@ -3,7 +3,7 @@
 rotate: one tick. The oldest bucket becomes death row, a fresh one the nursery; the oldest fence is forgotten.
 Storm: RotatingMap.rotate. Guarded by the server's clock, so any number of rotators may call it and a tick happens once.
 A tick waits while death row is still being drained, so an undrained row never becomes the nursery.
-Each tick leaves a sample of the counters, from which lua/dashboard.lua has rates: a ring of 60, one per tick, or per 10 s where
+Each tick leaves a sample of the counters, from which the dashboard has rates: a ring of 60, one per tick, or per 10 s where
 ticks come faster.
 
 KEYS
