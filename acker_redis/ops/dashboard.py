@@ -1,7 +1,7 @@
 """What the apps of a server are doing: the reports of people on call, for programs.
 
-docs/on-call.md says what is in them. They need a user who may FCALL_RO, or EVAL where `acker-redis install` did not run. On a
-cluster each primary is asked, and says what it knows of its own shards.
+docs/operate/on-call.md says what is in them. They need a user who may FCALL_RO, or EVAL where `acker-redis install` did not
+run. On a cluster each primary is asked, and says what it knows of its own shards.
 """
 
 import json

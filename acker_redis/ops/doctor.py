@@ -197,7 +197,7 @@ def _states(client: Client) -> Iterator[Finding]:
         raise
     except AckerError as exc:
         yield Finding(
-            "server", "reports", "unknown", str(exc), 'see docs/on-call.md, "Who may look", for a user who may'
+            "server", "reports", "unknown", str(exc), 'see docs/operate/on-call.md, "Who may look", for a user who may'
         )
         return
     for one in states:
