@@ -38,14 +38,16 @@ from acker_redis.errors import (
     TlsError,
     TokenReusedError,
 )
+from acker_redis.ledger.outcomes.decoding import Outcome, OutcomeBatch
 from acker_redis.model.config import AckerConfig
-from acker_redis.model.types import Applied, Outcome, PackedOutcomes, RootRecord, Rotated, Stats
+from acker_redis.model.types import Applied, LedgerRoot, Rotated, Stats
 from acker_redis.spout.offset_file import Offsets
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.store.limits import Limits
 
 if TYPE_CHECKING:
     from acker_redis.acker import Acker
+    from acker_redis.admin import Admin
     from acker_redis.ledger.batch import Batch
     from acker_redis.spout.spout import Spout
     from acker_redis.store.dead_letters import DeadLetter, LetterFilter
@@ -56,6 +58,7 @@ __all__ = [
     # The acker
     "Acker",
     "AckerConfig",
+    "Admin",
     "Batch",
     # The spout's side
     "DeadLetter",
@@ -66,8 +69,8 @@ __all__ = [
     # What it answers
     "Applied",
     "Outcome",
-    "PackedOutcomes",
-    "RootRecord",
+    "OutcomeBatch",
+    "LedgerRoot",
     "Rotated",
     "Stats",
     # Errors
@@ -110,6 +113,7 @@ __all__ = [
 
 _MODULES = {
     "Acker": "acker",
+    "Admin": "admin",
     "Batch": "ledger.batch",
     "DeadLetter": "store.dead_letters",
     "LetterFilter": "store.dead_letters",

@@ -17,7 +17,7 @@ from acker_redis.acker import Acker
 from acker_redis.client.client import Client
 from acker_redis.model import ids
 from acker_redis.model.config import check_app_name
-from acker_redis.model.types import RootRecord
+from acker_redis.model.types import LedgerRoot
 from acker_redis.spout.in_flight import root_ids
 from acker_redis.store.apps import apps
 
@@ -202,7 +202,7 @@ def latencies(client: Client, app: str | None = None) -> dict[str, dict[str, dic
 
 def pending_of_message(
     acker: Acker, message_id: int, run_id: str, emissions: int = 10_000
-) -> list[tuple[int, RootRecord]]:
+) -> list[tuple[int, LedgerRoot]]:
     """What the ledger holds of one message of a run: (number of the emission, record), of its first so many emissions.
 
     A message has another root in each emission; spouts number these from 0 over the whole run.

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from acker_redis.client.client import SCRIPT_CALLS, Client
+from acker_redis.client.replies import as_dict
 from acker_redis.client.scripts import Command
 from acker_redis.errors import AckerError, ServerUnavailableError
-from acker_redis.ledger.outcomes.decoding import as_dict
 from acker_redis.model import keys
 from acker_redis.model.keys import ShardKeys
 

@@ -17,6 +17,7 @@ from acker_redis import (
     Acker,
     AckerConfig,
     AckerError,
+    Admin,
     BadConfigError,
     Batch,
     LetterFilter,
@@ -25,23 +26,22 @@ from acker_redis import (
     Spout,
     testing,
 )
+from acker_redis.acker import app_of
 from acker_redis.client import connection
-from acker_redis.ledger.shards import generation_at
 from acker_redis.model.config import Settings
 from acker_redis.store.dead_letters import DeadLetters
 from acker_redis.store.payloads import Payloads
-from acker_redis.store.run_ends import End
 from acker_redis.testing import fake_acker
 
 NAMES = {
-    "Acker", "AckerConfig", "Batch", "DeadLetter", "LetterFilter", "Limits", "Offsets", "RetryPolicy", "Spout",
-    "Applied", "Outcome", "PackedOutcomes", "RootRecord", "Rotated", "Stats", "__version__",
+    "Acker", "AckerConfig", "Admin", "Batch", "DeadLetter", "LetterFilter", "Limits", "Offsets", "RetryPolicy", "Spout",
+    "Applied", "Outcome", "OutcomeBatch", "LedgerRoot", "Rotated", "Stats", "__version__",
 }  # fmt: skip
 
 CALLS: dict[Any, dict[str, str]] = {
     Acker: {
         "connect": "source config * patience_secs **settings",
-        "attach": "source app",
+        "open_existing": "source app",
         "close": "",
         "init": "root val task",
         "ack": "root val * stage",
@@ -54,30 +54,24 @@ CALLS: dict[Any, dict[str, str]] = {
         "batch": "* token",
         "poll": "max_outcomes block_ms consumer * lane",
         "confirm": "outcomes",
-        "poll_packed": "max_outcomes block_ms consumer * lane again",
-        "confirm_packed": "packed",
-        "rotate": "force drain_calls shards",
+        "poll_batches": "max_outcomes block_ms consumer * lane again",
+        "confirm_batches": "batches",
         "stats": "* oldest lane",
         "pending": "",
-        "each_pending": "",
-        "server_ids": "",
         "inspect": "root",
         "inspect_many": "roots",
-        "payloads": "run_id",
-        "holds": "generation",
-        "claim_run": "run_id",
-        "lease": "* lane run_id",
-        "note_end": "end * lane",
-        "ends": "",
+        "completed_offsets": "task",
+        "recover": "",
+    },
+    Admin: {
         "pause": "* reason",
         "resume": "",
         "paused": "",
         "limits": "",
         "set_limits": "allowed",
-        "done_until": "task",
-        "say_done_until": "values gone * task",
-        "replaying": "* task take only_run",
-        "recover": "",
+        "rotate": "force",
+        "ends": "",
+        "each_pending": "",
     },
     Batch: {
         "init": "root val task",
@@ -199,10 +193,9 @@ def test_the_example_of_a_call_runs(holder: Any, name: str, monkeypatch: pytest.
                 for name in ("Acker", "AckerConfig", "DeadLetter", "LetterFilter", "Limits", "Offsets")
             },
             **{name: getattr(testing, name) for name in CALLS[testing]},
-            "generation_at": generation_at,
-            "End": End,
             "np": np,
             "acker": acker,
+            "app": app_of(acker),
             "spout": Spout(acker, "run-1"),
         }
         call = getattr(holder, name)

@@ -13,7 +13,7 @@ import acker_redis
 
 PACKAGE = Path(acker_redis.__file__).parent
 ORDER = (
-    ("errors", "interrupts", "turns"),
+    ("errors", "interrupts", "turns", "arrays", "replies"),
     ("calling", "ids", "config", "keys", "model", "offsets", "outages"),
     ("scripts", "blocks", "connection", "xxhash64", "acl"),
     ("driver_errors", "entries", "pending", "nodes"),
@@ -25,8 +25,10 @@ ORDER = (
     ("replaying", "done_until", "rights"),
     ("shards",),
     ("ledger", "rotation", "consumer"),
-    ("delivery", "inspection"),
-    ("batch", "health", "evict", "spout_state"),
+    ("single_outcomes", "inspection"),
+    ("delivery",),
+    ("batch", "health", "evict", "spout_state", "app"),
+    ("admin",),
     ("acker",),
     ("emitter", "watch", "overview", "abandon"),
     ("metrics", "doctor", "leaving"),
@@ -232,6 +234,7 @@ def test_only_the_consumer_takes_outcomes_off_the_streams() -> None:
 
 def test_only_consumer_and_lanes_start_threads_in_the_core() -> None:
     core = (
-        "shards", "ledger", "rotation", "delivery", "consumer", "inspection", "batch", "acker", "client", "calls", "lanes",
+        "shards", "ledger", "rotation", "delivery", "consumer", "single_outcomes", "inspection", "batch", "app", "admin",
+        "acker", "client", "calls", "lanes",
     )  # fmt: skip
     assert {name for name in core if {"threading.Thread", "ThreadPoolExecutor"} & called(name)} == {"consumer", "lanes"}
