@@ -38,8 +38,9 @@ from acker_redis.errors import (
     TlsError,
     TokenReusedError,
 )
+from acker_redis.ledger.outcomes.decoding import Outcome, OutcomeBatch
 from acker_redis.model.config import AckerConfig
-from acker_redis.model.types import Applied, Outcome, PackedOutcomes, RootRecord, Rotated, Stats
+from acker_redis.model.types import Applied, LedgerRoot, Rotated, Stats
 from acker_redis.spout.offset_file import Offsets
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.store.limits import Limits
@@ -47,6 +48,7 @@ from acker_redis.version import VERSION
 
 if TYPE_CHECKING:
     from acker_redis.acker import Acker
+    from acker_redis.admin import Admin
     from acker_redis.ledger.batch import Batch
     from acker_redis.spout.spout import Spout
     from acker_redis.store.dead_letter import DeadLetter, LetterFilter
@@ -57,6 +59,7 @@ __all__ = [
     # The acker
     "Acker",
     "AckerConfig",
+    "Admin",
     "Batch",
     # The spout's side
     "DeadLetter",
@@ -67,8 +70,8 @@ __all__ = [
     # What it answers
     "Applied",
     "Outcome",
-    "PackedOutcomes",
-    "RootRecord",
+    "OutcomeBatch",
+    "LedgerRoot",
     "Rotated",
     "Stats",
     # Errors
@@ -111,6 +114,7 @@ __all__ = [
 
 _MODULES = {
     "Acker": "acker",
+    "Admin": "admin",
     "Batch": "ledger.batch",
     "DeadLetter": "store.dead_letter",
     "LetterFilter": "store.dead_letter",

@@ -1,35 +1,25 @@
 """The acker of one app: what programs use."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from types import TracebackType
 from typing import NoReturn, Self, SupportsIndex, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
+from acker_redis.admin import Admin
 from acker_redis.client.client import PATIENCE_SECS, Client
 from acker_redis.client.connection import RedisClient
 from acker_redis.errors import BadBatchError
+from acker_redis.ledger.app import App
 from acker_redis.ledger.batch import Batch
-from acker_redis.ledger.expiry import Rotation
-from acker_redis.ledger.inspection import Inspection
-from acker_redis.ledger.outcomes.delivery import Delivery
-from acker_redis.ledger.shards import Shards
-from acker_redis.ledger.updates import Ledger
+from acker_redis.ledger.outcomes.decoding import Outcome, OutcomeBatch
 from acker_redis.model import ids
-from acker_redis.model.blocks import Int64Array
+from acker_redis.model.arrays import Int64Array, UInt64Array
 from acker_redis.model.config import AckerConfig, Settings, config_of
-from acker_redis.model.ids import Ids, UInt64Array
-from acker_redis.model.types import Applied, Outcome, PackedOutcomes, RootRecord, Rotated, Stats
-from acker_redis.spout.dead_letter_replay import Replaying, TakeLetters
-from acker_redis.store import completed_offsets, limits, pause, run_ends, run_ids
+from acker_redis.model.ids import Ids
+from acker_redis.model.types import Applied, LedgerRoot, Stats
 from acker_redis.store.apps import stored_config
 from acker_redis.store.dead_letters import DeadLetters
-from acker_redis.store.lane_leases import Lease
-from acker_redis.store.limits import Limits
-from acker_redis.store.pause import Paused
-from acker_redis.store.payloads import Payloads
-from acker_redis.store.run_ends import End
 
 
 class Acker:
@@ -44,25 +34,22 @@ class Acker:
         config: settings of the app.
         url: as it was given, with its password; None where a redis-py client was given.
         dead_letters: messages that spouts gave up.
+        admin: what the person on call does with the app.
     """
 
     def __init__(self, client: Client, config: AckerConfig, *, create: bool = True) -> None:
-        """Open the app on a connected client; `connect` and `attach` are the usual ways.
+        """Open the app on a connected client; `connect` and `open_existing` are the usual ways.
 
         Args:
             client: stays the caller's until `close`.
             config: settings.
-            create: write the settings and make the shards where they are not there; False: see `attach`.
+            create: write the settings and make the shards where they are not there; False: see `open_existing`.
         """
         self.config = config
         self.url = client.url
-        self._client = client
-        self._shards = Shards(client, config, create=create)
-        self._ledger = Ledger(self._shards)
-        self._rotation = Rotation(self._shards)
-        self._delivery = Delivery(self._shards)
-        self._inspection = Inspection(self._shards)
+        self._app = App(client, config, create=create)
         self.dead_letters = DeadLetters(client, config.app)
+        self.admin = Admin(self._app)
 
     @classmethod
     def connect(
@@ -106,7 +93,7 @@ class Acker:
             raise
 
     @classmethod
-    def attach(cls, source: str | RedisClient, app: str) -> Self:
+    def open_existing(cls, source: str | RedisClient, app: str) -> Self:
         """Connect to an app with the settings that stand in Redis; for operators and their tools.
 
         Guarantee: nothing is written, by this call and by those that only look (`stats`, `inspect`, `dead_letters.read`).
@@ -119,7 +106,7 @@ class Acker:
             SettingsConflictError, DamagedDataError: a shard or the settings are not as a client left them.
             AckerError: as `connect`.
 
-        >>> with Acker.attach("redis://localhost", "orders") as acker:
+        >>> with Acker.open_existing("redis://localhost", "orders") as acker:
         ...     acker.stats().pending
         0
         """
@@ -136,12 +123,11 @@ class Acker:
         >>> acker = Acker.connect("redis://localhost", app="payments")
         >>> acker.close()
         """
-        self._delivery.close()
-        self._client.close()
+        self._app.close()
 
     def __repr__(self) -> str:
         """The app and where it is; without the password."""
-        return f"<Acker of app {self.config.app!r} at {self._client.address}>"
+        return f"<Acker of app {self.config.app!r} at {self._app.client.address}>"
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled: a connection stays in its process."""
@@ -156,7 +142,7 @@ class Acker:
         self.close()
 
     @staticmethod
-    def new_roots(count: int) -> npt.NDArray[np.int64]:
+    def new_roots(count: int) -> Int64Array:
         """So many distinct roots, drawn at random, 32 neighbours to a record: they cost a tenth of others.
 
         Initialise those of one call by one task. Roots that share a record share its timeout, too: none is early, and
@@ -240,10 +226,10 @@ class Acker:
             OutOfMemoryError, LedgerLostError, ConnectionLostError: see `Batch`.
 
         >>> acker.init_many([1, 2], [5, 6], task=0, token="partition-7")
-        Applied(applied=2, seen=False)
+        Applied(applied=2, duplicate=False)
         """
-        root_ids, values = ids.to_pairs(roots, vals)
-        return self._ledger.send([self._ledger.init(_some(root_ids), values, ids.to_task(task))], token)
+        ledger = self._app.ledger
+        return ledger.send([ledger.init(*_pairs(roots, vals), ids.to_task(task))], token)
 
     def ack_many(self, roots: Ids, vals: Ids, *, token: str | None = None, stage: str | None = None) -> Applied:
         """Ack roots; values of equal roots are combined by XOR before they are sent.
@@ -258,10 +244,10 @@ class Acker:
             Applied.applied counts distinct roots, without those that failed a short time ago: their acks are late.
 
         >>> acker.ack_many([1, 2, 2], [5, 4, 2], token="partition-7", stage="write")
-        Applied(applied=2, seen=False)
+        Applied(applied=2, duplicate=False)
         """
-        root_ids, values = ids.to_pairs(roots, vals)
-        return self._ledger.send([self._ledger.ack(_some(root_ids), values, stage)], token)
+        ledger = self._app.ledger
+        return ledger.send([ledger.ack(*_pairs(roots, vals), stage)], token)
 
     def fail_many(
         self, roots: Ids, *, token: str | None = None, reason: str | None = None, stage: str | None = None
@@ -269,9 +255,10 @@ class Acker:
         """Fail roots; see `fail`. Applied.applied counts distinct roots, without those that have failed already.
 
         >>> acker.fail_many([1, 2], reason="no such customer", stage="parse")
-        Applied(applied=2, seen=False)
+        Applied(applied=2, duplicate=False)
         """
-        return self._ledger.send([self._ledger.fail(_some(roots), reason, stage)], token)
+        ledger = self._app.ledger
+        return ledger.send([ledger.fail(_array(roots), reason, stage)], token)
 
     def reset_timeout_many(self, roots: Ids) -> int:
         """Move roots to the nursery (Storm: __ack_reset_timeout). Needs no token: a repeat only moves them again.
@@ -284,7 +271,7 @@ class Acker:
         >>> acker.reset_timeout_many([1, 2, 3])
         2
         """
-        return self._ledger.reset_timeout(_some(roots))
+        return self._app.ledger.reset_timeout(_array(roots))
 
     def batch(self, *, token: str | None = None) -> Batch:
         """Collect updates and send them on exit: combined per root, packed, pipelined.
@@ -295,12 +282,7 @@ class Acker:
         ...     batch.init(1, 5, task=0)
         ...     batch.ack(1, 5, stage="write")
         """
-        return Batch(self._ledger, token)
-
-    @property
-    def ledger(self) -> Ledger:
-        """The ledgers themselves, for layers on top of this library."""
-        return self._ledger
+        return Batch(self._app.ledger, token)
 
     # -- outcomes
 
@@ -327,7 +309,7 @@ class Acker:
         >>> [(outcome.kind, outcome.root) for outcome in acker.poll()]
         [('ack', 1)]
         """
-        return self._delivery.poll(max_outcomes, block_ms, consumer, lane)
+        return self._app.delivery.poll(max_outcomes, block_ms, consumer, lane)
 
     def confirm(self, outcomes: Iterable[Outcome]) -> int:
         """Say that the spout has acted on outcomes; they are not delivered again and their entries are trimmed.
@@ -339,9 +321,9 @@ class Acker:
         >>> acker.confirm(acker.poll()) > 0
         True
         """
-        return self._delivery.confirm(outcomes)
+        return self._app.delivery.confirm(outcomes)
 
-    def poll_packed(
+    def poll_batches(
         self,
         max_outcomes: int = 1000,
         block_ms: int = 0,
@@ -349,63 +331,44 @@ class Acker:
         *,
         lane: int | None = None,
         again: bool = False,
-    ) -> list[PackedOutcomes]:
+    ) -> list[OutcomeBatch]:
         """As `poll`, but roots come as arrays, those that are alike together: for spouts that handle many.
 
-        A pack is of entries of one stream that were read together, so there are few of them where much is alike. May return
-        more than `max_outcomes`, by one entry of at most 3 600 acks. With `again` it begins with what this consumer took and
-        did not confirm: a reply that was lost with its connection is there, and the whole of an entry that `poll` handed
-        out in part, which `poll` then does not go on with.
+        A batch is of entries of one stream that were read together, so there are few of them where much is alike. Whole
+        entries come, so there may be more outcomes than `max_outcomes`, by those of one entry, which has at most 3 600 acks.
+        With `again` it begins with what this consumer took and did not confirm: a reply that was lost with its connection is
+        there, and the whole of an entry that `poll` handed out in part, which `poll` then does not go on with.
 
         >>> acker.init(1, 0, task=0)
         True
-        >>> [(pack.kind, pack.roots.tolist()) for pack in acker.poll_packed()]
+        >>> [(batch.kind, batch.roots.tolist()) for batch in acker.poll_batches()]
         [('ack', [1])]
         """
-        return self._delivery.poll_packed(max_outcomes, block_ms, consumer, lane, again=again)
+        return self._app.delivery.poll_batches(max_outcomes, block_ms, consumer, lane, again=again)
 
-    def confirm_packed(self, packed: Iterable[PackedOutcomes]) -> int:
-        """Say that the spout has acted on all outcomes of these packs. Returns the number of entries trimmed.
+    def confirm_batches(self, batches: Iterable[OutcomeBatch]) -> int:
+        """Say that the spout has acted on all outcomes of these batches. Returns the number of entries trimmed.
 
         >>> acker.init(1, 0, task=0)
         True
-        >>> acker.confirm_packed(acker.poll_packed())
+        >>> acker.confirm_batches(acker.poll_batches())
         1
         """
-        return self._delivery.confirm_packed(packed)
+        return self._app.delivery.confirm_batches(batches)
 
-    # -- rotation and looking
-
-    def rotate(self, force: bool = False, drain_calls: int | None = None, shards: range | None = None) -> Rotated:
-        """One guarded tick, bounded draining of death row, and a bounded sweep (Storm: RotatingMap.rotate).
-
-        Between T and T * num_buckets / (num_buckets - 1) after it entered the nursery a root expires, given that
-        something calls this about every tick: `acker-redis rotator` does. Safe to call from anywhere, at any time.
-
-        Args:
-            force: turn the buckets now, whatever the server's clock says; for tests and operators.
-            drain_calls: drain in at most so many calls of 250 roots per shard; None: in as many as it takes, up to a
-                million roots per shard. `Rotated.draining` says whether something is left for the next call.
-            shards: only these, as for a rotator that gives every app a turn; None: all.
-
-        >>> acker.init(1, 5, task=0)
-        True
-        >>> [acker.rotate(force=True).timed_out for _ in range(3)]
-        [0, 0, 1]
-        """
-        return self._rotation.rotate(force=force, drain_calls=drain_calls, shards=shards)
+    # -- looking
 
     def stats(self, *, oldest: bool = True, lane: int | None = None) -> Stats:
         """Counters over all shards. `oldest=False` leaves out `oldest_age_ms`, which has to be looked for.
 
-        With `lane`, `waiting` counts this lane's entries only.
+        With `lane`, `unconfirmed_outcomes` counts this lane's entries only.
 
         >>> acker.init(1, 5, task=0)
         True
         >>> acker.stats().pending
         1
         """
-        return self._inspection.stats(oldest=oldest, lane=lane)
+        return self._app.inspection.stats(oldest=oldest, lane=lane)
 
     def pending(self) -> int:
         """Roots without outcome, over all shards, in one round trip.
@@ -415,39 +378,18 @@ class Acker:
         >>> acker.pending()
         1
         """
-        return self._inspection.pending()
+        return self._app.inspection.pending()
 
-    def each_pending(self) -> Iterator[tuple[int, Int64Array, Int64Array]]:
-        """Step by step through all ledgers: how many records were looked at, their pending roots, and whose task they are.
-
-        A root that is pending all the while comes once or more often; what begins or settles meanwhile may come or not.
-
-        >>> acker.init_many([1, 2], [5, 6], task=3).applied
-        2
-        >>> sorted(zip(*map(np.concatenate, zip(*((roots, tasks) for _, roots, tasks in acker.each_pending())))))
-        [(np.int64(1), np.int64(3)), (np.int64(2), np.int64(3))]
-        """
-        return self._inspection.each_pending()
-
-    def server_ids(self) -> frozenset[tuple[str, str]]:
-        """Run id and replication id of each primary, where the user may run INFO; others mean a restart or failover.
-
-        >>> before = acker.server_ids()
-        >>> acker.server_ids() == before
-        True
-        """
-        return self._client.server_ids()
-
-    def inspect(self, root: SupportsIndex) -> RootRecord | None:
+    def inspect(self, root: SupportsIndex) -> LedgerRoot | None:
         """The record of one root, None if the ledger doesn't hold it (not seen, settled or expired).
 
         >>> acker.ack(1, 5, stage="write")
         >>> acker.inspect(1).state, acker.inspect(1).last_stage
         ('waiting', 'write')
         """
-        return self._inspection.inspect(_one(root, "root"))[0]
+        return self._app.inspection.inspect(_one(root, "root"))[0]
 
-    def inspect_many(self, roots: Ids) -> list[RootRecord | None]:
+    def inspect_many(self, roots: Ids) -> list[LedgerRoot | None]:
         """The record of each root.
 
         >>> acker.init(1, 5, task=0)
@@ -455,164 +397,52 @@ class Acker:
         >>> [record and record.val for record in acker.inspect_many([1, 2])]
         [5, None]
         """
-        return self._inspection.inspect(_some(roots))
+        return self._app.inspection.inspect(_array(roots))
 
-    def payloads(self, run_id: str) -> Payloads:
-        """Messages of one run, kept for replay.
-
-        >>> acker.payloads("run-1").put([(7, b"message")])
-        >>> acker.payloads("run-1").get([7, 8])
-        [b'message', None]
-        """
-        return Payloads(self._client, self.config.app, run_id)
-
-    def holds(self, generation: bytes | None) -> bool:
-        """Whether this is the marker of the app's first shard, as `generation_at` found it by another URL.
-
-        >>> acker.holds(generation_at("redis://localhost", AckerConfig(app="another")))
-        False
-        """
-        return self._shards.holds(generation)
-
-    def claim_run(self, run_id: str) -> None:
-        """Claim a run id for a run that begins; it stays taken for a week, or four message timeouts if that is longer.
-
-        Raises:
-            BadConfigError: it is not a text of 1 to 100 characters, or an earlier run claimed it: its roots and tokens would
-                be taken for those of this one.
-
-        >>> acker.claim_run("2026-01-31")
-        """
-        run_ids.claim(self._client, self.config, run_id)
-
-    def lease(self, *, lane: int, run_id: str) -> Lease:
-        """The right of a run to take the outcomes of a lane, which `Spout.run` takes for itself.
-
-        >>> lease = acker.lease(lane=0, run_id="run-1")
-        >>> lease.take()
-        >>> lease.release()
-        """
-        return Lease(self._client, self.config.app, lane, run_id)
-
-    def note_end(self, end: End, *, lane: int) -> None:
-        """Note how the run ended that had a lane last, as `Spout.run` does for itself; or that it has begun.
-
-        >>> acker.note_end(End("run-1", 0, "failed", error="OSError: no such folder"), lane=0)
-        >>> acker.ends()[0].state
-        'failed'
-        """
-        run_ends.write(self._client, self.config.app, lane, end)
-
-    def ends(self) -> dict[int, End]:
-        """How the last run of each lane ended.
-
-        >>> acker.ends()
-        {}
-        """
-        return run_ends.read(self._client, self.config.app)
-
-    def pause(self, *, reason: str = "") -> Paused:
-        """Have all spouts of the app emit nothing, from within about a second, until `resume`.
-
-        What is in flight goes on, times out, and its outcomes are taken; what is to be tried again waits. A paused app stays
-        so over restarts of its programs. If it was paused already, the first reason stays.
-
-        Raises:
-            BadConfigError: the reason has more than 200 characters.
-
-        >>> acker.pause(reason="the store is being moved").reason
-        'the store is being moved'
-        """
-        return pause.pause(self._client, self.config.app, reason)
-
-    def resume(self) -> bool:
-        """Let the app's spouts emit again; whether it was paused.
-
-        >>> acker.pause().reason
-        ''
-        >>> acker.resume(), acker.resume()
-        (True, False)
-        """
-        return pause.resume(self._client, self.config.app)
-
-    def paused(self) -> Paused | None:
-        """Since when and why the app is paused; None: it is not.
-
-        >>> acker.paused()
-        """
-        return pause.paused(self._client, self.config.app)
-
-    def limits(self) -> Limits:
-        """What an operator allows the app; see `Limits`.
-
-        >>> acker.limits().max_pending is None
-        True
-        """
-        return limits.read(self._client, self.config.app)
-
-    def set_limits(self, allowed: Limits) -> None:
-        """Set all limits of the app, in place of those there are. They hold from within a second; for a rotator, some more.
-
-        A spout at `max_pending` emits nothing until roots settle. Beyond it Redis refuses new roots (PendingLimitError): of
-        one shard at once, of several with room for the chance by which roots are spread. What is pending already stays.
-
-        >>> acker.set_limits(Limits(max_pending=100_000))
-        >>> acker.limits().max_pending
-        100000
-        """
-        limits.write(self._client, self.config, allowed)
-
-    def done_until(self, task: int = 0) -> dict[str, int]:
-        """The first offset of each partition that is not known to be done, as the stream of a task says it.
+    def completed_offsets(self, task: int = 0) -> dict[str, int]:
+        """The first offset of each partition that is not completed yet, as the stream of a task has written it.
 
         Everything before it was acked or is a dead letter, so its outputs are complete; a stream writes this after each
         micro-batch, and it never goes back. Empty where the stream takes its message ids from a column (`id_column`).
 
-        >>> acker.done_until()
+        >>> acker.completed_offsets()
         {}
         """
-        return completed_offsets.read(self._client, self.config.app, task)
-
-    def say_done_until(self, values: Mapping[str, int], gone: Sequence[str] = (), *, task: int) -> None:
-        """Write what `done_until` reads; partitions that are `gone` are not kept.
-
-        >>> acker.say_done_until({"orders-0": 17}, task=0)
-        >>> acker.done_until()
-        {'orders-0': 17}
-        """
-        completed_offsets.write(self._client, self.config.app, task, values, gone)
-
-    def replaying(self, *, task: int, take: TakeLetters, only_run: str | None = None) -> Replaying:
-        """The dead letters that a spout of a task replays, or of one run only, which `Spout` takes up for itself.
-
-        >>> acker.replaying(task=0, take=lambda letters: []).under_way
-        []
-        """
-        return Replaying(self._client, self.config.app, task, take, only_run)
+        return self._app.completed_offsets(task)
 
     def recover(self) -> list[int]:
         """Open the app anew after `LedgerLostError`, and go on with the generation in force.
 
         Returns the shards this call created anew. Whatever was in flight must be replayed with fresh roots: the ledger
-        knows nothing of it any more. An acker that was attached makes nothing here either.
+        knows nothing of it any more. After `open_existing` nothing is made here either.
 
         Raises:
-            LedgerLostError: this acker was attached, and nobody who is connected has recovered yet.
+            LedgerLostError: after `open_existing`: no program that may create the app has recovered yet.
 
         >>> acker.recover()
         []
         """
-        created = self._shards.reopen()
-        self._ledger.forget_stages()
-        self._delivery.forget()
-        return created
+        return self._app.recover()
 
 
-def _some(roots: Ids) -> UInt64Array:
-    array = ids.to_uint64_array(roots, "roots")
-    if len(array) == 0:
+def app_of(acker: Acker) -> App:
+    """The internal handle of an acker's app: the only way for the library's own layers to what `Acker` does not show."""
+    return acker._app  # noqa: SLF001
+
+
+def _array(roots: Ids) -> UInt64Array:
+    return _not_empty(ids.to_uint64_array(roots, "roots"))
+
+
+def _pairs(roots: Ids, vals: Ids) -> tuple[UInt64Array, UInt64Array]:
+    root_ids, values = ids.to_pairs(roots, vals)
+    return _not_empty(root_ids), values
+
+
+def _not_empty(roots: UInt64Array) -> UInt64Array:
+    if len(roots) == 0:
         raise BadBatchError("roots is empty: nothing to send; leave the call out")
-    return array
+    return roots
 
 
 def _one(value: SupportsIndex, name: str) -> UInt64Array:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from acker_redis import Acker
-from acker_redis.model.ids import UInt64Array
+from acker_redis.model.arrays import UInt64Array
 from benchmarks import harness
 from benchmarks.harness import Bench, Row
 
@@ -47,7 +47,7 @@ def run(bench: Bench) -> Iterator[Row]:
             for operation, work in _operations(acker, roots, bench.size(_FAILS)):
                 calls.setdefault(operation, []).append(_timed(client, work))
             for _ in range(acker.config.num_buckets - 1):
-                acker.rotate(force=True)
+                acker.admin.rotate(force=True)
             start = time.perf_counter()
             calls.setdefault("expire", []).append(_timed(client, lambda: _rotate(acker, len(roots))))  # noqa: B023
             rates.append(len(roots) / (time.perf_counter() - start))
@@ -75,14 +75,14 @@ def _drain_settled(acker: Acker, roots: UInt64Array) -> float:
     acker.init_many(roots, roots, 0)
     acker.ack_many(roots, roots)
     for _ in range(acker.config.num_buckets - 1):
-        acker.rotate(force=True)
+        acker.admin.rotate(force=True)
     start = time.perf_counter()
     _rotate(acker, 0)
     return time.perf_counter() - start
 
 
 def _rotate(acker: Acker, expected: int) -> None:
-    expired = acker.rotate(force=True).timed_out
+    expired = acker.admin.rotate(force=True).timed_out
     if expired != expected:
         raise RuntimeError(f"{expired} of {expected} roots expired")
 

@@ -14,7 +14,8 @@ import redis
 
 from acker_redis import Acker, AckerConfig
 from acker_redis.client.connection import RedisClient
-from acker_redis.model.ids import SLOTS, UInt64Array
+from acker_redis.model.arrays import UInt64Array
+from acker_redis.model.ids import SLOTS
 from acker_redis.testing.server import Server, find_program
 from benchmarks import cluster, harness
 from benchmarks.harness import Bench, Row

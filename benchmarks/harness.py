@@ -14,7 +14,7 @@ from acker_redis import Acker, AckerConfig
 from acker_redis.client.connection import RedisClient
 from acker_redis.errors import ServerNotFoundError
 from acker_redis.model import ids
-from acker_redis.model.ids import UInt64Array
+from acker_redis.model.arrays import UInt64Array
 from acker_redis.testing.server import Server, find_program
 
 BATCH = 1000

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from acker_redis import Acker, AckerConfig
 from acker_redis.model import ids
-from acker_redis.model.ids import UInt64Array
+from acker_redis.model.arrays import UInt64Array
 from benchmarks import harness
 from benchmarks.harness import BATCH, Bench, Row
 
@@ -85,12 +85,12 @@ def _receive(acker: Acker, wanted: int) -> tuple[npt.NDArray[np.int64], npt.NDAr
     while got < wanted:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{got} of {wanted} outcomes arrived")
-        packed = acker.poll_packed(max_outcomes=10_000, block_ms=100)
+        packed = acker.poll_batches(max_outcomes=10_000, block_ms=100)
         now = time.monotonic()
         for one in packed:
             end = got + len(one.roots)
             received_at[got:end] = now
             number_of[got:end] = (one.roots & ids.BLOCK_MASK) >> _BATCH_BITS
             got = end
-        acker.confirm_packed(packed)
+        acker.confirm_batches(packed)
     return number_of, received_at

@@ -15,7 +15,8 @@ import numpy as np
 from acker_redis import Acker
 from acker_redis.client.connection import RedisClient
 from acker_redis.model import ids
-from acker_redis.model.ids import SLOTS, UInt64Array
+from acker_redis.model.arrays import UInt64Array
+from acker_redis.model.ids import SLOTS
 from benchmarks import harness
 from benchmarks.harness import BATCH, SHARDS, Bench, Row
 

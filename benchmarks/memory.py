@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from acker_redis import Acker
-from acker_redis.model.ids import UInt64Array
+from acker_redis.model.arrays import UInt64Array
 from benchmarks import harness
 from benchmarks.harness import BATCH, SHARDS, Bench, Row
 

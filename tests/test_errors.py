@@ -9,6 +9,7 @@ import redis
 import acker_redis
 import acker_redis.testing
 from acker_redis import errors
+from acker_redis.acker import app_of
 from acker_redis.client.client import Client
 
 CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if cls.__module__ == errors.__name__]
@@ -74,7 +75,7 @@ def test_only_a_batch_under_way_may_have_been_applied_in_part(monkeypatch: pytes
     assert "nothing answers there, and nothing was sent" in str(caught.value)
     assert "the URL's host, port and scheme" in str(caught.value)
     acker = acker_redis.testing.fake_acker()
-    client = acker._client
+    client = app_of(acker).client
 
     monkeypatch.setattr(client, "_patience_secs", 0)
     monkeypatch.setattr(client, "_later_patience_secs", 0)

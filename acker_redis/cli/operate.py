@@ -15,7 +15,7 @@ from acker_redis.cli.exit_status import DONE, UNHEALTHY, exit_on_error
 from acker_redis.cli.options import DEFAULT_URL, AsJson, OneApp, Url, UrlFile, confirmed, connected
 from acker_redis.ledger.inspection import Inspection
 from acker_redis.ledger.shards import Shards
-from acker_redis.ops.abandon_run import REASON, abandon, survey
+from acker_redis.ops.abandon_run import REASON, abandon, preview
 from acker_redis.store.apps import stored_config
 from acker_redis.store.limits import Limits
 
@@ -34,7 +34,7 @@ def pause(
 ) -> None:
     """Have the app's spouts emit nothing until `resume`; what is in flight goes on."""
     with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
-        found = acker.pause(reason=reason)
+        found = acker.admin.pause(reason=reason)
         output.line(
             f"{app_name} is paused: {found.reason or 'no reason given'}; {acker.stats(oldest=False).pending} pending"
         )
@@ -44,7 +44,7 @@ def pause(
 def resume(context: typer.Context, app_name: OneApp, redis: Url = DEFAULT_URL, redis_file: UrlFile = None) -> None:
     """Let the app's spouts emit again."""
     with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
-        output.line(f"{app_name} is resumed" if acker.resume() else f"{app_name} was not paused")
+        output.line(f"{app_name} is resumed" if acker.admin.resume() else f"{app_name} was not paused")
 
 
 @app.command()
@@ -58,15 +58,17 @@ def drain(
 ) -> None:
     """Pause the app, and wait until nothing is pending and no outcome waits; exit 1 if something is left. It stays paused."""
     with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
-        acker.pause(reason=reason)
+        acker.admin.pause(reason=reason)
         deadline, stats = time.monotonic() + timeout_secs, acker.stats(oldest=False)
         with typer.progressbar(length=stats.pending, label="draining") as bar:
-            while (stats.pending or stats.waiting) and time.monotonic() < deadline:
+            while (stats.pending or stats.unconfirmed_outcomes) and time.monotonic() < deadline:
                 time.sleep(_LOOK_SECS)
                 before, stats = stats.pending, acker.stats(oldest=False)
                 bar.update(max(0, before - stats.pending))
-        output.line(f"{app_name} is paused: {stats.pending} pending, {stats.waiting} outcome entries wait for a spout")
-        raise typer.Exit(UNHEALTHY if stats.pending or stats.waiting else DONE)
+        output.line(
+            f"{app_name} is paused: {stats.pending} pending, {stats.unconfirmed_outcomes} outcome entries wait for a spout"
+        )
+        raise typer.Exit(UNHEALTHY if stats.pending or stats.unconfirmed_outcomes else DONE)
 
 
 @app.command()
@@ -91,7 +93,7 @@ def rotate(
         timed_out = 0
         with typer.progressbar(range(ticks), label="turning") as bar:
             for _ in bar:
-                timed_out += acker.rotate(force=True).timed_out
+                timed_out += acker.admin.rotate(force=True).timed_out
         output.line(f"{ticks} ticks, {timed_out} timed out")
 
 
@@ -114,7 +116,7 @@ def abandon_run(
         config = stored_config(client, app_name)
         records = Inspection(Shards(client, config, create=False)).records()
         with typer.progressbar(length=records, label="looking") as bar:
-            left = survey(client, config, run_id, bar.update)
+            left = preview(client, config, run_id, bar.update)
         if not left.lanes:
             output.line(
                 f"no lane of {app_name} had its last spout from run {run_id}: a later run has taken what it left, or its "
@@ -166,8 +168,8 @@ def limit(
         raise typer.BadParameter("give --none to remove all limits, or limits to set, not both")
     with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
         if none or given:
-            acker.set_limits(Limits() if none else Limits(**{**asdict(acker.limits()), **given}))
-        found = {"app": app_name, **asdict(acker.limits()), "pending": acker.pending()}
+            acker.admin.set_limits(Limits() if none else Limits(**{**asdict(acker.admin.limits()), **given}))
+        found = {"app": app_name, **asdict(acker.admin.limits()), "pending": acker.pending()}
         if as_json:
             output.json_line(found)
         else:

@@ -31,6 +31,9 @@ PATIENCE_SECS = 15.0
 CONNECT_SECS = 5.0
 """The same until a first call succeeded: a wrong address should show soon."""
 
+WINDOW_BYTES = 1 << 20
+"""Bytes of arguments sent per pipeline: bounds the memory of client and server, and what a lost connection repeats."""
+
 SCRIPT_CALLS = ("FCALL", "EVALSHA")
 """Commands that scripts are called with: one of them is enough, see `Client.install`."""
 
@@ -136,7 +139,7 @@ class Client:
     def run_each(self, calls: Sequence[Call]) -> list[Any]:
         """As `run`, but an error stands in place of its reply, so that the caller sees what the others did."""
         replies: list[Any] = []
-        for window in windows(calls):
+        for window in windows(calls, WINDOW_BYTES):
             found = self._calls.send(window)
             if not all(isinstance(reply, Exception) for reply in found):
                 self._patience_secs = self._later_patience_secs

@@ -9,9 +9,6 @@ from acker_redis.client import function_library, scripts
 from acker_redis.client.error_mapping import is_denied, is_no_function
 from acker_redis.client.scripts import Argument, Call, Command
 
-WINDOW_BYTES = 1 << 20
-"""Bytes of arguments sent per pipeline: bounds the memory of client and server, and what a lost connection repeats."""
-
 
 class ScriptCalls:
     """Sends calls in the way that this server knows; finds out with the first ones.
@@ -61,14 +58,14 @@ class ScriptCalls:
         return cached
 
 
-def windows(calls: Sequence[Call]) -> Iterator[list[Call]]:
-    """Cut calls into pipelines of about WINDOW_BYTES."""
+def windows(calls: Sequence[Call], window_bytes: int) -> Iterator[list[Call]]:
+    """Cut calls into pipelines of about so many bytes of arguments."""
     window: list[Call] = []
     size = 0
     for call in calls:
         window.append(call)
         size += sum(len(arg) for arg in call.args if isinstance(arg, (bytes, str)))
-        if size >= WINDOW_BYTES:
+        if size >= window_bytes:
             yield window
             window, size = [], 0
     if window:

@@ -8,7 +8,8 @@ import numpy as np
 from acker_redis.errors import BadBatchError
 from acker_redis.ledger.updates import Ledger, Update
 from acker_redis.model import ids
-from acker_redis.model.ids import Ids, UInt64Array
+from acker_redis.model.arrays import UInt64Array
+from acker_redis.model.ids import Ids
 from acker_redis.model.types import Applied
 
 
@@ -64,7 +65,7 @@ class Batch:
         >>> with acker.batch() as batch:
         ...     batch.init_many([1, 2], [5, 6], task=0)
         >>> batch.result
-        Applied(applied=2, seen=False)
+        Applied(applied=2, duplicate=False)
         """
         _append(self._inits.setdefault(ids.to_task(task), ([], [])), roots, vals)
 

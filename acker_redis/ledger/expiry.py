@@ -30,16 +30,14 @@ class Rotation:
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
 
-    def rotate(
-        self, *, force: bool = False, drain_calls: int | None = None, shards: Sequence[int] | None = None
-    ) -> Rotated:
-        """As `try_rotate`.
+    def rotate(self, *, force: bool = False, drain_calls: int | None = None) -> Rotated:
+        """As `try_rotate`, on all shards.
 
         Raises:
             AckerError: as the server answered for some shard, after the others were done. Nothing is lost: what is on death
                 row stays there for the next call.
         """
-        done, failed = self.try_rotate(force=force, drain_calls=drain_calls, shards=shards)
+        done, failed = self.try_rotate(force=force, drain_calls=drain_calls)
         if failed:
             raise failed[0]
         return done

@@ -11,15 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from acker_redis.client import server_info
+from acker_redis.client.replies import Fields, as_dict
 from acker_redis.client.scripts import Command
 from acker_redis.errors import DamagedDataError
-from acker_redis.ledger.outcomes.decoding import Fields, as_dict
 from acker_redis.ledger.shards import Shards
-from acker_redis.ledger.updates import ROOTS_PER_CALL
 from acker_redis.model import ids
-from acker_redis.model.blocks import Blocks, Cut, Int64Array
-from acker_redis.model.ids import UInt64Array
-from acker_redis.model.types import RootRecord, State, Stats
+from acker_redis.model.arrays import Int64Array, UInt64Array
+from acker_redis.model.blocks import ROOTS_PER_CALL, Blocks, Cut
+from acker_redis.model.types import LedgerRoot, State, Stats
 
 _ALONE = np.dtype(
     [
@@ -62,7 +61,7 @@ class Inspection:
     def stats(self, *, oldest: bool = True, lane: int | None = None) -> Stats:
         """Counters over all shards; see `Stats`. `oldest=False` leaves `oldest_age_ms` None and costs two round trips.
 
-        With `lane`, `waiting` counts this lane's entries only.
+        With `lane`, `unconfirmed_outcomes` counts this lane's entries only.
 
         Raises:
             LedgerLostError: a shard lost its data since this client opened it.
@@ -97,7 +96,7 @@ class Inspection:
         return Stats(
             pending=pending,
             oldest_age_ms=self._oldest_age_ms(ticks, now) if oldest and pending else None,
-            waiting=sum(sum(streams) for _, *streams, _ in parts),
+            unconfirmed_outcomes=sum(sum(streams) for _, *streams, _ in parts),
             last_rotation_ms=max(_age_ms(then, at) for then, at in zip(rotated, now, strict=True)),
             tick_ms=shards.config.tick_ms,
             **total,
@@ -129,9 +128,9 @@ class Inspection:
                     [("HSCAN", ledger, cursor, "COUNT", _RECORDS_PER_SCAN) for ledger, cursor in cursors.items()]
                 )
                 for ledger, (cursor, fields) in zip(list(cursors), steps, strict=True):
-                    found = _unpacked(ledger, _numbers(ledger, list(fields)), list(fields.values()))
-                    owned = found.states == _STATES.index("owned")
-                    yield len(fields), found.roots[owned].view(np.int64), found.tasks[owned]
+                    slots = _unpacked(ledger, _numbers(ledger, list(fields)), list(fields.values()))
+                    owned = slots.states == _STATES.index("owned")
+                    yield len(fields), slots.roots[owned].view(np.int64), slots.tasks[owned]
                     cursors[ledger] = int(cursor)
                 cursors = {ledger: cursor for ledger, cursor in cursors.items() if cursor}
 
@@ -139,20 +138,20 @@ class Inspection:
         """Records in all ledgers; one is of 1 to 32 roots."""
         return sum(self._shards.client.pipeline([("HLEN", k.ledger) for k in self._shards.keys]))
 
-    def inspect(self, roots: UInt64Array) -> list[RootRecord | None]:
+    def inspect(self, roots: UInt64Array) -> list[LedgerRoot | None]:
         """The record of each root, None for a root the ledger does not hold.
 
         Raises:
             LedgerLostError, DamagedDataError: as `stats`.
         """
-        batch = Blocks.of(roots)
+        batch = Blocks.from_roots(roots)
         batch, cuts = self._shards.cut(batch, np.ones(len(batch.numbers), np.int64), ROOTS_PER_CALL)
-        found: dict[int, RootRecord] = {}
+        records: dict[int, LedgerRoot] = {}
         for at in range(0, len(cuts), _CALLS_AT_ONCE):
-            found.update((one.root, one) for one in self._inspect(cuts[at : at + _CALLS_AT_ONCE], batch))
-        return [found.get(root) for root in roots.view(np.int64).tolist()]
+            records.update((record.root, record) for record in self._inspect(cuts[at : at + _CALLS_AT_ONCE], batch))
+        return [records.get(root) for root in roots.view(np.int64).tolist()]
 
-    def _inspect(self, cuts: Sequence[Cut], batch: Blocks) -> Iterator[RootRecord]:
+    def _inspect(self, cuts: Sequence[Cut], batch: Blocks) -> Iterator[LedgerRoot]:
         """The roots of some calls' worth of blocks, in one round trip, and one for the time."""
         shards = self._shards
         among = sorted({cut.shard for cut in cuts})
@@ -170,26 +169,26 @@ class Inspection:
         clocks = shards.client.ask(server_info.clocks_ms, [shards.keys[shard].meta for shard in among])
         now = dict(zip(among, clocks, strict=True))
         for cut, records in zip(cuts, replies, strict=False):
-            there = _unpacked(shards.keys[cut.shard].ledger, batch.numbers[cut.start : cut.stop], records)
-            yield from self._seen(there, cut.shard, metas[cut.shard], now[cut.shard])
+            slots = _unpacked(shards.keys[cut.shard].ledger, batch.numbers[cut.start : cut.stop], records)
+            yield from self._ledger_roots(slots, cut.shard, metas[cut.shard], now[cut.shard])
 
-    def _seen(self, found: "_Slots", shard: int, meta: Fields, now_ms: int) -> Iterator[RootRecord]:
+    def _ledger_roots(self, slots: "_Slots", shard: int, meta: Fields, now_ms: int) -> Iterator[LedgerRoot]:
         num_buckets, tick = self._shards.config.num_buckets, _number(self._shards.keys[shard].meta, meta.get(b"tick"))
-        names = {number: meta.get(b"stage:%d" % number) for number in np.unique(found.stages).tolist()}
+        names = {number: meta.get(b"stage:%d" % number) for number in np.unique(slots.stages).tolist()}
         stages = {number: name and name.decode(errors="replace") for number, name in names.items()}
-        states = [_STATES[state] for state in found.states.tolist()]
-        owners = zip(found.tasks.tolist(), states, strict=True)
+        states = [_STATES[state] for state in slots.states.tolist()]
+        owners = zip(slots.tasks.tolist(), states, strict=True)
         columns = zip(
-            found.roots.view(np.int64).tolist(),
-            found.vals.tolist(),
+            slots.roots.view(np.int64).tolist(),
+            slots.vals.tolist(),
             [task if state in _WITH_OWNER else None for task, state in owners],
             states,
-            np.maximum(now_ms - found.starts, 0).tolist(),
-            [stages[number] for number in found.stages.tolist()],
-            np.maximum(num_buckets - (tick - found.stamps) % 65536, 0).tolist(),
+            np.maximum(now_ms - slots.starts, 0).tolist(),
+            [stages[number] for number in slots.stages.tolist()],
+            np.maximum(num_buckets - (tick - slots.stamps) % 65536, 0).tolist(),
             strict=True,
         )
-        return map(RootRecord._make, columns)
+        return map(LedgerRoot._make, columns)
 
     def _oldest_age_ms(self, ticks: list[int], now: list[int]) -> int | None:
         """Age of a pending root among those longest without being put, over shards whose ring stands at these ticks."""
@@ -218,11 +217,11 @@ class Inspection:
             reads = [_read(shards.keys[shard].ledger, cohort) for shard, cohort in asked]
             records = iter(shards.client.pipeline(reads) if reads else [])
             for (shard, (tick, offset)), cohorts in zip(order, rows, strict=True):
-                of_cohorts = [self._oldest(shard, tick, next(records)) for _ in cohorts]
-                found = [start for start in of_cohorts if start is not None]
+                oldest = [self._oldest(shard, tick, next(records)) for _ in cohorts]
+                pending = [start for start in oldest if start is not None]
                 del at[shard]
-                if found:
-                    starts[shard] = found[0]
+                if pending:
+                    starts[shard] = pending[0]
                 elif len(cohorts) == _COHORTS_PER_STEP:
                     at[shard] = (tick, offset + _COHORTS_PER_STEP)
                 elif tick < ticks[shard]:
@@ -234,8 +233,8 @@ class Inspection:
 
     def _oldest(self, shard: int, tick: int, values: list[bytes | None]) -> int | None:
         """Start of the oldest owned root of a cohort that was not put again since."""
-        found = _unpacked(self._shards.keys[shard].ledger, np.zeros(len(values), np.uint64), values)
-        owned = found.starts[(found.states == _STATES.index("owned")) & (found.stamps == tick % 65536)]
+        slots = _unpacked(self._shards.keys[shard].ledger, np.zeros(len(values), np.uint64), values)
+        owned = slots.starts[(slots.states == _STATES.index("owned")) & (slots.stamps == tick % 65536)]
         return int(owned.min()) if len(owned) else None
 
 

@@ -1,14 +1,14 @@
-"""The shards of an app: which root goes where, opening them, and the markers that show a loss of data."""
+"""The shards of an app: which root goes where, opening them, and the generations that show a loss of data."""
 
 import secrets
 from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from acker_redis.client import scripts
 from acker_redis.client.client import PATIENCE_SECS, Client
+from acker_redis.client.replies import as_texts
 from acker_redis.client.scripts import Argument, Call
 from acker_redis.errors import (
     AckerError,
@@ -18,11 +18,11 @@ from acker_redis.errors import (
     SettingsConflictError,
 )
 from acker_redis.model import ids, keys
+from acker_redis.model.arrays import Int64Array
 from acker_redis.model.blocks import Blocks, Cut
 from acker_redis.model.config import AckerConfig
 from acker_redis.model.keys import ShardKeys
 from acker_redis.store import limits
-from acker_redis.store.apps import as_texts
 
 FORMAT = 2
 """Of the records and outcomes this version reads and writes: roots by the block. It stands in every shard's `meta`."""
@@ -31,10 +31,10 @@ _FORMAT = b"%d" % FORMAT
 
 
 class Shards:
-    """The opened shards of one app: their keys and generation markers."""
+    """The opened shards of one app: their keys and generations."""
 
     def __init__(self, client: Client, config: AckerConfig, *, create: bool = True, partly: bool = False) -> None:
-        """Open every shard, see `open`; or only find them, see `find`."""
+        """Open every shard, see `open`; or only adopt those there are, see `adopt`."""
         self.client = client
         self.config = config
         self.keys = [ShardKeys(config.app, s, config.num_buckets, config.lanes) for s in range(config.shards)]
@@ -45,10 +45,10 @@ class Shards:
         if create:
             self.open()
         else:
-            self.find(partly=partly)
+            self.adopt(partly=partly)
 
     def open(self) -> list[int]:
-        """Agree on the settings, make every shard ready, adopt the markers in force.
+        """Agree on the settings, make every shard ready, adopt the generations in force.
 
         Returns the shards that were new or had lost their data.
 
@@ -74,50 +74,50 @@ class Shards:
         return [shard for shard, reply in enumerate(replies) if reply[0] == created]
 
     def reopen(self) -> list[int]:
-        """After a loss: open every shard again; or only find them, where that is how they were opened."""
+        """After a loss: open every shard again; or only adopt them, where that is how they were opened."""
         if self._create:
             return self.open()
-        self.find()
+        self.adopt()
         return []
 
-    def find(self, *, partly: bool = False) -> None:
-        """Adopt the markers in force with plain reads; nothing is made or written.
+    def adopt(self, *, partly: bool = False) -> None:
+        """Adopt the generations in force with plain reads; nothing is made or written.
 
         Args:
-            partly: go without shards that can't be asked now; their markers are empty.
+            partly: go without shards that can't be asked now; their generations are empty.
 
         Raises:
             LedgerLostError: a shard is not there.
             SettingsConflictError, OtherFormatError: as `open`.
         """
         settings, expected = _shard_settings(self.config), _expected(self.config)
-        found = self.client.pipeline_each([("HMGET", k.meta, "generation", "format", *settings) for k in self.keys])
-        for shard, reply in enumerate(found):
+        metas = self.client.pipeline_each([("HMGET", k.meta, "generation", "format", *settings) for k in self.keys])
+        for shard, reply in enumerate(metas):
             if isinstance(reply, AckerError):
                 if not (partly and isinstance(reply, ServerUnavailableError)):
                     raise reply
-                found[shard] = [b"", _FORMAT, *expected]
-        lost = [k.shard for k, (generation, *_) in zip(self.keys, found, strict=True) if generation is None]
+                metas[shard] = [b"", _FORMAT, *expected]
+        lost = [k.shard for k, (generation, *_) in zip(self.keys, metas, strict=True) if generation is None]
         if lost:
             raise lost_shards(self.client.address, self.config, lost)
-        if any(form != _FORMAT for _, form, *_ in found):
+        if any(form != _FORMAT for _, form, *_ in metas):
             raise _other_format(self.config.app)
-        if any(values != expected for _, _, *values in found):
+        if any(values != expected for _, _, *values in metas):
             raise _conflict(self.config.app)
-        self.generations = [generation for generation, *_ in found]
+        self.generations = [generation for generation, *_ in metas]
 
-    def check_generations(self, found: Sequence[bytes | None], first: int = 0) -> None:
-        """Compare markers read from the server, of shards from `first` on, with those this client opened.
+    def check_generations(self, generations: Sequence[bytes | None], first: int = 0) -> None:
+        """Compare generations read from the server, of shards from `first` on, with those this client opened.
 
         Raises:
             LedgerLostError: they differ.
         """
-        lost = [shard for shard, one in enumerate(found, first) if one != self.generations[shard]]
+        lost = [shard for shard, read in enumerate(generations, first) if read != self.generations[shard]]
         if lost:
             raise lost_shards(self.client.address, self.config, lost)
 
     def holds(self, generation: bytes | None) -> bool:
-        """Whether this is the marker of the first shard, as `generation_at` found it by another URL."""
+        """Whether this is the generation of the first shard, as `generation_at` read it by another URL."""
         return bool(self.client.pipeline([_generation(self.config)]) == [generation])
 
     def call(self, name: str, shard: int, *args: Argument) -> Call:
@@ -132,7 +132,7 @@ class Shards:
         """The same call on every shard."""
         return [self.call(name, shard, *args) for shard in range(len(self.keys))]
 
-    def cut(self, batch: Blocks, weights: npt.NDArray[np.int64], limit: int) -> tuple[Blocks, list[Cut]]:
+    def cut(self, batch: Blocks, weights: Int64Array, limit: int) -> tuple[Blocks, list[Cut]]:
         """A batch in the order of its shards, and calls of about `limit` of the weights of its blocks in it.
 
         Blocks of one shard keep their order, so the cut of a batch is the same each time.
@@ -176,15 +176,15 @@ class Shards:
     def _refuse_other_settings(self) -> None:
         """Look whether shards are there that were created with other settings; nothing is written."""
         settings, mine = _shard_settings(self.config), _expected(self.config)
-        found = self.client.pipeline([("HMGET", k.meta, "generation", "format", *settings) for k in self.keys])
-        if any(generation is not None and form != _FORMAT for generation, form, *_ in found):
+        metas = self.client.pipeline([("HMGET", k.meta, "generation", "format", *settings) for k in self.keys])
+        if any(generation is not None and form != _FORMAT for generation, form, *_ in metas):
             raise _other_format(self.config.app)
-        if any(generation is not None and theirs != mine for generation, _, *theirs in found):
+        if any(generation is not None and theirs != mine for generation, _, *theirs in metas):
             raise _conflict(self.config.app)
 
 
 def generation_at(url: str, config: AckerConfig) -> bytes | None:
-    """The marker of the app's first shard on the server that a URL leads to; nothing is made there.
+    """The generation of the app's first shard on the server that a URL leads to; nothing is made there.
 
     An outage is waited for as long as any call waits for one, from the first connection on. None: this server is not the
     app's.
@@ -203,7 +203,7 @@ def generation_at(url: str, config: AckerConfig) -> bytes | None:
 
 
 def lost_shards(address: str, config: AckerConfig, lost: Sequence[int]) -> LedgerLostError:
-    """The error of shards whose marker is gone, or another one than this client knows."""
+    """The error of shards whose generation is gone, or another than this client knows."""
     return LedgerLostError(
         f"{address}: app {config.app!r} has lost its data in {len(lost)} of {config.shards} shards (the first is "
         f"{lost[0]}), by a restart without persistence, FLUSHALL or eviction. "
@@ -235,7 +235,7 @@ def _expected(config: AckerConfig) -> list[bytes]:
 def _other_format(app: str) -> OtherFormatError:
     return OtherFormatError(
         f"app {app!r} has shards in another format than this version's ({FORMAT}): another version of acker-redis made them. "
-        "Use that one; or, when nothing is pending, `acker-redis evict` of that version, and let this one make the app anew"
+        "Use that one; or, when nothing is pending, `acker-redis evict` of that version, and let this one make the app again"
     )
 
 

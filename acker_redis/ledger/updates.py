@@ -10,19 +10,15 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from acker_redis.client import scripts
 from acker_redis.client.scripts import Argument, Call
 from acker_redis.errors import BadBatchError, TokenReusedError
 from acker_redis.ledger.shards import Shards
 from acker_redis.model import keys
-from acker_redis.model.blocks import Blocks
-from acker_redis.model.ids import UInt64Array
+from acker_redis.model.arrays import Int64Array, UInt64Array
+from acker_redis.model.blocks import ROOTS_PER_CALL, Blocks
 from acker_redis.model.types import Applied
-
-ROOTS_PER_CALL = 500
-"""Of roots that are alone in their blocks; of whole blocks one call takes 3 600. Holds the server about 1 ms."""
 
 FAILS_PER_CALL = 250
 """Each failed root is one stream entry, which costs more than an ack."""
@@ -110,18 +106,18 @@ class Ledger:
 
     def init(self, roots: UInt64Array, vals: UInt64Array, task: int) -> Init:
         """Inits of one task's roots; of a root that stands twice the first counts, the others are counted as duplicates."""
-        batch = Blocks.of(roots, vals)
+        batch = Blocks.from_roots(roots, vals)
         return Init(batch, task, len(roots) - len(batch.roots))
 
     def ack(self, roots: UInt64Array, vals: UInt64Array, stage: str | None) -> Ack:
         """Acks, combined per root by XOR."""
-        return Ack(Blocks.of(roots, vals, "xor"), stage)
+        return Ack(Blocks.from_roots(roots, vals, "xor"), stage)
 
     def fail(self, roots: UInt64Array, reason: str | None, stage: str | None) -> Fail:
         """Fails, each root once; the text of the reason is cut to REASON_CHARS."""
         if reason is not None and not isinstance(reason, str):
             raise BadBatchError(f"reason={reason!r}: give a text, or None")
-        return Fail(Blocks.of(roots), (reason or "")[:REASON_CHARS].encode(errors="replace"), stage)
+        return Fail(Blocks.from_roots(roots), (reason or "")[:REASON_CHARS].encode(errors="replace"), stage)
 
     def send(self, updates: Sequence[Update], token: str | None) -> Applied:
         """Send updates under one token, pipelined.
@@ -163,14 +159,14 @@ class Ledger:
 
     def reset_timeout(self, roots: UInt64Array) -> int:
         """Give roots a whole timeout again; returns how many are in the nursery now."""
-        batch = Blocks.of(roots)
+        batch = Blocks.from_roots(roots)
         batch, cuts = self._shards.cut(batch, np.ones(len(batch.numbers), np.int64), ROOTS_PER_CALL)
         packed, at = batch.packed()
         calls = [self._shards.call("reset_timeout", cut.shard, packed[at[cut.start] : at[cut.stop]]) for cut in cuts]
         return sum(applied for (applied,) in self._client.run(calls))
 
     def stage_number(self, stage: str | None) -> int:
-        """The number of a stage name; given at its first use, and told to every shard so that its entries are readable.
+        """The number of a stage name; given at its first use, and noted in every shard so that its entries are readable.
 
         Raises:
             BadBatchError: not a name of 1 to 100 characters, or the app has 255 stages already.
@@ -191,7 +187,7 @@ class Ledger:
         return int(number)
 
     def forget_stages(self) -> None:
-        """Register stages anew at their next use: after the server lost its data."""
+        """Register stages again at their next use: after the server lost its data."""
         self._stages.clear()
 
     def _pieces(self, update: Update, base: bytes, part: int) -> Iterator[_Piece]:
@@ -209,7 +205,7 @@ class Ledger:
             yield _Piece(call, int(roots[cut.stop] - roots[cut.start]))
 
 
-def _weights(update: Update) -> tuple[npt.NDArray[np.int64], int]:
+def _weights(update: Update) -> tuple[Int64Array, int]:
     """What each block costs its call, and how much of that a call takes."""
     if isinstance(update, Fail):
         return update.batch.sizes, FAILS_PER_CALL

@@ -9,10 +9,13 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from acker_redis.model.ids import BLOCK_BITS, BLOCK_MASK, SLOTS, UInt64Array
+from acker_redis.model.arrays import Int64Array, UInt64Array
+from acker_redis.model.ids import BLOCK_BITS, BLOCK_MASK, SLOTS
 
-Int64Array = npt.NDArray[np.int64]
 UInt32Array = npt.NDArray[np.uint32]
+
+ROOTS_PER_CALL = 500
+"""Of roots that are alone in their blocks; of whole blocks one call takes 3 600. Holds the server about 1 ms."""
 
 _BLOCK, _MASK = np.uint64(BLOCK_MASK), (1 << SLOTS) - 1
 _SHIFT, _BACK = np.uint64(BLOCK_BITS), np.uint64(64 - BLOCK_BITS)
@@ -55,7 +58,9 @@ class Blocks:
     vals: UInt64Array | None = None
 
     @classmethod
-    def of(cls, roots: UInt64Array, vals: UInt64Array | None = None, merge: Literal["xor", "first"] = "first") -> Self:
+    def from_roots(
+        cls, roots: UInt64Array, vals: UInt64Array | None = None, merge: Literal["xor", "first"] = "first"
+    ) -> Self:
         """Bring roots into the order of their blocks; the order they come in makes no difference.
 
         Where those of a block stand together already, as roots of ids that count do, no more than the blocks is sorted.
@@ -63,7 +68,7 @@ class Blocks:
         Args:
             roots: in any order, any number of times.
             vals: one of each root.
-            merge: what becomes of values of one root: their XOR, or the first one.
+            merge: how values of equal roots become one: by XOR, or the first stays.
         """
         if len(roots) == 0:
             return cls(roots, np.array([], np.uint32), np.array([], np.int64), roots, vals)

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from acker_redis.errors import BadBatchError, BadIdError
+from acker_redis.model.arrays import Int64Array, UInt64Array
 
-UInt64Array: TypeAlias = npt.NDArray[np.uint64]
-Ids: TypeAlias = npt.NDArray[np.int64] | npt.NDArray[np.uint64] | Sequence[SupportsIndex] | Any
+Ids: TypeAlias = Int64Array | UInt64Array | Sequence[SupportsIndex] | Any
 """What the `*_many` calls take: a numpy integer array or any sequence of integers."""
 
 BLOCK_BITS = 59
@@ -151,7 +151,7 @@ def mint(blocks: UInt64Array, slots: UInt64Array) -> UInt64Array:
     return np.asarray(slots << np.uint64(BLOCK_BITS) | blocks & np.uint64(BLOCK_MASK))
 
 
-def new_roots(count: int) -> npt.NDArray[np.int64]:
+def new_roots(count: int) -> Int64Array:
     """Distinct roots that fill blocks in order, drawn at random: no other call gives any of them, but by 59 bits of chance."""
     start, step = (int.from_bytes(os.urandom(8), "big") for _ in range(2))
     numbers = np.arange(count, dtype=np.uint64)
@@ -159,7 +159,7 @@ def new_roots(count: int) -> npt.NDArray[np.int64]:
     return mint(blocks, numbers % np.uint64(SLOTS)).view(np.int64)
 
 
-def shard_of(roots: UInt64Array, shards: int) -> npt.NDArray[np.int64]:
+def shard_of(roots: UInt64Array, shards: int) -> Int64Array:
     """The shard of each root: hash of its block modulo the number of shards (Storm's fields grouping on the root)."""
     return (mix64(roots & np.uint64(BLOCK_MASK)) % np.uint64(shards)).astype(np.int64)
 

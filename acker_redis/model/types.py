@@ -1,10 +1,6 @@
 """The values that cross the library's boundary."""
 
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
 
 MAX_PAYLOAD_BYTES = 1 << 20
 """Longest message that is kept in Redis, for replay or with a dead letter."""
@@ -19,80 +15,17 @@ class Applied(NamedTuple):
 
     Attributes:
         applied: root updates that changed the ledger, after combining equal roots.
-        seen: whether some or all of the batch had been applied before under its token and was left out now.
+        duplicate: whether some or all of the batch had been applied before under its token and was left out now.
     """
 
     applied: int
-    seen: bool
-
-
-@dataclass(eq=False)
-class Receipt:
-    """Where delivered outcomes came from: one stream entry, shared by its outcomes, or all entries of a pack.
-
-    Of a pack it has the entries' fields, too, as they came; see `entries.times_of`.
-    """
-
-    stream: str
-    entry_ids: list[bytes]
-    fields: list[list[bytes]] = field(default_factory=list, repr=False)
-    unconfirmed: set[int] = field(default_factory=set, repr=False)
-
-
-class PackedOutcomes(NamedTuple):
-    """Outcomes that are alike in all but root and age, from entries of one stream: for spouts that handle many at a time.
-
-    Attributes:
-        kind: `ack`, or `fail`.
-        task: the spout task that initialised the roots.
-        roots: signed 64-bit root ids. One that got two outcomes may stand there twice.
-        reason: None for acks, else `failed` or `timeout`.
-        last_stage: of fails; None for acks (take `Outcome` for that).
-        redelivered: the entries were handed out before and not confirmed since.
-        detail: the `reason=` text of the fail calls, where one was given.
-        receipt: for `Acker.confirm_packed`; stands for all of the entries.
-    """
-
-    kind: Literal["ack", "fail"]
-    task: int
-    roots: npt.NDArray[np.int64]
-    reason: Literal["failed", "timeout"] | None
-    last_stage: str | None
-    redelivered: bool
-    detail: str | None
-    receipt: Receipt
-
-
-class Outcome(NamedTuple):
-    """What became of one root. Exactly one is written per tracked root; it is delivered at least once.
-
-    Attributes:
-        kind: `ack`, or `fail`.
-        root: signed 64-bit root id.
-        task: the spout task that initialised the root.
-        reason: None for an ack, else `failed` (a bolt failed it) or `timeout`.
-        age_ms: from the root's first message of any kind to its end, by the server's clock.
-        last_stage: the stage that touched the root last, where stages are named.
-        redelivered: this outcome was handed out before and not confirmed since.
-        detail: the `reason=` text of the fail call, where one was given.
-        receipt: for `Acker.confirm`.
-    """
-
-    kind: Literal["ack", "fail"]
-    root: int
-    task: int
-    reason: Literal["failed", "timeout"] | None
-    age_ms: int
-    last_stage: str | None
-    redelivered: bool
-    detail: str | None
-    receipt: Receipt
+    duplicate: bool
 
 
 State: TypeAlias = Literal["waiting", "owned", "failed", "closed"]
 
 
-class RootRecord(NamedTuple):
+class LedgerRoot(NamedTuple):
     """A root that the ledger holds.
 
     Attributes:
@@ -155,7 +88,7 @@ class Stats(NamedTuple):
         late_updates: acks, fails and `reset_timeout` of roots that have failed already, as long as their record is there
             (at least message_timeout_secs), or were acked, as long as other roots of their record are; and `reset_timeout`
             of roots the ledger does not know. They changed nothing.
-        waiting: stream entries of outcomes not confirmed yet.
+        unconfirmed_outcomes: stream entries of outcomes that were not confirmed yet.
         last_rotation_ms: milliseconds since the shard that ticked longest ago did; a dead rotator shows here.
         tick_ms: time between two ticks.
     """
@@ -174,7 +107,7 @@ class Stats(NamedTuple):
     duplicate_inits: int
     fenced: int
     late_updates: int
-    waiting: int
+    unconfirmed_outcomes: int
     last_rotation_ms: int
     tick_ms: int
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from acker_redis.model.ids import UInt64Array
+from acker_redis.model.arrays import UInt64Array
 
 _MASK = (1 << 64) - 1
 _SEED = np.uint64(42)

@@ -1,4 +1,4 @@
-"""Giving up what a run left behind that is dead: its roots fail at once instead of timing out.
+"""Abandon a run that is dead: the roots it left pending fail at once instead of timing out.
 
 The ledger knows a root's task, not its run. But a lane has one spout at a time, and it is known which run had it last; so
 where that run is over, all that is pending of the lane is this run's, or of one before it.
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from acker_redis.acker import Acker
+from acker_redis.acker import Acker, app_of
 from acker_redis.client.client import Client
 from acker_redis.errors import BadConfigError
 from acker_redis.ledger.inspection import Inspection
 from acker_redis.ledger.shards import Shards
-from acker_redis.model.blocks import Int64Array
+from acker_redis.model.arrays import Int64Array
 from acker_redis.model.config import AckerConfig
 from acker_redis.store import lane_leases, run_ends
 
@@ -25,7 +25,7 @@ _ROOTS_PER_STEP = 5000
 
 
 @dataclass(frozen=True)
-class LeftBehind:
+class AbandonedRun:
     """What is pending of a run.
 
     Attributes:
@@ -43,9 +43,9 @@ class LeftBehind:
     tasks: Counter[int] = field(default_factory=Counter)
 
 
-def survey(
+def preview(
     client: Client, config: AckerConfig, run_id: str, progress: Callable[[int], object] | None = None
-) -> LeftBehind:
+) -> AbandonedRun:
     """What a run left behind: goes through the app's ledgers, in steps that hold the server for a moment each.
 
     Args:
@@ -60,7 +60,7 @@ def survey(
     mine = tuple(lane for lane, last in lane_leases.last_runs(client, config.app).items() if last == run_id)
     held = lane_leases.holders(client, config.app, mine)
     if held or not mine:
-        return LeftBehind(run_id, mine, held)
+        return AbandonedRun(run_id, mine, held)
     parts, tasks = [np.array([], np.int64)], Counter[int]()
     for looked_at, roots, of_tasks in Inspection(Shards(client, config, create=False)).each_pending():
         rows = np.isin(of_tasks % config.lanes, mine)
@@ -68,11 +68,11 @@ def survey(
         tasks.update(of_tasks[rows].tolist())
         if progress is not None:
             progress(looked_at)
-    return LeftBehind(run_id, mine, {}, np.unique(np.concatenate(parts)), tasks)
+    return AbandonedRun(run_id, mine, {}, np.unique(np.concatenate(parts)), tasks)
 
 
 def abandon(
-    client: Client, config: AckerConfig, left: LeftBehind, progress: Callable[[int], object] | None = None
+    client: Client, config: AckerConfig, left: AbandonedRun, progress: Callable[[int], object] | None = None
 ) -> int:
     """Fail these roots, and confirm the outcomes that wait in the run's lanes; returns how many roots failed.
 
@@ -82,7 +82,7 @@ def abandon(
     Args:
         client: of the server.
         config: of the app.
-        left: what `survey` found.
+        left: as `preview` gives it.
         progress: called with how many roots failed since it was called last.
 
     Raises:
@@ -96,7 +96,7 @@ def abandon(
             "given up; look again"
         )
     acker = Acker(client, config, create=False)
-    leases = [acker.lease(lane=lane, run_id=left.run_id) for lane in left.lanes]
+    leases = [app_of(acker).lease(lane=lane, run_id=left.run_id) for lane in left.lanes]
     failed = 0
     try:
         for lease in leases:  # no spout begins meanwhile, whose outcomes would be taken
@@ -108,8 +108,8 @@ def abandon(
                 progress(len(part))
         for lane in left.lanes:
             for task in [task for task in left.tasks if task % config.lanes == lane] or [lane]:
-                while packed := acker.poll_packed(10_000, consumer=f"spout-{task}", lane=lane, again=True):
-                    acker.confirm_packed(packed)
+                while batches := acker.poll_batches(10_000, consumer=f"spout-{task}", lane=lane, again=True):
+                    acker.confirm_batches(batches)
         run_ends.forget(client, config.app, left.run_id)
     finally:
         for lease in leases:

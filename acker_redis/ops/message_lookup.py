@@ -4,7 +4,7 @@ import numpy as np
 
 from acker_redis.acker import Acker
 from acker_redis.model import ids
-from acker_redis.model.types import RootRecord
+from acker_redis.model.types import LedgerRoot
 from acker_redis.spout.in_flight import root_ids
 
 _EMISSIONS_AT_ONCE = 1000
@@ -12,7 +12,7 @@ _EMISSIONS_AT_ONCE = 1000
 
 def pending_of_message(
     acker: Acker, message_id: int, run_id: str, emissions: int = 10_000
-) -> list[tuple[int, RootRecord]]:
+) -> list[tuple[int, LedgerRoot]]:
     """What the ledger holds of one message of a run: (number of the emission, record), of its first so many emissions.
 
     A message has another root in each emission; spouts number these from 0 over the whole run.

@@ -6,9 +6,9 @@ from typing import Any
 
 from acker_redis.client import server_info
 from acker_redis.client.client import SCRIPT_CALLS, Client
+from acker_redis.client.replies import as_dict
 from acker_redis.client.scripts import Command
 from acker_redis.errors import AckerError, ServerUnavailableError
-from acker_redis.ledger.outcomes.decoding import as_dict
 from acker_redis.model import keys
 from acker_redis.model.keys import ShardKeys
 

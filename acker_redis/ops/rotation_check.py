@@ -78,6 +78,6 @@ def _health(client: Client, app: str) -> Health:
     healthy = not stats.rotation_is_late
     text = (
         f"last tick {stats.last_rotation_ms / 1000:.1f} s ago (tick every {stats.tick_ms / 1000:.1f} s), "
-        f"{stats.pending} pending, {stats.waiting} outcome entries waiting"
+        f"{stats.pending} pending, {stats.unconfirmed_outcomes} outcome entries waiting"
     )
     return Health(app, healthy, text if healthy else f"NOT ROTATING: {text}; start a rotator for this app")

@@ -205,7 +205,7 @@ class Rotator:
                         "app %s: rotating %d shards every %d ms", name, shards.config.shards, shards.config.tick_ms
                     )
                 else:
-                    app.shards.find(partly=True)
+                    app.shards.adopt(partly=True)
             except Exception as exc:  # whatever stands in its keys, the other apps go on
                 if isinstance(exc, ServerUnavailableError) and client.nodes is None:
                     raise

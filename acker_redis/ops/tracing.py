@@ -11,8 +11,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Status, StatusCode, Tracer, TracerProvider, get_tracer
 
 from acker_redis.errors import BadConfigError
-from acker_redis.ledger.outcomes.decoding import times_of
-from acker_redis.model.types import PackedOutcomes
+from acker_redis.ledger.outcomes.decoding import OutcomeBatch, times_of
 from acker_redis.spout.spout import Spout
 
 MOST = 100
@@ -43,13 +42,8 @@ def instrument(*, slow_secs: float | None = None, tracer_provider: TracerProvide
     Spout.listener = lambda spout, packed: _listen(tracer, slow_ms, spout, packed)
 
 
-def uninstrument() -> None:
-    """No spans from now on."""
-    Spout.listener = None
-
-
-def _listen(tracer: Tracer, slow_ms: float | None, spout: Spout, packed: Sequence[PackedOutcomes]) -> None:
-    alike: dict[tuple[str | None, ...], list[PackedOutcomes]] = {}  # whatever their texts are
+def _listen(tracer: Tracer, slow_ms: float | None, spout: Spout, packed: Sequence[OutcomeBatch]) -> None:
+    alike: dict[tuple[str | None, ...], list[OutcomeBatch]] = {}  # whatever their texts are
     for one in packed:
         if one.kind == "fail" or slow_ms is not None:
             alike.setdefault((one.kind, one.reason, one.last_stage), []).append(one)
@@ -57,7 +51,7 @@ def _listen(tracer: Tracer, slow_ms: float | None, spout: Spout, packed: Sequenc
         _make_spans(tracer, slow_ms if packs[0].kind == "ack" else None, spout, packs)
 
 
-def _make_spans(tracer: Tracer, above_ms: float | None, spout: Spout, packs: Sequence[PackedOutcomes]) -> None:
+def _make_spans(tracer: Tracer, above_ms: float | None, spout: Spout, packs: Sequence[OutcomeBatch]) -> None:
     one, times = packs[0], [times_of(pack) for pack in packs]
     ended_ms, ages_ms = (np.concatenate(part) for part in zip(*times, strict=True))
     roots, rows = np.unique(np.concatenate([pack.roots for pack in packs]), return_index=True)

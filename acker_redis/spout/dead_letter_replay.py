@@ -1,4 +1,4 @@
-"""Dead letters that somebody asked to be replayed: wanted until their messages are done, then gone with their letters.
+"""Dead letters that are to be replayed: requested until their messages are done, then gone with their letters.
 
 A request is the letter's entry id in a sorted set of the spout's task. It stays there while the message is worked on, so a
 spout that dies leaves it to the next; the letter stays, too, until the message is acked or has a new one.
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from acker_redis.client.client import Client
 from acker_redis.model import keys
-from acker_redis.spout.in_flight import Int64Array
+from acker_redis.model.arrays import Int64Array
 from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.store.dead_letters import DeadLetters
 
@@ -18,7 +18,7 @@ log = logging.getLogger("acker_redis.spout")
 MOST_AT_ONCE = 1000
 """So many messages of letters are in a spout at a time."""
 
-TakeLetters = Callable[[list[DeadLetter]], Iterable[int] | None]
+ReplayLoader = Callable[[list[DeadLetter]], Iterable[int] | None]
 """Given letters with different message ids, gets their messages ready to be emitted; gives the ids of those it has.
 
 None: it can't say yet.
@@ -28,10 +28,10 @@ None: it can't say yet.
 class Replaying:
     """The letters that a spout of one task replays."""
 
-    def __init__(self, client: Client, app: str, task: int, take: TakeLetters, only_run: str | None = None) -> None:
+    def __init__(self, client: Client, app: str, task: int, load: ReplayLoader, only_run: str | None = None) -> None:
         """Nothing is taken yet. `only_run`: letters of other runs are left to other spouts."""
         self._only_run = only_run
-        self._client, self._letters, self._take = client, DeadLetters(client, app), take
+        self._client, self._letters, self._load = client, DeadLetters(client, app), load
         self._key, self._dead = keys.replays(app, task), keys.dead_letters(app)
         self._under_way: dict[int, list[str]] = {}
 
@@ -46,39 +46,39 @@ class Replaying:
             return []
         (wanted,) = self._client.pipeline([("ZRANGE", self._key, 0, 2 * MOST_AT_ONCE - 1)])
         known = {entry_id for entry_ids in self._under_way.values() for entry_id in entry_ids}
-        fresh = [one for one in (entry_id.decode() for entry_id in wanted) if one not in known]
+        fresh = [entry_id for entry_id in map(bytes.decode, wanted) if entry_id not in known]
         if not fresh:
             return []
-        found = self._letters.get(fresh)
-        gone = [entry_id for entry_id, letter in zip(fresh, found, strict=True) if letter is None]
+        letters = self._letters.get(fresh)
+        gone = [entry_id for entry_id, letter in zip(fresh, letters, strict=True) if letter is None]
         busy = set(left().tolist())
-        of: dict[int, DeadLetter] = {}
-        for letter in found[:MOST_AT_ONCE]:
+        by_message: dict[int, DeadLetter] = {}
+        for letter in letters[:MOST_AT_ONCE]:
             if letter is None or (self._only_run is not None and letter.run_id != self._only_run):
                 continue
             if letter.message_id in self._under_way:  # a letter that stands twice
                 self._under_way[letter.message_id].append(letter.entry_id)
             elif letter.message_id not in busy:
-                of.setdefault(letter.message_id, letter)
-        had = self._take(list(of.values())) if of else []
-        if had is None:
+                by_message.setdefault(letter.message_id, letter)
+        loaded = self._load(list(by_message.values())) if by_message else []
+        if loaded is None:
             return []
-        taken = set(had)
-        refused = [letter.entry_id for message, letter in of.items() if message not in taken]
+        taken = set(loaded)
+        refused = [letter.entry_id for message, letter in by_message.items() if message not in taken]
         if refused:
             log.warning(
                 "%d dead letters can't be replayed, as their messages are not to be had any more: %s", len(refused),
                 ", ".join(refused[:10]),
             )  # fmt: skip
         self._forget([*gone, *refused])
-        self._under_way |= {message: [of[message].entry_id] for message in taken}
+        self._under_way |= {message: [by_message[message].entry_id] for message in taken}
         return sorted(taken)
 
     def done(self, message_ids: Int64Array) -> None:
         """Messages were acked, or have a new letter: their old ones go."""
         if not self._under_way:
             return
-        entry_ids = [one for message in message_ids.tolist() for one in self._under_way.get(message, ())]
+        entry_ids = [entry_id for message in message_ids.tolist() for entry_id in self._under_way.get(message, ())]
         if entry_ids:
             self._client.pipeline([("XDEL", self._dead, *entry_ids), ("ZREM", self._key, *entry_ids)])
         for message in message_ids.tolist():

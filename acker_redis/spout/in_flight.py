@@ -9,13 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from acker_redis.model import ids
+from acker_redis.model.arrays import FloatArray, Int64Array
 from acker_redis.model.blocks import Index
 from acker_redis.model.xxhash64 import hash_longs, hash_salt
 
-Int64Array = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
-Rows = npt.NDArray[np.int64] | npt.NDArray[np.bool_] | slice
+Rows = Int64Array | npt.NDArray[np.bool_] | slice
 
 SLOT_BITS = 5
 """Last bits of a message id, which are its root's slot."""

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from acker_redis.acker import Acker
+from acker_redis.acker import Acker, app_of
 from acker_redis.errors import AckerError, ClosedError, LedgerLostError
-from acker_redis.model.blocks import Int64Array
+from acker_redis.model.arrays import Int64Array
 from acker_redis.spout.in_flight import Mask
 from acker_redis.spout.state import SpoutState
 from acker_redis.spout.watchdog import Watch
@@ -35,7 +35,7 @@ STEP_SECS = 0.02
 ROOTS_PER_STEP = 5000
 
 
-class LeftBehind:
+class LeftoverRoots:
     """Fails what earlier runs left pending in a lane, step by step, while the run that has it now goes on.
 
     Attributes:
@@ -49,7 +49,7 @@ class LeftBehind:
         self.failed = 0
         self._acker, self._in_flight = acker, in_flight
         self._is_wanted = False
-        self._found: Iterator[tuple[int, Int64Array, Int64Array]] | None = None
+        self._steps: Iterator[tuple[int, Int64Array, Int64Array]] | None = None
 
     @property
     def is_wanted(self) -> bool:
@@ -58,27 +58,28 @@ class LeftBehind:
 
     def look(self) -> None:
         """Go through the ledgers once more."""
-        self._is_wanted, self._found = True, None
+        self._is_wanted, self._steps = True, None
 
     def step(self, secs: float = STEP_SECS) -> None:
         """Go on for so long.
 
         Raises:
-            ServerUnavailableError: the next step begins anew.
+            ServerUnavailableError: the next step begins from the start.
         """
         deadline = time.monotonic() + secs
         while self._is_wanted and time.monotonic() < deadline:
             try:
-                self._found = self._found or self._acker.each_pending()
-                found = next(self._found, None)
-                if found is None:
-                    self._is_wanted, self._found = False, None
+                self._steps = self._steps or app_of(self._acker).inspection.each_pending()
+                step = next(self._steps, None)
+                if step is None:
+                    self._is_wanted, self._steps = False, None
                     return
-                self._fail(found[1], found[2])
+                _, roots, tasks = step
+                self._fail(roots, tasks)
             except LedgerLostError:
                 self._is_wanted = False  # it is all gone
             except AckerError:
-                self._found = None
+                self._steps = None
                 raise
 
     def _fail(self, roots: Int64Array, of_tasks: Int64Array) -> None:
@@ -102,11 +103,11 @@ def noting(acker: Acker, lane: int, run_id: str, task: int) -> Iterator[None]:
 
 def _note(acker: Acker, lane: int, run_id: str, task: int, error: BaseException) -> None:
     try:
-        lease = acker.lease(lane=lane, run_id=run_id)
+        lease = app_of(acker).lease(lane=lane, run_id=run_id)
         if lease.take_if_free():
-            before = acker.ends().get(lane)
+            before = app_of(acker).ends().get(lane)
             is_settled = before is not None and before.is_settled
-            acker.note_end(run_ends.of_error(run_id, task, error, is_settled=is_settled), lane=lane)
+            app_of(acker).note_end(run_ends.of_error(run_id, task, error, is_settled=is_settled), lane=lane)
             lease.release()
     except AckerError as exc:
         log.warning("how the run ended could not be noted: %s", exc)
@@ -116,7 +117,7 @@ class Leaving:
     """The end of a run: nothing of it stays pending, or waits, and how it ended is noted."""
 
     def __init__(
-        self, lease: Lease, state: SpoutState, left: LeftBehind, watch: Watch, acker: Acker, lane: int
+        self, lease: Lease, state: SpoutState, left: LeftoverRoots, watch: Watch, acker: Acker, lane: int
     ) -> None:
         self._lease, self._state, self._left, self._watch = lease, state, left, watch
         self._acker, self._lane = acker, lane
@@ -148,19 +149,21 @@ class Leaving:
                 log.debug("the end of a run is tried again", exc_info=True)
                 is_settled = not keep and self._settle(task)
             if self._lease.holds():
-                self._acker.note_end(run_ends.of_error(run_id, task, error, is_settled=is_settled), lane=self._lane)
+                app_of(self._acker).note_end(
+                    run_ends.of_error(run_id, task, error, is_settled=is_settled), lane=self._lane
+                )
         except AckerError as exc:
-            self._say("what is pending times out, or fails when the lane's next run begins", exc)
+            self._warn("what is pending times out, or fails when the lane's next run begins", exc)
         try:
             self._lease.release()
         except AckerError as exc:
-            self._say("the lane stays taken for some seconds", exc)
+            self._warn("the lane stays taken for some seconds", exc)
 
-    def _say(self, what: str, error: AckerError) -> None:
+    def _warn(self, consequence: str, error: AckerError) -> None:
         if isinstance(error, ClosedError):  # by the program, which is over
-            log.debug("%s, as the acker is closed", what)
+            log.debug("%s, as the acker is closed", consequence)
         elif not self._is_late.is_set():
-            log.warning("the server could not be told that the run has ended, so %s: %s", what, error)
+            log.warning("the end of the run could not be noted on the server, so %s: %s", consequence, error)
 
     def _settle(self, task: int) -> bool:
         """Fail what is in flight, and take what waits; whether that is all."""
@@ -177,8 +180,8 @@ class Leaving:
             while self._left.is_wanted and not self._is_late.is_set():
                 self._left.step()
             tasks = {task, *self._left.tasks}
-            for one in tasks:
-                self._drain(one, tasks)
+            for owner in tasks:
+                self._drain(owner, tasks)
         except LedgerLostError:
             return False
         return not self._left.is_wanted and not self._is_late.is_set()
@@ -195,8 +198,8 @@ class Leaving:
         """Confirm what came for a spout of a task, and what it took and did not confirm."""
         again = True
         while not self._is_late.is_set():
-            packed = self._acker.poll_packed(10_000, consumer=f"spout-{task}", lane=self._lane, again=again)
-            self._acker.confirm_packed([one for one in packed if one.task in tasks])
+            batches = self._acker.poll_batches(10_000, consumer=f"spout-{task}", lane=self._lane, again=again)
+            self._acker.confirm_batches([batch for batch in batches if batch.task in tasks])
             again = False
-            if not packed:
+            if not batches:
                 return

@@ -10,12 +10,13 @@ from typing import NoReturn, Protocol, Self
 
 import numpy as np
 
-from acker_redis.acker import Acker
+from acker_redis.acker import Acker, app_of
 from acker_redis.client.backoff import Outages, is_outage
 from acker_redis.errors import AckerError, NotExactError, StoppedError
+from acker_redis.model.arrays import Int64Array
 from acker_redis.spout.emitter import Emitted, Emitter, raise_error
-from acker_redis.spout.in_flight import Emission, Int64Array, Mask
-from acker_redis.spout.leftover_roots import Leaving, LeftBehind
+from acker_redis.spout.in_flight import Emission, Mask
+from acker_redis.spout.leftover_roots import Leaving, LeftoverRoots
 from acker_redis.spout.state import SpoutState
 from acker_redis.spout.watchdog import Watch
 from acker_redis.store.run_ends import End
@@ -86,8 +87,8 @@ class SpoutLoop:
         self._spout, self._state = spout, spout.state
         self._emitter = Emitter(emit)
         self._outages = Outages(log)
-        self._lease = spout.acker.lease(lane=spout.lane, run_id=spout.run_id)
-        self._left = LeftBehind(spout.acker, self._is_in_flight)
+        self._lease = app_of(spout.acker).lease(lane=spout.lane, run_id=spout.run_id)
+        self._left = LeftoverRoots(spout.acker, self._is_in_flight)
         self._left.tasks.add(spout.task)
         self._watch = Watch(spout.acker, spout.lane)
         self._leaving = Leaving(self._lease, self._state, self._left, self._watch, spout.acker, spout.lane)
@@ -206,13 +207,13 @@ class SpoutLoop:
         if self._has_begun:
             return
         spout = self._spout
-        before = spout.acker.ends().get(spout.lane)
+        before = app_of(spout.acker).ends().get(spout.lane)
         if before is None or (before.run_id != spout.run_id and not before.is_settled):
             if before is not None and before.task % spout.acker.config.lanes == spout.lane:
                 self._left.tasks.add(before.task)
                 self._state.gone_tasks.add(before.task)
             self._left.look()
-        spout.acker.note_end(End(spout.run_id, spout.task, "begun"), lane=spout.lane)
+        app_of(spout.acker).note_end(End(spout.run_id, spout.task, "begun"), lane=spout.lane)
         self._has_begun = True
 
     def _is_in_flight(self, roots: Int64Array) -> Mask:
@@ -225,7 +226,7 @@ class SpoutLoop:
         if now - self._pause_at < PAUSE_SECS:
             return self._is_paused
         self._pause_at = now
-        found = self._outages.wait_for(self._spout.acker.paused)
+        found = self._outages.wait_for(self._spout.acker.admin.paused)
         if (found is not None) != self._is_paused:
             app = self._spout.acker.config.app
             if found is None:
@@ -245,7 +246,7 @@ class SpoutLoop:
         acker, now = self._spout.acker, time.monotonic()
         if now - self._limit_at >= LIMIT_SECS:
             self._limit_at = now
-            self._limit = self._outages.wait_for(acker.limits).max_pending
+            self._limit = self._outages.wait_for(acker.admin.limits).max_pending
         own = self._state.pending
         if self._limit is None or self._state.left == own:  # there is none, or nothing to be emitted
             return self._limit

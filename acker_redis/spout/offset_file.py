@@ -16,11 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from acker_redis.errors import BadBatchError, BadConfigError
+from acker_redis.model.arrays import Int64Array
 
 if sys.platform != "win32":
     import fcntl
-
-Int64Array = npt.NDArray[np.int64]
 
 FORMAT, VERSION = "acker_redis.offsets", 2
 

@@ -9,7 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from acker_redis.spout.in_flight import FloatArray, Int64Array, Replays, Tries
+from acker_redis.model.arrays import FloatArray, Int64Array
+from acker_redis.spout.in_flight import Replays, Tries
 
 PARTS = 8
 """An emission that broke goes out again in so many parts.

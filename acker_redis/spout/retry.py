@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from acker_redis.errors import BadConfigError
+from acker_redis.model.arrays import FloatArray, Int64Array
 from acker_redis.model.config import check_finite
-from acker_redis.spout.in_flight import FloatArray, Int64Array, Mask, Tries
+from acker_redis.spout.in_flight import Mask, Tries
 
 LOST_LIMIT = 10
 """A message whose root got lost so often is a dead letter: it is given to `emit` and never initialised."""

@@ -13,13 +13,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from acker_redis.acker import Acker
+from acker_redis.acker import Acker, app_of
 from acker_redis.errors import BadConfigError, LedgerLostError, ServerUnavailableError, StoppedError
+from acker_redis.ledger.outcomes.decoding import OutcomeBatch
+from acker_redis.model.arrays import Int64Array
 from acker_redis.model.config import check_bound
 from acker_redis.model.interrupts import interrupt_behind
-from acker_redis.model.types import MAX_PAYLOAD_BYTES, PackedOutcomes
-from acker_redis.spout.dead_letter_replay import Replaying, TakeLetters
-from acker_redis.spout.in_flight import Emission, Int64Array
+from acker_redis.model.types import MAX_PAYLOAD_BYTES
+from acker_redis.spout.dead_letter_replay import Replaying, ReplayLoader
+from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.loop import SpoutLoop
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.state import SpoutCounts, SpoutState
@@ -53,7 +55,7 @@ class Spout:
         on_done: called with the ids of messages that were acked or became dead letters, before their outcomes are confirmed.
         on_letters: called with dead letters that were written, before `on_done`.
         is_exact: whether a letter's payload gives its message as it was; else it promises no replay from that. None: it does.
-        replay: gets the messages of dead letters again, which somebody asked to be replayed; see `replaying.TakeLetters`.
+        replay: gets the messages of dead letters again, which somebody asked to be replayed; see `replaying.ReplayLoader`.
             None: there is no way.
         replays_from: what `replay` needs: the letter's `payload`, or nothing, as it asks the `source`, for any letter or for
             those of this `run`.
@@ -73,11 +75,11 @@ class Spout:
     on_done: Callable[[Int64Array], object] | None = None
     keep_letters: int | None = None
     on_letters: Callable[[list[DeadLetter]], object] | None = None
-    replay: TakeLetters | None = None
+    replay: ReplayLoader | None = None
     is_exact: Callable[[DeadLetter], bool] | None = None
     replays_from: str = FROM_PAYLOAD
     goes_on: bool = False
-    listener: ClassVar["Callable[[Spout, list[PackedOutcomes]], object] | None"] = None
+    listener: ClassVar["Callable[[Spout, list[OutcomeBatch]], object] | None"] = None
     state: SpoutState = field(init=False, repr=False)
     _replaying: Replaying | None = field(init=False, repr=False)
 
@@ -93,9 +95,11 @@ class Spout:
             self.acker.config.app, self.run_id, self.retry, self.keep_letters, epoch_secs, goes_on=self.goes_on
         )
         only_run = self.run_id if self.replays_from == FROM_RUN else None
-        self._replaying = (
-            None if self.replay is None else self.acker.replaying(task=self.task, take=self.replay, only_run=only_run)
-        )
+        if self.replay is None:
+            self._replaying = None
+        else:
+            client = app_of(self.acker).client
+            self._replaying = Replaying(client, self.acker.config.app, self.task, self.replay, only_run)
 
     @property
     def counts(self) -> SpoutCounts:
@@ -299,7 +303,7 @@ class Spout:
 
     def _poll(self, max_outcomes: int = 10_000, block_ms: int = 0, *, again: bool = False) -> int:
         try:
-            packed = self.acker.poll_packed(
+            packed = self.acker.poll_batches(
                 max_outcomes, block_ms, consumer=f"spout-{self.task}", lane=self.lane, again=again
             )
             mine = [one for one in packed if one.task == self.task or one.task in self.state.gone_tasks]
@@ -310,9 +314,9 @@ class Spout:
                 self._tell()
             except ServerUnavailableError:
                 # A server that is full takes no dead letter, and has to get rid of what was acked.
-                self.acker.confirm_packed([one for one in mine if one.kind == "ack"])
+                self.acker.confirm_batches([one for one in mine if one.kind == "ack"])
                 raise
-            self.acker.confirm_packed(mine)
+            self.acker.confirm_batches(mine)
         except LedgerLostError:
             self._recover()
             return 0
@@ -325,7 +329,7 @@ class Spout:
         self.state.lose_all(time.monotonic())
         self._tell()
 
-    def _refuse_others(self, packed: list[PackedOutcomes]) -> None:
+    def _refuse_others(self, packed: list[OutcomeBatch]) -> None:
         lane = self.lane
         others = {one.task for one in packed} - {self.task} - self.state.gone_tasks
         if others:

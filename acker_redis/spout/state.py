@@ -10,19 +10,10 @@ from typing import Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from acker_redis.ledger.outcomes.decoding import OutcomeBatch
 from acker_redis.model import blocks
-from acker_redis.model.types import PackedOutcomes
-from acker_redis.spout.in_flight import (
-    Emission,
-    InFlight,
-    Int64Array,
-    Replays,
-    Sent,
-    Tries,
-    in_order,
-    merged,
-    root_ids,
-)
+from acker_redis.model.arrays import FloatArray, Int64Array
+from acker_redis.spout.in_flight import Emission, InFlight, Replays, Sent, Tries, in_order, merged, root_ids
 from acker_redis.spout.poison_search import PARTS, Isolation
 from acker_redis.spout.retry import RetryPolicy, Verdict
 from acker_redis.store.dead_letter import DeadLetter
@@ -172,7 +163,7 @@ class SpoutState:
         )
 
     @_moves
-    def tries_left(self, now: float) -> tuple[Tries, npt.NDArray[np.float64]]:
+    def tries_left(self, now: float) -> tuple[Tries, FloatArray]:
         """What another spout would have to emit in place of this one, and in how many seconds from now.
 
         What waits for its next emission comes as that; what is in flight as one after it, which is due, as if this one were
@@ -187,7 +178,7 @@ class SpoutState:
         return Tries.concatenate([waiting, again]), delays
 
     @_moves
-    def resume(self, tries: Tries, causes: list[Cause], delays: npt.NDArray[np.float64], now: float) -> None:
+    def resume(self, tries: Tries, causes: list[Cause], delays: FloatArray, now: float) -> None:
         """Go on with what another spout had left, as `tries_left` gave it, and with its causes."""
         why = np.array([self._cause_number(cause) for cause in causes], np.int16)[tries.why]
         self._wait(replace(tries, why=why), now + delays, np.zeros(len(tries), np.bool_))
@@ -299,7 +290,7 @@ class SpoutState:
         return np.concatenate(none + places), np.concatenate(none + messages), np.concatenate(none + attempts)
 
     @_moves
-    def settle(self, packed: list[PackedOutcomes], now: float) -> None:
+    def settle(self, packed: list[OutcomeBatch], now: float) -> None:
         """Act on outcomes; those of roots that are not in flight are counted as late."""
         self.apply_marks()
         acks = [one.roots for one in packed if one.kind == "ack"]
@@ -435,11 +426,11 @@ class SpoutState:
         """Half of the room: replays that fail again and again hold up nobody."""
         return min(self.fresh, room // 2 if room > 1 else self._next_number % 2 * room)
 
-    def _waiting(self) -> tuple[Tries, npt.NDArray[np.float64]]:
+    def _waiting(self) -> tuple[Tries, FloatArray]:
         found = [self._replays.all(), self._held.all(), self.isolation.all()]
         return Tries.concatenate([tries for tries, _ in found]), np.concatenate([due for _, due in found])
 
-    def _wait(self, tries: Tries, due: npt.NDArray[np.float64], searched: npt.NDArray[np.bool_]) -> None:
+    def _wait(self, tries: Tries, due: FloatArray, searched: npt.NDArray[np.bool_]) -> None:
         """Emit them again when they are due; `searched` says which of those that may not go with all others are not known."""
         apart = tries.most > 0
         if not apart.any():
@@ -451,7 +442,7 @@ class SpoutState:
             if rows.any():
                 self.isolation.add(tries[rows], due[rows], counted)
 
-    def _fail(self, tries: Tries, fails: list[PackedOutcomes], of_fail: npt.NDArray[np.intp], now: float) -> None:
+    def _fail(self, tries: Tries, fails: list[OutcomeBatch], of_fail: npt.NDArray[np.intp], now: float) -> None:
         timed_out = np.array([one.reason == "timeout" for one in fails])[of_fail]
         self.counts.timed_out += int(timed_out.sum())
         self.counts.failed += int((~timed_out).sum())

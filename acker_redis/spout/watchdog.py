@@ -3,7 +3,7 @@
 import logging
 import time
 
-from acker_redis.acker import Acker
+from acker_redis.acker import Acker, app_of
 from acker_redis.errors import LedgerLostError
 from acker_redis.model.types import Stats
 
@@ -47,7 +47,7 @@ class Watch:
             return False
         self._look_at = now + LOOK_SECS * max(1.0, self._acker.config.shards / SHARDS_PER_LOOK)
         try:
-            servers, stats = self._acker.server_ids(), self._acker.stats(oldest=False, lane=self._lane)
+            servers, stats = app_of(self._acker).client.server_ids(), self._acker.stats(oldest=False, lane=self._lane)
         except LedgerLostError:  # `poll` meets it, too, and recovers
             return False
         self._look_for_rotator(stats)
@@ -56,14 +56,14 @@ class Watch:
         self.replaced = self.replaced or replaced
         if replaced:
             log.warning("a server was restarted or replaced: asking it for what is in flight")
-        if pending is None or stats.waiting or stats.pending >= pending:
+        if pending is None or stats.unconfirmed_outcomes or stats.pending >= pending:
             return replaced
         doubted, self._doubted = self._doubted, (pending, stats.pending, emissions)
         return replaced or doubted != self._doubted
 
     def sees_another_server(self) -> bool:
         """Whether a server was restarted or replaced since it was looked at."""
-        before, self._servers = self._servers, self._acker.server_ids()
+        before, self._servers = self._servers, app_of(self._acker).client.server_ids()
         return before is not None and before != self._servers
 
     def _look_for_rotator(self, stats: Stats) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from acker_redis.client import server_info
 from acker_redis.client.client import Client
+from acker_redis.client.replies import as_texts
 from acker_redis.errors import AckerError, AppNotFoundError, ServerUnavailableError
-from acker_redis.ledger.outcomes.decoding import as_dict
 from acker_redis.model import keys
 from acker_redis.model.config import AckerConfig, check_app_name, is_app_name
 
@@ -38,7 +38,7 @@ class AppScan:
         Raises:
             AckerError: as the server answered; of a cluster, a node that can't be asked now is left out.
         """
-        found: set[bytes] = set()
+        raw_keys: set[bytes] = set()
         for node, reply in self._client.scan(keys.CONFIG_PATTERN, self._cursors).items():
             if isinstance(reply, AckerError):
                 if self._client.nodes is None or not isinstance(reply, ServerUnavailableError):
@@ -46,10 +46,10 @@ class AppScan:
                 del self._cursors[node]
                 continue
             self._cursors[node], some = reply
-            found.update(some)
+            raw_keys.update(some)
             if self._cursors[node] == 0:
                 del self._cursors[node]
-        return _sorted_out(found)
+        return _sorted_out(raw_keys)
 
 
 def stored_config(client: Client, app: str) -> AckerConfig:
@@ -69,18 +69,13 @@ def stored_config(client: Client, app: str) -> AckerConfig:
     return AckerConfig.from_fields(app, as_texts(pairs))
 
 
-def _sorted_out(found: Iterable[bytes]) -> tuple[list[str], list[str]]:
+def _sorted_out(raw_keys: Iterable[bytes]) -> tuple[list[str], list[str]]:
     names, strays = [], []
-    for one in sorted(found):
-        key = one.decode(errors="backslashreplace")
+    for raw_key in sorted(raw_keys):
+        key = raw_key.decode(errors="backslashreplace")
         name = keys.app_of_config(key)
         if name is not None and is_app_name(name):
             names.append(name)
         else:
             strays.append(key)
     return names, strays
-
-
-def as_texts(reply: object) -> dict[str, str]:
-    """A hash of texts, as a driver gives it."""
-    return {name.decode(errors="replace"): value.decode(errors="replace") for name, value in as_dict(reply).items()}

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from acker_redis.client.client import Client
+from acker_redis.client.replies import as_dict
 from acker_redis.model import keys
-from acker_redis.spout.in_flight import Int64Array
+from acker_redis.model.arrays import Int64Array
 
 MOST_PARTITIONS = 10_000
 """So many are kept, those that were seen last; where each file is a partition there would be no end of them."""
@@ -16,9 +17,8 @@ _PART = 1000
 
 def read(client: Client, app: str, task: int) -> dict[str, int]:
     """What was written last."""
-    (found,) = client.pipeline([("HGETALL", keys.done_until(app, task))])
-    flat = found if isinstance(found, Mapping) else dict(zip(found[::2], found[1::2], strict=True))
-    return {name.decode(): int(value) for name, value in flat.items()}
+    (reply,) = client.pipeline([("HGETALL", keys.done_until(app, task))])
+    return {name.decode(): int(value) for name, value in as_dict(reply).items()}
 
 
 def write(client: Client, app: str, task: int, values: Mapping[str, int], gone: Sequence[str]) -> None:

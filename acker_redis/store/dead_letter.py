@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from acker_redis.ledger.outcomes.decoding import Fields
+from acker_redis.client.replies import Fields
 
 FROM_PAYLOAD, FROM_SOURCE, FROM_RUN = "payload", "source", "run"
 """How the message of a letter is to be had again."""

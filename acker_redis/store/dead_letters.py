@@ -12,10 +12,9 @@ from dataclasses import replace
 from itertools import islice
 
 from acker_redis.client import server_info
-from acker_redis.client.client import Client
-from acker_redis.client.script_calls import WINDOW_BYTES
+from acker_redis.client.client import WINDOW_BYTES, Client
+from acker_redis.client.replies import Fields, as_dict
 from acker_redis.errors import BadBatchError
-from acker_redis.ledger.outcomes.decoding import Fields, as_dict
 from acker_redis.model import keys
 from acker_redis.model.types import MAX_PAYLOAD_BYTES
 from acker_redis.store import limits

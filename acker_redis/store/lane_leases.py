@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 
 from acker_redis.client.client import Client
+from acker_redis.client.replies import as_dict
 from acker_redis.errors import AckerError, BadConfigError, ClosedError
-from acker_redis.ledger.outcomes.decoding import as_dict
 from acker_redis.model import keys
 
 log = logging.getLogger("acker_redis.spout")
@@ -75,7 +75,7 @@ class Lease:
             if time.monotonic() > deadline:
                 raise BadConfigError(
                     f"lane {self._lane} of app {self._app!r} is in use by another run (run id and process: "
-                    f"{_text(holder)}), and both would take each other's outcomes: end that one, or give "
+                    f"{_text(holder)}), and both would take each other's outcomes: end that run, or give "
                     "each a task of its own and the app more lanes than its highest task number, or each program an app"
                 )
             waits = True
@@ -119,15 +119,15 @@ class Lease:
 
 def last_runs(client: Client, app: str) -> dict[int, str]:
     """Lane -> id of the run that has it, or was the last that had."""
-    (found,) = client.pipeline([("HGETALL", keys.runs(app))])
-    runs = {lane.decode(errors="replace"): _text(holder).rpartition(" ")[0] for lane, holder in as_dict(found).items()}
+    (reply,) = client.pipeline([("HGETALL", keys.runs(app))])
+    runs = {lane.decode(errors="replace"): _text(holder).rpartition(" ")[0] for lane, holder in as_dict(reply).items()}
     return {int(lane): run_id for lane, run_id in sorted(runs.items()) if lane.isdecimal()}
 
 
 def holders(client: Client, app: str, lanes: Sequence[int]) -> dict[int, str]:
     """Lane -> run and process that have it now; those of lanes that nobody has are left out."""
-    found = client.pipeline([("GET", keys.lane(app, lane)) for lane in lanes])
-    return {lane: _text(holder) for lane, holder in zip(lanes, found, strict=True) if holder is not None}
+    replies = client.pipeline([("GET", keys.lane(app, lane)) for lane in lanes])
+    return {lane: _text(holder) for lane, holder in zip(lanes, replies, strict=True) if holder is not None}
 
 
 def _text(holder: bytes) -> str:

@@ -6,8 +6,7 @@ message was put there, so that a run that died leaves nothing for good.
 
 from collections.abc import Sequence
 
-from acker_redis.client.client import Client
-from acker_redis.client.script_calls import WINDOW_BYTES
+from acker_redis.client.client import WINDOW_BYTES, Client
 from acker_redis.errors import BadBatchError
 from acker_redis.model import keys
 from acker_redis.model.types import MAX_PAYLOAD_BYTES
@@ -34,7 +33,7 @@ class Payloads:
             BadBatchError: a payload is longer than MAX_PAYLOAD_BYTES; none was kept.
             OutOfMemoryError: the server is above maxmemory; some may have been kept.
 
-        >>> payloads = acker.payloads("run-1")
+        >>> payloads = app.payloads("run-1")
         >>> payloads.put([(7, b"message")])
         """
         for message_id, payload in payloads:
@@ -58,8 +57,8 @@ class Payloads:
     def get(self, message_ids: Sequence[int]) -> list[bytes | None]:
         """The payload of each, None for one that is not kept.
 
-        >>> acker.payloads("run-1").put([(7, b"message")])
-        >>> acker.payloads("run-1").get([7, 8])
+        >>> app.payloads("run-1").put([(7, b"message")])
+        >>> app.payloads("run-1").get([7, 8])
         [b'message', None]
         """
         parts = [message_ids[at : at + _PER_PIPELINE] for at in range(0, len(message_ids), _PER_PIPELINE)]
@@ -69,8 +68,8 @@ class Payloads:
     def remove(self, message_ids: Sequence[int]) -> None:
         """Remove those of messages that are done.
 
-        >>> acker.payloads("run-1").remove([7])
-        >>> acker.payloads("run-1").get([7])
+        >>> app.payloads("run-1").remove([7])
+        >>> app.payloads("run-1").get([7])
         [None]
         """
         parts = [message_ids[at : at + _PER_PIPELINE] for at in range(0, len(message_ids), _PER_PIPELINE)]
@@ -79,6 +78,6 @@ class Payloads:
     def clear(self) -> None:
         """Remove all: the run is over.
 
-        >>> acker.payloads("run-1").clear()
+        >>> app.payloads("run-1").clear()
         """
         self._client.pipeline([("UNLINK", self._key)])

@@ -1,4 +1,4 @@
-"""How the last run of each lane ended, so that an error is told from success when nobody saw the program end.
+"""How the last run of each lane ended, so that an error differs from success even where no person saw the program end.
 
 A run that has a lane is `begun`. Where no process holds the lane of such a run any more, it was killed.
 """
@@ -9,8 +9,8 @@ from typing import Literal
 
 from acker_redis.client import server_info
 from acker_redis.client.client import Client
+from acker_redis.client.replies import as_dict
 from acker_redis.errors import StoppedError
-from acker_redis.ledger.outcomes.decoding import as_dict
 from acker_redis.model import keys
 from acker_redis.model.interrupts import interrupt_behind
 
@@ -60,9 +60,9 @@ def write(client: Client, app: str, lane: int, end: End) -> None:
 
 def read(client: Client, app: str) -> dict[int, End]:
     """Lane -> its last run. What is damaged is left out: it is overwritten by the lane's next run."""
-    (found,) = client.pipeline([("HGETALL", keys.ends(app))])
+    (reply,) = client.pipeline([("HGETALL", keys.ends(app))])
     ends = {}
-    for lane, text in as_dict(found).items():
+    for lane, text in as_dict(reply).items():
         try:
             ends[int(lane)] = End(**json.loads(text))
         except (ValueError, TypeError):

@@ -55,11 +55,11 @@ def settle(acker: Acker) -> dict[int, str]:
     >>> settle(acker)
     {1: 'ack'}
     """
-    found: dict[int, str] = {}
+    results: dict[int, str] = {}
     while outcomes := acker.poll():
-        found.update({outcome.root: outcome.reason or "ack" for outcome in outcomes})
+        results.update({outcome.root: outcome.reason or "ack" for outcome in outcomes})
         acker.confirm(outcomes)
-    return found
+    return results
 
 
 def expire(acker: Acker) -> dict[int, str]:
@@ -71,7 +71,7 @@ def expire(acker: Acker) -> dict[int, str]:
     {1: 'timeout'}
     """
     for _ in range(acker.config.num_buckets):
-        acker.rotate(force=True)
+        acker.admin.rotate(force=True)
     return settle(acker)
 
 

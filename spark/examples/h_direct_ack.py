@@ -14,7 +14,7 @@ from spark.support.session import quiet_session
 
 
 def take(rows):  # the other application
-    with Acker.attach(URL, "example-direct-ack") as other, other.batch(token="all of it") as batch:
+    with Acker.open_existing(URL, "example-direct-ack") as other, other.batch(token="all of it") as batch:
         for row in rows:
             batch.ack_many(row.anchors[::2], row.anchors[1::2], stage="taken")
 

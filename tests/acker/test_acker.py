@@ -31,9 +31,9 @@ def test_a_record_says_where_its_root_stands(source, connect) -> None:
 def test_a_root_that_nobody_acks_times_out(source, connect) -> None:
     acker: Acker = connect(num_buckets=3)
     acker.init(-1, 5, 0)
-    acker.rotate(force=True)
-    acker.rotate(force=True)
+    acker.admin.rotate(force=True)
+    acker.admin.rotate(force=True)
     assert acker.poll() == []
-    assert acker.rotate(force=True).timed_out == 1
+    assert acker.admin.rotate(force=True).timed_out == 1
     (outcome,) = acker.poll()
     assert (outcome.kind, outcome.root, outcome.reason) == ("fail", -1, "timeout")

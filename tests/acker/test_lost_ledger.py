@@ -31,8 +31,8 @@ def calls(acker: Acker, outcomes: list[Outcome]) -> dict[str, Callable[[], objec
         "poll": lambda: acker.poll(),
         "blocking poll": lambda: acker.poll(block_ms=5_000),
         "confirm": lambda: acker.confirm(outcomes),
-        "rotate": lambda: acker.rotate(),
-        "forced rotate": lambda: acker.rotate(force=True),
+        "rotate": lambda: acker.admin.rotate(),
+        "forced rotate": lambda: acker.admin.rotate(force=True),
         "stats": lambda: acker.stats(),
         "inspect": lambda: acker.inspect(1),
     }
@@ -109,14 +109,14 @@ def test_one_shard_that_is_lost_is_enough(source, raw, connect) -> None:
     acker.init_many([1, 2, 3, 4], [5, 5, 5, 5], 0)
     raw.delete("acker:{test:1}:meta", "acker:{test:1}:ledger")
     with pytest.raises(LedgerLostError):
-        acker.rotate(force=True)
+        acker.admin.rotate(force=True)
     assert acker.recover() == [1]
-    assert acker.rotate(force=True).ticked == 2
+    assert acker.admin.rotate(force=True).ticked == 2
 
 
 def test_a_shard_that_lost_its_meta_only_begins_anew(source, raw, connect) -> None:
     acker: Acker = connect(shards=2)
-    acker.rotate(force=True)  # so that the ring is not where a new one begins
+    acker.admin.rotate(force=True)  # so that the ring is not where a new one begins
     spout = Spout(acker, run_id="run")
     spout.add(np.arange(5_000))
     first = spout.next_emission()

@@ -55,13 +55,13 @@ def test_everything_else_goes_on(full) -> None:
     acker.fail_many(ROOTS[500:1_000], reason="malformed", stage="another new stage")
     assert acker.reset_timeout_many(ROOTS[1_000:]) == 1_000
     acker.ack(123_456_789, 1)  # before its init, so it makes a record
-    acker.rotate(force=True)
+    acker.admin.rotate(force=True)
     assert acker.reset_timeout_many(ROOTS[1_000:]) == 1_000
     assert len(take(acker, 1_000)) == 1_000
     assert expire_all(acker) == 1_000
     assert {outcome.reason for outcome in take(acker, 1_000)} == {"timeout"}
     stats = acker.stats()
-    assert (stats.pending, stats.unowned, stats.waiting) == (0, 0, 0)
+    assert (stats.pending, stats.unowned, stats.unconfirmed_outcomes) == (0, 0, 0)
     assert acker.inspect(1) is None
 
 

@@ -33,9 +33,9 @@ def fill(acker: Acker) -> None:
 
 def look(url: str, name: str = "orders") -> None:
     """Every way to look, by the library and on the command line."""
-    with Acker.attach(url, name) as acker:
+    with Acker.open_existing(url, name) as acker:
         stats = acker.stats()
-        assert (stats.pending, stats.acked, stats.waiting) == (2, 1, 1)
+        assert (stats.pending, stats.acked, stats.unconfirmed_outcomes) == (2, 1, 1)
         assert stats.oldest_age_ms is not None
         record, gone = acker.inspect_many([2, 9])
         assert record is not None and gone is None
@@ -117,7 +117,7 @@ def test_a_check_creates_nothing(source, raw, connect) -> None:
     raw.delete("acker:{orders:1}:meta")
     left = sorted(raw.scan_iter())
     with pytest.raises(LedgerLostError, match=r"app 'orders' has lost its data in 1 of 3 shards \(the first is 1\)"):
-        Acker.attach(source, "orders")
+        Acker.open_existing(source, "orders")
     (health,) = check(source)
     assert not health.healthy
     assert "app 'orders' has lost its data in 1 of 3 shards" in health.text
@@ -139,16 +139,16 @@ def test_shards_of_other_settings_are_a_conflict(source, raw, connect) -> None:
     connect(app="orders", shards=2)
     raw.hset("acker:{orders:1}:meta", "tick_ms", 1)
     with pytest.raises(SettingsConflictError, match="created with other settings"):
-        Acker.attach(source, "orders")
+        Acker.open_existing(source, "orders")
 
 
 def test_what_was_attached_can_rotate_and_update(source, connect) -> None:
     connect(app="orders", shards=2, num_buckets=2)
-    with Acker.attach(source, "orders") as acker:
+    with Acker.open_existing(source, "orders") as acker:
         acker.init(1, 5, 0)
         acker.ack(1, 4, stage="parse")
-        assert acker.rotate(force=True).ticked == 2
-        assert acker.rotate(force=True).timed_out == 1
+        assert acker.admin.rotate(force=True).ticked == 2
+        assert acker.admin.rotate(force=True).timed_out == 1
         (outcome,) = acker.poll()
         assert (outcome.reason, outcome.last_stage) == ("timeout", "parse")
         assert acker.confirm([outcome]) == 1

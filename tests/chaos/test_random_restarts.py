@@ -71,7 +71,7 @@ def test_a_stream_under_random_restarts(url: str, tmp_path: Path) -> None:
                 assert messages <= whole_messages(folder, run), (SEED, folder)
             assert set().union(*acked.values()) == set(stream_job.ALL), (SEED, folder)
             for _ in range(stream_job.CONFIG.num_buckets):
-                acker.rotate(force=True)
+                acker.admin.rotate(force=True)
             while outcomes := acker.poll(consumer="spout-0"):
                 assert {outcome.reason for outcome in outcomes} == {"timeout"}
                 acker.confirm(outcomes)

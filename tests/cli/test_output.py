@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import acker_redis
 from acker_redis import Acker, AckerConfig, DeadLetter
+from acker_redis.acker import app_of
 from acker_redis.cli import app, commands, output
 from acker_redis.testing import fake_acker
 
@@ -72,10 +73,12 @@ def nasty(monkeypatch) -> Acker:
     acker.init(1, 5, 0)
     acker.ack(1, 4, stage=text[:100])
     acker.dead_letters.add([DeadLetter(7, text, 3, text, text, text, text.encode() + b"\xff\x9b")])
-    acker._client.redis.xadd("acker:{orders}:dead", {text: text})
-    acker._client.redis.hset("acker:{damaged}:config", text, text)
-    monkeypatch.setattr("acker_redis.client.connection.connect_single", lambda url, **options: acker._client.redis)
-    monkeypatch.setattr(acker._client.redis, "close", lambda: None)
+    app_of(acker).client.redis.xadd("acker:{orders}:dead", {text: text})
+    app_of(acker).client.redis.hset("acker:{damaged}:config", text, text)
+    monkeypatch.setattr(
+        "acker_redis.client.connection.connect_single", lambda url, **options: app_of(acker).client.redis
+    )
+    monkeypatch.setattr(app_of(acker).client.redis, "close", lambda: None)
     return acker
 
 

@@ -12,6 +12,7 @@ from redis.cluster import RedisCluster
 from typer.testing import CliRunner
 
 from acker_redis import Acker, AckerConfig, AuthenticationError, ConnectionLostError, LedgerLostError
+from acker_redis.acker import app_of
 from acker_redis.cli import app
 from acker_redis.client.client import Client
 from acker_redis.ops import abandon_run
@@ -56,7 +57,7 @@ def nodes(three_nodes: list[Server]) -> Iterator[list[Any]]:
 
 def test_one_node_runs_every_operation(one_node, open_acker) -> None:
     acker = open_acker(one_node.url, shards=5, lanes=2)
-    assert acker._client.is_cluster
+    assert app_of(acker).client.is_cluster
     full_round(acker)
 
 
@@ -65,7 +66,7 @@ def test_a_script_that_touches_two_slots_fails_there(one_node, open_acker) -> No
     acker: Acker = open_acker(one_node.url, app="slots", shards=1)
     script = "#!lua\nredis.call('SET', KEYS[1], 1)\nredis.call('SET', '{another}', 1)"
     with pytest.raises(redis.ResponseError, match=r"(?i)slot"):
-        acker._client.redis.eval(script, 1, "{one}")
+        app_of(acker).client.redis.eval(script, 1, "{one}")
 
 
 def test_three_nodes_run_every_operation(three_nodes, nodes, open_acker) -> None:
@@ -211,12 +212,12 @@ def test_a_dead_run_is_given_up_on_all_nodes(three_nodes, nodes, open_acker) -> 
     acker = open_acker(three_nodes[0].url, shards=8)
     roots = np.arange(1, 2001)
     acker.init_many(roots, roots, 0)
-    lease = acker.lease(lane=0, run_id="run")
+    lease = app_of(acker).lease(lane=0, run_id="run")
     lease.take()
     lease.release()
     client = Client(three_nodes[0].url)
-    left = abandon_run.survey(client, acker.config, "run")
+    left = abandon_run.preview(client, acker.config, "run")
     assert left.tasks == {0: 2000}
     assert abandon_run.abandon(client, acker.config, left) == 2000
-    assert (acker.pending(), acker.stats().waiting) == (0, 0)
+    assert (acker.pending(), acker.stats().unconfirmed_outcomes) == (0, 0)
     client.close()

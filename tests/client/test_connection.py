@@ -137,7 +137,7 @@ def test_a_read_only_replica_is_refused(start_server, open_acker, plain, kind) -
     call: Any
     for call in (
         lambda: promoted.ack(2, 1),
-        lambda: promoted.rotate(force=True),
+        lambda: promoted.admin.rotate(force=True),
         lambda: promoted.reset_timeout(2),
         lambda: promoted.init(3, 1, 0),
         lambda: promoted.poll(),
@@ -157,7 +157,7 @@ def test_a_clock_set_back_on_a_client_changes_nothing(source, connect, monkeypat
     stats = acker.stats()
     assert 0 <= stats.last_rotation_ms < 60_000
     assert 0 <= stats.oldest_age_ms < 60_000
-    assert acker.rotate().ticked == 0
+    assert acker.admin.rotate().ticked == 0
     outcomes = acker.poll()
     assert [(outcome.root, outcome.age_ms < 60_000) for outcome in outcomes] == [(1, True)]
     assert acker.confirm(outcomes) == 1

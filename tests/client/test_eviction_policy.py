@@ -48,7 +48,7 @@ def test_roots_whose_buckets_were_evicted_time_out(source, raw, connect) -> None
     take(acker, 10)
     for keys in shard_keys(acker):
         raw.delete(*keys.bucket)
-    done = [acker.rotate(force=True) for _ in range(acker.config.num_buckets + 1 + expiry.TICKS_PER_PASS)]
+    done = [acker.admin.rotate(force=True) for _ in range(acker.config.num_buckets + 1 + expiry.TICKS_PER_PASS)]
     assert sum(one.timed_out for one in done[: acker.config.num_buckets]) == 0
     assert (sum(one.timed_out for one in done), sum(one.orphaned for one in done)) == (920, 930)
     assert {(outcome.reason, outcome.kind) for outcome in take(acker, 920)} == {("timeout", "fail")}
@@ -59,12 +59,12 @@ def test_roots_whose_buckets_were_evicted_time_out(source, raw, connect) -> None
 
 def test_a_sweep_of_a_small_ledger_is_one_call(source, connect, sweeps) -> None:
     acker: Acker = connect(shards=2)
-    acker.rotate(force=True)
+    acker.admin.rotate(force=True)
     assert [reply[3] for reply in sweeps()] == [0, 0]
     acker.init_many(np.arange(1, 101), np.arange(1, 101), 0)
-    acker.rotate(force=True)
+    acker.admin.rotate(force=True)
     assert sum(reply[3] for reply in sweeps()) == 100
-    assert acker.rotate().ticked == 0
+    assert acker.admin.rotate().ticked == 0
     assert sweeps() == []
 
 
@@ -72,14 +72,14 @@ def test_a_sweep_of_a_large_ledger_is_spread_over_ticks(real_url, connect, sweep
     acker: Acker = connect(shards=1)
     records = 8_000
     acker.init_many(np.arange(records), np.arange(1, records + 1), 0)
-    acker.rotate(force=True)
+    acker.admin.rotate(force=True)
     looked_at = [reply[3] for reply in sweeps()]
     assert len(looked_at) > 4
     assert max(looked_at) < 2 * expiry.RECORDS_PER_SWEEP
     share = records / expiry.TICKS_PER_PASS
     assert share <= sum(looked_at) < share + 2 * expiry.RECORDS_PER_SWEEP
     monkeypatch.setattr(expiry, "MAX_SWEPT_PER_TICK", 500)
-    acker.rotate(force=True)
+    acker.admin.rotate(force=True)
     assert 500 <= sum(reply[3] for reply in sweeps()) < 500 + 2 * expiry.RECORDS_PER_SWEEP
 
 

@@ -62,7 +62,7 @@ def test_a_demoted_primary_is_left(pair, plain, start_proxy, open_acker, kind) -
     proxy.lead_to(new.port)
     fail_over(plain(old.url), plain(new.url))
     acker.ack(1_001, 5)
-    acker.rotate(force=True)
+    acker.admin.rotate(force=True)
     assert acker.init(1_003, 0, 0)
     assert {outcome.root for outcome in take(acker, 2)} == {1_001, 1_003}
     assert plain(old.url).role()[0] == b"slave"

@@ -125,9 +125,9 @@ def test_redis_has_older_data(daemon: Server, start_run: Callable[..., Run], tmp
     run.acker.dead_letters.add([LETTER])
     shell.run(keep)
     shell.run("redis-cli DEL 'acker:{orders}:dead'")
-    run.acker.pause(reason="begun since")
+    run.acker.admin.pause(reason="begun since")
     assert "no such customer" in shell.run(restore)
-    assert run.acker.paused() is None
+    assert run.acker.admin.paused() is None
     run.ends()
     shell.run("redis-cli SHUTDOWN NOSAVE; redis-server /etc/redis/redis.conf --appendonly yes --daemonize yes")
     wait_until(daemon.answers, "it is back, from the append-only file that was made")

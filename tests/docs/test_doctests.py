@@ -17,6 +17,7 @@ from acker_redis import (
     Acker,
     AckerConfig,
     AckerError,
+    Admin,
     BadConfigError,
     Batch,
     LetterFilter,
@@ -25,15 +26,14 @@ from acker_redis import (
     Spout,
     testing,
 )
+from acker_redis.acker import app_of
 from acker_redis.client import connection
-from acker_redis.ledger.shards import generation_at
 from acker_redis.model.config import Settings
 from acker_redis.store.dead_letters import DeadLetters
 from acker_redis.store.payloads import Payloads
-from acker_redis.store.run_ends import End
 from acker_redis.testing import fake_acker
 
-HOLDERS: tuple[Any, ...] = (Acker, Batch, Offsets, Spout, AckerConfig, DeadLetters, Payloads, testing)
+HOLDERS: tuple[Any, ...] = (Acker, Admin, Batch, Offsets, Spout, AckerConfig, DeadLetters, Payloads, testing)
 """Every class and module of the core with public calls, all but RetryPolicy and LetterFilter."""
 
 
@@ -87,10 +87,9 @@ def test_the_example_of_a_call_runs(holder: Any, name: str, monkeypatch: pytest.
                 for name in ("Acker", "AckerConfig", "DeadLetter", "LetterFilter", "Limits", "Offsets")
             },
             **dict(calls_of(testing)),
-            "generation_at": generation_at,
-            "End": End,
             "np": np,
             "acker": acker,
+            "app": app_of(acker),
             "spout": Spout(acker, "run-1"),
         }
         call = getattr(holder, name)

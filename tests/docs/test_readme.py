@@ -141,7 +141,7 @@ def test_the_shell_lines_run(servers: list[Server], tmp_path: Path) -> None:
         acker.init_many(range(1, 201), range(1, 201), task=0)
         acker.fail_many(range(1, 101), reason="broken", stage="parse")
         acker.poll(max_outcomes=10)
-        acker.rotate(force=True)
+        acker.admin.rotate(force=True)
         acker.dead_letters.add([DeadLetter(1, "run", 5, "failed", "parse", "broken")])
         named = ("operate/access", "operate/on-call", "reference/commands", "reference/settings")
         pages = [block for name in named for block in blocks("sh", f"docs/{name}.md")]

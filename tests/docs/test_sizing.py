@@ -78,8 +78,8 @@ def measure(raw: Any, acker: Acker, roots_of: Callable[[int], Any]) -> dict[str,
 
 
 def take_all(acker: Acker) -> None:
-    while packed := acker.poll_packed():
-        acker.confirm_packed(packed)
+    while packed := acker.poll_batches():
+        acker.confirm_batches(packed)
 
 
 def table() -> dict[str, list[list[float]]]:

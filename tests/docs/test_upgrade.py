@@ -76,7 +76,7 @@ def test_an_app_of_another_form_is_made_anew(
     assert "no such customer" in (tmp_path / "letters.json").read_text()
     assert raw.dbsize() == 0
     with Acker.connect(server.url, AckerConfig("orders", shards=4)) as new:
-        assert new.paused() is None
+        assert new.admin.paused() is None
         full_round(new)
 
 

@@ -6,6 +6,7 @@ from threading import Event
 import pytest
 
 from acker_redis import Acker, AckerConfig, BadConfigError, ConnectionLostError
+from acker_redis.acker import app_of
 from acker_redis.client.client import Client
 from acker_redis.ledger import shards
 from acker_redis.ledger.shards import generation_at
@@ -15,10 +16,10 @@ CONFIG = AckerConfig(app="test", shards=2)
 
 def test_the_marker_is_found_by_another_url(url, connect) -> None:
     acker: Acker = connect(shards=2)
-    assert acker.holds(generation_at(url.replace("127.0.0.1", "localhost"), CONFIG))
+    assert app_of(acker).shards.holds(generation_at(url.replace("127.0.0.1", "localhost"), CONFIG))
     another = generation_at(url.removesuffix("/0") + "/1", CONFIG)
     assert another is None
-    assert not acker.holds(another)
+    assert not app_of(acker).shards.holds(another)
 
 
 def test_a_failover_is_waited_for(start_server, start_proxy, open_acker, monkeypatch) -> None:
@@ -37,7 +38,7 @@ def test_a_failover_is_waited_for(start_server, start_proxy, open_acker, monkeyp
         asked = pool.submit(generation_at, proxy.url, CONFIG)
         assert tried.wait(30)
         proxy.lead_to(server.port)
-        assert acker.holds(asked.result(timeout=30))
+        assert app_of(acker).shards.holds(asked.result(timeout=30))
 
 
 def test_it_waits_as_long_as_any_call_and_then_says_who_does_not_answer(start_server, monkeypatch) -> None:

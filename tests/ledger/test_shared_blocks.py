@@ -106,11 +106,11 @@ def test_a_timeout_of_a_block_is_never_early(source: Any, connect: Any) -> None:
     acker: Acker = connect(shards=1, num_buckets=3)
     roots = acker.new_roots(3)
     acker.init_many(roots[:1], [1], 0)
-    acker.rotate(force=True)
+    acker.admin.rotate(force=True)
     acker.init_many(roots[1:2], [1], 0)  # begins the time of all anew
-    assert [acker.rotate(force=True).timed_out for _ in range(2)] == [0, 0]
+    assert [acker.admin.rotate(force=True).timed_out for _ in range(2)] == [0, 0]
     assert acker.reset_timeout(int(roots[1]))  # and so does this
-    assert [acker.rotate(force=True).timed_out for _ in range(3)] == [0, 0, 2]
+    assert [acker.admin.rotate(force=True).timed_out for _ in range(3)] == [0, 0, 2]
     assert {o.root for o in acker.poll()} == set(roots[:2].tolist())
 
 
@@ -123,7 +123,7 @@ def test_an_app_of_another_format_is_refused_and_left_as_it_is(source: Any, conn
     with pytest.raises(OtherFormatError, match="another version of acker-redis made them"):
         connect(shards=2)
     with pytest.raises(OtherFormatError):
-        Acker.attach(source, "test")
+        Acker.open_existing(source, "test")
     assert before == {
         key: raw.dump(key) if isinstance(source, str) else raw.type(key) for key in raw.scan_iter("acker:*")
     }
@@ -151,11 +151,11 @@ def test_fails_of_neighbours_do_not_keep_a_hung_root_alive(source: Any, connect:
     roots = acker.new_roots(4).tolist()
     acker.fail(roots[3])
     acker.init_many(roots[:3], [5, 5, 5], 0)
-    acker.rotate(force=True)
+    acker.admin.rotate(force=True)
     acker.fail(roots[1])
     acker.init(roots[3], 5, 0)
     acker.fail(roots[2])
-    assert acker.rotate(force=True).timed_out == 1
+    assert acker.admin.rotate(force=True).timed_out == 1
     assert {o.root: o.reason for o in acker.poll()} == {
         roots[0]: "timeout", roots[1]: "failed", roots[2]: "failed", roots[3]: "failed",
     }  # fmt: skip
@@ -168,6 +168,6 @@ def test_stale_shared_records_are_swept_in_a_few_ticks(url: str, connect: Any, r
     raw.delete(*(f"acker:{{test:0}}:bucket:{slot}" for slot in range(4)))
     ticks = 0
     while acker.stats(oldest=False).pending:
-        acker.rotate(force=True)
+        acker.admin.rotate(force=True)
         ticks += 1
     assert ticks <= acker.config.num_buckets + 1 + 2 * TICKS_PER_PASS

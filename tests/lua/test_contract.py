@@ -271,7 +271,7 @@ def test_every_call_of_the_library_passes_what_the_header_asks_for() -> None:
     acker.stats()
     acker.inspect(3)
     for _ in range(4):
-        acker.rotate(force=True)
+        acker.admin.rotate(force=True)
     assert {call.script.name for call in calls} == set(scripts.NAMES)
     groups = {"bucket": 5, "fence": 5, "acked": 3, "failed": 3, "scratch": 2}
     for call in calls:

@@ -46,13 +46,13 @@ def test_a_batch_is_the_same_in_any_order(pairs: list[tuple[int, int]], random: 
     xor: dict[int, int] = {}
     for root, val in pairs:
         xor[root] = xor.get(root, 0) ^ val
-    batch = Blocks.of(*columns(pairs), "xor")
+    batch = Blocks.from_roots(*columns(pairs), "xor")
     packed, at = batch.packed()
     assert unpacked(packed, with_vals=True) == xor
     assert (at[0], at[-1], len(at)) == (0, len(packed), len(batch.numbers) + 1)
     assert batch.numbers.tolist() == sorted({root & MASK for root in xor})
     random.shuffle(pairs)
-    again, _ = Blocks.of(*columns(pairs), "xor").packed()
+    again, _ = Blocks.from_roots(*columns(pairs), "xor").packed()
     assert again == packed
 
 
@@ -62,9 +62,9 @@ def test_the_first_of_equal_roots_counts(pairs: list[tuple[int, int]]) -> None:
     first: dict[int, int] = {}
     for root, val in pairs:
         first.setdefault(root, val)
-    batch = Blocks.of(*columns(pairs))
+    batch = Blocks.from_roots(*columns(pairs))
     assert unpacked(batch.packed()[0], with_vals=True) == first
-    named = Blocks.of(columns(pairs)[0])
+    named = Blocks.from_roots(columns(pairs)[0])
     assert unpacked(named.packed()[0], with_vals=False).keys() == first.keys()
     assert sorted(batch.roots.tolist()) == sorted(first)
 
@@ -72,7 +72,7 @@ def test_the_first_of_equal_roots_counts(pairs: list[tuple[int, int]]) -> None:
 @PROFILE
 @given(rows, st.randoms())
 def test_blocks_in_another_order_take_their_roots_along(pairs: list[tuple[int, int]], random: Any) -> None:
-    batch = Blocks.of(*columns(pairs))
+    batch = Blocks.from_roots(*columns(pairs))
     order = list(range(len(batch.numbers)))
     random.shuffle(order)
     other = batch.taken(np.array(order))
@@ -82,15 +82,15 @@ def test_blocks_in_another_order_take_their_roots_along(pairs: list[tuple[int, i
 
 def test_roots_of_ids_that_count_are_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = ids.new_roots(10_000).view(np.uint64)
-    expected = Blocks.of(fresh, fresh).packed()
+    expected = Blocks.from_roots(fresh, fresh).packed()
     monkeypatch.delattr(blocks, "_sorted")
-    assert Blocks.of(fresh, fresh).packed() == expected
+    assert Blocks.from_roots(fresh, fresh).packed() == expected
 
 
 @PROFILE
 @given(rows)
 def test_masks_give_their_roots_back(pairs: list[tuple[int, int]]) -> None:
-    batch = Blocks.of(columns(pairs)[0])
+    batch = Blocks.from_roots(columns(pairs)[0])
     assert blocks.roots_of(batch.numbers, batch.masks).tolist() == batch.roots.tolist()
     assert blocks.counts_of(batch.masks).tolist() == batch.sizes.tolist()
 

@@ -57,7 +57,7 @@ class Tree:
 
     @property
     def state(self) -> str:
-        """As `RootRecord.state` names it."""
+        """As `LedgerRoot.state` names it."""
         if self.closed:
             return "closed"
         if self.task is not None:

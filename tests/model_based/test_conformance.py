@@ -25,7 +25,7 @@ def apply(acker: Acker, event: dict[str, Any]) -> None:
         acker.reset_timeout(event["root"])
     else:
         assert operation == "rotate"
-        acker.rotate(force=True)
+        acker.admin.rotate(force=True)
 
 
 @pytest.mark.parametrize("sequence", SEQUENCES, ids=[f"{s['name']}, {s['buckets']}, {s['clock']}" for s in SEQUENCES])

@@ -93,7 +93,7 @@ def test_a_root_is_acked_only_if_no_message_was_lost(source: Any, raw: Any, conn
             _send(acker, batches[number], f"batch-{number}")
             if step == len(batches) - 1:
                 for _ in range(ticks):  # fewer than a root or a token lives through
-                    acker.rotate(force=True)
+                    acker.admin.rotate(force=True)
         outcomes = run_out(acker)
         ends = {outcome.root: outcome for outcome in outcomes}
         assert max(Counter(outcome.root for outcome in outcomes).values(), default=0) <= 1
@@ -126,7 +126,7 @@ def test_what_comes_late_of_failed_roots_is_not_taken_for_orphans(source: Any, r
         acker.ack_many(every, every, stage="first")
         acker.fail_many(failing, reason="bad again")
         for _ in range(ticks):
-            acker.rotate(force=True)
+            acker.admin.rotate(force=True)
         acker.ack_many(every, every * 3 ^ every, stage="last")
         assert acker.init_many(every[::3], every[::3], 0).applied == 0
         assert acker.reset_timeout_many(failing) == 0

@@ -167,14 +167,14 @@ class AckerMachine(RuleBasedStateMachine):
 
     @rule()
     def rotate(self) -> None:
-        done = self.acker.rotate(force=True)
+        done = self.acker.admin.rotate(force=True)
         assert (done.timed_out, done.orphaned) == self.oracle.rotate()
         assert (done.ticked, done.draining) == (self.acker.config.shards, 0)
         self.compare()
 
     @rule()
     def rotate_when_due(self) -> None:
-        assert self.acker.rotate().ticked == 0
+        assert self.acker.admin.rotate().ticked == 0
         self.compare()
 
     @precondition(lambda self: self.held)
@@ -236,7 +236,7 @@ class AckerMachine(RuleBasedStateMachine):
         assert stats.pending == self.oracle.pending()
         assert stats.unowned == self.oracle.unowned()
         assert (stats.oldest_age_ms is None) == (stats.pending == 0)
-        assert (stats.waiting > 0) == bool(self.held)
+        assert (stats.unconfirmed_outcomes > 0) == bool(self.held)
 
     def check_ends(self, found: Sequence[Outcome]) -> None:
         ends = [End(o.kind, o.root, o.task, o.reason, o.last_stage) for o in found]

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from acker_redis import Acker, AckerConfig, BadConfigError, DamagedDataError, Spout
+from acker_redis.acker import app_of
 from acker_redis.cli import app
 from acker_redis.client.client import Client
 from acker_redis.ops import abandon_run
@@ -38,7 +39,7 @@ def client(source: Any) -> Iterator[Client]:
 
 def die(acker: Acker, run_id: str, task: int = 0) -> None:
     """As a run that took its lane, and whose hold has run out."""
-    lease = acker.lease(lane=task % 2, run_id=run_id)
+    lease = app_of(acker).lease(lane=task % 2, run_id=run_id)
     lease.take()
     lease.release()
 
@@ -60,7 +61,7 @@ def test_what_a_run_left_fails_at_once_and_nothing_else(client: Client, acker: A
     leave(acker, "dead run 1", mine)
     others = np.arange(5000, 5100)
     leave(acker, "other", others, task=1)
-    left = abandon_run.survey(client, CONFIG, "dead run 1")
+    left = abandon_run.preview(client, CONFIG, "dead run 1")
     assert (left.lanes, left.held, left.tasks) == ((0,), {}, {0: len(mine) - 12})
     assert set(left.roots.tolist()) == set(mine.tolist()) - set(mine[:12].tolist())
     details = list[bytes]()
@@ -76,28 +77,28 @@ def test_what_a_run_left_fails_at_once_and_nothing_else(client: Client, acker: A
     assert abandon_run.abandon(client, CONFIG, left, look) == len(left.roots)
     assert details == [b"abandoned by an operator"] * len(left.roots)
     stats = acker.stats(lane=0)
-    assert (stats.pending, stats.waiting) == (len(others) - 12, 0)
-    assert acker.stats(lane=1).waiting > 0
+    assert (stats.pending, stats.unconfirmed_outcomes) == (len(others) - 12, 0)
+    assert acker.stats(lane=1).unconfirmed_outcomes > 0
     assert {record.state for record in acker.inspect_many(others[12:]) if record} == {"owned"}
-    assert abandon_run.survey(client, CONFIG, "dead run 1").roots.tolist() == []
-    assert abandon_run.survey(client, CONFIG, "other").tasks == {1: len(others) - 12}
+    assert abandon_run.preview(client, CONFIG, "dead run 1").roots.tolist() == []
+    assert abandon_run.preview(client, CONFIG, "other").tasks == {1: len(others) - 12}
 
 
 def test_all_lanes_that_a_run_had_last_are_its_own(client: Client, acker: Acker) -> None:
     for task in (0, 1):
         acker.init_many(ALONE + 1000 * task, ALONE, task)
         die(acker, "both", task)
-    left = abandon_run.survey(client, CONFIG, "both")
+    left = abandon_run.preview(client, CONFIG, "both")
     assert (left.lanes, left.tasks) == ((0, 1), {0: 500, 1: 500})
     assert abandon_run.abandon(client, CONFIG, left) == 1000
-    assert (acker.pending(), acker.stats().waiting) == (0, 0)
+    assert (acker.pending(), acker.stats().unconfirmed_outcomes) == (0, 0)
 
 
 def test_a_run_that_lives_keeps_what_it_has(client: Client, acker: Acker) -> None:
     acker.init_many(ALONE, ALONE, 0)
-    lease = acker.lease(lane=0, run_id="alive")
+    lease = app_of(acker).lease(lane=0, run_id="alive")
     lease.take()
-    left = abandon_run.survey(client, CONFIG, "alive")
+    left = abandon_run.preview(client, CONFIG, "alive")
     assert left.lanes == (0,)
     assert left.held[0].startswith("alive ")
     assert len(left.roots) == 0
@@ -113,21 +114,21 @@ def test_of_a_run_whose_lane_another_has_taken_nothing_is_known(client: Client, 
         acker.init_many(emission.roots, np.zeros(len(emission.roots), np.int64), 0)
 
     assert spout.run(emit).acked == 10
-    assert abandon_run.survey(client, CONFIG, "first").lanes == ()
-    assert abandon_run.survey(client, CONFIG, "second").lanes == (0,)
+    assert abandon_run.preview(client, CONFIG, "first").lanes == ()
+    assert abandon_run.preview(client, CONFIG, "second").lanes == (0,)
 
 
 def test_what_a_later_run_left_meanwhile_is_not_touched(client: Client, acker: Acker) -> None:
     acker.init_many(ALONE, ALONE, 0)
     die(acker, "first")
-    left = abandon_run.survey(client, CONFIG, "first")
+    left = abandon_run.preview(client, CONFIG, "first")
     acker.init(1, 7, 0)
     acker.ack(1, 7)
     die(acker, "second")
     with pytest.raises(BadConfigError, match="another run has had lane 0 since"):
         abandon_run.abandon(client, CONFIG, left)
-    assert (acker.pending(), acker.stats().waiting) == (500, 1)
-    assert abandon_run.survey(client, CONFIG, "second").lanes == (0,)
+    assert (acker.pending(), acker.stats().unconfirmed_outcomes) == (500, 1)
+    assert abandon_run.preview(client, CONFIG, "second").lanes == (0,)
 
 
 def test_progress_counts_what_is_looked_at_and_done(client: Client, acker: Acker) -> None:
@@ -135,7 +136,7 @@ def test_progress_counts_what_is_looked_at_and_done(client: Client, acker: Acker
     acker.init_many(many, many, 0)
     die(acker, "run")
     looked, failed = list[int](), list[int]()
-    left = abandon_run.survey(client, CONFIG, "run", looked.append)
+    left = abandon_run.preview(client, CONFIG, "run", looked.append)
     assert sum(looked) >= 12_000
     assert len(looked) > 12
     abandon_run.abandon(client, CONFIG, left, failed.append)
@@ -146,7 +147,7 @@ def test_a_ledger_that_holds_something_else_is_said(client: Client, acker: Acker
     die(acker, "run")
     raw.hset("acker:{orders:1}:ledger", "short", "x" * 22)
     with pytest.raises(DamagedDataError, match="no block's"):
-        abandon_run.survey(client, CONFIG, "run")
+        abandon_run.preview(client, CONFIG, "run")
 
 
 SPOUT = """
@@ -166,13 +167,13 @@ def test_the_roots_of_a_process_that_was_killed(url: str, connect: Callable[...,
     process = subprocess.Popen([sys.executable, "-c", SPOUT, url])
     try:
         wait_until(lambda: acker.pending() == 1000, "its roots are pending")
-        assert abandon_run.survey(client, CONFIG, "killed").held.keys() == {0}
+        assert abandon_run.preview(client, CONFIG, "killed").held.keys() == {0}
     finally:
         process.kill()
         process.wait()
-    wait_until(lambda: not abandon_run.survey(client, CONFIG, "killed").held, "its hold has run out")
-    assert abandon_run.abandon(client, CONFIG, abandon_run.survey(client, CONFIG, "killed")) == 1000
-    assert (acker.pending(), acker.stats().waiting) == (0, 0)
+    wait_until(lambda: not abandon_run.preview(client, CONFIG, "killed").held, "its hold has run out")
+    assert abandon_run.abandon(client, CONFIG, abandon_run.preview(client, CONFIG, "killed")) == 1000
+    assert (acker.pending(), acker.stats().unconfirmed_outcomes) == (0, 0)
     client.close()
 
 
@@ -200,7 +201,7 @@ def test_the_command_refuses_what_lives_and_what_it_does_not_know(
     url: str, raw: Any, connect: Callable[..., Acker]
 ) -> None:
     acker = connect(app="orders", shards=3, lanes=2)
-    lease = acker.lease(lane=1, run_id="run-1")
+    lease = app_of(acker).lease(lane=1, run_id="run-1")
     lease.take()
     options = ("--app", "orders", "--redis", url, "--yes")
     shown = run("abandon", *options, "--run", "run-1")

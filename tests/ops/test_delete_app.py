@@ -14,6 +14,7 @@ from acker_redis import (
     LedgerLostError,
     Limits,
 )
+from acker_redis.acker import app_of
 from acker_redis.cli import app
 from acker_redis.client.client import Client
 from acker_redis.ops import delete_app
@@ -38,8 +39,8 @@ def fill(acker: Acker) -> None:
     acker.init_many([1, 2, 3, 4, 5], [7, 7, 7, 0, 7], 0)
     acker.fail(5, reason="bad", stage="parse")
     acker.dead_letters.add([DeadLetter(9, "run", 3, "failed")] * 2)
-    acker.payloads("run").put([(9, b"a message")])
-    acker.set_limits(Limits(max_pending=1000))
+    app_of(acker).payloads("run").put([(9, b"a message")])
+    acker.admin.set_limits(Limits(max_pending=1000))
 
 
 def names(raw: Any) -> set[str]:
@@ -81,7 +82,7 @@ def test_clients_and_rotators_that_run_learn_of_it(source, connect, raw) -> None
     rotator.run_once()
     client = Client(source)
     delete_app.evict(client, delete_app.survey(client, "orders"))
-    for call in (lambda: acker.ack(1, 1), acker.poll, acker.stats, lambda: acker.rotate(force=True)):
+    for call in (lambda: acker.ack(1, 1), acker.poll, acker.stats, lambda: acker.admin.rotate(force=True)):
         with pytest.raises(LedgerLostError):
             call()
     rotator._apps["orders"].due = 0.0

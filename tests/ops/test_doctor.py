@@ -117,7 +117,7 @@ def test_what_may_cost_something_is_a_warning(
     found = found_on(server)
     warned = {about for (_, about), one in found.items() if one.grade == "warning"}
     assert warned == {"persistence", "memory", "replicas", "dead letters", "keys", "user"}
-    acker.pause(reason="moved")
+    acker.admin.pause(reason="moved")
     assert found_on(server)["orders", "state"].grade == "warning"
     assert run("doctor", "--redis", server.url).exit_code == 0
 
@@ -161,7 +161,7 @@ def test_disks_that_fail() -> None:
 
 @pytest.mark.parametrize(("pending", "grade"), [(74, "ok"), (75, "warning"), (99, "warning"), (100, "bad")])
 def test_how_near_an_app_is_to_its_limit(server: Server, acker: Acker, pending: int, grade: str) -> None:
-    acker.set_limits(Limits(max_pending=100))
+    acker.admin.set_limits(Limits(max_pending=100))
     roots = np.arange(1, pending + 1)
     acker.init_many(roots, roots, 0)
     found = found_on(server)["orders", "limit"]
@@ -174,7 +174,7 @@ def test_how_near_an_app_is_to_its_limit(server: Server, acker: Acker, pending: 
 
 
 def test_no_limit_is_no_finding(server: Server, acker: Acker) -> None:
-    acker.set_limits(Limits(max_payload_bytes=5))
+    acker.admin.set_limits(Limits(max_payload_bytes=5))
     assert ("orders", "limit") not in found_on(server)
 
 

@@ -13,6 +13,7 @@ import redis
 from typer.testing import CliRunner
 
 from acker_redis import Acker, AckerConfig, AppNotFoundError, AuthenticationError, LedgerLostError, Limits, Spout
+from acker_redis.acker import app_of
 from acker_redis.cli import app as program
 from acker_redis.client import function_library
 from acker_redis.ops.acl import Role, ServerKind, users
@@ -80,9 +81,9 @@ def test_a_spout_does_everything_with_its_app(login: Callable[..., str], open_ac
     acker = open_acker(url, app="orders", shards=2, lanes=2)
     acker.init_many([1, 2], [1, 0], 0)
     take(acker, 1, "another-spout")
-    acker.pause(reason="a test")
-    assert acker.resume()
-    with Acker.attach(url, "orders") as attached:
+    acker.admin.pause(reason="a test")
+    assert acker.admin.resume()
+    with Acker.open_existing(url, "orders") as attached:
         assert attached.stats().pending == 1
     assert [health.healthy for health in check(url, ["orders"])] == [True]
 
@@ -102,8 +103,8 @@ def test_a_spout_runs_to_its_end_and_replays_letters(
     assert spout.counts.acked == 3
     acker.dead_letters.add([DeadLetter(1, "run", 3, "failed", payload=b"1")])
     assert len(list(acker.dead_letters.find())) == 1
-    acker.payloads("run").put([(1, b"row")])
-    assert acker.payloads("run").get([1]) == [b"row"]
+    app_of(acker).payloads("run").put([(1, b"row")])
+    assert app_of(acker).payloads("run").get([1]) == [b"row"]
 
 
 @pytest.mark.parametrize("role", [Role.SPOUT, Role.EXECUTOR])
@@ -117,7 +118,7 @@ def test_the_user_of_an_app_can_do_nothing_with_another(
         with pytest.raises(AuthenticationError, match=r"the keys acker:\{APP:\* and acker:\{APP\}:\*"):
             Acker.connect(url, AckerConfig(app=app))
     with pytest.raises(AuthenticationError, match="lacks a permission"):
-        Acker.attach(url, "orders-archive")
+        Acker.open_existing(url, "orders-archive")
     assert other.stats().pending == 1
 
 
@@ -125,11 +126,11 @@ def test_an_executor_acks_and_fails_and_keeps_rows(login: Callable[..., str], op
     acker = open_acker(login(Role.SPOUT), app="orders", shards=2)
     acker.init_many([1, 2, 3], [1, 2, 3], 0)
     acker.dead_letters.add([DeadLetter(1, "run", 3, "failed")])
-    with Acker.attach(login(Role.EXECUTOR), "orders") as executor:
+    with Acker.open_existing(login(Role.EXECUTOR), "orders") as executor:
         executor.ack_many([1], [1], stage="price", token="partition-0")
         executor.fail(2, reason="no such item", stage="a stage that is new")
         assert executor.reset_timeout(3)
-        executor.payloads("run").put([(3, b"row")])
+        app_of(executor).payloads("run").put([(3, b"row")])
         assert len(list(executor.dead_letters.read())) == 1
     assert sorted((one.kind, one.root) for one in take(acker, 2)) == [("ack", 1), ("fail", 2)]
 
@@ -177,9 +178,9 @@ def test_an_executor_makes_nothing(
 ) -> None:
     executor = login(Role.EXECUTOR)
     with pytest.raises(AppNotFoundError):
-        Acker.attach(executor, "orders")
+        Acker.open_existing(executor, "orders")
     spout = open_acker(login(Role.SPOUT), app="orders", shards=2)
-    with Acker.attach(executor, "orders") as attached:
+    with Acker.open_existing(executor, "orders") as attached:
         plain(server.url).flushall()
         with pytest.raises(LedgerLostError):
             attached.ack(1, 1)
@@ -204,7 +205,7 @@ def test_a_rotator_rotates_and_checks(login: Callable[..., str], open_acker: Cal
     while not short.stats().timed_out:
         rotator.run_once()
     rotator.close()
-    with pytest.raises(AuthenticationError), Acker.attach(url, "orders") as attached:
+    with pytest.raises(AuthenticationError), Acker.open_existing(url, "orders") as attached:
         attached.poll()
 
 
@@ -225,10 +226,10 @@ def test_what_a_rotator_tries_beyond_its_work_is_said_to_be_denied(
     acker = open_acker(login(Role.SPOUT), app="orders", shards=1)
     acker.init_many([1, 2, 3], [1, 2, 3], 0)
     for app in ("orders", None):
-        with Acker.attach(login(Role.ROTATOR, app), "orders") as rotator:
+        with Acker.open_existing(login(Role.ROTATOR, app), "orders") as rotator:
             for attempt in (
                 partial(rotator.ack, 1, 1), partial(rotator.fail, 2), partial(rotator.init, 4, 1, 0), rotator.poll,
-                rotator.pause,
+                rotator.admin.pause,
             ):  # fmt: skip
                 with pytest.raises(AuthenticationError, match="lacks a permission"):
                     attempt()
@@ -250,9 +251,9 @@ def test_the_rotator_of_all_apps_writes_nothing_but_their_shards(
         ("UNLINK", "acker:{orders}:dead"), ("UNLINK", "acker:{orders}:pause"), ("UNLINK", "acker:{orders}:runs"),
         ("HSET", "acker:{orders}:stages", "a", 1), ("UNLINK", "somebody's"), ("HGETALL", "somebody's"),
     )  # fmt: skip
-    with Acker.attach(url, "orders") as rotator, pytest.raises(AuthenticationError):
-        rotator.set_limits(Limits(max_pending=1))
-    assert (acker.limits(), len(acker.dead_letters.read())) == (Limits(), 1)
+    with Acker.open_existing(url, "orders") as rotator, pytest.raises(AuthenticationError):
+        rotator.admin.set_limits(Limits(max_pending=1))
+    assert (acker.admin.limits(), len(acker.dead_letters.read())) == (Limits(), 1)
 
 
 @pytest.mark.parametrize("app", ["orders", None])

@@ -24,18 +24,18 @@ def test_rotators_that_force_ticks_at_once_expire_each_root_once(real_url, conne
 
     def rotate() -> int:
         with Acker.connect(real_url, acker.config) as mine:
-            return sum(mine.rotate(force=bool(round_ % 3)).timed_out for round_ in range(30))
+            return sum(mine.admin.rotate(force=bool(round_ % 3)).timed_out for round_ in range(30))
 
     with ThreadPoolExecutor(4) as pool:
         rotators = [pool.submit(rotate) for _ in range(4)]
         for part in np.array_split(roots, 6):
             acker.init_many(part, part, 0)
         counted = sum(rotator.result() for rotator in rotators)
-    counted += sum(acker.rotate(force=True).timed_out for _ in range(3))
+    counted += sum(acker.admin.rotate(force=True).timed_out for _ in range(3))
     assert counted == len(roots)
     assert {outcome.reason for outcome in take(acker, len(roots))} == {"timeout"}
     stats = acker.stats()
-    assert (stats.timed_out, stats.pending, stats.waiting) == (len(roots), 0, 0)
+    assert (stats.timed_out, stats.pending, stats.unconfirmed_outcomes) == (len(roots), 0, 0)
 
 
 def test_a_tick_happens_once_per_due_time(real_url, raw, connect) -> None:
@@ -48,7 +48,7 @@ def test_a_tick_happens_once_per_due_time(real_url, raw, connect) -> None:
         ticked = 0
         with Acker.connect(real_url, config) as mine:
             while not stop.is_set():
-                ticked += mine.rotate().ticked
+                ticked += mine.admin.rotate().ticked
         return ticked
 
     with ThreadPoolExecutor(3) as pool:
@@ -67,7 +67,7 @@ def test_a_rotator_killed_while_it_drains(url, raw, connect, start_process) -> N
     acker: Acker = connect(shards=2, num_buckets=2, message_timeout_secs=0.5)
     roots = np.arange(1, 100_001)
     acker.init_many(roots, roots, 0)
-    acker.rotate(force=True)
+    acker.admin.rotate(force=True)
     process = start_process("rotator", "--redis", url, "--app", "test")
 
     def timed_out() -> int:
@@ -84,7 +84,7 @@ def test_a_rotator_killed_while_it_drains(url, raw, connect, start_process) -> N
     wait_until(lambda: timed_out() >= len(roots), "another rotator carries on")
     assert {outcome.reason for outcome in take(acker, len(roots))} == {"timeout"}
     stats = acker.stats()
-    assert (stats.timed_out, stats.pending, stats.unowned, stats.waiting) == (len(roots), 0, 0, 0)
+    assert (stats.timed_out, stats.pending, stats.unowned, stats.unconfirmed_outcomes) == (len(roots), 0, 0, 0)
 
 
 def test_an_app_with_a_long_death_row_does_not_hold_up_another(url, raw, connect, monkeypatch, caplog) -> None:
@@ -93,7 +93,7 @@ def test_an_app_with_a_long_death_row_does_not_hold_up_another(url, raw, connect
     small: Acker = connect(app="small", shards=1, num_buckets=2, message_timeout_secs=0.05)
     roots = np.arange(1, 5_001)
     large.init_many(roots, roots, 0)
-    large.rotate(force=True)
+    large.admin.rotate(force=True)
     caplog.set_level("INFO", "acker_redis.rotator")
     rotator = Rotator(url)
 
@@ -121,14 +121,14 @@ def test_a_row_that_is_drained_slowly_never_becomes_the_nursery(source, connect,
     acker: Acker = connect(shards=1, num_buckets=2)
     old = np.arange(1, 3_001)
     acker.init_many(old, old, 0)
-    acker.rotate(force=True)
-    done = acker.rotate(force=True)
+    acker.admin.rotate(force=True)
+    done = acker.admin.rotate(force=True)
     assert done.draining == 1
     young = np.arange(10_001, 10_101)
     acker.init_many(young, young, 0)
     drained = done.timed_out
     while done.draining:
-        done = acker.rotate(force=True)
+        done = acker.admin.rotate(force=True)
         drained += done.timed_out
     assert drained == len(old)
     assert all(record is not None for record in acker.inspect_many(young))
@@ -159,7 +159,7 @@ def test_apps_take_turns_of_a_bounded_size(url, connect, monkeypatch) -> None:
         3,
         1,
     }  # 21 times 3, and the last one
-    with Acker.attach(url, "huge") as huge:
+    with Acker.open_existing(url, "huge") as huge:
         assert huge.stats(oldest=False).last_rotation_ms < 60_000
 
 
@@ -172,7 +172,7 @@ def test_one_app_s_error_is_its_own(url, raw, connect, caplog) -> None:
     raw.hset("acker:{broken:0}:meta", "tick", "no number")
     for _ in range(20):
         rotator.run_once()
-        sound.rotate(force=True)
+        sound.admin.rotate(force=True)
     rotator.close()
     assert sound.stats().timed_out == 1
     assert sum("app broken" in record.message for record in caplog.records if record.levelname == "ERROR") == 1

@@ -23,7 +23,7 @@ ONCE = RetryPolicy(max_attempts=1, first_delay_secs=0)
 @pytest.fixture
 def exporter() -> Iterator[InMemorySpanExporter]:
     yield InMemorySpanExporter()
-    tracing.uninstrument()
+    Spout.listener = None
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def one_of_each(acker: Acker, retry: RetryPolicy) -> Spout:
             else:
                 acker.ack(root, 3, stage="join")
                 for _ in range(acker.config.num_buckets):
-                    acker.rotate(force=True)
+                    acker.admin.rotate(force=True)
 
     spout.run(emit)
     return spout
@@ -141,15 +141,6 @@ def test_outcomes_of_another_run_and_those_that_come_again_have_none(
     spout = Spout(acker, "run")
     assert (spout.poll(), spout.counts.late) == (2, 2)
     assert not exporter.get_finished_spans()
-
-
-def test_nothing_is_made_unless_it_was_asked_for(
-    url: str, connect: Callable[..., Acker], exporter: InMemorySpanExporter, provider: TracerProvider
-) -> None:
-    tracing.instrument(slow_secs=0, tracer_provider=provider)
-    tracing.uninstrument()
-    spout = one_of_each(connect(app="orders", shards=1), ONCE)
-    assert (spout.counts.failed, spout.counts.timed_out, len(exporter.get_finished_spans())) == (1, 1, 0)
 
 
 def test_the_block_of_the_page_runs(url: str, tmp_path: Path) -> None:

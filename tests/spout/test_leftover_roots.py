@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from acker_redis import Acker, AckerError, Spout
+from acker_redis.acker import app_of
 from acker_redis.cli import app
 from acker_redis.ops.dashboard import app_states
 from acker_redis.spout import leftover_roots
@@ -86,7 +87,7 @@ def work(acker: Acker, run_id: str, task: int = 0, count: int = 10) -> Spout:
 
 def left(acker: Acker) -> tuple[int, int]:
     stats = acker.stats(oldest=False)
-    return stats.pending, stats.waiting
+    return stats.pending, stats.unconfirmed_outcomes
 
 
 def doctor(url: str) -> Any:
@@ -108,12 +109,12 @@ def test_a_run_that_takes_over_settles_what_the_killed_one_left(
     assert (spout.counts.emitted, spout.counts.acked) == (10, 10)
     assert left(acker) == (0, 0)
     for _ in range(4):
-        acker.rotate(force=True)
+        acker.admin.rotate(force=True)
     assert left(acker) == (0, 0)
     assert acker.stats().timed_out == 0
     shown = doctor(real_url)
     assert shown.exit_code == 0, shown.output
-    assert acker.ends()[0].state == "finished"
+    assert acker.admin.ends()[0].state == "finished"
 
 
 @pytest.mark.parametrize(("number", "how"), [(signal.SIGINT, ""), (signal.SIGTERM, "sigterm")])
@@ -127,7 +128,7 @@ def test_an_interrupted_run_leaves_nothing(
     assert process.wait(20) != 0
     assert time.monotonic() - began < 10
     assert left(acker) == (0, 0)
-    end = acker.ends()[0]
+    end = acker.admin.ends()[0]
     assert (end.run_id, end.state, end.is_settled) == ("interrupted", "interrupted", True)
     assert doctor(real_url).exit_code == 0
     assert work(acker, "again").counts.late == 0
@@ -139,7 +140,7 @@ def test_a_run_that_ends_with_an_error_leaves_nothing_but_the_error(
 ) -> None:
     assert start("failed", how="error").wait(60) == 1
     assert left(acker) == (0, 0)
-    end = acker.ends()[0]
+    end = acker.admin.ends()[0]
     assert (end.run_id, end.state, end.error) == ("failed", "failed", "ValueError: the driver's own mistake")
     shown = doctor(real_url)
     assert shown.exit_code == 1
@@ -150,11 +151,11 @@ def test_a_run_that_ends_with_an_error_leaves_nothing_but_the_error(
     assert "orders RUN FAILED since" in text
     assert "run failed ended with ValueError: the driver's own mistake. Mend that, and start it again" in text
     assert re.search(r"lane 0 0 outcomes wait; asked for .* run failed failed at ..:..:..Z with ValueError", text)
-    (state,) = app_states(acker._client)  # noqa: SLF001
+    (state,) = app_states(app_of(acker).client)
     assert (state.state, state.failed_runs, state.healthy) == ("RUN FAILED", 1, False)
     work(acker, "again")
     assert doctor(real_url).exit_code == 0
-    (state,) = app_states(acker._client)  # noqa: SLF001
+    (state,) = app_states(app_of(acker).client)
     assert (state.state, state.failed_runs) == ("ok", 0)
 
 
@@ -173,7 +174,7 @@ def test_a_failed_run_that_is_given_up_is_not_noted_any_more(url: str, acker: Ac
     assert doctor(url).exit_code == 1
     shown = CliRunner().invoke(app, ["abandon", "--redis", url, "--app", "orders", "--run", "failed", "--yes"])
     assert shown.exit_code == 0
-    assert (acker.ends(), doctor(url).exit_code) == ({}, 0)
+    assert (acker.admin.ends(), doctor(url).exit_code) == ({}, 0)
 
 
 def test_a_run_that_was_killed_and_not_started_again_is_shown(
@@ -195,7 +196,7 @@ def test_an_end_that_is_damaged_hinders_nobody(url: str, acker: Acker, raw: Any,
     raw.hset("acker:{orders}:ends", "x", text)
     assert doctor(url).exit_code in (0, 1)
     assert work(acker, "run").counts.acked == 10
-    assert acker.ends()[0].state == "finished"
+    assert acker.admin.ends()[0].state == "finished"
 
 
 def test_the_task_before_may_have_been_another_one(url: str, acker: Acker, start: Callable[..., Any]) -> None:
@@ -267,7 +268,7 @@ def test_who_stood_still_takes_nothing_of_its_successor(url: str, acker: Acker, 
     def progress(busy: bool) -> None:
         if emitted and not busy:
             key = "acker:{orders}:lane:0"
-            other._client.pipeline([("SET", key, "successor host:1")])  # noqa: SLF001
+            app_of(other).client.pipeline([("SET", key, "successor host:1")])
             other.init(77, 7, task=0)
             other.ack(77, 7)
             raise OSError("goes on")
@@ -275,17 +276,17 @@ def test_who_stood_still_takes_nothing_of_its_successor(url: str, acker: Acker, 
     with pytest.raises(OSError, match="goes on"):
         spout.run(emit, progress)
     assert acker.stats(oldest=False).pending == 0
-    assert acker.ends()[0].state == "begun"
+    assert acker.admin.ends()[0].state == "begun"
     kinds = [one.kind for one in other.poll(max_outcomes=1000, consumer="spout-0", lane=0)]
     assert (kinds.count("ack"), kinds.count("fail")) == (1, 100)
 
 
 def test_errors_before_the_lane_is_taken_say_nothing_of_who_has_it(url: str, acker: Acker) -> None:
-    lease = acker.lease(lane=0, run_id="alive")
+    lease = app_of(acker).lease(lane=0, run_id="alive")
     lease.take()
     with pytest.raises(AckerError, match="in use by another run"):
         work(acker, "second")
-    assert acker.ends() == {}
+    assert acker.admin.ends() == {}
     lease.release()
 
 
@@ -334,6 +335,6 @@ def test_a_server_that_went_back_in_time_keeps_nothing_of_a_run_that_is_over(
     assert (counts.acked, counts.dead_lettered) == (1500, 0)
     assert left(acker) == (0, 0)
     for _ in range(4):
-        acker.rotate(force=True)
+        acker.admin.rotate(force=True)
     assert left(acker) == (0, 0)
-    assert acker.ends()[0].is_settled
+    assert acker.admin.ends()[0].is_settled

@@ -276,7 +276,7 @@ def test_a_policy_per_reason() -> None:
 
     def rotate(busy: bool) -> None:
         if not busy:
-            made.acker.rotate(force=True)
+            made.acker.admin.rotate(force=True)
 
     made.run(emit, rotate)
     assert {message: letter.attempts for message, letter in made.dead_letters.items()} == {0: 2, 1: 4, 2: 1, 3: 5, 4: 4}

@@ -20,6 +20,7 @@ from acker_redis import (
     OutOfMemoryError,
     ServerRefusesWritesError,
 )
+from acker_redis.acker import app_of
 from acker_redis.client.backoff import Backoff
 from acker_redis.spout import emitter
 from acker_redis.spout.in_flight import Emission
@@ -180,7 +181,7 @@ def test_a_timeout_of_an_emission_that_was_proven_is_one(no_pauses: None) -> Non
 
     def let_time_out(busy: bool) -> None:
         if not busy:
-            acker.rotate(force=True)
+            acker.admin.rotate(force=True)
 
     counts = made.run(emit, let_time_out)
     assert (counts.timed_out, counts.dead_lettered) == (3, 3)
@@ -260,7 +261,7 @@ def test_messages_that_a_replaced_server_lost_twice_are_no_error(monkeypatch: py
     acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=3600))
     made = spout(acker)
     servers = [0]
-    monkeypatch.setattr(acker, "server_ids", lambda: frozenset([(str(servers[-1]), "")]))
+    monkeypatch.setattr(app_of(acker).client, "server_ids", lambda: frozenset([(str(servers[-1]), "")]))
 
     def emit(emission: Emission) -> None:
         if emission.number == 3:
@@ -285,7 +286,7 @@ def test_a_ledger_lost_with_two_ended_emissions_in_flight_is_recovered() -> None
         if not busy and made.counts.emitted == 3:
             made.add(np.arange(3, 6))
         elif not busy and made.counts.emitted == 6 and not made.counts.lost:
-            acker._client.redis.flushall()
+            app_of(acker).client.redis.flushall()
 
     counts = made.run(emit, add_then_flush)
     assert (counts.acked, counts.lost, counts.dead_lettered) == (6, 6, 0)
@@ -305,7 +306,7 @@ def test_emissions_that_an_outage_broke_off_do_not_count(no_pauses: None, caplog
             acker.init_many(emission.roots, [0], 0)
 
     def rotate(busy: bool) -> None:
-        acker.rotate()
+        acker.admin.rotate()
         assert len(made.state.sent) <= 1
 
     counts = made.run(emit, rotate)
@@ -362,8 +363,8 @@ def test_what_a_server_forgot_is_found_long_before_it_would_time_out(waiting_in_
     def emit(emission: Emission) -> None:
         acker.init_many(emission.roots, np.full(3, 7 if emission.number == 0 else 0), 0)
         if emission.number == 0:  # as after a failover that lost the last writes
-            acker._client.redis.delete("acker:{test:0}:ledger")
-            acker._client.redis.hincrby("acker:{test:0}:stats", "inits", -3)
+            app_of(acker).client.redis.delete("acker:{test:0}:ledger")
+            app_of(acker).client.redis.hincrby("acker:{test:0}:stats", "inits", -3)
 
     counts = made.run(emit)
     assert (counts.acked, counts.lost, counts.emitted) == (3, 3, 6)
@@ -374,12 +375,12 @@ def test_a_server_that_was_replaced_is_asked_at_once(monkeypatch: pytest.MonkeyP
     acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=3600))
     made = spout(acker)
     servers = ["first"]
-    monkeypatch.setattr(acker, "server_ids", lambda: frozenset([(servers[-1], "")]))
+    monkeypatch.setattr(app_of(acker).client, "server_ids", lambda: frozenset([(servers[-1], "")]))
 
     def emit(emission: Emission) -> None:
         acker.init_many(emission.roots, np.full(3, 7 if emission.number == 0 else 0), 0)
         if emission.number == 0:
-            acker._client.redis.delete("acker:{test:0}:ledger")
+            app_of(acker).client.redis.delete("acker:{test:0}:ledger")
 
     def replace(busy: bool) -> None:
         if not busy and len(servers) == 1:
@@ -440,14 +441,17 @@ def test_a_run_waits_for_a_server_that_is_gone(
 ) -> None:
     acker = fake_acker()
     made = spout(acker)
-    poll_packed, failures = acker.poll_packed, iter([ConnectionLostError("gone"), ServerRefusesWritesError("replica")])
+    poll_batches, failures = (
+        acker.poll_batches,
+        iter([ConnectionLostError("gone"), ServerRefusesWritesError("replica")]),
+    )
 
     def poll(*args: object, **options: object) -> object:
         for error in failures:
             raise error
-        return poll_packed(*args, **options)  # type: ignore[arg-type]
+        return poll_batches(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(acker, "poll_packed", poll)
+    monkeypatch.setattr(acker, "poll_batches", poll)
     monkeypatch.setattr("acker_redis.client.backoff.Backoff", lambda **options: NoBackoff())
 
     def emit_all(emission: Emission) -> None:

@@ -16,7 +16,9 @@ from acker_redis import (
     BadConfigError,
     OutOfMemoryError,
 )
-from acker_redis.model.types import MAX_PAYLOAD_BYTES, PackedOutcomes, Receipt
+from acker_redis.acker import app_of
+from acker_redis.ledger.outcomes.decoding import OutcomeBatch, Receipt
+from acker_redis.model.types import MAX_PAYLOAD_BYTES
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.retry import LOST_LIMIT, RetryPolicy
 from acker_redis.spout.spout import Spout
@@ -52,7 +54,7 @@ def test_it_is_done_when_every_message_was_acked() -> None:
     acker.ack_many(emission.roots, [7, 7, 7])
     assert made.poll() == 3
     assert (made.counts.acked, made.pending, made.done) == (3, 0, True)
-    assert acker.stats().waiting == 0
+    assert acker.stats().unconfirmed_outcomes == 0
 
 
 def test_failed_and_timed_out_messages_are_replayed_under_fresh_roots() -> None:
@@ -172,7 +174,7 @@ def test_a_lost_ledger_is_recovered_and_everything_in_flight_emitted_again() -> 
     acker = fake_acker()
     made = spout(acker)
     emit(made)
-    acker._client.redis.flushall()
+    app_of(acker).client.redis.flushall()
     assert made.poll() == 0
     assert made.counts.lost == 3
     acker.ack_many(emit(made).roots, [7, 7, 7])
@@ -185,7 +187,7 @@ def test_a_message_may_get_lost_with_the_whole_ledger_any_number_of_times() -> N
     made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     for _ in range(2 * LOST_LIMIT):
         emit(made)
-        acker._client.redis.flushall()
+        app_of(acker).client.redis.flushall()
         assert made.poll() == 0
     assert made.next_emission() is not None
     assert made.reconcile() == 1  # the first loss that counts
@@ -212,7 +214,7 @@ def test_outcomes_of_an_earlier_run_are_counted_as_late_and_confirmed() -> None:
     acker.init(123, 0, 0)
     assert made.poll() == 1
     assert (made.counts.late, made.pending) == (1, 3)
-    assert acker.stats().waiting == 0
+    assert acker.stats().unconfirmed_outcomes == 0
 
 
 def test_spouts_of_several_tasks_take_their_own_outcomes_only() -> None:
@@ -233,8 +235,8 @@ def test_a_lane_shared_by_two_tasks_is_an_error_that_loses_nothing() -> None:
     with pytest.raises(BadConfigError, match="more lanes"):
         made.poll()
     assert made.counts.acked == 3
-    assert acker.stats().waiting == 1
-    acker.confirm_packed(acker.poll_packed(consumer="spout-0", lane=0, again=True))
+    assert acker.stats().unconfirmed_outcomes == 1
+    acker.confirm_batches(acker.poll_batches(consumer="spout-0", lane=0, again=True))
     assert made.poll() == 0
 
 
@@ -256,7 +258,9 @@ def test_outcomes_whose_reply_was_lost_do_not_count_as_lost() -> None:
     made.poll()
     acker.ack_many(emit(made).roots, [7, 7, 7])
     for shard in range(acker.config.shards):
-        acker._client.redis.xreadgroup("spout", "spout-0", {f"acker:{{{acker.config.app}:{shard}}}:acked:0": ">"})
+        app_of(acker).client.redis.xreadgroup(
+            "spout", "spout-0", {f"acker:{{{acker.config.app}:{shard}}}:acked:0": ">"}
+        )
     assert made.reconcile() == 0
     assert (made.counts.acked, made.done) == (3, True)
 
@@ -274,7 +278,7 @@ def test_a_failed_root_whose_outcome_is_gone_counts_as_lost() -> None:
     made = spout(acker)
     acker.fail_many(emit(made).roots)
     for shard in range(acker.config.shards):
-        acker._client.redis.xtrim(f"acker:{{{acker.config.app}:{shard}}}:failed:0", maxlen=0)
+        app_of(acker).client.redis.xtrim(f"acker:{{{acker.config.app}:{shard}}}:failed:0", maxlen=0)
     assert made.reconcile() == 3
     assert (made.counts.failed, made.counts.lost, len(emit(made).roots)) == (0, 3, 3)
 
@@ -291,14 +295,14 @@ def test_dead_letters_are_kept_with_their_payload_before_their_outcome_is_confir
         payload=lambda ids: [payloads[i] for i in ids],
     )
     emission = emit(made)
-    confirm = acker.confirm_packed
+    confirm = acker.confirm_batches
     kept: list[int] = []
 
-    def confirm_packed(packed: Iterable[PackedOutcomes]) -> int:
+    def confirm_batches(packed: Iterable[OutcomeBatch]) -> int:
         kept.append(acker.dead_letters.count())
         return confirm(packed)
 
-    monkeypatch.setattr(acker, "confirm_packed", confirm_packed)
+    monkeypatch.setattr(acker, "confirm_batches", confirm_batches)
     acker.fail_many(emission.roots[:2], reason="broken", stage="parse")
     made.poll()
     assert kept == [2]
@@ -359,7 +363,7 @@ def test_a_full_server_that_takes_no_dead_letter_gets_rid_of_what_was_acked(monk
     with monkeypatch.context() as patch, pytest.raises(OutOfMemoryError):
         patch.setattr(acker.dead_letters, "add", full)
         made.poll()
-    assert acker.stats().waiting == 1
+    assert acker.stats().unconfirmed_outcomes == 1
     assert not made.done
     made.poll()
     assert (made.done, acker.dead_letters.count(), made.counts.dead_lettered) == (True, 1, 1)
@@ -472,8 +476,8 @@ def test_jitter_makes_delays_shorter_and_longer_at_random() -> None:
         RetryPolicy(jitter=1.5)
 
 
-def timed_out(emission: Emission, rows: slice = slice(None)) -> PackedOutcomes:
-    return PackedOutcomes(
+def timed_out(emission: Emission, rows: slice = slice(None)) -> OutcomeBatch:
+    return OutcomeBatch(
         "fail", 0, emission.roots[rows], "timeout", "parse", False, None, Receipt("acker:{test:0}:failed:0", [])
     )
 
@@ -523,7 +527,7 @@ def test_a_pack_of_which_a_part_is_late() -> None:
     expire(acker)
     assert made.poll() == 5
     assert (made.counts.timed_out, made.counts.late, made.pending) == (3, 2, 0)
-    assert acker.stats().waiting == 0
+    assert acker.stats().unconfirmed_outcomes == 0
     assert sorted(emit(made).message_ids.tolist()) == [0, 1, 2]
 
 

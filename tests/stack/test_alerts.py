@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from acker_redis import Acker
+from acker_redis.acker import app_of
 from acker_redis.ops.metrics import MetricsServer
 from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.store.run_ends import End
@@ -122,8 +123,8 @@ class Trouble:
         self.hangs = open_acker(url, app="hangs", **quick)
         self.idle = open_acker(url, app="idle", **quick)
         self.held = open_acker(url, app="held", shards=1, message_timeout_secs=60)
-        self.held.pause(reason="the store is moved")
-        self.hangs.note_end(End("run", 0, "failed", error="OSError: no such folder"), lane=0)
+        self.held.admin.pause(reason="the store is moved")
+        app_of(self.hangs).note_end(End("run", 0, "failed", error="OSError: no such folder"), lane=0)
         self.idle.init_many(range(1, 101), range(1, 101), 0)
         self._slow: deque[tuple[float, Any]] = deque()
         self._next = 1
@@ -134,7 +135,7 @@ class Trouble:
         self._next += 100
         self.well.init_many(roots, roots, 0)
         self.well.ack_many(roots, roots)
-        self.well.confirm_packed(self.well.poll_packed())
+        self.well.confirm_batches(self.well.poll_batches())
         self.hangs.init_many(roots, roots, 0)
         self.hangs.fail_many(roots[:10])
         self.hangs.ack(int(roots[0]), 1)

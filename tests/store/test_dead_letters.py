@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from acker_redis import Acker, BadBatchError, DeadLetter
+from acker_redis.acker import app_of
 from acker_redis.cli import app
 from acker_redis.client.client import Client
 from acker_redis.model.types import MAX_PAYLOAD_BYTES
@@ -36,7 +37,7 @@ def test_a_payload_that_is_too_long_is_refused_before_anything_is_written(source
 
 
 def test_a_kept_payload_that_is_too_long_is_refused_before_anything_is_written(source, connect) -> None:
-    payloads = connect().payloads("run")
+    payloads = app_of(connect()).payloads("run")
     with pytest.raises(BadBatchError, match=r"message 2 has 1048577 bytes"):
         payloads.put([(1, b"x"), (2, b"x" * (MAX_PAYLOAD_BYTES + 1))])
     assert payloads.get([1, 2]) == [None, None]

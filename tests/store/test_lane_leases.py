@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from acker_redis import Acker, AckerError, BadConfigError, Spout
+from acker_redis.acker import app_of
 from acker_redis.store import lane_leases
 from acker_redis.testing import wait_until
 
@@ -17,14 +18,14 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_second_run_on_a_lane_is_refused_at_its_start(source: Any, connect: Any) -> None:
-    first = connect(lanes=2).lease(lane=0, run_id="first")
+    first = app_of(connect(lanes=2)).lease(lane=0, run_id="first")
     first.take()
     second = Spout(connect(lanes=2), "second")
     second.add(np.array([1]))
     with pytest.raises(BadConfigError, match=r"lane 0 .* in use by another run .*first .*task of its own"):
         second.run(lambda emission: None)
     assert second.counts.emitted == 0
-    beside = connect(lanes=2).lease(lane=1, run_id="beside")
+    beside = app_of(connect(lanes=2)).lease(lane=1, run_id="beside")
     beside.take()
     for lease in first, beside:
         lease.release()
@@ -32,23 +33,23 @@ def test_a_second_run_on_a_lane_is_refused_at_its_start(source: Any, connect: An
 
 
 def test_a_lease_is_held_for_as_long_as_its_process_lives(source: Any, connect: Any) -> None:
-    lease = connect().lease(lane=0, run_id="first")
+    lease = app_of(connect()).lease(lane=0, run_id="first")
     lease.take()
     for _ in range(2):
         with pytest.raises(BadConfigError, match="in use"):  # each waits longer than a lease lasts
-            connect().lease(lane=0, run_id="second").take()
+            app_of(connect()).lease(lane=0, run_id="second").take()
     lease.release()
-    second = connect().lease(lane=0, run_id="second")
+    second = app_of(connect()).lease(lane=0, run_id="second")
     second.take()
     second.release()
 
 
 def test_a_dead_ones_lane_is_taken_and_who_stood_still_ends(source: Any, connect: Any) -> None:
     still: Acker = connect()
-    lease = still.lease(lane=0, run_id="still")
+    lease = app_of(still).lease(lane=0, run_id="still")
     lease.renew_secs = 4  # says nothing for longer than its lease lasts
     lease.take()
-    successor = connect().lease(lane=0, run_id="successor")
+    successor = app_of(connect()).lease(lane=0, run_id="successor")
     successor.take()
 
     def has_ended() -> bool:
@@ -65,7 +66,7 @@ def test_a_dead_ones_lane_is_taken_and_who_stood_still_ends(source: Any, connect
 
 
 def test_a_server_that_forgot_the_lease_gets_it_again(source: Any, connect: Any, raw: Any) -> None:
-    lease = connect().lease(lane=0, run_id="first")
+    lease = app_of(connect()).lease(lane=0, run_id="first")
     lease.take()
     (key,) = raw.keys("*:lane:0")
     raw.delete(key)

@@ -19,6 +19,7 @@ from acker_redis import (
     PendingLimitError,
     RetryPolicy,
 )
+from acker_redis.acker import app_of
 from acker_redis.cli import app
 from acker_redis.ops.rotator import Rotator
 from acker_redis.spout import emitter, loop
@@ -36,14 +37,14 @@ def run(*arguments: str) -> Any:
 
 def test_limits_are_set_read_and_removed(source: Any, raw: Any, connect: Callable[..., Acker]) -> None:
     acker = connect(app="orders", shards=2)
-    assert acker.limits() == NONE
+    assert acker.admin.limits() == NONE
     all_of_them = Limits(max_pending=1000, max_payload_bytes=0)
-    acker.set_limits(all_of_them)
-    assert acker.limits() == all_of_them
+    acker.admin.set_limits(all_of_them)
+    assert acker.admin.limits() == all_of_them
     parts = {int(raw.hget(f"acker:{{orders:{shard}}}:meta", "max_pending")) for shard in range(2)}
     assert parts == {part_of(all_of_them, 2)}
-    acker.set_limits(NONE)
-    assert acker.limits() == NONE
+    acker.admin.set_limits(NONE)
+    assert acker.admin.limits() == NONE
     assert not raw.exists("acker:{orders}:limits")
     assert not any(raw.hexists(f"acker:{{orders:{shard}}}:meta", "max_pending") for shard in range(2))
 
@@ -66,7 +67,7 @@ def test_what_is_no_limit_is_said(source: Any, raw: Any, connect: Callable[..., 
     acker = connect(app="orders")
     raw.hset("acker:{orders}:limits", "max_pending", "many")
     with pytest.raises(DamagedDataError, match="acker-redis limit --app orders"):
-        acker.limits()
+        acker.admin.limits()
 
 
 @pytest.mark.parametrize("shards", [1, 8, 64, 1000])
@@ -83,7 +84,7 @@ def test_a_shard_has_room_for_chance(shards: int, most: int) -> None:
 
 def test_one_shard_refuses_at_the_limit_and_goes_on_below_it(source: Any, connect: Callable[..., Acker]) -> None:
     acker = connect(app="orders", shards=1)
-    acker.set_limits(Limits(max_pending=100))
+    acker.admin.set_limits(Limits(max_pending=100))
     roots = np.arange(1, 101)
     assert acker.init_many(roots, roots, 0).applied == 100
     with pytest.raises(PendingLimitError, match="acker-redis limit --app APP --max-pending N"):
@@ -97,7 +98,7 @@ def test_one_shard_refuses_at_the_limit_and_goes_on_below_it(source: Any, connec
 
 def test_what_was_refused_is_sent_again_under_its_token(source: Any, connect: Callable[..., Acker]) -> None:
     acker = connect(app="orders", shards=4)
-    acker.set_limits(Limits(max_pending=300))
+    acker.admin.set_limits(Limits(max_pending=300))
     other = acker.new_roots(300)
     acker.init_many(other, other, 0)
     while True:  # until each shard is full
@@ -109,7 +110,7 @@ def test_what_was_refused_is_sent_again_under_its_token(source: Any, connect: Ca
     roots = acker.new_roots(2000)
     with pytest.raises(PendingLimitError):
         acker.init_many(roots, roots, 0, token="batch")
-    acker.set_limits(NONE)
+    acker.admin.set_limits(NONE)
     acker.init_many(roots, roots, 0, token="batch")
     assert {record.state for record in acker.inspect_many(roots) if record} == {"owned"}
     assert None not in acker.inspect_many(roots)
@@ -118,15 +119,15 @@ def test_what_was_refused_is_sent_again_under_its_token(source: Any, connect: Ca
 def test_a_shard_made_anew_after_a_loss_has_its_part(source: Any, raw: Any, connect: Callable[..., Acker]) -> None:
     acker = connect(app="orders", shards=2)
     allowed = Limits(max_pending=3)
-    acker.set_limits(allowed)
+    acker.admin.set_limits(allowed)
     lost = [key for key in raw.scan_iter() if b"{orders:1}" in key]
     raw.delete(*lost)
     with pytest.raises(LedgerLostError):
-        acker.pause() and acker.poll()
+        acker.admin.pause() and acker.poll()
     assert acker.recover() == [1]
     assert raw.hget("acker:{orders:1}:meta", "max_pending") == b"3"
     later = connect(app="orders", shards=2)
-    assert later.limits() == allowed
+    assert later.admin.limits() == allowed
 
 
 # -- spouts
@@ -166,7 +167,7 @@ def test_a_spout_keeps_to_what_others_leave(
     source: Any, connect: Callable[..., Acker], max_spout_pending: int | None
 ) -> None:
     acker, other = connect(app="orders", lanes=2), connect(app="orders", lanes=2)
-    other.set_limits(Limits(max_pending=100))
+    other.admin.set_limits(Limits(max_pending=100))
     others = np.arange(1, 71)
     other.init_many(others, others, 1)
     running = Running(acker, 100, max_spout_pending=max_spout_pending)
@@ -184,7 +185,7 @@ def test_a_spout_without_room_says_so_once_and_goes_on_when_there_is_some(
     source: Any, connect: Callable[..., Acker], caplog: pytest.LogCaptureFixture
 ) -> None:
     acker, other = connect(app="orders", lanes=2), connect(app="orders", lanes=2)
-    other.set_limits(Limits(max_pending=50))
+    other.admin.set_limits(Limits(max_pending=50))
     others = np.arange(1, 51)
     other.init_many(others, others, 1)
     running = Running(acker, 10)
@@ -210,7 +211,7 @@ def test_a_run_that_is_refused_waits_and_no_attempt_is_counted(
 
     def emit(emission: Emission) -> None:
         if not refused:
-            other.set_limits(Limits(max_pending=1))
+            other.admin.set_limits(Limits(max_pending=1))
             other.init(99, 7, 1)
         try:
             acker.init_many(emission.roots, np.zeros(len(emission.roots), np.int64), 0)
@@ -229,19 +230,19 @@ def test_a_run_that_is_refused_waits_and_no_attempt_is_counted(
 
 def test_messages_above_the_limit_are_not_kept(source: Any, connect: Callable[..., Acker]) -> None:
     acker, operator = connect(app="orders"), connect(app="orders")
-    kept = acker.payloads("run")
+    kept = app_of(acker).payloads("run")
     kept.put([(1, b"12345"), (2, b"123456")])
-    operator.set_limits(Limits(max_payload_bytes=5))
+    operator.admin.set_limits(Limits(max_payload_bytes=5))
     kept.put([(3, b"12345"), (4, b"123456")])
     assert kept.get([1, 2, 3, 4]) == [b"12345", b"123456", b"12345", None]
-    operator.set_limits(Limits(max_payload_bytes=0))
+    operator.admin.set_limits(Limits(max_payload_bytes=0))
     kept.put([(5, b"1"), (6, b"")])
     assert kept.get([5, 6]) == [None, b""]
 
 
 def test_letters_are_kept_without_messages_above_the_limit(source: Any, connect: Callable[..., Acker]) -> None:
     acker = connect(app="orders")
-    acker.set_limits(Limits(max_payload_bytes=5))
+    acker.admin.set_limits(Limits(max_payload_bytes=5))
     letter = DeadLetter(1, "run", 3, "failed")
     acker.dead_letters.add(
         [
@@ -264,8 +265,8 @@ def with_death_row(connect: Callable[..., Acker], app: str, roots: int) -> Acker
     acker = connect(app=app, shards=1, num_buckets=2, message_timeout_secs=3600)
     ids = np.arange(1, roots + 1)
     acker.init_many(ids, ids, 0)
-    acker.rotate(force=True)
-    acker.rotate(force=True, drain_calls=1)
+    acker.admin.rotate(force=True)
+    app_of(acker).rotation.rotate(force=True, drain_calls=1)
     return acker
 
 
@@ -293,12 +294,12 @@ def test_the_command_sets_what_is_given_and_leaves_the_rest(url: str, connect: C
     assert run("limit", *of_app, "--max-pending", "500").exit_code == 0
     shown = run("limit", *of_app, "--max-payload-bytes", "0", "--json")
     assert json.loads(shown.output) == {"app": "orders", "max_pending": 500, "max_payload_bytes": 0, "pending": 0}
-    assert acker.limits() == Limits(500, 0)
+    assert acker.admin.limits() == Limits(500, 0)
     assert run("limit", *of_app, "--none", "--max-pending", "1").exit_code == 2
     assert run("limit", *of_app, "--max-pending", "0").exit_code == 2
-    assert acker.limits() == Limits(500, 0)
+    assert acker.admin.limits() == Limits(500, 0)
     assert run("limit", *of_app, "--none").exit_code == 0
-    assert acker.limits() == NONE
+    assert acker.admin.limits() == NONE
 
 
 def test_of_an_app_that_is_not_there_nothing_is_limited(url: str, raw: Any) -> None:

@@ -52,17 +52,19 @@ def test_a_paused_spout_takes_outcomes_and_emits_nothing(
     running = Running(acker)
     running.thread.start()
     wait_until(lambda: running.emitted == 1, "the first emission is under way")
-    assert operator.pause(reason="a store is moved").reason == "a store is moved"
-    assert operator.pause(reason="another").reason == "a store is moved"
-    paused = operator.paused()
+    assert operator.admin.pause(reason="a store is moved").reason == "a store is moved"
+    assert operator.admin.pause(reason="another").reason == "a store is moved"
+    paused = operator.admin.paused()
     assert paused is not None and paused.since_ms > 1_700_000_000_000
     running.go_on.set()
-    wait_until(lambda: operator.stats().pending == 0 and operator.stats().waiting == 0, "what is in flight ends")
+    wait_until(
+        lambda: operator.stats().pending == 0 and operator.stats().unconfirmed_outcomes == 0, "what is in flight ends"
+    )
     steps = running.spout.counts.acked, running.spout.counts.failed
     assert steps == (5, 5)
     assert running.emitted == 1
-    assert operator.resume()
-    assert not operator.resume()
+    assert operator.admin.resume()
+    assert not operator.admin.resume()
     running.thread.join(60)
     assert running.spout.counts.acked == 30
     assert running.emitted > 1
@@ -73,20 +75,20 @@ def test_a_run_of_a_paused_app_waits_from_the_beginning(
 ) -> None:
     monkeypatch.setattr(loop, "PAUSE_SECS", 0.0)
     acker, operator = connect(app="orders"), connect(app="orders")
-    operator.pause()
+    operator.admin.pause()
     running = Running(acker)
     running.go_on.set()
     running.thread.start()
     wait_until(lambda: "is paused (no reason)" in caplog.text, "it says so")
     assert running.emitted == 0
-    operator.resume()
+    operator.admin.resume()
     running.thread.join(60)
     assert running.spout.counts.acked == 30
 
 
 def test_the_reason_has_a_limit(source: Any, connect: Callable[..., Acker]) -> None:
     with pytest.raises(BadConfigError, match="at most 200"):
-        connect(app="orders").pause(reason="x" * 201)
+        connect(app="orders").admin.pause(reason="x" * 201)
 
 
 def test_the_commands(url: str, connect: Callable[..., Acker]) -> None:
@@ -123,7 +125,7 @@ def test_what_was_paused_by_hand_is_paused_since_nobody_knows(
 ) -> None:
     acker = connect(app="orders")
     raw.set("acker:{orders}:pause", value)
-    assert acker.paused() is not None
+    assert acker.admin.paused() is not None
     shown = run("status", "--redis", url).output
     assert "orders PAUSED: spouts emit nothing until `acker-redis resume`: by hand" in shown
 

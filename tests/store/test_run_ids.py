@@ -5,20 +5,21 @@ from typing import Any
 import pytest
 
 from acker_redis import Acker, AckerConfig, BadConfigError
+from acker_redis.acker import app_of
 
 
 def test_a_run_id_is_claimed_once_per_app(connect: Any, source: Any) -> None:
-    connect(app="one").claim_run("monday")
+    app_of(connect(app="one")).claim_run("monday")
     with pytest.raises(BadConfigError, match=r"'monday' was used by an earlier run of app 'one', .*: give each run"):
-        connect(app="one").claim_run("monday")
-    connect(app="one").claim_run("tuesday")
-    connect(app="other").claim_run("monday")
+        app_of(connect(app="one")).claim_run("monday")
+    app_of(connect(app="one")).claim_run("tuesday")
+    app_of(connect(app="other")).claim_run("monday")
 
 
 @pytest.mark.parametrize("run_id", ["", "x" * 101, "half \ud800 a pair", 5, None])
 def test_what_is_no_name_is_refused(connect: Any, url: str, run_id: Any) -> None:
     with pytest.raises(BadConfigError, match="1 to 100 characters"):
-        connect().claim_run(run_id)
+        app_of(connect()).claim_run(run_id)
 
 
 @pytest.mark.parametrize(
@@ -28,18 +29,18 @@ def test_what_is_no_name_is_refused(connect: Any, url: str, run_id: Any) -> None
 def test_a_claim_outlives_what_could_be_taken_for_its_own(
     connect: Any, raw: Any, url: str, settings: dict[str, Any], secs: int
 ) -> None:
-    connect(**settings).claim_run("monday")
+    app_of(connect(**settings)).claim_run("monday")
     assert secs - 60 < raw.ttl("acker:{test}:run:monday") <= secs
 
 
 def test_a_claim_whose_reply_was_lost_is_ones_own(monkeypatch: pytest.MonkeyPatch, connect: Any, url: str) -> None:
     acker: Acker = connect()
-    send = acker._client._send_to_one
+    send = app_of(acker).client._send_to_one
 
     def twice(commands: Any) -> Any:
         send(commands)
         return send(commands)
 
-    monkeypatch.setattr(acker._client, "_send_to_one", twice)
-    acker.claim_run("monday")
+    monkeypatch.setattr(app_of(acker).client, "_send_to_one", twice)
+    app_of(acker).claim_run("monday")
     assert acker.config == AckerConfig(app="test")

@@ -37,7 +37,7 @@ def run_out(acker: Acker) -> list[Outcome]:
     """Turn the ring once around and confirm every outcome: what was pending times out, and no token is left."""
     found: list[Outcome] = []
     for _ in range(acker.config.num_buckets + 1):
-        acker.rotate(force=True)
+        acker.admin.rotate(force=True)
     while outcomes := acker.poll():
         found.extend(outcomes)
         acker.confirm(outcomes)

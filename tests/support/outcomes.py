@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from acker_redis import Acker, PackedOutcomes
+from acker_redis import Acker, OutcomeBatch
 
 
 def streams(raw: Any, app: str = "test") -> list[bytes]:
@@ -29,8 +29,8 @@ def time_out(acker: Acker, roots: Any, task: int = 0) -> None:
 
 def expire(acker: Acker) -> None:
     for _ in range(acker.config.num_buckets):
-        acker.rotate(force=True)
+        acker.admin.rotate(force=True)
 
 
-def roots_of(packed: list[PackedOutcomes]) -> list[int]:
+def roots_of(packed: list[OutcomeBatch]) -> list[int]:
     return sorted(root for one in packed for root in one.roots.tolist())

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from acker_redis import Acker, Applied, Limits, Outcome
+from acker_redis.acker import app_of
 from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing import wait_until
 
@@ -27,7 +28,7 @@ def take(acker: Acker, wanted: int, consumer: str = "spout") -> list[Outcome]:
 
 def expire_all(acker: Acker) -> int:
     """Rotate until everything pending has timed out; returns how many did."""
-    return sum(acker.rotate(force=True).timed_out for _ in range(acker.config.num_buckets))
+    return sum(acker.admin.rotate(force=True).timed_out for _ in range(acker.config.num_buckets))
 
 
 def warm_up(acker: Acker) -> None:
@@ -45,9 +46,9 @@ def full_round(acker: Acker) -> None:
     assert acker.init_many(roots, vals, 3, token="round") == Applied(300, False)
     assert acker.init_many(roots, vals, 3, token="round") == Applied(0, True)
     assert acker.poll(block_ms=20) == []
-    acker.set_limits(Limits(max_pending=1000))
-    assert (acker.limits(), acker.pending()) == (Limits(max_pending=1000), 300)
-    acker.set_limits(Limits())
+    acker.admin.set_limits(Limits(max_pending=1000))
+    assert (acker.admin.limits(), acker.pending()) == (Limits(max_pending=1000), 300)
+    acker.admin.set_limits(Limits())
 
     assert acker.ack_many(roots[:99], vals[:99], stage="split").applied == 99
     acker.ack(100, int(vals[99]), stage="count")
@@ -76,7 +77,7 @@ def full_round(acker: Acker) -> None:
     assert expire_all(acker) == 150
     assert {o.reason for o in take(acker, 150)} == {"timeout"}
     stats = acker.stats()
-    assert (stats.pending, stats.unowned, stats.waiting, stats.timed_out) == (0, 0, 0, 150)
+    assert (stats.pending, stats.unowned, stats.unconfirmed_outcomes, stats.timed_out) == (0, 0, 0, 150)
     assert acker.recover() == []
 
     minted = acker.new_roots(64)  # whole records: another way through the scripts
@@ -91,13 +92,13 @@ def full_round(acker: Acker) -> None:
     (found,) = acker.dead_letters.read()
     assert found._replace(entry_id="") == letter
     assert (acker.dead_letters.delete([found.entry_id]), acker.dead_letters.count()) == (1, 0)
-    payloads = acker.payloads("run")
+    payloads = app_of(acker).payloads("run")
     payloads.put([(7, b"x"), (-8, b"")])
     payloads.remove([7])
     assert payloads.get([7, -8, 9]) == [None, b"", None]
     payloads.clear()
     assert payloads.get([-8]) == [None]
-    acker.claim_run("run")
+    app_of(acker).claim_run("run")
 
 
 def exact_values(acker: Acker, roots: Any, vals: Any) -> None:

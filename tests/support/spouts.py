@@ -25,7 +25,7 @@ def emit(made: Spout) -> Emission:
 
 def expire(acker: Acker) -> None:
     for _ in range(acker.config.num_buckets):
-        acker.rotate(force=True)
+        acker.admin.rotate(force=True)
 
 
 def letters(made: Spout) -> dict[int, DeadLetter]:

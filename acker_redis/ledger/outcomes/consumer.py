@@ -4,18 +4,18 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from acker_redis.client.client import raise_first
+from acker_redis.client.replies import Flat, claimed_entries, read_flat
 from acker_redis.client.scripts import Command
 from acker_redis.errors import AckerError
-from acker_redis.ledger.outcomes.decoding import Entries, Flat, StageName, claimed_entries, read_flat
+from acker_redis.ledger.outcomes.decoding import Entries
 from acker_redis.ledger.shards import Shards
 from acker_redis.model import keys
-from acker_redis.model.types import Outcome, PackedOutcomes
 
 MAX_ENTRIES = 1000
 """Entries of one command, read or confirmed: holds the server some 2 ms."""
@@ -48,66 +48,44 @@ class _Reading:
 
 @dataclass
 class Backlog:
-    """Entries that were read and not, or not wholly, handed out yet."""
+    """Entries that were read and not handed out yet."""
 
     _waiting: deque[Entries] = field(default_factory=deque)
-    _begun: Entries | None = None
-    _outcomes: Iterator[Outcome] = field(default_factory=lambda: iter(()))
     _held: dict[str, set[bytes]] = field(default_factory=dict)  # per stream
 
     def __bool__(self) -> bool:
-        """Whether whole entries are there."""
+        """Whether entries are there."""
         return bool(self._waiting)
 
     @property
     def outcomes(self) -> int:
-        """How many outcomes whole entries hold."""
+        """How many outcomes the entries hold."""
         return sum(sum(entries.sizes()) for entries in self._waiting)
 
     def put(self, entries: Entries) -> None:
-        """Add entries."""
-        self._held.setdefault(entries.stream, set()).update(entries.entry_ids)
+        """Add entries, and hold them until they are handed out."""
+        self.hold(entries.stream, entries.entry_ids)
         self._waiting.append(entries)
 
-    def holds(self, stream: str) -> set[bytes]:
-        """Ids of what is there of a stream."""
+    def held(self, stream: str) -> set[bytes]:
+        """Ids of the entries of a stream that this process has, so that it does not claim them from itself."""
         return self._held.get(stream, set())
+
+    def hold(self, stream: str, entry_ids: Iterable[bytes]) -> None:
+        """Note that this process has entries."""
+        self._held.setdefault(stream, set()).update(entry_ids)
+
+    def release(self, stream: str, entry_ids: Iterable[bytes]) -> None:
+        """Note that entries were handed out."""
+        self._held[stream].difference_update(entry_ids)
 
     def take(self, outcomes: int) -> Entries:
         """Hand out whole entries of one stream, as few as hold so many outcomes, or all of those read together."""
-        taken = self._next(outcomes)
-        self._release(taken)
-        return taken
-
-    def take_outcomes(self, count: int, stage_name: StageName) -> list[Outcome]:
-        """Hand out up to so many outcomes; an entry is held until its last one was."""
-        taken: list[Outcome] = []
-        while len(taken) < count:
-            outcome = next(self._outcomes, None)
-            if outcome is not None:
-                taken.append(outcome)
-                continue
-            self.end()
-            if not self._waiting:
-                break
-            self._begun = self._next(1)
-            self._outcomes = self._begun.outcomes(stage_name)
-        return taken
-
-    def end(self) -> None:
-        """Be done with the entry that was begun; what was not handed out of it is found again on the server."""
-        if self._begun is not None:
-            self._release(self._begun)
-            self._begun, self._outcomes = None, iter(())
-
-    def _next(self, outcomes: int) -> Entries:
         taken = self._waiting[0].take(outcomes)
         if not self._waiting[0].entry_ids:
             self._waiting.popleft()
+        self.release(taken.stream, taken.entry_ids)
         return taken
-
-    def _release(self, entries: Entries) -> None:
-        self._held[entries.stream].difference_update(entries.entry_ids)
 
 
 class Consumer:
@@ -117,7 +95,6 @@ class Consumer:
         shards: of the app.
         streams: to read.
         name: of the consumer, stable over restarts of its process.
-        stage_name: gives the name of a stage's number.
         drop: confirms entries of a stream that were deleted from it.
     """
 
@@ -126,7 +103,6 @@ class Consumer:
         shards: Shards,
         streams: Sequence[Stream],
         name: str,
-        stage_name: StageName,
         drop: Callable[[str, list[bytes]], object],
     ) -> None:
         self._shards = shards
@@ -134,7 +110,6 @@ class Consumer:
         self._streams = streams
         self._by_key = {stream.key: stream for stream in streams}
         self._name = name
-        self._stage_name = stage_name
         self._drop = drop
         self._backlog = Backlog()
         self._unread: dict[str, bytes] | None = None
@@ -151,42 +126,51 @@ class Consumer:
         if self._ahead is not None:
             wait([self._ahead.replies], timeout_secs)
 
-    def poll(self, max_outcomes: int, block_ms: int) -> list[Outcome]:
-        """Up to `max_outcomes` outcomes; see `Acker.poll`."""
-        outcomes: list[Outcome] = []
+    def hold(self, stream: str, entry_id: bytes) -> None:
+        """Don't claim an entry from oneself that was handed out in part; until `release`."""
+        self._backlog.hold(stream, [entry_id])
 
-        def take() -> int:
-            outcomes.extend(self._backlog.take_outcomes(max_outcomes - len(outcomes), self._stage_name))
-            return max_outcomes - len(outcomes)
+    def release(self, stream: str, entry_id: bytes) -> None:
+        """An entry that was held was handed out."""
+        self._backlog.release(stream, [entry_id])
 
-        self._gather(take, max_outcomes, block_ms)
-        return outcomes
+    def begin_again(self) -> None:
+        """Let the next poll begin with what this consumer took and did not confirm."""
+        self._unread = None
 
-    def poll_packed(self, max_outcomes: int, block_ms: int, *, again: bool) -> list[PackedOutcomes]:
-        """Whole entries, packed, until they hold `max_outcomes` outcomes or more; see `Acker.poll_packed`."""
-        if again:
-            self._unread = None
-            self._backlog.end()
-        taken: list[PackedOutcomes] = []
+    def poll(self, max_outcomes: int, block_ms: int, *, read_ahead: bool = False) -> list[Entries]:
+        """Whole entries, as few as hold `max_outcomes` outcomes, or all there are.
+
+        Args:
+            max_outcomes: more come by the rest of the last entry.
+            block_ms: wait so long for a first one.
+            read_ahead: begin to read the next ones in a thread.
+        """
+        taken: list[Entries] = []
         count = 0
 
         def take() -> int:
             nonlocal count
             while self._backlog and count < max_outcomes:
                 entries = self._backlog.take(max_outcomes - count)
-                taken.extend(entries.packed())
+                taken.append(entries)
                 count += sum(entries.sizes())
             return max_outcomes - count
 
         self._gather(take, max_outcomes, block_ms)
-        recovered = self._unread is not None and not self._unread  # else what is new would be found again there
-        if count >= max_outcomes and recovered and self._ahead is None and self._backlog.outcomes < max_outcomes:
+        recovered = self._unread is not None and not self._unread  # else that would read new entries again
+        if (
+            read_ahead
+            and count >= max_outcomes
+            and recovered
+            and self._ahead is None
+            and self._backlog.outcomes < max_outcomes
+        ):
             self._read_ahead(max_outcomes)
         return taken
 
     def _gather(self, take: Callable[[], int], wanted: int, block_ms: int) -> None:
         """Take from the backlog, and fill it, until enough was taken or nothing is there and the time is up."""
-        self._client.check_open()
         deadline = time.monotonic() + block_ms / 1000
         self._read_out = False
         while (left := take()) > 0:
@@ -206,15 +190,15 @@ class Consumer:
     def _fill(self, wanted: int) -> bool:
         """Read more entries into the backlog; first what this consumer left behind, then new, then from the dead.
 
-        What was read ahead comes before all, unless it will be found among what was left behind.
+        Entries that were read ahead come before all, unless they are about to be read again among those left behind.
         """
         return self._take_ahead() or self._recover(wanted) or self._read(wanted) or self._claim(wanted)
 
     def _ask(self, commands: Sequence[Command]) -> list[Any]:
-        return self._checked(self._client.pipeline_each(self._with_markers(commands)))
+        return self._checked(self._client.pipeline_each(self._with_generations(commands)))
 
-    def _with_markers(self, commands: Sequence[Command]) -> list[Command]:
-        """Reading a stream says nothing of a ledger that was lost and opened anew by somebody else; the markers do.
+    def _with_generations(self, commands: Sequence[Command]) -> list[Command]:
+        """Read the generations too: streams don't show that a ledger was lost and that another client opened it again.
 
         They come with what is read: a round trip of their own would be a third of what a poll takes.
         """
@@ -222,9 +206,9 @@ class Consumer:
 
     def _checked(self, replies: list[Any]) -> list[Any]:
         shards = len(self._shards.keys)
-        markers, read = replies[:shards], replies[shards:]
-        raise_first(markers)
-        self._shards.check_generations(markers)  # first: of streams that are gone the error says less
+        generations, read = replies[:shards], replies[shards:]
+        raise_first(generations)
+        self._shards.check_generations(generations)  # first: of streams that are gone the error says less
         raise_first(read)
         return read
 
@@ -237,15 +221,15 @@ class Consumer:
             stream = self._by_key[key]
             command = self._xreadgroup(self._count(stream.kind, wanted, 1), [stream], after)
             (reply,) = self._ask([command])
-            found, last = False, b""
+            added, last = False, b""
             for name, entry_ids, fields in read_flat(reply):
-                found = self._add(name, entry_ids, fields, redelivered=True)
+                added = self._add(name, entry_ids, fields, redelivered=True)
                 last = entry_ids[-1] if entry_ids else b""
             if last:
                 self._unread[key] = last
             else:
                 del self._unread[key]
-            if found:
+            if added:
                 return True
         return False
 
@@ -255,8 +239,8 @@ class Consumer:
 
         def read() -> None:
             try:
-                reading.replies.set_result(self._client.pipeline_each(self._with_markers(reading.commands)))
-            except BaseException as exc:  # of the thread; raised by whoever takes the result
+                reading.replies.set_result(self._client.pipeline_each(self._with_generations(reading.commands)))
+            except BaseException as exc:  # of the thread; raised where the result is taken
                 reading.replies.set_exception(exc)
 
         threading.Thread(target=read, name="acker-read", daemon=True).start()
@@ -269,9 +253,9 @@ class Consumer:
         if self._unread is None:
             wait([reading.replies])
             return False
-        found = self._add_all(reading.commands, self._checked(reading.replies.result()))
-        self._read_out = False  # it was read before this poll: what has come since is not among it
-        return found
+        added = self._add_all(reading.commands, self._checked(reading.replies.result()))
+        self._read_out = False  # it was read before this poll: entries that came since are not among it
+        return added
 
     def _read(self, wanted: int) -> bool:
         if self._read_out:
@@ -318,15 +302,15 @@ class Consumer:
             )
             for s in under_way
         ]  # fmt: skip
-        found = False
+        added = False
         for stream, reply in zip(under_way, self._client.pipeline(commands), strict=True):
             if reply[0] == b"0-0":
                 del self._cursors[stream.key]
             else:
                 self._cursors[stream.key] = reply[0]
             entry_ids, fields = claimed_entries(reply)
-            found = self._add(stream.key, entry_ids, fields, redelivered=True) or found
-        return found
+            added = self._add(stream.key, entry_ids, fields, redelivered=True) or added
+        return added
 
     def _wait_for_new(self, block_ms: int) -> None:
         self._read_out = False
@@ -362,18 +346,18 @@ class Consumer:
         return name if self._client.is_cluster else name.encode()
 
     def _add_all(self, commands: Sequence[Command], replies: Sequence[Any]) -> bool:
-        found, self._read_out = False, True
+        added, self._read_out = False, True
         for command, reply in zip(commands, replies, strict=True):
             for name, entry_ids, fields in read_flat(reply):
-                found = self._add(name, entry_ids, fields, redelivered=False) or found
+                added = self._add(name, entry_ids, fields, redelivered=False) or added
                 self._read_out = self._read_out and len(entry_ids) < int(command[_COUNT])
-        return found
+        return added
 
     def _add(self, name: str, entry_ids: list[bytes], fields: list[Flat], *, redelivered: bool) -> bool:
         """Put entries into the backlog; those that are there already, claimed from oneself, are not put there again."""
         stream, gone = self._by_key[name], list[bytes]()
         if redelivered:
-            held = self._backlog.holds(name)
+            held = self._backlog.held(name)
             gone = [entry_id for entry_id, flat in zip(entry_ids, fields, strict=True) if not flat]
             keep = [i for i, entry_id in enumerate(entry_ids) if fields[i] and entry_id not in held]
             entry_ids, fields = [entry_ids[i] for i in keep], [fields[i] for i in keep]
@@ -382,8 +366,7 @@ class Consumer:
             if stream.kind == "ack":
                 self._per_entry = max(1.0, sum(entries.sizes()) / len(entry_ids))
             self._backlog.put(entries)
-        if (
-            gone
-        ):  # trimmed, and still in the group's list; servers newer than Redis 6.2 drop those claimed by themselves
+        # Trimmed, and still in the group's list; servers newer than Redis 6.2 drop those claimed by themselves.
+        if gone:
             self._drop(name, gone)
         return bool(entry_ids)

@@ -1,4 +1,4 @@
-"""Reading entries of the outcome streams: from a driver's reply to outcomes (written by lua/lib/outcomes.lua).
+"""Decode entries of the outcome streams (written by lua/lib/outcomes.lua) into outcomes.
 
 Fields are read by their place, which is the order in which the script writes them: a dict per entry costs more than all
 the rest.
@@ -6,19 +6,16 @@ the rest.
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import accumulate, chain
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from acker_redis.client.replies import Flat
 from acker_redis.model import blocks, ids
-from acker_redis.model.types import Outcome, PackedOutcomes, Receipt
-
-Fields: TypeAlias = dict[bytes, bytes]
-Flat: TypeAlias = list[bytes]
-"""Names and values of an entry in turn, as they came; none where the entry was trimmed."""
+from acker_redis.model.arrays import Int64Array
 
 StageName: TypeAlias = Callable[[int], str | None]
 
@@ -27,7 +24,75 @@ _ACK_TASK, _ACK_BLOCKS = 1, 3
 _ROOT, _TASK, _REASON, _AGE, _STAGE, _DETAIL = 1, 3, 5, 7, 9, 11
 
 _Key: TypeAlias = tuple[bytes, bytes | None, bytes | None, bytes | None]
-"""Task, reason, last stage and detail: what outcomes of one pack have in common."""
+"""Task, reason, last stage and detail: what outcomes of one batch have in common."""
+
+
+@dataclass(eq=False)
+class Receipt:
+    """The stream entries that a batch of outcomes came from, with their fields as they came; see `times_of`."""
+
+    stream: str
+    entry_ids: list[bytes]
+    fields: list[Flat] = field(default_factory=list, repr=False)
+
+
+@dataclass(eq=False)
+class EntryReceipt:
+    """The stream entry that single outcomes came from, and those of its roots that are not confirmed yet."""
+
+    stream: str
+    entry_id: bytes
+    unconfirmed: set[int] = field(repr=False)
+
+
+class OutcomeBatch(NamedTuple):
+    """Outcomes that are alike in all but root and age, from entries of one stream: for spouts that handle many at a time.
+
+    Attributes:
+        kind: `ack`, or `fail`.
+        task: the spout task that initialised the roots.
+        roots: signed 64-bit root ids. One that got two outcomes may stand there twice.
+        reason: None for acks, else `failed` or `timeout`.
+        last_stage: of fails; None for acks (take `Outcome` for that).
+        redelivered: the entries were handed out before and not confirmed since.
+        detail: the `reason=` text of the fail calls, where one was given.
+        receipt: for `Acker.confirm_batches`; stands for all of the entries.
+    """
+
+    kind: Literal["ack", "fail"]
+    task: int
+    roots: Int64Array
+    reason: Literal["failed", "timeout"] | None
+    last_stage: str | None
+    redelivered: bool
+    detail: str | None
+    receipt: Receipt
+
+
+class Outcome(NamedTuple):
+    """What became of one root. Exactly one is written per tracked root; it is delivered at least once.
+
+    Attributes:
+        kind: `ack`, or `fail`.
+        root: signed 64-bit root id.
+        task: the spout task that initialised the root.
+        reason: None for an ack, else `failed` (a bolt failed it) or `timeout`.
+        age_ms: from the root's first message of any kind to its end, by the server's clock.
+        last_stage: the stage that touched the root last, where stages are named.
+        redelivered: this outcome was handed out before and not confirmed since.
+        detail: the `reason=` text of the fail call, where one was given.
+        receipt: for `Acker.confirm`; shared by all outcomes of one entry.
+    """
+
+    kind: Literal["ack", "fail"]
+    root: int
+    task: int
+    reason: Literal["failed", "timeout"] | None
+    age_ms: int
+    last_stage: str | None
+    redelivered: bool
+    detail: str | None
+    receipt: EntryReceipt
 
 
 @dataclass
@@ -57,11 +122,11 @@ class Entries:
         self.entry_ids, self.fields, self._sizes = self.entry_ids[count:], self.fields[count:], sizes[count:]
         return taken
 
-    def packed(self) -> Iterator[PackedOutcomes]:
+    def batches(self) -> Iterator[OutcomeBatch]:
         """All outcomes, those that are alike together."""
         roots_of = _ack_roots if self.kind == "ack" else _fail_roots
         for (task, reason, stage, detail), entry_ids, fields in self._alike():
-            yield PackedOutcomes(
+            yield OutcomeBatch(
                 self.kind, int(task), roots_of(fields), _reason(reason), _text(stage), self.redelivered, _text(detail),
                 Receipt(self.stream, entry_ids, fields),
             )  # fmt: skip
@@ -81,78 +146,37 @@ class Entries:
 
     def outcomes(self, stage_name: StageName) -> Iterator[Outcome]:
         """All outcomes one by one; those of an entry share a receipt."""
+        outcomes_of = self._acked if self.kind == "ack" else self._failed
         for entry_id, fields in zip(self.entry_ids, self.fields, strict=True):
-            receipt = Receipt(self.stream, [entry_id])
-            if self.kind == "fail":
-                ((owner, reason, stage, detail),) = _fail_keys([fields])
-                root, age_ms = ids.to_int64(int(fields[_ROOT], 16)), int(fields[_AGE])
-                receipt.unconfirmed.add(root)
-                yield Outcome(
-                    "fail", root, int(owner), _reason(reason), age_ms, _text(stage), self.redelivered, _text(detail),
-                    receipt,
-                )  # fmt: skip
-                continue
-            task, rows = int(fields[_ACK_TASK]), _rows_of([fields])
-            roots = _ack_roots([fields]).tolist()
-            receipt.unconfirmed.update(roots)
-            times = blocks.counts_of(rows["mask"])
-            ages, numbers = (np.repeat(rows[name], times).tolist() for name in ("age_ms", "stage"))
-            for root, age_ms, number in zip(roots, ages, numbers, strict=True):
-                yield Outcome("ack", root, task, None, age_ms, stage_name(number), self.redelivered, None, receipt)
+            yield from outcomes_of(entry_id, fields, stage_name)
+
+    def _acked(self, entry_id: bytes, fields: Flat, stage_name: StageName) -> Iterator[Outcome]:
+        task, rows, roots = int(fields[_ACK_TASK]), _rows_of([fields]), _ack_roots([fields]).tolist()
+        receipt = EntryReceipt(self.stream, entry_id, set(roots))
+        roots_per_row = blocks.counts_of(rows["mask"])
+        ages, stages = (np.repeat(rows[name], roots_per_row).tolist() for name in ("age_ms", "stage"))
+        for root, age_ms, stage in zip(roots, ages, stages, strict=True):
+            yield Outcome("ack", root, task, None, age_ms, stage_name(stage), self.redelivered, None, receipt)
+
+    def _failed(self, entry_id: bytes, fields: Flat, _: StageName) -> Iterator[Outcome]:
+        ((task, reason, stage, detail),) = _fail_keys([fields])
+        root = ids.to_int64(int(fields[_ROOT], 16))
+        yield Outcome(
+            "fail", root, int(task), _reason(reason), int(fields[_AGE]), _text(stage), self.redelivered, _text(detail),
+            EntryReceipt(self.stream, entry_id, {root}),
+        )  # fmt: skip
 
 
-def times_of(packed: PackedOutcomes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """When each root of a pack got its outcome, in ms since 1970 by the server's clock, and how old it was then, in ms."""
-    entry_ids, fields = packed.receipt.entry_ids, packed.receipt.fields
+def times_of(batch: OutcomeBatch) -> tuple[Int64Array, Int64Array]:
+    """When each root of a batch got its outcome, in ms since 1970 by the server's clock, and how old it was then, in ms."""
+    entry_ids, fields = batch.receipt.entry_ids, batch.receipt.fields
     ended = np.array([int(entry_id.partition(b"-")[0]) for entry_id in entry_ids], np.int64)
-    if packed.kind == "fail":
-        return ended, np.array([int(one[_AGE]) for one in fields], np.int64)
+    if batch.kind == "fail":
+        return ended, np.array([int(flat[_AGE]) for flat in fields], np.int64)
     rows = _rows_of(fields)
     return np.repeat(ended, _ack_sizes(fields)), np.repeat(
         rows["age_ms"].astype(np.int64), blocks.counts_of(rows["mask"])
     )
-
-
-def read_reply(reply: Any) -> list[tuple[str, bytes, Fields]]:
-    """(stream, entry id, fields) of an XREADGROUP reply; no fields where the entry was trimmed."""
-    return [
-        (name, entry_id, as_dict(fields))
-        for name, entry_ids, rows in read_flat(reply)
-        for entry_id, fields in zip(entry_ids, rows, strict=True)
-    ]
-
-
-def read_flat(reply: Any) -> Iterator[tuple[str, list[bytes], list[Flat]]]:
-    """(stream, entry ids, fields) of an XREADGROUP reply, which is a list of pairs or (RESP3) a mapping."""
-    if not reply:
-        return
-    for name, rows in reply.items() if isinstance(reply, dict) else reply:
-        if rows and isinstance(rows[0], list) and not (rows[0] and isinstance(rows[0][0], bytes)):
-            rows = rows[0]  # some drivers wrap the rows once more
-        yield (
-            name.decode(),
-            [row[0] for row in rows],
-            [row[1] if type(row[1]) is list else _flat(row[1]) for row in rows],
-        )
-
-
-def claimed_entries(reply: Any) -> tuple[list[bytes], list[Flat]]:
-    """(entry ids, fields) of an XAUTOCLAIM reply, without the nothings that Redis 6.2 hands out for trimmed entries."""
-    rows = [row for row in reply[1] if row and row[0]] if len(reply) > 1 else []
-    return [row[0] for row in rows], [row[1] if type(row[1]) is list else _flat(row[1]) for row in rows]
-
-
-def as_dict(pairs: Any) -> Fields:
-    """Field-value pairs of an entry or a hash, as a driver gives them: a mapping, a flat list, or nothing."""
-    if not pairs:
-        return {}
-    if isinstance(pairs, dict):
-        return pairs
-    return dict(zip(pairs[::2], pairs[1::2], strict=True))
-
-
-def _flat(pairs: Any) -> Flat:
-    return list(chain.from_iterable(pairs.items())) if isinstance(pairs, dict) else pairs or []
 
 
 def _ack_keys(entries: list[Flat]) -> list[_Key]:
@@ -163,7 +187,7 @@ def _fail_keys(entries: list[Flat]) -> list[_Key]:
     return [(f[_TASK], f[_REASON], f[_STAGE], f[_DETAIL] if len(f) > _DETAIL else None) for f in entries]
 
 
-def _ack_roots(entries: Iterable[Flat]) -> npt.NDArray[np.int64]:
+def _ack_roots(entries: Iterable[Flat]) -> Int64Array:
     rows = _rows_of(entries)
     return blocks.roots_of(rows["block"].astype(np.uint64), rows["mask"].astype(np.uint32)).view(np.int64)
 
@@ -180,7 +204,7 @@ def _rows_of(entries: Iterable[Flat]) -> npt.NDArray[np.void]:
     return np.frombuffer(b"".join([fields[_ACK_BLOCKS] for fields in entries]), _ROW)
 
 
-def _fail_roots(entries: Iterable[Flat]) -> npt.NDArray[np.int64]:
+def _fail_roots(entries: Iterable[Flat]) -> Int64Array:
     digits = b"".join([fields[_ROOT] for fields in entries])
     return np.frombuffer(bytes.fromhex(digits.decode()), ">i8").astype(np.int64)
 

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping
 from itertools import chain, pairwise
 
 from acker_redis.client import scripts
+from acker_redis.client.replies import as_dict
 from acker_redis.client.scripts import Call
 from acker_redis.errors import BadConfigError
 from acker_redis.ledger.outcomes.consumer import MAX_ENTRIES, Consumer, Stream
-from acker_redis.ledger.outcomes.decoding import as_dict
+from acker_redis.ledger.outcomes.decoding import EntryReceipt, Outcome, OutcomeBatch
+from acker_redis.ledger.outcomes.single_outcomes import SingleOutcomes
 from acker_redis.ledger.shards import Shards
 from acker_redis.model import keys
-from acker_redis.model.types import Outcome, PackedOutcomes, Receipt
 
 CLOSE_SECS = 0.5
 """What is being read ahead is waited for so long; a server that is silent is left alone."""
@@ -32,71 +33,80 @@ class Delivery:
                 self._streams.append(Stream(shard, shard_keys.acked[lane], "ack", lane))
                 self._streams.append(Stream(shard, shard_keys.failed[lane], "fail", lane))
         self._shard_of = {stream.key: stream.shard for stream in self._streams}
-        self._consumers: dict[tuple[str, int | None], Consumer] = {}
+        self._views: dict[tuple[str, int | None], SingleOutcomes] = {}  # by name and lane of their consumers
         self._process = os.getpid()
         self._stage_names: dict[int, str] = {}
 
     def close(self) -> None:
         """End what is being read ahead; it stays in the streams, for the next process of this consumer."""
-        for consumer in self._own().values():
-            consumer.wait(CLOSE_SECS)
+        for view in self._own().values():
+            view.consumer.wait(CLOSE_SECS)
 
     def forget(self) -> None:
         """Drop what was read and not handed out: after the server lost its data."""
-        for consumer in self._own().values():
-            consumer.wait()
-        self._consumers.clear()
+        for view in self._own().values():
+            view.consumer.wait()
+        self._views.clear()
         self._stage_names.clear()
 
     def poll(self, max_outcomes: int, block_ms: int, consumer: str, lane: int | None) -> list[Outcome]:
         """Up to `max_outcomes` outcomes; see `Acker.poll`."""
-        return self._consumer(max_outcomes, block_ms, consumer, lane).poll(max_outcomes, block_ms)
+        return self._view(max_outcomes, block_ms, consumer, lane).poll(max_outcomes, block_ms)
 
-    def poll_packed(
+    def poll_batches(
         self, max_outcomes: int, block_ms: int, consumer: str, lane: int | None, *, again: bool
-    ) -> list[PackedOutcomes]:
-        """Whole entries, packed; see `Acker.poll_packed`."""
-        return self._consumer(max_outcomes, block_ms, consumer, lane).poll_packed(max_outcomes, block_ms, again=again)
+    ) -> list[OutcomeBatch]:
+        """The outcomes of whole entries, in batches; see `Acker.poll_batches`."""
+        view = self._view(max_outcomes, block_ms, consumer, lane)
+        if again:
+            view.begin_again()
+        return [
+            batch
+            for entries in view.consumer.poll(max_outcomes, block_ms, read_ahead=True)
+            for batch in entries.batches()
+        ]
 
     def confirm(self, outcomes: Iterable[Outcome]) -> int:
-        """Confirm outcomes; returns how many stream entries are done with and trimmed."""
-        finished: dict[str, list[list[bytes]]] = {}
-        done: list[Receipt] = []
+        """Confirm the entries that have no other unconfirmed outcome; returns how many of them were trimmed."""
+        complete: dict[EntryReceipt, None] = {}
         for outcome in outcomes:
             receipt = outcome.receipt
             if receipt.unconfirmed == {outcome.root}:  # stays until the server knows, so that it can be confirmed again
-                done.append(receipt)
-                finished.setdefault(receipt.stream, []).append(receipt.entry_ids)
+                complete[receipt] = None
             else:
                 receipt.unconfirmed.discard(outcome.root)
-        confirmed = self._finish(finished)
-        for receipt in done:
+        entry_ids: dict[str, list[list[bytes]]] = {}
+        for receipt in complete:
+            entry_ids.setdefault(receipt.stream, []).append([receipt.entry_id])
+        trimmed = self._confirm_entries(entry_ids)
+        for receipt in complete:
             receipt.unconfirmed.clear()
-        return confirmed
+        return trimmed
 
-    def confirm_packed(self, packed: Iterable[PackedOutcomes]) -> int:
-        """Confirm all entries of packs; returns how many were trimmed."""
-        finished: dict[str, list[list[bytes]]] = {}
-        for one in packed:
-            finished.setdefault(one.receipt.stream, []).append(one.receipt.entry_ids)
-        return self._finish(finished)
+    def confirm_batches(self, batches: Iterable[OutcomeBatch]) -> int:
+        """Confirm all entries of batches; returns how many were trimmed."""
+        entry_ids: dict[str, list[list[bytes]]] = {}
+        for batch in batches:
+            entry_ids.setdefault(batch.receipt.stream, []).append(batch.receipt.entry_ids)
+        return self._confirm_entries(entry_ids)
 
-    def _finish(self, finished: Mapping[str, list[list[bytes]]]) -> int:
+    def _confirm_entries(self, entry_ids: Mapping[str, list[list[bytes]]]) -> int:
+        """Confirm entries by their stream; returns how many were trimmed."""
         calls: list[Call] = []
-        for stream, parts in finished.items():
+        for stream, parts in entry_ids.items():
             entries = _in_order(parts)
             calls.extend(
                 self._confirm_call(stream, entries[start : start + MAX_ENTRIES])
                 for start in range(0, len(entries), MAX_ENTRIES)
             )
-        return sum(confirmed for (confirmed,) in self._shards.client.run(calls))
+        return sum(trimmed for (trimmed,) in self._shards.client.run(calls))
 
     def _confirm_call(self, stream: str, entries: list[bytes]) -> Call:
         shard = self._shard_of[stream]
         shard_keys = {"meta": self._shards.keys[shard].meta, "outcomes": stream}
         return scripts.load("confirm").call(shard_keys, self._shards.generations[shard], b" ".join(entries))
 
-    def _consumer(self, max_outcomes: int, block_ms: int, consumer: str, lane: int | None) -> Consumer:
+    def _view(self, max_outcomes: int, block_ms: int, consumer: str, lane: int | None) -> SingleOutcomes:
         if not isinstance(max_outcomes, int) or max_outcomes < 1:
             raise BadConfigError(f"max_outcomes={max_outcomes!r}: use an integer of 1 or more")
         if not isinstance(block_ms, int) or block_ms < 0:
@@ -107,20 +117,22 @@ class Delivery:
             )
         if lane is not None and not 0 <= lane < self._shards.config.lanes:
             raise BadConfigError(f"lane={lane!r}: this app has lanes 0 to {self._shards.config.lanes - 1}")
-        consumers = self._own()
-        if (consumer, lane) not in consumers:
+        self._shards.client.check_open()
+        views = self._own()
+        if (consumer, lane) not in views:
             streams = [stream for stream in self._streams if lane is None or stream.lane == lane]
-            consumers[consumer, lane] = Consumer(
-                self._shards, streams, consumer, self._stage_name, lambda stream, gone: self._finish({stream: [gone]})
+            reader = Consumer(
+                self._shards, streams, consumer, lambda stream, gone: self._confirm_entries({stream: [gone]})
             )
-        return consumers[consumer, lane]
+            views[consumer, lane] = SingleOutcomes(reader, self._stage_name)
+        return views[consumer, lane]
 
-    def _own(self) -> dict[tuple[str, int | None], Consumer]:
-        """The consumers of this process. A forked one has no thread that reads, and what was read is its parent's."""
+    def _own(self) -> dict[tuple[str, int | None], SingleOutcomes]:
+        """The views of this process's consumers. A forked one has no thread that reads, and what was read is its parent's."""
         if self._process != os.getpid():
             self._process = os.getpid()
-            self._consumers = {}
-        return self._consumers
+            self._views = {}
+        return self._views
 
     def _stage_name(self, number: int) -> str | None:
         if number == 0:
@@ -135,7 +147,7 @@ def _in_order(parts: list[list[bytes]]) -> list[bytes]:
     """Entry ids of one stream, oldest first; each part is in order by itself."""
     parts = sorted(parts, key=lambda part: _age(part[0]))
     entry_ids = list(chain.from_iterable(parts))
-    if any(_age(one[-1]) > _age(other[0]) for one, other in pairwise(parts)):
+    if any(_age(earlier[-1]) > _age(later[0]) for earlier, later in pairwise(parts)):
         entry_ids.sort(key=_age)
     return entry_ids
 

@@ -15,12 +15,11 @@ import numpy as np
 
 from acker_redis.errors import AckerError, LedgerLostError, NotExactError, PendingLimitError, ServerUnavailableError
 from acker_redis.model import ids
+from acker_redis.model.arrays import Int64Array, UInt64Array
 from acker_redis.model.blocks import Index
-from acker_redis.model.ids import UInt64Array
 from acker_redis.model.xxhash64 import hash_longs, hash_salt
 from acker_redis.spark.proof.failure_reports import cause_of
 from acker_redis.spark.protocol import shares
-from acker_redis.spark.protocol.shares import Int64Array
 from acker_redis.spark.worker.failures import REASON_CHARS, Report
 from acker_redis.spout.in_flight import SLOT_BITS, Emission, Rows, root_salt
 from acker_redis.spout.spout import Spout

@@ -8,6 +8,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
+from acker_redis.acker import app_of
 from acker_redis.client.backoff import is_outage
 from acker_redis.errors import (
     AckerError,
@@ -130,7 +131,7 @@ class Emitting:
         acker, app = spout.acker, spout.acker.config.app
         of_emission = salts(app, spout.run_id, emission.number)
         own = edges_of(of_emission[1], emission)
-        proof = Proof(session, key, shares.total(own), len(own), tag, acker.ledger.stage_number)
+        proof = Proof(session, key, shares.total(own), len(own), tag, app_of(acker).ledger.stage_number)
         outputs = Outputs("by_message" if self.whole is None else "whole")
         tracker = Tracker(
             spout.run_id, emission.number, batch_id,

@@ -4,12 +4,12 @@ Sums, and not XOR as in the ledger, so that a row that stands twice shows. 61 bi
 without overflow. What one row becomes splits its edge; what is made of several rows has the sum of theirs.
 """
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from acker_redis.model import ids
+from acker_redis.model.arrays import Int64Array
 from acker_redis.model.xxhash64 import hash_longs
 
 BITS = 61
@@ -21,15 +21,13 @@ LOW_BITS = 31
 _CACHED = 32768
 """Children made at a time: what is between stays in the processor's cache, which takes half the time where they are many."""
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
-
 
 def from_arrow(column: Any) -> Int64Array:
     """The edges of a column of bigint; null, as an outer join makes it, is 0."""
     return np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False), np.int64)
 
 
-def total(edges: npt.NDArray[np.int64]) -> int:
+def total(edges: Int64Array) -> int:
     """Their sum mod 2^61."""
     return int(edges.view(np.uint64).sum(dtype=np.uint64)) & MASK
 

@@ -8,12 +8,12 @@ from functools import partial
 from typing import TypedDict
 
 import numpy as np
-import numpy.typing as npt
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame
 
-from acker_redis.acker import Acker
+from acker_redis.acker import Acker, app_of
 from acker_redis.errors import BadConfigError
+from acker_redis.model.arrays import Int64Array
 from acker_redis.model.config import check_bound, check_finite
 from acker_redis.model.types import MAX_PAYLOAD_BYTES
 from acker_redis.spark.emission.evidence import MANY, Evidence
@@ -69,7 +69,7 @@ def run_tracked(
     payload_bytes: int = 0,
     keep_payload: bool = False,
     fetch: Fetch | None = None,
-    on_messages_done: Callable[[npt.NDArray[np.int64]], object] | None = None,
+    on_messages_done: Callable[[Int64Array], object] | None = None,
     progress: Callable[[Spout, bool], object] | None = None,
     output: Output = "by_message",
 ) -> Spout:
@@ -155,7 +155,7 @@ def run_tracked(
 def run_messages(
     messages: DataFrame,
     pipeline: Pipeline,
-    on_done: Callable[[npt.NDArray[np.int64], Spout], object] | None,
+    on_done: Callable[[Int64Array, Spout], object] | None,
     *,
     acker: Acker,
     executor_url: str | None = None,
@@ -200,7 +200,7 @@ def run_messages(
             messages = not_done(messages, offsets, partition, offset)
         claimed = run_id is not None  # a random one needs no claim
         run_id = uuid.uuid4().hex if run_id is None else run_id
-        kept = acker.payloads(run_id) if keep_payload else None
+        kept = app_of(acker).payloads(run_id) if keep_payload else None
         keeping = KeepStep(str(url), acker.config, run_id, payload_bytes) if keep_payload else None
         source = Messages(messages, column, payload_bytes, kept, keeping, fetch)
         spout = Spout(
@@ -215,7 +215,7 @@ def run_messages(
             with own_errors(), described(messages.sparkSession, f"message ids of {acker.config.app}:{run_id}"):
                 spout.add(source.read_ids(offsets, partition, offset))
             if claimed:
-                acker.claim_run(run_id)
+                app_of(acker).claim_run(run_id)
         evidence = Evidence(everything_counts=not stop_if_all_fail or spout.state.fresh < MANY)
         whole = Whole(spout) if output == "whole" else None
         spout.state.one_by_one = whole is not None
@@ -267,13 +267,11 @@ def _check_whole(**given: object) -> None:
 
 
 def _messages_of(letters: list[DeadLetter]) -> list[int]:
-    """See `replaying.TakeLetters`: the source of the run has them all."""
+    """See `replaying.ReplayLoader`: the source of the run has them all."""
     return [letter.message_id for letter in letters]
 
 
-def _told(
-    on_done: Callable[[npt.NDArray[np.int64], Spout], object], spout: Spout, message_ids: npt.NDArray[np.int64]
-) -> None:
+def _told(on_done: Callable[[Int64Array, Spout], object], spout: Spout, message_ids: Int64Array) -> None:
     on_done(message_ids, spout)
 
 
@@ -322,12 +320,12 @@ class _Noted:
         self,
         offsets: Offsets | None,
         kept: Payloads | None,
-        on_messages_done: Callable[[npt.NDArray[np.int64]], object] | None,
+        on_messages_done: Callable[[Int64Array], object] | None,
     ) -> None:
         self._offsets, self._kept, self._on_done = offsets, kept, on_messages_done
         self._saved_at = time.monotonic()
 
-    def done(self, message_ids: npt.NDArray[np.int64]) -> None:
+    def done(self, message_ids: Int64Array) -> None:
         if self._on_done is not None:
             self._on_done(message_ids)
         if self._offsets is not None:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Unpack
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -13,6 +12,7 @@ from pyspark.sql import functions as F
 from acker_redis.acker import Acker
 from acker_redis.errors import BadBatchError, BadConfigError
 from acker_redis.model import ids
+from acker_redis.model.arrays import Int64Array
 from acker_redis.model.config import check_bound
 from acker_redis.spark.emission.messages import MESSAGE_ID, Fetch
 from acker_redis.spark.emission.runner import Pipeline
@@ -20,8 +20,6 @@ from acker_redis.spark.protocol import anchor_codec, arguments
 from acker_redis.spark.protocol.columns import PAIRS
 from acker_redis.spark.runs.dataframe import BatchOptions, check_options, run_messages
 from acker_redis.spout.spout import Spout
-
-Int64Array = npt.NDArray[np.int64]
 
 
 class ImportOptions(BatchOptions, total=False):

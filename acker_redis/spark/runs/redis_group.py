@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from acker_redis.client.client import Client
+from acker_redis.client.replies import Fields, as_dict, claimed_entries, read_reply
 from acker_redis.errors import AckerError
-from acker_redis.ledger.outcomes.decoding import Fields, as_dict, claimed_entries, read_reply
 
 _PART = 1000
 """Entry ids per command."""

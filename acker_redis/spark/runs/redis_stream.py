@@ -15,9 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from acker_redis.acker import Acker
 from acker_redis.client.backoff import Outages
 from acker_redis.client.client import Client
+from acker_redis.client.replies import Fields
 from acker_redis.errors import BadConfigError
-from acker_redis.ledger.outcomes.decoding import Fields
 from acker_redis.model import ids
+from acker_redis.model.arrays import Int64Array
 from acker_redis.model.config import check_bound, check_finite
 from acker_redis.spark.emission.evidence import Evidence
 from acker_redis.spark.emission.messages import MESSAGE_ID, as_json, id_of
@@ -26,7 +27,7 @@ from acker_redis.spark.protocol import arguments
 from acker_redis.spark.runs.dataframe import BatchOptions, check_options, emit_timeout, payload_limit
 from acker_redis.spark.runs.redis_group import RedisGroup
 from acker_redis.spark.runtime.executor_check import check_url
-from acker_redis.spout.in_flight import Emission, Int64Array
+from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.loop import POLL_MS, SpoutLoop, log
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
@@ -203,7 +204,7 @@ class _UnderWay:
         return np.array(fresh, np.int64)
 
     def take_letters(self, letters: list[DeadLetter]) -> list[int]:
-        """See `replaying.TakeLetters`: the stream has the entry, or else the letter has it as JSON."""
+        """See `replaying.ReplayLoader`: the stream has the entry, or else the letter has it as JSON."""
         entries = {letter.message_id: _entry_id(letter.message_id) for letter in letters if letter.message_id >= 0}
         there = self._group.find(list(entries.values()))
         taken = []

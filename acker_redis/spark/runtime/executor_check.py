@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from acker_redis import errors
-from acker_redis.acker import Acker
+from acker_redis.acker import Acker, app_of
 from acker_redis.errors import AckerError, BadConfigError, ServerUnavailableError
 from acker_redis.ledger.shards import generation_at
 from acker_redis.model.config import AckerConfig
@@ -44,7 +44,7 @@ def check_url(session: SparkSession, url: str | None, acker: Acker) -> str:
         if issubclass(kind, ServerUnavailableError):
             raise kind(f"{where}: {text}. Do they reach the server by another name? Give it as `executor_url`")
         raise BadConfigError(f"executor_url: {where} can't use it: {text}. Give the server as {where} reach it")
-    if not acker.holds(generation):
+    if not app_of(acker).shards.holds(generation):
         raise BadConfigError(
             f"executor_url leads {where} to another server or database than `acker`: app {acker.config.app!r} is not the same "
             "there. Give both the same one, though perhaps under another address"

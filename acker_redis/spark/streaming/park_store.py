@@ -26,8 +26,9 @@ from pyspark.sql.types import StructType
 
 from acker_redis.client.backoff import BACKOFF_BASE_SECS, Backoff
 from acker_redis.errors import AckerError, BadConfigError
+from acker_redis.model.arrays import FloatArray
 from acker_redis.spark.runtime.jvm import of
-from acker_redis.spout.in_flight import FloatArray, Tries
+from acker_redis.spout.in_flight import Tries
 from acker_redis.spout.state import Cause
 
 log = logging.getLogger("acker_redis.spark")

@@ -26,13 +26,14 @@ from pyspark.sql.types import (
 
 from acker_redis.client.backoff import is_outage
 from acker_redis.errors import AckerError, BadBatchError, BadConfigError
+from acker_redis.model.arrays import Int64Array
 from acker_redis.model.interrupts import interrupt_behind
 from acker_redis.spark.emission.messages import PAYLOAD, Places, among, as_json, from_json, id_of, read_places
 from acker_redis.spark.protocol import arguments
 from acker_redis.spark.streaming.park_store import Row
 from acker_redis.spark.streaming.schema_changes import Fit, fit
 from acker_redis.spark.worker import row_codec
-from acker_redis.spout.in_flight import Emission, Int64Array
+from acker_redis.spout.in_flight import Emission
 from acker_redis.store.dead_letter import DeadLetter
 
 log = logging.getLogger("acker_redis.spark")
@@ -227,7 +228,7 @@ class ParkedRows:
         return self._packed(with_ids.where(F.col(PAYLOAD).isNotNull()), self.schema.names)
 
     def take_letters(self, letters: list[DeadLetter]) -> list[int] | None:
-        """See `replaying.TakeLetters`: the messages are in the letters, as JSON."""
+        """See `replaying.ReplayLoader`: the messages are in the letters, as JSON."""
         if self._session is None or self.schema is None:
             return None
         try:

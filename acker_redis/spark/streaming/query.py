@@ -18,8 +18,9 @@ from py4j.protocol import Py4JError
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
 
-from acker_redis.acker import Acker
+from acker_redis.acker import Acker, app_of
 from acker_redis.errors import AckerError, BadConfigError, ClosedError, ServerUnavailableError, StoppedError
+from acker_redis.model.arrays import FloatArray, Int64Array
 from acker_redis.spark.emission.evidence import Evidence
 from acker_redis.spark.emission.messages import MESSAGE_ID, read_ids, read_places, with_message_ids
 from acker_redis.spark.emission.runner import Emitting, Pipeline
@@ -29,7 +30,7 @@ from acker_redis.spark.runtime.jvm import of
 from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.streaming.park_store import Park, ParkOutage, ParkOutageError, Row, Snapshot
 from acker_redis.spark.streaming.parked_rows import ParkedRows
-from acker_redis.spout.in_flight import Emission, FloatArray, Int64Array, Tries
+from acker_redis.spout.in_flight import Emission, Tries
 from acker_redis.spout.loop import SpoutLoop
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
@@ -83,7 +84,7 @@ class StreamStatus:
             attempt; a reason of "" has those in flight for the first time, one of "behind" those that wait for an earlier
             message of their id.
         oldest_secs: since when the oldest of them is parked.
-        done_until: by partition, the first offset that is not known to be done; see `Acker.done_until`.
+        done_until: by partition, the first offset that is not known to be done; see `Acker.completed_offsets`.
         is_full: whether a micro-batch waits because more than `max_parked` messages are not done, or `max_spout_pending` are
             in flight.
         error: what ended it, in a line; the next micro-batch or `drain` raises it. None: it goes on.
@@ -162,7 +163,7 @@ class TrackedQuery:
         try:
             found = self._park.load(before)
             must_save = self._park.begin(before)
-            self._until = DoneUntil(self._acker.done_until(self._options.task))
+            self._until = DoneUntil(self._acker.completed_offsets(self._options.task))
             java = active_query(self._session, self._park.query, self.run)
             self._stream = None if java is None else java.analyzedPlan().schema().json()
             if found is not None:
@@ -500,7 +501,7 @@ class TrackedQuery:
         gone = self._until.update(self._spout.state.left_ids())
         changed = {name: at for name, at in self._until.values.items() if self._said.get(name) != at}
         try:
-            self._acker.say_done_until(changed, gone, task=self._options.task)
+            app_of(self._acker).write_completed_offsets(changed, gone, task=self._options.task)
         except ServerUnavailableError as exc:
             log.warning("other programs do not learn now of what is done: %s", exc)
             return

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-import numpy as np
-import numpy.typing as npt
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.acker import Acker
 from acker_redis.errors import AckerError, BadConfigError, ClosedError
+from acker_redis.model.arrays import Int64Array
 from acker_redis.model.config import check_bound, check_finite
 from acker_redis.spark.emission.runner import Pipeline
 from acker_redis.spark.protocol import arguments
@@ -49,7 +48,7 @@ def each_batch(
     max_parked: int = 10_000,
     settle_secs: float = 2.0,
     payload_bytes: int = 0,
-    on_messages_done: Callable[[npt.NDArray[np.int64]], object] | None = None,
+    on_messages_done: Callable[[Int64Array], object] | None = None,
 ) -> "BatchHandler":
     """A function for `DataStreamWriter.foreachBatch`: every message of the stream goes through the pipeline.
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.accumulators import Accumulator
 
 from acker_redis.errors import BadBatchError, FailedError
+from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.protocol import shares
 from acker_redis.spark.protocol.columns import ANCHORS, ARROW_ANCHORS, ARROW_EDGE, ARROW_OUT, CHILDLESS, EDGE, STAYS
 from acker_redis.spark.worker.failures import Failures, Report, as_reason
@@ -30,7 +31,7 @@ class BoltOutput(NamedTuple):
     """
 
     rows: pa.RecordBatch
-    parents: npt.NDArray[np.int64]
+    parents: Int64Array
     failed: Mapping[int, str | FailedError] | None = None
 
 
@@ -109,9 +110,7 @@ class BoltStep:
         """Null in a column of the user's is what the residue has."""
         return pa.schema([*(one.with_nullable(True) for one in self.schema), ARROW_EDGE, ARROW_ANCHORS, ARROW_OUT])
 
-    def _checked(
-        self, output: BoltOutput, inputs: int
-    ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def _checked(self, output: BoltOutput, inputs: int) -> tuple[pa.RecordBatch, Int64Array, Int64Array]:
         """Rows of the declared types, parents, and the failed rows."""
         rows = self._conform(output.rows)
         parents = self._rows_of(output.parents, "parents", inputs)
@@ -129,7 +128,7 @@ class BoltStep:
             )
         return rows if rows.schema.types == self.schema.types else rows.cast(self.schema)
 
-    def _rows_of(self, given: npt.ArrayLike, what: str, inputs: int) -> npt.NDArray[np.int64]:
+    def _rows_of(self, given: npt.ArrayLike, what: str, inputs: int) -> Int64Array:
         rows = np.asarray(given)
         if len(rows) and rows.dtype.kind not in "iu":
             raise BadBatchError(f"bolt {self.stage!r}: {what}: expected numbers of input rows, got {rows.dtype}")
@@ -138,7 +137,7 @@ class BoltStep:
         return rows.astype(np.int64)
 
 
-def _children_of(own: npt.NDArray[np.int64], parents: npt.NDArray[np.int64], salt: int) -> npt.NDArray[np.int64]:
+def _children_of(own: Int64Array, parents: Int64Array, salt: int) -> Int64Array:
     """The edge of each output row. The children of one parent may stand anywhere; their order counts."""
     split = shares.split(own, np.bincount(parents, minlength=len(own)), salt)
     if bool((parents[1:] >= parents[:-1]).all()):

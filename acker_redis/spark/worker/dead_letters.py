@@ -36,7 +36,7 @@ class ReadDeadLetters:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run on one partition."""
-        with Acker.attach(self.url, self.app) as acker:  # which only reads
+        with Acker.open_existing(self.url, self.app) as acker:  # which only reads
             for batch in batches:
                 for begin, end in zip(batch["begin"].to_pylist(), batch["end"].to_pylist(), strict=True):
                     yield from _read(acker, begin, end)

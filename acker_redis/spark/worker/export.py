@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from acker_redis.errors import LedgerLostError, NotExactError, TokenReusedError
 from acker_redis.model import ids
+from acker_redis.model.arrays import UInt64Array
 from acker_redis.model.config import AckerConfig
-from acker_redis.model.ids import UInt64Array
 from acker_redis.model.xxhash64 import hash_longs
 from acker_redis.spark.protocol import shares
 from acker_redis.spark.protocol.columns import ANCHORS, ARROW_EDGE, ARROW_PAIRS, EDGE

@@ -16,6 +16,7 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from acker_redis.client.backoff import is_outage
 from acker_redis.errors import FailedError
+from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.protocol import shares
 from acker_redis.spark.protocol.columns import CHILDLESS
 
@@ -103,11 +104,11 @@ class Reports(AccumulatorParam[list[Report]]):
 class Roots:
     """Distinct roots; memory is bounded by their number."""
 
-    _parts: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    _parts: list[Int64Array] = field(default_factory=list)
     _size: int = 0
     _distinct: int = 0
 
-    def add(self, roots: npt.NDArray[np.int64]) -> None:
+    def add(self, roots: Int64Array) -> None:
         """Roots, with repeats."""
         if len(roots):
             self._parts.append(roots[np.concatenate(([True], roots[1:] != roots[:-1]))])
@@ -116,7 +117,7 @@ class Roots:
             self._parts = [self.distinct()]
             self._size = self._distinct = len(self._parts[0])
 
-    def distinct(self) -> npt.NDArray[np.int64]:
+    def distinct(self) -> Int64Array:
         """Each once, sorted."""
         return np.unique(np.concatenate(self._parts)) if self._parts else np.array([], np.int64)
 
@@ -147,7 +148,7 @@ class Failures:
         self._payloads: dict[int, bytes] = {}
         self._payload_bytes = 0
 
-    def add(self, own: npt.NDArray[np.int64], anchors: pa.ListArray, reasons: Sequence[Reason]) -> None:
+    def add(self, own: Int64Array, anchors: pa.ListArray, reasons: Sequence[Reason]) -> None:
         """Rows that failed: the edge, the anchors and the reason of each."""
         self._parts += shares.total(own)
         self._rows += len(own)
@@ -168,7 +169,7 @@ class Failures:
         self._rootless += without
         self._roots[self._named(reason)].add(roots.distinct())
 
-    def bring(self, roots: npt.NDArray[np.int64], payloads: Sequence[bytes | None]) -> None:
+    def bring(self, roots: Int64Array, payloads: Sequence[bytes | None]) -> None:
         """Payloads of messages, as far as they fit."""
         for root, payload in zip(roots.tolist(), payloads, strict=True):
             if payload is not None and self._payload_bytes + len(payload) <= PAYLOAD_BYTES:
@@ -197,7 +198,7 @@ class Failures:
         return cut
 
 
-def rootless(own: npt.NDArray[np.int64], roots: npt.NDArray[np.integer[Any]]) -> int:
+def rootless(own: Int64Array, roots: npt.NDArray[np.integer[Any]]) -> int:
     """How many rows have an edge, and so came from a message, but no root; given their edges and numbers of roots."""
     return int(np.count_nonzero((own != 0) & (roots == 0)))
 
@@ -215,7 +216,7 @@ def as_reason(given: str | FailedError) -> Reason:
     return Reason(given) if isinstance(given, str) else reason_of(given)
 
 
-def report_of(stage: str, reason: Reason, roots: npt.NDArray[np.int64], without: int = 0) -> Report:
+def report_of(stage: str, reason: Reason, roots: Int64Array, without: int = 0) -> Report:
     """A report that the driver makes itself, of rows that no task has named; `without`: how many have no root."""
     number = CHILDLESS + 1 + secrets.randbelow(_NUMBERS - CHILDLESS - 1)
     return Report(number, "", stage, 0, len(roots), {_cut(reason): roots.tobytes()}, without)

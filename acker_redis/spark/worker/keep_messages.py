@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from acker_redis.acker import app_of
 from acker_redis.errors import BadBatchError
 from acker_redis.model.config import AckerConfig
 from acker_redis.spark.protocol.columns import ARROW_ROWS
@@ -49,6 +50,6 @@ class KeepStep:
                 for message, row in zip(message_ids.to_pylist(), rows, strict=True)
                 if message is not None and row is not None
             ]
-            acker_of_worker(self.url, self.config).payloads(self.run_id).put(pairs)
+            app_of(acker_of_worker(self.url, self.config)).payloads(self.run_id).put(pairs)
             count += len(pairs)
         yield pa.RecordBatch.from_arrays([pa.array([count], pa.int64())], schema=pa.schema([ARROW_ROWS]))

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.accumulators import Accumulator
 
 from acker_redis.errors import BadBatchError, NotExactError, RefusedError
+from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.protocol import shares
 from acker_redis.spark.protocol.columns import ANCHORS, ARROW_EDGE, ARROW_OUT, ARROW_ROWS, EDGE, STAYS
 from acker_redis.spark.worker.failures import (
@@ -41,9 +42,9 @@ class _Consumed:
 
     parts: int = 0
     rows: int = 0
-    _own: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    _own: list[Int64Array] = field(default_factory=list)
     _counts: list[npt.NDArray[np.int32]] = field(default_factory=list)
-    _roots: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    _roots: list[Int64Array] = field(default_factory=list)
 
     def add(self, batch: pa.RecordBatch, *, with_roots: bool) -> None:
         """With roots: some 20 bytes of each row are kept, copied, as a column would hold its batch."""
@@ -57,7 +58,7 @@ class _Consumed:
             self._roots.append(anchors.flatten().fill_null(0).to_numpy(zero_copy_only=False).copy())
 
     @property
-    def own(self) -> npt.NDArray[np.int64]:
+    def own(self) -> Int64Array:
         """The edge of each row."""
         return np.concatenate([np.array([], np.int64), *self._own])
 

@@ -26,12 +26,12 @@ _ackers: dict[tuple[str, AckerConfig], Acker] = {}
 def acker_of_worker(url: str, config: AckerConfig) -> Acker:
     """This process's acker; made at first use, kept over tasks. Spark forks its workers before this module is imported.
 
-    It is attached: what it may and needs to do is less than the driver's.
+    It opens the app as it is: it makes no shard, which the driver's acker does.
     """
     acker = _ackers.get((url, config))
     if acker is None:
         try:
-            acker = _ackers[url, config] = while_lost(lambda: Acker.attach(url, config.app))
+            acker = _ackers[url, config] = while_lost(lambda: Acker.open_existing(url, config.app))
         except ConnectionLostError as exc:
             raise ConnectionLostError(
                 f"a Python worker of Spark: {exc}. Do executors reach the server by another name? Give it as `executor_url`"

@@ -100,7 +100,7 @@ def settle(acker: Acker, counts: SpoutCounts) -> int:
     """Take the outcomes of a run that was killed, which nobody waits for, as they time out; gives what is left pending."""
     spout = Spout(acker, run_id=uuid.uuid4().hex)
     deadline = time.monotonic() + 4 * acker.config.message_timeout_secs
-    while (stats := acker.stats(oldest=False)).pending + stats.waiting and time.monotonic() < deadline:
+    while (stats := acker.stats(oldest=False)).pending + stats.unconfirmed_outcomes and time.monotonic() < deadline:
         spout.poll(block_ms=100)
     counts.late += spout.counts.late
     return stats.pending

@@ -22,7 +22,7 @@ STAGE = "price"
 @cache
 def acker_of_worker(url: str, app: str) -> Acker:
     """One acker per Python worker, which Spark keeps from task to task. It takes the app's settings from the server."""
-    return Acker.attach(url, app)
+    return Acker.open_existing(url, app)
 
 
 def price_partition(url: str, app: str, name: str, target: Path, rows: Iterable[Row]) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from acker_redis import Acker, ConnectionLostError
+from acker_redis.acker import app_of
 from tests.support.outcomes import complete, expire, roots_of, time_out, unconfirmed
 
 
@@ -13,13 +14,13 @@ def test_outcomes_that_are_alike_come_in_few_packs(real_url, raw, connect) -> No
     acker: Acker = connect(shards=4)
     roots = np.random.default_rng(7).integers(-(2**63), 2**63 - 1, 10_000)
     time_out(acker, roots)
-    packed = acker.poll_packed(max_outcomes=10_000)
+    packed = acker.poll_batches(max_outcomes=10_000)
     assert roots_of(packed) == sorted(roots.tolist())
     assert len(packed) <= 50
     assert {(one.kind, one.task, one.reason, one.last_stage, one.detail, one.redelivered) for one in packed} == {
         ("fail", 0, "timeout", None, None, False)
     }
-    assert acker.confirm_packed(packed) == 10_000
+    assert acker.confirm_batches(packed) == 10_000
     assert unconfirmed(raw) == 0
 
 
@@ -34,7 +35,7 @@ def test_outcomes_that_differ_come_in_packs_of_their_own(source, raw, connect) -
         acker.fail_many(roots[8:12], reason="full", stage="write")
         acker.fail_many(roots[12:16], reason="vollständig", stage="write")
     expire(acker)
-    packed = acker.poll_packed()
+    packed = acker.poll_batches()
     found = {(one.task, one.reason, one.last_stage, one.detail): sorted(one.roots.tolist()) for one in packed}
     assert len(found) == len(packed)
     expected: dict[tuple[int, str | None, str | None, str | None], list[int]] = {
@@ -48,11 +49,11 @@ def test_outcomes_that_differ_come_in_packs_of_their_own(source, raw, connect) -
     }
     assert found == expected
     some = [one for one in packed if one.task == 1]
-    assert acker.confirm_packed(some) == 24
+    assert acker.confirm_batches(some) == 24
     assert raw.xlen("acker:{test:0}:failed:0") == 24
-    again = connect(shards=1).poll_packed()
+    again = connect(shards=1).poll_batches()
     assert {one.task for one in again} == {0}
-    assert acker.confirm_packed(again) == 24
+    assert acker.confirm_batches(again) == 24
     assert unconfirmed(raw) == 0
 
 
@@ -60,34 +61,34 @@ def test_packs_that_were_not_confirmed_are_delivered_again_as_a_whole(source, ra
     acker: Acker = connect(shards=2)
     time_out(acker, np.arange(200))
     complete(acker, 200, first=1_000)
-    first = acker.poll_packed()
+    first = acker.poll_batches()
     assert not any(one.redelivered for one in first)
-    acker.confirm_packed([one for one in first if one.kind == "ack"])
-    again = connect(shards=2).poll_packed()
+    acker.confirm_batches([one for one in first if one.kind == "ack"])
+    again = connect(shards=2).poll_batches()
     assert roots_of(again) == list(range(200))
     assert all(one.redelivered for one in again)
-    acker.confirm_packed(first)
+    acker.confirm_batches(first)
     assert unconfirmed(raw) == 0
-    assert connect(shards=2).poll_packed() == []
+    assert connect(shards=2).poll_batches() == []
 
 
 def test_a_packed_poll_takes_no_more_fails_than_it_was_asked_for(source, connect) -> None:
     acker: Acker = connect(shards=2)
     time_out(acker, np.arange(500))
     sizes = []
-    while packed := acker.poll_packed(max_outcomes=150):
+    while packed := acker.poll_batches(max_outcomes=150):
         sizes.append(len(roots_of(packed)))
-        acker.confirm_packed(packed)
+        acker.confirm_batches(packed)
     assert sizes == [150, 150, 150, 50]
 
 
 def test_what_was_read_ahead_is_handed_out_once(source, raw, connect) -> None:
     acker: Acker = connect(shards=2)
     time_out(acker, np.arange(900))
-    found = [roots_of(acker.poll_packed(max_outcomes=200))]
-    found.append(roots_of(acker.poll_packed(max_outcomes=200)))
-    found.append(roots_of(acker.poll_packed(max_outcomes=200, again=True)))  # begins with both, again
-    while packed := acker.poll_packed(max_outcomes=200):
+    found = [roots_of(acker.poll_batches(max_outcomes=200))]
+    found.append(roots_of(acker.poll_batches(max_outcomes=200)))
+    found.append(roots_of(acker.poll_batches(max_outcomes=200, again=True)))  # begins with both, again
+    while packed := acker.poll_batches(max_outcomes=200):
         found.append(roots_of(packed))
     taken = sorted(root for part in found for root in part)
     assert sorted(set(taken)) == list(range(900))
@@ -98,16 +99,16 @@ def test_what_was_read_ahead_is_handed_out_once(source, raw, connect) -> None:
 def test_what_was_read_ahead_and_not_handed_out_is_not_lost(source, raw, connect, way) -> None:
     acker: Acker = connect(shards=1)
     time_out(acker, np.arange(600))
-    acker.confirm_packed(packed := acker.poll_packed(max_outcomes=100))
+    acker.confirm_batches(packed := acker.poll_batches(max_outcomes=100))
     taken = roots_of(packed)
     if way == "ends":
         acker.close()
         acker = connect(shards=1)
     else:
         acker.recover()
-    while packed := acker.poll_packed(max_outcomes=100):
+    while packed := acker.poll_batches(max_outcomes=100):
         taken += roots_of(packed)
-        acker.confirm_packed(packed)
+        acker.confirm_batches(packed)
     assert sorted(taken) == list(range(600))
     assert unconfirmed(raw) == 0
 
@@ -116,7 +117,7 @@ def test_an_error_met_while_reading_ahead_comes_with_the_next_poll(source, conne
     acker: Acker = connect(shards=1)
     time_out(acker, np.arange(300))
     assert len(acker.poll(max_outcomes=1)) == 1
-    pipeline_each, failures = acker._client.pipeline_each, iter([None, ConnectionLostError("gone")])
+    pipeline_each, failures = app_of(acker).client.pipeline_each, iter([None, ConnectionLostError("gone")])
 
     def failing_the_second(commands: Any) -> Any:
         replies = pipeline_each(commands)
@@ -124,12 +125,12 @@ def test_an_error_met_while_reading_ahead_comes_with_the_next_poll(source, conne
             return [failure] * len(commands)  # the replies are lost, the entries are this consumer's
         return replies
 
-    monkeypatch.setattr(acker._client, "pipeline_each", failing_the_second)
-    first = acker.poll_packed(max_outcomes=100)
+    monkeypatch.setattr(app_of(acker).client, "pipeline_each", failing_the_second)
+    first = acker.poll_batches(max_outcomes=100)
     with pytest.raises(ConnectionLostError):
-        acker.poll_packed(max_outcomes=100)
+        acker.poll_batches(max_outcomes=100)
     taken = roots_of(first)
-    while packed := acker.poll_packed(max_outcomes=100):
+    while packed := acker.poll_batches(max_outcomes=100):
         taken += roots_of(packed)
     assert set(taken) >= set(range(300)) - {0}
 
@@ -138,25 +139,25 @@ def test_one_poll_may_go_on_where_the_other_ended(source, raw, connect) -> None:
     acker: Acker = connect(shards=1)
     time_out(acker, np.arange(20))
     outcomes = acker.poll(max_outcomes=7)
-    packed = acker.poll_packed(max_outcomes=5)  # reads ahead for whoever polls next
+    packed = acker.poll_batches(max_outcomes=5)  # reads ahead for whoever polls next
     outcomes += acker.poll()
     assert sorted([outcome.root for outcome in outcomes] + roots_of(packed)) == list(range(20))
-    assert acker.confirm(outcomes) + acker.confirm_packed(packed) == 20
+    assert acker.confirm(outcomes) + acker.confirm_batches(packed) == 20
     assert unconfirmed(raw) == 0
 
 
 def test_no_command_reads_so_much_that_it_holds_the_server(connect, source, monkeypatch) -> None:
     acker: Acker = connect(shards=8)
     sent: list[tuple[Any, ...]] = []
-    send = acker._client._send
+    send = app_of(acker).client._send
 
     def noting(commands: Any) -> Any:
         sent.extend(commands)
         return send(commands)
 
-    monkeypatch.setattr(acker._client, "_send", noting)
+    monkeypatch.setattr(app_of(acker).client, "_send", noting)
     for wanted in (1_000, 5_000, 10_000, 1_000_000):
-        acker.poll_packed(max_outcomes=wanted)
+        acker.poll_batches(max_outcomes=wanted)
     reads = [tuple(str(part) for part in command) for command in sent if "COUNT" in command]
     streams = [(len(read) - read.index("STREAMS") - 1) // 2 if "STREAMS" in read else 1 for read in reads]
     entries = [int(read[read.index("COUNT") + 1]) * among for read, among in zip(reads, streams, strict=True)]

@@ -84,9 +84,9 @@ def test_a_lane_holds_the_outcomes_of_its_tasks_only(source, connect) -> None:
     roots_of = {task: complete(acker, 50, first=task * 1_000, task=task) for task in range(6)}
     acker.init_many([90_000, 90_001], [1, 1], 4)
     acker.fail_many([90_000])
-    acker.rotate(force=True)
+    acker.admin.rotate(force=True)
     for _ in range(3):
-        acker.rotate(force=True)
+        acker.admin.rotate(force=True)
     roots_of[4] |= {90_000, 90_001}
     for lane in range(3):
         outcomes = acker.poll(consumer=f"spout-{lane}", lane=lane)
@@ -94,7 +94,7 @@ def test_a_lane_holds_the_outcomes_of_its_tasks_only(source, connect) -> None:
         assert {outcome.task % 3 for outcome in outcomes} == {lane}
         acker.confirm(outcomes)
     assert acker.poll() == []
-    assert acker.stats().waiting == 0
+    assert acker.stats().unconfirmed_outcomes == 0
 
 
 def test_consumers_share_the_work_and_no_outcome_is_given_twice(real_url, connect) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from acker_redis import Acker, ClosedError
+from acker_redis.acker import app_of
 from acker_redis.testing import wait_until
 from tests.support.outcomes import roots_of, time_out
 
@@ -22,7 +23,7 @@ def test_closing_does_not_wait_for_a_silent_server(start_server, open_acker, mon
     server = start_server()
     acker: Acker = open_acker(server.url, shards=1)
     time_out(acker, np.arange(300))
-    pipeline, stopped = acker._client.pipeline_each, threading.Event()
+    pipeline, stopped = app_of(acker).client.pipeline_each, threading.Event()
 
     def falling_silent(commands: Any, **options: Any) -> Any:
         if threading.current_thread().name.startswith(READER):
@@ -30,9 +31,9 @@ def test_closing_does_not_wait_for_a_silent_server(start_server, open_acker, mon
             stopped.set()
         return pipeline(commands, **options)
 
-    monkeypatch.setattr(acker._client, "pipeline_each", falling_silent)
+    monkeypatch.setattr(app_of(acker).client, "pipeline_each", falling_silent)
     try:
-        assert len(roots_of(acker.poll_packed(max_outcomes=100))) == 100
+        assert len(roots_of(acker.poll_batches(max_outcomes=100))) == 100
         assert stopped.wait(30)
         began = time.monotonic()
         acker.close()
@@ -48,24 +49,24 @@ def test_closing_does_not_wait_for_a_silent_server(start_server, open_acker, mon
 def test_what_came_after_it_was_read_ahead_is_found_by_the_next_poll(source, connect) -> None:
     acker: Acker = connect(shards=1)
     time_out(acker, np.arange(100))
-    assert len(roots_of(acker.poll_packed(max_outcomes=100))) == 100
-    for consumer in acker._delivery._consumers.values():
-        assert consumer._ahead is not None
-        consumer.wait()  # nothing was there
+    assert len(roots_of(acker.poll_batches(max_outcomes=100))) == 100
+    for view in app_of(acker).delivery._views.values():
+        assert view.consumer._ahead is not None
+        view.consumer.wait()  # nothing was there
     time_out(acker, np.arange(100, 150))
-    assert sorted(roots_of(acker.poll_packed(max_outcomes=100))) == list(range(100, 150))
+    assert sorted(roots_of(acker.poll_batches(max_outcomes=100))) == list(range(100, 150))
 
 
 def test_after_closing_every_call_says_so(source, connect) -> None:
     acker: Acker = connect(shards=1)
     time_out(acker, np.arange(300))
-    packed = acker.poll_packed(max_outcomes=100)
+    packed = acker.poll_batches(max_outcomes=100)
     acker.close()
     acker.close()
     for call in (
         acker.poll,
-        lambda: acker.poll_packed(max_outcomes=100),
-        lambda: acker.confirm_packed(packed),
+        lambda: acker.poll_batches(max_outcomes=100),
+        lambda: acker.confirm_batches(packed),
         lambda: acker.ack(1, 1),
         acker.stats,
         acker.recover,
@@ -106,20 +107,20 @@ url = sys.argv[1]
 raw = redis.Redis.from_url(url)
 with Acker.connect(url, app="test", shards=1) as acker:
     time_out(acker, np.arange(600))
-    assert len(roots_of(acker.poll_packed(max_outcomes=100))) == 100
+    assert len(roots_of(acker.poll_batches(max_outcomes=100))) == 100
     ahead = lambda: sum(raw.xinfo_groups(key)[0]["pending"] for key in streams(raw))
     wait_until(lambda: ahead() == 200, "what is read ahead")
     child = os.fork()
     if child == 0:
         taken = []
-        while packed := acker.poll_packed(max_outcomes=100):
+        while packed := acker.poll_batches(max_outcomes=100):
             taken += roots_of(packed)
-            acker.confirm_packed(packed)
+            acker.confirm_batches(packed)
         acker.close()
         os._exit(0 if sorted(taken) == list(range(600)) else 3)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    print(len(roots_of(acker.poll_packed(max_outcomes=100))))
+    print(len(roots_of(acker.poll_batches(max_outcomes=100))))
 """
 
 

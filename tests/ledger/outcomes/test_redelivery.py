@@ -5,7 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from acker_redis import Acker, ConnectionLostError, Outcome, PackedOutcomes
+from acker_redis import Acker, ConnectionLostError, Outcome, OutcomeBatch
+from acker_redis.acker import app_of
 from acker_redis.testing import wait_until
 from tests.support.outcomes import complete, roots_of, streams, time_out, unconfirmed
 from tests.support.rounds import take
@@ -87,6 +88,33 @@ def test_a_packed_entry_is_confirmed_with_its_last_outcome(source, raw, connect)
     assert connect(**config).poll() == []
 
 
+def test_an_outcome_given_twice_confirms_its_entry_once(source, raw, connect) -> None:
+    acker: Acker = connect(shards=1)
+    complete(acker, 3)
+    outcomes = acker.poll()
+    assert acker.confirm([*outcomes[:2], *outcomes[:2]]) == 0
+    assert acker.confirm([outcomes[2], outcomes[2]]) == 1
+    assert unconfirmed(raw) == 0
+
+
+def test_outcomes_whose_stage_could_not_be_read_come_with_the_next_poll(source, raw, connect, monkeypatch) -> None:
+    acker: Acker = connect(shards=1)
+    acker.init_many([1, 2], [5, 6], 0)
+    acker.ack_many([1, 2], [5, 6], stage="parse")
+
+    def cut(commands: object) -> None:
+        raise ConnectionLostError("cut")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(app_of(acker).client, "pipeline", cut)
+        with pytest.raises(ConnectionLostError):
+            acker.poll()
+    outcomes = acker.poll()
+    assert {(outcome.root, outcome.last_stage) for outcome in outcomes} == {(1, "parse"), (2, "parse")}
+    acker.confirm(outcomes)
+    assert unconfirmed(raw) == 0
+
+
 def test_confirming_twice_changes_nothing(source, raw, connect) -> None:
     acker: Acker = connect(shards=1)
     complete(acker, 10)
@@ -108,7 +136,7 @@ def test_confirmed_outcomes_leave_nothing(real_url, raw, connect) -> None:
         acker.ack_many(roots[:1_000], roots[:1_000])
         acker.fail_many(roots[1_000:])
         take(acker, 2_000)
-        acker.rotate(force=True)
+        acker.admin.rotate(force=True)
         assert unconfirmed(raw) == 0
         return sum(raw.memory_usage(key) for key in raw.scan_iter())
 
@@ -161,7 +189,7 @@ def test_a_confirm_that_met_an_error_can_be_repeated(real_url, raw, connect, mon
     complete(acker, 10)
     outcomes = acker.poll()
     with monkeypatch.context() as patch:
-        patch.setattr(acker._client, "run_each", lambda calls: [ConnectionLostError("cut")] * len(calls))
+        patch.setattr(app_of(acker).client, "run_each", lambda calls: [ConnectionLostError("cut")] * len(calls))
         with pytest.raises(ConnectionLostError):
             acker.confirm(outcomes)
     assert acker.confirm(outcomes) == 1
@@ -170,15 +198,15 @@ def test_a_confirm_that_met_an_error_can_be_repeated(real_url, raw, connect, mon
 
 def test_outcomes_whose_reply_was_lost_are_handed_out_when_asked_for_again(source, raw, connect) -> None:
     acker: Acker = connect(shards=1)
-    acker.poll_packed()
+    acker.poll_batches()
     roots = complete(acker, 10)
     raw.xreadgroup("spout", "spout", {"acker:{test:0}:acked:0": ">"})  # the reply of the same consumer, lost
-    assert acker.poll_packed() == []
-    (packed,) = acker.poll_packed(again=True)
+    assert acker.poll_batches() == []
+    (packed,) = acker.poll_batches(again=True)
     assert set(packed.roots.tolist()) == roots
     assert packed.redelivered
-    acker.confirm_packed([packed])
-    assert acker.poll_packed(again=True) == []
+    acker.confirm_batches([packed])
+    assert acker.poll_batches(again=True) == []
 
 
 @pytest.mark.parametrize("consumer", ["spout", "another"])
@@ -187,19 +215,19 @@ def test_entries_that_were_deleted_are_dropped_from_the_group(source, raw, conne
     config = {"shards": 1, "message_timeout_secs": 0.05}
     acker: Acker = connect(**config)
     time_out(acker, np.arange(6))
-    assert len(roots_of(acker.poll_packed(consumer="spout"))) == 6
+    assert len(roots_of(acker.poll_batches(consumer="spout"))) == 6
     failed = "acker:{test:0}:failed:0"
     raw.xdel(failed, *(entry_id for entry_id, _ in raw.xrange(failed)[1:4]))
-    found: list[PackedOutcomes] = []
+    found: list[OutcomeBatch] = []
     other: Acker = connect(**config)
 
     def taken() -> bool:
-        found.extend(other.poll_packed(consumer=consumer))
+        found.extend(other.poll_batches(consumer=consumer))
         return len(set(roots_of(found))) == 3  # some more than once, where a poll takes a message timeout
 
     wait_until(taken, "what is left")
-    other.confirm_packed(found)
-    assert other.poll_packed(consumer=consumer, again=True) == []  # Redis 6.2 names those claimed only now
+    other.confirm_batches(found)
+    assert other.poll_batches(consumer=consumer, again=True) == []  # Redis 6.2 names those claimed only now
     assert unconfirmed(raw) == 0
 
 
@@ -208,10 +236,10 @@ def test_an_entry_that_poll_began_is_among_what_is_asked_for_again(source, raw, 
     acker: Acker = connect(shards=1)
     roots = complete(acker, 10)
     assert len(acker.poll(max_outcomes=4)) == 4
-    assert acker.poll_packed() == []
-    (again,) = acker.poll_packed(again=True)
+    assert acker.poll_batches() == []
+    (again,) = acker.poll_batches(again=True)
     assert set(again.roots.tolist()) == roots
     assert again.redelivered
     assert acker.poll() == []
-    assert acker.confirm_packed([again]) == 1
+    assert acker.confirm_batches([again]) == 1
     assert unconfirmed(raw) == 0

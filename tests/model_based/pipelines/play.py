@@ -50,8 +50,8 @@ class Watched(Acker):
             self.broken_off |= dict.fromkeys(np.asarray(roots).astype(np.int64).tolist(), reason)
         return super().fail_many(roots, *args, **options)
 
-    def poll_packed(self, *args: Any, **options: Any) -> Any:
-        found = super().poll_packed(*args, **options)
+    def poll_batches(self, *args: Any, **options: Any) -> Any:
+        found = super().poll_batches(*args, **options)
         for packed in found:
             for root in packed.roots.tolist():
                 self.outcomes[root].append(packed.reason or "ack")
@@ -117,7 +117,7 @@ def play(pipeline: Pipeline, session: SparkSession, url: str, folder: Path) -> P
         pipeline.run(Playing(tracker, pipeline.data, emissions[-1].folder, local), messages)
 
     def progress(spout: Spout, busy: bool) -> None:
-        spout.acker.rotate()
+        spout.acker.admin.rotate()
         if not busy and time.monotonic() - begun > LONGEST_SECS:
             raise TimeoutError(f"after {LONGEST_SECS} s there still is {spout.pending} pending")
 

@@ -203,11 +203,11 @@ def test_killed_in_the_middle_and_started_again_every_line_is_where_it_has_to_be
         rows = database.execute("SELECT * FROM per_minute ORDER BY minute, section")
         assert [dict(row) for row in rows] == truth.per_minute
 
-    with Acker.attach(url, "logs") as acker:
+    with Acker.open_existing(url, "logs") as acker:
         letters = letters_of(acker, tmp_path / "logs")
         assert acker.dead_letters.count() == sum(map(len, letters.values()))
         stats = acker.stats()
-        assert (stats.pending, stats.waiting) == (0, 0)
+        assert (stats.pending, stats.unconfirmed_outcomes) == (0, 0)
     assert_letters(letters, truth.malformed, "parse")
     assert_letters(letters, truth.poison, "enrich")
     assert len(letters) == len(truth.malformed) + len(truth.poison)

@@ -91,11 +91,11 @@ def test_an_application_that_is_killed_leaves_the_other_untouched(
     for app in ("one", "two"):
         wait_until((tmp_path / f"{app}-middle").exists, f"{app} to be in the middle", WAIT_SECS)
     kill(two)
-    with Acker.attach(url, "two") as acker:
+    with Acker.open_existing(url, "two") as acker:
         left = acker.stats().pending
         assert left > 0
         for _ in range(acker.config.num_buckets):  # nothing of this reaches the other
-            acker.rotate(force=True)
+            acker.admin.rotate(force=True)
         assert acker.stats().timed_out == left
     (tmp_path / "one-go").touch()
     quiet = {"pending": 0, "timed_out": 0, "failed": 0, "fenced": 0, "unowned": 0}
@@ -122,7 +122,7 @@ def test_a_tree_that_starts_in_one_application_completes_in_another(
     assert first() == expected
     assert printed(second, tmp_path) == {"folders": 1}
     assert written(tmp_path, "out-*.parquet") == Counter(ALL)
-    with Acker.attach(url, SHARED) as acker:
+    with Acker.open_existing(url, SHARED) as acker:
         stats = acker.stats()
         assert (stats.acked, stats.pending, stats.unowned) == (
             MESSAGES + len(ALL),
@@ -149,8 +149,8 @@ def test_what_an_application_that_died_had_taken_over_is_replayed_by_the_first(
     assert (counts["failed"], counts["dead_lettered"]) == (0, 0)
     assert printed(again, tmp_path)["folders"] >= 2
     assert set(written(tmp_path, "out-*.parquet")) == ALL
-    with Acker.attach(url, SHARED) as acker:
+    with Acker.open_existing(url, SHARED) as acker:
         expire(acker)
         stats = acker.stats()
-        assert (stats.pending, stats.waiting) == (0, 0)
-        assert {lane: end.state for lane, end in acker.ends().items()} == {0: "finished", 1: "finished"}
+        assert (stats.pending, stats.unconfirmed_outcomes) == (0, 0)
+        assert {lane: end.state for lane, end in acker.admin.ends().items()} == {0: "finished", 1: "finished"}

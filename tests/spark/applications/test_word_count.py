@@ -62,7 +62,7 @@ def test_lost_words_end_the_run_and_nothing_is_acked(url: str, warm: Warm) -> No
     assert status == 3
     assert "reached 'save'" in errors and "use tracker.filter for where" in errors
     assert "Traceback" not in errors
-    with Acker.attach(url, "word-count") as acker:
+    with Acker.open_existing(url, "word-count") as acker:
         assert acker.stats().acked == 0
 
 
@@ -76,7 +76,7 @@ def test_lines_that_never_succeed_end_as_dead_letters_on_a_server_of_ones_own(tm
     assert result["lines"] == 150
     assert 0 < result["dead_lettered"] == result["failed"]
     assert result["acked"] == 150 - result["dead_lettered"]
-    with Acker.attach(url, "word-count") as acker:
+    with Acker.open_existing(url, "word-count") as acker:
         letters = acker.dead_letters.read()
     assert len(letters) == result["dead_lettered"]
     assert {(letter.detail, letter.last_stage) for letter in letters} == {("failed on purpose", "split")}

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from acker_redis import OperatorBrokenError
+from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.emission.evidence import MANY, Evidence, Verdict
 from acker_redis.spark.proof.metrics import Processed
 from acker_redis.spark.worker.failures import Reason, Report, report_of
-from acker_redis.spout.in_flight import Emission, Int64Array
+from acker_redis.spout.in_flight import Emission
 
 TYPO = Reason("AttributeError: 'dict' object has no attribute 'order'", is_expected=False)
 DECLARED = Reason("no such customer")

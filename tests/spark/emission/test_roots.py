@@ -56,7 +56,7 @@ def test_sparse_ids_are_said_once(message_ids: Any, said: bool, caplog: pytest.L
 def test_roots_that_a_limit_let_through_fail_at_once_and_cost_no_attempt() -> None:
     """One shard takes its part of them, the other is full."""
     acker = fake_acker(shards=2)
-    acker.set_limits(Limits(max_pending=10))
+    acker.admin.set_limits(Limits(max_pending=10))
     others = np.arange(1, 200, dtype=np.uint64)
     others = others[shard_of(others, 2) == 1]
     acker.init_many(others, others, 1)

@@ -145,7 +145,7 @@ def test_where_every_message_is_a_dead_letter_yesterdays_output_stays(case: Make
     assert "every one of the 5 messages is a dead letter" in str(ended.error)
     assert len(ended.letters) == 5
     assert run.written() == [(9,)]
-    assert run.acker.ends()[0].error.startswith("NotAcceptedError")
+    assert run.acker.admin.ends()[0].error.startswith("NotAcceptedError")
 
 
 def test_a_wrong_schema_does_not_replace_the_output_by_nothing(case: MakeCase, tmp_path: Path) -> None:

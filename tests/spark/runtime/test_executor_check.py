@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from acker_redis import AckerConfig, AckerError, AuthenticationError, BadConfigError, ServerBusyError
+from acker_redis.acker import app_of
 from acker_redis.spark.runtime import executor_check
 from acker_redis.spark.runtime.executor_check import check_url
 from acker_redis.testing import fake_acker
@@ -58,6 +59,6 @@ def test_a_server_without_this_app_is_a_wrong_url(
 
 def test_the_app_is_looked_for_once(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_acker() as acker:
-        asked = found(monkeypatch, acker._shards.generations[0])
+        asked = found(monkeypatch, app_of(acker).shards.generations[0])
         assert [check_url(session, "redis://x", acker) for _ in range(2)] == ["redis://x"] * 2
     assert asked == ["redis://x"]

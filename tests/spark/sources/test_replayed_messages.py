@@ -188,7 +188,7 @@ def test_records_that_can_not_be_read_are_never_taken_for_rows_of_nulls(
     for run in (partial(run_tracked, acker=acker), check_pipeline):
         with pytest.raises(BadBatchError, match=r"of json, without its column '_corrupt_record'.* or rename it"):
             run(left_out, partial(save, tmp_path), partition="path")
-    assert acker.ends() == {}
+    assert acker.admin.ends() == {}
     for kept in (
         messages.select("_corrupt_record", "file", "row"),
         messages.withColumnRenamed("_corrupt_record", "text"),
@@ -537,7 +537,7 @@ def test_of_two_limits_of_payloads_the_smaller_counts(
     """The operator's: what is longer is read again from the source, and its letter has its id only."""
     out = tmp_path / "out"
     out.mkdir()
-    acker.set_limits(Limits(max_payload_bytes=300))
+    acker.admin.set_limits(Limits(max_payload_bytes=300))
     messages = spark.range(10).withColumn("value", F.expr("concat(id, repeat('x', IF(id < 4, 10, 1000)))"))
     kept: list[list[int]] = []
 

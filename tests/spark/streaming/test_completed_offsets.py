@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 
+from acker_redis.acker import app_of
 from acker_redis.store import completed_offsets
 from acker_redis.store.completed_offsets import DoneUntil
 from acker_redis.testing import fake_acker
@@ -73,8 +74,8 @@ def test_partitions_are_bounded_and_those_seen_last_stay(monkeypatch: pytest.Mon
 
 def test_others_read_what_was_written() -> None:
     acker = fake_acker()
-    acker.say_done_until({f"p{number}": number for number in range(2500)}, task=1)
-    acker.say_done_until({"p7": 70}, ["p8"], task=1)
-    found = acker.done_until(1)
+    app_of(acker).write_completed_offsets({f"p{number}": number for number in range(2500)}, task=1)
+    app_of(acker).write_completed_offsets({"p7": 70}, ["p8"], task=1)
+    found = acker.completed_offsets(1)
     assert (len(found), found["p7"], found["p2499"], "p8" in found) == (2499, 70, 2499, False)
-    assert acker.done_until() == {}
+    assert acker.completed_offsets() == {}

@@ -182,6 +182,6 @@ def test_a_stream_killed_in_a_micro_batch_goes_on_in_another_process_with_other_
         after = acker.stats()
         assert (after.acked, after.pending) == (len(stream_job.ALL), 0), "the next run failed what the killed one left"
         for _ in range(stream_job.CONFIG.num_buckets):
-            acker.rotate(force=True)
+            acker.admin.rotate(force=True)
         end = acker.stats()
         assert (end.acked, end.timed_out, end.pending, end.unowned) == (after.acked, 0, 0, 0)

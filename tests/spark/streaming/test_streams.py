@@ -544,12 +544,12 @@ def test_others_learn_up_to_where_all_is_done(spark: Any, acker: Acker, tmp_path
     give(tmp_path, rows(*range(10), 20, 21))
     with handler_of(acker, tmp_path, run, **options) as handler:
         start(spark, tmp_path, handler, schema).awaitTermination()
-        assert handler.status().done_until == acker.done_until() == {"0": 7, "1": 22}
+        assert handler.status().done_until == acker.completed_offsets() == {"0": 7, "1": 22}
     give(tmp_path, rows(9, 22))
     with handler_of(acker, tmp_path, run, **options) as handler:
         start(spark, tmp_path, handler, schema).awaitTermination()
-        assert acker.done_until() == {"0": 7, "1": 23}  # what was parked before is not passed over
-        assert handler.drain(60).done_until == acker.done_until() == {"0": 10, "1": 23}
+        assert acker.completed_offsets() == {"0": 7, "1": 23}  # what was parked before is not passed over
+        assert handler.drain(60).done_until == acker.completed_offsets() == {"0": 10, "1": 23}
 
 
 def test_a_second_message_of_an_id_in_the_same_micro_batch_goes_after_the_first(
@@ -590,7 +590,7 @@ def test_a_function_that_is_told_of_what_is_done_and_raises_now_and_then_holds_u
         start(spark, tmp_path, handler).awaitTermination()
         assert handler.drain(60).counts.emitted == 4
     assert sorted(done) == written(tmp_path) == [1, 2, 3, 4]
-    assert acker.ends()[0].state == "finished"
+    assert acker.admin.ends()[0].state == "finished"
 
 
 def test_a_query_that_breaks_again_and_again_leaves_one_letter_of_a_message(
@@ -612,12 +612,12 @@ def test_a_query_that_breaks_again_and_again_leaves_one_letter_of_a_message(
             ):
                 query.awaitTermination()
         assert acker.dead_letters.count() == 0
-        assert (acker.ends()[0].state, acker.stats(oldest=False).pending) == ("failed", 0)
-        assert "on_messages_done raised OSError: mend me" in acker.ends()[0].error
+        assert (acker.admin.ends()[0].state, acker.stats(oldest=False).pending) == ("failed", 0)
+        assert "on_messages_done raised OSError: mend me" in acker.admin.ends()[0].error
     with handler_of(acker, tmp_path, retry=once) as handler:
         start(spark, tmp_path, handler).awaitTermination()
     assert [letter.message_id for letter in acker.dead_letters.read()] == [7]
-    assert acker.ends()[0].state == "finished"
+    assert acker.admin.ends()[0].state == "finished"
 
 
 def test_a_query_that_was_stopped_in_a_micro_batch_is_no_failed_run(spark: Any, acker: Acker, tmp_path: Path) -> None:
@@ -626,7 +626,7 @@ def test_a_query_that_was_stopped_in_a_micro_batch_is_no_failed_run(spark: Any, 
         query = start(spark, tmp_path, handler)
         wait_until(lambda: handler.status().is_full, "the micro-batch waits", 120)
         query.stop()
-        wait_until(lambda: acker.ends()[0].state == "interrupted", "its end is noted")
+        wait_until(lambda: acker.admin.ends()[0].state == "interrupted", "its end is noted")
     assert acker.stats(oldest=False).pending == 0
 
 
@@ -645,7 +645,7 @@ def test_a_handler_is_closed_while_a_micro_batch_waits(spark: Any, acker: Acker,
             query.awaitTermination()
     finally:
         query.stop()
-    assert (acker.ends()[0].state, acker.stats(oldest=False).pending) == ("interrupted", 0)
+    assert (acker.admin.ends()[0].state, acker.stats(oldest=False).pending) == ("interrupted", 0)
     with handler_of(acker, tmp_path) as handler:  # Spark gives the batch again
         start(spark, tmp_path, handler).awaitTermination()
     assert parked(tmp_path) == [50]

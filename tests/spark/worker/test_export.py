@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from acker_redis import Acker, NotExactError
+from acker_redis.acker import app_of
 from acker_redis.errors import ConnectionLostError
 from acker_redis.model.xxhash64 import hash_longs
 from acker_redis.spark.protocol import shares
@@ -129,7 +130,7 @@ def test_abandoned_or_broken_it_introduces_nothing(acker: Acker) -> None:
 def test_data_that_the_server_lost_is_no_reason_to_end_the_task(acker: Acker) -> None:
     """The spout learns of it by itself and replays."""
     acker.init(1, 11, 0)
-    acker._client.redis.flushall()
+    app_of(acker).client.redis.flushall()
     run(step(acker), tracked([5], [[1]]))
     assert acker.inspect(1) is not None
 

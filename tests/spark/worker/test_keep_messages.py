@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from acker_redis import BadBatchError
+from acker_redis.acker import app_of
 from acker_redis.spark.worker import keep_messages
 from acker_redis.spark.worker.keep_messages import KeepStep
 from acker_redis.spark.worker.row_codec import Rows
@@ -35,7 +36,7 @@ def test_payloads_are_kept_under_their_message_ids_and_come_back(acker: Any) -> 
     for _ in range(2):  # a task that runs again keeps the same
         (made,) = step(iter(given))
         assert made.to_pylist() == [{"rows": 2}]
-    kept = acker.payloads("run").get([1, 2, 3, 4, -5])
+    kept = app_of(acker).payloads("run").get([1, 2, 3, 4, -5])
     assert [one is not None for one in kept] == [True, False, False, False, True]
     (again,) = Rows(SCHEMA)(iter([pa.record_batch({"kept": pa.array([kept[0], kept[4]])})]))
     assert again.to_pylist() == [{"id": 1, "text": "one"}, {"id": 5, "text": "ü"}]

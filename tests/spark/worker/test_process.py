@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from acker_redis import Acker, AckerConfig, AckerError
+from acker_redis.acker import app_of
 from acker_redis.client.client import Client
 from acker_redis.errors import ConnectionLostError, LedgerLostError
 from acker_redis.spark.worker import export, partitions, process
@@ -26,11 +27,11 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     calls: list[Any] = []
     monkeypatch.setattr(process, "_ackers", {})
 
-    def attach(*args: Any) -> object:
+    def open_existing(*args: Any) -> object:
         calls.append(args)
         return object()
 
-    monkeypatch.setattr(Acker, "attach", attach)
+    monkeypatch.setattr(Acker, "open_existing", open_existing)
     return calls
 
 
@@ -47,7 +48,7 @@ def test_a_server_that_executors_do_not_reach(monkeypatch: pytest.MonkeyPatch) -
         raise ConnectionLostError("nobody answers")
 
     monkeypatch.setattr(process, "_ackers", {})
-    monkeypatch.setattr(Acker, "attach", refuse)
+    monkeypatch.setattr(Acker, "open_existing", refuse)
     with pytest.raises(ConnectionLostError, match=r"worker of Spark: nobody answers\. .*`executor_url`"):
         acker_of_worker("redis://x", A)
     assert process._ackers == {}
@@ -55,8 +56,8 @@ def test_a_server_that_executors_do_not_reach(monkeypatch: pytest.MonkeyPatch) -
 
 def test_it_waits_until_the_driver_has_made_anew_what_was_lost() -> None:
     driver = fake_acker()
-    worker = Acker(Client(driver._client.redis), driver.config, create=False)
-    driver._client.redis.flushall()
+    worker = Acker(Client(app_of(driver).client.redis), driver.config, create=False)
+    app_of(driver).client.redis.flushall()
     tries: list[int] = []
 
     def recover() -> list[int]:
@@ -75,8 +76,8 @@ def test_it_waits_until_the_driver_has_made_anew_what_was_lost() -> None:
 def test_what_stays_lost_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_LOST_BASE_SECS", 0.0)
     driver = fake_acker()
-    worker = Acker(Client(driver._client.redis), driver.config, create=False)
-    driver._client.redis.flushall()
+    worker = Acker(Client(app_of(driver).client.redis), driver.config, create=False)
+    app_of(driver).client.redis.flushall()
     with pytest.raises(LedgerLostError):
         while_lost(worker.recover)
     driver.close()

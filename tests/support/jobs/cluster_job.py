@@ -141,7 +141,7 @@ def main(master: str, url: str, root: Path, *scenarios: str) -> None:
         results[scenario] = run_job(run, folder, partial(SCENARIOS[name], where, folder))
         if name == "lose":
             wait_for(folder / "loser-wrote")
-            assert run.acker.poll_packed() == []
+            assert run.acker.poll_batches() == []
         run.acker.close()
     print(json.dumps(results))  # noqa: T201
     spark.stop()

@@ -59,7 +59,7 @@ def one_run(spark: SparkSession, acker: Acker, folder: Path, seed: str, random: 
 
     def time_out(spout: Spout, busy: bool) -> None:
         if not busy and spout.pending:
-            acker.rotate(force=True)
+            acker.admin.rotate(force=True)
 
     spout = run_tracked(
         spark.range(0, MESSAGES, 1, PARTITIONS), pipeline, acker=acker, id_column="id",

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from acker_redis import Acker, AckerConfig
-from acker_redis.model.types import PackedOutcomes
+from acker_redis.ledger.outcomes.decoding import OutcomeBatch
 from acker_redis.spark import Tracker, each_batch
 from tests.support.spark.cases import CHILD
 from tests.support.spark.cluster import session
@@ -39,8 +39,8 @@ class Telling(Acker):
 
     folder: Path
 
-    def poll_packed(self, *args: Any, **options: Any) -> list[PackedOutcomes]:
-        packed = super().poll_packed(*args, **options)
+    def poll_batches(self, *args: Any, **options: Any) -> list[OutcomeBatch]:
+        packed = super().poll_batches(*args, **options)
         with (self.folder / "acked").open("a") as told:
             for one in packed:
                 if one.kind == "ack":

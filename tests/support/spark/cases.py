@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameWriter
 
 from acker_redis import Acker, AckerConfig, FailedError
-from acker_redis.model.types import PackedOutcomes
+from acker_redis.ledger.outcomes.decoding import OutcomeBatch
 from acker_redis.spark import Pipeline, Tracker, run_tracked
 from acker_redis.spout.in_flight import root_ids
 from acker_redis.spout.retry import RetryPolicy
@@ -36,8 +36,8 @@ class Watched(Acker):
 
     outcomes: list[tuple[int, str]]
 
-    def poll_packed(self, *args: Any, **options: Any) -> list[PackedOutcomes]:
-        packed = super().poll_packed(*args, **options)
+    def poll_batches(self, *args: Any, **options: Any) -> list[OutcomeBatch]:
+        packed = super().poll_batches(*args, **options)
         for one in packed:
             self.outcomes += [(root, one.kind) for root in one.roots.tolist()]
         return packed
@@ -128,8 +128,8 @@ class Case:
             ended.spout = run_tracked(frame, noting, acker=self.acker, on_messages_done=told, **given)
         except Exception as exc:
             ended.error = exc
-        while outcomes := self.acker.poll_packed():
-            self.acker.confirm_packed(outcomes)
+        while outcomes := self.acker.poll_batches():
+            self.acker.confirm_batches(outcomes)
         ended.emissions = len(emitted)
         runs = {tracker.run_id for tracker in emitted}
         ended.letters = {one.message_id: one for one in self.acker.dead_letters.read() if one.run_id in runs}

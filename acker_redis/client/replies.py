@@ -1,0 +1,56 @@
+"""Replies of Redis as drivers give them, in one shape: RESP2 or RESP3, as text, as a mapping, or flat."""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any, TypeAlias
+
+Fields: TypeAlias = dict[bytes, bytes]
+Flat: TypeAlias = list[bytes]
+"""Names and values of an entry in turn, as they came; none where the entry was trimmed."""
+
+
+def as_dict(pairs: Any) -> Fields:
+    """Field-value pairs of an entry or a hash, as a driver gives them: a mapping, a flat list, or nothing."""
+    if not pairs:
+        return {}
+    if isinstance(pairs, dict):
+        return pairs
+    return dict(zip(pairs[::2], pairs[1::2], strict=True))
+
+
+def as_texts(reply: object) -> dict[str, str]:
+    """A hash of texts, as a driver gives it."""
+    return {name.decode(errors="replace"): value.decode(errors="replace") for name, value in as_dict(reply).items()}
+
+
+def read_reply(reply: Any) -> list[tuple[str, bytes, Fields]]:
+    """(stream, entry id, fields) of an XREADGROUP reply; no fields where the entry was trimmed."""
+    return [
+        (name, entry_id, as_dict(fields))
+        for name, entry_ids, rows in read_flat(reply)
+        for entry_id, fields in zip(entry_ids, rows, strict=True)
+    ]
+
+
+def read_flat(reply: Any) -> Iterator[tuple[str, list[bytes], list[Flat]]]:
+    """(stream, entry ids, fields) of an XREADGROUP reply, which is a list of pairs or (RESP3) a mapping."""
+    if not reply:
+        return
+    for name, rows in reply.items() if isinstance(reply, dict) else reply:
+        if rows and isinstance(rows[0], list) and not (rows[0] and isinstance(rows[0][0], bytes)):
+            rows = rows[0]  # some drivers wrap the rows once more
+        yield (
+            name.decode(),
+            [row[0] for row in rows],
+            [row[1] if type(row[1]) is list else _flat(row[1]) for row in rows],
+        )
+
+
+def claimed_entries(reply: Any) -> tuple[list[bytes], list[Flat]]:
+    """(entry ids, fields) of an XAUTOCLAIM reply, without the nothings that Redis 6.2 hands out for trimmed entries."""
+    rows = [row for row in reply[1] if row and row[0]] if len(reply) > 1 else []
+    return [row[0] for row in rows], [row[1] if type(row[1]) is list else _flat(row[1]) for row in rows]
+
+
+def _flat(pairs: Any) -> Flat:
+    return list(chain.from_iterable(pairs.items())) if isinstance(pairs, dict) else pairs or []

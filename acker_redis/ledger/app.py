@@ -1,0 +1,84 @@
+"""One app, opened: the handle that the library's own layers work with. Programs use `Acker`."""
+
+from collections.abc import Mapping, Sequence
+
+from acker_redis.client.client import Client
+from acker_redis.ledger.expiry import Rotation
+from acker_redis.ledger.inspection import Inspection
+from acker_redis.ledger.outcomes.delivery import Delivery
+from acker_redis.ledger.shards import Shards
+from acker_redis.ledger.updates import Ledger
+from acker_redis.model.config import AckerConfig
+from acker_redis.store import completed_offsets, run_ends, run_ids
+from acker_redis.store.lane_leases import Lease
+from acker_redis.store.payloads import Payloads
+from acker_redis.store.run_ends import End
+
+
+class App:
+    """The parts of one app, on one connected client.
+
+    Attributes:
+        client: of the server.
+        config: settings of the app.
+        shards: opened.
+        ledger: updates of roots.
+        delivery: outcomes.
+        rotation: ticks and expiry.
+        inspection: read-only views.
+    """
+
+    def __init__(self, client: Client, config: AckerConfig, *, create: bool = True) -> None:
+        """Open the app; see `Acker`."""
+        self.client = client
+        self.config = config
+        self.shards = Shards(client, config, create=create)
+        self.ledger = Ledger(self.shards)
+        self.delivery = Delivery(self.shards)
+        self.rotation = Rotation(self.shards)
+        self.inspection = Inspection(self.shards)
+
+    def close(self) -> None:
+        """Close the connection; see `Acker.close`."""
+        self.delivery.close()
+        self.client.close()
+
+    def recover(self) -> list[int]:
+        """Open the shards again after a loss of data; see `Acker.recover`."""
+        created = self.shards.reopen()
+        self.ledger.forget_stages()
+        self.delivery.forget()
+        return created
+
+    def claim_run(self, run_id: str) -> None:
+        """Claim a run id for a run that begins; it stays taken for a week, or four message timeouts if that is longer.
+
+        Raises:
+            BadConfigError: it is not a text of 1 to 100 characters, or an earlier run claimed it: its roots and tokens would
+                be taken for those of this one.
+        """
+        run_ids.claim(self.client, self.config, run_id)
+
+    def lease(self, *, lane: int, run_id: str) -> Lease:
+        """The right of a run to take the outcomes of a lane; not taken yet."""
+        return Lease(self.client, self.config.app, lane, run_id)
+
+    def ends(self) -> dict[int, End]:
+        """How the last run of each lane ended."""
+        return run_ends.read(self.client, self.config.app)
+
+    def note_end(self, end: End, *, lane: int) -> None:
+        """Note how the run ended that had a lane last; or that it has begun."""
+        run_ends.write(self.client, self.config.app, lane, end)
+
+    def payloads(self, run_id: str) -> Payloads:
+        """Messages of one run, kept for replay."""
+        return Payloads(self.client, self.config.app, run_id)
+
+    def completed_offsets(self, task: int) -> dict[str, int]:
+        """The first offset of each partition that is not completed yet; see `Acker.completed_offsets`."""
+        return completed_offsets.read(self.client, self.config.app, task)
+
+    def write_completed_offsets(self, offsets: Mapping[str, int], gone: Sequence[str] = (), *, task: int) -> None:
+        """Write completed offsets that changed; partitions that are `gone` are removed."""
+        completed_offsets.write(self.client, self.config.app, task, offsets, gone)
