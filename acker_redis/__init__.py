@@ -47,6 +47,8 @@ from acker_redis.store.limits import Limits
 if TYPE_CHECKING:
     from acker_redis.acker import Acker
     from acker_redis.ledger.batch import Batch
+    from acker_redis.spout.loop import run_spout
+    from acker_redis.spout.marks import Marks
     from acker_redis.spout.spout import Spout
     from acker_redis.store.dead_letters import DeadLetter, LetterFilter
 
@@ -60,9 +62,11 @@ __all__ = [
     # The spout's side
     "DeadLetter",
     "Limits",
+    "Marks",
     "Offsets",
     "RetryPolicy",
     "Spout",
+    "run_spout",
     # What it answers
     "Applied",
     "Outcome",
@@ -113,7 +117,9 @@ _MODULES = {
     "Batch": "ledger.batch",
     "DeadLetter": "store.dead_letters",
     "LetterFilter": "store.dead_letters",
+    "Marks": "spout.marks",
     "Spout": "spout.spout",
+    "run_spout": "spout.loop",
 }
 """They need redis-py and come when asked for: Python workers of Spark that need no server start in half the time."""
 

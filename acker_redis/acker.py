@@ -21,7 +21,7 @@ from acker_redis.model.blocks import Int64Array
 from acker_redis.model.config import AckerConfig, Settings, config_of
 from acker_redis.model.ids import Ids, UInt64Array
 from acker_redis.model.types import Applied, Outcome, PackedOutcomes, RootRecord, Rotated, Stats
-from acker_redis.spout.dead_letter_replay import Replaying, TakeLetters
+from acker_redis.spout.dead_letter_replay import Replaying, ReplayLoader
 from acker_redis.store import completed_offsets, limits, pause, run_ends, run_ids
 from acker_redis.store.apps import stored_config
 from acker_redis.store.dead_letters import DeadLetters
@@ -488,7 +488,7 @@ class Acker:
         run_ids.claim(self._client, self.config, run_id)
 
     def lease(self, *, lane: int, run_id: str) -> Lease:
-        """The right of a run to take the outcomes of a lane, which `Spout.run` takes for itself.
+        """The right of a run to take the outcomes of a lane, which `run_spout` takes for itself.
 
         >>> lease = acker.lease(lane=0, run_id="run-1")
         >>> lease.take()
@@ -497,7 +497,7 @@ class Acker:
         return Lease(self._client, self.config.app, lane, run_id)
 
     def note_end(self, end: End, *, lane: int) -> None:
-        """Note how the run ended that had a lane last, as `Spout.run` does for itself; or that it has begun.
+        """Note how the run ended that had a lane last, as `run_spout` does for itself; or that it has begun.
 
         >>> acker.note_end(End("run-1", 0, "failed", error="OSError: no such folder"), lane=0)
         >>> acker.ends()[0].state
@@ -584,7 +584,7 @@ class Acker:
         """
         completed_offsets.write(self._client, self.config.app, task, values, gone)
 
-    def replaying(self, *, task: int, take: TakeLetters, only_run: str | None = None) -> Replaying:
+    def replaying(self, *, task: int, take: ReplayLoader, only_run: str | None = None) -> Replaying:
         """The dead letters that a spout of a task replays, or of one run only, which `Spout` takes up for itself.
 
         >>> acker.replaying(task=0, take=lambda letters: []).under_way

@@ -17,8 +17,8 @@ from acker_redis.acker import Acker
 from acker_redis.client.client import Client
 from acker_redis.model import ids
 from acker_redis.model.config import check_app_name
+from acker_redis.model.roots import root_ids
 from acker_redis.model.types import RootRecord
-from acker_redis.spout.in_flight import root_ids
 from acker_redis.store.apps import apps
 
 OK, PAUSED = "ok", "PAUSED"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from acker_redis.client.client import Client
 from acker_redis.model import keys
-from acker_redis.spout.in_flight import Int64Array
+from acker_redis.model.arrays import Int64Array
 from acker_redis.store.dead_letters import DeadLetter, DeadLetters
 
 log = logging.getLogger("acker_redis.spout")
@@ -17,7 +17,7 @@ log = logging.getLogger("acker_redis.spout")
 MOST_AT_ONCE = 1000
 """So many messages of letters are in a spout at a time."""
 
-TakeLetters = Callable[[list[DeadLetter]], Iterable[int] | None]
+ReplayLoader = Callable[[list[DeadLetter]], Iterable[int] | None]
 """Given letters with different message ids, gets their messages ready to be emitted; gives the ids of those it has.
 
 None: it can't say yet.
@@ -27,7 +27,7 @@ None: it can't say yet.
 class Replaying:
     """The letters that a spout of one task replays."""
 
-    def __init__(self, client: Client, app: str, task: int, take: TakeLetters, only_run: str | None = None) -> None:
+    def __init__(self, client: Client, app: str, task: int, take: ReplayLoader, only_run: str | None = None) -> None:
         """Nothing is taken yet. `only_run`: letters of other runs are left to other spouts."""
         self._only_run = only_run
         self._client, self._letters, self._take = client, DeadLetters(client, app), take

@@ -14,7 +14,7 @@ import numpy as np
 
 from acker_redis.acker import Acker
 from acker_redis.errors import AckerError, ClosedError, LedgerLostError
-from acker_redis.model.blocks import Int64Array
+from acker_redis.model.arrays import Int64Array
 from acker_redis.spout.in_flight import Mask
 from acker_redis.spout.state import SpoutState
 from acker_redis.spout.watchdog import Watch

@@ -20,6 +20,7 @@ from acker_redis import (
     BadConfigError,
     Batch,
     LetterFilter,
+    Marks,
     Offsets,
     RetryPolicy,
     Spout,
@@ -28,14 +29,15 @@ from acker_redis import (
 from acker_redis.client import connection
 from acker_redis.ledger.shards import generation_at
 from acker_redis.model.config import Settings
+from acker_redis.spout import loop
 from acker_redis.store.dead_letters import DeadLetters
 from acker_redis.store.payloads import Payloads
 from acker_redis.store.run_ends import End
 from acker_redis.testing import fake_acker
 
 NAMES = {
-    "Acker", "AckerConfig", "Batch", "DeadLetter", "LetterFilter", "Limits", "Offsets", "RetryPolicy", "Spout",
-    "Applied", "Outcome", "PackedOutcomes", "RootRecord", "Rotated", "Stats", "__version__",
+    "Acker", "AckerConfig", "Batch", "DeadLetter", "LetterFilter", "Limits", "Marks", "Offsets", "RetryPolicy",
+    "Spout", "run_spout", "Applied", "Outcome", "PackedOutcomes", "RootRecord", "Rotated", "Stats", "__version__",
 }  # fmt: skip
 
 CALLS: dict[Any, dict[str, str]] = {
@@ -97,17 +99,20 @@ CALLS: dict[Any, dict[str, str]] = {
     },
     Spout: {
         "add": "message_ids",
-        "next_emission": "most",
-        "excuse": "roots",
-        "hold": "roots delay_secs",
-        "isolate": "emission * by_outage",
-        "no_retry": "roots",
-        "give_up": "message_ids",
-        "take_letters": "",
+        "next_emission": "most only_due_by",
+        "exhaust": "message_ids",
+        "claim_replays": "",
         "poll": "max_outcomes block_ms",
         "reconcile": "under_way",
-        "run": "emit progress",
     },
+    Marks: {
+        "take": "",
+        "exempt": "roots",
+        "non_retryable": "roots",
+        "search_for_poison": "emission * by_outage",
+        "hold": "roots delay_secs",
+    },
+    loop: {"run_spout": "spout emit progress"},
     AckerConfig: {"as_fields": "", "from_fields": "app fields"},
     DeadLetters: {
         "add": "letters",
@@ -196,7 +201,7 @@ def test_the_example_of_a_call_runs(holder: Any, name: str, monkeypatch: pytest.
         known = {
             **{
                 name: getattr(acker_redis, name)
-                for name in ("Acker", "AckerConfig", "DeadLetter", "LetterFilter", "Limits", "Offsets")
+                for name in ("Acker", "AckerConfig", "DeadLetter", "LetterFilter", "Limits", "Offsets", "run_spout")
             },
             **{name: getattr(testing, name) for name in CALLS[testing]},
             "generation_at": generation_at,

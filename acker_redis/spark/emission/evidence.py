@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from acker_redis.errors import AckerError, OperatorBrokenError
+from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.proof.metrics import Processed
 from acker_redis.spark.worker.failures import Report
-from acker_redis.spout.in_flight import Emission, Int64Array, Mask
+from acker_redis.spout.in_flight import Emission, Mask
 
 MANY = 20
 """So many messages that failed in an operator that has processed none: they are not to blame."""
@@ -22,11 +23,11 @@ class Verdict(NamedTuple):
     """Of the failures of one emission.
 
     Attributes:
-        excused: roots whose failure counts as no attempt.
+        exempt: roots whose failure counts as no attempt.
         broken: to be raised; None: the pipeline may be right.
     """
 
-    excused: Int64Array
+    exempt: Int64Array
     broken: AckerError | None = None
 
 

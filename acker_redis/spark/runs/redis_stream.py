@@ -18,6 +18,7 @@ from acker_redis.client.client import Client
 from acker_redis.errors import BadConfigError
 from acker_redis.ledger.outcomes.decoding import Fields
 from acker_redis.model import ids
+from acker_redis.model.arrays import Int64Array
 from acker_redis.model.config import check_bound, check_finite
 from acker_redis.spark.emission.evidence import Evidence
 from acker_redis.spark.emission.messages import MESSAGE_ID, as_json, id_of
@@ -26,7 +27,7 @@ from acker_redis.spark.protocol import arguments
 from acker_redis.spark.runs.dataframe import BatchOptions, check_options, emit_timeout, payload_limit
 from acker_redis.spark.runs.redis_group import RedisGroup
 from acker_redis.spark.runtime.executor_check import check_url
-from acker_redis.spout.in_flight import Emission, Int64Array
+from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.loop import POLL_MS, SpoutLoop, log
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
@@ -125,7 +126,7 @@ def run_redis_stream(
         spout = Spout(
             acker, uuid.uuid4().hex, task, options.get("retry") or RetryPolicy(),
             payload=under_way.payloads if payload_bytes else None, on_done=under_way.done, keep_letters=LETTERS,
-            replay=under_way.take_letters, replays_from=FROM_SOURCE, goes_on=True,
+            replay=under_way.load_replays, replays_from=FROM_SOURCE, goes_on=True,
         )  # fmt: skip
         evidence = Evidence(
             everything_counts=not options.get("stop_if_all_fail", True), goes_on=True, most=max_spout_pending
@@ -175,7 +176,7 @@ def _run(
                 wait_ms = 0 if spout.state.left else block_ms
                 fresh = outages.wait_for(lambda: under_way.read(room, wait_ms))  # noqa: B023
                 spout.add(fresh)
-                if len(fresh) and spout.state.isolation.is_stuck:
+                if len(fresh) and spout.state.poison_search.is_stuck:
                     loop.hurry()  # these may tell
         outages.wait_for(under_way.keep)
         loop.step(POLL_MS if spout.state.left else 0, may_emit=end is None)
@@ -202,8 +203,8 @@ class _UnderWay:
         self._entries |= made
         return np.array(fresh, np.int64)
 
-    def take_letters(self, letters: list[DeadLetter]) -> list[int]:
-        """See `replaying.TakeLetters`: the stream has the entry, or else the letter has it as JSON."""
+    def load_replays(self, letters: list[DeadLetter]) -> list[int]:
+        """See `replaying.ReplayLoader`: the stream has the entry, or else the letter has it as JSON."""
         entries = {letter.message_id: _entry_id(letter.message_id) for letter in letters if letter.message_id >= 0}
         there = self._group.find(list(entries.values()))
         taken = []
@@ -228,7 +229,7 @@ class _UnderWay:
             del self._entries[message]
         self.acknowledged += len(known)
 
-    def of(self, emission: Emission) -> tuple[DataFrame, Emission]:
+    def messages_of(self, emission: Emission) -> tuple[DataFrame, Emission]:
         """See `emitting.Source`."""
         return self._frame(emission.message_ids), emission
 

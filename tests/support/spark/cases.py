@@ -15,9 +15,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameWriter
 
 from acker_redis import Acker, AckerConfig, FailedError
+from acker_redis.model.roots import root_ids
 from acker_redis.model.types import PackedOutcomes
 from acker_redis.spark import Pipeline, Tracker, run_tracked
-from acker_redis.spout.in_flight import root_ids
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
 from acker_redis.store.dead_letters import DeadLetter
