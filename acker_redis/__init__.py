@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from acker_redis.acker import Acker
     from acker_redis.admin import Admin
     from acker_redis.ledger.batch import Batch
+    from acker_redis.spout.loop import run_spout
+    from acker_redis.spout.marks import Marks
     from acker_redis.spout.spout import Spout
     from acker_redis.store.dead_letter import DeadLetter, LetterFilter
 
@@ -64,9 +66,11 @@ __all__ = [
     # The spout's side
     "DeadLetter",
     "Limits",
+    "Marks",
     "Offsets",
     "RetryPolicy",
     "Spout",
+    "run_spout",
     # What it answers
     "Applied",
     "Outcome",
@@ -118,7 +122,9 @@ _MODULES = {
     "Batch": "ledger.batch",
     "DeadLetter": "store.dead_letter",
     "LetterFilter": "store.dead_letter",
+    "Marks": "spout.marks",
     "Spout": "spout.spout",
+    "run_spout": "spout.loop",
 }
 """They need redis-py and come when asked for: Python workers of Spark that need no server start in half the time."""
 

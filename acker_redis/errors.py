@@ -36,7 +36,7 @@ class NotProvenError(AckerError):
 class OutageError(AckerError):
     """Something that a pipeline needs can't be reached now: a store, a metastore, a disk with room. Nobody's attempt.
 
-    `Spout.run` waits for it, for up to ten minutes.
+    `run_spout` waits for it, for up to ten minutes.
     """
 
 
@@ -141,7 +141,7 @@ class LedgerLostError(AckerError):
 
 
 class ServerUnavailableError(AckerError):
-    """The server can't do it now and may do it later: an outage, to be waited for. `Spout.run` and the rotator wait."""
+    """The server can't do it now and may do it later: an outage, to be waited for. `run_spout` and the rotator wait."""
 
 
 class ConnectionLostError(ServerUnavailableError):

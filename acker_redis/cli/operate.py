@@ -120,7 +120,7 @@ def abandon_run(
         if not left.lanes:
             output.line(
                 f"no lane of {app_name} had its last spout from run {run_id}: a later run has taken what it left, or its "
-                "spout took no lane (Spout.run does). See acker-redis status --app for who has which lane",
+                "spout took no lane (run_spout does). See acker-redis status --app for who has which lane",
                 err=True,
             )
             raise typer.Exit(UNHEALTHY)

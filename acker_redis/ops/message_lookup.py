@@ -4,8 +4,8 @@ import numpy as np
 
 from acker_redis.acker import Acker
 from acker_redis.model import ids
+from acker_redis.model.roots import root_ids
 from acker_redis.model.types import LedgerRoot
-from acker_redis.spout.in_flight import root_ids
 
 _EMISSIONS_AT_ONCE = 1000
 

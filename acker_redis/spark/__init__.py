@@ -1,9 +1,10 @@
 """Tracked DataFrames for PySpark. Needs pyspark, pandas and pyarrow; nothing else of the library does.
 
-Driver: run, stream and dry_run (the calls), query, park, parked and refit (what a stream keeps), emitting, messages, emission
-(its roots), whole (output of all messages), blame and evidence (whose fault a failure is); tracker (operators and sinks), sql,
-python, actions (plans); form, meters, listener, reports, faults, proof (what is proven); columns, edges, checks, transport;
-java, environment, version, reach, and worker_errors.
+Driver: run, stream and dry_run (the calls); query and query_states, parked_messages, parked (their rows), snapshot,
+snapshot_writer, park (the folder), refit and completed_offsets (of streams); emitting, messages, emission (its roots), whole
+(output of all messages), blame and evidence (whose fault a failure is); tracker (operators and sinks), sql, python, actions
+(plans); form, meters, listener, reports, faults, proof (what is proven); columns, edges, checks, transport; java, environment,
+version, reach, and worker_errors.
 `sources/`: what messages come from. `sinks/`: what runs actions. `worker/`: what runs in Python workers.
 """
 

@@ -5,8 +5,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from types import TracebackType
-from typing import NoReturn, Self
+from typing import NoReturn
 
 from acker_redis.client.backoff import BACKOFF_BASE_SECS, BACKOFF_CAP_SECS, OUTAGE_TRIES, Backoff, Outages, is_outage
 from acker_redis.errors import (
@@ -82,28 +81,27 @@ class Emitter:
         self._repeats = self._broken_off = self._waits = 0
         self._out_since: float | None = None
         self._waited = 0.0
-        self._succeeded = self._stack_told = False
+        self._succeeded = self._stack_logged = False
         self._not_before = float("-inf")
         self._pauses = Backoff(base=BROKEN_BASE_SECS, cap=BACKOFF_CAP_SECS)
         self._backoff = Backoff(base=BACKOFF_BASE_SECS, cap=BACKOFF_CAP_SECS)
         self._long_pauses = Backoff(base=WAIT_BASE_SECS, cap=WAIT_CAP_SECS)
 
-    def __enter__(self) -> Self:
-        return self
+    def stop(self, error: BaseException | None = None) -> None:
+        """Wait for the emission under way, and end. Without an `error`, that of the last emission is raised.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Wait for the emission under way. An error of the last one is raised: no later one has made up for it.
+        No later one has made up for it. But for an outage: an emission that it broke off has nothing left to do, as the run
+        ends when every message is done.
 
-        But for an outage: what it broke off has nothing left to do, as the run ends when every message is done.
+        Raises:
+            AckerError: the last emission failed.
         """
         self._pool.shutdown()
         if self._failed is None:
             self._outages.up()
         elif isinstance(self._failed, ServerUnavailableError):
             log.warning("the last emission was broken off by an outage after its messages were done: %s", self._failed)
-        elif kind is None:
+        elif error is None:
             raise_error(self._failed)
 
     @property
@@ -116,8 +114,8 @@ class Emitter:
         """Whether an emission goes on."""
         return self._future is not None and not self._future.done()
 
-    def start(self, emission: Emission) -> None:
-        """Begin."""
+    def emit(self, emission: Emission) -> None:
+        """Begin an emission, in the thread."""
         self.emission, self._failed = emission, None
         self._future = self._pool.submit(self._emit, emission)
 
@@ -127,7 +125,7 @@ class Emitter:
             wait([self._future], timeout_secs)
 
     def collect(self) -> Emitted | None:
-        """An emission that has ended, once; say then what to think of it: `succeeded`, `broke` or `failed`."""
+        """An emission that has ended, once; then call `succeeded`, `job_failed` or `failed`."""
         if self._future is None or self.emission is None or not self._future.done():
             return None
         ended = Emitted(self.emission, self._future.exception())
@@ -139,7 +137,7 @@ class Emitter:
         self._not_before = float("-inf")
 
     def succeeded(self) -> None:
-        """The last emission did."""
+        """Note that the last emission succeeded."""
         self._failed = None
         self._repeats = self._broken_off = self._waits = 0
         if self._out_since is not None:
@@ -148,14 +146,14 @@ class Emitter:
         self._succeeded = True
         self._outages.up()
 
-    def broke(self, error: BaseException, in_a_row: int, *, waits: bool = False) -> None:
-        """The last emission did, and one of its messages may be to blame; as did so many in a row.
+    def job_failed(self, error: BaseException, in_a_row: int, *, waits: bool = False) -> None:
+        """Note that the job of the last emission failed, and that one of its messages may be to blame.
 
         If none ever succeeds, the error is raised at the end.
 
         Args:
             error: what it ended with.
-            in_a_row: emissions that broke since one succeeded.
+            in_a_row: emissions whose jobs failed since one succeeded.
             waits: whether nothing seems to get through now, so that pauses are long.
 
         Raises:
@@ -167,15 +165,15 @@ class Emitter:
             return
         log.warning(
             "an emission failed; its messages are emitted again in smaller ones: %s", error,
-            exc_info=None if self._stack_told else error,
+            exc_info=None if self._stack_logged else error,
         )  # fmt: skip
-        self._stack_told = True  # once: with each smaller emission it is much the same
+        self._stack_logged = True  # once: with each smaller emission it is much the same
         if in_a_row > 1:
             pauses = self._long_pauses if waits else self._pauses
             self._not_before = time.monotonic() + pauses.compute(in_a_row - 1)
 
     def failed(self, error: BaseException) -> None:
-        """The last emission did, through no message.
+        """Note that the last emission failed, through no message.
 
         Raises:
             AckerError: an outage goes on for too long, or too many emissions in a row came to nothing.

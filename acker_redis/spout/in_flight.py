@@ -1,4 +1,7 @@
-"""What a spout has in flight and what it will emit again, as arrays: a million messages are no more work than one. No I/O."""
+"""Attempts of messages that are in flight, or wait for their next emission, as arrays: a million are no more work than one.
+
+No I/O.
+"""
 
 import heapq
 from collections.abc import Sequence
@@ -8,16 +11,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from acker_redis.model import ids
 from acker_redis.model.arrays import FloatArray, Int64Array
 from acker_redis.model.blocks import Index
-from acker_redis.model.xxhash64 import hash_longs, hash_salt
 
 Mask = npt.NDArray[np.bool_]
 Rows = Int64Array | npt.NDArray[np.bool_] | slice
-
-SLOT_BITS = 5
-"""Last bits of a message id, which are its root's slot."""
 
 _RUN = 100
 """Where runs are as long as this on average, merging them is quicker than sorting all."""
@@ -31,7 +29,7 @@ class Emission:
         number: counts the emissions of this spout, so each has one of its own; its roots and tokens are derived from it.
         message_ids: 64-bit ids the source knows its messages by.
         attempts: emissions before this one, per message.
-        roots: root of each, as `root_ids` derives it.
+        roots: root of each, as `roots.root_ids` derives it.
     """
 
     number: int
@@ -45,35 +43,35 @@ class Emission:
 
 
 @dataclass(frozen=True)
-class Tries:
+class Attempts:
     """Emissions of messages, one row each.
 
     Attributes:
         message_ids: 64-bit ids.
-        attempts: 0 for a first emission.
-        uncounted: how many emissions before this one don't count as attempts: they got lost, or are excused.
-        losses: how many of those got lost without an excuse.
-        excused: an outage broke this one off: whatever becomes of it doesn't count against the message.
-        final: if this one fails, there is no other.
-        most: the next one goes out with so many messages at most; 0: with any number. One in flight: as it is known now.
+        previous: how many emissions of the message came before; 0 for a first one.
+        exempted: how many of those don't count as attempts: they got lost, or were exempt.
+        losses: how many of those got lost without a known cause.
+        exempt: this emission doesn't count as an attempt, whatever becomes of it: an outage broke it off, for example.
+        non_retryable: if this one fails, there is no other.
+        max_group: the next one goes out with at most so many messages; 0: with any number. In flight: as known so far.
         first_secs: when the message was emitted first, in seconds since 1970; 0: it was not.
-        why: index into `SpoutState.causes`: what became of the one before; 0 of a first one.
+        cause_numbers: index into `SpoutState.causes`: what became of the one before; 0 of a first one.
         numbers: emission that each is in; any number before it is in one.
     """
 
     message_ids: Int64Array
-    attempts: Int64Array
-    uncounted: npt.NDArray[np.int32]
+    previous: Int64Array
+    exempted: npt.NDArray[np.int32]
     losses: npt.NDArray[np.int16]
-    excused: npt.NDArray[np.bool_]
-    final: npt.NDArray[np.bool_]
-    most: npt.NDArray[np.int32]
+    exempt: npt.NDArray[np.bool_]
+    non_retryable: npt.NDArray[np.bool_]
+    max_group: npt.NDArray[np.int32]
     first_secs: npt.NDArray[np.uint32]
-    why: npt.NDArray[np.int16]
+    cause_numbers: npt.NDArray[np.int16]
     numbers: Int64Array
 
     @classmethod
-    def first(cls, message_ids: Int64Array) -> "Tries":
+    def first(cls, message_ids: Int64Array) -> "Attempts":
         """First emissions."""
         none = np.zeros(len(message_ids), np.int64)
         no = none.astype(np.bool_)
@@ -84,7 +82,7 @@ class Tries:
         )  # fmt: skip
 
     @classmethod
-    def concatenate(cls, parts: "Sequence[Tries]") -> "Tries":
+    def concatenate(cls, parts: "Sequence[Attempts]") -> "Attempts":
         """The rows of all parts, one after another; not copied where they are of one part."""
         parts = [part for part in parts if len(part)] or parts[:1]
         if len(parts) == 1:
@@ -94,26 +92,27 @@ class Tries:
     def __len__(self) -> int:
         return len(self.message_ids)
 
-    def __getitem__(self, rows: Rows) -> "Tries":
-        return Tries(*(column[rows] for column in self.columns))
+    def __getitem__(self, rows: Rows) -> "Attempts":
+        """Some of the rows."""
+        return Attempts(*(column[rows] for column in self.columns))
 
     @property
     def columns(self) -> tuple[npt.NDArray[Any], ...]:
         """All of them, in the order of the attributes."""
         return (
-            self.message_ids, self.attempts, self.uncounted, self.losses, self.excused, self.final, self.most,
-            self.first_secs, self.why, self.numbers,
+            self.message_ids, self.previous, self.exempted, self.losses, self.exempt, self.non_retryable, self.max_group,
+            self.first_secs, self.cause_numbers, self.numbers,
         )  # fmt: skip
 
-    def again(self, uncounted: Mask, lost: Mask) -> "Tries":
+    def retries(self, exempt: Mask, lost: Mask) -> "Attempts":
         """The next emissions of these messages; for each, whether this one doesn't count, and whether it got lost."""
         return replace(
             self,
-            attempts=self.attempts + 1,
-            uncounted=self.uncounted + uncounted,
+            previous=self.previous + 1,
+            exempted=self.exempted + exempt,
             losses=self.losses + lost,
-            excused=np.zeros(len(self), np.bool_),
-            final=np.zeros(len(self), np.bool_),
+            exempt=np.zeros(len(self), np.bool_),
+            non_retryable=np.zeros(len(self), np.bool_),
         )
 
 
@@ -122,13 +121,14 @@ class InFlight:
 
     Attributes:
         roots: of all of them.
-        tries: theirs.
+        attempts: theirs.
         open: which are not settled.
         count: how many those are.
     """
 
-    def __init__(self, roots: Int64Array, tries: Tries) -> None:
-        self.roots, self.tries = roots, tries
+    def __init__(self, roots: Int64Array, attempts: Attempts) -> None:
+        """All of them are open."""
+        self.roots, self.attempts = roots, attempts
         self._index = Index(roots.view(np.uint64))
         self.open = np.ones(len(roots), np.bool_)
         self.count = len(roots)
@@ -151,9 +151,9 @@ class Sent:
         emission: as it was made.
         left: roots without outcome, that did not get lost either.
         acked: roots that were acked.
-        lost: roots that got lost before the ledger knew of them, without an excuse.
-        excused: something happened to a server while this was in flight, which explains what gets lost of it.
-        broke: it broke as a whole, and its messages go out again in smaller ones.
+        lost: roots that got lost before the ledger knew of them, without a known cause.
+        exempt: something happened to a server while this was in flight, which explains what gets lost of it.
+        job_failed: its job failed as a whole, and its messages go out again in smaller emissions.
         ended: the emission has ended.
         proven: it has ended well.
         error: what it ended with, if that was no outage.
@@ -162,11 +162,11 @@ class Sent:
     def __init__(self, emission: Emission) -> None:
         self.emission = emission
         self.left, self.acked, self.lost = len(emission.roots), 0, 0
-        self.excused = self.broke = self.ended = self.proven = False
+        self.exempt = self.job_failed = self.ended = self.proven = False
         self.error: BaseException | None = None
 
     def note(self, count: int, what: Literal["acked", "settled", "lost"]) -> None:
-        """So many roots were acked, ended otherwise, or got lost without an excuse."""
+        """So many roots were acked, ended otherwise, or got lost without a known cause."""
         self.left -= count
         self.acked += count if what == "acked" else 0
         self.lost += count if what == "lost" else 0
@@ -188,7 +188,7 @@ def merged(parts: Sequence[InFlight]) -> list[InFlight]:
             open_rows = [np.flatnonzero(one.open) for one in together]
             part = InFlight(
                 np.concatenate([one.roots[rows] for one, rows in zip(together, open_rows, strict=True)]),
-                Tries.concatenate([one.tries[rows] for one, rows in zip(together, open_rows, strict=True)]),
+                Attempts.concatenate([one.attempts[rows] for one, rows in zip(together, open_rows, strict=True)]),
             )
         if part.count:
             kept.append(part)
@@ -199,7 +199,8 @@ class Replays:
     """Messages that wait for their next emission, ordered by when they are due."""
 
     def __init__(self) -> None:
-        self._chunks: list[tuple[float, int, Tries, FloatArray]] = []  # a heap by the first time due
+        """None yet."""
+        self._chunks: list[tuple[float, int, Attempts, FloatArray]] = []  # a heap by the first time due
         self._added = 0
         self._count = 0
 
@@ -211,39 +212,39 @@ class Replays:
         """When the first of them is due; there has to be one."""
         return self._chunks[0][0]
 
-    def add(self, tries: Tries, due: FloatArray) -> None:
+    def add(self, attempts: Attempts, due: FloatArray) -> None:
         """Emissions to make, each not before its time (`time.monotonic`)."""
-        if len(tries):
+        if len(attempts):
             order = np.argsort(due, kind="stable")
-            self._push(tries[order], due[order])
-            self._count += len(tries)
+            self._push(attempts[order], due[order])
+            self._count += len(attempts)
 
-    def take(self, now: float, room: int | None) -> Tries:
+    def take(self, now: float, room: int | None) -> Attempts:
         """Take those that are due, `room` at most."""
-        parts = [Tries.first(np.array([], np.int64))]
+        parts = [Attempts.first(np.array([], np.int64))]
         left = self._count if room is None else room
         while left and self._chunks and self._chunks[0][0] <= now:
-            _, _, tries, due = heapq.heappop(self._chunks)
+            _, _, attempts, due = heapq.heappop(self._chunks)
             count = min(left, int(np.searchsorted(due, now, side="right")))
-            parts.append(tries[:count])
+            parts.append(attempts[:count])
             left -= count
-            if count < len(tries):
-                self._push(tries[count:], due[count:])
-        taken = Tries.concatenate(parts)
+            if count < len(attempts):
+                self._push(attempts[count:], due[count:])
+        taken = Attempts.concatenate(parts)
         self._count -= len(taken)
         return taken
 
-    def all(self) -> tuple[Tries, FloatArray]:
+    def all(self) -> tuple[Attempts, FloatArray]:
         """All that wait, and when each is due."""
         chunks = [
-            (Tries.first(np.array([], np.int64)), np.array([])),
-            *((tries, due) for _, _, tries, due in self._chunks),
+            (Attempts.first(np.array([], np.int64)), np.array([])),
+            *((attempts, due) for _, _, attempts, due in self._chunks),
         ]
-        return Tries.concatenate([tries for tries, _ in chunks]), np.concatenate([due for _, due in chunks])
+        return Attempts.concatenate([attempts for attempts, _ in chunks]), np.concatenate([due for _, due in chunks])
 
-    def _push(self, tries: Tries, due: FloatArray) -> None:
+    def _push(self, attempts: Attempts, due: FloatArray) -> None:
         self._added += 1
-        heapq.heappush(self._chunks, (float(due[0]), self._added, tries, due))
+        heapq.heappush(self._chunks, (float(due[0]), self._added, attempts, due))
 
 
 def in_order(message_ids: Int64Array) -> Int64Array:
@@ -252,23 +253,3 @@ def in_order(message_ids: Int64Array) -> Int64Array:
     if not steps_down:
         return message_ids
     return np.sort(message_ids, kind="stable" if steps_down < len(message_ids) // _RUN else None)
-
-
-def root_salt(app: str, run: str, number: int) -> str:
-    """What the roots of one emission are derived from, as it stands in SQL, too.
-
-    A text, not a number: Spark compiles a plan anew for each number in it, 50 ms of a micro-batch, and for a text it does not.
-    """
-    return ids.derive_salt(app, run, number)
-
-
-def root_ids(app: str, run: str, message_ids: Int64Array, number: int) -> Int64Array:
-    """Roots of one emission, whose number is never used again: executors, SQL and spout derive them without talking.
-
-    The top five bits are the message id's last five; the others, its block, a hash of what is left. So 32 neighbours share
-    a block, and differ. In SQL: `shiftleft(id & 31L, 59) | (xxhash64(salt, shiftright(id, 5)) & 576460752303423487L)`.
-    """
-    salt = hash_salt(root_salt(app, run, number))
-    blocks = hash_longs((message_ids >> SLOT_BITS).view(np.uint64), seed=salt)
-    slots = (message_ids & (ids.SLOTS - 1)).view(np.uint64)
-    return ids.mint(np.asarray(blocks), slots).view(np.int64)

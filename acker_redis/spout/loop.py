@@ -6,18 +6,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import NoReturn, Protocol, Self
+from typing import NoReturn, Self
 
 import numpy as np
 
-from acker_redis.acker import Acker, app_of
+from acker_redis.acker import app_of
 from acker_redis.client.backoff import Outages, is_outage
 from acker_redis.errors import AckerError, NotExactError, StoppedError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.spout.emitter import Emitted, Emitter, raise_error
 from acker_redis.spout.in_flight import Emission, Mask
 from acker_redis.spout.leftover_roots import Leaving, LeftoverRoots
-from acker_redis.spout.state import SpoutState
+from acker_redis.spout.spout import Spout
+from acker_redis.spout.state import SpoutCounts
 from acker_redis.spout.watchdog import Watch
 from acker_redis.store.run_ends import End
 
@@ -35,54 +36,24 @@ LIMIT_SECS = 1.0
 """The app's limit of pending roots is looked at so often; where there is one, what is pending before each emission."""
 
 HELD_SECS = 60.0
-"""That the limit leaves no room is said so often at most; several spouts may be in each other's way many times a second."""
+"""A warning that the limit leaves no room is logged so often at most: several spouts may be in each other's way often."""
 
-LETTERS_SECS = 1.0
+REPLAYS_SECS = 1.0
 """Dead letters that are to be replayed are looked for so often."""
 
-TELL_SECS = 1.0
-"""A run that ends with an error says what it waits for after so long."""
-
-
-class Steps(Protocol):
-    """A spout, as the loop needs it."""
-
-    acker: Acker
-    run_id: str
-    state: SpoutState
-
-    @property
-    def task(self) -> int:
-        """Owner of its roots."""
-
-    @property
-    def lane(self) -> int:
-        """Where its outcomes come."""
-
-    def next_emission(self, most: int | None = None) -> Emission | None:
-        """See `Spout`."""
-
-    def poll(self, *, block_ms: int) -> int:
-        """See `Spout`."""
-
-    def take_letters(self) -> None:
-        """See `Spout`."""
-
-    def reconcile(self, under_way: Emission | None) -> int:
-        """See `Spout`."""
+WARN_SECS = 1.0
+"""A run that ends with an error logs what it waits for after so long."""
 
 
 class SpoutLoop:
-    """Steps of one spout; use it as a context, which waits for the emission under way when it is left.
-
-    One thread at a time may step.
+    """Steps of one spout, between `start` and `stop`; also a context manager. One thread at a time may step.
 
     Attributes:
         taken: outcomes that the last step took.
     """
 
-    def __init__(self, spout: Steps, emit: Callable[[Emission], object]) -> None:
-        """Nothing is emitted yet; `emit` is as for `Spout.run`."""
+    def __init__(self, spout: Spout, emit: Callable[[Emission], object]) -> None:
+        """Nothing is emitted yet; `emit` is as for `run_spout`."""
         self.taken = 0
         self._spout, self._state = spout, spout.state
         self._emitter = Emitter(emit)
@@ -95,17 +66,28 @@ class SpoutLoop:
         self._has_begun = False
         self._quiet_secs = LOST_AFTER_TIMEOUTS * spout.acker.config.message_timeout_secs
         self._quiet_since = time.monotonic()
-        self._letters_at = self._pause_at = self._limit_at = self._held_at = float("-inf")
+        self._replays_at = self._pause_at = self._limit_at = self._held_at = float("-inf")
         self._is_paused = False
         self._limit: int | None = None
         self._ask_now = self._vanished = False
         self._state.sent.clear()
 
     def __enter__(self) -> Self:
-        """Begin, as the only one on the lane.
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        self.stop(error)
+
+    def start(self) -> None:
+        """Take the lane.
 
         Raises:
-            BadConfigError: another run is.
+            BadConfigError: another run has it.
         """
         try:
             self._outages.wait_for(self._take)
@@ -113,38 +95,37 @@ class SpoutLoop:
             with suppress(AckerError):
                 self._lease.release()
             raise
-        self._emitter.__enter__()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Wait for the emission under way; see `Emitter`. Then nothing of this run stays pending, or waits for a spout."""
+    def stop(self, error: BaseException | None = None) -> None:
+        """Wait for the emission under way, then let go of the lane; nothing of this run stays pending, or waits for a spout.
+
+        Args:
+            error: what ends the run; None: it is over, and an error of the last emission is raised, see `Emitter.stop`.
+        """
         ended_with = error
         try:
-            self._end_emission(kind, error, trace)
+            self._end_emission(error)
         except BaseException as exc:
             ended_with = exc
             raise
         finally:
             self._leaving.leave(self._spout.run_id, self._spout.task, ended_with)
 
-    def _end_emission(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def _end_emission(self, error: BaseException | None) -> None:
         try:
-            if kind is not None:
-                self._emitter.wait(TELL_SECS)
+            if error is not None:
+                self._emitter.wait(WARN_SECS)
                 if self._emitter.is_running:
                     log.warning(
-                        "%s: waiting for the emission under way; in Spark, another Ctrl-C ends its jobs", kind.__name__
+                        "%s: waiting for the emission under way; in Spark, another Ctrl-C ends its jobs",
+                        type(error).__name__,
                     )
             self._emitter.wait()
             ended = self._emitter.collect()
-            if ended is not None and kind is None:
+            if ended is not None and error is None:
                 self._take_note(ended)
         finally:
-            self._emitter.__exit__(kind, error, trace)
+            self._emitter.stop(error)
 
     @property
     def emission(self) -> Emission | None:
@@ -160,26 +141,27 @@ class SpoutLoop:
         self._has_begun = False
         self._leaving.leave(self._spout.run_id, self._spout.task, None, keep=True)
 
-    def step(self, block_ms: int = POLL_MS, *, may_emit: bool = True) -> None:
+    def step(self, block_ms: int = POLL_MS, *, may_emit: bool = True, only_due_by: float | None = None) -> None:
         """Begin an emission if there is one to make, take outcomes, and look for what is lost.
 
         Args:
             block_ms: wait so long for outcomes.
             may_emit: whether an emission may begin.
+            only_due_by: replays go out only if they were due by then (`time.monotonic`); None: now.
 
         Raises:
-            AckerError: as `Spout.run`.
+            AckerError: as `run_spout`.
         """
         emitter, state = self._emitter, self._state
         self._outages.wait_for(self._take)
         self._collect()
         may_emit = may_emit and not self._paused()
-        if may_emit and time.monotonic() - self._letters_at > LETTERS_SECS:
-            self._letters_at = time.monotonic()
-            self._outages.wait_for(self._spout.take_letters)
-        if may_emit and emitter.is_free and (emission := self._spout.next_emission(self._room())) is not None:
+        if may_emit and time.monotonic() - self._replays_at > REPLAYS_SECS:
+            self._replays_at = time.monotonic()
+            self._outages.wait_for(self._spout.claim_replays)
+        if may_emit and emitter.is_free and (emission := self._spout.next_emission(self._room(), only_due_by)):
             state.follow(emission)
-            emitter.start(emission)
+            emitter.emit(emission)
         if not state.pending and emitter.emission is not None:  # all outcomes came before the emission has ended
             emitter.wait(block_ms / 1000)
             block_ms = 0
@@ -187,11 +169,11 @@ class SpoutLoop:
         if taken or emitter.emission is not None:
             self._quiet_since = time.monotonic()
         idle_for = None if taken or emitter.emission is not None else state.pending
-        missing = self._outages.wait_for(partial(self._watch.something_is_missing, idle_for, state.emissions))
+        missing = self._outages.wait_for(partial(self._watch.needs_reconcile, idle_for, state.emissions))
         self._ask_now = self._ask_now or missing or self._outages.seen
         if not taken and (self._ask_now or time.monotonic() - self._quiet_since > self._quiet_secs):
             if self._outages.seen or self._watch.replaced:
-                state.excuse_losses()
+                state.ignore_losses()
                 self._left.look()  # a server that went back in time has roots that are done
             self._outages.wait_for(lambda: self._spout.reconcile(emitter.emission))
             self._ask_now = self._outages.seen = self._watch.replaced = False
@@ -217,25 +199,25 @@ class SpoutLoop:
         self._has_begun = True
 
     def _is_in_flight(self, roots: Int64Array) -> Mask:
-        found = np.zeros(len(roots), np.bool_)
-        found[self._state.find(roots)[0]] = True
-        return found
+        is_in_flight = np.zeros(len(roots), np.bool_)
+        is_in_flight[self._state.find(roots)[0]] = True
+        return is_in_flight
 
     def _paused(self) -> bool:
         now = time.monotonic()
         if now - self._pause_at < PAUSE_SECS:
             return self._is_paused
         self._pause_at = now
-        found = self._outages.wait_for(self._spout.acker.admin.paused)
-        if (found is not None) != self._is_paused:
+        pause = self._outages.wait_for(self._spout.acker.admin.paused)
+        if (pause is not None) != self._is_paused:
             app = self._spout.acker.config.app
-            if found is None:
+            if pause is None:
                 log.info("app %r is resumed", app)
             else:
                 log.warning(
-                    "app %r is paused (%s): nothing is emitted until it is resumed", app, found.reason or "no reason"
+                    "app %r is paused (%s): nothing is emitted until it is resumed", app, pause.reason or "no reason"
                 )
-        self._is_paused = found is not None
+        self._is_paused = pause is not None
         return self._is_paused
 
     def _room(self) -> int | None:
@@ -268,17 +250,17 @@ class SpoutLoop:
     def _take_note(self, ended: Emitted) -> None:
         state, number, error = self._state, ended.emission.number, ended.error
         state.apply_marks()
-        broke, sent = state.has_broken(number), state.sent[number]
-        sent.ended, sent.proven, sent.error = True, error is None, None if ended.by_outage or broke else error
-        if ended.by_outage or (error is not None and not broke):  # what that broke off is not the messages' fault
-            state.excuse_emission(number)
+        job_failed, sent = state.has_failed_job(number), state.sent[number]
+        sent.ended, sent.proven, sent.error = True, error is None, None if ended.by_outage or job_failed else error
+        if ended.by_outage or (error is not None and not job_failed):  # what that broke off is not the messages' fault
+            state.exempt_emission(number)
         if error is None:
             self._emitter.succeeded()
-            state.isolation.succeeded()
-        elif broke and not ended.by_outage and not isinstance(error, StoppedError):
-            if state.isolation.is_hopeless and not is_outage(error):
-                _raise_systematic(state.isolation.in_a_row, error)
-            self._emitter.broke(error, state.isolation.in_a_row, waits=state.isolation.is_stuck)
+            state.poison_search.succeeded()
+        elif job_failed and not ended.by_outage and not isinstance(error, StoppedError):
+            if state.poison_search.is_hopeless and not is_outage(error):
+                _raise_systematic(state.poison_search.in_a_row, error)
+            self._emitter.job_failed(error, state.poison_search.in_a_row, waits=state.poison_search.is_stuck)
         else:
             self._emitter.failed(error)
 
@@ -297,6 +279,41 @@ class SpoutLoop:
                     "the messages before the run"
                 )
             self._vanished = vanished and not sent.emission.attempts.any()  # one message of many may be lost for good
+
+
+def run_spout(
+    spout: Spout, emit: Callable[[Emission], object], progress: Callable[[bool], object] | None = None
+) -> SpoutCounts:
+    """Emit, poll, replay and reconcile until every message of a spout was acked or is a dead letter.
+
+    A server that is gone, full, busy or a replica is waited for, for 40 tries (three to twelve minutes); emissions that it
+    broke off don't count as failed. So is something else that `emit` can't reach (an `OutageError`, or a connection or
+    timeout error of Python's or of a client), for up to ten minutes without a success, with pauses of up to 30 s. What the
+    server lost (a restart, a failover) is looked for as soon as it is another one, or knows of fewer pending roots than it
+    should.
+
+    Args:
+        spout: with its messages.
+        emit: makes tuples of an emission and waits until they went out (runs the Spark job). Called in a thread of its
+            own, one emission at a time, while outcomes are taken here. If it raises, the error is raised here at once
+            and no message counts an attempt, unless poison messages are to be searched for (`Marks.search_for_poison`), the
+            emission could not be proven (`NotProvenError`: three in a row are tried), or it is an outage.
+        progress: called several times a second; its argument is whether an emission is under way.
+
+    Raises:
+        AckerError: `emit` failed again and again, or as `Spout.poll`.
+        Exception: an error of `emit`.
+
+    >>> spout.add(np.array([7, 8]))
+    >>> run_spout(spout, lambda emission: acker.init_many(emission.roots, np.zeros_like(emission.roots), task=0)).acked
+    2
+    """
+    with SpoutLoop(spout, emit) as loop:
+        while not spout.done:
+            loop.step()
+            if progress is not None:
+                progress(loop.emission is not None)
+    return spout.counts
 
 
 def _raise_systematic(in_a_row: int, error: BaseException) -> NoReturn:

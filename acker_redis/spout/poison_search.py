@@ -1,4 +1,4 @@
-"""Which messages break an emission: what broke as a whole goes out again in parts, until each that does it is alone. No I/O.
+"""Search for poison messages: an emission whose job failed goes out again in parts, until each that fails is alone. No I/O.
 
 Whether a message is to blame, or what all of them need (a store that is down, a mistake in the pipeline), is seen from what
 else succeeds: while nothing does, messages go out one by one, no failure counts against them, and after a few it ends. In a
@@ -10,12 +10,12 @@ from typing import Literal
 import numpy as np
 
 from acker_redis.model.arrays import FloatArray, Int64Array
-from acker_redis.spout.in_flight import Replays, Tries
+from acker_redis.spout.in_flight import Attempts, Replays
 
 PARTS = 8
 """An emission that broke goes out again in so many parts.
 
-Halves would need the fewest emissions. But one that breaks costs twenty times as much as one that doesn't: Spark tries each
+Halves would need the fewest emissions. But one that breaks costs twenty times as much as one that doesn't: Spark attempts each
 task four times, every time in a new Python worker. Of these there are a third as many as with halves.
 """
 
@@ -31,8 +31,8 @@ The second once something succeeded in the search: where most of the innocent ar
 _random = np.random.default_rng()
 
 
-class Isolation:
-    """Messages of emissions that broke, in the groups that they may go out in.
+class PoisonSearch:
+    """Messages of emissions whose jobs failed, in the groups that they may go out in.
 
     Attributes:
         in_a_row: emissions that broke since one succeeded.
@@ -56,7 +56,7 @@ class Isolation:
 
     @property
     def searching(self) -> int:
-        """How many of them were not found to be to blame."""
+        """How many of them are not known to be poison."""
         return sum(map(len, self._searched.values()))
 
     @property
@@ -88,8 +88,8 @@ class Isolation:
         self._alone.clear()
         self._worked = self._succeeded = True
 
-    def broke(self, message_ids: Int64Array, *, by_outage: bool = False) -> bool:
-        """An emission did; whether that counts against its messages.
+    def job_failed(self, message_ids: Int64Array, *, by_outage: bool = False) -> bool:
+        """The job of an emission did not succeed; return True if that counts against its messages.
 
         It does against one alone, if the emission before was another's and succeeded, or if its turn came again before any
         succeeded, as there are few others. That a known one does it again says nothing about the others. In a stream, where
@@ -107,19 +107,23 @@ class Isolation:
         if len(message_ids) != 1:
             return False
         message = int(message_ids[0])
-        again = message in self._alone and (self._succeeded or not by_outage) and not (self.goes_on and self._is_many)
-        counts = self.in_a_row == 1 or again
+        is_repeated = (
+            message in self._alone and (self._succeeded or not by_outage) and not (self.goes_on and self._is_many)
+        )
+        counts = self.in_a_row == 1 or is_repeated
         self._alone.add(message)
         return may_count and counts
 
-    def add(self, tries: Tries, due: FloatArray, counted: bool) -> None:
-        """Emissions to make of messages that may go out with `Tries.most` at most; `counted`: those known to break theirs."""
+    def add(self, attempts: Attempts, due: FloatArray, counted: bool) -> None:
+        """Emissions to make of messages that may go out with `Attempts.max_group` at most; `counted`: of known poison."""
         if counted:
-            self._known.add(tries, due)
+            self._known.add(attempts, due)
             return
-        for most in np.unique(tries.most).tolist():
-            rows = _random.permutation(np.flatnonzero(tries.most == most))  # neighbours may be bad together
-            self._searched.setdefault(most, Replays()).add(tries[rows], due[rows])
+        for max_group in np.unique(attempts.max_group).tolist():
+            rows = _random.permutation(
+                np.flatnonzero(attempts.max_group == max_group)
+            )  # neighbours may be bad together
+            self._searched.setdefault(max_group, Replays()).add(attempts[rows], due[rows])
 
     def left_by(self, due_by: float) -> bool:
         """Whether any are searched, or go out alone and were due by then. Those that wait for a success are not among them."""
@@ -127,22 +131,22 @@ class Isolation:
             return False
         return bool(self.searching) or (len(self._known) > 0 and self._known.first_due <= due_by)
 
-    def take_searched(self, now: float, room: int | None) -> Tries:
+    def take_searched(self, now: float, room: int | None) -> Attempts:
         """One group, that which waited longest: of as many as may be together, or one message in doubt."""
         due = {most: pool.first_due for most, pool in self._searched.items() if len(pool)}
         most = min(due, key=lambda most: (due[most], -most), default=None)
         if most is None:
-            return Tries.first(np.array([], np.int64))
+            return Attempts.first(np.array([], np.int64))
         count = 1 if self.in_doubt else most
         self.under_way = "searched"
         return self._searched[most].take(now, count if room is None else min(count, room))
 
-    def take_known(self, now: float, room: int | None) -> Tries:
+    def take_known(self, now: float, room: int | None) -> Attempts:
         """One message, alone."""
         self.under_way = "known"
         return self._known.take(now, 1 if room is None else min(1, room))
 
-    def all(self) -> tuple[Tries, FloatArray]:
+    def all(self) -> tuple[Attempts, FloatArray]:
         """All that wait, and when each is due."""
-        found = [pool.all() for pool in [self._known, *self._searched.values()]]
-        return Tries.concatenate([tries for tries, _ in found]), np.concatenate([due for _, due in found])
+        pools = [pool.all() for pool in [self._known, *self._searched.values()]]
+        return Attempts.concatenate([attempts for attempts, _ in pools]), np.concatenate([due for _, due in pools])

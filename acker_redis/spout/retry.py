@@ -1,4 +1,4 @@
-"""When a spout emits a message again, and when it gives it up."""
+"""When a spout emits a message again, and when its attempts are exhausted."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,32 +9,32 @@ import numpy as np
 from acker_redis.errors import BadConfigError
 from acker_redis.model.arrays import FloatArray, Int64Array
 from acker_redis.model.config import check_finite
-from acker_redis.spout.in_flight import Mask, Tries
+from acker_redis.spout.in_flight import Attempts, Mask
 
 LOST_LIMIT = 10
 """A message whose root got lost so often is a dead letter: it is given to `emit` and never initialised."""
 
-EXCUSED_SECS = 30.0
-"""An emission after one that didn't count waits so long at most."""
+EXEMPT_SECS = 30.0
+"""An emission after an exempt one waits so long at most."""
 
 _random = np.random.default_rng()
 
 
 class Verdict(NamedTuple):
-    """What becomes of tries that did not succeed.
+    """What becomes of attempts that did not succeed.
 
     Attributes:
-        again: the next tries of those that have one.
+        retries: the next attempts of those that have one.
         delays_secs: how long each of these waits.
-        excused: which of these had an excuse: their last try doesn't count.
-        spent: which of the tries given were their message's last.
-        failures: of each of the tries given, how many of its message counted, this one among them.
+        exempt: which of these follow an attempt that doesn't count.
+        exhausted: which of the attempts given were their message's last.
+        failures: of each of the attempts given, how many of its message counted, this one among them.
     """
 
-    again: Tries
+    retries: Attempts
     delays_secs: FloatArray
-    excused: Mask
-    spent: Mask
+    exempt: Mask
+    exhausted: Mask
     failures: Int64Array
 
 
@@ -79,11 +79,11 @@ class RetryPolicy:
                     f"by_reason[{reason!r}]: give a reason and a RetryPolicy without reasons of its own"
                 )
 
-    def of(self, reason: str, detail: str | None) -> "RetryPolicy":
+    def policy_for(self, reason: str, detail: str | None) -> "RetryPolicy":
         """The policy after an attempt that ended so.
 
         >>> policy = RetryPolicy(by_reason={"timeout": RetryPolicy(max_attempts=2), "OSError": RetryPolicy(max_attempts=9)})
-        >>> policy.of("timeout", None).max_attempts, policy.of("failed", "OSError: no route").max_attempts
+        >>> policy.policy_for("timeout", None).max_attempts, policy.policy_for("failed", "OSError: no route").max_attempts
         (2, 9)
         """
         text = detail or ""
@@ -91,27 +91,32 @@ class RetryPolicy:
         named = [one for one in fits if one != reason] or fits  # a text says more than `failed`
         return self.by_reason[max(named, key=len)] if named else self
 
-    def after_failure(self, tries: Tries) -> Verdict:
-        """Tries that failed or timed out: each counts, unless it is excused. After a final one there is no other."""
-        failures = tries.attempts + 1 - tries.uncounted - tries.excused
-        spent = (failures >= self.max_attempts) | tries.final
-        again = tries[~spent]
-        excused = again.excused
-        again = again.again(excused, np.zeros(len(again), np.bool_))
+    def after_failure(self, attempts: Attempts) -> Verdict:
+        """Attempts that failed or timed out: each counts, unless it is exempt. After a non-retryable one there is no other."""
+        failures = attempts.previous + 1 - attempts.exempted - attempts.exempt
+        exhausted = (failures >= self.max_attempts) | attempts.non_retryable
+        retries = attempts[~exhausted]
+        exempt = retries.exempt
+        retries = retries.retries(exempt, np.zeros(len(retries), np.bool_))
         if self.last_alone:
-            is_last = failures[~spent] == self.max_attempts - 1
-            again = replace(again, most=np.where(is_last, 1, again.most).astype(np.int32))
+            is_last = failures[~exhausted] == self.max_attempts - 1
+            retries = replace(retries, max_group=np.where(is_last, 1, retries.max_group).astype(np.int32))
         # What doesn't count is no reason to ask again and again without a pause, either.
-        patient = np.minimum(self.delay_secs(tries.attempts[~spent] + 1), EXCUSED_SECS)
-        return Verdict(again, np.where(excused, patient, self.delay_secs(failures[~spent])), excused, spent, failures)
+        exempt_delays = np.minimum(self.delay_secs(attempts.previous[~exhausted] + 1), EXEMPT_SECS)
+        delays = np.where(exempt, exempt_delays, self.delay_secs(failures[~exhausted]))
+        return Verdict(retries, delays, exempt, exhausted, failures)
 
-    def after_loss(self, tries: Tries, counted: Mask) -> Verdict:
-        """Tries that the ledger does not know: none is a failure, and those that are `counted` count to LOST_LIMIT."""
-        spent = (tries.losses + 1 >= LOST_LIMIT) & counted
-        again = tries[~spent]
-        again = again.again(np.ones(len(again), np.bool_), counted[~spent])
+    def after_loss(self, attempts: Attempts, counted: Mask) -> Verdict:
+        """Attempts that the ledger does not know: none is a failure, and those that are `counted` count to LOST_LIMIT."""
+        exhausted = (attempts.losses + 1 >= LOST_LIMIT) & counted
+        retries = attempts[~exhausted]
+        retries = retries.retries(np.ones(len(retries), np.bool_), counted[~exhausted])
         return Verdict(
-            again, np.zeros(len(again)), np.ones(len(again), np.bool_), spent, tries.attempts - tries.uncounted
+            retries,
+            np.zeros(len(retries)),
+            np.ones(len(retries), np.bool_),
+            exhausted,
+            attempts.previous - attempts.exempted,
         )
 
     def delay_secs(self, failures: Int64Array) -> FloatArray:

@@ -2,7 +2,8 @@
 
 Storm keeps this in SpoutExecutor's pending map and in the spout itself. A failed message is emitted again under a fresh
 root, so a late update of an old attempt can't touch the new one. After its last attempt it is a dead letter, never an ack.
-What a spout knows is in `spout_state`, when a message is emitted again in `retry`; here is what it says to server and source.
+What a spout knows is in `spout_state`, when a message is emitted again in `retry`; here it talks to server and source. The
+loop that emits and polls until all is done is in `spout_loop`.
 """
 
 import logging
@@ -22,7 +23,7 @@ from acker_redis.model.interrupts import interrupt_behind
 from acker_redis.model.types import MAX_PAYLOAD_BYTES
 from acker_redis.spout.dead_letter_replay import Replaying, ReplayLoader
 from acker_redis.spout.in_flight import Emission
-from acker_redis.spout.loop import SpoutLoop
+from acker_redis.spout.marks import Marks
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.state import SpoutCounts, SpoutState
 from acker_redis.store.dead_letter import FROM_PAYLOAD, FROM_RUN, FROM_SOURCE, DeadLetter
@@ -37,7 +38,7 @@ class Spout:
     """Tracks the messages of one source in one run.
 
     The caller emits (`next_emission`, then makes tuples of it, wherever), and calls `poll` often; `done` tells when every
-    message was acked or is a dead letter.
+    message was acked or is a dead letter. `run_spout` does all of that.
 
     Guarantee: a message is counted acked only when a root of it completed; each ends as acked or dead-lettered. Not
     guaranteed: that a message was processed once; a replay does its work again, so sinks have to be idempotent by message.
@@ -50,12 +51,12 @@ class Spout:
         task: owner of the roots.
         retry: when to emit again.
         max_spout_pending: at most so many messages in flight, 1 or more; None: no bound (Storm: topology.max.spout.pending).
-        payload: gives the payload of message ids that are given up, None for one it does not have; to be kept with the
+        payload: gives the payload of message ids that become dead letters, None for one it does not have; to be kept with the
             letter, if it has at most MAX_PAYLOAD_BYTES. None: a letter has the message id only.
         on_done: called with the ids of messages that were acked or became dead letters, before their outcomes are confirmed.
         on_letters: called with dead letters that were written, before `on_done`.
         is_exact: whether a letter's payload gives its message as it was; else it promises no replay from that. None: it does.
-        replay: gets the messages of dead letters again, which somebody asked to be replayed; see `replaying.ReplayLoader`.
+        replay: gets the messages of dead letters again, which an operator asked to replay; see `replaying.ReplayLoader`.
             None: there is no way.
         replays_from: what `replay` needs: the letter's `payload`, or nothing, as it asks the `source`, for any letter or for
             those of this `run`.
@@ -102,6 +103,11 @@ class Spout:
             self._replaying = Replaying(client, self.acker.config.app, self.task, self.replay, only_run)
 
     @property
+    def marks(self) -> Marks:
+        """Notes about roots in flight that decide what becomes of their messages: see `Marks`."""
+        return self.state.marks
+
+    @property
     def counts(self) -> SpoutCounts:
         """What happened so far."""
         return self.state.counts
@@ -128,87 +134,31 @@ class Spout:
         """
         self.state.add(message_ids)
 
-    def next_emission(self, most: int | None = None) -> Emission | None:
+    def next_emission(self, most: int | None = None, only_due_by: float | None = None) -> Emission | None:
         """Messages to emit now: replays that are due, and fresh ones, as many as max_spout_pending leaves room for.
 
-        With `most` there are no more than this in flight then, either; `run` gives what the app's limit leaves.
+        Args:
+            most: no more than this are in flight then; `run_spout` gives what the app's limit leaves.
+            only_due_by: replays go out only if they were due by then (`time.monotonic`); None: now.
 
         >>> spout.add(np.array([7, 8]))
         >>> spout.next_emission().message_ids.tolist()
         [7, 8]
         """
         bounds = [bound for bound in (most, self.max_spout_pending) if bound is not None]
-        return self.state.next_emission(time.monotonic(), min(bounds, default=None))
+        return self.state.next_emission(time.monotonic(), min(bounds, default=None), only_due_by)
 
-    def excuse(self, roots: Int64Array) -> None:
-        """What becomes of these roots is not their messages' fault: the work on them was broken off.
-
-        If one fails, times out or gets lost, that doesn't count as an attempt of its message. Roots that are not in flight
-        are left out. Any thread may call this, as `emit` does; before it fails the roots, or their outcomes may be first.
-
-        >>> spout.add(np.array([7, 8]))
-        >>> spout.excuse(spout.next_emission().roots)
-        """
-        self.state.excuse(roots)
-
-    def isolate(self, emission: Emission, *, by_outage: bool = False) -> None:
-        """The work on an emission was broken off, and one of its messages may be to blame: find out which.
-
-        They are emitted again in parts, and parts that break in parts of them, between other emissions, until each message
-        that breaks its emission is alone. Only then it counts as an attempt, and later ones are alone, too. If several
-        messages break theirs alone while nothing else succeeds, none of them is to blame, and `run` ends with the error; a
-        spout that `goes_on` keeps them until something else has succeeded.
-
-        Any thread may call this: `emit` does, before it fails the roots and raises.
-
-        Args:
-            emission: as it was given to `emit`.
-            by_outage: whether the error says that something can't be reached. Then nothing counts while nothing succeeds.
-
-        >>> spout.add(np.array([7, 8]))
-        >>> spout.isolate(spout.next_emission())
-        """
-        self.state.isolate(emission, by_outage=by_outage)
-
-    def hold(self, roots: Int64Array, delay_secs: float = 0.0) -> None:
-        """The work on these roots is done, but has to be done again, together with that on all other messages.
-
-        That they fail doesn't count as an attempt. Their messages are emitted again once no other waits or is in flight, all
-        in one emission, after `delay_secs` at the earliest. Any thread may call this, before it fails the roots.
-
-        >>> spout.add(np.array([7, 8]))
-        >>> roots = spout.next_emission().roots
-        >>> spout.hold(roots)
-        >>> acker.init_many(roots, np.ones_like(roots), task=0).applied, acker.fail_many(roots).applied
-        (2, 2)
-        >>> spout.poll(), spout.counts.released
-        (2, 2)
-        """
-        self.state.hold(roots, time.monotonic() + delay_secs)
-
-    def no_retry(self, roots: Int64Array) -> None:
-        """Emit no message again whose root among these fails or times out: it is a dead letter then, whatever `retry` says.
-
-        Roots that are not in flight are left out. Any thread may call this; before it fails the roots, or their outcomes may
-        be first.
-
-        >>> spout.add(np.array([7, 8]))
-        >>> roots = spout.next_emission().roots
-        >>> spout.no_retry(roots[:1])
-        """
-        self.state.no_retry(roots)
-
-    def give_up(self, message_ids: Int64Array) -> None:
+    def exhaust(self, message_ids: Int64Array) -> None:
         """Dead-letter messages in flight, as lost: their source can't give them again, so they were not made tuples.
 
         The letters are written by the next `poll`.
 
         >>> spout.add(np.array([7, 8]))
-        >>> spout.give_up(spout.next_emission().message_ids)
+        >>> spout.exhaust(spout.next_emission().message_ids)
         >>> sorted(spout.dead_letters)
         [7, 8]
         """
-        self.state.give_up(message_ids)
+        self.state.exhaust(message_ids)
 
     def poll(self, max_outcomes: int = 10_000, block_ms: int = 0) -> int:
         """Take outcomes, act on them, confirm them; returns how many there were.
@@ -227,18 +177,18 @@ class Spout:
         """
         return self._poll(max_outcomes, block_ms)
 
-    def take_letters(self) -> None:
-        """Take up dead letters that somebody asked to be replayed; `run` does so once a second.
+    def claim_replays(self) -> None:
+        """Emit the messages of dead letters that an operator asked to replay; `run_spout` does so once a second.
 
-        >>> spout.take_letters()
+        >>> spout.claim_replays()
         """
-        if self._replaying is not None and (found := self._replaying.look(self.state.left_ids)):
-            self.state.take_back(found)
-            self.add(np.array(found, np.int64))
+        if self._replaying is not None and (claimed := self._replaying.look(self.state.left_ids)):
+            self.state.reopen(claimed)
+            self.add(np.array(claimed, np.int64))
 
     @property
     def replaying(self) -> list[int]:
-        """Messages of dead letters that were taken up, and are not done."""
+        """Messages of dead letters whose replay was claimed, and that are not done."""
         return [] if self._replaying is None else self._replaying.under_way
 
     def reconcile(self, under_way: Emission | None = None) -> int:
@@ -262,39 +212,8 @@ class Spout:
                 self.state.lose(unknown, time.monotonic())
         except LedgerLostError:
             self._recover()
-        self._tell()
+        self._notify()
         return self.counts.lost - before
-
-    def run(self, emit: Callable[[Emission], object], progress: Callable[[bool], object] | None = None) -> SpoutCounts:
-        """Emit, poll, replay and reconcile until every message was acked or is a dead letter.
-
-        Args:
-            emit: makes tuples of an emission and waits until they went out (runs the Spark job). Called in a thread of its
-                own, one emission at a time, while outcomes are taken here. If it raises, the error is raised here at once
-                and no message counts an attempt, unless a message was said to be to blame (`isolate`), the emission could
-                not be proven (`NotProvenError`: three in a row are tried), or it is an outage.
-            progress: called several times a second; told whether an emission is under way.
-
-        A server that is gone, full, busy or a replica is waited for, for 40 tries (three to twelve minutes); emissions that it
-        broke off don't count as failed. So is something else that `emit` can't reach (an `OutageError`, or a connection or
-        timeout error of Python's or of a client), for up to ten minutes without a success, with pauses of up to 30 s. What the
-        server lost (a restart, a failover) is looked for as soon as it is another one, or knows of fewer pending roots than it
-        should.
-
-        Raises:
-            AckerError: `emit` failed again and again, or as `poll`.
-            Exception: an error of `emit`.
-
-        >>> spout.add(np.array([7, 8]))
-        >>> spout.run(lambda emission: acker.init_many(emission.roots, np.zeros_like(emission.roots), task=0)).acked
-        2
-        """
-        with SpoutLoop(self, emit) as loop:
-            while not self.done:
-                loop.step()
-                if progress is not None:
-                    progress(loop.emission is not None)
-        return self.counts
 
     @property
     def lane(self) -> int:
@@ -311,7 +230,7 @@ class Spout:
                 Spout.listener(self, mine)
             self.state.settle(mine, time.monotonic())
             try:
-                self._tell()
+                self._notify()
             except ServerUnavailableError:
                 # A server that is full takes no dead letter, and has to get rid of what was acked.
                 self.acker.confirm_batches([one for one in mine if one.kind == "ack"])
@@ -327,7 +246,7 @@ class Spout:
         log.warning("the ledger lost its data: everything in flight is emitted again")
         self.acker.recover()
         self.state.lose_all(time.monotonic())
-        self._tell()
+        self._notify()
 
     def _refuse_others(self, packed: list[OutcomeBatch]) -> None:
         lane = self.lane
@@ -340,31 +259,31 @@ class Spout:
                 f"program that is gone, drop them: acker.confirm(acker.poll(consumer='spout-{self.task}', lane={lane}))"
             )
 
-    def _tell(self) -> None:
-        """Say what is done, and keep the dead letters. What is left of this after an error is done at the next call."""
-        self._tell_done()
+    def _notify(self) -> None:
+        """Notify the source of what is done, and keep the dead letters. After an error the next call does the rest."""
+        self._notify_done()
         if self.state.letters:
             letters = self._with_payloads(self.state.letters)
-            letters = [one._replace(task=self.task, replay=self._to_be_had(one)) for one in letters]
+            letters = [one._replace(task=self.task, replay=self._replays_from(one)) for one in letters]
             entry_ids = self.acker.dead_letters.add(letters)
             if self.on_letters is not None:
                 self.on_letters([one._replace(entry_id=at) for one, at in zip(letters, entry_ids, strict=True)])
             self.state.letters_kept()
-            self._tell_done()
+            self._notify_done()
 
-    def _to_be_had(self, letter: DeadLetter) -> str | None:
-        has = self.replays_from in (FROM_SOURCE, FROM_RUN) or (
+    def _replays_from(self, letter: DeadLetter) -> str | None:
+        is_kept = self.replays_from in (FROM_SOURCE, FROM_RUN) or (
             letter.payload is not None and (self.is_exact is None or self.is_exact(letter))
         )
-        return self.replays_from if self.replay is not None and has else None
+        return self.replays_from if self.replay is not None and is_kept else None
 
-    def _tell_done(self) -> None:
-        done = self.state.unsaid
+    def _notify_done(self) -> None:
+        done = self.state.pending_notifications
         if len(done) and self._replaying is not None:
             self._replaying.done(done)
         if len(done) and self.on_done is not None:
             self.on_done(done)
-        self.state.said()
+        self.state.notified()
 
     def _with_payloads(self, letters: list[DeadLetter]) -> list[DeadLetter]:
         """A letter without its message is better than none, so whatever goes wrong with the source is only logged."""

@@ -13,8 +13,10 @@ import numpy.typing as npt
 from acker_redis.ledger.outcomes.decoding import OutcomeBatch
 from acker_redis.model import blocks
 from acker_redis.model.arrays import FloatArray, Int64Array
-from acker_redis.spout.in_flight import Emission, InFlight, Replays, Sent, Tries, in_order, merged, root_ids
-from acker_redis.spout.poison_search import PARTS, Isolation
+from acker_redis.model.roots import root_ids
+from acker_redis.spout.in_flight import Attempts, Emission, InFlight, Replays, Sent, in_order, merged
+from acker_redis.spout.marks import Marks, PoisonMark
+from acker_redis.spout.poison_search import PARTS, PoisonSearch
 from acker_redis.spout.retry import RetryPolicy, Verdict
 from acker_redis.store.dead_letter import DeadLetter
 
@@ -25,10 +27,10 @@ NO_CAUSE: Cause = ("", None)
 LOST: Cause = ("lost", None)
 
 _HELD = -1
-"""As `Tries.most`: the next one goes out with all that are held, once nothing else waits."""
+"""As `Attempts.max_group`: the next one goes out with all that are held, once nothing else waits."""
 
 _MOST_CAUSES = 10_000
-"""More are not told apart."""
+"""Further ones are noted as no cause."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,7 +53,7 @@ def _moves(
 class SpoutCounts:
     """What a spout has seen so far; every emitted attempt ends as exactly one of acked, failed, timed_out, lost or released.
 
-    Released are those that came through while the output, which is a whole, could not be written yet; see `Spout.hold`.
+    Released are those that came through while the output, which is a whole, could not be written yet; see `Marks.hold`.
     """
 
     emitted: int = 0
@@ -68,21 +70,21 @@ class SpoutCounts:
 class SpoutState:
     """The messages of one source in one run.
 
-    Every message goes from waiting to in flight, and from there back or to done: acked, or given up, which is done once its
+    Every message goes from waiting to in flight, and from there back or to done: acked, or exhausted, which is done once its
     letter is kept. One thread works with it; others may call what says so.
 
     Attributes:
         counts: what happened so far.
-        dead_letters: message id -> letter of each message that was given up.
+        dead_letters: message id -> letter of each message whose attempts are exhausted.
         letters: those that are not kept yet.
         sent: emission number -> what became of it, of emissions that are followed.
-        isolation: messages of emissions that broke as a whole.
-        only_due_by: what waits for another attempt goes out only if it was due by then (`time.monotonic`); None: now. What
-            broke as a whole, and is not alone yet, goes out anyway.
-        gone_tasks: of runs before this one in the lane, whose outcomes nobody waits for.
+        poison_search: messages of emissions whose jobs failed.
+        marks: notes of emissions about their roots, which are applied before outcomes.
+        retry_changes: counts up whenever something begins to wait for another attempt, or goes out for it.
+        gone_tasks: of runs before this one in the lane, whose outcomes no spout waits for.
         one_by_one: whether an emission begins only when nothing is in flight, and messages that are held with no others: the
             output of the messages is a whole.
-        causes: (reason, last stage) of attempts that did not succeed, which `Tries.why` counts in; the first is none.
+        causes: (reason, last stage) of attempts that did not succeed, as `Attempts.cause_numbers` has them; the first is none.
     """
 
     def __init__(
@@ -101,8 +103,9 @@ class SpoutState:
         self.dead_letters: dict[int, DeadLetter] = {}
         self.letters: list[DeadLetter] = []
         self.sent: dict[int, Sent] = {}
-        self.isolation = Isolation(goes_on=goes_on)
-        self.only_due_by: float | None = None
+        self.poison_search = PoisonSearch(goes_on=goes_on)
+        self.marks = Marks()
+        self.retry_changes = 0
         self.gone_tasks: set[int] = set()
         self.one_by_one = False
         self._app, self._run_id, self._retry, self._keep_letters = app, run_id, retry, keep_letters
@@ -113,7 +116,6 @@ class SpoutState:
         self._held_until = float("-inf")
         self._in_flight: list[InFlight] = []
         self._done: list[Int64Array] = []
-        self._marks: deque[tuple[Literal["excused", "final", "held"], Int64Array] | tuple[Emission, bool]] = deque()
         self._next_number = self._turn = 0
         self._moving = threading.Lock()
 
@@ -129,8 +131,8 @@ class SpoutState:
 
     @property
     def done(self) -> bool:
-        """Whether every message is done, and that was said."""
-        waits = self._fresh or self._replays or self._held or self.isolation
+        """Return True if every message is done, and that was notified."""
+        waits = self._fresh or self._replays or self._held or self.poison_search
         return not (waits or self._in_flight or self.letters or self._done)
 
     def add(self, message_ids: Int64Array) -> None:
@@ -144,81 +146,89 @@ class SpoutState:
 
     @property
     def left(self) -> int:
-        """Messages that are neither acked nor given up."""
-        return self.fresh + self.pending + len(self._replays) + len(self._held) + len(self.isolation)
+        """Messages that are neither acked nor exhausted."""
+        return self.fresh + self.pending + len(self._replays) + len(self._held) + len(self.poison_search)
 
     def fresh_ids(self) -> Int64Array:
         """Messages that were not emitted yet."""
         return np.concatenate([np.array([], np.int64), *self._fresh])
 
     def left_ids(self) -> Int64Array:
-        """Messages that are neither acked nor given up."""
+        """Messages that are neither acked nor exhausted."""
         waiting, _ = self._waiting()
         return np.concatenate([self.fresh_ids(), self.in_flight(), waiting.message_ids])
 
     def in_flight(self) -> Int64Array:
         """Messages in flight."""
         return np.concatenate(
-            [np.array([], np.int64), *(part.tries.message_ids[part.open] for part in self._in_flight)]
+            [np.array([], np.int64), *(part.attempts.message_ids[part.open] for part in self._in_flight)]
         )
 
     @_moves
-    def tries_left(self, now: float) -> tuple[Tries, FloatArray]:
+    def attempts_left(self, now: float) -> tuple[Attempts, FloatArray]:
         """What another spout would have to emit in place of this one, and in how many seconds from now.
 
         What waits for its next emission comes as that; what is in flight as one after it, which is due, as if this one were
         not counted. Messages that were not emitted yet are left out. Any thread may call this.
         """
         waiting, due = self._waiting()
-        flying = Tries.concatenate(
-            [Tries.first(np.array([], np.int64)), *(part.tries[part.open] for part in self._in_flight)]
+        flying = Attempts.concatenate(
+            [Attempts.first(np.array([], np.int64)), *(part.attempts[part.open] for part in self._in_flight)]
         )
-        again = flying.again(np.ones(len(flying), np.bool_), np.zeros(len(flying), np.bool_))
-        delays = np.concatenate([np.maximum(0.0, due - now), np.zeros(len(again))])
-        return Tries.concatenate([waiting, again]), delays
+        retries = flying.retries(np.ones(len(flying), np.bool_), np.zeros(len(flying), np.bool_))
+        delays = np.concatenate([np.maximum(0.0, due - now), np.zeros(len(retries))])
+        return Attempts.concatenate([waiting, retries]), delays
 
     @_moves
-    def resume(self, tries: Tries, causes: list[Cause], delays: FloatArray, now: float) -> None:
-        """Go on with what another spout had left, as `tries_left` gave it, and with its causes."""
-        why = np.array([self._cause_number(cause) for cause in causes], np.int16)[tries.why]
-        self._wait(replace(tries, why=why), now + delays, np.zeros(len(tries), np.bool_))
+    def resume(self, attempts: Attempts, causes: list[Cause], delays: FloatArray, now: float) -> None:
+        """Go on with what another spout had left, as `attempts_left` gave it, and with its causes."""
+        numbers = np.array([self._cause_number(cause) for cause in causes], np.int16)[attempts.cause_numbers]
+        self._wait(replace(attempts, cause_numbers=numbers), now + delays, np.zeros(len(attempts), np.bool_))
 
-    def skip_number(self) -> int:
-        """The number of an emission without messages."""
+    def empty_emission(self) -> Emission:
+        """An emission without messages, under a number of its own."""
+        none = np.array([], np.int64)
         self._next_number += 1
-        return self._next_number - 1
+        return Emission(self._next_number - 1, none, none, none)
 
     @_moves
-    def next_emission(self, now: float, max_pending: int | None) -> Emission | None:
+    def next_emission(self, now: float, max_pending: int | None, only_due_by: float | None = None) -> Emission | None:
         """Replays that are due, and fresh messages, as many as there is room for; they are in flight from now on.
 
-        Or some of an emission that broke, in its turn, or one of them alone.
+        Or some of an emission whose job failed, in its turn, or one of them alone.
+
+        Args:
+            now: `time.monotonic`.
+            max_pending: at most so many messages are in flight then.
+            only_due_by: what waits for another attempt goes out only if it was due by then; None: now. Messages that are
+                searched for poison, and are not alone yet, go out anyway.
         """
         if self.one_by_one and self.pending:
             return None
         room = None if max_pending is None else max(0, max_pending - self.pending)
-        replays, tries = self._take(now, room)
-        if len(tries) == 0:
+        replays, attempts = self._take(now, room, now if only_due_by is None else min(now, only_due_by))
+        if len(attempts) == 0:
             return None
         number = self._next_number
-        tries = replace(
-            tries, numbers=np.full(len(tries), number), most=np.zeros(len(tries), np.int32),
-            first_secs=np.where(tries.first_secs == 0, np.uint32(now + self._epoch_secs), tries.first_secs),
+        attempts = replace(
+            attempts, numbers=np.full(len(attempts), number), max_group=np.zeros(len(attempts), np.int32),
+            first_secs=np.where(attempts.first_secs == 0, np.uint32(now + self._epoch_secs), attempts.first_secs),
         )  # fmt: skip
-        roots = root_ids(self._app, self._run_id, tries.message_ids, number)
+        roots = root_ids(self._app, self._run_id, attempts.message_ids, number)
         self._next_number += 1
-        self._in_flight = merged([*self._in_flight, InFlight(roots, tries)])
+        self._in_flight = merged([*self._in_flight, InFlight(roots, attempts)])
         self.counts.replayed += replays
+        self.retry_changes += replays > 0
         self.counts.emitted += len(roots)
-        return Emission(number, *map(_read_only, (tries.message_ids, tries.attempts, roots)))
+        return Emission(number, *map(_read_only, (attempts.message_ids, attempts.previous, roots)))
 
     def follow(self, emission: Emission) -> None:
         """Keep in `sent` what becomes of it, until `take_finished` gives it back."""
         self.sent[emission.number] = Sent(emission)
 
-    def has_broken(self, number: int) -> bool:
-        """Whether an emission that is followed broke as a whole, as `isolate` said."""
-        return self.sent[number].broke
+    def has_failed_job(self, number: int) -> bool:
+        """Return True if poison is searched for in an emission that is followed, as its job failed."""
+        return self.sent[number].job_failed
 
     def take_finished(self) -> list[Sent]:
         """Emissions that have ended and have no root left without outcome; they are not followed any more."""
@@ -227,23 +237,6 @@ class SpoutState:
             del self.sent[sent.emission.number]
         return finished
 
-    def excuse(self, roots: Int64Array) -> None:
-        """See `Spout.excuse`. Any thread may call this."""
-        self._marks.append(("excused", roots))
-
-    def no_retry(self, roots: Int64Array) -> None:
-        """See `Spout.no_retry`. Any thread may call this."""
-        self._marks.append(("final", roots))
-
-    def isolate(self, emission: Emission, *, by_outage: bool = False) -> None:
-        """See `Spout.isolate`. Any thread may call this."""
-        self._marks.append((emission, by_outage))
-
-    def hold(self, roots: Int64Array, until: float = float("-inf")) -> None:
-        """See `Spout.hold`. Any thread may call this."""
-        self._held_until = until
-        self._marks.append(("held", roots))
-
     @_moves
     def is_whole(self, emission: Emission) -> bool:
         """Whether an emission under way has all messages that are left. Any thread may call this."""
@@ -251,32 +244,32 @@ class SpoutState:
 
     @_moves
     def accept(self, emission: Emission) -> bool:
-        """As `is_whole`; if so, what becomes of its roots from now on is excused. Any thread may call this."""
+        """As `is_whole`; if so, its roots are exempt from now on. Any thread may call this."""
         if not self._has_all(emission):
             return False
         for part in self._in_flight:
-            part.tries.excused[part.tries.numbers == emission.number] = True
+            part.attempts.exempt[part.attempts.numbers == emission.number] = True
         return True
 
     def _has_all(self, emission: Emission) -> bool:
-        open_now = sum(int((part.open & (part.tries.numbers == emission.number)).sum()) for part in self._in_flight)
+        open_now = sum(int((part.open & (part.attempts.numbers == emission.number)).sum()) for part in self._in_flight)
         return open_now == self.left == len(emission.roots)
 
-    def excuse_emission(self, number: int) -> None:
-        """As `excuse`, for all roots of an emission; losses of it have an excuse, too."""
-        self.sent[number].excused = True
+    def exempt_emission(self, number: int) -> None:
+        """As `exempt`, for all roots of an emission; its losses have a known cause, too."""
+        self.sent[number].exempt = True
         for part in self._in_flight:
-            part.tries.excused[part.tries.numbers == number] = True
+            part.attempts.exempt[part.attempts.numbers == number] = True
 
-    def excuse_losses(self) -> None:
+    def ignore_losses(self) -> None:
         """Something happened to a server, which explains what gets lost of the emissions that are followed now."""
         for sent in self.sent.values():
-            sent.excused = True
+            sent.exempt = True
 
     def waiting(self, under_way: Emission | None) -> list[Int64Array]:
         """Roots in flight, in a few arrays, without those of an emission under way."""
         left_out = -1 if under_way is None else under_way.number
-        return [part.roots[part.open & (part.tries.numbers != left_out)] for part in self._in_flight]
+        return [part.roots[part.open & (part.attempts.numbers != left_out)] for part in self._in_flight]
 
     def find(self, roots: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Of those that are in flight: their places among these roots, their messages, and which attempt each is, from 1."""
@@ -284,8 +277,8 @@ class SpoutState:
         for part in self._in_flight:
             rows = part.find(roots)
             places.append(np.flatnonzero(rows >= 0))
-            messages.append(part.tries.message_ids[rows[rows >= 0]])
-            attempts.append(part.tries.attempts[rows[rows >= 0]] + 1)
+            messages.append(part.attempts.message_ids[rows[rows >= 0]])
+            attempts.append(part.attempts.previous[rows[rows >= 0]] + 1)
         none = [np.array([], np.int64)]
         return np.concatenate(none + places), np.concatenate(none + messages), np.concatenate(none + attempts)
 
@@ -303,18 +296,18 @@ class SpoutState:
             rows = rows[rows >= 0]
             if len(rows):
                 part.close(rows)
-                self._note(part.tries.numbers[rows], "acked")
-                self._done.append(part.tries.message_ids[rows])
+                self._note(part.attempts.numbers[rows], "acked")
+                self._done.append(part.attempts.message_ids[rows])
                 self.counts.acked += len(rows)
             known += len(rows)
             rows = part.find(failed)
             if (hits := rows >= 0).any():
                 part.close(rows[hits])
-                tries = part.tries[rows[hits]]
-                self._note(tries.numbers, "settled")
-                held = tries.most == _HELD
-                self._hold(tries[held], now)
-                self._fail(tries[~held], fails, of_fail[hits][~held], now)
+                attempts = part.attempts[rows[hits]]
+                self._note(attempts.numbers, "settled")
+                held = attempts.max_group == _HELD
+                self._hold(attempts[held], now)
+                self._fail(attempts[~held], fails, of_fail[hits][~held], now)
                 known += int(hits.sum())
         self.counts.late += sum(len(one.roots) for one in packed) - known
         self._drop_finished()
@@ -333,28 +326,28 @@ class SpoutState:
         """The ledger lost everything: emit all that is in flight again. Nobody's fault, so it counts to no limit."""
         self.apply_marks()
         for part in self._in_flight:
-            self._lose(part, np.flatnonzero(part.open), now, excused=True)
+            self._lose(part, np.flatnonzero(part.open), now, exempt=True)
         self._drop_finished()
 
     @_moves
-    def give_up(self, message_ids: Int64Array) -> None:
-        """See `Spout.give_up`."""
+    def exhaust(self, message_ids: Int64Array) -> None:
+        """See `Spout.exhaust`."""
         for part in self._in_flight:
-            rows = np.flatnonzero(part.open & np.isin(part.tries.message_ids, message_ids))
+            rows = np.flatnonzero(part.open & np.isin(part.attempts.message_ids, message_ids))
             part.close(rows)
-            tries = part.tries[rows]
+            attempts = part.attempts[rows]
             self.counts.lost += len(rows)
-            self._note(tries.numbers, "settled")
-            self._give_up_lost(tries)
+            self._note(attempts.numbers, "settled")
+            self._exhaust_lost(attempts)
         self._drop_finished()
 
     @property
-    def unsaid(self) -> Int64Array:
-        """Messages that are done and of which that was not said yet."""
+    def pending_notifications(self) -> Int64Array:
+        """Messages that are done, of which the source was not notified yet."""
         return np.concatenate([np.array([], np.int64), *self._done])
 
-    def said(self) -> None:
-        """It was said of all `unsaid`."""
+    def notified(self) -> None:
+        """The source was notified of all `pending_notifications`."""
         self._done = []
 
     def letters_kept(self) -> None:
@@ -374,124 +367,130 @@ class SpoutState:
         return in_order(np.concatenate(parts))  # so that those of a block stand together
 
     def apply_marks(self) -> None:
-        """Take note of what `excuse`, `no_retry` and `isolate` were told."""
-        while self._marks:
-            what, given = self._marks.popleft()
-            if isinstance(what, Emission):
-                self._break_up(what, by_outage=bool(given))
+        """Apply `marks` to what is in flight."""
+        for mark in self.marks.take():
+            if isinstance(mark, PoisonMark):
+                self._break_up(mark.emission, by_outage=mark.by_outage)
                 continue
+            if mark.kind == "held":
+                self._held_until = mark.held_until
             for part in self._in_flight:
-                rows = part.find(np.asarray(given))
+                rows = part.find(np.asarray(mark.roots))
                 rows = rows[rows >= 0]
-                getattr(part.tries, "excused" if what == "held" else what)[rows] = True
-                if what == "held":
-                    part.tries.most[rows] = _HELD
+                if mark.kind == "non_retryable":
+                    part.attempts.non_retryable[rows] = True
+                    continue
+                part.attempts.exempt[rows] = True
+                if mark.kind == "held":
+                    part.attempts.max_group[rows] = _HELD
 
     def _break_up(self, emission: Emission, *, by_outage: bool) -> None:
         if (sent := self.sent.get(emission.number)) is not None:
-            sent.excused = sent.broke = True
-        counts = self.isolation.broke(emission.message_ids, by_outage=by_outage)
+            sent.exempt = sent.job_failed = True
+        counts = self.poison_search.job_failed(emission.message_ids, by_outage=by_outage)
         for part in self._in_flight:
-            rows = np.flatnonzero(part.tries.numbers == emission.number)
-            part.tries.most[rows] = -(-len(emission.roots) // PARTS)
-            part.tries.excused[rows] |= not counts
+            rows = np.flatnonzero(part.attempts.numbers == emission.number)
+            part.attempts.max_group[rows] = -(-len(emission.roots) // PARTS)
+            part.attempts.exempt[rows] |= not counts
 
-    def _take(self, now: float, room: int | None) -> tuple[int, Tries]:
+    def _take(self, now: float, room: int | None, due_by: float) -> tuple[int, Attempts]:
         """What is to be emitted now, and how many of these are replays."""
-        by = now if self.only_due_by is None else min(now, self.only_due_by)
-        isolation = self.isolation
+        search = self.poison_search
         for turn in range(3):
-            first = 0 if isolation.is_stuck else 1 if isolation.in_doubt else self._turn  # stuck: only others can tell
+            first = 0 if search.is_stuck else 1 if search.in_doubt else self._turn  # stuck: only others can tell
             kind = (turn + first) % 3
             if kind == 0:
-                replays = self._replays.take(by, room if room is None else room - self._kept_for_fresh(room))
-                fresh = Tries.first(self._take_fresh(None if room is None else room - len(replays)))
-                found, count = Tries.concatenate([replays, fresh]), len(replays)
-                isolation.under_way = "others"
+                replays = self._replays.take(due_by, room if room is None else room - self._kept_for_fresh(room))
+                fresh = Attempts.first(self._take_fresh(None if room is None else room - len(replays)))
+                taken, count = Attempts.concatenate([replays, fresh]), len(replays)
+                search.under_way = "others"
             else:
-                found = isolation.take_searched(now, room) if kind == 1 else isolation.take_known(by, room)
-                count = len(found)
-            if len(found):
+                taken = search.take_searched(now, room) if kind == 1 else search.take_known(due_by, room)
+                count = len(taken)
+            if len(taken):
                 self._turn = kind + 1
-                return count, found
-        if not (self._fresh or self._replays or self.isolation):
+                return count, taken
+        if not (self._fresh or self._replays or self.poison_search):
             # All at once, whatever room there is: a part of them could not be written.
             held = self._held.take(now, None)
             if len(held):
-                isolation.under_way = "others"
+                search.under_way = "others"
             return len(held), held
-        return 0, Tries.first(np.array([], np.int64))
+        return 0, Attempts.first(np.array([], np.int64))
 
     def _kept_for_fresh(self, room: int) -> int:
         """Half of the room: replays that fail again and again hold up nobody."""
         return min(self.fresh, room // 2 if room > 1 else self._next_number % 2 * room)
 
-    def _waiting(self) -> tuple[Tries, FloatArray]:
-        found = [self._replays.all(), self._held.all(), self.isolation.all()]
-        return Tries.concatenate([tries for tries, _ in found]), np.concatenate([due for _, due in found])
+    def _waiting(self) -> tuple[Attempts, FloatArray]:
+        waiting = [self._replays.all(), self._held.all(), self.poison_search.all()]
+        return Attempts.concatenate([attempts for attempts, _ in waiting]), np.concatenate([due for _, due in waiting])
 
-    def _wait(self, tries: Tries, due: FloatArray, searched: npt.NDArray[np.bool_]) -> None:
-        """Emit them again when they are due; `searched` says which of those that may not go with all others are not known."""
-        apart = tries.most > 0
+    def _wait(self, attempts: Attempts, due: FloatArray, searched: npt.NDArray[np.bool_]) -> None:
+        """Emit them again when they are due. `searched` says which of those that may not go with all others are not known."""
+        self.retry_changes += len(attempts) > 0
+        apart = attempts.max_group > 0
         if not apart.any():
-            self._replays.add(tries, due)
+            self._replays.add(attempts, due)
             return
-        self._replays.add(tries[~apart], due[~apart])
-        searched = searched | (tries.most > 1)
+        self._replays.add(attempts[~apart], due[~apart])
+        searched = searched | (attempts.max_group > 1)
         for rows, counted in ((apart & searched, False), (apart & ~searched, True)):
             if rows.any():
-                self.isolation.add(tries[rows], due[rows], counted)
+                self.poison_search.add(attempts[rows], due[rows], counted)
 
-    def _fail(self, tries: Tries, fails: list[OutcomeBatch], of_fail: npt.NDArray[np.intp], now: float) -> None:
+    def _fail(self, attempts: Attempts, fails: list[OutcomeBatch], of_fail: npt.NDArray[np.intp], now: float) -> None:
         timed_out = np.array([one.reason == "timeout" for one in fails])[of_fail]
         self.counts.timed_out += int(timed_out.sum())
         self.counts.failed += int((~timed_out).sum())
         numbers = np.array([self._cause_number((one.reason or "failed", one.last_stage)) for one in fails], np.int16)
         # Of an emission that is not proven nobody else has a part: if its work took too long, that was not the message.
         unproven = [number for number, sent in self.sent.items() if not sent.proven]
-        excused = tries.excused | (timed_out & np.isin(tries.numbers, unproven))
-        tries = replace(tries, why=numbers[of_fail], excused=excused)
-        policies = [self._retry.of(one.reason or "failed", one.detail) for one in fails]
+        exempt = attempts.exempt | (timed_out & np.isin(attempts.numbers, unproven))
+        attempts = replace(attempts, cause_numbers=numbers[of_fail], exempt=exempt)
+        policies = [self._retry.policy_for(one.reason or "failed", one.detail) for one in fails]
         different = {id(one): one for one in policies}.values()
         for policy in different:
             rows = slice(None) if len(different) == 1 else np.array([one is policy for one in policies])[of_fail]
-            judged, of_judged = tries[rows], of_fail[rows]
+            judged, of_judged = attempts[rows], of_fail[rows]
             verdict = policy.after_failure(judged)
             self._emit_again(verdict, now)
-            for row in np.flatnonzero(verdict.spent).tolist():
+            for row in np.flatnonzero(verdict.exhausted).tolist():
                 one, message, count = fails[of_judged[row]], int(judged.message_ids[row]), int(verdict.failures[row])
-                why = one.reason or "failed"
-                letter = DeadLetter(message, self._run_id, count, why, one.last_stage, one.detail)
-                self._give_up(letter._replace(first_secs=int(judged.first_secs[row])))
+                reason = one.reason or "failed"
+                letter = DeadLetter(message, self._run_id, count, reason, one.last_stage, one.detail)
+                self._exhaust(letter._replace(first_secs=int(judged.first_secs[row])))
 
-    def _hold(self, tries: Tries, now: float) -> None:
+    def _hold(self, attempts: Attempts, now: float) -> None:
         """They wait until nothing else does."""
-        if len(tries):
-            self.counts.released += len(tries)
-            again = tries.again(np.ones(len(tries), np.bool_), np.zeros(len(tries), np.bool_))
-            due = np.full(len(tries), max(now, self._held_until))
-            self._held.add(replace(again, most=np.zeros(len(tries), np.int32)), due)
+        if len(attempts):
+            self.counts.released += len(attempts)
+            retries = attempts.retries(np.ones(len(attempts), np.bool_), np.zeros(len(attempts), np.bool_))
+            due = np.full(len(attempts), max(now, self._held_until))
+            self.retry_changes += 1
+            self._held.add(replace(retries, max_group=np.zeros(len(attempts), np.int32)), due)
 
-    def _lose(self, part: InFlight, rows: Int64Array, now: float, *, excused: bool = False) -> None:
+    def _lose(self, part: InFlight, rows: Int64Array, now: float, *, exempt: bool = False) -> None:
         part.close(rows)
-        tries = part.tries[rows]
+        attempts = part.attempts[rows]
         self.counts.lost += len(rows)
-        with_excuse = [number for number, sent in self.sent.items() if sent.excused]
-        counted = ~(tries.excused | np.isin(tries.numbers, with_excuse) | excused)
-        self._note(tries.numbers[~counted], "settled")
-        self._note(tries.numbers[counted], "lost")
-        verdict = self._retry.after_loss(replace(tries, why=np.full(len(tries), self._cause_number(LOST))), counted)
+        explained = [number for number, sent in self.sent.items() if sent.exempt]
+        counted = ~(attempts.exempt | np.isin(attempts.numbers, explained) | exempt)
+        self._note(attempts.numbers[~counted], "settled")
+        self._note(attempts.numbers[counted], "lost")
+        causes = np.full(len(attempts), self._cause_number(LOST))
+        verdict = self._retry.after_loss(replace(attempts, cause_numbers=causes), counted)
         self._emit_again(verdict, now)
-        self._give_up_lost(tries[verdict.spent])
+        self._exhaust_lost(attempts[verdict.exhausted])
 
     def _emit_again(self, verdict: Verdict, now: float) -> None:
-        searched = verdict.excused & (verdict.again.most > 0)
-        self._wait(verdict.again, now + np.where(searched, 0.0, verdict.delays_secs), searched)
+        searched = verdict.exempt & (verdict.retries.max_group > 0)
+        self._wait(verdict.retries, now + np.where(searched, 0.0, verdict.delays_secs), searched)
 
-    def _give_up_lost(self, tries: Tries) -> None:
-        columns = (tries.message_ids.tolist(), tries.attempts.tolist(), tries.first_secs.tolist())
+    def _exhaust_lost(self, attempts: Attempts) -> None:
+        columns = (attempts.message_ids.tolist(), attempts.previous.tolist(), attempts.first_secs.tolist())
         for message, attempt, first_secs in zip(*columns, strict=True):
-            self._give_up(DeadLetter(message, self._run_id, attempt + 1, "lost", first_secs=first_secs))
+            self._exhaust(DeadLetter(message, self._run_id, attempt + 1, "lost", first_secs=first_secs))
 
     def _cause_number(self, cause: Cause) -> int:
         if len(self.causes) == _MOST_CAUSES:
@@ -501,12 +500,12 @@ class SpoutState:
             self.causes.append(cause)
         return number
 
-    def take_back(self, message_ids: Iterable[int]) -> None:
+    def reopen(self, message_ids: Iterable[int]) -> None:
         """These are no dead letters any more: they are emitted again."""
         for message in message_ids:
             self.dead_letters.pop(message, None)
 
-    def _give_up(self, letter: DeadLetter) -> None:
+    def _exhaust(self, letter: DeadLetter) -> None:
         self.dead_letters.pop(letter.message_id, None)
         self.dead_letters[letter.message_id] = letter
         if self._keep_letters is not None and len(self.dead_letters) > self._keep_letters:
@@ -518,10 +517,10 @@ class SpoutState:
         if not len(numbers) or not self.sent:
             return
         if (numbers == numbers[0]).all():  # most often
-            found: Iterable[tuple[int, int]] = [(numbers[0], len(numbers))]
+            by_number: Iterable[tuple[int, int]] = [(numbers[0], len(numbers))]
         else:
-            found = zip(*np.unique(numbers, return_counts=True), strict=True)
-        for number, count in found:
+            by_number = zip(*np.unique(numbers, return_counts=True), strict=True)
+        for number, count in by_number:
             if (sent := self.sent.get(int(number))) is not None:
                 sent.note(int(count), what)
 

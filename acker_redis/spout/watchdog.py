@@ -35,7 +35,7 @@ class Watch:
         self._late = False
         self._rotator_at = time.monotonic() + acker.config.message_timeout_secs
 
-    def something_is_missing(self, pending: int | None, emissions: int) -> bool:
+    def needs_reconcile(self, pending: int | None, emissions: int) -> bool:
         """Whether the ledger should be asked for what is in flight.
 
         Args:

@@ -19,6 +19,7 @@ from acker_redis import (
     ConnectionLostError,
     ServerRefusesWritesError,
     Spout,
+    run_spout,
 )
 from acker_redis.spout.in_flight import Emission
 from acker_redis.testing import wait_until
@@ -103,7 +104,7 @@ def test_a_run_and_a_rotator_go_on_at_the_new_primary(pair, plain, start_proxy, 
         acked = emission.roots if emission.number else emission.roots[:50]  # the others time out, if somebody rotates
         acker.ack_many(acked, np.full(len(acked), 7))
 
-    counts = spout.run(emit)
+    counts = run_spout(spout, emit)
     assert (counts.acked, counts.timed_out, counts.dead_lettered) == (100, 50, 0)
     assert rotator.log().count("waiting for the server") <= 2
 
@@ -144,7 +145,7 @@ def test_sentinel_failover_under_load_loses_nothing(pair, plain, start_sentinel,
                 )
             promoted_at.append(time.monotonic())
 
-        counts = spout.run(emit)
+        counts = run_spout(spout, emit)
         assert (counts.acked, counts.dead_lettered) == (20_000, 0)
     went_on_at = min(at for at in emitted_at if at > promoted_at[0])
     assert went_on_at - promoted_at[0] < 5

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import redis
 
-from acker_redis import Acker, OutOfMemoryError, ServerBusyError, Spout
+from acker_redis import Acker, OutOfMemoryError, ServerBusyError, Spout, run_spout
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.testing import wait_until
@@ -95,7 +95,7 @@ def test_a_run_waits_for_a_busy_server(start_server, open_acker, plain, occupy, 
             threading.Timer(3, end_script, [raw]).start()
         acker.init_many(emission.roots, np.zeros(len(emission.roots), np.int64), 0)
 
-    counts = spout.run(emit)
+    counts = run_spout(spout, emit)
     assert (counts.acked, counts.dead_lettered) == (50, 0)
     assert "waiting for the server" in caplog.text
     assert "is busy with somebody's script" in caplog.text
@@ -120,6 +120,6 @@ def test_a_run_waits_for_memory(start_server, open_acker, plain, caplog) -> None
                 raw.config_set("maxmemory", "0")
             raise
 
-    counts = spout.run(emit)
+    counts = run_spout(spout, emit)
     assert (len(refused), counts.acked, counts.dead_lettered) == (4, 50, 0)
     assert caplog.text.count("waiting for the server") == 1

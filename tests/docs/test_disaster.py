@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import redis
 
-from acker_redis import Acker, Spout
+from acker_redis import Acker, Spout, run_spout
 from acker_redis.spout.in_flight import Emission
 from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing import wait_until
@@ -35,7 +35,7 @@ class Run:
         self.emissions: list[Emission] = []
         self.acker, self.spout = acker, Spout(acker, "run")
         self.spout.add(np.arange(1000))
-        self._thread = threading.Thread(target=lambda: self.spout.run(self._emit))
+        self._thread = threading.Thread(target=lambda: run_spout(self.spout, self._emit))
         self._thread.start()
         wait_until(lambda: bool(self.emissions), "the first emission went out")
 
@@ -162,7 +162,7 @@ def test_redis_is_full(
         acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
         acker.ack_many(emission.roots, np.full(len(emission.roots), 7))
 
-    thread = threading.Thread(target=lambda: spout.run(emit))
+    thread = threading.Thread(target=lambda: run_spout(spout, emit))
     thread.start()
     give, let_go = lines_of("Redis is full")
     for refused in ("acker-redis pause --app orders", "acker-redis install"):

@@ -84,7 +84,7 @@ def test_the_example_of_a_call_runs(holder: Any, name: str, monkeypatch: pytest.
         known = {
             **{
                 name: getattr(acker_redis, name)
-                for name in ("Acker", "AckerConfig", "DeadLetter", "LetterFilter", "Limits", "Offsets")
+                for name in ("Acker", "AckerConfig", "DeadLetter", "LetterFilter", "Limits", "Offsets", "run_spout")
             },
             **dict(calls_of(testing)),
             "np": np,

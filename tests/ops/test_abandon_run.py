@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from acker_redis import Acker, AckerConfig, BadConfigError, DamagedDataError, Spout
+from acker_redis import Acker, AckerConfig, BadConfigError, DamagedDataError, Spout, run_spout
 from acker_redis.acker import app_of
 from acker_redis.cli import app
 from acker_redis.client.client import Client
@@ -113,7 +113,7 @@ def test_of_a_run_whose_lane_another_has_taken_nothing_is_known(client: Client, 
     def emit(emission: Emission) -> None:
         acker.init_many(emission.roots, np.zeros(len(emission.roots), np.int64), 0)
 
-    assert spout.run(emit).acked == 10
+    assert run_spout(spout, emit).acked == 10
     assert abandon_run.preview(client, CONFIG, "first").lanes == ()
     assert abandon_run.preview(client, CONFIG, "second").lanes == (0,)
 
@@ -153,11 +153,11 @@ def test_a_ledger_that_holds_something_else_is_said(client: Client, acker: Acker
 SPOUT = """
 import sys
 import numpy as np
-from acker_redis import Acker, Spout
+from acker_redis import Acker, Spout, run_spout
 acker = Acker.connect(sys.argv[1], app="orders", shards=3, lanes=2)
 spout = Spout(acker, "killed")
 spout.add(np.arange(1000))
-spout.run(lambda emission: acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0))
+run_spout(spout, lambda emission: acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0))
 """
 
 

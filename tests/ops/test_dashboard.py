@@ -12,9 +12,9 @@ from acker_redis import Acker, AckerConfig, BadConfigError
 from acker_redis.cli import app
 from acker_redis.client.client import Client
 from acker_redis.errors import AuthenticationError
+from acker_redis.model.roots import root_ids
 from acker_redis.ops.dashboard import app_states, pending_roots
 from acker_redis.ops.message_lookup import pending_of_message
-from acker_redis.spout.in_flight import root_ids
 from benchmarks import cluster
 from tests.support.servers import VALKEY
 

@@ -12,7 +12,16 @@ import pytest
 import redis
 from typer.testing import CliRunner
 
-from acker_redis import Acker, AckerConfig, AppNotFoundError, AuthenticationError, LedgerLostError, Limits, Spout
+from acker_redis import (
+    Acker,
+    AckerConfig,
+    AppNotFoundError,
+    AuthenticationError,
+    LedgerLostError,
+    Limits,
+    Spout,
+    run_spout,
+)
 from acker_redis.acker import app_of
 from acker_redis.cli import app as program
 from acker_redis.client import function_library
@@ -99,7 +108,7 @@ def test_a_spout_runs_to_its_end_and_replays_letters(
     acker = open_acker(login(Role.SPOUT), app="orders", shards=2)
     spout = Spout(acker, "run")
     spout.add(np.array([1, 2, 3]))
-    spout.run(partial(emit, acker))
+    run_spout(spout, partial(emit, acker))
     assert spout.counts.acked == 3
     acker.dead_letters.add([DeadLetter(1, "run", 3, "failed", payload=b"1")])
     assert len(list(acker.dead_letters.find())) == 1

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from acker_redis import Acker, BadConfigError, RetryPolicy, Spout
+from acker_redis import Acker, BadConfigError, RetryPolicy, Spout, run_spout
 from acker_redis.ops import tracing
 from acker_redis.spout.in_flight import Emission
 from acker_redis.testing import wait_until
@@ -60,7 +60,7 @@ def one_of_each(acker: Acker, retry: RetryPolicy) -> Spout:
                 for _ in range(acker.config.num_buckets):
                     acker.admin.rotate(force=True)
 
-    spout.run(emit)
+    run_spout(spout, emit)
     return spout
 
 

@@ -60,12 +60,12 @@ def test_a_letter_goes_when_its_message_was_acked_and_is_replaced_when_it_fails_
     made = taker(acker)
     assert acker.dead_letters.replay(LetterFilter(message_ids=frozenset({1, 2}))) == 2
     assert acker.dead_letters.replaying() == 2
-    made.take_letters()
+    made.claim_replays()
     assert left(acker) == [(1, "before"), (2, "before"), (3, "before")]  # until they are done
     settle(made, 2)
     assert left(acker) == [(3, "before"), (2, "run")]
     assert acker.dead_letters.replaying() == 0
-    made.take_letters()
+    made.claim_replays()
     assert made.done
     (_, again) = acker.dead_letters.read()
     assert (again.attempts, again.detail, again.replay, again.task) == (1, "again", "payload", 0)
@@ -76,10 +76,10 @@ def test_a_spout_that_dies_leaves_its_letters_to_the_next() -> None:
     acker.dead_letters.add([letter(1)])
     acker.dead_letters.replay()
     died = taker(acker)
-    died.take_letters()
+    died.claim_replays()
     emit(died)
     follower = taker(acker, run_id="next")
-    follower.take_letters()
+    follower.claim_replays()
     settle(follower)
     assert left(acker) == []
     assert acker.dead_letters.replaying() == 0
@@ -90,11 +90,11 @@ def test_a_letter_of_a_message_that_is_not_done_waits() -> None:
     made = taker(acker, messages=2)
     acker.dead_letters.add([letter(1)])
     acker.dead_letters.replay()
-    made.take_letters()
+    made.claim_replays()
     assert made.replaying == []
     settle(made)
     assert left(acker) == [(1, "before")]  # what was acked is another one
-    made.take_letters()
+    made.claim_replays()
     assert made.replaying == [1]
     settle(made)
     assert left(acker) == []
@@ -105,8 +105,8 @@ def test_two_letters_of_a_message_are_one() -> None:
     acker.dead_letters.add([letter(1), letter(1)])
     acker.dead_letters.replay()
     made = taker(acker)
-    made.take_letters()
-    made.take_letters()
+    made.claim_replays()
+    made.claim_replays()
     settle(made)
     assert left(acker) == []
     assert made.counts.emitted == 1
@@ -117,7 +117,7 @@ def test_what_can_not_be_had_any_more_stays_a_letter(caplog: pytest.LogCaptureFi
     acker.dead_letters.add([letter(1), letter(2)])
     acker.dead_letters.replay()
     made = taker(acker, refused={2})
-    made.take_letters()
+    made.claim_replays()
     settle(made)
     assert left(acker) == [(2, "before")]
     assert acker.dead_letters.replaying() == 0
@@ -130,7 +130,7 @@ def test_a_letter_that_was_deleted_meanwhile_is_not_wanted_any_more() -> None:
     acker.dead_letters.replay()
     acker.dead_letters.delete([acker.dead_letters.read()[0].entry_id])
     made = taker(acker)
-    made.take_letters()
+    made.claim_replays()
     assert made.replaying == [2]
     settle(made)
     assert acker.dead_letters.replaying() == 0
@@ -140,7 +140,7 @@ def test_a_spout_that_does_not_know_its_columns_yet_leaves_them() -> None:
     acker = fake_acker()
     acker.dead_letters.add([letter(1)])
     acker.dead_letters.replay()
-    taker(acker, replay=lambda letters: None).take_letters()
+    taker(acker, replay=lambda letters: None).claim_replays()
     assert acker.dead_letters.replaying() == 1
 
 
@@ -151,7 +151,7 @@ def test_many_are_taken_bit_by_bit() -> None:
     made = taker(acker)
     seen: list[int] = []
     while not seen or seen[-1]:
-        made.take_letters()
+        made.claim_replays()
         seen.append(len(made.replaying))
         if made.replaying:
             settle(made)
@@ -165,7 +165,7 @@ def test_a_spout_takes_the_letters_of_its_task() -> None:
     assert acker.dead_letters.survey() == (3, 2, {0: 1, 1: 1})
     assert acker.dead_letters.replay() == 2
     made = taker(acker, task=1)
-    made.take_letters()
+    made.claim_replays()
     assert made.replaying == [2]
 
 
@@ -247,4 +247,4 @@ def test_a_letter_says_when_its_message_was_emitted_first() -> None:
     written_secs = int(found.entry_id.partition("-")[0]) // 1000
     assert found.first_secs is not None
     assert abs(written_secs - found.first_secs) <= 30  # and not by the second attempt's clock
-    assert np.all(made.state.unsaid == [])
+    assert np.all(made.state.pending_notifications == [])

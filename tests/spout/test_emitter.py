@@ -23,13 +23,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
 
 def pause_after(in_a_row: int, clock: SimpleNamespace) -> float:
     """Seconds in steps of a tenth until the next emission may begin."""
-    with Emitter(lambda _: None) as one:
-        clock.now = NOW
-        one.broke(OSError("disk full"), in_a_row)
-        while not one.is_free:
-            clock.now += 0.1
-        one.succeeded()
-        return float(clock.now - NOW)
+    emitter = Emitter(lambda _: None)
+    clock.now = NOW
+    emitter.job_failed(OSError("disk full"), in_a_row)
+    while not emitter.is_free:
+        clock.now += 0.1
+    emitter.succeeded()
+    emitter.stop()
+    return float(clock.now - NOW)
 
 
 def test_emissions_that_break_in_a_row_wait_longer_and_longer_up_to_a_bound(clock: SimpleNamespace) -> None:
@@ -38,8 +39,12 @@ def test_emissions_that_break_in_a_row_wait_longer_and_longer_up_to_a_bound(cloc
 
 
 def test_one_that_breaks_and_none_that_succeeds_is_raised_at_the_end() -> None:
-    with pytest.raises(AckerError, match="disk full"), Emitter(lambda _: None) as one:
-        one.broke(OSError("disk full"), 1)
-    with Emitter(lambda _: None) as one:
-        one.succeeded()
-        one.broke(OSError("disk full"), 1)
+    emitter = Emitter(lambda _: None)
+    emitter.job_failed(OSError("disk full"), 1)
+    with pytest.raises(AckerError, match="disk full"):
+        emitter.stop()
+    emitter.stop(KeyboardInterrupt())  # that is what the run ends with
+    emitter = Emitter(lambda _: None)
+    emitter.succeeded()
+    emitter.job_failed(OSError("disk full"), 1)
+    emitter.stop()

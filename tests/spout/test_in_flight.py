@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acker_redis.spout.in_flight import InFlight, Replays, Tries, in_order, merged, root_ids, root_salt
+from acker_redis.model.roots import root_ids, root_salt
+from acker_redis.spout.in_flight import Attempts, InFlight, Replays, in_order, merged
 
 
-def tries(*message_ids: int, attempt: int = 0) -> Tries:
-    first = Tries.first(np.array(message_ids, np.int64))
-    return replace(first, attempts=first.attempts + attempt)
+def attempts(*message_ids: int, attempt: int = 0) -> Attempts:
+    first = Attempts.first(np.array(message_ids, np.int64))
+    return replace(first, previous=first.previous + attempt)
 
 
 def taken(replays: Replays, now: float, room: int | None = None) -> list[int]:
@@ -22,8 +23,8 @@ def taken(replays: Replays, now: float, room: int | None = None) -> list[int]:
 
 def test_a_replay_is_taken_when_it_is_due() -> None:
     replays = Replays()
-    replays.add(tries(1, 2, 3), np.array([30.0, 10.0, 20.0]))
-    replays.add(tries(4, 5), np.array([15.0, 40.0]))
+    replays.add(attempts(1, 2, 3), np.array([30.0, 10.0, 20.0]))
+    replays.add(attempts(4, 5), np.array([15.0, 40.0]))
     assert (taken(replays, 5.0), len(replays)) == ([], 5)
     assert (sorted(taken(replays, 20.0)), len(replays)) == ([2, 3, 4], 2)
     assert (sorted(taken(replays, 40.0)), len(replays)) == ([1, 5], 0)
@@ -32,23 +33,23 @@ def test_a_replay_is_taken_when_it_is_due() -> None:
 
 def test_no_more_replays_are_taken_than_there_is_room_for() -> None:
     replays = Replays()
-    replays.add(tries(1, 2, 3), np.array([1.0, 2.0, 3.0]))
-    replays.add(tries(4), np.array([9.0]))
+    replays.add(attempts(1, 2, 3), np.array([1.0, 2.0, 3.0]))
+    replays.add(attempts(4), np.array([9.0]))
     assert [taken(replays, 10.0, room) for room in (0, 2, 2, None)] == [[], [1, 2], [3, 4], []]
 
 
 def test_a_replay_is_the_next_attempt_and_knows_what_got_lost() -> None:
-    again = tries(1, 2, 3, attempt=3).again(np.array([False, True, True]), np.array([False, False, True]))
-    assert again.attempts.tolist() == [4, 4, 4]
-    assert (again.uncounted.tolist(), again.losses.tolist()) == ([0, 1, 1], [0, 0, 1])
+    again = attempts(1, 2, 3, attempt=3).retries(np.array([False, True, True]), np.array([False, False, True]))
+    assert again.previous.tolist() == [4, 4, 4]
+    assert (again.exempted.tolist(), again.losses.tolist()) == ([0, 1, 1], [0, 0, 1])
 
 
 def test_rows_are_found_by_root_until_they_are_closed() -> None:
-    part = InFlight(np.array([50, -10, 30]), tries(5, 1, 3))
+    part = InFlight(np.array([50, -10, 30]), attempts(5, 1, 3))
     rows = part.find(np.array([30, 99, 50]))
     assert rows[1] == -1
     part.close(rows[[0, 2]])
-    assert (part.tries[rows[[0, 2]]].message_ids.tolist(), part.count) == ([3, 5], 1)
+    assert (part.attempts[rows[[0, 2]]].message_ids.tolist(), part.count) == ([3, 5], 1)
     assert part.find(np.array([-10, 30, 50])).tolist() == [1, -1, -1]
 
 
@@ -57,7 +58,7 @@ def test_many_small_emissions_become_few_parts() -> None:
     parts: list[InFlight] = []
     for start in range(0, len(roots), 10):
         some = roots[start : start + 10]
-        parts = merged([*parts, InFlight(some, tries(*some.tolist()))])
+        parts = merged([*parts, InFlight(some, attempts(*some.tolist()))])
         rows = parts[-1].find(some[:5])  # half of each settles
         parts[-1].close(rows)
         assert len(parts) <= 12
@@ -66,7 +67,7 @@ def test_many_small_emissions_become_few_parts() -> None:
     for start in range(0, len(roots), 10):
         some = roots[start : start + 10]
         found = [(part, rows[rows >= 0]) for part in parts for rows in [part.find(some)]]
-        assert sorted(m for part, rows in found for m in part.tries[rows].message_ids.tolist()) == sorted(some[5:])
+        assert sorted(m for part, rows in found for m in part.attempts[rows].message_ids.tolist()) == sorted(some[5:])
         for part, rows in found:
             part.close(rows)
     assert merged(parts) == []

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from acker_redis import Acker, AckerError, Spout
+from acker_redis import Acker, AckerError, Spout, run_spout
 from acker_redis.acker import app_of
 from acker_redis.cli import app
 from acker_redis.ops.dashboard import app_states
@@ -25,7 +25,7 @@ from acker_redis.testing.server import Server
 RUN = """
 import signal, sys, time
 import numpy as np
-from acker_redis import Acker, Spout
+from acker_redis import Acker, Spout, run_spout
 url, run_id, task, how = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 if how == "sigterm":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -39,7 +39,7 @@ def emit(emission):
 def progress(busy):
     if how == "error" and spout.counts.acked:
         raise ValueError("the driver's own mistake")
-spout.run(emit, progress)
+run_spout(spout, emit, progress)
 """
 
 
@@ -81,7 +81,7 @@ def work(acker: Acker, run_id: str, task: int = 0, count: int = 10) -> Spout:
     """A run that does everything at once."""
     spout = Spout(acker, run_id, task)
     spout.add(np.arange(count))
-    spout.run(lambda emission: acker.init_many(emission.roots, np.zeros(len(emission.roots), np.int64), task))
+    run_spout(spout, lambda emission: acker.init_many(emission.roots, np.zeros(len(emission.roots), np.int64), task))
     return spout
 
 
@@ -170,7 +170,7 @@ def test_a_failed_run_that_is_given_up_is_not_noted_any_more(url: str, acker: Ac
         raise OSError("\x1b[2J no such folder")
 
     with pytest.raises(OSError, match="no such folder"):
-        spout.run(emit, progress)
+        run_spout(spout, emit, progress)
     assert doctor(url).exit_code == 1
     shown = CliRunner().invoke(app, ["abandon", "--redis", url, "--app", "orders", "--run", "failed", "--yes"])
     assert shown.exit_code == 0
@@ -235,7 +235,7 @@ def test_roots_of_this_run_are_not_touched_while_it_looks_for_others(
             roots = held.pop().roots
             acker.ack_many(roots, np.full(len(roots), 7))
 
-    counts = spout.run(emit, progress)
+    counts = run_spout(spout, emit, progress)
     assert (counts.acked, counts.failed, counts.late) == (5000, 0, 10_000)
     assert left(acker) == (0, 0)
 
@@ -274,7 +274,7 @@ def test_who_stood_still_takes_nothing_of_its_successor(url: str, acker: Acker, 
             raise OSError("goes on")
 
     with pytest.raises(OSError, match="goes on"):
-        spout.run(emit, progress)
+        run_spout(spout, emit, progress)
     assert acker.stats(oldest=False).pending == 0
     assert acker.admin.ends()[0].state == "begun"
     kinds = [one.kind for one in other.poll(max_outcomes=1000, consumer="spout-0", lane=0)]
@@ -331,7 +331,7 @@ def test_a_server_that_went_back_in_time_keeps_nothing_of_a_run_that_is_over(
             acker.ack_many(one.roots, np.full(len(one.roots), 7))
         held.clear()
 
-    counts = spout.run(emit, progress)
+    counts = run_spout(spout, emit, progress)
     assert (counts.acked, counts.dead_lettered) == (1500, 0)
     assert left(acker) == (0, 0)
     for _ in range(4):

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from redis.backoff import NoBackoff
 
 from acker_redis import AckerError, BadConfigError, JobFailedError, OutageError
-from acker_redis.spout.in_flight import Emission, Tries
-from acker_redis.spout.loop import SpoutLoop
+from acker_redis.spout.in_flight import Attempts, Emission
+from acker_redis.spout.loop import SpoutLoop, run_spout
 from acker_redis.spout.poison_search import DOUBT_AFTER, MOST_ALONE, MOST_ALONE_LATER, PARTS
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
@@ -38,7 +38,7 @@ class Job:
         acker.init_many(roots, np.full(len(roots), 7), 0)
         self.down -= 1
         if self.down >= 0 or self.poison & set(messages):
-            self.made.isolate(emission, by_outage=self.by_outage)
+            self.made.marks.search_for_poison(emission, by_outage=self.by_outage)
             acker.fail_many(roots, reason="broke")
             raise (OutageError if self.by_outage else JobFailedError)("the job failed")
         acker.ack_many(roots, np.full(len(roots), 7))
@@ -59,7 +59,7 @@ def settle(made: Spout, emission: Emission, bad: set[int]) -> None:
 def run(messages: int, poison: set[int], max_attempts: int = 3, **options: object) -> tuple[Spout, Job]:
     made = spout(fake_acker(), messages, retry=RetryPolicy(max_attempts=max_attempts, first_delay_secs=0, **options))  # type: ignore[arg-type]
     job = Job(made, poison)
-    made.run(job)
+    run_spout(made, job)
     return made, job
 
 
@@ -96,7 +96,7 @@ def test_what_breaks_every_emission_ends_the_run_soon_and_is_no_messages_fault()
     made = spout(fake_acker(), 1000, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     job = Job(made, set(range(1000)))
     with pytest.raises(AckerError, match="none of these is to blame: the job failed"):
-        made.run(job)
+        run_spout(made, job)
     assert len(job.emitted) == DOUBT_AFTER + MOST_ALONE
     assert not made.dead_letters
 
@@ -114,31 +114,31 @@ def test_many_that_are_known_to_break_theirs_are_no_reason_to_end() -> None:
 def test_an_outage_of_what_the_sinks_need_is_no_messages_fault(down: int) -> None:
     made = spout(fake_acker(), 1000, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     job = Job(made, set(), down)
-    made.run(job)
+    run_spout(made, job)
     assert made.counts.acked == 1000
 
 
 def test_messages_that_break_theirs_by_an_outage_wait_for_its_end_however_long() -> None:
     made = spout(fake_acker(), 3, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
     job = Job(made, set(), 50, by_outage=True)
-    made.run(job)
+    run_spout(made, job)
     assert (made.counts.acked, made.counts.dead_lettered, len(job.emitted) > 50) == (3, 0, True)
 
 
 def test_one_that_is_known_to_break_its_emission_may_do_it_by_a_timeout() -> None:
     made = spout(fake_acker(), 50, retry=RetryPolicy(max_attempts=3, first_delay_secs=0))
-    made.run(Job(made, {31}, by_outage=True))
+    run_spout(made, Job(made, {31}, by_outage=True))
     assert (made.counts.acked, {one.attempts for one in made.dead_letters.values()}) == (49, {3})
 
 
 def test_the_last_ones_that_break_theirs_by_timeouts_end_as_dead_letters() -> None:
     made = spout(fake_acker(), 3, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
-    made.run(Job(made, {0, 1}, by_outage=True))
+    run_spout(made, Job(made, {0, 1}, by_outage=True))
     assert (made.counts.acked, set(made.dead_letters)) == (1, {0, 1})
 
 
 def is_stuck(made: Spout) -> bool:
-    return made.state.isolation.is_stuck
+    return made.state.poison_search.is_stuck
 
 
 @pytest.mark.parametrize("count", [1, 3, MOST_ALONE + 3])
@@ -150,7 +150,7 @@ def test_what_kills_workers_waits_for_others_in_a_stream(count: int) -> None:
     with SpoutLoop(made, job) as loop:
         while len(job.emitted) < 2 * count or not is_stuck(made):
             loop.step(0)
-        assert not made.state.isolation.left_by(1e12), "a micro-batch waits for them"
+        assert not made.state.poison_search.left_by(1e12), "a micro-batch waits for them"
         for _ in range(20):
             loop.step(0)
         while loop.emission is not None:
@@ -173,7 +173,7 @@ def test_a_few_messages_that_all_break_theirs_are_dead_letters_and_the_error_is_
 ) -> None:
     made = spout(fake_acker(), messages, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
     with pytest.raises(AckerError, match="the job failed"):
-        made.run(Job(made, set(range(messages))))
+        run_spout(made, Job(made, set(range(messages))))
     assert made.done
     assert made.dead_letters.keys() == set(range(messages))
     assert {letter.attempts for letter in made.dead_letters.values()} == {2}
@@ -195,7 +195,7 @@ def test_what_fails_by_itself_in_a_part_of_a_broken_emission_counts_as_ever() ->
             job(emission)
         settle(made, emission, {4})
 
-    made.run(emit)
+    run_spout(made, emit)
     assert {letter.message_id: (letter.attempts, letter.detail) for letter in made.dead_letters.values()} == {
         31: (2, "broke"), 4: (2, "no"),
     }  # fmt: skip
@@ -207,15 +207,15 @@ def test_another_spout_keeps_apart_what_has_to_be() -> None:
     state.add(np.arange(32))
     emission = state.next_emission(0.0, None)
     assert emission is not None
-    state.isolate(emission)
+    state.marks.search_for_poison(emission)
     state.lose_all(0.0)
-    tries, delays = state.tries_left(0.0)
+    attempts, delays = state.attempts_left(0.0)
     other = SpoutState("app", "other", RetryPolicy(max_attempts=9, first_delay_secs=0))
-    other.resume(tries, state.causes, delays, 0.0)
+    other.resume(attempts, state.causes, delays, 0.0)
     again = other.next_emission(0.0, None)
     assert again is not None
     assert len(again.roots) == 4
-    assert other.isolation.searching == 28
+    assert other.poison_search.searching == 28
 
 
 def test_while_only_what_was_due_goes_out_what_broke_is_searched_for() -> None:
@@ -223,18 +223,16 @@ def test_while_only_what_was_due_goes_out_what_broke_is_searched_for() -> None:
     state.add(np.arange(8))
     emission = state.next_emission(1.0, None)
     assert emission is not None
-    state.isolate(emission)
+    state.marks.search_for_poison(emission)
     state.lose_all(1.0)
-    state.only_due_by = 0.5
-    assert state.next_emission(2.0, None) is not None
-    known = Tries.first(np.array([9]))
-    known.most[:] = 1
+    assert state.next_emission(2.0, None, only_due_by=0.5) is not None
+    known = Attempts.first(np.array([9]))
+    known.max_group[:] = 1
     state.resume(known, state.causes, np.array([0.0]), 1.0)
-    while state.next_emission(2.0, None) is not None:
+    while state.next_emission(2.0, None, only_due_by=0.5) is not None:
         pass
     assert state.left_ids().tolist().count(9) == 1
     assert 9 not in state.in_flight()
-    state.only_due_by = None
     assert state.next_emission(2.0, None) is not None
     assert 9 in state.in_flight()
 
@@ -247,7 +245,7 @@ def test_the_last_attempt_goes_out_alone_if_asked_for() -> None:
         emitted.append(sorted(emission.message_ids.tolist()))
         settle(made, emission, {1, 4})
 
-    made.run(emit)
+    run_spout(made, emit)
     assert made.dead_letters.keys() == {1, 4}
     for message in (1, 4):  # whichever of them fails first
         attempts = [ids for ids in emitted if message in ids]
@@ -278,7 +276,7 @@ def test_a_policy_per_reason() -> None:
         if not busy:
             made.acker.admin.rotate(force=True)
 
-    made.run(emit, rotate)
+    run_spout(made, emit, rotate)
     assert {message: letter.attempts for message, letter in made.dead_letters.items()} == {0: 2, 1: 4, 2: 1, 3: 5, 4: 4}
 
 

@@ -24,7 +24,7 @@ from acker_redis.acker import app_of
 from acker_redis.client.backoff import Backoff
 from acker_redis.spout import emitter
 from acker_redis.spout.in_flight import Emission
-from acker_redis.spout.loop import SpoutLoop
+from acker_redis.spout.loop import SpoutLoop, run_spout
 from acker_redis.spout.retry import LOST_LIMIT, RetryPolicy
 from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing import fake_acker, wait_until
@@ -50,7 +50,7 @@ def test_run_goes_on_until_every_message_is_acked_or_dead() -> None:
             else:
                 acker.ack(int(root), 7)
 
-    counts = made.run(emit)
+    counts = run_spout(made, emit)
     assert emitted[0] == [0, 1, 2, 3]
     assert sorted(chain.from_iterable(emitted[1:])) == [0, 1]  # together, or each as its outcome came
     assert (counts.acked, counts.failed, counts.replayed, counts.dead_lettered) == (3, 3, 2, 1)
@@ -68,7 +68,7 @@ def test_run_replays_what_a_failed_emission_did_not_initialise(no_pauses: None) 
         if emission.number == 0:
             raise NotProvenError("a task was lost")
 
-    counts = made.run(emit)
+    counts = run_spout(made, emit)
     assert (counts.acked, counts.lost, counts.replayed) == (3, 2, 2)
 
 
@@ -79,7 +79,7 @@ def test_run_gives_up_when_emissions_can_not_be_proven_again_and_again(no_pauses
         raise NotProvenError("tasks were lost")
 
     with pytest.raises(AckerError, match="3 emissions in a row came to nothing, the last with: tasks were lost"):
-        made.run(emit)
+        run_spout(made, emit)
     assert (made.counts.emitted, made.counts.dead_lettered, made.done) == (3, 0, False)
 
 
@@ -92,7 +92,7 @@ def test_an_error_of_the_program_ends_the_run_at_once_and_is_nobodys_attempt(no_
         raise KeyError("a typo")
 
     with pytest.raises(KeyError, match="a typo") as caught:
-        made.run(emit)
+        run_spout(made, emit)
     assert "No message is to blame" in caught.value.__notes__[0]
     expire(acker)
     made.poll()
@@ -135,12 +135,12 @@ def test_an_outage_of_something_else_is_waited_for_and_is_nobodys_attempt(
     def emit(emission: Emission) -> None:
         if clock.now < 1500:
             acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
-            made.excuse(emission.roots)
+            made.marks.exempt(emission.roots)
             acker.fail_many(emission.roots)
             raise error
         acker.init_many(emission.roots, np.zeros(len(emission.roots), np.int64), 0)
 
-    assert made.run(emit).acked == 3
+    assert run_spout(made, emit).acked == 3
     assert (made.counts.dead_lettered, max(clock.pauses)) == (0, 30)
     assert caplog.text.count("the pipeline waits for what it needs") == 1
     assert caplog.text.count("the pipeline goes on") == 1
@@ -153,7 +153,7 @@ def test_an_outage_that_lasts_for_ten_minutes_ends_the_run(clock: Clock) -> None
         raise ConnectionRefusedError("no metastore")
 
     with pytest.raises(AckerError, match=r"nothing got through for 600 s.* Repair it and run again: no metastore"):
-        made.run(emit)
+        run_spout(made, emit)
     assert clock.now - 1000 > 600
     assert made.counts.dead_lettered == 0
 
@@ -168,7 +168,7 @@ def test_a_timeout_of_an_emission_that_is_not_proven_is_nobodys_attempt(no_pause
             expire(acker)
             wait_until(lambda: made.counts.timed_out == 3, "timeouts to be taken")
 
-    counts = made.run(emit)
+    counts = run_spout(made, emit)
     assert (counts.timed_out, counts.acked, counts.dead_lettered) == (3, 3, 0)
 
 
@@ -183,7 +183,7 @@ def test_a_timeout_of_an_emission_that_was_proven_is_one(no_pauses: None) -> Non
         if not busy:
             acker.admin.rotate(force=True)
 
-    counts = made.run(emit, let_time_out)
+    counts = run_spout(made, emit, let_time_out)
     assert (counts.timed_out, counts.dead_lettered) == (3, 3)
 
 
@@ -197,7 +197,7 @@ def test_a_message_that_is_never_initialised_ends_as_a_dead_letter() -> None:
             acker.init_many(mine, [7], 0)
             acker.fail_many(mine)
 
-    counts = made.run(emit_one_of_them)
+    counts = run_spout(made, emit_one_of_them)
     assert letters(made)[1] == DeadLetter(1, "run", LOST_LIMIT, "lost")
     assert counts.lost == LOST_LIMIT
 
@@ -214,7 +214,7 @@ def test_an_error_behind_the_last_ack_is_raised(at_the_end: bool) -> None:
             raise OSError("can't tidy up")
 
     with pytest.raises(OSError, match="can't tidy up"):
-        made.run(emit_and_raise)
+        run_spout(made, emit_and_raise)
 
 
 def test_an_outage_behind_the_last_ack_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
@@ -225,7 +225,7 @@ def test_an_outage_behind_the_last_ack_is_no_error(caplog: pytest.LogCaptureFixt
         acker.init_many(emission.roots, np.zeros(3, np.int64), 0)
         raise ConnectionLostError("gone")
 
-    assert made.run(emit_until_the_server_goes).acked == 3
+    assert run_spout(made, emit_until_the_server_goes).acked == 3
     assert "gone" in caplog.text
 
 
@@ -235,12 +235,12 @@ def test_an_error_of_a_job_whose_messages_are_dead_letters_is_raised(no_pauses: 
 
     def fail_and_raise(emission: Emission) -> None:
         acker.init_many(emission.roots, np.ones(1, np.int64), 0)
-        made.isolate(emission)
+        made.marks.search_for_poison(emission)
         acker.fail_many(emission.roots)
         raise JobFailedError("out of order")
 
     with pytest.raises(AckerError, match=r"no message is left to try it with.*: out of order"):
-        made.run(fail_and_raise)
+        run_spout(made, fail_and_raise)
     assert made.counts.dead_lettered == 1
 
 
@@ -253,7 +253,7 @@ def test_messages_that_never_become_roots_are_an_error_soon() -> None:
         acker.init_many(emission.roots + 1, np.zeros(len(emission.roots), np.int64), 0)
 
     with pytest.raises(NotExactError, match="none of the 250 messages of an emission became a root"):
-        made.run(emit_others)
+        run_spout(made, emit_others)
     assert (made.counts.emitted, made.counts.dead_lettered) == (500, 0)
 
 
@@ -271,7 +271,7 @@ def test_messages_that_a_replaced_server_lost_twice_are_no_error(monkeypatch: py
         if not busy and made.counts.emitted > 3 * (len(servers) - 1):
             servers.append(len(servers))
 
-    counts = made.run(emit, replace)
+    counts = run_spout(made, emit, replace)
     assert (counts.acked, counts.lost) == (3, 9)
 
 
@@ -288,7 +288,7 @@ def test_a_ledger_lost_with_two_ended_emissions_in_flight_is_recovered() -> None
         elif not busy and made.counts.emitted == 6 and not made.counts.lost:
             app_of(acker).client.redis.flushall()
 
-    counts = made.run(emit, add_then_flush)
+    counts = run_spout(made, emit, add_then_flush)
     assert (counts.acked, counts.lost, counts.dead_lettered) == (6, 6, 0)
 
 
@@ -302,21 +302,21 @@ def test_emissions_that_an_outage_broke_off_do_not_count(no_pauses: None, caplog
             if emission.number % 4 == 3:  # it gets through, and then times out
                 acker.init_many(emission.roots, [7], 0)
             raise OutOfMemoryError("full")
-        if emission.number > broken_off:  # one that gets lost without an excuse is only the first of LOST_LIMIT
+        if emission.number > broken_off:  # one that gets lost without a known cause is only the first of LOST_LIMIT
             acker.init_many(emission.roots, [0], 0)
 
     def rotate(busy: bool) -> None:
         acker.admin.rotate()
         assert len(made.state.sent) <= 1
 
-    counts = made.run(emit, rotate)
+    counts = run_spout(made, emit, rotate)
     assert (counts.lost, counts.timed_out) == (16, 5)
     assert (counts.acked, counts.dead_lettered) == (1, 0)
     assert caplog.text.count("waiting for the server: full") == 1
     assert caplog.text.count("the server is back") == 1
 
 
-def test_an_emission_excuses_what_it_fails(no_pauses: None) -> None:
+def test_an_emission_exempts_what_it_fails(no_pauses: None) -> None:
     """As one does whose tasks were lost: it fails its roots at once, so that they don't have to time out."""
     acker = fake_acker()
     made = spout(acker, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
@@ -324,11 +324,11 @@ def test_an_emission_excuses_what_it_fails(no_pauses: None) -> None:
     def emit(emission: Emission) -> None:
         acker.init_many(emission.roots, np.full(len(emission.roots), 7 if emission.number == 0 else 0), 0)
         if emission.number == 0:
-            made.excuse(emission.roots)
+            made.marks.exempt(emission.roots)
             acker.fail_many(emission.roots)
             raise NotProvenError("lost a task")
 
-    counts = made.run(emit)
+    counts = run_spout(made, emit)
     assert (counts.acked, counts.failed, counts.dead_lettered) == (3, 3, 0)
 
 
@@ -349,7 +349,7 @@ def test_emissions_pause_longer_after_each_that_failed(monkeypatch: pytest.Monke
             raise NotProvenError("lost a task")
         acker.init_many(emission.roots, np.zeros(3, np.int64), 0)
 
-    assert made.run(emit).acked == 3
+    assert run_spout(made, emit).acked == 3
     assert pauses == [1, 2]
 
 
@@ -366,7 +366,7 @@ def test_what_a_server_forgot_is_found_long_before_it_would_time_out(waiting_in_
             app_of(acker).client.redis.delete("acker:{test:0}:ledger")
             app_of(acker).client.redis.hincrby("acker:{test:0}:stats", "inits", -3)
 
-    counts = made.run(emit)
+    counts = run_spout(made, emit)
     assert (counts.acked, counts.lost, counts.emitted) == (3, 3, 6)
 
 
@@ -386,7 +386,7 @@ def test_a_server_that_was_replaced_is_asked_at_once(monkeypatch: pytest.MonkeyP
         if not busy and len(servers) == 1:
             servers.append("second")
 
-    counts = made.run(emit, replace)
+    counts = run_spout(made, emit, replace)
     assert (counts.acked, counts.lost) == (3, 3)
 
 
@@ -397,7 +397,7 @@ def test_an_error_that_trying_again_can_not_change_ends_the_run() -> None:
         raise BadConfigError("no such setting")
 
     with pytest.raises(BadConfigError, match="no such setting"):
-        made.run(emit_wrongly)
+        run_spout(made, emit_wrongly)
     assert made.counts.emitted == 3
 
 
@@ -408,7 +408,7 @@ def test_an_error_that_ends_the_run_promises_no_replay(caplog: pytest.LogCapture
         raise NotExactError("rows are missing")
 
     with pytest.raises(NotExactError):
-        made.run(emit)
+        run_spout(made, emit)
     assert "replayed" not in caplog.text
 
 
@@ -429,7 +429,7 @@ def test_an_interrupted_run_says_that_it_waits(caplog: pytest.LogCaptureFixture)
     logger.addHandler(heard)
     try:
         with pytest.raises(KeyboardInterrupt):
-            made.run(emit, interrupt)
+            run_spout(made, emit, interrupt)
     finally:
         logger.removeHandler(heard)
     assert interrupted.is_set()
@@ -457,7 +457,7 @@ def test_a_run_waits_for_a_server_that_is_gone(
     def emit_all(emission: Emission) -> None:
         acker.init_many(emission.roots, np.zeros(3, np.int64), 0)
 
-    assert made.run(emit_all).acked == 3
+    assert run_spout(made, emit_all).acked == 3
     assert "waiting for the server: replica" in caplog.text
 
 
@@ -474,7 +474,7 @@ def test_run_says_when_nobody_rotates(caplog: pytest.LogCaptureFixture) -> None:
         if "start `acker-redis rotator --app test`" in caplog.text:
             acker.ack_many(sent[0].roots, [7, 7])
 
-    assert made.run(emit_later, ack_after_the_warning).acked == 2
+    assert run_spout(made, emit_later, ack_after_the_warning).acked == 2
     assert caplog.text.count("nobody rotates") == 1
 
 

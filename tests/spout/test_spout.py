@@ -124,16 +124,16 @@ def test_whoever_asks_while_a_message_fails_finds_it(monkeypatch: pytest.MonkeyP
         asked: list[Future[Any]] = []
         judge = RetryPolicy.after_failure
 
-        def judge_while_asked(policy: RetryPolicy, tries: Any) -> Any:
-            asked.append(other.submit(made.state.tries_left, 0.0))
+        def judge_while_asked(policy: RetryPolicy, attempts: Any) -> Any:
+            asked.append(other.submit(made.state.attempts_left, 0.0))
             wait(asked, timeout=0.2)  # who asks has to wait
-            return judge(policy, tries)
+            return judge(policy, attempts)
 
         monkeypatch.setattr(RetryPolicy, "after_failure", judge_while_asked)
         acker.fail(int(emit(made).roots[0]))
         made.poll()
-        tries, _ = asked[0].result(60)
-    assert tries.message_ids.tolist() == [0]
+        attempts, _ = asked[0].result(60)
+    assert attempts.message_ids.tolist() == [0]
 
 
 @pytest.mark.parametrize(("failures", "secs"), [(1, 1.0), (2, 2.0), (3, 4.0), (4, 5.0)])
@@ -396,16 +396,16 @@ def test_messages_whose_source_is_gone_are_dead_letters_at_once() -> None:
     done: list[int] = []
     made = spout(fake_acker(), messages=3, on_done=lambda ids: done.extend(ids.tolist()))
     emit(made)
-    made.give_up(np.array([0, 2, 99]))
+    made.exhaust(np.array([0, 2, 99]))
     assert made.poll() == 0
     assert {message: letter.reason for message, letter in made.dead_letters.items()} == {0: "lost", 2: "lost"}
     assert (made.counts.lost, made.pending, sorted(done), made.done) == (2, 1, [0, 2], False)
 
 
-def excuse_and_end(made: Spout, end: str) -> None:
-    """One emission of one message, excused before it fails, times out or gets lost."""
+def exempt_and_end(made: Spout, end: str) -> None:
+    """One emission of one message, exempt before it fails, times out or gets lost."""
     emission = emit_nothing(made) if end == "lost" else emit(made)
-    made.excuse(np.concatenate([emission.roots, [12345]]))
+    made.marks.exempt(np.concatenate([emission.roots, [12345]]))
     if end == "failed":
         made.acker.fail_many(emission.roots)
     elif end == "timed out":
@@ -416,24 +416,24 @@ def excuse_and_end(made: Spout, end: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["failed", "timed out", "lost"])
-def test_what_becomes_of_excused_roots_is_no_attempt(end: str) -> None:
+def test_exempt_roots_do_not_consume_attempts(end: str) -> None:
     acker = fake_acker()
     made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
     acker.fail_many(emit(made).roots)  # this one counts
     made.poll()
     for _ in range(LOST_LIMIT + 1):
-        excuse_and_end(made, end)
+        exempt_and_end(made, end)
     assert (made.counts.dead_lettered, made.pending, made.done) == (0, 0, False)
     acker.fail_many(emit(made).roots)
     made.poll()
     assert letters(made) == {0: DeadLetter(0, "run", 2, "failed")}
 
 
-def test_an_excuse_is_for_its_roots_only() -> None:
+def test_an_exemption_is_for_its_roots_only() -> None:
     acker = fake_acker()
     made = spout(acker, messages=3, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     emission = emit(made)
-    made.excuse(emission.roots[:1])
+    made.marks.exempt(emission.roots[:1])
     acker.fail_many(emission.roots)
     made.poll()
     assert sorted(made.dead_letters) == emission.message_ids[1:].tolist()
@@ -445,7 +445,7 @@ def test_what_is_not_to_be_tried_again_is_a_dead_letter_at_once(end: str) -> Non
     acker = fake_acker()
     made = spout(acker, messages=3, retry=RetryPolicy(max_attempts=4, first_delay_secs=0))
     emission = emit(made)
-    made.no_retry(np.concatenate([emission.roots[:2], [12345]]))
+    made.marks.non_retryable(np.concatenate([emission.roots[:2], [12345]]))
     acker.ack(int(emission.roots[1]), 7)
     if end == "failed":
         acker.fail_many(emission.roots[[0, 2]])
@@ -461,7 +461,7 @@ def test_what_is_not_to_be_tried_again_is_a_dead_letter_at_once(end: str) -> Non
 def test_what_got_lost_is_emitted_again_whatever_was_said_of_it() -> None:
     acker = fake_acker()
     made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=4, first_delay_secs=0))
-    made.no_retry(emit_nothing(made).roots)
+    made.marks.non_retryable(emit_nothing(made).roots)
     assert made.reconcile() == 1
     acker.fail_many(emit(made).roots)  # of another try nothing was said
     made.poll()
@@ -564,19 +564,19 @@ def test_another_spout_goes_on_with_what_one_had_left() -> None:
     made.add(np.array([10, 11]))
     assert sorted(made.state.left_ids().tolist()) == [0, 1, 2, 3, 4, 5, 10, 11]
     assert (made.state.left, made.state.fresh, made.state.pending) == (8, 2, 4)
-    tries, delays = made.state.tries_left(0.0)
+    attempts, delays = made.state.attempts_left(0.0)
     assert len(delays) == 6
 
     other = Spout(fake_acker(), "other", retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
-    other.state.resume(tries, made.state.causes, delays, 0.0)
+    other.state.resume(attempts, made.state.causes, delays, 0.0)
     again = emit_nothing(other)
     assert sorted(again.message_ids.tolist()) == [0, 1, 2, 3, 4, 5]
     assert set(again.attempts.tolist()) == {1}
     other.state.settle([timed_out(again)], 0.0)
     assert sorted(other.dead_letters) == [0, 1]  # their second; the others' first
     assert {letter.attempts for letter in other.dead_letters.values()} == {2}
-    left, _ = other.state.tries_left(0.0)
-    assert [other.state.causes[why] for why in left.why.tolist()] == [("timeout", "parse")] * 4
+    left, _ = other.state.attempts_left(0.0)
+    assert [other.state.causes[why] for why in left.cause_numbers.tolist()] == [("timeout", "parse")] * 4
 
 
 def test_a_spout_of_a_stream_remembers_its_last_dead_letters() -> None:
@@ -615,7 +615,7 @@ def test_what_is_held_goes_out_once_nothing_else_is_left_all_at_once() -> None:
     made.state.one_by_one = True
     first = emit(made)
     assert made.state.is_whole(first)
-    made.hold(first.roots[:4])
+    made.marks.hold(first.roots[:4])
     acker.fail_many(first.roots[:5])
     made.poll()
     assert made.next_emission() is None  # as one of them is in flight
@@ -624,7 +624,7 @@ def test_what_is_held_goes_out_once_nothing_else_is_left_all_at_once() -> None:
     alone = emit(made)
     assert (alone.message_ids.tolist(), made.state.is_whole(alone), made.state.accept(alone)) == ([4, 5], False, False)
     assert (made.state.left, sorted(made.state.left_ids().tolist())) == (6, list(range(6)))
-    made.hold(alone.roots[:1])
+    made.marks.hold(alone.roots[:1])
     acker.fail_many(alone.roots)  # the other for the second time
     made.poll()
     assert sorted(made.dead_letters) == [5]
@@ -649,7 +649,7 @@ def test_what_is_held_waits_as_long_as_was_said_and_is_tried_again_if_it_gets_lo
     acker = fake_acker()
     made = spout(acker, messages=2, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     first = emit(made)
-    made.hold(first.roots, delay_secs=60)
+    made.marks.hold(first.roots, delay_secs=60)
     acker.fail_many(first.roots[:1])
     made.poll()
     assert made.next_emission() is None

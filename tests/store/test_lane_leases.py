@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from acker_redis import Acker, AckerError, BadConfigError, Spout
+from acker_redis import Acker, AckerError, BadConfigError, Spout, run_spout
 from acker_redis.acker import app_of
 from acker_redis.store import lane_leases
 from acker_redis.testing import wait_until
@@ -23,7 +23,7 @@ def test_a_second_run_on_a_lane_is_refused_at_its_start(source: Any, connect: An
     second = Spout(connect(lanes=2), "second")
     second.add(np.array([1]))
     with pytest.raises(BadConfigError, match=r"lane 0 .* in use by another run .*first .*task of its own"):
-        second.run(lambda emission: None)
+        run_spout(second, lambda emission: None)
     assert second.counts.emitted == 0
     beside = app_of(connect(lanes=2)).lease(lane=1, run_id="beside")
     beside.take()

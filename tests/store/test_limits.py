@@ -24,6 +24,7 @@ from acker_redis.cli import app
 from acker_redis.ops.rotator import Rotator
 from acker_redis.spout import emitter, loop
 from acker_redis.spout.in_flight import Emission
+from acker_redis.spout.loop import run_spout
 from acker_redis.spout.spout import Spout
 from acker_redis.store.limits import part_of
 from acker_redis.testing import wait_until
@@ -141,7 +142,7 @@ class Running:
         self.spout = Spout(acker, run_id="run", retry=RetryPolicy(max_attempts=1, first_delay_secs=0), **options)
         self.spout.add(np.arange(messages))
         self.settles = threading.Event()
-        self.thread = threading.Thread(target=lambda: self.spout.run(self.emit))
+        self.thread = threading.Thread(target=lambda: run_spout(self.spout, self.emit))
         self.thread.start()
 
     def emit(self, emission: Emission) -> None:
@@ -221,7 +222,7 @@ def test_a_run_that_is_refused_waits_and_no_attempt_is_counted(
                 other.ack(99, 7)
             raise
 
-    counts = spout.run(emit)
+    counts = run_spout(spout, emit)
     assert (len(refused), counts.acked, counts.dead_lettered) == (4, 10, 0)
 
 

@@ -15,6 +15,7 @@ from acker_redis.client.client import Client
 from acker_redis.ops.dashboard import app_states
 from acker_redis.spout import loop
 from acker_redis.spout.in_flight import Emission
+from acker_redis.spout.loop import run_spout
 from acker_redis.spout.spout import Spout
 from acker_redis.testing import wait_until
 
@@ -31,7 +32,7 @@ class Running:
         self.spout = Spout(acker, run_id="run", max_spout_pending=10)
         self.spout.add(np.arange(30))
         self.go_on = threading.Event()
-        self.thread = threading.Thread(target=lambda: self.spout.run(self.emit))
+        self.thread = threading.Thread(target=lambda: run_spout(self.spout, self.emit))
 
     def emit(self, emission: Emission) -> None:
         self.acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)

@@ -23,11 +23,11 @@ class Verdict(NamedTuple):
     """Of the failures of one emission.
 
     Attributes:
-        excused: roots whose failure counts as no attempt.
+        exempt: roots whose failure counts as no attempt.
         broken: to be raised; None: the pipeline may be right.
     """
 
-    excused: Int64Array
+    exempt: Int64Array
     broken: AckerError | None = None
 
 

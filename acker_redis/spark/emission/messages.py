@@ -16,11 +16,12 @@ from pyspark.sql.types import LongType, StructType
 from acker_redis.errors import BadBatchError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.model.ids import SLOTS
+from acker_redis.model.roots import SLOT_BITS
 from acker_redis.spark.protocol import arguments
 from acker_redis.spark.runtime.jobs import described
 from acker_redis.spark.worker.keep_messages import KeepStep
 from acker_redis.spark.worker.row_codec import Rows
-from acker_redis.spout.in_flight import SLOT_BITS, Emission, in_order
+from acker_redis.spout.in_flight import Emission, in_order
 from acker_redis.spout.offset_file import Offsets
 from acker_redis.store.payloads import Payloads
 
@@ -104,7 +105,7 @@ class Messages:
         self._all = len(ids)
         return ids
 
-    def of(self, emission: Emission) -> tuple[DataFrame, Emission]:
+    def messages_of(self, emission: Emission) -> tuple[DataFrame, Emission]:
         """The rows of an emission; and the emission, without messages that are gone."""
         if emission.number == 0 and len(emission.message_ids) == self._all:
             return self.frame, emission

@@ -17,11 +17,12 @@ from acker_redis.errors import AckerError, LedgerLostError, NotExactError, Pendi
 from acker_redis.model import ids
 from acker_redis.model.arrays import Int64Array, UInt64Array
 from acker_redis.model.blocks import Index
+from acker_redis.model.roots import SLOT_BITS, root_salt
 from acker_redis.model.xxhash64 import hash_longs, hash_salt
 from acker_redis.spark.proof.failure_reports import cause_of
 from acker_redis.spark.protocol import shares
 from acker_redis.spark.worker.failures import REASON_CHARS, Report
-from acker_redis.spout.in_flight import SLOT_BITS, Emission, Rows, root_salt
+from acker_redis.spout.in_flight import Emission, Rows
 from acker_redis.spout.spout import Spout
 
 log = logging.getLogger("acker_redis.spark")
@@ -91,7 +92,7 @@ class Roots:
         self._thread.join()
         is_refused = isinstance(error, PendingLimitError)
         if is_refused:
-            self._spout.excuse(self._roots)
+            self._spout.marks.exempt(self._roots)
         if isinstance(error, Exception) and (is_refused or not isinstance(error, ServerUnavailableError)):
             try:
                 self._send("fail", partial(self._fail, cause_of(error).text, None))
@@ -109,14 +110,14 @@ class Roots:
         self._send("ack", self._ack, rows)
 
     def release(self, failed: Iterable[Report], delay_secs: float = 0.0) -> None:
-        """Fail the roots that were reported, and hold the others, which fail, too; see `Spout.hold`.
+        """Fail the roots that were reported, and hold the others, which fail, too; see `Marks.hold`.
 
         Raises:
             AckerError: as `close`.
         """
         rows = self._fail_reported(failed)
         held = self._roots if rows is None else self._roots[rows]
-        self._spout.hold(held, delay_secs)
+        self._spout.marks.hold(held, delay_secs)
         self._send("release", partial(self._fail, HELD, None), rows)
 
     def _fail_reported(self, failed: Iterable[Report]) -> Int64Array | None:
@@ -147,7 +148,7 @@ class Roots:
             if len(rows):
                 is_open[rows] = False
                 if not reason.retry:
-                    self._spout.no_retry(self._roots[rows])
+                    self._spout.marks.non_retryable(self._roots[rows])
                 self._send(token, partial(self._fail, reason.text, stage), rows)
         return np.flatnonzero(is_open) if told else None
 

@@ -51,7 +51,7 @@ Pipeline: TypeAlias = Callable[[Tracker, DataFrame], object]
 class Source(Protocol):
     """Where the messages of emissions come from."""
 
-    def of(self, emission: Emission) -> tuple[DataFrame, Emission]:
+    def messages_of(self, emission: Emission) -> tuple[DataFrame, Emission]:
         """The rows of an emission; and the emission, without messages that are gone."""
 
     def keep_messages(self, emission: Emission) -> None:
@@ -97,9 +97,9 @@ class Emitting:
         tag = f"acker:{key}".replace(",", "_")
         try:
             with own_errors():
-                messages, emission = source.of(emission)
+                messages, emission = source.messages_of(emission)
         except Exception as exc:
-            spout.excuse(emission.roots)
+            spout.marks.exempt(emission.roots)
             told = _told(exc, blame_of(exc, session, tag))
             if told is exc:
                 raise
@@ -163,7 +163,7 @@ class Emitting:
                 failed = proof.failed()
                 self._take_payloads(emission, failed)
                 verdict = self.evidence.judge(emission, failed, proof.processed, is_last=not spout.state.fresh)
-                spout.excuse(verdict.excused)
+                spout.marks.exempt(verdict.exempt)
                 if self.whole is None:
                     roots.close(failed)
                 elif (
@@ -194,9 +194,9 @@ def _blaming(spout: Spout, emission: Emission, session: SparkSession, tag: str, 
     except Exception as exc:
         blame.append(blame_of(exc, session, tag))
         if len(emission.roots) and blame[0].in_a_job:
-            spout.isolate(emission, by_outage=blame[0] is Blame.OUTAGE_IN_A_JOB)
+            spout.marks.search_for_poison(emission, by_outage=blame[0] is Blame.OUTAGE_IN_A_JOB)
         else:
-            spout.excuse(emission.roots)
+            spout.marks.exempt(emission.roots)
         raise
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from pyspark.sql import DataFrame
 
 from acker_redis.errors import BadConfigError
+from acker_redis.model.roots import root_ids
 from acker_redis.spark.emission.messages import Messages, with_message_ids
 from acker_redis.spark.emission.roots import edges_of, salts
 from acker_redis.spark.emission.runner import Pipeline
@@ -21,7 +22,7 @@ from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.sinks.output_modes import Output, Outputs, check_output
 from acker_redis.spark.sources.files import FILE, ROW, check_corrupt, has_corrupt, without_corrupt
 from acker_redis.spark.tracker import Tracker
-from acker_redis.spout.in_flight import Emission, root_ids
+from acker_redis.spout.in_flight import Emission
 
 _APP = "check"
 

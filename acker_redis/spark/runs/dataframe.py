@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TypedDict
 
-import numpy as np
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame
 
@@ -30,6 +29,7 @@ from acker_redis.spark.worker.keep_messages import KeepStep
 from acker_redis.spout.callbacks import insisting
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.leftover_roots import noting
+from acker_redis.spout.loop import run_spout
 from acker_redis.spout.offset_file import Offsets
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
@@ -138,7 +138,7 @@ def run_tracked(
         NotAcceptedError: the output is a whole, and in `max_attempts + 2` emissions of all messages that were left something
             failed; or every message is a dead letter, so that the output would be empty. Nothing was acked, and what was there
             before is there, unless a writer has broken it.
-        AckerError: as `Spout.run`. An error of the library's own in a Python worker is raised as what it was there.
+        AckerError: as `run_spout`. An error of the library's own in a Python worker is raised as what it was there.
         Exception: what the pipeline function raised in the driver: it ends the run at once, and counts as nobody's attempt.
             Connection and timeout errors don't: they are waited for, for up to ten minutes.
     """
@@ -229,18 +229,17 @@ def run_messages(
 
         def between(busy: bool) -> None:
             while not source.gone.empty():
-                spout.give_up(source.gone.get())
+                spout.exhaust(source.gone.get())
             if progress is not None:
                 progress(spout, busy)
 
         def emit_nothing() -> None:  # what the pipeline does of nothing is still done, and has to be right
-            none = np.array([], np.int64)
             with noting(acker, spout.lane, run_id, task):
-                emit(Emission(spout.state.skip_number(), none, none, none))
+                emit(spout.state.empty_emission())
 
         if not spout.state.fresh and whole is None:
             emit_nothing()
-        spout.run(inheritable_thread_target(session)(emit), between)
+        run_spout(spout, inheritable_thread_target(session)(emit), between)
         if whole is not None and not whole.written:
             with noting(acker, spout.lane, run_id, task):
                 whole.check_some_left()

@@ -126,7 +126,7 @@ def run_redis_stream(
         spout = Spout(
             acker, uuid.uuid4().hex, task, options.get("retry") or RetryPolicy(),
             payload=under_way.payloads if payload_bytes else None, on_done=under_way.done, keep_letters=LETTERS,
-            replay=under_way.take_letters, replays_from=FROM_SOURCE, goes_on=True,
+            replay=under_way.load_replays, replays_from=FROM_SOURCE, goes_on=True,
         )  # fmt: skip
         evidence = Evidence(
             everything_counts=not options.get("stop_if_all_fail", True), goes_on=True, most=max_spout_pending
@@ -176,7 +176,7 @@ def _run(
                 wait_ms = 0 if spout.state.left else block_ms
                 fresh = outages.wait_for(lambda: under_way.read(room, wait_ms))  # noqa: B023
                 spout.add(fresh)
-                if len(fresh) and spout.state.isolation.is_stuck:
+                if len(fresh) and spout.state.poison_search.is_stuck:
                     loop.hurry()  # these may tell
         outages.wait_for(under_way.keep)
         loop.step(POLL_MS if spout.state.left else 0, may_emit=end is None)
@@ -203,7 +203,7 @@ class _UnderWay:
         self._entries |= made
         return np.array(fresh, np.int64)
 
-    def take_letters(self, letters: list[DeadLetter]) -> list[int]:
+    def load_replays(self, letters: list[DeadLetter]) -> list[int]:
         """See `replaying.ReplayLoader`: the stream has the entry, or else the letter has it as JSON."""
         entries = {letter.message_id: _entry_id(letter.message_id) for letter in letters if letter.message_id >= 0}
         there = self._group.find(list(entries.values()))
@@ -229,7 +229,7 @@ class _UnderWay:
             del self._entries[message]
         self.acknowledged += len(known)
 
-    def of(self, emission: Emission) -> tuple[DataFrame, Emission]:
+    def messages_of(self, emission: Emission) -> tuple[DataFrame, Emission]:
         """See `emitting.Source`."""
         return self._frame(emission.message_ids), emission
 

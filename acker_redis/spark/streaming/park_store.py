@@ -6,87 +6,35 @@ has committed the batch: a batch that Spark gives again is still whole in its so
 batch is what is parked then. Numbers count the snapshots of a folder from 0.
 
 Kept are the snapshots that count for the next micro-batch and for the one before it. Where a checkpoint was set back further,
-nobody knows what was parked then, unless the first snapshot of all is there.
+what was parked then is not known, unless the first snapshot of all is there.
 """
 
-import io
 import json
 import logging
 import re
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 
 from acker_redis.client.backoff import BACKOFF_BASE_SECS, Backoff
 from acker_redis.errors import AckerError, BadConfigError
-from acker_redis.model.arrays import FloatArray
 from acker_redis.spark.runtime.jvm import of
-from acker_redis.spout.in_flight import Tries
-from acker_redis.spout.state import Cause
+from acker_redis.spark.streaming.snapshot import VERSION, Snapshot, from_parquet, to_parquet
 
 log = logging.getLogger("acker_redis.spark")
 
-FORMAT, VERSION = "acker_redis.park", 3
+FORMAT = "acker_redis.park"
 
 _NAME = re.compile(r"^(\d+)-(\d+)\.parquet$")
 _ABOUT = "query.json"
-_PATIENCE_SECS, _MOST_WAIT_SECS = 600.0, 30.0
+_OUTAGE_TIMEOUT_SECS, _MOST_WAIT_SECS = 600.0, 30.0
 """A full disk or a store that is away is waited for so long; one wait is no longer than the second."""
 
 _WITHOUT_THEM = "To go on without what is parked there, move the folder away, and make an empty one"
 
 _SOME = 5
 """Messages that an error names."""
-
-_COLUMNS = pa.schema([
-    ("id", pa.int64()), ("attempts", pa.int64()), ("uncounted", pa.int32()), ("losses", pa.int16()), ("most", pa.int32()),
-    ("first_secs", pa.uint32()), ("wait_ms", pa.int64()), ("since_ms", pa.int64()), ("reason", pa.string()),
-    ("last_stage", pa.string()), ("behind", pa.bool_()), ("row", pa.binary()),
-])  # fmt: skip
-
-
-class Row(NamedTuple):
-    """A parked message.
-
-    Attributes:
-        since_ms: when it was parked, by that machine's clock, for people.
-        data: as `kept_rows` has it.
-    """
-
-    since_ms: int
-    data: bytes
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """All that is parked.
-
-    Attributes:
-        tries: of messages that were emitted.
-        delays_secs: until each is due, from now or from when this is loaded: no clock decides.
-        causes: that `tries.why` counts in.
-        rows: of each of the tries.
-        behind: messages that wait for an earlier one of the same id, in their order.
-        schema: of the rows.
-        column: of the message ids among them.
-        stream: the columns of the stream then, as JSON: the rows may have others; None: nobody knows.
-    """
-
-    tries: Tries
-    delays_secs: FloatArray
-    causes: list[Cause]
-    rows: list[Row]
-    behind: list[tuple[int, Row]]
-    schema: StructType
-    column: str
-    stream: str | None = None
 
 
 class Place(NamedTuple):
@@ -101,7 +49,7 @@ class ParkOutageError(AckerError):
 
 
 class ParkGoneError(AckerError):
-    """The folder was deleted while the query ran, and made anew with all that is parked."""
+    """The folder was deleted while the query ran, and made again with all that is parked."""
 
 
 class ParkOutage:
@@ -125,7 +73,7 @@ class ParkOutage:
         if not self._times:
             self._since = now
             log.warning("waiting until what is parked can be saved: %s", error)
-        if now - self._since > _PATIENCE_SECS:
+        if now - self._since > _OUTAGE_TIMEOUT_SECS:
             raise AckerError(
                 f"what is parked could not be saved for {now - self._since:.0f} s: {error}. The snapshot of before counts, "
                 "and Spark gives the micro-batch again, so nothing is lost. Start the query when the folder can be written"
@@ -164,11 +112,11 @@ class Park:
             self._folder = self._hadoop_path(path)
             self._files = self._folder.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
             self._exists = self._files.exists(self._folder)
-            found = self._about()
+            about = self._about()
         except Py4JError as exc:
             raise BadConfigError(f"park={path!r} can't be read: {_cause(exc)}") from exc
-        if found is not None:
-            self._check(found)
+        if about is not None:
+            self._check(about)
 
     @property
     def has_snapshots(self) -> bool:
@@ -238,7 +186,7 @@ class Park:
         """What is parked when a batch begins: the latest snapshot of an earlier one. Nothing is changed.
 
         Raises:
-            BadConfigError: it is damaged or missing; or nobody knows, as the checkpoint was set back too far.
+            BadConfigError: it is damaged or missing; or not known, as the checkpoint was set back too far.
             ParkOutageError: it can't be read.
         """
         places = self._places()
@@ -259,7 +207,7 @@ class Park:
         return any(place.batch_id >= before for place in places)
 
     def is_there(self) -> bool:
-        """Whether nobody has deleted the folder, as far as is known."""
+        """Return False if the folder is known to be deleted."""
         try:
             return bool(self._files.exists(self._at(_ABOUT)))
         except Py4JError:
@@ -274,13 +222,13 @@ class Park:
             ParkOutageError: it can't be written.
         """
         if self.query is None:
-            raise AssertionError("nobody claimed the folder")
+            raise AssertionError("the folder was not claimed")
         try:
             is_gone = not self._files.exists(self._at(_ABOUT)) and self._about() is None
         except Py4JError as exc:
             raise ParkOutageError(f"park={self._path!r} can't be read: {_cause(exc)}") from exc
         if is_gone:
-            self._make_anew(snapshot, committed)
+            self._restore_folder(snapshot, committed)
         places = self._places()
         if max((one.number for one in places), default=-1) > self._number:
             raise BadConfigError(
@@ -293,19 +241,18 @@ class Park:
             kept = {place, _last_of(places, committed - 1), _last_of([*places, place], committed)}
             self._remove(sorted(set(places) - kept))  # the oldest first: of what is left, none between two was removed
 
-    def _make_anew(self, snapshot: Snapshot, committed: int | None) -> None:
+    def _restore_folder(self, snapshot: Snapshot, committed: int | None) -> None:
         """As what is parked for the batch that is not committed yet, which comes again, to be parked twice at worst."""
         is_first = committed == -1
         place = Place(0, 0) if is_first or committed is None else Place(committed, self._number + 1)
         self._keep(place, snapshot)
-        count = len(snapshot.tries) + len(snapshot.behind)
         raise ParkGoneError(
-            f"park={self._path!r} was deleted while the query ran: it is there again, with all {count} messages that are "
-            "parked, so nothing is lost. Find out who deletes it, and start the query again"
+            f"park={self._path!r} was deleted while the query ran: it is there again, with all {len(snapshot)} messages that "
+            "are parked, so nothing is lost. Find out who deletes it, and start the query again"
         )
 
     def _keep(self, place: Place, snapshot: Snapshot) -> None:
-        self._write(_name(place), _packed(snapshot))
+        self._write(_name(place), to_parquet(snapshot))
         self._number = place.number
         self._write_about(str(self.query), self.checkpoint, place)
         self._newest = place
@@ -329,7 +276,7 @@ class Park:
         return self._read(about) if self._files.exists(about) else None
 
     def _check(self, text: bytes) -> None:
-        anew = "give the folder an earlier run made, or a new one"
+        remedy = "give the folder an earlier run made, or a new one"
         try:
             about = json.loads(text)
             if about["format"] != FORMAT:
@@ -339,18 +286,22 @@ class Park:
             newest = about["newest"] if version == VERSION else None
             self._newest = None if newest is None else _place(newest)
         except (ValueError, KeyError, TypeError) as exc:
-            raise BadConfigError(f"park={self._path!r} holds a {_ABOUT} that is damaged, or not ours: {anew}") from exc
+            raise BadConfigError(
+                f"park={self._path!r} holds a {_ABOUT} that is damaged, or not ours: {remedy}"
+            ) from exc
         if app != self._app:
-            raise BadConfigError(f"park={self._path!r} was made for app {app!r}, and this is app {self._app!r}: {anew}")
+            raise BadConfigError(
+                f"park={self._path!r} was made for app {app!r}, and this is app {self._app!r}: {remedy}"
+            )
         if version != VERSION:
             raise BadConfigError(
-                f"park={self._path!r} is in format {version}, and this version reads {VERSION} only: drain() it with the "
-                f"version that wrote it. {_WITHOUT_THEM}"
+                f"park={self._path!r} is in format {version}. This version of acker_redis can read format {VERSION} only. "
+                f"Start the program with the version that wrote it, and drain() it. {_WITHOUT_THEM}"
             )
 
     def _refuse_to_go_back(self, places: list[Place], before: int) -> None:
         newest = self._snapshot(max(places, key=lambda place: place.number))
-        messages = [*newest.tries.message_ids.tolist(), *(message for message, _ in newest.behind)]
+        messages = newest.message_ids
         if not messages:  # whatever was parked then is done
             return
         some = ", ".join(map(str, messages[:_SOME])) + (", …" if len(messages) > _SOME else "")
@@ -371,7 +322,7 @@ class Park:
                 "again when it can be, or put a copy in its place"
             ) from exc
         try:
-            return _unpacked(pq.read_table(io.BytesIO(data), page_checksum_verification=True))
+            return from_parquet(data)
         except (OSError, ValueError, KeyError, TypeError) as exc:
             raise BadConfigError(
                 f"park={self._path!r}: the snapshot {_name(place)} is damaged ({exc}): put a copy in its place. "
@@ -413,7 +364,7 @@ class Park:
                 finally:
                     stream.close()
             except Py4JError:
-                self._give_back(draft)
+                self._remove_draft(draft)
                 raise
             self._files.delete(self._at(name), False)
             renamed = self._files.rename(draft, self._at(name))
@@ -424,7 +375,7 @@ class Park:
                 f"park={self._path!r}: {name} could not be given its name: can the folder be written?"
             )
 
-    def _give_back(self, draft: Any) -> None:
+    def _remove_draft(self, draft: Any) -> None:
         """What a part of a file takes of a full disk."""
         try:
             self._files.delete(draft, False)
@@ -445,10 +396,10 @@ def _last_of(places: list[Place], batch_id: int) -> Place | None:
 
 
 def _place(name: str) -> Place:
-    found = _NAME.match(name)
-    if found is None:
+    numbers = _NAME.match(name)
+    if numbers is None:
         raise ValueError(name)
-    return Place(int(found[1]), int(found[2]))
+    return Place(int(numbers[1]), int(numbers[2]))
 
 
 def _draft(name: str) -> str:
@@ -462,62 +413,3 @@ def _name(place: Place) -> str:
 def _cause(error: Exception) -> str:
     java = getattr(error, "java_exception", None)
     return str(error if java is None else java.toString())
-
-
-def _packed(snapshot: Snapshot) -> bytes:
-    tries, behind = snapshot.tries, snapshot.behind
-    causes = [snapshot.causes[why] for why in tries.why.tolist()]
-    rest = len(behind)
-    none = [0] * rest
-    stream = {} if snapshot.stream is None else {"acker_redis.stream": snapshot.stream}
-    table = pa.table(
-        [
-            [*tries.message_ids.tolist(), *(message for message, _ in behind)],
-            [*tries.attempts.tolist(), *none],
-            [*tries.uncounted.tolist(), *none],
-            [*tries.losses.tolist(), *none],
-            [*tries.most.tolist(), *none],
-            [*tries.first_secs.tolist(), *none],
-            [*(snapshot.delays_secs * 1000).astype(np.int64).tolist(), *none],
-            [*(row.since_ms for row in snapshot.rows), *(row.since_ms for _, row in behind)],
-            [*(reason for reason, _ in causes), *([""] * rest)],
-            [*(stage for _, stage in causes), *([None] * rest)],
-            [*([False] * len(tries)), *([True] * rest)],
-            [*(row.data for row in snapshot.rows), *(row.data for _, row in behind)],
-        ],
-        schema=_COLUMNS.with_metadata(
-            {"acker_redis.columns": snapshot.schema.json(), "acker_redis.id": snapshot.column, **stream}
-        ),
-    )
-    out = io.BytesIO()
-    pq.write_table(table, out, write_page_checksum=True)
-    return out.getvalue()
-
-
-def _unpacked(table: pa.Table) -> Snapshot:
-    metadata = table.schema.metadata
-    stream = metadata.get(b"acker_redis.stream")
-    schema = StructType.fromJson(json.loads(metadata[b"acker_redis.columns"]))
-    table = table.select(_COLUMNS.names).cast(_COLUMNS)
-    is_behind = table.column("behind")
-    found, behind = table.filter(pc.invert(is_behind)), table.filter(is_behind)
-
-    def rows(part: pa.Table) -> list[Row]:
-        pairs = zip(part.column("since_ms").to_pylist(), part.column("row").to_pylist(), strict=True)
-        return [Row(since_ms, data) for since_ms, data in pairs]
-
-    tries = Tries.first(found.column("id").to_numpy())
-    pairs = list(zip(found.column("reason").to_pylist(), found.column("last_stage").to_pylist(), strict=True))
-    causes: list[Cause] = list(dict.fromkeys(pairs))
-    numbers = {cause: number for number, cause in enumerate(causes)}
-    return Snapshot(
-        Tries(
-            tries.message_ids, found.column("attempts").to_numpy(), found.column("uncounted").to_numpy(),
-            found.column("losses").to_numpy(), tries.excused, tries.final, found.column("most").to_numpy(),
-            found.column("first_secs").to_numpy(),
-            np.array([numbers[pair] for pair in pairs], np.int16), tries.numbers.copy(),
-        ),
-        np.maximum(0.0, found.column("wait_ms").to_numpy() / 1000),
-        causes, rows(found), list(zip(behind.column("id").to_pylist(), rows(behind), strict=True)), schema,
-        metadata[b"acker_redis.id"].decode(), None if stream is None else stream.decode(),
-    )  # fmt: skip

@@ -1,9 +1,8 @@
-"""The rows of a stream's messages that are not done: those of the micro-batch under way in its frame, parked ones as bytes."""
+"""DataFrames of a stream's messages that are not done: rows of the micro-batch in its frame, parked ones from their bytes."""
 
 import logging
 import time
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -30,8 +29,9 @@ from acker_redis.model.arrays import Int64Array
 from acker_redis.model.interrupts import interrupt_behind
 from acker_redis.spark.emission.messages import PAYLOAD, Places, among, as_json, from_json, id_of, read_places
 from acker_redis.spark.protocol import arguments
-from acker_redis.spark.streaming.park_store import Row
-from acker_redis.spark.streaming.schema_changes import Fit, fit
+from acker_redis.spark.streaming.parked_messages import ParkedMessages
+from acker_redis.spark.streaming.schema_changes import row_converter
+from acker_redis.spark.streaming.snapshot import ParkedRow, Snapshot
 from acker_redis.spark.worker import row_codec
 from acker_redis.spout.in_flight import Emission
 from acker_redis.store.dead_letter import DeadLetter
@@ -43,140 +43,106 @@ _PLAIN = (BooleanType, IntegralType, StringType, BinaryType, DateType, Timestamp
 
 
 class ParkedRows:
-    """Gives emissions their rows. Ids are distinct among those that are not done: a later message of an id waits behind.
+    """Gives emissions their rows, and parks those of a micro-batch that are not done at its end.
 
     Attributes:
+        messages: what is parked.
         column: of message ids.
         schema: of the rows, of which each column but the ids may be null; None: no row was seen yet.
-        parked: rows by id.
+        stream: columns of the stream, as JSON; None: not known.
     """
 
-    def __init__(self, payload_bytes: int) -> None:
+    def __init__(self, messages: ParkedMessages, payload_bytes: int) -> None:
+        """There is no micro-batch."""
+        self.messages = messages
         self.column = ""
         self.schema: StructType | None = None
-        self.parked: dict[int, Row] = {}
+        self.stream: str | None = None
         self._payload_bytes = payload_bytes
-        self._behind: dict[int, deque[Row | None]] = {}
         self._frame: DataFrame | None = None
         self._ids = np.array([], np.int64)
         self._has_others = False
         self._inexact: set[int] = set()  # whose payload, made just now, does not give their row
         self._session: SparkSession | None = None
 
-    @property
-    def waiting(self) -> int:
-        """Messages that wait for an earlier one of the same id."""
-        return sum(map(len, list(self._behind.values())))
+    def restore(self, snapshot: Snapshot) -> list[int]:
+        """Go on with a snapshot; gives the messages that are emitted for the first time."""
+        self.schema, self.column = snapshot.schema, snapshot.id_column
+        return self.messages.restore(snapshot)
 
-    @property
-    def behind(self) -> list[tuple[int, Row]]:
-        """These messages, once their rows are parked."""
-        return [(message, row) for message, rows in self._behind.items() for row in rows if row is not None]
-
-    def resume(
-        self,
-        ids: Iterable[int],
-        rows: Iterable[Row],
-        behind: Iterable[tuple[int, Row]],
-        schema: StructType,
-        column: str,
-    ) -> list[int]:
-        """What an earlier process had parked; gives the messages that have nobody to wait for any more."""
-        self.schema, self.column = schema, column
-        self.parked = dict(zip(ids, rows, strict=True))
-        fresh = []
-        for message, row in behind:
-            if message not in self.parked:
-                self.parked[message] = row
-                fresh.append(message)
-            else:
-                self._behind.setdefault(message, deque()).append(row)
-        return fresh
+    def snapshot(self) -> Snapshot | None:
+        """Give all that is parked, between micro-batches or at the end of one; None: no row was seen yet."""
+        return None if self.schema is None else self.messages.snapshot(self.schema, self.column, self.stream)
 
     def places(self, partition: str, offset: str) -> tuple[Int64Array, Places] | None:
         """What is parked and where it is, as `read_places` says it; None where its rows have no such columns."""
         wanted = {name.lower() for name in (partition, offset, self.column)}
         if self.schema is None or not wanted <= {name.lower() for name in self.schema.names}:
             return None
-        return read_places(self._frame_of([row.data for row in self.parked.values()]), self.column, partition, offset)
+        return read_places(self._frame_of([row.data for row in self.messages.rows()]), self.column, partition, offset)
 
-    def begin(self, frame: DataFrame, column: str, ids: Int64Array, left: Int64Array) -> Int64Array:
-        """A micro-batch; gives the ids of the messages that may be emitted. `left` are those of before that are not done.
+    def start_batch(self, frame: DataFrame, column: str, ids: Int64Array) -> Int64Array:
+        """Take a micro-batch; gives the ids of the messages that may be emitted.
 
         Raises:
             BadConfigError: columns have other types than those of parked rows.
         """
-        if self.parked:
+        if len(self.messages):
             self._check_column(column)
         frame = _nullable(frame, column)
         if self.schema is not None and self.schema != frame.schema:
             is_case_sensitive = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
-            found = fit(self.schema, frame.schema, case_sensitive=is_case_sensitive)
-            if found is not None:
-                self._refit(found)
+            converter = row_converter(self.schema, frame.schema, case_sensitive=is_case_sensitive)
+            if converter is not None:
+                self.messages.refit(lambda data: row_codec.refit(data, converter))
         self.schema, self.column, self._session = frame.schema, column, frame.sparkSession
+        left = self.messages.left_ids()
         unique, counts = np.unique(ids, return_counts=True)
         repeated = unique[counts > 1]
         first = self._take_repeated(frame, repeated, set(left.tolist())) if len(repeated) else np.array([], np.int64)
         ids = ids[~np.isin(ids, repeated)]
         self._frame, self._ids, self._has_others = frame, ids, len(repeated) > 0
-        again = np.isin(ids, left)
-        for message in ids[again].tolist():
-            self._behind.setdefault(message, deque()).append(None)
-        return np.concatenate([ids[~again], first])
+        is_left = np.isin(ids, left)
+        for message in ids[is_left].tolist():
+            self.messages.queue(message, None)
+        return np.concatenate([ids[~is_left], first])
 
     def _take_repeated(self, frame: DataFrame, ids: Int64Array, left: set[int]) -> Int64Array:
-        """Rows whose id stands more than once in the micro-batch: one goes first, the others wait behind it."""
-        found = among(frame, self.column, ids)
-        rows = self._packed(found.select("*", id_of(self.column).alias(PAYLOAD)), frame.columns)
-        first = []
+        """Park rows whose id stands more than once in the micro-batch: one goes first, the others are queued behind it."""
+        selected = among(frame, self.column, ids)
+        rows = self._packed(selected.select("*", id_of(self.column).alias(PAYLOAD)), frame.columns)
+        first: dict[int, ParkedRow] = {}
         for message, row in rows:
-            if message in left or message in self.parked:
-                self._behind.setdefault(message, deque()).append(row)
+            if message in left or message in self.messages or message in first:
+                self.messages.queue(message, row)
             else:
-                self.parked[message] = row
-                first.append(message)
-        return np.array(first, np.int64)
+                first[message] = row
+        self.messages.park(first)
+        return np.array(list(first), np.int64)
 
-    def end(self, left: Int64Array) -> None:
-        """The micro-batch is over: park the rows of its messages that are not done, of which `left` is one at least."""
+    def finish_batch(self) -> None:
+        """Park the rows of the micro-batch whose messages are not done."""
         if self._frame is None:
             return
-        behind = [message for message, rows in self._behind.items() if rows[-1] is None]
-        fresh = [one for one in np.intersect1d(left, self._ids).tolist() if one not in self.parked]
-        rows = self._rows_of(self._frame, [*fresh, *behind])
-        self.parked |= {message: rows[message] for message in fresh}
-        for message in behind:
-            self._behind[message][-1] = rows[message]
+        messages, queued = self.messages, self.messages.queued_in_batch
+        left = [one for one in np.intersect1d(messages.left_ids(), self._ids).tolist() if one not in messages]
+        rows = self._rows_of(self._frame, [*left, *queued])
+        messages.park({message: rows[message] for message in left})
+        messages.fill({message: rows[message] for message in queued})
+        self.discard_batch()
+
+    def discard_batch(self) -> None:
+        """Let go of the micro-batch."""
         self._frame, self._ids = None, np.array([], np.int64)
 
-    def drop(self) -> None:
-        """The micro-batch broke off."""
-        self._frame, self._ids = None, np.array([], np.int64)
-
-    def done(self, ids: Int64Array) -> list[int]:
-        """Let go of messages; gives those that waited for them, which may be emitted now."""
-        following = []
-        for message in ids.tolist():
-            self.parked.pop(message, None)
-            waiting = self._behind.get(message)
-            if waiting:
-                row = waiting.popleft()
-                if row is not None:  # else it is in the frame
-                    self.parked[message] = row
-                following.append(message)
-                if not waiting:
-                    del self._behind[message]
-        return following
-
-    def of(self, emission: Emission) -> tuple[DataFrame, Emission]:
+    def messages_of(self, emission: Emission) -> tuple[DataFrame, Emission]:
         """See `emitting.Source`.
 
         Raises:
             BadBatchError: the rows don't make a frame, which is no message's fault and ends the query.
         """
         try:
-            return self._found(emission.message_ids), emission
+            return self._frame_with(emission.message_ids), emission
         except Exception as exc:
             if isinstance(exc, AckerError) or is_outage(exc):
                 raise
@@ -190,11 +156,13 @@ class ParkedRows:
 
     def payloads(self, ids: list[int]) -> list[bytes | None]:
         """Rows as JSON, for dead letters."""
-        found = self._found(np.array(ids, np.int64)).select(id_of(self.column), as_json(self._payload_bytes)).toArrow()
-        of = dict(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
-        texts = {message: text for message, text in of.items() if text is not None}
+        table = (
+            self._frame_with(np.array(ids, np.int64)).select(id_of(self.column), as_json(self._payload_bytes)).toArrow()
+        )
+        by_id = dict(zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True))
+        texts = {message: text for message, text in by_id.items() if text is not None}
         self._inexact |= texts.keys() - self._exact(texts)
-        return [of.get(one) for one in ids]
+        return [by_id.get(message) for message in ids]
 
     def is_exact(self, letter: DeadLetter) -> bool:
         """Whether the payload of a letter, made just now, gives its row as it is."""
@@ -207,27 +175,29 @@ class ParkedRows:
         if self.schema is None or not _is_read_from_json(self.schema):
             return set()
         try:
-            of = {one: self.parked[one] for one in texts if one in self.parked}
+            rows = {message: self.messages[message] for message in texts if message in self.messages}
             if self._frame is not None:
-                of |= self._rows_of(self._frame, [one for one in texts if one not in of])
+                rows |= self._rows_of(self._frame, [message for message in texts if message not in rows])
             back = self._from_letters(list(texts.values()))
         except Exception as exc:
             if (interrupt := interrupt_behind(exc)) is not None:
                 raise interrupt from None
             log.info("dead letters can't be replayed from their payload: %s", exc)
             return set()
-        return {one for one, row in back if one in of and row_codec.are_equal(row.data, of[one].data)}
+        return {
+            message for message, row in back if message in rows and row_codec.are_equal(row.data, rows[message].data)
+        }
 
-    def _from_letters(self, payloads: Sequence[bytes | None]) -> list[tuple[int, Row]]:
+    def _from_letters(self, payloads: Sequence[bytes | None]) -> list[tuple[int, ParkedRow]]:
         """The rows that payloads of letters give, each with its id."""
         if self._session is None or self.schema is None:
             raise AssertionError("no rows")
         table = pa.table({PAYLOAD: pa.array([payload or b"" for payload in payloads], pa.binary())})
-        found = self._session.createDataFrame(table).select(from_json(PAYLOAD, self.schema).alias(PAYLOAD))
-        with_ids = found.select(f"{PAYLOAD}.*").select("*", id_of(self.column).alias(PAYLOAD))
+        structs = self._session.createDataFrame(table).select(from_json(PAYLOAD, self.schema).alias(PAYLOAD))
+        with_ids = structs.select(f"{PAYLOAD}.*").select("*", id_of(self.column).alias(PAYLOAD))
         return self._packed(with_ids.where(F.col(PAYLOAD).isNotNull()), self.schema.names)
 
-    def take_letters(self, letters: list[DeadLetter]) -> list[int] | None:
+    def load_replays(self, letters: list[DeadLetter]) -> list[int] | None:
         """See `replaying.ReplayLoader`: the messages are in the letters, as JSON."""
         if self._session is None or self.schema is None:
             return None
@@ -239,9 +209,9 @@ class ParkedRows:
             log.exception("the messages of dead letters could not be read")
             return []
         wanted = {letter.message_id for letter in letters}
-        taken = {message: row for message, row in rows if message in wanted}
-        self.parked |= taken
-        return list(taken)
+        loaded = {message: row for message, row in rows if message in wanted}
+        self.messages.park_replayed(loaded)
+        return list(loaded)
 
     def use(self, session: SparkSession, column: str) -> None:
         """Make frames in a session, as long as there was no micro-batch.
@@ -249,15 +219,16 @@ class ParkedRows:
         Raises:
             BadConfigError: the ids are in another column than those of what is parked.
         """
-        if self.parked:
+        if len(self.messages):
             self._check_column(column)
         if self._session is None:
             self._session = session
 
-    def _found(self, ids: Int64Array) -> DataFrame:
-        """Some rows; what is parked is that, whatever the frame has under the same id."""
-        fresh = [one for one in ids.tolist() if one not in self.parked]
-        kept = [self.parked[one].data for one in ids.tolist() if one in self.parked]
+    def _frame_with(self, ids: Int64Array) -> DataFrame:
+        """Make a frame of some rows. The row of a parked message is that, whatever the micro-batch has under its id."""
+        messages = self.messages
+        fresh = [message for message in ids.tolist() if message not in messages]
+        kept = [messages[message].data for message in ids.tolist() if message in messages]
         if self._frame is None or not fresh:
             return self._frame_of(kept)
         rows = (
@@ -278,41 +249,32 @@ class ParkedRows:
         table = pa.table({PAYLOAD: pa.array(rows, pa.binary())})
         return self._session.createDataFrame(table).mapInArrow(row_codec.Rows(arrow), self.schema)
 
-    def _rows_of(self, frame: DataFrame, ids: list[int]) -> dict[int, Row]:
+    def _rows_of(self, frame: DataFrame, ids: list[int]) -> dict[int, ParkedRow]:
         """Rows of the frame, for the driver's memory."""
         if not ids:
             return {}
-        found = among(frame, self.column, np.array(ids, np.int64))
-        return dict(self._packed(found.select("*", id_of(self.column).alias(PAYLOAD)), frame.columns))
+        selected = among(frame, self.column, np.array(ids, np.int64))
+        return dict(self._packed(selected.select("*", id_of(self.column).alias(PAYLOAD)), frame.columns))
 
-    def _packed(self, frame: DataFrame, names: list[str]) -> list[tuple[int, Row]]:
+    def _packed(self, frame: DataFrame, names: list[str]) -> list[tuple[int, ParkedRow]]:
         """Rows, each with the id that stands in the last column."""
-        found = frame.toArrow()
+        table = frame.toArrow()
         now_ms = time.time_ns() // 1_000_000
-        rows: list[tuple[int, Row]] = []
-        for batch in found.to_batches():
-            *columns, of = batch.columns
+        rows: list[tuple[int, ParkedRow]] = []
+        for batch in table.to_batches():
+            *columns, ids = batch.columns
             packed = row_codec.to_bytes(pa.StructArray.from_arrays(columns, names=names), longest=1 << 31)
-            rows += [(one, Row(now_ms, data or b"")) for one, data in zip(of.to_pylist(), packed, strict=True)]
+            rows += [
+                (message, ParkedRow(now_ms, data or b"")) for message, data in zip(ids.to_pylist(), packed, strict=True)
+            ]
         return rows
 
     def _check_column(self, column: str) -> None:
         if column.lower() != self.column.lower():
             raise BadConfigError(
-                f"the ids of {len(self.parked)} parked messages are in column {self.column!r}, and those of the stream in "
+                f"the ids of {len(self.messages)} parked messages are in column {self.column!r}, and those of the stream in "
                 f"{column!r} now: start the program as it was, and drain() it first"
             )
-
-    def _refit(self, fit: Fit) -> None:
-        """Give parked rows the columns that the stream has now: new ones are null, others are left out."""
-
-        def made(row: Row) -> Row:
-            return Row(row.since_ms, row_codec.refit(row.data, fit))
-
-        self.parked = {message: made(row) for message, row in self.parked.items()}
-        self._behind = {
-            message: deque(None if row is None else made(row) for row in rows) for message, rows in self._behind.items()
-        }
 
 
 def _is_read_from_json(kind: DataType) -> bool:

@@ -1,4 +1,4 @@
-"""Rows of before in the columns of now: a column is found by its name, a new one is null, and nothing else may change."""
+"""Parked rows in the columns that the stream has now: columns match by name, a new one is null, nothing else may change."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -7,14 +7,14 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructTy
 
 from acker_redis.errors import BadConfigError
 
-Fit: TypeAlias = Callable[[Any], Any]
+Converter: TypeAlias = Callable[[Any], Any]
 """Makes a value, as `kept_rows` has it, one of the type of now."""
 
 _WAY_OUT = "start the program as it was, and drain() it first"
 
 
-def fit(old: StructType, new: StructType, *, case_sensitive: bool) -> Fit | None:
-    """What makes rows of `old` rows of `new`, whose columns may all be null; None: they are the same.
+def row_converter(old: StructType, new: StructType, *, case_sensitive: bool) -> Converter | None:
+    """Give what converts rows of `old` to `new`, whose columns may all be null; None: they are the same.
 
     Raises:
         BadConfigError: a column changed its type, or it can't be told which one it was.
@@ -22,9 +22,9 @@ def fit(old: StructType, new: StructType, *, case_sensitive: bool) -> Fit | None
     return _struct(old, new, "", case_sensitive)
 
 
-def _struct(old: StructType, new: StructType, within: str, case_sensitive: bool) -> Fit | None:
-    parts: list[tuple[int | None, Fit | None]] = []
-    for field, at in zip(new, _places(old, new, within, case_sensitive), strict=True):
+def _struct(old: StructType, new: StructType, within: str, case_sensitive: bool) -> Converter | None:
+    parts: list[tuple[int | None, Converter | None]] = []
+    for field, at in zip(new, _old_positions(old, new, within, case_sensitive), strict=True):
         name = within + field.name
         if within and not field.nullable and (at is None or old[at].nullable):
             raise _null(name)
@@ -32,25 +32,25 @@ def _struct(old: StructType, new: StructType, within: str, case_sensitive: bool)
         parts.append((at, part))
     if parts == [(at, None) for at in range(len(old))]:
         return None
-    return lambda row: tuple(None if at is None else _made(row[at], part) for at, part in parts)
+    return lambda row: tuple(None if at is None else _converted(row[at], part) for at, part in parts)
 
 
-def _value(old: DataType, new: DataType, name: str, case_sensitive: bool) -> Fit | None:
+def _value(old: DataType, new: DataType, name: str, case_sensitive: bool) -> Converter | None:
     if isinstance(old, StructType) and isinstance(new, StructType):
         return _struct(old, new, f"{name}.", case_sensitive)
     if isinstance(old, ArrayType) and isinstance(new, ArrayType):
         if old.containsNull and not new.containsNull:
             raise _null(f"{name}.element")
-        of = _value(old.elementType, new.elementType, f"{name}.element", case_sensitive)
-        return None if of is None else lambda value: [_made(one, of) for one in value]
+        convert_element = _value(old.elementType, new.elementType, f"{name}.element", case_sensitive)
+        return None if convert_element is None else lambda value: [_converted(one, convert_element) for one in value]
     if isinstance(old, MapType) and isinstance(new, MapType):
         if old.valueContainsNull and not new.valueContainsNull:
             raise _null(f"{name}.value")
-        of_key = _value(old.keyType, new.keyType, f"{name}.key", case_sensitive)
-        of_value = _value(old.valueType, new.valueType, f"{name}.value", case_sensitive)
-        if of_key is None and of_value is None:
+        convert_key = _value(old.keyType, new.keyType, f"{name}.key", case_sensitive)
+        convert_value = _value(old.valueType, new.valueType, f"{name}.value", case_sensitive)
+        if convert_key is None and convert_value is None:
             return None
-        return lambda value: [(_made(key, of_key), _made(one, of_value)) for key, one in value]
+        return lambda value: [(_converted(key, convert_key), _converted(one, convert_value)) for key, one in value]
     if old == new or (isinstance(old, StringType) and isinstance(new, StringType)):  # a text is that in any collation
         return None
     raise BadConfigError(
@@ -58,11 +58,11 @@ def _value(old: DataType, new: DataType, name: str, case_sensitive: bool) -> Fit
     )
 
 
-def _made(value: Any, part: Fit | None) -> Any:
-    return value if value is None or part is None else part(value)
+def _converted(value: Any, convert: Converter | None) -> Any:
+    return value if value is None or convert is None else convert(value)
 
 
-def _places(old: StructType, new: StructType, within: str, case_sensitive: bool) -> list[int | None]:
+def _old_positions(old: StructType, new: StructType, within: str, case_sensitive: bool) -> list[int | None]:
     """For each field of now its place before: that of the same spelling, else of the same name in another case."""
     exact = {name: at for at, name in enumerate(old.names)}
     others = [at for at, name in enumerate(old.names) if name not in new.names]

@@ -13,8 +13,8 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis import Acker, RetryPolicy
+from acker_redis.model.roots import root_ids
 from acker_redis.spark import Tracker, run_tracked
-from acker_redis.spout.in_flight import root_ids
 from acker_redis.spout.spout import Spout
 from acker_redis.testing import expire
 from tests.model_based.pipelines.operators import Playing

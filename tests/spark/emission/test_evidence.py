@@ -28,9 +28,9 @@ def processed(of: Emission, *messages: int, rows: int = 7) -> dict[str, Processe
     return {"split": Processed(rows, frozenset((min(roots), max(roots)) if roots else ()))}
 
 
-def excused(of: Emission, verdict: Verdict) -> list[int]:
+def exempt(of: Emission, verdict: Verdict) -> list[int]:
     assert verdict.broken is None
-    return sorted(of.message_ids[np.isin(of.roots, verdict.excused)].tolist())
+    return sorted(of.message_ids[np.isin(of.roots, verdict.exempt)].tolist())
 
 
 @pytest.fixture
@@ -40,40 +40,40 @@ def evidence() -> Evidence:
 
 def test_what_fails_where_nothing_was_processed_yet_does_not_count(evidence: Evidence) -> None:
     one = emission(*range(100))
-    assert excused(one, evidence.judge(one, [report(one, 3, 5)], {}, is_last=False)) == [3, 5]
+    assert exempt(one, evidence.judge(one, [report(one, 3, 5)], {}, is_last=False)) == [3, 5]
 
 
 def test_it_counts_once_others_were_processed(evidence: Evidence) -> None:
     one, two = emission(*range(100)), emission(3, 5, 200, number=1)
-    assert excused(one, evidence.judge(one, [report(one, 3, 5)], processed(one, 7, 90), is_last=False)) == []
-    assert excused(two, evidence.judge(two, [report(two, 3, 5)], {}, is_last=False)) == []
+    assert exempt(one, evidence.judge(one, [report(one, 3, 5)], processed(one, 7, 90), is_last=False)) == []
+    assert exempt(two, evidence.judge(two, [report(two, 3, 5)], {}, is_last=False)) == []
     other = report(two, 3, operator="enrich")
-    assert excused(two, evidence.judge(two, [other], {}, is_last=False)) == [3], "of an operator each"
+    assert exempt(two, evidence.judge(two, [other], {}, is_last=False)) == [3], "of an operator each"
 
 
 def test_rows_of_the_same_message_tell_nothing(evidence: Evidence) -> None:
     one, two = emission(3, 5), emission(3, 5, number=1)
-    assert excused(one, evidence.judge(one, [report(one, 3, 5)], processed(one, 3), is_last=False)) == [3]
-    assert excused(two, evidence.judge(two, [report(two, 3, 5)], processed(two, 3), is_last=False)) == [3]
-    assert excused(two, evidence.judge(two, [report(two, 3, 5)], processed(two, 5), is_last=False)) == []
+    assert exempt(one, evidence.judge(one, [report(one, 3, 5)], processed(one, 3), is_last=False)) == [3]
+    assert exempt(two, evidence.judge(two, [report(two, 3, 5)], processed(two, 3), is_last=False)) == [3]
+    assert exempt(two, evidence.judge(two, [report(two, 3, 5)], processed(two, 5), is_last=False)) == []
 
 
 def test_rows_that_were_dropped_or_written_are_some_messages(evidence: Evidence) -> None:
     one = emission(3, 5)
-    assert excused(one, evidence.judge(one, [report(one, 3)], processed(one), is_last=False)) == []
+    assert exempt(one, evidence.judge(one, [report(one, 3)], processed(one), is_last=False)) == []
 
 
 def test_what_the_pipeline_declares_counts_and_decides(evidence: Evidence) -> None:
     one = emission(*range(100))
     both = [report(one, 3, 5), report(one, 5, 6, reason=DECLARED)]
-    assert excused(one, evidence.judge(one, both, {}, is_last=False)) == [3]
+    assert exempt(one, evidence.judge(one, both, {}, is_last=False)) == [3]
 
 
 @pytest.mark.parametrize("is_last", [False, True])
 def test_many_that_failed_where_nothing_was_processed_end_the_run(evidence: Evidence, is_last: bool) -> None:
     one = emission(*range(100))
     verdict = evidence.judge(one, [report(one, *range(MANY))], {}, is_last=is_last)
-    assert verdict.excused.tolist() == one.roots.tolist()
+    assert verdict.exempt.tolist() == one.roots.tolist()
     assert isinstance(verdict.broken, OperatorBrokenError)
     for said in ("20 messages failed in 'split'", "has processed none", TYPO.text, "stop_if_all_fail=False"):
         assert said in str(verdict.broken)
@@ -89,13 +89,13 @@ def test_many_are_counted_over_emissions_each_once(evidence: Evidence) -> None:
 
 def test_few_count_where_no_others_will_come(evidence: Evidence) -> None:
     one = emission(*range(100))
-    assert excused(one, evidence.judge(one, [report(one, 3)], {}, is_last=True)) == []
+    assert exempt(one, evidence.judge(one, [report(one, 3)], {}, is_last=True)) == []
 
 
 def test_in_a_stream_others_may_always_come() -> None:
     one = emission(*range(100))
     evidence = Evidence(everything_counts=False, goes_on=True)
-    assert excused(one, evidence.judge(one, [report(one, 3)], {}, is_last=True)) == [3]
+    assert exempt(one, evidence.judge(one, [report(one, 3)], {}, is_last=True)) == [3]
 
 
 def test_where_few_may_be_open_few_are_many() -> None:
@@ -107,7 +107,7 @@ def test_where_few_may_be_open_few_are_many() -> None:
 def test_everything_counts_where_the_user_says_so() -> None:
     one = emission(*range(100))
     verdict = Evidence(everything_counts=True).judge(one, [report(one, *range(100))], {}, is_last=False)
-    assert excused(one, verdict) == []
+    assert exempt(one, verdict) == []
 
 
 def test_roots_of_nobody_are_no_message(evidence: Evidence) -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from acker_redis import ConnectionLostError, Limits, NotExactError, PendingLimitError, RetryPolicy
 from acker_redis.model.ids import shard_of
+from acker_redis.model.roots import root_ids
 from acker_redis.spark.emission.roots import Roots
 from acker_redis.spark.worker.failures import Reason, report_of
-from acker_redis.spout.in_flight import Emission, root_ids
+from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.spout import Spout
 from acker_redis.testing import fake_acker
 

@@ -166,6 +166,26 @@ def test_a_folder_that_is_deleted_between_batches_is_noticed_though_nothing_chan
     assert parked(tmp_path) == [7]
 
 
+def test_micro_batches_that_change_nothing_that_is_parked_write_no_snapshot(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    give(tmp_path, [1, 7])
+    later = RetryPolicy(max_attempts=2, first_delay_secs=3600, max_delay_secs=3600)
+    with handler_of(acker, tmp_path, retry=later) as handler:
+        query = start(spark, tmp_path, handler, processingTime="1 second")
+        try:
+            wait_until(lambda: handler.status().batches == 1, "the seven is parked", 60)
+            before = snapshots(tmp_path)
+            give(tmp_path, [2], [3])
+            wait_until(lambda: handler.status().batches == 3, "other batches end", 60)
+            assert snapshots(tmp_path) == before
+            give(tmp_path, [17])
+            wait_until(lambda: handler.status().batches == 4, "another seven is parked", 60)
+            assert parked(tmp_path) == [7, 17]
+        finally:
+            query.stop()
+
+
 def test_what_a_process_that_died_left_of_query_json_is_taken(spark: Any, acker: Acker, tmp_path: Path) -> None:
     give(tmp_path, [1, 7])
     go_on(spark, acker, tmp_path)
@@ -185,9 +205,11 @@ def test_snapshots_without_query_json_and_those_of_an_older_version_are_refused(
     about = tmp_path / "park" / "query.json"
     (tmp_path / "park" / ".query.json.crc").unlink()
     text = about.read_text()
-    about.write_text(json.dumps({**json.loads(text), "version": 2}))
-    with pytest.raises(BadConfigError, match=r"is in format 2, and this version reads 3 only.*drain"):
-        handler_of(acker, tmp_path)
+    for version in (2, 3):
+        about.write_text(json.dumps({**json.loads(text), "version": version}))
+        refused = rf"is in format {version}\. This version of acker_redis can read format 4 only\..*wrote it, and drain\(\) it"
+        with pytest.raises(BadConfigError, match=refused):
+            handler_of(acker, tmp_path)
     about.unlink()
     give(tmp_path, [2])
     with pytest.raises(StreamingQueryException, match=r"holds snapshots, and no query\.json.*from a copy"):
@@ -228,9 +250,9 @@ def test_a_disk_that_stays_full_ends_the_query_and_the_next_start_goes_on(
     give(tmp_path, [1, 7])
     go_on(spark, acker, tmp_path)
     give(tmp_path, [2, 17])
-    monkeypatch.setattr("acker_redis.spark.streaming.park_store._PATIENCE_SECS", 1.0)
+    monkeypatch.setattr("acker_redis.spark.streaming.park_store._OUTAGE_TIMEOUT_SECS", 1.0)
     monkeypatch.setattr(
-        "acker_redis.spark.streaming.park_store.Park._give_back", lambda park, draft: None
+        "acker_redis.spark.streaming.park_store.Park._remove_draft", lambda park, draft: None
     )  # the link stays
     link = fill(tmp_path, "0000000001-000001.parquet")
     with pytest.raises(StreamingQueryException, match=r"could not be saved for \d+ s.*No space left.*nothing is lost"):
@@ -247,7 +269,7 @@ def test_a_query_that_is_stopped_does_not_wait_for_a_full_disk(
     give(tmp_path, [1, 7])
     go_on(spark, acker, tmp_path)
     give(tmp_path, [2, 17])
-    monkeypatch.setattr("acker_redis.spark.streaming.park_store.Park._give_back", lambda park, draft: None)
+    monkeypatch.setattr("acker_redis.spark.streaming.park_store.Park._remove_draft", lambda park, draft: None)
     with handler_of(acker, tmp_path) as handler:
         link = fill(tmp_path, "0000000001-000001.parquet")
         query = start(spark, tmp_path, handler)

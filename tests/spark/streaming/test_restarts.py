@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from acker_redis import Acker
+from acker_redis.model.roots import root_ids
 from acker_redis.spark import BatchHandler, Tracker, each_batch
-from acker_redis.spout.in_flight import root_ids
 from acker_redis.testing import wait_until
 from tests.support.jobs import stream_job
 from tests.support.spark.cases import CONFIG

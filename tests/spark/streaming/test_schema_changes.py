@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 
 from acker_redis import BadConfigError
 from acker_redis.spark.protocol import arguments
-from acker_redis.spark.streaming.schema_changes import fit
+from acker_redis.spark.streaming.schema_changes import row_converter
 from acker_redis.spark.worker import row_codec
 
 INT, TEXT = IntegerType(), StringType()
@@ -32,7 +32,7 @@ def of(nullable: bool = True, **columns: DataType) -> StructType:
 def refitted(old: StructType, new: StructType, row: dict[str, Any], *, case_sensitive: bool = False) -> dict[str, Any]:
     """Through their bytes, as they are parked."""
     (payload,) = row_codec.to_bytes(pa.array([row], pa.struct(list(arguments.arrow_schema(old)))), 1 << 31)
-    found = fit(old, new, case_sensitive=case_sensitive)
+    found = row_converter(old, new, case_sensitive=case_sensitive)
     assert payload is not None
     payload = payload if found is None else row_codec.refit(payload, found)
     (made,) = row_codec.from_bytes([payload], arguments.arrow_schema(new)).to_pylist()
@@ -68,7 +68,9 @@ def test_names_that_differ_in_case_are_others_where_case_matters() -> None:
 
 
 def test_columns_that_are_there_and_can_not_be_null_are_no_change() -> None:
-    assert fit(of(a=INT), of(a=INT, nullable=False), case_sensitive=False) is None  # the frame has them nullable
+    assert (
+        row_converter(of(a=INT), of(a=INT, nullable=False), case_sensitive=False) is None
+    )  # the frame has them nullable
 
 
 def nested(nullable: bool) -> list[StructType]:
@@ -78,11 +80,13 @@ def nested(nullable: bool) -> list[StructType]:
 
 def test_what_is_nested_may_become_nullable_and_not_the_other_way_round() -> None:
     for null, never in zip(nested(True), nested(False), strict=True):
-        assert fit(never, null, case_sensitive=False) is None
+        assert row_converter(never, null, case_sensitive=False) is None
         with pytest.raises(BadConfigError, match=r"column 's\.\w+' can't be null now.*drain"):
-            fit(null, never, case_sensitive=False)
+            row_converter(null, never, case_sensitive=False)
     with pytest.raises(BadConfigError, match=r"'s\.b' can't be null now"):
-        fit(of(s=of(a=INT)), of(s=StructType([*of(a=INT), StructField("b", INT, False)])), case_sensitive=False)
+        row_converter(
+            of(s=of(a=INT)), of(s=StructType([*of(a=INT), StructField("b", INT, False)])), case_sensitive=False
+        )
 
 
 @pytest.mark.parametrize(
@@ -99,8 +103,8 @@ def test_what_is_nested_may_become_nullable_and_not_the_other_way_round() -> Non
 )
 def test_what_can_not_be_the_same_is_refused(old: StructType, new: StructType, told: str) -> None:
     with pytest.raises(BadConfigError, match=f"{told}.*drain"):
-        fit(old, new, case_sensitive=False)
+        row_converter(old, new, case_sensitive=False)
 
 
 def test_a_text_is_one_in_any_collation() -> None:
-    assert fit(of(a=TEXT), of(a=StringType("UNICODE_CI")), case_sensitive=False) is None
+    assert row_converter(of(a=TEXT), of(a=StringType("UNICODE_CI")), case_sensitive=False) is None

@@ -22,8 +22,10 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from acker_redis import Acker, AckerConfig, AckerError, BadConfigError, DeadLetter, RetryPolicy
 from acker_redis.spark import BatchHandler, Tracker, each_batch
 from acker_redis.spark.streaming.park_store import Park
+from acker_redis.spark.streaming.parked_messages import ParkedMessages
 from acker_redis.spark.streaming.parked_rows import ParkedRows
 from acker_redis.spout import callbacks
+from acker_redis.spout.state import SpoutState
 from acker_redis.testing import wait_until
 
 pytestmark = pytest.mark.spark
@@ -161,6 +163,27 @@ def test_a_silent_source_another_start_goes_on_with_what_is_parked(spark: Any, a
 
 def plain(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
     tracker.write(messages, lambda writer: writer.mode("append").parquet(str(folder / "out")))
+
+
+def test_a_query_that_starts_after_a_drain_works_between_its_batches(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    """The drain finds no query that runs, and lets go; the first micro-batch takes up the work again."""
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        in_batch = tracker.batch_id is not None
+        plain(tmp_path, tracker, tracker.fail_where(messages, f"{in_batch} AND id % 10 = 7", "in a batch"))
+
+    options = {"retry": RetryPolicy(max_attempts=50, first_delay_secs=0)}
+    give(tmp_path, [1, 17])
+    with handler_of(acker, tmp_path, run, **options) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+    give(tmp_path, [2, 27])
+    with handler_of(acker, tmp_path, run, settle_secs=0.5, **options) as handler:
+        assert sum(handler.drain(0).parked.values()) == 1
+        query = start(spark, tmp_path, handler, processingTime="1 hour")
+        try:
+            wait_until(lambda: written(tmp_path) == [1, 2, 17, 27], "what failed goes out by itself", 60)
+        finally:
+            query.stop()
 
 
 def test_a_second_message_of_an_id_waits_for_the_first(spark: Any, acker: Acker, tmp_path: Path) -> None:
@@ -361,7 +384,7 @@ def test_rows_that_make_no_frame_count_against_no_message(
 
     def kept() -> list[Any]:
         found = pq.read_table(max((tmp_path / "park").glob("*.parquet"))).sort_by("id")
-        return list(found.select(["id", "attempts", "uncounted", "losses"]).to_pylist())
+        return list(found.select(["id", "attempts", "exempted", "losses"]).to_pylist())
 
     before = kept()
 
@@ -369,7 +392,7 @@ def test_rows_that_make_no_frame_count_against_no_message(
         raise ValueError("on purpose")
 
     with monkeypatch.context() as patched:
-        patched.setattr(ParkedRows, "_found", fails)
+        patched.setattr(ParkedRows, "_frame_with", fails)
         for _ in range(2):
             with handler_of(acker, tmp_path) as handler, pytest.raises(AckerError, match="on purpose"):
                 handler.drain(60)
@@ -692,11 +715,12 @@ def test_a_letter_whose_payload_gives_another_message_promises_no_replay(
     spark: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     frame = spark.range(7, 8).selectExpr("id", f"{JSON_DOES_NOT[name]} AS {name}")
-    rows = ParkedRows(1000)
-    rows.begin(frame, "id", np.array([7]), np.array([], np.int64))
+    state = SpoutState("app", "run", RetryPolicy())
+    rows = ParkedRows(ParkedMessages(state, lambda: []), 1000)
+    state.add(rows.start_batch(frame, "id", np.array([7])))
     for _ in range(2):
         (payload,) = rows.payloads([7])
         assert payload is not None
         assert not rows.is_exact(DeadLetter(7, "run", 1, "failed", payload=payload))
-        rows.end(np.array([7]))  # and the same when it is parked
+        rows.finish_batch()  # and the same when it is parked
     assert not [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")]

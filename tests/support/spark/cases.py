@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, DataFrameWriter
 
 from acker_redis import Acker, AckerConfig, FailedError
 from acker_redis.ledger.outcomes.decoding import OutcomeBatch
+from acker_redis.model.roots import root_ids
 from acker_redis.spark import Pipeline, Tracker, run_tracked
-from acker_redis.spout.in_flight import root_ids
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
 from acker_redis.store.dead_letter import DeadLetter

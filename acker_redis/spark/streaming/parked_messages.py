@@ -1,0 +1,188 @@
+"""The messages of a stream that are not done: their rows, their attempts, and what waits behind what. No Spark, no I/O."""
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+from pyspark.sql.types import StructType
+
+from acker_redis.model.arrays import Int64Array
+from acker_redis.spark.streaming.snapshot import ParkedRow, Snapshot
+from acker_redis.spout.state import Cause, SpoutState
+
+BEHIND: Cause = ("behind", None)
+"""The cause of messages that wait for an earlier one of their id."""
+
+
+class ParkedMessages:
+    """Owns what is parked. Attempts, causes and delays are read from the spout's state, rows and the queue are kept here.
+
+    A message is parked once it has a row here: it left its micro-batch, and is not done. Ids are distinct among messages that
+    were given to the spout; a later message of an id is queued until the earlier one is done. Messages of dead letters that
+    are replayed have a row, too, and are in no snapshot: the letter keeps them.
+    """
+
+    def __init__(self, state: SpoutState, replaying: Callable[[], Sequence[int]]) -> None:
+        """Nothing is parked yet; `replaying` gives the messages of dead letters that are replayed."""
+        self._state, self._replaying = state, replaying
+        self._rows: dict[int, ParkedRow] = {}
+        self._queued: dict[int, deque[ParkedRow | None]] = {}  # None: the row is in the frame of the micro-batch
+        self._row_changes = 0
+
+    def __contains__(self, message: int) -> bool:
+        """Whether a message is parked."""
+        return message in self._rows
+
+    def __len__(self) -> int:
+        """How many messages are parked, without queued ones."""
+        return len(self._rows)
+
+    def __getitem__(self, message: int) -> ParkedRow:
+        """The row of a parked message."""
+        return self._rows[message]
+
+    def rows(self) -> list[ParkedRow]:
+        """Rows of all parked messages; any thread may ask."""
+        return list(self._rows.copy().values())
+
+    @property
+    def version(self) -> tuple[int, int, int]:
+        """Another value once a snapshot would have other messages, rows, attempts or causes.
+
+        A message that comes and is done within its micro-batch changes nothing. Delays that run don't either.
+        """
+        return self._row_changes, self._state.retry_changes, len(self._fresh_ids())
+
+    @property
+    def queued(self) -> int:
+        """Messages that wait for an earlier one of the same id; any thread may ask."""
+        return sum(map(len, list(self._queued.values())))
+
+    @property
+    def left(self) -> int:
+        """Messages that are not done."""
+        return self._state.left + self.queued
+
+    @property
+    def given(self) -> int:
+        """Messages given to the spout that are not done."""
+        return self._state.left
+
+    def left_ids(self) -> Int64Array:
+        """Messages given to the spout that are not done."""
+        return self._state.left_ids()
+
+    def has_to_emit(self, due_by: float) -> bool:
+        """Return True if messages are fresh, searched for poison, or known poison and due by then (`time.monotonic`)."""
+        return self._state.fresh > 0 or self._state.poison_search.left_by(due_by)
+
+    @property
+    def has_fresh(self) -> bool:
+        """Whether messages were not emitted yet."""
+        return self._state.fresh > 0
+
+    def in_flight_but(self, left_out: Int64Array) -> Int64Array:
+        """Messages in flight, without some."""
+        return np.setdiff1d(self._state.in_flight(), left_out)
+
+    def park(self, rows: Mapping[int, ParkedRow]) -> None:
+        """Park messages."""
+        self._rows |= rows
+        self._row_changes += len(rows) > 0
+
+    def park_replayed(self, rows: Mapping[int, ParkedRow]) -> None:
+        """Park messages of dead letters, which are replayed: that changes no snapshot."""
+        self._rows |= rows
+
+    def queue(self, message: int, row: ParkedRow | None) -> None:
+        """Let a message wait for an earlier one of its id; without a row it is in the micro-batch."""
+        self._queued.setdefault(message, deque()).append(row)
+        self._row_changes += 1
+
+    @property
+    def queued_in_batch(self) -> list[int]:
+        """Ids whose last queued message is in the micro-batch."""
+        return [message for message, rows in self._queued.items() if rows[-1] is None]
+
+    def fill(self, rows: Mapping[int, ParkedRow]) -> None:
+        """Give the rows of `queued_in_batch`, as the micro-batch is over."""
+        for message, row in rows.items():
+            self._queued[message][-1] = row
+
+    def done(self, ids: Int64Array) -> list[int]:
+        """Let go of messages; gives those that waited for them, which may be emitted now."""
+        following = []
+        for message in ids.tolist():
+            self._row_changes += self._rows.pop(message, None) is not None
+            queue = self._queued.get(message)
+            if queue:
+                row = queue.popleft()
+                self._row_changes += 1
+                if row is not None:  # else it is in the frame
+                    self._rows[message] = row
+                following.append(message)
+                if not queue:
+                    del self._queued[message]
+        return following
+
+    def refit(self, refit: Callable[[bytes], bytes]) -> None:
+        """Give all rows the columns of now."""
+
+        def refitted(row: ParkedRow) -> ParkedRow:
+            return ParkedRow(row.since_ms, refit(row.data))
+
+        self._rows = {message: refitted(row) for message, row in self._rows.items()}
+        self._queued = {
+            message: deque(None if row is None else refitted(row) for row in rows)
+            for message, rows in self._queued.items()
+        }
+        self._row_changes += 1
+
+    def counts(self) -> dict[Cause, int]:
+        """Parked messages by what became of their last attempt, and those that are queued; any thread may ask."""
+        attempts, _ = self._state.attempts_left(time.monotonic())
+        parked, causes = self._rows.copy(), self._state.causes
+        columns = (attempts.message_ids.tolist(), attempts.cause_numbers.tolist())
+        counts = Counter(causes[number] for message, number in zip(*columns, strict=True) if message in parked)
+        if queued := self.queued:
+            counts[BEHIND] = queued
+        return dict(counts)
+
+    def snapshot(self, schema: StructType, id_column: str, stream: str | None) -> Snapshot:
+        """Give all that another process would have to go on with; with no emission under way, and no micro-batch.
+
+        Args:
+            schema: of the rows.
+            id_column: of the message ids among them.
+            stream: see `Snapshot`.
+        """
+        state = self._state
+        attempts, delays = state.attempts_left(time.monotonic())
+        kept = ~np.isin(attempts.message_ids, self._replaying())
+        attempts = attempts[kept]
+        rows = [self._rows[message] for message in attempts.message_ids.tolist()]
+        fresh = [(message, self._rows[message]) for message in self._fresh_ids()]  # they waited for an earlier one
+        queued = [(message, row) for message, rows in self._queued.items() for row in rows if row is not None]
+        return Snapshot(attempts, delays[kept], state.causes, rows, [*fresh, *queued], schema, id_column, stream)
+
+    def restore(self, snapshot: Snapshot) -> list[int]:
+        """Go on with a snapshot; gives the queued messages that have no earlier one any more, which may be emitted."""
+        self._rows = dict(zip(snapshot.attempts.message_ids.tolist(), snapshot.rows, strict=True))
+        self._state.resume(snapshot.attempts, snapshot.causes, snapshot.delays_secs, time.monotonic())
+        return self._restore_queue(snapshot.queued)
+
+    def _restore_queue(self, queued: Iterable[tuple[int, ParkedRow]]) -> list[int]:
+        fresh = []
+        for message, row in queued:
+            if message not in self._rows:
+                self._rows[message] = row
+                fresh.append(message)
+            else:
+                self.queue(message, row)
+        return fresh
+
+    def _fresh_ids(self) -> list[int]:
+        """Parked messages that were not emitted yet, as they waited for an earlier one of their id."""
+        replaying = set(self._replaying())
+        return [message for message in self._state.fresh_ids().tolist() if message not in replaying]

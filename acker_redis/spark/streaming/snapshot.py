@@ -1,0 +1,145 @@
+"""A snapshot of what a stream has parked, and its form as a Parquet file: one row per message, which anybody can read."""
+
+import io
+import json
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql.types import StructType
+
+from acker_redis.model.arrays import FloatArray
+from acker_redis.spout.in_flight import Attempts
+from acker_redis.spout.state import Cause
+
+VERSION = 4
+"""Of the format, which is that of the whole folder."""
+
+_COLUMNS = pa.schema([
+    ("id", pa.int64()), ("attempts", pa.int64()), ("exempted", pa.int32()), ("losses", pa.int16()),
+    ("max_group", pa.int32()), ("first_secs", pa.uint32()), ("wait_ms", pa.int64()), ("since_ms", pa.int64()),
+    ("reason", pa.string()), ("last_stage", pa.string()), ("queued", pa.bool_()), ("row", pa.binary()),
+])  # fmt: skip
+
+
+class ParkedRow(NamedTuple):
+    """The row of a parked message.
+
+    Attributes:
+        since_ms: when it was parked, by that machine's clock, for people.
+        data: as `kept_rows` has it.
+    """
+
+    since_ms: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that is parked, as `ParkedMessages` gives it.
+
+    Attributes:
+        attempts: the next ones, of messages that were emitted.
+        delays_secs: until each is due, from now or from when this is loaded: no clock decides.
+        causes: that `attempts.cause_numbers` counts in.
+        rows: of each of the attempts.
+        queued: messages that were not emitted, as an earlier one of their id was not done, in their order.
+        schema: of the rows.
+        id_column: of the message ids among them.
+        stream: the columns of the stream then, as JSON: the rows may have others; None: not known.
+    """
+
+    attempts: Attempts
+    delays_secs: FloatArray
+    causes: list[Cause]
+    rows: list[ParkedRow]
+    queued: list[tuple[int, ParkedRow]]
+    schema: StructType
+    id_column: str
+    stream: str | None = None
+
+    def __len__(self) -> int:
+        """How many messages are parked."""
+        return len(self.attempts) + len(self.queued)
+
+    @property
+    def message_ids(self) -> list[int]:
+        """Ids of all messages that are parked; those of queued ones again."""
+        return [*self.attempts.message_ids.tolist(), *(message for message, _ in self.queued)]
+
+
+def to_parquet(snapshot: Snapshot) -> bytes:
+    """Make a file of a snapshot."""
+    attempts, queued = snapshot.attempts, snapshot.queued
+    causes = [snapshot.causes[number] for number in attempts.cause_numbers.tolist()]
+    zeros = [0] * len(queued)
+    stream = {} if snapshot.stream is None else {"acker_redis.stream": snapshot.stream}
+    metadata = {"acker_redis.columns": snapshot.schema.json(), "acker_redis.id": snapshot.id_column, **stream}
+    table = pa.table(
+        [
+            snapshot.message_ids,
+            [*attempts.previous.tolist(), *zeros],
+            [*attempts.exempted.tolist(), *zeros],
+            [*attempts.losses.tolist(), *zeros],
+            [*attempts.max_group.tolist(), *zeros],
+            [*attempts.first_secs.tolist(), *zeros],
+            [*(snapshot.delays_secs * 1000).astype(np.int64).tolist(), *zeros],
+            [*(row.since_ms for row in snapshot.rows), *(row.since_ms for _, row in queued)],
+            [*(reason for reason, _ in causes), *([""] * len(queued))],
+            [*(stage for _, stage in causes), *([None] * len(queued))],
+            [*([False] * len(attempts)), *([True] * len(queued))],
+            [*(row.data for row in snapshot.rows), *(row.data for _, row in queued)],
+        ],
+        schema=_COLUMNS.with_metadata(metadata),
+    )
+    out = io.BytesIO()
+    pq.write_table(table, out, write_page_checksum=True)
+    return out.getvalue()
+
+
+def from_parquet(data: bytes) -> Snapshot:
+    """Read a snapshot from a file's bytes.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError: it is damaged.
+    """
+    table = pq.read_table(io.BytesIO(data), page_checksum_verification=True)
+    metadata = table.schema.metadata
+    stream = metadata.get(b"acker_redis.stream")
+    schema = StructType.fromJson(json.loads(metadata[b"acker_redis.columns"]))
+    table = table.select(_COLUMNS.names).cast(_COLUMNS)
+    is_queued = table.column("queued")
+    emitted, queued = table.filter(pc.invert(is_queued)), table.filter(is_queued)
+    attempts = Attempts.first(emitted.column("id").to_numpy())
+    pairs = list(zip(emitted.column("reason").to_pylist(), emitted.column("last_stage").to_pylist(), strict=True))
+    causes: list[Cause] = list(dict.fromkeys(pairs))
+    numbers = {cause: number for number, cause in enumerate(causes)}
+    return Snapshot(
+        Attempts(
+            message_ids=attempts.message_ids,
+            previous=emitted.column("attempts").to_numpy(),
+            exempted=emitted.column("exempted").to_numpy(),
+            losses=emitted.column("losses").to_numpy(),
+            exempt=attempts.exempt,
+            non_retryable=attempts.non_retryable,
+            max_group=emitted.column("max_group").to_numpy(),
+            first_secs=emitted.column("first_secs").to_numpy(),
+            cause_numbers=np.array([numbers[pair] for pair in pairs], np.int16),
+            numbers=attempts.numbers.copy(),
+        ),
+        np.maximum(0.0, emitted.column("wait_ms").to_numpy() / 1000),
+        causes,
+        _rows(emitted),
+        list(zip(queued.column("id").to_pylist(), _rows(queued), strict=True)),
+        schema,
+        metadata[b"acker_redis.id"].decode(),
+        None if stream is None else stream.decode(),
+    )
+
+
+def _rows(table: pa.Table) -> list[ParkedRow]:
+    pairs = zip(table.column("since_ms").to_pylist(), table.column("row").to_pylist(), strict=True)
+    return [ParkedRow(since_ms, data) for since_ms, data in pairs]
