@@ -25,6 +25,7 @@ from acker_redis.errors import (
     OutageError,
     OutOfMemoryError,
     PendingLimitError,
+    PipelineError,
     RefusedError,
     ScriptFailedError,
     ServerBusyError,
@@ -40,7 +41,7 @@ from acker_redis.errors import (
 )
 from acker_redis.model.config import AckerConfig
 from acker_redis.model.types import Applied, Outcome, PackedOutcomes, RootRecord, Rotated, Stats
-from acker_redis.spout.offset_file import Offsets
+from acker_redis.spout.offset_file import OffsetFile
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.store.limits import Limits
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from acker_redis.acker import Acker
     from acker_redis.ledger.batch import Batch
     from acker_redis.spout.spout import Spout
-    from acker_redis.store.dead_letters import DeadLetter, LetterFilter
+    from acker_redis.store.dead_letters import DeadLetter, DeadLetterFilter
 
 __version__ = "0.1.0"
 
@@ -60,7 +61,7 @@ __all__ = [
     # The spout's side
     "DeadLetter",
     "Limits",
-    "Offsets",
+    "OffsetFile",
     "RetryPolicy",
     "Spout",
     # What it answers
@@ -84,7 +85,7 @@ __all__ = [
     "FailedError",
     "JobFailedError",
     "LedgerLostError",
-    "LetterFilter",
+    "DeadLetterFilter",
     "NotAcceptedError",
     "NotExactError",
     "NotProvenError",
@@ -93,6 +94,7 @@ __all__ = [
     "OutOfMemoryError",
     "OutageError",
     "PendingLimitError",
+    "PipelineError",
     "RefusedError",
     "ScriptFailedError",
     "ServerBusyError",
@@ -112,7 +114,7 @@ _MODULES = {
     "Acker": "acker",
     "Batch": "ledger.batch",
     "DeadLetter": "store.dead_letters",
-    "LetterFilter": "store.dead_letters",
+    "DeadLetterFilter": "store.dead_letters",
     "Spout": "spout.spout",
 }
 """They need redis-py and come when asked for: Python workers of Spark that need no server start in half the time."""

@@ -96,7 +96,7 @@ def replay(
         if found.letters > found.replayable:
             output.line(
                 f"{found.letters - found.replayable} can't be replayed by themselves: they are of a batch run "
-                "that is over, or were kept without their message (payload_bytes). Take their message ids, and run these "
+                "that is over, or were kept without their message (dead_letter_bytes). Take their message ids, and run these "
                 "from the source",
                 err=True,
             )

@@ -8,13 +8,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 from typing import NamedTuple
 
 from acker_redis.client.client import Client
 from acker_redis.client.script_calls import WINDOW_BYTES
-from acker_redis.errors import BadBatchError
+from acker_redis.errors import BadBatchError, BadConfigError
 from acker_redis.ledger.outcomes.decoding import Fields, as_dict
 from acker_redis.model import keys
 from acker_redis.model.types import MAX_PAYLOAD_BYTES
@@ -65,8 +66,25 @@ class DeadLetter(NamedTuple):
     replay: str | None = None
 
 
+def check_time(name: str, moment: object) -> None:
+    """Refuse what is neither a datetime nor None.
+
+    Raises:
+        BadConfigError: it is something else.
+    """
+    if moment is not None and not isinstance(moment, datetime):
+        raise BadConfigError(
+            f"{name}={moment!r} is no time. Give a datetime, such as datetime(2026, 1, 31, tzinfo=UTC)"
+        )
+
+
+def millis(moment: datetime) -> int:
+    """Milliseconds since 1970; a time without a zone is in this machine's."""
+    return round(moment.timestamp() * 1000)
+
+
 @dataclass(frozen=True)
-class LetterFilter:
+class DeadLetterFilter:
     """Which letters; those that have all that is given.
 
     Attributes:
@@ -75,10 +93,14 @@ class LetterFilter:
         reason: `failed`, `timeout` or `lost`.
         last_stage: that touched it.
         text: in the detail, large or small letters alike.
-        since_ms: written then or later, in milliseconds since 1970 by the server's clock.
-        until_ms: written before.
+        since: written then or later, by the server's clock; with a time zone, or in this machine's.
+        until: written before.
 
-    >>> LetterFilter(reason="failed", text="customer").matches(DeadLetter(7, "run-1", 5, "failed", detail="no such customer"))
+    Raises:
+        BadConfigError: a time is no datetime.
+
+    >>> letter = DeadLetter(7, "run-1", 5, "failed", detail="no such customer")
+    >>> DeadLetterFilter(reason="failed", text="customer").matches(letter)
     True
     """
 
@@ -87,8 +109,17 @@ class LetterFilter:
     reason: str | None = None
     last_stage: str | None = None
     text: str | None = None
-    since_ms: int | None = None
-    until_ms: int | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no time.
+
+        Raises:
+            BadConfigError: a time is no datetime.
+        """
+        check_time("since", self.since)
+        check_time("until", self.until)
 
     def matches(self, letter: DeadLetter) -> bool:
         """Whether a letter is one of these."""
@@ -102,7 +133,7 @@ class LetterFilter:
         )
 
 
-EVERY_LETTER = LetterFilter()
+EVERY_LETTER = DeadLetterFilter()
 
 
 class Found(NamedTuple):
@@ -213,16 +244,21 @@ class DeadLetters:
                 return
             page = max(1, min(_PER_PIPELINE, 4 * page, WINDOW_BYTES * page // size))
 
-    def find(self, wanted: LetterFilter = EVERY_LETTER) -> Iterator[DeadLetter]:
+    def find(self, wanted: DeadLetterFilter = EVERY_LETTER) -> Iterator[DeadLetter]:
         """The letters of a kind, the oldest first; damaged entries are left out, and logged.
 
         >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed"), DeadLetter(8, "run-1", 5, "timeout")])
-        >>> [letter.message_id for letter in acker.dead_letters.find(LetterFilter(reason="timeout"))]
+        >>> [letter.message_id for letter in acker.dead_letters.find(DeadLetterFilter(reason="timeout"))]
         [8]
         """
-        after = f"{wanted.since_ms - 1}-{2**64 - 1}" if wanted.since_ms else ""
-        until = "" if wanted.until_ms is None else str(wanted.until_ms - 1)
-        return filter(wanted.matches, self._sound(after, until))
+        return self._find(wanted, None if wanted.until is None else millis(wanted.until))
+
+    def _find(self, wanted: DeadLetterFilter, until_ms: int | None) -> Iterator[DeadLetter]:
+        if until_ms is not None and until_ms <= 0:
+            return iter(())
+        since_ms = 0 if wanted.since is None else millis(wanted.since)
+        after = f"{since_ms - 1}-{2**64 - 1}" if since_ms > 0 else ""
+        return filter(wanted.matches, self._sound(after, "" if until_ms is None else str(until_ms - 1)))
 
     def get(self, entry_ids: Sequence[str]) -> list[DeadLetter | None]:
         """The letters of entry ids; None for one that is gone or damaged.
@@ -237,7 +273,7 @@ class DeadLetters:
         letters = [_letter(rows[0][0].decode(), as_dict(rows[0][1])) if rows else None for rows in found]
         return [letter if isinstance(letter, DeadLetter) else None for letter in letters]
 
-    def survey(self, wanted: LetterFilter = EVERY_LETTER) -> Found:
+    def survey(self, wanted: DeadLetterFilter = EVERY_LETTER) -> Found:
         """Count letters, before something is done with them.
 
         >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed")])
@@ -253,7 +289,7 @@ class DeadLetters:
 
     def replay(
         self,
-        wanted: LetterFilter = EVERY_LETTER,
+        wanted: DeadLetterFilter = EVERY_LETTER,
         *,
         per_sec: float | None = None,
         progress: Callable[[int], object] | None = None,
@@ -274,16 +310,16 @@ class DeadLetters:
             BadBatchError: `per_sec` is not above 0.
 
         >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed", payload=b"{}", replay="payload")])
-        >>> acker.dead_letters.replay(LetterFilter(reason="failed"))
+        >>> acker.dead_letters.replay(DeadLetterFilter(reason="failed"))
         1
         """
         if per_sec is not None and per_sec <= 0:
             raise BadBatchError(f"per_sec={per_sec}: give a number above 0, or None")
         step = _PER_PIPELINE if per_sec is None else max(1, min(_PER_PIPELINE, int(per_sec)))
         now_ms = self.now_ms() + 1  # a letter that a replay makes is not asked for once more
-        until_ms = now_ms if wanted.until_ms is None else min(now_ms, wanted.until_ms)
+        until_ms = now_ms if wanted.until is None else min(now_ms, millis(wanted.until))
         runs = self._runs_under_way()
-        letters = (one for one in self.find(replace(wanted, until_ms=until_ms)) if self._can_replay(one, runs))
+        letters = (one for one in self._find(wanted, until_ms) if self._can_replay(one, runs))
         total = 0
         while part := list(islice(letters, step)):
             began = time.monotonic()

@@ -19,8 +19,8 @@ from acker_redis import (
     AckerError,
     BadConfigError,
     Batch,
-    LetterFilter,
-    Offsets,
+    DeadLetterFilter,
+    OffsetFile,
     RetryPolicy,
     Spout,
     testing,
@@ -34,7 +34,7 @@ from acker_redis.store.run_ends import End
 from acker_redis.testing import fake_acker
 
 NAMES = {
-    "Acker", "AckerConfig", "Batch", "DeadLetter", "LetterFilter", "Limits", "Offsets", "RetryPolicy", "Spout",
+    "Acker", "AckerConfig", "Batch", "DeadLetter", "DeadLetterFilter", "Limits", "OffsetFile", "RetryPolicy", "Spout",
     "Applied", "Outcome", "PackedOutcomes", "RootRecord", "Rotated", "Stats", "__version__",
 }  # fmt: skip
 
@@ -87,7 +87,7 @@ CALLS: dict[Any, dict[str, str]] = {
         "ack_many": "roots vals * stage",
         "fail_many": "roots * reason stage",
     },
-    Offsets: {
+    OffsetFile: {
         "open": "app partition offset",
         "close": "",
         "known": "",
@@ -165,7 +165,7 @@ def test_the_public_names() -> None:
 
 def test_no_public_class_with_calls_is_left_out() -> None:
     public = [getattr(acker_redis, name) for name in acker_redis.__all__ if name != "__version__"]
-    assert {one for one in public if [*calls_of(one)]} <= CALLS.keys() | {RetryPolicy, LetterFilter}
+    assert {one for one in public if [*calls_of(one)]} <= CALLS.keys() | {RetryPolicy, DeadLetterFilter}
 
 
 @pytest.mark.parametrize("holder", CALLS)
@@ -196,7 +196,7 @@ def test_the_example_of_a_call_runs(holder: Any, name: str, monkeypatch: pytest.
         known = {
             **{
                 name: getattr(acker_redis, name)
-                for name in ("Acker", "AckerConfig", "DeadLetter", "LetterFilter", "Limits", "Offsets")
+                for name in ("Acker", "AckerConfig", "DeadLetter", "DeadLetterFilter", "Limits", "OffsetFile")
             },
             **{name: getattr(testing, name) for name in CALLS[testing]},
             "generation_at": generation_at,

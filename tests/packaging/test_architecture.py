@@ -56,7 +56,7 @@ ORDER = (
     ("spark.tracker",),
     ("spark.messages", "spark.sources.files"),
     ("spark.sources.dead_letters",),
-    ("spark.whole",),
+    ("spark.whole", "spark.options", "spark.run_result"),
     ("spark.emitting",),
     ("spark.run", "spark.park", "spark.refit", "spark.dry_run"),
     ("spark.parked",),

@@ -24,6 +24,7 @@ from acker_redis.spark.emission.evidence import Evidence
 from acker_redis.spark.emission.messages import MESSAGE_ID, read_ids, read_places, with_message_ids
 from acker_redis.spark.emission.runner import Emitting, Pipeline
 from acker_redis.spark.proof.blame import line_of
+from acker_redis.spark.runs.options import StreamSettings
 from acker_redis.spark.runtime.jobs import described
 from acker_redis.spark.runtime.jvm import of
 from acker_redis.spark.runtime.worker_errors import own_errors
@@ -31,7 +32,6 @@ from acker_redis.spark.streaming.park_store import Park, ParkOutage, ParkOutageE
 from acker_redis.spark.streaming.parked_rows import ParkedRows
 from acker_redis.spout.in_flight import Emission, FloatArray, Int64Array, Tries
 from acker_redis.spout.loop import SpoutLoop
-from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
 from acker_redis.spout.state import Cause, SpoutCounts
 from acker_redis.store.completed_offsets import DoneUntil
@@ -50,24 +50,6 @@ LOOK_SECS = 1.0
 
 LETTERS = 1000
 """Dead letters that a stream's spout remembers."""
-
-
-@dataclass(frozen=True)
-class StreamOptions:
-    """What `each_batch` was given, checked; see there."""
-
-    id_column: str | None
-    partition: str
-    offset: str
-    task: int
-    retry: RetryPolicy
-    stop_if_all_fail: bool
-    emit_timeout_secs: float | None
-    max_spout_pending: int | None
-    max_parked: int
-    settle_secs: float
-    payload_bytes: int
-    on_messages_done: Callable[[Int64Array], object] | None
 
 
 @dataclass(frozen=True)
@@ -115,7 +97,7 @@ class TrackedQuery:
         pipeline: Pipeline,
         acker: Acker,
         url: str | None,
-        options: StreamOptions,
+        options: StreamSettings,
         park: Park,
     ) -> None:
         """Nothing is done before `take` or `resume`."""
@@ -124,10 +106,10 @@ class TrackedQuery:
         self.is_told = False
         self._session, self._pipeline, self._acker, self._url = session, pipeline, acker, url
         self._options, self._park = options, park
-        self._rows = ParkedRows(options.payload_bytes)
+        self._rows = ParkedRows(options.dead_letter_bytes)
         self._spout = Spout(
             acker, uuid.uuid4().hex, options.task, options.retry, options.max_spout_pending,
-            payload=self._payloads if options.payload_bytes else None, on_done=self._done, keep_letters=LETTERS,
+            payload=self._payloads if options.dead_letter_bytes else None, on_done=self._done, keep_letters=LETTERS,
             replay=self._rows.take_letters, is_exact=self._rows.is_exact, on_letters=self._letters_written, goes_on=True,
         )  # fmt: skip
         self._loop = SpoutLoop(self._spout, self._emit)
@@ -178,9 +160,9 @@ class TrackedQuery:
     def _go_on(self, found: Snapshot) -> None:
         tries, options = found.tries, self._options
         fresh = self._rows.resume(tries.message_ids.tolist(), found.rows, found.behind, found.schema, found.column)
-        self._rows.use(self._session, options.id_column or MESSAGE_ID)
-        if options.id_column is None:
-            places = self._rows.places(options.partition, options.offset)
+        self._rows.use(self._session, options.ids.id_column or MESSAGE_ID)
+        if options.ids.id_column is None:
+            places = self._rows.places(options.ids.partition, options.ids.offset)
             if places is not None:
                 self._until.take(places[0], *places[1])
                 self._until.update(places[0])
@@ -313,17 +295,15 @@ class TrackedQuery:
 
     def _raise_stopped(self) -> None:
         if self._stopping.is_set():
-            raise StoppedError(
-                "what each_batch made was closed in the middle of a micro-batch, which Spark will give again"
-            )
+            raise StoppedError("TrackedBatches was closed in the middle of a micro-batch, which Spark will give again")
 
     def _take(self, batch: DataFrame, batch_id: int) -> None:
         options, state = self._options, self._spout.state
         key = f"{self._acker.config.app}:{self._spout.run_id}"
-        frame, column = with_message_ids(batch, options.id_column, options.partition, options.offset)
+        frame, column = with_message_ids(batch, options.ids.id_column, options.ids.partition, options.ids.offset)
         with own_errors(), described(batch.sparkSession, f"message ids of {key}, batch {batch_id}"):
-            if options.id_column is None:
-                ids, places = read_places(frame, column, options.partition, options.offset)
+            if options.ids.id_column is None:
+                ids, places = read_places(frame, column, options.ids.partition, options.ids.offset)
                 self._until.take(ids, *places)
             else:
                 ids = read_ids(frame, column)
@@ -366,7 +346,7 @@ class TrackedQuery:
                 continue
             waited_for = np.setdiff1d(state.in_flight(), before)
             is_few = len(waited_for) <= max(1, FEW * len(ids)) and now - outcome_at >= QUIET_SECS
-            if not len(waited_for) or is_few or now - emitted_at >= options.settle_secs:
+            if not len(waited_for) or is_few or now - emitted_at >= options.batch_wait_secs:
                 break
         state.only_due_by = None
         self._is_full = False
@@ -412,7 +392,7 @@ class TrackedQuery:
                             self._loop.rest()  # a `drain` may come
                             return
                     is_fit = self._batches > 0 or not self._has_other_columns
-                    self._step(0, may_emit=is_fit and now - self._batch_ended > self._options.settle_secs)
+                    self._step(0, may_emit=is_fit and now - self._batch_ended > self._options.batch_wait_secs)
                     if now - self._saved_at > LOOK_SECS and self._loop.emission is None:
                         self._say_done_until()
                         self._try_to_save(self._batch_id)
@@ -495,7 +475,7 @@ class TrackedQuery:
 
     def _say_done_until(self) -> None:
         """To others; what does not get through now does with the next."""
-        if self._options.id_column is not None:
+        if self._options.ids.id_column is not None:
             return
         gone = self._until.update(self._spout.state.left_ids())
         changed = {name: at for name, at in self._until.values.items() if self._said.get(name) != at}
@@ -585,7 +565,7 @@ def active_query(session: SparkSession, query: str | None, run: str | None = Non
         return None
     java = getattr(session, "_jsparkSession", None)
     if java is None:
-        raise BadConfigError("each_batch needs a session with a JVM of its own, not Spark Connect")
+        raise BadConfigError("TrackedBatches needs a session with a JVM of its own, not Spark Connect")
     uuid = of(session.sparkContext, "java.util.UUID").fromString(query)
     found = java.sharedState().activeStreamingQueries().get(uuid)
     if found is None or not found.isActive():
