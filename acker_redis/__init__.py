@@ -25,6 +25,7 @@ from acker_redis.errors import (
     OutageError,
     OutOfMemoryError,
     PendingLimitError,
+    PipelineError,
     RefusedError,
     ScriptFailedError,
     ServerBusyError,
@@ -41,7 +42,7 @@ from acker_redis.errors import (
 from acker_redis.ledger.outcomes.decoding import Outcome, OutcomeBatch
 from acker_redis.model.config import AckerConfig
 from acker_redis.model.types import Applied, LedgerRoot, Rotated, Stats
-from acker_redis.spout.offset_file import Offsets
+from acker_redis.spout.offset_file import OffsetFile
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.store.limits import Limits
 from acker_redis.version import VERSION
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from acker_redis.spout.loop import run_spout
     from acker_redis.spout.marks import Marks
     from acker_redis.spout.spout import Spout
-    from acker_redis.store.dead_letter import DeadLetter, LetterFilter
+    from acker_redis.store.dead_letter import DeadLetter, DeadLetterFilter
 
 __version__ = VERSION
 
@@ -67,7 +68,7 @@ __all__ = [
     "DeadLetter",
     "Limits",
     "Marks",
-    "Offsets",
+    "OffsetFile",
     "RetryPolicy",
     "Spout",
     "run_spout",
@@ -92,7 +93,7 @@ __all__ = [
     "FailedError",
     "JobFailedError",
     "LedgerLostError",
-    "LetterFilter",
+    "DeadLetterFilter",
     "NotAcceptedError",
     "NotExactError",
     "NotProvenError",
@@ -101,6 +102,7 @@ __all__ = [
     "OutOfMemoryError",
     "OutageError",
     "PendingLimitError",
+    "PipelineError",
     "RefusedError",
     "ScriptFailedError",
     "ServerBusyError",
@@ -121,7 +123,7 @@ _MODULES = {
     "Admin": "admin",
     "Batch": "ledger.batch",
     "DeadLetter": "store.dead_letter",
-    "LetterFilter": "store.dead_letter",
+    "DeadLetterFilter": "store.dead_letter",
     "Marks": "spout.marks",
     "Spout": "spout.spout",
     "run_spout": "spout.loop",

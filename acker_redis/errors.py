@@ -19,6 +19,13 @@ class BadBatchError(AckerError, ValueError):
     """A batch is inconsistent in itself (lengths differ, token is empty). Nothing of it was sent."""
 
 
+class PipelineError(AckerError, ValueError):
+    """Messages or a pipeline that no run can process: a missing column, ids twice, an operator used wrongly.
+
+    The message names the operator or column and says what to do. No message was acked.
+    """
+
+
 class NotExactError(AckerError):
     """What was asked for can't be tracked exactly: some edge would be acked more often than it was made, or not by all.
 

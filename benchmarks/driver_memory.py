@@ -59,7 +59,7 @@ def main(url: str, count: int) -> None:
             session.range(0, count, 1, 4),
             lambda tracker, messages: tracker.write(messages, lambda w: w.format("noop").mode("append").save()),
             acker=acker,
-            id_column="id",
+            ids="id",
         )
         secs, cpu_secs = time.perf_counter() - started, time.process_time() - cpu
     mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -118,10 +118,10 @@ def _tracked(bench: Bench, job: Job, folder: Path, result: _Measured) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     with Acker.connect(bench.url, app="jobs", shards=harness.SHARDS, message_timeout_secs=3600) as acker:
         started, cpu = time.perf_counter(), harness.cpu_secs()
-        spout = run_tracked(job.messages(), job.tracked(folder), acker=acker, id_column=job.id_column)
+        run = run_tracked(job.messages(), job.tracked(folder), acker=acker, ids=job.id_column)
         result.tracked_secs.append(time.perf_counter() - started)
         result.tracked_cpu.append(harness.cpu_secs() - cpu)
-    counts = spout.counts
+    counts = run.counts
     if counts.acked != counts.emitted or counts.replayed:
         raise RuntimeError(f"{job.name}: not every message was acked at its first attempt: {counts}")
 

@@ -1,7 +1,7 @@
 """What tracking adds to micro-batches of 1 000 rows in `foreachBatch`, and to one as small as it gets.
 
-Files of 1 000 rows are read one per batch, and written to parquet by the handler, with `each_batch` and without. The time is
-that of the handler, batch by batch; the two take turns, query by query.
+Files of 1 000 rows are read one per batch, and written to parquet by the handler, with `TrackedBatches` and without. The time
+is that of the handler, batch by batch; the two take turns, query by query.
 """
 
 import tempfile
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis import Acker
-from acker_redis.spark import Tracker, each_batch
+from acker_redis.spark import TrackedBatches, Tracker
 from benchmarks import harness, jobs
 from benchmarks.harness import Bench, Row
 
@@ -45,7 +45,9 @@ def run(bench: Bench) -> Iterator[Row]:
                     if side == "plain":
                         secs = timed(session, folder / "in", out, _plain(out))
                     else:
-                        with each_batch(_pipeline(out), acker=acker, id_column="id", park=f"{out}-park") as handler:
+                        with TrackedBatches(
+                            _pipeline(out), acker=acker, ids="id", parking_location=f"{out}-park"
+                        ) as handler:
                             secs = timed(session, folder / "in", out, handler)
                     times[side] += secs[warm:]
     for share in (50, 99):

@@ -13,7 +13,7 @@ import numpy as np
 from pyspark.sql import DataFrame
 
 from acker_redis import Acker, RetryPolicy
-from acker_redis.spark import Tracker, each_batch
+from acker_redis.spark import TrackedBatches, Tracker
 from benchmarks import harness, jobs
 from benchmarks.harness import Bench, Row
 from benchmarks.micro_batches import timed, write_files
@@ -41,8 +41,8 @@ def run(bench: Bench) -> Iterator[Row]:
             for number in range(_ROUNDS if bench.scale >= 1 else 1):
                 for side, (fails, hangs) in _BAD.items():
                     out = folder / f"{side}-{number}"
-                    with each_batch(
-                        partial(_pipeline, out, fails, hangs), acker=acker, id_column="id", park=f"{out}-park",
+                    with TrackedBatches(
+                        partial(_pipeline, out, fails, hangs), acker=acker, ids="id", parking_location=f"{out}-park",
                         retry=RetryPolicy(max_attempts=3, first_delay_secs=0),
                     ) as handler:  # fmt: skip
                         times[side] += timed(session, folder / "in", out, handler)[warm:]

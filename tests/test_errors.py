@@ -27,7 +27,7 @@ def test_every_error_is_public_documented_and_under_one_root(cls: type[BaseExcep
         assert cls is errors.AckerError or cls.__name__.endswith("Error")
 
 
-@pytest.mark.parametrize("cls", [errors.BadConfigError, errors.BadIdError, errors.BadBatchError])
+@pytest.mark.parametrize("cls", [errors.BadConfigError, errors.BadIdError, errors.BadBatchError, errors.PipelineError])
 def test_bad_input_is_a_value_error_too(cls: type[BaseException]) -> None:
     assert issubclass(cls, ValueError)
 

@@ -30,7 +30,7 @@ from acker_redis.cli.options import (
     letter_filter,
 )
 from acker_redis.store.apps import stored_config
-from acker_redis.store.dead_letter import EVERY_LETTER, DamagedLetter, DeadLetter, LetterFilter
+from acker_redis.store.dead_letter import EVERY_LETTER, DamagedLetter, DeadLetter, DeadLetterFilter
 from acker_redis.store.dead_letters import DeadLetters
 
 _LETTERS_PER_DELETE = 1000
@@ -83,7 +83,7 @@ def show(
     redis_file: UrlFile = None,
     count: Annotated[int, typer.Option("--count", min=1, help="At most so many, the oldest first.")] = 100,
     delete: Annotated[bool, typer.Option("--delete", help="Delete those that were printed.")] = False,
-    wanted: LetterFilter = EVERY_LETTER,
+    wanted: DeadLetterFilter = EVERY_LETTER,
     as_json: AsJson = False,
 ) -> None:
     """Print messages that were given up after their last attempt, as they are read."""
@@ -105,7 +105,7 @@ def replay(
     app_name: OneApp,
     redis: Url = DEFAULT_URL,
     redis_file: UrlFile = None,
-    wanted: LetterFilter = EVERY_LETTER,
+    wanted: DeadLetterFilter = EVERY_LETTER,
     rate: Annotated[float | None, typer.Option("--rate", help="Ask for so many per second at most.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
 ) -> None:
@@ -118,7 +118,7 @@ def replay(
         if found.letters > found.replayable:
             output.line(
                 f"{found.letters - found.replayable} can't be replayed by themselves: they are of a batch run "
-                "that is over, or were kept without their message (payload_bytes). Take their message ids, and run these "
+                "that is over, or were kept without their message (dead_letter_bytes). Take their message ids, and run these "
                 "from the source",
                 err=True,
             )

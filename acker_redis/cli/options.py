@@ -14,7 +14,7 @@ from acker_redis.cli.output import line
 from acker_redis.client.client import Client
 from acker_redis.errors import BadConfigError
 from acker_redis.model.config import check_app_name
-from acker_redis.store.dead_letter import LetterFilter
+from acker_redis.store.dead_letter import DeadLetterFilter
 
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 
@@ -59,7 +59,7 @@ def letter_filter(
     text: str | None,
     since: datetime | None,
     until: datetime | None,
-) -> LetterFilter:
+) -> DeadLetterFilter:
     """What these options select.
 
     Raises:
@@ -68,11 +68,7 @@ def letter_filter(
     if since is not None and until is not None and since >= until:
         raise BadConfigError(f"--since {since} is not before --until {until}")
     ids = frozenset(messages) if messages else None
-    return LetterFilter(ids, run_id, reason, stage, text, _millis(since), _millis(until))
-
-
-def _millis(time: datetime | None) -> int | None:
-    return None if time is None else round(time.timestamp() * 1000)
+    return DeadLetterFilter(ids, run_id, reason, stage, text, since, until)
 
 
 def server_url(context: typer.Context, url: str, file: Path | None) -> str:

@@ -18,51 +18,59 @@ if TYPE_CHECKING:
     from acker_redis.spark.emission.runner import Pipeline
     from acker_redis.spark.runs.check_pipeline import PipelineCheck, check_pipeline
     from acker_redis.spark.runs.dataframe import run_tracked
-    from acker_redis.spark.runs.exported import import_anchors
+    from acker_redis.spark.runs.exported import run_exported
+    from acker_redis.spark.runs.options import MessageIds, ReplayFrom
     from acker_redis.spark.runs.redis_stream import run_redis_stream
+    from acker_redis.spark.runs.run_result import Progress, RunResult
     from acker_redis.spark.runtime.environment import JavaNotFoundError, prepare_environment
     from acker_redis.spark.sources.dead_letters import read_dead_letters
     from acker_redis.spark.sources.files import read_files
-    from acker_redis.spark.streaming.tracked_batches import BatchHandler, StreamStatus, each_batch
+    from acker_redis.spark.streaming.tracked_batches import StreamStatus, TrackedBatches
     from acker_redis.spark.tracker import Tracker
     from acker_redis.spark.worker.arrow_function import BoltOutput
     from acker_redis.spark.worker.row_function import Collector
 
 __all__ = [
-    "BatchHandler",
     "BoltOutput",
     "Collector",
     "JavaNotFoundError",
+    "MessageIds",
     "Pipeline",
     "PipelineCheck",
+    "Progress",
+    "ReplayFrom",
+    "RunResult",
     "StreamStatus",
+    "TrackedBatches",
     "Tracker",
     "check_pipeline",
-    "each_batch",
-    "import_anchors",
     "prepare_environment",
     "read_dead_letters",
     "read_files",
+    "run_exported",
     "run_redis_stream",
     "run_tracked",
     "with_message_id",
 ]
 
 _MODULES = {
-    "BatchHandler": "streaming.tracked_batches",
     "BoltOutput": "worker.arrow_function",
     "Collector": "worker.row_function",
     "JavaNotFoundError": "runtime.environment",
+    "MessageIds": "runs.options",
     "Pipeline": "emission.runner",
     "PipelineCheck": "runs.check_pipeline",
+    "Progress": "runs.run_result",
+    "ReplayFrom": "runs.options",
+    "RunResult": "runs.run_result",
     "StreamStatus": "streaming.tracked_batches",
+    "TrackedBatches": "streaming.tracked_batches",
     "Tracker": "tracker",
     "check_pipeline": "runs.check_pipeline",
-    "each_batch": "streaming.tracked_batches",
-    "import_anchors": "runs.exported",
     "prepare_environment": "runtime.environment",
     "read_dead_letters": "sources.dead_letters",
     "read_files": "sources.files",
+    "run_exported": "runs.exported",
     "run_redis_stream": "runs.redis_stream",
     "run_tracked": "runs.dataframe",
     "with_message_id": "emission.messages",

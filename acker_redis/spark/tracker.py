@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import LongType, StructField, StructType
 
-from acker_redis.errors import BadBatchError, BadConfigError
+from acker_redis.errors import BadConfigError, PipelineError
 from acker_redis.spark.operators import sql
 from acker_redis.spark.operators.map_in_arrow import in_python
 from acker_redis.spark.proof.equation import Form, is_tracked, with_form
@@ -45,7 +45,7 @@ class Tracker:
         run_id: unique per run of the program.
         emission: number of the emission in the run, never used again. Name files by it that are written one by one, so that
             those of a replay stand beside them; a message may be in several.
-        batch_id: Spark's number of the micro-batch, in `each_batch`: the same when Spark gives the batch again. None
+        batch_id: Spark's number of the micro-batch, in `TrackedBatches`: the same when Spark gives the batch again. None
             elsewhere.
     """
 
@@ -96,7 +96,7 @@ class Tracker:
             name: of the operator.
         """
         if not isinstance(reason, Column) and (not isinstance(reason, str) or not reason):
-            raise BadBatchError(f"fail_where: reason={reason!r}: give a text that says what is wrong with the rows")
+            raise PipelineError(f"fail_where: reason={reason!r}: give a text that says what is wrong with the rows")
         return self._fail_where(tracked, condition, reason, retry=retry, name=name)
 
     def _fail_where(
@@ -170,7 +170,7 @@ class Tracker:
         arguments.on_error(on_error, "bolt")
         arguments.no_retry(no_retry, "bolt")
         if not callable(execute) and not isinstance(execute, RowBolt):
-            raise BadBatchError("bolt: give a function of one row, or an object with execute(row, collector)")
+            raise PipelineError("bolt: give a function of one row, or an object with execute(row, collector)")
         output = arguments.struct(schema, "bolt")
         by_row = RowByRow(execute, arguments.arrow_schema(output), on_error, no_retry)
         return self._bolt(tracked, by_row, output, name, _name_of(execute, "bolt"))
@@ -289,7 +289,7 @@ class Tracker:
             name: of the operator.
         """
         if not others:
-            raise BadBatchError("union: give two or more tracked DataFrames")
+            raise PipelineError("union: give two or more tracked DataFrames")
         forms = [self._proof.form_of(frame, "union") for frame in (first, *others)]
         node = self._proof.add("union", name, [form.node for form in forms]).name
         frames, forms = self._weighed([first, *others], forms)
@@ -298,21 +298,38 @@ class Tracker:
             together, form = together.unionByName(frame), form.plus(other, node)
         return with_form(together, form.at(node))
 
-    def checkpoint(self, tracked: DataFrame, *, reliable: bool = False, name: str | None = None) -> DataFrame:
-        """Compute rows now and keep them, so that what follows begins with them; runs its own action.
+    def checkpoint(self, tracked: DataFrame, *, name: str | None = None) -> DataFrame:
+        """Compute rows now and keep them in the checkpoint directory; runs its own action.
 
+            spark.sparkContext.setCheckpointDir("checkpoints")
             heavy = tracker.checkpoint(tracker.bolt(orders, enrich, schema))
+
+        What follows begins with these rows, which outlive their executors.
 
         Args:
             tracked: rows.
-            reliable: in the checkpoint directory (`SparkContext.setCheckpointDir`); else in the executors' own storage,
-                where rows are lost with their executor.
             name: of the operator.
 
         Raises:
             NotExactError: not all rows are there, or rows are twice.
         """
-        return checkpoints.checkpoint(self._proof, tracked, name, reliable=reliable)
+        return checkpoints.checkpoint(self._proof, tracked, name, is_local=False)
+
+    def local_checkpoint(self, tracked: DataFrame, *, name: str | None = None) -> DataFrame:
+        """Compute rows now and keep them in the executors' own storage; runs its own action.
+
+            heavy = tracker.local_checkpoint(tracker.bolt(orders, enrich, schema))
+
+        What follows begins with these rows. Faster than `checkpoint`, but rows are lost with their executor.
+
+        Args:
+            tracked: rows.
+            name: of the operator.
+
+        Raises:
+            NotExactError: not all rows are there, or rows are twice.
+        """
+        return checkpoints.checkpoint(self._proof, tracked, name, is_local=True)
 
     def discard(self, tracked: DataFrame) -> None:
         """Say that nothing is to be done with the rows of a frame, which otherwise ends in an error.
@@ -455,7 +472,7 @@ class Tracker:
             tracker.export(items, lambda writer: writer.parquet(path))
 
         Runs the action. Each row has an edge of its own, which the workers introduce to the acker before the action ends.
-        `import_anchors` carries the rows on in Spark, and so does any program that acks the edges with a bare `Acker` of
+        `run_exported` carries the rows on in Spark, and so does any program that acks the edges with a bare `Acker` of
         the same app. Each row is to be taken over once: one that is acked twice times out, and its message is emitted again.
 
         Args:

@@ -15,7 +15,7 @@ from typing import IO, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from acker_redis.errors import BadBatchError, BadConfigError
+from acker_redis.errors import BadConfigError, PipelineError
 from acker_redis.model.arrays import Int64Array
 
 if sys.platform != "win32":
@@ -29,7 +29,7 @@ MAX_RUNS = 10_000
 _LARGEST = np.iinfo(np.int64).max
 
 
-class Offsets:
+class OffsetFile:
     """Progress of a source's partitions.
 
     The file is JSON. It names the app and the columns it counts in, and holds per partition the first offset that is not
@@ -71,7 +71,7 @@ class Offsets:
             BadConfigError: somebody has it open; it is something else, damaged, or of another app or source; or the folder
                 can't be written.
 
-        >>> with Offsets("offsets.json").open("orders", "partition", "offset") as offsets:
+        >>> with OffsetFile("offsets.json").open("orders", "partition", "offset") as offsets:
         ...     offsets.known()
         {}
         """
@@ -94,7 +94,7 @@ class Offsets:
     def close(self) -> None:
         """Let others open the file. Nothing is saved.
 
-        >>> offsets = Offsets("offsets.json").open("orders", "partition", "offset")
+        >>> offsets = OffsetFile("offsets.json").open("orders", "partition", "offset")
         >>> offsets.close()
         """
         if self._lock is not None:
@@ -110,7 +110,7 @@ class Offsets:
     def known(self) -> dict[str, int]:
         """The first offset that is not known to be done, of each partition that something is known of.
 
-        >>> with Offsets("offsets.json").open("orders", "partition", "offset") as offsets:
+        >>> with OffsetFile("offsets.json").open("orders", "partition", "offset") as offsets:
         ...     offsets.known()
         {}
         """
@@ -128,20 +128,20 @@ class Offsets:
             offsets: for each message its offset there, from 0. A partition's have no gaps of unknown messages.
 
         Raises:
-            BadBatchError: ids are not distinct, or an offset is out of range.
+            PipelineError: ids are not distinct, or an offset is out of range.
             BadConfigError: the file is one of the partitions.
 
-        >>> with Offsets("offsets.json").open("orders", "partition", "offset") as offsets:
+        >>> with OffsetFile("offsets.json").open("orders", "partition", "offset") as offsets:
         ...     offsets.track(np.array([7, 8]), ["p0"], np.array([0, 0]), np.array([0, 1])).tolist()
         [True, True]
         """
         if len(offsets) and not (int(offsets.min()) >= 0 and int(offsets.max()) < _LARGEST):
-            raise BadBatchError(f"offsets go from {offsets.min()} to {offsets.max()}: count from 0, below 2^63 - 1")
+            raise PipelineError(f"offsets go from {offsets.min()} to {offsets.max()}: count from 0, below 2^63 - 1")
         place = self._path.as_uri()
         if {str(self._path), place, place.replace("file:///", "file:/")} & set(partitions):
             raise BadConfigError(f"{self._path} is read as a source file: keep offsets outside of the source's folder")
         if len(np.unique(message_ids)) != len(message_ids):
-            raise BadBatchError("message ids stand more than once")
+            raise PipelineError("message ids stand more than once")
         order = np.argsort(message_ids)
         self._ids, self._names = message_ids[order], list(partitions)
         self._partition_of, self._offset_of = of_message[order], offsets[order]
@@ -154,7 +154,7 @@ class Offsets:
     def complete(self, message_ids: Int64Array) -> None:
         """Messages are done: acked, or kept as dead letters. Ids that are not tracked are ignored.
 
-        >>> with Offsets("offsets.json").open("orders", "partition", "offset") as offsets:
+        >>> with OffsetFile("offsets.json").open("orders", "partition", "offset") as offsets:
         ...     _ = offsets.track(np.array([7, 8]), ["p0"], np.array([0, 0]), np.array([0, 1]))
         ...     offsets.complete(np.array([7]))
         """
@@ -169,7 +169,7 @@ class Offsets:
             BadConfigError: the file is not open.
             OSError: it can't be written; it is as it was.
 
-        >>> with Offsets("offsets.json").open("orders", "partition", "offset") as offsets:
+        >>> with OffsetFile("offsets.json").open("orders", "partition", "offset") as offsets:
         ...     _ = offsets.track(np.array([7, 8]), ["p0"], np.array([0, 0]), np.array([0, 1]))
         ...     offsets.complete(np.array([7]))
         ...     offsets.save()

@@ -1,9 +1,11 @@
 """What is known of a message that was given up, and a choice among such letters."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import NamedTuple
 
 from acker_redis.client.replies import Fields
+from acker_redis.errors import BadConfigError
 
 FROM_PAYLOAD, FROM_SOURCE, FROM_RUN = "payload", "source", "run"
 """How the message of a letter is to be had again."""
@@ -41,8 +43,25 @@ class DeadLetter(NamedTuple):
     replay: str | None = None
 
 
+def check_time(name: str, moment: object) -> None:
+    """Refuse what is neither a datetime nor None.
+
+    Raises:
+        BadConfigError: it is something else.
+    """
+    if moment is not None and not isinstance(moment, datetime):
+        raise BadConfigError(
+            f"{name}={moment!r} is no time. Give a datetime, such as datetime(2026, 1, 31, tzinfo=UTC)"
+        )
+
+
+def millis(moment: datetime) -> int:
+    """Milliseconds since 1970; a time without a zone is in this machine's."""
+    return round(moment.timestamp() * 1000)
+
+
 @dataclass(frozen=True)
-class LetterFilter:
+class DeadLetterFilter:
     """Which letters; those that have all that is given.
 
     Attributes:
@@ -51,10 +70,14 @@ class LetterFilter:
         reason: `failed`, `timeout` or `lost`.
         last_stage: that touched it.
         text: in the detail, large or small letters alike.
-        since_ms: written then or later, in milliseconds since 1970 by the server's clock.
-        until_ms: written before.
+        since: written then or later, by the server's clock; with a time zone, or in this machine's.
+        until: written before.
 
-    >>> LetterFilter(reason="failed", text="customer").matches(DeadLetter(7, "run-1", 5, "failed", detail="no such customer"))
+    Raises:
+        BadConfigError: a time is no datetime.
+
+    >>> letter = DeadLetter(7, "run-1", 5, "failed", detail="no such customer")
+    >>> DeadLetterFilter(reason="failed", text="customer").matches(letter)
     True
     """
 
@@ -63,8 +86,17 @@ class LetterFilter:
     reason: str | None = None
     last_stage: str | None = None
     text: str | None = None
-    since_ms: int | None = None
-    until_ms: int | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no time.
+
+        Raises:
+            BadConfigError: a time is no datetime.
+        """
+        check_time("since", self.since)
+        check_time("until", self.until)
 
     def matches(self, letter: DeadLetter) -> bool:
         """Whether a letter is one of these."""
@@ -78,7 +110,7 @@ class LetterFilter:
         )
 
 
-EVERY_LETTER = LetterFilter()
+EVERY_LETTER = DeadLetterFilter()
 
 
 class Found(NamedTuple):

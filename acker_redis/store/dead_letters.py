@@ -8,7 +8,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 
 from acker_redis.client import server_info
@@ -24,8 +23,9 @@ from acker_redis.store.dead_letter import (
     FROM_RUN,
     DamagedLetter,
     DeadLetter,
+    DeadLetterFilter,
     Found,
-    LetterFilter,
+    millis,
 )
 
 log = logging.getLogger("acker_redis.dead_letters")
@@ -117,16 +117,21 @@ class DeadLetters:
                 return
             page = max(1, min(_PER_PIPELINE, 4 * page, WINDOW_BYTES * page // size))
 
-    def find(self, wanted: LetterFilter = EVERY_LETTER) -> Iterator[DeadLetter]:
+    def find(self, wanted: DeadLetterFilter = EVERY_LETTER) -> Iterator[DeadLetter]:
         """The letters of a kind, the oldest first; damaged entries are left out, and logged.
 
         >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed"), DeadLetter(8, "run-1", 5, "timeout")])
-        >>> [letter.message_id for letter in acker.dead_letters.find(LetterFilter(reason="timeout"))]
+        >>> [letter.message_id for letter in acker.dead_letters.find(DeadLetterFilter(reason="timeout"))]
         [8]
         """
-        after = f"{wanted.since_ms - 1}-{2**64 - 1}" if wanted.since_ms else ""
-        until = "" if wanted.until_ms is None else str(wanted.until_ms - 1)
-        return filter(wanted.matches, self._sound(after, until))
+        return self._find(wanted, None if wanted.until is None else millis(wanted.until))
+
+    def _find(self, wanted: DeadLetterFilter, until_ms: int | None) -> Iterator[DeadLetter]:
+        if until_ms is not None and until_ms <= 0:
+            return iter(())
+        since_ms = 0 if wanted.since is None else millis(wanted.since)
+        after = f"{since_ms - 1}-{2**64 - 1}" if since_ms > 0 else ""
+        return filter(wanted.matches, self._sound(after, "" if until_ms is None else str(until_ms - 1)))
 
     def get(self, entry_ids: Sequence[str]) -> list[DeadLetter | None]:
         """The letters of entry ids; None for one that is gone or damaged.
@@ -141,7 +146,7 @@ class DeadLetters:
         letters = [_letter(rows[0][0].decode(), as_dict(rows[0][1])) if rows else None for rows in found]
         return [letter if isinstance(letter, DeadLetter) else None for letter in letters]
 
-    def survey(self, wanted: LetterFilter = EVERY_LETTER) -> Found:
+    def survey(self, wanted: DeadLetterFilter = EVERY_LETTER) -> Found:
         """Count letters, before something is done with them.
 
         >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed")])
@@ -157,7 +162,7 @@ class DeadLetters:
 
     def replay(
         self,
-        wanted: LetterFilter = EVERY_LETTER,
+        wanted: DeadLetterFilter = EVERY_LETTER,
         *,
         per_sec: float | None = None,
         progress: Callable[[int], object] | None = None,
@@ -178,16 +183,16 @@ class DeadLetters:
             BadBatchError: `per_sec` is not above 0.
 
         >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed", payload=b"{}", replay="payload")])
-        >>> acker.dead_letters.replay(LetterFilter(reason="failed"))
+        >>> acker.dead_letters.replay(DeadLetterFilter(reason="failed"))
         1
         """
         if per_sec is not None and per_sec <= 0:
             raise BadBatchError(f"per_sec={per_sec}: give a number above 0, or None")
         step = _PER_PIPELINE if per_sec is None else max(1, min(_PER_PIPELINE, int(per_sec)))
         now_ms = self.now_ms() + 1  # a letter that a replay makes is not asked for once more
-        until_ms = now_ms if wanted.until_ms is None else min(now_ms, wanted.until_ms)
+        until_ms = now_ms if wanted.until is None else min(now_ms, millis(wanted.until))
         runs = self._runs_under_way()
-        letters = (one for one in self.find(replace(wanted, until_ms=until_ms)) if self._can_replay(one, runs))
+        letters = (one for one in self._find(wanted, until_ms) if self._can_replay(one, runs))
         total = 0
         while part := list(islice(letters, step)):
             began = time.monotonic()

@@ -24,7 +24,7 @@ def pipeline(tracker, orders):
 
 with quiet_session("local[2,4]", "bolt") as session, Acker.connect(URL, app="example-bolt") as acker:
     orders = session.createDataFrame([(1, "tea milk"), (2, "bread"), (3, "")], "id bigint, items string")
-    spout = run_tracked(orders, pipeline, acker=acker, id_column="id", retry=RetryPolicy(max_attempts=2))
-    print(f"{spout.counts.acked} orders acked")
-    for letter in spout.dead_letters.values():
+    result = run_tracked(orders, pipeline, acker=acker, ids="id", retry=RetryPolicy(max_attempts=2))
+    print(f"{result.counts.acked} orders acked")
+    for letter in result.dead_letters.values():
         print(f"order {letter.message_id}: {letter.detail}, after {letter.attempts} attempts")

@@ -18,6 +18,6 @@ def pipeline(tracker, rows):
 with quiet_session("local[2,4]", "not-exact") as session, Acker.connect(URL, app="example-not-exact") as acker:
     before = acker.stats().acked
     try:
-        run_tracked(session.range(5), pipeline, acker=acker, id_column="id")
+        run_tracked(session.range(5), pipeline, acker=acker, ids="id")
     except NotExactError:
         print(f"refused, and {acker.stats().acked - before} acked")

@@ -21,6 +21,6 @@ def pipeline(folder, tracker, rows):
 
 with quiet_session("local[2,4]", "sinks") as session, Acker.connect(URL, app="example-sinks") as acker:
     with TemporaryDirectory() as folder:
-        spout = run_tracked(session.range(4), partial(pipeline, folder), acker=acker, id_column="id")
+        result = run_tracked(session.range(4), partial(pipeline, folder), acker=acker, ids="id")
         everything, large = (session.read.parquet(f"{folder}/{name}").count() for name in ("all", "large"))
-        print(f"{spout.counts.acked} acked, {everything} rows in all, {large} of them large")
+        print(f"{result.counts.acked} acked, {everything} rows in all, {large} of them large")

@@ -24,6 +24,6 @@ def pipeline(tracker, rows):
 
 with quiet_session("local[2,4]", "refused") as session, Acker.connect(URL, app="example-refused") as acker:
     rows = session.createDataFrame(enumerate(["tea", "milk", "bread", "unicorn", "salt"]), "id bigint, name string")
-    spout = run_tracked(rows, pipeline, acker=acker, id_column="id", retry=RetryPolicy(max_attempts=1))
-    print(f"{spout.counts.acked} acked")
-    print(*(f"message {one.message_id}: {one.detail}" for one in spout.dead_letters.values()), sep="\n")
+    result = run_tracked(rows, pipeline, acker=acker, ids="id", retry=RetryPolicy(max_attempts=1))
+    print(f"{result.counts.acked} acked")
+    print(*(f"message {one.message_id}: {one.detail}" for one in result.dead_letters.values()), sep="\n")

@@ -8,7 +8,7 @@ Prints:
 from tempfile import TemporaryDirectory
 
 from acker_redis import Acker, RetryPolicy
-from acker_redis.spark import each_batch
+from acker_redis.spark import TrackedBatches
 from spark.examples import URL
 from spark.support.session import quiet_session
 
@@ -21,9 +21,9 @@ with quiet_session("local[2,4]", "stream") as session, Acker.connect(URL, app="e
     with TemporaryDirectory() as folder:
         session.range(3).write.parquet(f"{folder}/in")
         retry = RetryPolicy(max_attempts=2)
-        handler = each_batch(pipeline, acker=acker, id_column="id", park=f"{folder}/park", retry=retry)
-        stream = session.readStream.schema("id bigint").parquet(f"{folder}/in").writeStream.foreachBatch(handler)
+        batches = TrackedBatches(pipeline, acker=acker, ids="id", parking_location=f"{folder}/park", retry=retry)
+        stream = session.readStream.schema("id bigint").parquet(f"{folder}/in").writeStream.foreachBatch(batches)
         stream.option("checkpointLocation", f"{folder}/c").trigger(availableNow=True).start().awaitTermination()
-        print(f"{handler.status().counts.acked} acked, parked: {handler.status().parked}")
-        counts = handler.drain(timeout_secs=60).counts
+        print(f"{batches.status().counts.acked} acked, parked: {batches.status().parked}")
+        counts = batches.drain(timeout_secs=60).counts
         print(f"{counts.acked} acked, {counts.dead_lettered} dead letter")

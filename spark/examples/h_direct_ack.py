@@ -26,4 +26,4 @@ def pipeline(tracker, rows):
 
 
 with quiet_session("local[2,4]", "export") as session, Acker.connect(URL, app="example-direct-ack") as acker:
-    print(f"{run_tracked(session.range(3), pipeline, acker=acker, id_column='id').counts.acked} acked")
+    print(f"{run_tracked(session.range(3), pipeline, acker=acker, ids='id').counts.acked} acked")

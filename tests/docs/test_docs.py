@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis import Acker, RetryPolicy
-from acker_redis.spark import Tracker, each_batch, prepare_environment
+from acker_redis.spark import Tracker, TrackedBatches, prepare_environment
 
 prepare_environment()
 session = SparkSession.builder.master("local[2,4]").config("spark.sql.shuffle.partitions", "2").getOrCreate()
@@ -46,7 +46,7 @@ session = SparkSession.builder.master("local[2,4]").config("spark.sql.shuffle.pa
 TOPOLOGY_AFTER = """
 lines = session.createDataFrame([(1, "the cat"), (2, "the dog"), (3, "")], "id bigint, text string")
 with Acker.connect(os.environ["ACKER_REDIS_URL"], app="topology") as acker:
-    run = run_tracked(lines, topology, acker=acker, id_column="id", retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+    run = run_tracked(lines, topology, acker=acker, ids="id", retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
 assert (run.counts.acked, run.dead_letters[3].detail) == (2, "empty line")
 counts = {row.word: row.n for row in session.read.parquet("counts").collect()}
 assert counts == {"the": 2, "cat": 1, "dog": 1}, counts
@@ -81,7 +81,7 @@ def last_nights_pipeline(tracker: Tracker, orders: DataFrame) -> None:
 
 
 once = RetryPolicy(max_attempts=1, first_delay_secs=0)
-run_tracked(orders, last_nights_pipeline, acker=acker, id_column="order", run_id="orders-of-monday", retry=once)
+run_tracked(orders, last_nights_pipeline, acker=acker, ids="order", run_id="orders-of-monday", retry=once)
 """
 
 CALLS = """

@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 
-from acker_redis import AckerError, BadBatchError, NotExactError, NotProvenError
+from acker_redis import AckerError, NotExactError, NotProvenError, PipelineError
 from acker_redis.spark import BoltOutput, Tracker
 from acker_redis.spark.protocol.columns import TRACKING
 from acker_redis.spout.retry import RetryPolicy
@@ -178,8 +178,8 @@ def test_rows_behind_the_trackers_own_checkpoint(case: MakeCase) -> None:
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         some = tracker.filter(messages, "id % 5 > 0")
-        kept = tracker.checkpoint(tracker.explode(tracker.bolt_arrow(some, same, IDS), TWICE))
-        write_some(run, tracker, tracker.checkpoint(tracker.filter(kept, "id <> 7"), reliable=True))
+        kept = tracker.local_checkpoint(tracker.explode(tracker.bolt_arrow(some, same, IDS), TWICE))
+        write_some(run, tracker, tracker.checkpoint(tracker.filter(kept, "id <> 7")))
 
     ended = run.done(pipeline, retry=ONCE)
     ended.check({id: two(id) if id % 5 and id != 7 else [] for id in range(24)}, run.written(name="rows"))
@@ -210,7 +210,7 @@ def test_two_sinks_of_one_name_complete_nothing(case: MakeCase, second: str) -> 
         tracker.write(messages, run.append(), name="save")
         tracker.write(messages, unwritable if second == "raises" else run.append("other"), name="save")
 
-    assert "give each one of its own" in run.refused(pipeline, BadBatchError)
+    assert "give each one of its own" in run.refused(pipeline, PipelineError)
 
 
 def test_a_second_sink_that_raises_completes_nothing(case: MakeCase) -> None:
@@ -252,7 +252,7 @@ def test_one_name_for_two_operators_is_refused(
         tracker.write(tracker.bolt_arrow(messages, partial(fan_out, 2), CHILD, name="x"), run.append())
         tracker.write(again(tracker, messages), run.append())
 
-    assert "'x'" in run.refused(pipeline, BadBatchError)
+    assert "'x'" in run.refused(pipeline, PipelineError)
 
 
 def drawn(batch: pa.RecordBatch) -> BoltOutput:
@@ -610,7 +610,7 @@ def test_metrics_of_another_sink_or_emission_prove_nothing(case: MakeCase) -> No
         tracker.write(tracker.fail_where(frames[0], "id = 3", "three"), other.append())
 
     ended = other.run(of_the_first)
-    assert isinstance(ended.error, BadBatchError)
+    assert isinstance(ended.error, PipelineError)
     assert "belongs to another emission" in str(ended.error)
     assert 3 not in ended.acked
 
@@ -621,9 +621,9 @@ def test_ids_that_are_null_or_stand_twice_are_refused(case: MakeCase) -> None:
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         tracker.write(messages, run.append())
 
-    assert "have the id of another" in run.refused(pipeline, BadBatchError, both(run.messages))
+    assert "have the id of another" in run.refused(pipeline, PipelineError, both(run.messages))
     nulls = run.messages.selectExpr("nullif(id, 3) AS id")
-    assert "1 messages have no id" in run.refused(pipeline, BadBatchError, nulls)
+    assert "1 messages have no id" in run.refused(pipeline, PipelineError, nulls)
     assert run.acker.stats().inits == 0
 
 

@@ -2,16 +2,17 @@
 
 import time
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from acker_redis import Acker, BadBatchError, DeadLetter
+from acker_redis import Acker, BadBatchError, BadConfigError, DeadLetter
 from acker_redis.spout.dead_letter_replay import MOST_AT_ONCE
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
-from acker_redis.store.dead_letter import LetterFilter
+from acker_redis.store.dead_letter import DeadLetterFilter
 from acker_redis.testing import fake_acker, wait_until
 from tests.support.spouts import emit, spout
 
@@ -58,7 +59,7 @@ def test_a_letter_goes_when_its_message_was_acked_and_is_replaced_when_it_fails_
     acker = fake_acker()
     acker.dead_letters.add([letter(number) for number in (1, 2, 3)])
     made = taker(acker)
-    assert acker.dead_letters.replay(LetterFilter(message_ids=frozenset({1, 2}))) == 2
+    assert acker.dead_letters.replay(DeadLetterFilter(message_ids=frozenset({1, 2}))) == 2
     assert acker.dead_letters.replaying() == 2
     made.claim_replays()
     assert left(acker) == [(1, "before"), (2, "before"), (3, "before")]  # until they are done
@@ -203,18 +204,20 @@ def test_a_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("wanted", "ids"),
     [
-        (LetterFilter(), [1, 2, 3]),
-        (LetterFilter(message_ids=frozenset({2, 9})), [2]),
-        (LetterFilter(reason="timeout"), [2]),
-        (LetterFilter(last_stage="parse"), [1]),
-        (LetterFilter(text="CUSTOMER"), [1]),
-        (LetterFilter(run_id="other"), [3]),
-        (LetterFilter(reason="failed", run_id="before"), [1]),
-        (LetterFilter(since_ms=1), [1, 2, 3]),
-        (LetterFilter(until_ms=1), []),
+        (DeadLetterFilter(), [1, 2, 3]),
+        (DeadLetterFilter(message_ids=frozenset({2, 9})), [2]),
+        (DeadLetterFilter(reason="timeout"), [2]),
+        (DeadLetterFilter(last_stage="parse"), [1]),
+        (DeadLetterFilter(text="CUSTOMER"), [1]),
+        (DeadLetterFilter(run_id="other"), [3]),
+        (DeadLetterFilter(reason="failed", run_id="before"), [1]),
+        (DeadLetterFilter(since=datetime.fromtimestamp(0.001, UTC)), [1, 2, 3]),
+        (DeadLetterFilter(until=datetime.fromtimestamp(0.001, UTC)), []),
+        (DeadLetterFilter(since=datetime.fromtimestamp(0, UTC)), [1, 2, 3]),
+        (DeadLetterFilter(until=datetime(1960, 1, 1)), []),
     ],
 )
-def test_letters_are_found_by_what_they_say(wanted: LetterFilter, ids: list[int]) -> None:
+def test_letters_are_found_by_what_they_say(wanted: DeadLetterFilter, ids: list[int]) -> None:
     acker = fake_acker()
     acker.dead_letters.add(
         [
@@ -230,11 +233,21 @@ def test_letters_are_found_by_when_they_were_written() -> None:
     acker = fake_acker()
     acker.dead_letters.add([letter(1), letter(2)])
     first, second = acker.dead_letters.read()
-    at_ms = int(first.entry_id.partition("-")[0])
-    found = [one.message_id for one in acker.dead_letters.find(LetterFilter(since_ms=at_ms))]
+    written, later = (int(one.entry_id.partition("-")[0]) for one in (first, second))
+    at = datetime.fromtimestamp(written / 1000, UTC)
+    after = datetime.fromtimestamp((later + 1) / 1000, timezone(timedelta(hours=5)))
+    found = [one.message_id for one in acker.dead_letters.find(DeadLetterFilter(since=at))]
     assert found[0] == 1
-    assert list(acker.dead_letters.find(LetterFilter(since_ms=int(second.entry_id.partition("-")[0]) + 1))) == []
-    assert list(acker.dead_letters.find(LetterFilter(until_ms=at_ms))) == []
+    assert list(acker.dead_letters.find(DeadLetterFilter(since=after))) == []
+    assert list(acker.dead_letters.find(DeadLetterFilter(until=at))) == []
+    assert [one.message_id for one in acker.dead_letters.find(DeadLetterFilter(until=after))] == [1, 2]
+    assert next(acker.dead_letters.find(DeadLetterFilter(since=at.astimezone().replace(tzinfo=None)))) == first
+
+
+@pytest.mark.parametrize("name", ["since", "until"])
+def test_a_time_of_another_type_is_refused(name: str) -> None:
+    with pytest.raises(BadConfigError, match=rf"{name}=1 is no time\. Give a datetime"):
+        DeadLetterFilter(**{name: 1})  # type: ignore[arg-type]
 
 
 def test_a_letter_says_when_its_message_was_emitted_first() -> None:

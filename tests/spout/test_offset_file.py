@@ -14,20 +14,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from acker_redis import BadBatchError, BadConfigError
-from acker_redis.spout.offset_file import Offsets
+from acker_redis import BadConfigError, PipelineError
+from acker_redis.spout.offset_file import OffsetFile
 
 IDS = np.array([50, 40, 30, 20, 10, 60])
 OF = np.array([0, 0, 0, 1, 1, 1])
 AT = np.array([0, 1, 2, 7, 8, 9])
 
 
-def opened(path: Path, app: str = "orders", partition: str = "file", offset: str = "row") -> Offsets:
-    return Offsets(path).open(app, partition, offset)
+def opened(path: Path, app: str = "orders", partition: str = "file", offset: str = "row") -> OffsetFile:
+    return OffsetFile(path).open(app, partition, offset)
 
 
 @contextmanager
-def tracked(path: Path) -> Iterator[Offsets]:
+def tracked(path: Path) -> Iterator[OffsetFile]:
     with opened(path) as offsets:
         offsets.track(IDS, ["a", "b"], OF, AT)
         yield offsets
@@ -45,7 +45,7 @@ def test_partitions_without_messages_and_offsets_out_of_range(tmp_path: Path) ->
         offsets.complete(np.array([1]))
         assert offsets.save() == {"first": 1}
         for wrong in (-1, 2**63 - 1):
-            with pytest.raises(BadBatchError, match="count from 0"):
+            with pytest.raises(PipelineError, match="count from 0"):
                 offsets.track(np.array([1, 2]), ["a"], np.array([0, 0]), np.array([0, wrong]))
         offsets.track(np.array([1]), ["last"], np.array([0]), np.array([2**63 - 2]))
         offsets.complete(np.array([1]))
@@ -183,27 +183,27 @@ def test_a_place_that_can_not_be_written_is_refused_at_once(tmp_path: Path) -> N
     with pytest.raises(BadConfigError, match="give a file that can be written"):
         opened(tmp_path / "file" / "offsets.json")
     with pytest.raises(BadConfigError, match="not open"):
-        Offsets(tmp_path / "offsets.json").save()
+        OffsetFile(tmp_path / "offsets.json").save()
 
 
 def test_ids_that_stand_twice_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadBatchError, match="more than once"):
-        Offsets(tmp_path / "x").track(np.array([1, 1]), ["a"], np.array([0, 0]), np.array([0, 1]))
+    with pytest.raises(PipelineError, match="more than once"):
+        OffsetFile(tmp_path / "x").track(np.array([1, 1]), ["a"], np.array([0, 0]), np.array([0, 1]))
 
 
 def test_the_file_is_no_partition_of_the_source(tmp_path: Path) -> None:
     path = tmp_path / "offsets.json"
     for name in (str(path), path.as_uri(), f"file:{path}"):
         with pytest.raises(BadConfigError, match="outside of the source's folder"):
-            Offsets(path).track(np.array([1]), [name], np.array([0]), np.array([0]))
+            OffsetFile(path).track(np.array([1]), [name], np.array([0]), np.array([0]))
 
 
 PROGRAM = """
 import sys
 import numpy as np
-from acker_redis.spout.offset_file import Offsets
+from acker_redis.spout.offset_file import OffsetFile
 
-offsets = Offsets(sys.argv[1]).open("orders", "file", "row")
+offsets = OffsetFile(sys.argv[1]).open("orders", "file", "row")
 offsets.track(np.array([1]), ["a"], np.array([0]), np.array([3]))
 {before}
 print("ready", flush=True)

@@ -117,7 +117,7 @@ def test_a_replay_waits_for_its_delay() -> None:
 
 
 def test_whoever_asks_while_a_message_fails_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `BatchHandler.status` does, from any thread: it is neither in flight nor waiting while the policy judges it."""
+    """As `TrackedBatches.status` does, from any thread: it is neither in flight nor waiting while the policy judges it."""
     acker = fake_acker()
     made = spout(acker, messages=1)
     with ThreadPoolExecutor(1) as other:

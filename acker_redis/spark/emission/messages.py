@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
-from acker_redis.errors import BadBatchError
+from acker_redis.errors import PipelineError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.model.ids import SLOTS
 from acker_redis.model.roots import SLOT_BITS
@@ -22,7 +22,7 @@ from acker_redis.spark.runtime.jobs import described
 from acker_redis.spark.worker.keep_messages import KeepStep
 from acker_redis.spark.worker.row_codec import Rows
 from acker_redis.spout.in_flight import Emission, in_order
-from acker_redis.spout.offset_file import Offsets
+from acker_redis.spout.offset_file import OffsetFile
 from acker_redis.store.payloads import Payloads
 
 Fetch: TypeAlias = Callable[[list[int]], DataFrame]
@@ -61,7 +61,7 @@ class Messages:
     Attributes:
         frame: one row per message.
         column: of message ids.
-        payload_bytes: rows not longer than this are kept: as JSON with dead letters, as `kept_rows` in `kept`.
+        dead_letter_bytes: rows not longer than this are kept as JSON with dead letters.
         kept: where messages are kept for replay; None: replays are fetched, or read from `frame` again.
         keeping: puts them there.
         fetch: gives messages for replays.
@@ -71,7 +71,7 @@ class Messages:
 
     frame: DataFrame
     column: str
-    payload_bytes: int = 0
+    dead_letter_bytes: int = 0
     kept: Payloads | None = None
     keeping: KeepStep | None = None
     fetch: Fetch | None = None
@@ -79,11 +79,11 @@ class Messages:
     brought: dict[int, bytes] = field(default_factory=dict, init=False)
     _all: int = field(default=0, init=False)  # how many the frame has; -1: more than are to be done
 
-    def read_ids(self, offsets: Offsets | None, partition: str, offset: str) -> Int64Array:
+    def read_ids(self, offsets: OffsetFile | None, partition: str, offset: str) -> Int64Array:
         """The ids of all messages; with offsets, which are told of them, of those that are to be done.
 
         Raises:
-            BadBatchError: ids stand more than once, or are null.
+            PipelineError: ids stand more than once, or are null.
         """
         if offsets is None:
             ids = _read(self.frame, self.column)[0]
@@ -92,7 +92,7 @@ class Messages:
             ids, places = _read(self.frame, self.column, *place)
             nulls = places.column(0).null_count + places.column(1).null_count
             if nulls:
-                raise BadBatchError(
+                raise PipelineError(
                     f"{nulls} messages have no {partition!r} or {offset!r}: leave them out, or give them one"
                 )
             of = places.column(0).combine_chunks().dictionary_encode()
@@ -139,13 +139,13 @@ class Messages:
             kept.mapInArrow(self.keeping, "rows bigint").collect()
 
     def payloads(self, ids: list[int]) -> list[bytes | None]:
-        """Rows as JSON, for those that are not longer than payload_bytes."""
+        """Rows as JSON, for those that are not longer than dead_letter_bytes."""
         of: dict[int, bytes | None] = {one: self.brought.pop(one) for one in ids if one in self.brought}
         others = [one for one in ids if one not in of]
         has, rows = self._kept(others)
         missing = [one for one, kept in zip(others, has, strict=True) if not kept]
         for part in ([] if rows is None else [rows]) + ([self._source(missing)] if missing else []):
-            found = part.select(id_of(self.column), as_json(self.payload_bytes)).toArrow()
+            found = part.select(id_of(self.column), as_json(self.dead_letter_bytes)).toArrow()
             of.update(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
         return [of.get(one) for one in ids]
 
@@ -164,7 +164,7 @@ class Messages:
         rows = self._source(ids.tolist())
         found = rows.select(id_of(self.column)).toArrow().column(0)
         if found.null_count or len(found) != len(pc.unique(found)):
-            raise BadBatchError("fetch gave messages twice, or without id: give each of those asked for once")
+            raise PipelineError("fetch gave messages twice, or without id: give each of those asked for once")
         gone = np.setdiff1d(ids, found.to_numpy())
         if len(gone):
             self.gone.put(gone)
@@ -174,9 +174,11 @@ class Messages:
         if self.fetch is None:
             return among(self.frame, self.column, np.array(ids, np.int64))
         fetched = self.fetch(ids)
+        if not isinstance(fetched, DataFrame):
+            raise PipelineError(f"fetch gave {fetched!r:.100}, from which nothing can be replayed: give a DataFrame")
         missing = set(self.frame.columns) - set(fetched.columns)
         if missing:
-            raise BadBatchError(f"fetch gave messages without {sorted(missing)}: give all columns of the messages")
+            raise PipelineError(f"fetch gave messages without {sorted(missing)}: give all columns of the messages")
         return fetched.select(*(F.col(arguments.quoted(name)) for name in self.frame.columns))
 
 
@@ -209,7 +211,7 @@ def read_ids(frame: DataFrame, column: str) -> Int64Array:
     """The ids of all messages; one that stands more than once does so here, too.
 
     Raises:
-        BadBatchError: ids are null.
+        PipelineError: ids are null.
     """
     return _read(frame, column, repeats=True)[0]
 
@@ -218,7 +220,7 @@ def read_places(frame: DataFrame, column: str, partition: str, offset: str) -> t
     """The ids of all messages, and where each is.
 
     Raises:
-        BadBatchError: ids are null.
+        PipelineError: ids are null.
     """
     names, of = F.col(arguments.quoted(partition)).cast("string"), F.col(arguments.quoted(offset)).cast(LongType())
     ids, found = _read(frame, column, names, of, repeats=True)
@@ -232,7 +234,7 @@ def _read(frame: DataFrame, column: str, *places: Column, repeats: bool = False)
     found = frame.select(id_of(column), *places).toArrow()
     nulls = found.column(0).null_count
     if nulls:
-        raise BadBatchError(
+        raise PipelineError(
             f"column {column!r}: {nulls} messages have no id: leave them out, or give each an id of its own"
         )
     ids = np.ascontiguousarray(found.column(0).to_numpy(), np.int64)
@@ -240,7 +242,7 @@ def _read(frame: DataFrame, column: str, *places: Column, repeats: bool = False)
         ordered = in_order(ids)
         twice = ordered[1:][ordered[1:] == ordered[:-1]]
         if len(twice):
-            raise BadBatchError(
+            raise PipelineError(
                 f"column {column!r}: {len(twice)} rows have the id of another ({twice[0]}, for one): each "
                 "message needs an id of its own"
             )
@@ -248,11 +250,11 @@ def _read(frame: DataFrame, column: str, *places: Column, repeats: bool = False)
 
 
 def with_message_id(frame: DataFrame, *, partition: str = "file", offset: str = "row") -> DataFrame:
-    """Add the column `message_id`, made of partition and offset as `run_tracked` makes it without `id_column`.
+    """Add the column `message_id`, made of partition and offset as `MessageIds.offsets` makes it.
 
-        lines = with_message_id(read_files(session, "logs"))
-        again = lines.join(read_dead_letters(session, acker).select("message_id"), "message_id", "left_semi")
-        run_tracked(again, pipeline, acker=acker, id_column="message_id")
+        lines = with_message_id(read_files(spark, "logs"))
+        again = lines.join(read_dead_letters(spark, acker).select("message_id"), "message_id", "left_semi")
+        run_tracked(again, pipeline, acker=acker, ids="message_id")
 
     Args:
         frame: one row per message.
@@ -260,7 +262,7 @@ def with_message_id(frame: DataFrame, *, partition: str = "file", offset: str = 
         offset: integer column, counting within a partition.
 
     Raises:
-        BadBatchError: a column is missing, or there is a column `message_id`.
+        PipelineError: a column is missing, or there is a column `message_id`.
     """
     return with_message_ids(frame, None, partition, offset)[0]
 
@@ -269,15 +271,18 @@ def with_message_ids(frame: DataFrame, id_column: str | None, partition: str, of
     """The frame and its column of message ids; where none is named it is made of partition and offset.
 
     Raises:
-        BadBatchError: there is no such column, or rows have a type that Arrow does not carry.
+        PipelineError: there is no such column, or rows have a type that Arrow does not carry.
     """
     arguments.crossing(frame)
     if id_column is not None:
         return frame, arguments.integer_column(frame, id_column, "run_tracked")
     if MESSAGE_ID in frame.columns:
-        raise BadBatchError(f"the DataFrame has a column {MESSAGE_ID!r}: name it as id_column, or rename it")
+        raise PipelineError(f"the DataFrame has a column {MESSAGE_ID!r}: name it with ids={MESSAGE_ID!r}, or rename it")
     if partition not in frame.columns or offset not in frame.columns:
-        raise BadBatchError(f"give id_column, or columns {partition!r} and {offset!r} among {frame.columns}")
+        raise PipelineError(
+            f"no ids were named, and columns {partition!r} and {offset!r} are not among {frame.columns}: give the column of "
+            "message ids with ids=, or MessageIds.offsets(partition, offset)"
+        )
     # The last five bits are the offset's, so that neighbours share a record of the ledger.
     place = F.col(arguments.quoted(offset)).cast(LongType())
     hashed = F.xxhash64(
@@ -289,15 +294,15 @@ def with_message_ids(frame: DataFrame, id_column: str | None, partition: str, of
     return frame.withColumn(MESSAGE_ID, made), MESSAGE_ID
 
 
-def not_done(frame: DataFrame, offsets: Offsets, partition: str, offset: str) -> DataFrame:
+def not_done(frame: DataFrame, offsets: OffsetFile, partition: str, offset: str) -> DataFrame:
     """Rows from the offset on where their partition begins.
 
     Raises:
-        BadBatchError: a column is missing.
+        PipelineError: a column is missing.
     """
     missing = [column for column in (partition, offset) if column not in frame.columns]
     if missing:
-        raise BadBatchError(f"offsets need the columns {missing}: name them with partition= and offset=")
+        raise PipelineError(f"offsets need the columns {missing}: name them with MessageIds.offsets(partition, offset)")
     known = offsets.known()
     if not known:
         return frame

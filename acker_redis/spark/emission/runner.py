@@ -19,6 +19,7 @@ from acker_redis.errors import (
     NotExactError,
     NotProvenError,
     OutageError,
+    PipelineError,
     ServerUnavailableError,
 )
 from acker_redis.spark.emission.evidence import Evidence, Verdict
@@ -41,7 +42,7 @@ from acker_redis.spark.worker.failures import Report
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.spout import Spout
 
-MISTAKES = (BadBatchError, BadConfigError, NotExactError, NotAcceptedError)
+MISTAKES = (PipelineError, BadBatchError, BadConfigError, NotExactError, NotAcceptedError)
 """Errors that trying again can't change."""
 
 Pipeline: TypeAlias = Callable[[Tracker, DataFrame], object]

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     _parse_datatype_json_string,
 )
 
-from acker_redis.errors import BadBatchError
+from acker_redis.errors import PipelineError
 from acker_redis.spark.proof import metrics
 from acker_redis.spark.proof.equation import Form
 from acker_redis.spark.protocol import arguments, shares
@@ -77,12 +77,12 @@ def exploded(frame: DataFrame, children: str | Column, name: str, meter: str, fo
     """One row per element of the array `children`; rows whose array is empty or null are metered and dropped.
 
     Raises:
-        BadBatchError: it is not an array, or one of structs with a field that has a name of the tracker's own.
+        PipelineError: it is not an array, or one of structs with a field that has a name of the tracker's own.
     """
     marked = frame.withColumn(_CHILDREN, _column(children))
     kind = marked.schema[_CHILDREN].dataType
     if not isinstance(kind, ArrayType):
-        raise BadBatchError(f"{name!r}: expected an array of the rows to derive, got {kind.simpleString()}")
+        raise PipelineError(f"{name!r}: expected an array of the rows to derive, got {kind.simpleString()}")
     if isinstance(kind.elementType, StructType):
         arguments.column_names(kind.elementType.names, name)
         output = [F.col(f"{_CHILD}.{quoted(column)}") for column in kind.elementType.names]
@@ -256,7 +256,7 @@ def _compared(left: DataFrame, right: DataFrame, on: Sequence[str], name: str, h
     Equal values of the type that it comes to are one group, too: Spark groups and joins by the same keys.
 
     Raises:
-        BadBatchError: it can't compare them, or by more than casts.
+        PipelineError: it can't compare them, or by more than casts.
     """
     keys = []
     for column in on:
@@ -276,12 +276,12 @@ def _compared(left: DataFrame, right: DataFrame, on: Sequence[str], name: str, h
                 both.select(F.coalesce(_LEFT, _RIGHT))  # which is what the rows are given
             asked = both.where(f"{_LEFT} = {_RIGHT}")
         except AnalysisException as exc:
-            raise BadBatchError(f"{told}: cast one side, so that they can be compared") from exc
+            raise PipelineError(f"{told}: cast one side, so that they can be compared") from exc
         condition = asked._jdf.queryExecution().analyzed().condition()  # noqa: SLF001
         is_equality = condition.nodeName() == _EQUAL
         casts = [_casts(condition.left()), _casts(condition.right())] if is_equality else [None, None]
         if casts[0] is None or casts[1] is None:
-            raise BadBatchError(
+            raise PipelineError(
                 f"{told}, which Spark compares by more than casts, {condition.sql()}: give both sides one type, such as by "
                 "rtrim, lpad or cast"
             )

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis.errors import BadBatchError, NotExactError
+from acker_redis.errors import NotExactError, PipelineError
 from acker_redis.spark.protocol.columns import ANCHORS, EDGE
 from acker_redis.spark.protocol.shares import MASK
 
@@ -94,19 +94,19 @@ def form_of(frame: DataFrame, emission: str, operator: str) -> Form:
     """The form of a tracked frame.
 
     Raises:
-        BadBatchError: the frame isn't tracked, or by another emission's tracker.
+        PipelineError: the frame isn't tracked, or by another emission's tracker.
         NotExactError: its edges or anchors were computed by something else than a tracker.
     """
     fields = {found.name: found for found in frame.schema.fields}
     for name in fields:
         for own in (EDGE, ANCHORS):
             if name.lower() == own and own not in fields:
-                raise BadBatchError(
+                raise PipelineError(
                     f"{operator!r}: the column {own} is spelled {name!r}, and Python workers know it by its name only: "
                     f"rename it to {own}"
                 )
     if EDGE not in fields:
-        raise BadBatchError(
+        raise PipelineError(
             f"{operator!r}: the DataFrame has no column {EDGE}, so it isn't tracked: keep the column in selects, use the "
             "tracker's group and join where rows are aggregated, or begin with the messages that the pipeline is given"
         )
@@ -119,12 +119,12 @@ def form_of(frame: DataFrame, emission: str, operator: str) -> Form:
         )
     form = Form(**json.loads(kept))
     if form.emission != emission:
-        raise BadBatchError(
+        raise PipelineError(
             f"{operator!r}: the DataFrame belongs to another emission: make what a pipeline writes of the messages it is "
             "given, anew each time it is called"
         )
     if ANCHORS not in fields:
-        raise BadBatchError(
+        raise PipelineError(
             f"{operator!r}: the column {ANCHORS} is missing, by which the tracker fails messages: keep it in selects; Spark "
             "reads it only where somebody needs it"
         )

@@ -11,7 +11,7 @@ from typing import NamedTuple, NoReturn
 
 from pyspark.sql import DataFrame, SparkSession
 
-from acker_redis.errors import BadBatchError, NotExactError, NotProvenError
+from acker_redis.errors import NotExactError, NotProvenError, PipelineError
 from acker_redis.spark.proof import metrics, plans
 from acker_redis.spark.proof.equation import Form, form_of
 from acker_redis.spark.proof.failure_reports import Received
@@ -90,14 +90,14 @@ class Proof:
         """A new operator; without a name it is numbered.
 
         Raises:
-            BadBatchError: the name can't be one, or is another operator's of the emission.
+            PipelineError: the name can't be one, or is another operator's of the emission.
         """
         if name is None:
             numbered = (kind if number == 1 else f"{kind}-{number}" for number in range(1, len(self._nodes) + 2))
             name = next(one for one in numbered if one not in self._nodes)
         arguments.operator_name(name)
         if name in self._nodes:
-            raise BadBatchError(f"name={name!r}: an operator of this emission has this name: give each one of its own")
+            raise PipelineError(f"name={name!r}: an operator of this emission has this name: give each one of its own")
         self.name_stage(name)
         node = self._nodes[name] = Node(name, tuple(sources))
         return node

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, StringType
 
-from acker_redis.errors import BadBatchError
+from acker_redis.errors import PipelineError
 from acker_redis.spark.protocol import arguments
 
 Form: TypeAlias = Literal["binary", "json", "array"]
@@ -23,7 +23,7 @@ FORMS: tuple[Form, ...] = ("binary", "json", "array")
 def check(form: str) -> None:
     """It is one of the forms."""
     if form not in FORMS:
-        raise BadBatchError(f"form={form!r}: use one of {', '.join(FORMS)}")
+        raise PipelineError(f"form={form!r}: use one of {', '.join(FORMS)}")
 
 
 def packed(form: Form, column: str) -> Column:
@@ -41,10 +41,10 @@ def unpacked(frame: DataFrame, column: str, name: str) -> Column:
     """Anchors out of a column of any form. A null or empty one makes an untracked row, a damaged one an error.
 
     Raises:
-        BadBatchError: there is no such column, or it is of another type.
+        PipelineError: there is no such column, or it is of another type.
     """
     if column not in frame.columns:
-        raise BadBatchError(f"{name!r}: there is no column {column!r} among {frame.columns}")
+        raise PipelineError(f"{name!r}: there is no column {column!r} among {frame.columns}")
     kind, value = frame.schema[column].dataType, arguments.quoted(column)
     damaged = f"raise_error({arguments.literal(f'column {column} holds no anchors')})"
     if isinstance(kind, ArrayType):
@@ -62,7 +62,7 @@ def unpacked(frame: DataFrame, column: str, name: str) -> Column:
         return F.expr(
             f"CASE WHEN {value} IS NULL THEN cast(array() AS array<bigint>) WHEN {is_damaged} THEN {damaged} ELSE {ids} END"
         )
-    raise BadBatchError(
+    raise PipelineError(
         f"{name!r}: column {column!r} is {kind.simpleString()}: expected binary, string (JSON) or array"
     )
 

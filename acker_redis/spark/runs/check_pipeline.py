@@ -17,10 +17,11 @@ from acker_redis.spark.operators import sql
 from acker_redis.spark.proof.equation import Form
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol import arguments, shares
+from acker_redis.spark.runs.options import MessageIds, message_ids
 from acker_redis.spark.runtime.jobs import running
 from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.sinks.output_modes import Output, Outputs, check_output
-from acker_redis.spark.sources.files import FILE, ROW, check_corrupt, has_corrupt, without_corrupt
+from acker_redis.spark.sources.files import check_corrupt, has_corrupt, without_corrupt
 from acker_redis.spark.tracker import Tracker
 from acker_redis.spout.in_flight import Emission
 
@@ -77,58 +78,56 @@ def check_pipeline(
     messages: DataFrame,
     pipeline: Pipeline,
     rows: int = 10,
-    id_column: str | None = None,
     *,
-    partition: str = FILE,
-    offset: str = ROW,
+    ids: str | MessageIds | None = None,
     output: Output = "by_message",
 ) -> PipelineCheck:
     """Try a pipeline with the first rows of its messages, without Redis; nothing is written.
 
-        print(check_pipeline(orders, pipeline, id_column="order"))
+        print(check_pipeline(orders, pipeline, ids="order"))
 
     Operators run as they do in a run. Sinks compute their rows and prove that these are all, and leave it at that. Functions
     given to `write` and `export` are called with a writer that writes nothing; those given to other sinks are not called.
 
     Args:
-        messages: as for `run_tracked`.
-        pipeline: as for `run_tracked`.
+        messages: one row per message.
+        pipeline: a function of a tracker and tracked messages.
         rows: how many to try.
-        id_column: as for `run_tracked`.
-        partition: as for `run_tracked`.
-        offset: as for `run_tracked`.
-        output: as for `run_tracked`.
+        ids: the column of message ids, or `MessageIds.offsets(...)`, whose progress is left as it is. None: of the `file` and
+            `row` of `read_files`.
+        output: `by_message` or `whole`, as the run is to have it.
 
     Raises:
         AckerError: what a run would refuse: message ids, columns, operators, modes of writers, rows without a sink.
         Exception: what the pipeline raises, or Spark where a job fails.
     """
     check_output(output)
+    wanted = message_ids("check_pipeline", ids)
     if rows < 1:
         raise BadConfigError(f"rows={rows}: give 1 or more")
     arguments.function(pipeline, "check_pipeline", "a function of a tracker and its messages")
     arguments.column_names(messages.columns, "check_pipeline")
     check_corrupt(messages)
     session, run_id = messages.sparkSession, uuid.uuid4().hex
-    frame, column = with_message_ids(messages, id_column, partition, offset)
+    frame, column = with_message_ids(messages, wanted.id_column, wanted.partition, wanted.offset)
     outputs = Outputs(output, only_checked=True)
     key = f"{_APP}:{run_id}:0"
     tag = f"acker:{key}"
     with running(session, tag), own_errors():
         frame = outputs.keep(frame.limit(rows).localCheckpoint())  # the same rows, whenever they are computed
         try:
-            ids = Messages(frame, column).read_ids(None, partition, offset)
-            roots = root_ids(_APP, run_id, ids, 0)
+            known = Messages(frame, column).read_ids(None, wanted.partition, wanted.offset)
+            roots = root_ids(_APP, run_id, known, 0)
             of_emission = salts(_APP, run_id, 0)
-            own = edges_of(of_emission[1], Emission(0, ids, np.zeros_like(ids), roots))
-            proof = Proof(session, key, shares.total(own), len(ids), tag, lambda name: None)
+            own = edges_of(of_emission[1], Emission(0, known, np.zeros_like(known), roots))
+            proof = Proof(session, key, shares.total(own), len(known), tag, lambda name: None)
             try:
                 tracker = Tracker(run_id, 0, _proof=proof, _origin=None, _id_column=column, _outputs=outputs)
                 form = Form(key, proof.add("spout", "spout", []).name)
                 tracked = sql.spouted(frame, column, of_emission, form)
                 pipeline(tracker, without_corrupt(tracker, tracked) if has_corrupt(frame) else tracked)
                 proof.close()
-                message_of = dict(zip(roots.tolist(), ids.tolist(), strict=True))
+                message_of = dict(zip(roots.tolist(), known.tolist(), strict=True))
                 failed = {
                     FailedMessage(message_of[root], report.stage, reason.text)
                     for report in proof.failed()
@@ -140,7 +139,7 @@ def check_pipeline(
                 proof.end()
         finally:
             outputs.release()
-    return PipelineCheck(len(ids), dict(outputs.counts), tuple(sorted(failed)))
+    return PipelineCheck(len(known), dict(outputs.counts), tuple(sorted(failed)))
 
 
 def _count(number: int, what: str) -> str:

@@ -1,8 +1,6 @@
 """Rows that another program exported: each is a message here, and what becomes of it is told upstream."""
 
 import time
-from collections.abc import Callable
-from typing import Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -10,43 +8,44 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from acker_redis.acker import Acker
-from acker_redis.errors import BadBatchError, BadConfigError
+from acker_redis.errors import BadConfigError, PipelineError
 from acker_redis.model import ids
 from acker_redis.model.arrays import Int64Array
-from acker_redis.model.config import check_bound
-from acker_redis.spark.emission.messages import MESSAGE_ID, Fetch
+from acker_redis.spark.emission.messages import MESSAGE_ID
 from acker_redis.spark.emission.runner import Pipeline
 from acker_redis.spark.protocol import anchor_codec, arguments
 from acker_redis.spark.protocol.columns import PAIRS
-from acker_redis.spark.runs.dataframe import BatchOptions, check_options, run_messages
+from acker_redis.spark.runs.dataframe import run_dataframe
+from acker_redis.spark.runs.options import MessageIds, ReplayFrom, replay_from, run_settings
+from acker_redis.spark.runs.run_result import OnProgress, Progress, RunResult
+from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
 
 
-class ImportOptions(BatchOptions, total=False):
-    """Options of `import_anchors`, beside `acker`; see `run_tracked`."""
-
-    run_id: str | None
-    max_spout_pending: int | None
-    keep_payload: bool
-    fetch: Fetch | None
-
-
-def import_anchors(
+def run_exported(
     rows: DataFrame,
     pipeline: Pipeline,
     *,
     acker: Acker,
     task: int,
     column: str = "anchors",
-    progress: Callable[[Spout, bool], object] | None = None,
-    **options: Unpack[ImportOptions],
-) -> Spout:
+    replay: ReplayFrom | None = None,
+    retry: RetryPolicy | None = None,
+    stop_if_all_fail: bool = True,
+    dead_letter_bytes: int = 0,
+    max_spout_pending: int | None = None,
+    emit_timeout_secs: float | None = None,
+    run_id: str | None = None,
+    executor_url: str | None = None,
+    progress: OnProgress | None = None,
+) -> RunResult:
     """Carry on the messages of rows that `Tracker.export` wrote; they need the same app of the same server.
 
-        import_anchors(spark.read.parquet(path), pipeline, acker=acker, task=1)
+        run_exported(spark.read.parquet(path), pipeline, acker=acker, task=1)
 
     Every row is a message of this run, which is tried again here where it fails, and renewed upstream meanwhile. When it is
-    done its edges are acked upstream; when it is a dead letter, the messages upstream that it came from fail.
+    done its edges are acked upstream; when it is a dead letter, the messages upstream that it came from fail. Its settings are
+    those of `run_tracked`, but for `ids`, which are made of the anchors, and `output`, which is by message.
 
     Guarantee: a message upstream is acked only when all of its rows were done here. Not guaranteed: that rows that are read
     again after a crash are known to have been done; their edges are then acked twice, so that the messages upstream time out
@@ -54,47 +53,53 @@ def import_anchors(
 
     Args:
         rows: as they were exported; have to be the same whenever they are read.
-        pipeline: as for `run_tracked`; its messages have a column `message_id` in place of the anchors.
-        acker: as for `run_tracked`; of the app of the program that exported the rows.
+        pipeline: called once per emission with a tracker and the tracked messages, which have a column `message_id` in place
+            of the anchors.
+        acker: of the app of the program that exported the rows.
         task: owner of this run's messages; another than that of the run that exported the rows, in another lane.
-        column: of anchors, in any of the forms of `transport`.
-        progress: as for `run_tracked`.
-        options: as for `run_tracked`.
+        column: of anchors, in any of the forms of `Tracker.export`.
+        replay: where failed messages are read again from; see `ReplayFrom`. None: from `rows`.
+        retry: when to emit again; see `RetryPolicy`.
+        stop_if_all_fail: end where an operator fails all messages; see `run_tracked`.
+        dead_letter_bytes: a dead letter keeps its message, as JSON, if it is not longer; 0: its id only. At most 1 MiB.
+        max_spout_pending: at most so many messages in flight.
+        emit_timeout_secs: the jobs of an emission are cancelled after so long; see `run_tracked`. None: never.
+        run_id: unique per run; None: a random one.
+        executor_url: the acker's server as executors reach it, where that is not as this process does.
+        progress: called several times a second with a `Progress`.
 
     Raises:
-        BadBatchError: there is no such column, or rows without anchors, or with those of another row.
-        BadConfigError: the app has one lane.
+        PipelineError: there is no such column, or rows without anchors, or with those of another row.
+        BadConfigError: a setting is out of range or of another type, or the app has one lane.
         AckerError: as `run_tracked`.
     """
+    settings = run_settings(
+        "run_exported", pipeline, acker=acker, executor_url=executor_url, task=task, retry=retry,
+        stop_if_all_fail=stop_if_all_fail, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
+        dead_letter_bytes=dead_letter_bytes, progress=progress,
+    )  # fmt: skip
+    source = replay_from("run_exported", replay)
     if acker.config.lanes == 1:
         raise BadConfigError(
-            f"import_anchors: app {acker.config.app!r} has one lane, in which this run and the one that exported the rows "
+            f"run_exported: app {acker.config.app!r} has one lane, in which this run and the one that exported the rows "
             "would take each other's outcomes: give the app lanes=2 or more, and this run a task of its own"
         )
-    check_bound("max_spout_pending", options.get("max_spout_pending"))
-    check_options("import_anchors", options, ImportOptions, "ids are made of the anchors")
     if MESSAGE_ID in rows.columns:
-        raise BadBatchError(f"the rows have a column {MESSAGE_ID!r}, which they are given here: rename it")
-    pairs = anchor_codec.unpacked(rows, column, "import_anchors")
+        raise PipelineError(f"the rows have a column {MESSAGE_ID!r}, which they are given here: rename it")
+    pairs = anchor_codec.unpacked(rows, column, "run_exported")
     plain = [F.col(arguments.quoted(name)) for name in rows.columns if name != column]
     messages = rows.select(*plain, pairs.alias(PAIRS)).withColumn(MESSAGE_ID, F.xxhash64(PAIRS))
     upstream = _Upstream(acker, messages.select(MESSAGE_ID, PAIRS).toArrow())
 
-    def renewing(spout: Spout, busy: bool) -> None:
+    def renewing(now: Progress) -> None:
         upstream.renew()
         if progress is not None:
-            progress(spout, busy)
+            progress(now)
 
-    return run_messages(
-        messages.drop(PAIRS),
-        pipeline,
-        upstream.done,
-        acker=acker,
-        task=task,
-        id_column=MESSAGE_ID,
-        progress=renewing,
-        **options,
-    )
+    return run_dataframe(
+        messages.drop(PAIRS), pipeline, settings, MessageIds.column(MESSAGE_ID), source, run_id, "by_message",
+        upstream.done, renewing,
+    )  # fmt: skip
 
 
 class _Upstream:
@@ -104,14 +109,14 @@ class _Upstream:
         """All of them.
 
         Raises:
-            BadBatchError: rows have no anchors.
+            PipelineError: rows have no anchors.
         """
         self._acker = acker
         pairs = table.column(PAIRS).combine_chunks()
         pairs = pa.concat_arrays(pairs.chunks) if isinstance(pairs, pa.ChunkedArray) else pairs
         lengths = pairs.value_lengths().fill_null(0).to_numpy(zero_copy_only=False) // 2
         if len(lengths) and not lengths.min():
-            raise BadBatchError(
+            raise PipelineError(
                 f"{int((lengths == 0).sum())} rows have no anchors, so no message upstream waits for them: leave them out"
             )
         messages = table.column(MESSAGE_ID).to_numpy()

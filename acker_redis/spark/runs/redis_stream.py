@@ -4,8 +4,8 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Any, Unpack
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,14 +19,13 @@ from acker_redis.client.replies import Fields
 from acker_redis.errors import BadConfigError
 from acker_redis.model import ids
 from acker_redis.model.arrays import Int64Array
-from acker_redis.model.config import check_bound, check_finite
+from acker_redis.model.config import check_finite
 from acker_redis.spark.emission.evidence import Evidence
 from acker_redis.spark.emission.messages import MESSAGE_ID, as_json, id_of
 from acker_redis.spark.emission.runner import Emitting, Pipeline
-from acker_redis.spark.protocol import arguments
-from acker_redis.spark.runs.dataframe import BatchOptions, check_options, emit_timeout, payload_limit
+from acker_redis.spark.runs.options import run_settings
 from acker_redis.spark.runs.redis_group import RedisGroup
-from acker_redis.spark.runtime.executor_check import check_url
+from acker_redis.spark.runs.run_result import OnProgress, RunResult, progress_of, result_of
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.loop import POLL_MS, SpoutLoop, log
 from acker_redis.spout.retry import RetryPolicy
@@ -43,7 +42,7 @@ _SEQUENCE_BITS = 16
 
 
 def run_redis_stream(
-    session: SparkSession,
+    spark: SparkSession,
     pipeline: Pipeline,
     *,
     acker: Acker,
@@ -53,17 +52,21 @@ def run_redis_stream(
     group: str,
     consumer: str,
     stop: threading.Event,
-    task: int = 0,
+    retry: RetryPolicy | None = None,
+    stop_if_all_fail: bool = True,
+    dead_letter_bytes: int = 0,
     max_spout_pending: int = 10_000,
     claim_secs: float = 60.0,
-    settle_secs: float = 2.0,
+    stop_wait_secs: float = 2.0,
     block_ms: int = 1000,
-    progress: Callable[[Spout, bool], object] | None = None,
-    **options: Unpack[BatchOptions],
-) -> int:
-    """Put the entries of a stream through a pipeline until `stop` is set; returns how many were acknowledged.
+    emit_timeout_secs: float | None = None,
+    task: int = 0,
+    executor_url: str | None = None,
+    progress: OnProgress | None = None,
+) -> RunResult:
+    """Put the entries of a stream through a pipeline until `stop` is set.
 
-        run_redis_stream(session, pipeline, source=url, stream="orders", fields=["item"], group="g", consumer="c1",
+        run_redis_stream(spark, pipeline, source=url, stream="orders", fields=["item"], group="g", consumer="c1",
                          stop=stop, acker=acker)
 
     Entries are read with a consumer group, and read on while earlier ones are in flight; whatever was read when the job of an
@@ -75,34 +78,44 @@ def run_redis_stream(
     another one of the group after `claim_secs`. Not guaranteed: that attempts are counted over a restart.
 
     Args:
-        session: Spark.
-        pipeline: its messages have the columns `entry_id` (string), `message_id`, and one of strings per field. The message
-            id is made of the entry's: 65 536 times its milliseconds, plus its number.
-        acker: as for `run_tracked`.
+        spark: session.
+        pipeline: called once per emission with a tracker and the tracked messages, which have the columns `entry_id` (string),
+            `message_id`, and one of strings per field. The message id is made of the entry's: 65 536 times its milliseconds,
+            plus its number.
+        acker: of this process, which takes the outcomes.
         source: URL of the server with the stream, which need not be the acker's.
         stream: its key.
         fields: to take from each entry; null where an entry has no such field.
         group: consumer group; made at the stream's beginning if it is not there.
         consumer: name of this process, stable over its restarts, and no other's.
         stop: set it from another thread or a signal; the emission under way is finished.
-        task: as for `run_tracked`; each process that shares the app needs one of its own, in a lane of its own.
+        retry: when to emit again; see `RetryPolicy`.
+        stop_if_all_fail: end where an operator fails all messages; see `run_tracked`.
+        dead_letter_bytes: a dead letter keeps its message, as JSON, if it is not longer; 0: its id only. At most 1 MiB.
         max_spout_pending: at most so many entries are read and not done. They are kept in the driver's memory.
         claim_secs: an entry is taken over from another consumer that did not say for so long that it works on it.
-        settle_secs: after `stop`, wait so long for what is in flight. What is left comes again with the next start.
+        stop_wait_secs: after `stop`, wait so long for what is in flight. What is left comes again with the next start.
         block_ms: wait so long for new entries before looking at `stop` again.
-        progress: as for `run_tracked`.
-        options: as for `run_tracked`.
+        emit_timeout_secs: the jobs of an emission are cancelled after so long; see `run_tracked`. None: never.
+        task: owner of the roots; each process that shares the app needs one of its own, in a lane of its own.
+        executor_url: the acker's server as executors reach it, where that is not as this process does.
+        progress: called several times a second with a `Progress`.
 
     Raises:
+        BadConfigError: a setting is out of range or of another type.
         AckerError: the server can't be reached, or as `run_tracked`.
     """
-    if {MESSAGE_ID, ENTRY_ID} & set(fields) or not fields:
+    started = time.monotonic()
+    settings = run_settings(
+        "run_redis_stream", pipeline, acker=acker, executor_url=executor_url, task=task, retry=retry,
+        stop_if_all_fail=stop_if_all_fail, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
+        dead_letter_bytes=dead_letter_bytes, progress=progress,
+    )  # fmt: skip
+    if isinstance(fields, str) or {MESSAGE_ID, ENTRY_ID} & set(fields) or not fields:
         raise BadConfigError(
-            f"fields={list(fields)!r}: give one or more names other than {MESSAGE_ID!r} and {ENTRY_ID!r}"
+            f"fields={fields!r}: give a list of one or more names other than {MESSAGE_ID!r} and {ENTRY_ID!r}"
         )
-    check_options("run_redis_stream", options, BatchOptions, "ids and offsets are made of the stream's entries")
-    check_bound("max_spout_pending", max_spout_pending)
-    for name, secs in {"claim_secs": claim_secs, "settle_secs": settle_secs}.items():
+    for name, secs in {"claim_secs": claim_secs, "stop_wait_secs": stop_wait_secs}.items():
         check_finite(name, secs)
     if (
         max_spout_pending is None
@@ -115,41 +128,36 @@ def run_redis_stream(
             f"max_spout_pending={max_spout_pending!r}, block_ms={block_ms!r}, claim_secs={claim_secs!r}: use integers of 1 or "
             "more, and seconds above 0"
         )
-    payload_bytes = payload_limit(options.get("payload_bytes", 0))
-    timeout_secs = emit_timeout(options.get("emit_timeout_secs"))
-    arguments.run("run_redis_stream", pipeline, acker, options.get("retry"))
-    executor_url = options.get("executor_url")
-    url = acker.url if executor_url is None else check_url(session, executor_url, acker)
+    url = settings.url(spark)
     client = Client(source)
     try:
-        under_way = _UnderWay(session, RedisGroup(client, stream, group, consumer, claim_secs), fields, payload_bytes)
+        redis_group = RedisGroup(client, stream, group, consumer, claim_secs)
+        under_way = _UnderWay(spark, redis_group, fields, dead_letter_bytes)
         spout = Spout(
-            acker, uuid.uuid4().hex, task, options.get("retry") or RetryPolicy(),
-            payload=under_way.payloads if payload_bytes else None, on_done=under_way.done, keep_letters=LETTERS,
+            acker, uuid.uuid4().hex, settings.task, settings.retry,
+            payload=under_way.payloads if dead_letter_bytes else None, on_done=under_way.done, keep_letters=LETTERS,
             replay=under_way.load_replays, replays_from=FROM_SOURCE, goes_on=True,
         )  # fmt: skip
-        evidence = Evidence(
-            everything_counts=not options.get("stop_if_all_fail", True), goes_on=True, most=max_spout_pending
-        )
-        emitting = Emitting(spout, pipeline, MESSAGE_ID, evidence, url, timeout_secs)
+        evidence = Evidence(everything_counts=not stop_if_all_fail, goes_on=True, most=max_spout_pending)
+        emitting = Emitting(spout, pipeline, MESSAGE_ID, evidence, url, emit_timeout_secs)
 
         def emit(emission: Emission) -> None:
-            emitting.emit(emission, under_way, session)
+            emitting.emit(emission, under_way, spark)
 
-        with SpoutLoop(spout, inheritable_thread_target(session)(emit)) as loop:
+        with SpoutLoop(spout, inheritable_thread_target(spark)(emit)) as loop:
             _run(
                 loop,
                 spout,
                 under_way,
                 stop,
                 max_spout_pending,
-                settle_secs,
+                stop_wait_secs,
                 min(block_ms, client.max_block_ms),
                 progress,
             )
     finally:
         client.close()
-    return under_way.acknowledged
+    return result_of(spout, time.monotonic() - started)
 
 
 def _run(
@@ -158,16 +166,16 @@ def _run(
     under_way: "_UnderWay",
     stop: threading.Event,
     most: int,
-    settle_secs: float,
+    stop_wait_secs: float,
     block_ms: int,
-    progress: Callable[[Spout, bool], object] | None,
+    progress: OnProgress | None,
 ) -> None:
     outages = Outages(log)
     end: float | None = None
     while True:
         if stop.is_set():
             if end is None or loop.emission is not None:
-                end = time.monotonic() + settle_secs
+                end = time.monotonic() + stop_wait_secs
             elif not spout.pending or time.monotonic() > end:
                 return
         else:
@@ -181,15 +189,14 @@ def _run(
         outages.wait_for(under_way.keep)
         loop.step(POLL_MS if spout.state.left else 0, may_emit=end is None)
         if progress is not None:
-            progress(spout, loop.emission is not None)
+            progress(progress_of(spout, is_emitting=loop.emission is not None))
 
 
 class _UnderWay:
     """The entries that are read and not done, as a source of emissions."""
 
-    def __init__(self, session: SparkSession, group: RedisGroup, fields: Sequence[str], payload_bytes: int) -> None:
-        self.acknowledged = 0
-        self._session, self._group, self._fields, self._payload_bytes = session, group, fields, payload_bytes
+    def __init__(self, session: SparkSession, group: RedisGroup, fields: Sequence[str], dead_letter_bytes: int) -> None:
+        self._session, self._group, self._fields, self._longest = session, group, fields, dead_letter_bytes
         self._entries: dict[int, tuple[bytes, Fields]] = {}
 
     def read(self, count: int, block_ms: int) -> Int64Array:
@@ -227,7 +234,6 @@ class _UnderWay:
         self._group.acknowledge([self._entries[message][0] for message in known])
         for message in known:
             del self._entries[message]
-        self.acknowledged += len(known)
 
     def messages_of(self, emission: Emission) -> tuple[DataFrame, Emission]:
         """See `emitting.Source`."""
@@ -239,7 +245,7 @@ class _UnderWay:
     def payloads(self, message_ids: list[int]) -> list[bytes | None]:
         """Entries as JSON, for dead letters."""
         rows = self._frame(np.array(message_ids, np.int64))
-        found = rows.select(id_of(MESSAGE_ID), as_json(self._payload_bytes)).toArrow()
+        found = rows.select(id_of(MESSAGE_ID), as_json(self._longest)).toArrow()
         of = dict(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
         return [of.get(one) for one in message_ids]
 

@@ -24,6 +24,7 @@ from acker_redis.errors import (
     NotAcceptedError,
     NotExactError,
     NotProvenError,
+    PipelineError,
     ServerUnavailableError,
 )
 from acker_redis.model.interrupts import interruptible
@@ -78,8 +79,8 @@ def acker_error_in(exc: BaseException) -> AckerError | None:
 
 
 _NO_ROWS_FAULT = (
-    ServerUnavailableError, NotProvenError, LedgerLostError, AppNotFoundError, BadBatchError, BadConfigError, NotExactError,
-    NotAcceptedError,
+    ServerUnavailableError, NotProvenError, LedgerLostError, AppNotFoundError, BadBatchError, PipelineError, BadConfigError,
+    NotExactError, NotAcceptedError,
 )  # fmt: skip
 
 

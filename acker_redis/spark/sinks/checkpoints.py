@@ -10,14 +10,15 @@ from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol.shares import MASK
 
 
-def checkpoint(proof: Proof, tracked: DataFrame, name: str | None, *, reliable: bool) -> DataFrame:
-    """As `Tracker.checkpoint`."""
-    form = proof.form_of(tracked, "checkpoint" if name is None else name)
-    node = proof.add("checkpoint", name, [form.node])
+def checkpoint(proof: Proof, tracked: DataFrame, name: str | None, *, is_local: bool) -> DataFrame:
+    """As `Tracker.checkpoint`, or `Tracker.local_checkpoint`."""
+    kind = "local_checkpoint" if is_local else "checkpoint"
+    form = proof.form_of(tracked, kind if name is None else name)
+    node = proof.add(kind, name, [form.node])
     meter = proof.meter(node)
     metered = metrics.passing(tracked, meter)
     with proof.describing(node):
-        rows = metered.checkpoint() if reliable else metered.localCheckpoint()
+        rows = metered.localCheckpoint() if is_local else metered.checkpoint()
     residue = proof.prove(node, meter, form, written=False, final=False)
     known = (form.known + residue) & MASK
     return with_form(rows, replace(form.at(node.name), residues={}, known=known))

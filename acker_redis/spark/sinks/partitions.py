@@ -6,7 +6,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
-from acker_redis.errors import BadBatchError
+from acker_redis.errors import PipelineError
 from acker_redis.spark.operators.map_in_arrow import in_python
 from acker_redis.spark.proof import metrics
 from acker_redis.spark.proof.equation import Form
@@ -37,7 +37,7 @@ def write_partitions(
     arguments.function(write, "write_partitions", "a function of record batches and the partition's number")
     arguments.no_retry(no_retry, "write_partitions")
     if no_retry and on_error == "raise":
-        raise BadBatchError("write_partitions: no_retry is of rows that fail: give on_error='fail', too")
+        raise PipelineError("write_partitions: no_retry is of rows that fail: give on_error='fail', too")
     form = proof.form_of(tracked, kind if name is None else name)
     node = proof.begin(kind, name, [form.node])
     if not outputs.wait:

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
 
-from acker_redis.errors import BadBatchError, BadConfigError
+from acker_redis.errors import BadConfigError, PipelineError
 from acker_redis.spark.proof import metrics
 from acker_redis.spark.proof.blame import failed_in_a_job, handled
 from acker_redis.spark.proof.equation import Form
@@ -94,7 +94,7 @@ def write_source(
     outputs.refuse_on_error(on_error, "write_source")
     outputs.writes("write_source" if name is None else name, may_overwrite=allow_overwrite).check_mode(mode)
     if not (isinstance(source, type) and issubclass(source, DataSource)):
-        raise BadBatchError(
+        raise PipelineError(
             f"write_source: {source!r} is no Python data source: give a class derived from pyspark.sql.datasource.DataSource, "
             "or use tracker.write for Spark's own formats"
         )

@@ -15,56 +15,57 @@ from acker_redis.errors import BadConfigError
 from acker_redis.spark.emission.messages import PARSED
 from acker_redis.spark.runtime.executor_check import check_url
 from acker_redis.spark.worker.dead_letters import SCHEMA, ReadDeadLetters
+from acker_redis.store.dead_letter import check_time, millis
 
 _LETTERS_PER_PARTITION = 10_000
 
 
 def read_dead_letters(
-    session: SparkSession,
+    spark: SparkSession,
     acker: Acker,
     *,
-    begin: datetime | None = None,
-    end: datetime | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
     payload_schema: str | StructType | None = None,
     executor_url: str | None = None,
 ) -> DataFrame:
-    """The dead letters of an app: when each was written, and all that `DeadLetter` has.
+    """Read the dead letters of an app as a DataFrame: when each was written, and all that `DeadLetter` has.
 
-        read_dead_letters(session, acker).groupBy("reason", "last_stage").count().show()
+        letters = read_dead_letters(spark, acker, since=datetime(2026, 1, 31, tzinfo=UTC))
+        letters.groupBy("reason", "last_stage").count().show()
 
-    They stay where they are, and are read by the executors when an action asks for them, each a span of time; so several
-    actions may find different letters, if some were deleted meanwhile. Those that are written after this call are not
-    among them. Entries that are no letters are left out, and logged.
+    Executors read them, each a span of time, when an action asks for them. Letters stay where they are, so several actions may
+    differ if some were deleted meanwhile. Letters written after this call are not among them. Entries that are no letters are
+    left out, and logged.
 
     Args:
-        session: Spark.
+        spark: session.
         acker: of the app.
-        begin: letters written from then on; with a time zone, or in the machine's.
-        end: letters written before; None: until now.
+        since: letters written then or later; with a time zone, or in this machine's.
+        until: letters written before; None: until now.
         payload_schema: of payloads that are JSON, as DDL or StructType: makes a column `message` of them, with nulls in
             it where a payload is something else.
-        executor_url: the acker's server as the executors reach it, where that is not as this process does.
+        executor_url: the acker's server as executors reach it, where that is not as this process does.
 
     Raises:
-        BadConfigError: `begin` is not before `end`, or an executor does not find the acker.
+        BadConfigError: `since` is not before `until`, a time is no datetime, or an executor does not find the acker.
     """
-    url = check_url(session, acker.url if executor_url is None else executor_url, acker)
+    check_time("since", since)
+    check_time("until", until)
+    if since is not None and until is not None and millis(since) >= millis(until):
+        raise BadConfigError(f"since={since} is not before until={until}. Give a time that is")
+    url = check_url(spark, acker.url if executor_url is None else executor_url, acker)
     first = acker.dead_letters.first_ms()
-    bounds = max(_millis(begin), first or 0), acker.dead_letters.now_ms() + 1 if end is None else _millis(end)
-    if begin is not None and end is not None and begin >= end:
-        raise BadConfigError(f"begin={begin}, end={end}: give a begin that is before the end")
-    parts = max(1, min(session.sparkContext.defaultParallelism, acker.dead_letters.count() // _LETTERS_PER_PARTITION))
-    edges = np.linspace(*bounds, parts + 1).astype(np.int64).tolist() if first is not None else []
+    begin = max(0 if since is None else millis(since), first or 0)
+    end = acker.dead_letters.now_ms() + 1 if until is None else millis(until)
+    parts = max(1, min(spark.sparkContext.defaultParallelism, acker.dead_letters.count() // _LETTERS_PER_PARTITION))
+    edges = np.linspace(begin, end, parts + 1).astype(np.int64).tolist() if first is not None else []
     spans = [(start, stop - 1) for start, stop in pairwise(edges) if start < stop]
     columns = [pa.array([span[side] for span in spans], pa.int64()) for side in (0, 1)]
-    frame = session.createDataFrame(pa.table(columns, names=["begin", "end"])).repartition(parts)
+    frame = spark.createDataFrame(pa.table(columns, names=["begin", "end"])).repartition(parts)
     letters = frame.mapInArrow(ReadDeadLetters(url, acker.config.app), from_arrow_schema(SCHEMA))
     return (
         letters
         if payload_schema is None
         else letters.withColumn("message", F.from_json("payload", payload_schema, PARSED))
     )
-
-
-def _millis(time: datetime | None) -> int:
-    return 0 if time is None else round(time.timestamp() * 1000)

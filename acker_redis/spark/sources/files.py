@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from acker_redis.errors import BadBatchError, BadConfigError
+from acker_redis.errors import BadConfigError, PipelineError
 from acker_redis.spark.protocol import arguments
 from acker_redis.spark.sources import file_formats, parsing
 from acker_redis.spark.sources.ambiguous_json import Doubts, doubts_about
@@ -40,15 +40,15 @@ _READ_AS = "acker_read_as"
 
 
 def read_files(
-    session: SparkSession, path: str, file_format: Format = "text", schema: str | StructType | None = None
+    spark: SparkSession, path: str, file_format: Format = "text", schema: str | StructType | None = None
 ) -> DataFrame:
-    """Rows of files, with the columns `file` and `row` before their own; compressed files are read too.
+    """Read files as rows, with the columns `file` and `row` before their own; compressed files are read too.
 
-        orders = read_files(session, "s3://bucket/orders", "json", "order bigint, items string")
+        orders = read_files(spark, "s3://bucket/orders", "json", "order bigint, items string")
         run_tracked(orders, pipeline, acker=acker)
 
     A file is known by its path. It has to be complete when it is read, and stay as it is: rows put in front of others get the
-    numbers those had, and with `Offsets` a file that replaces another under its name is taken for the one it replaced.
+    numbers those had, and with `OffsetFile` a file that replaces another under its name is taken for the one it replaced.
     Write under another name and rename, as log rotation does.
 
     A record of JSON or CSV that can't be read exactly, or has a value that its column can't have, comes as a row of nulls with
@@ -57,7 +57,7 @@ def read_files(
     without it such rows would pass for rows of nulls, so `run_tracked` refuses the frame. The pipeline may leave it out.
 
     Args:
-        session: Spark.
+        spark: session.
         path: a file or a folder (all files in it, at any depth; names with a leading `.` or `_` are left out), as a path or
             a URI that pyarrow knows, such as `s3://`. Names that end in `.gz`, `.bz2`, `.zst` or `.lz4` are decompressed.
         file_format: `text` (a column `value` per line), `json` (an object per line), `csv` (with a header; empty, `null`,
@@ -81,7 +81,7 @@ def read_files(
         raise BadConfigError(
             f"the files have columns {sorted(taken)}, which this source gives: rename them, or leave them out"
         )
-    names = session.createDataFrame(pa.table({FILE: paths}))
+    names = spark.createDataFrame(pa.table({FILE: paths}))
     of_file = {_READ_FROM: path, _READ_AS: file_format}
     file = StructField(FILE, StringType(), metadata=of_file)
     place = [file, StructField(ROW, LongType())]
@@ -107,12 +107,12 @@ def check_corrupt(messages: DataFrame) -> None:
     """Messages from `read_files` have its column of records that can't be read, under whatever name.
 
     Raises:
-        BadBatchError: it was left out.
+        PipelineError: it was left out.
     """
     marks = [field.metadata for field in messages.schema.fields if _READ_FROM in field.metadata]
     formats = [mark[_READ_AS] for mark in marks if file_formats.is_parsed(mark.get(_READ_AS))]
     if formats and all(_READ_AS in mark for mark in marks):
-        raise BadBatchError(
+        raise PipelineError(
             f"the messages come from read_files of {formats[0]}, without its column {CORRUPT!r}. Records that can't be read "
             "would be acked as rows of nulls. Keep the column in the select, or rename it to handle such rows yourself; if "
             f'you have left them out already, say so with .withMetadata("{FILE}", {{}})'

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from acker_redis.client.backoff import is_outage
-from acker_redis.errors import AckerError, BadBatchError, BadConfigError
+from acker_redis.errors import AckerError, BadConfigError, PipelineError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.model.interrupts import interrupt_behind
 from acker_redis.spark.emission.messages import PAYLOAD, Places, among, as_json, from_json, id_of, read_places
@@ -139,14 +139,14 @@ class ParkedRows:
         """See `emitting.Source`.
 
         Raises:
-            BadBatchError: the rows don't make a frame, which is no message's fault and ends the query.
+            PipelineError: the rows don't make a frame, which is no message's fault and ends the query.
         """
         try:
             return self._frame_with(emission.message_ids), emission
         except Exception as exc:
             if isinstance(exc, AckerError) or is_outage(exc):
                 raise
-            raise BadBatchError(
+            raise PipelineError(
                 f"the rows of {len(emission.message_ids)} messages, parked ones among them, make no DataFrame: {exc}. They "
                 "stay parked, and none of them is to blame: start the program as it was, and drain() it first"
             ) from exc

@@ -24,6 +24,7 @@ from acker_redis.spark.emission.evidence import Evidence
 from acker_redis.spark.emission.messages import MESSAGE_ID, read_ids, read_places, with_message_ids
 from acker_redis.spark.emission.runner import Emitting, Pipeline
 from acker_redis.spark.proof.blame import line_of
+from acker_redis.spark.runs.options import StreamSettings
 from acker_redis.spark.runtime.jobs import described
 from acker_redis.spark.runtime.jvm import of
 from acker_redis.spark.runtime.worker_errors import own_errors
@@ -36,7 +37,6 @@ from acker_redis.spark.streaming.snapshot import Snapshot
 from acker_redis.spark.streaming.snapshot_writer import SnapshotWriter
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.loop import SpoutLoop
-from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
 from acker_redis.spout.state import Cause, SpoutCounts
 from acker_redis.store.dead_letter import DeadLetter
@@ -54,24 +54,6 @@ LOOK_SECS = 1.0
 
 LETTERS = 1000
 """Dead letters that a stream's spout remembers."""
-
-
-@dataclass(frozen=True)
-class StreamOptions:
-    """What `each_batch` was given, checked; see there."""
-
-    id_column: str | None
-    partition: str
-    offset: str
-    task: int
-    retry: RetryPolicy
-    stop_if_all_fail: bool
-    emit_timeout_secs: float | None
-    max_spout_pending: int | None
-    max_parked: int
-    settle_secs: float
-    payload_bytes: int
-    on_messages_done: Callable[[Int64Array], object] | None
 
 
 @dataclass(frozen=True)
@@ -118,7 +100,7 @@ class TrackedQuery:
         pipeline: Pipeline,
         acker: Acker,
         url: str | None,
-        options: StreamOptions,
+        options: StreamSettings,
         park: Park,
     ) -> None:
         """Nothing is done before `resume`."""
@@ -128,11 +110,11 @@ class TrackedQuery:
         self._options, self._park = options, park
         self._spout = Spout(
             acker, uuid.uuid4().hex, options.task, options.retry, options.max_spout_pending,
-            payload=self._payloads if options.payload_bytes else None, on_done=self._on_done, keep_letters=LETTERS,
+            payload=self._payloads if options.dead_letter_bytes else None, on_done=self._on_done, keep_letters=LETTERS,
             replay=self._load_replays, is_exact=self._is_exact, on_letters=self._on_letters, goes_on=True,
         )  # fmt: skip
         self._messages = ParkedMessages(self._spout.state, lambda: self._spout.replaying)
-        self._rows = ParkedRows(self._messages, options.payload_bytes)
+        self._rows = ParkedRows(self._messages, options.dead_letter_bytes)
         self._writer = SnapshotWriter(park, self._messages, self._rows.snapshot)
         self._loop = SpoutLoop(self._spout, self._emit)
         most = min(
@@ -275,9 +257,9 @@ class TrackedQuery:
     def _restore(self, snapshot: Snapshot) -> None:
         options = self._options
         fresh = self._rows.restore(snapshot)
-        self._rows.use(self._session, options.id_column or MESSAGE_ID)
-        if options.id_column is None:
-            places = self._rows.places(options.partition, options.offset)
+        self._rows.use(self._session, options.ids.id_column or MESSAGE_ID)
+        if options.ids.id_column is None:
+            places = self._rows.places(options.ids.partition, options.ids.offset)
             if places is not None:
                 self._offsets.add(places[0], *places[1])
                 self._offsets.update(places[0])
@@ -301,9 +283,7 @@ class TrackedQuery:
 
     def _raise_stopped(self) -> None:
         if self._states.stop_requested:
-            raise StoppedError(
-                "what each_batch made was closed in the middle of a micro-batch, which Spark will give again"
-            )
+            raise StoppedError("TrackedBatches was closed in the middle of a micro-batch, which Spark will give again")
 
     def _was_stopped(self) -> bool:
         """Return True if the query was stopped in the middle of a micro-batch: what broke off is not to blame."""
@@ -336,10 +316,10 @@ class TrackedQuery:
     def _run_batch(self, batch: DataFrame, batch_id: int) -> None:
         options, messages = self._options, self._messages
         key = f"{self._acker.config.app}:{self._spout.run_id}"
-        frame, column = with_message_ids(batch, options.id_column, options.partition, options.offset)
+        frame, column = with_message_ids(batch, options.ids.id_column, options.ids.partition, options.ids.offset)
         with own_errors(), described(batch.sparkSession, f"message ids of {key}, batch {batch_id}"):
-            if options.id_column is None:
-                ids, places = read_places(frame, column, options.partition, options.offset)
+            if options.ids.id_column is None:
+                ids, places = read_places(frame, column, options.ids.partition, options.ids.offset)
                 self._offsets.add(ids, *places)
             else:
                 ids = read_ids(frame, column)
@@ -383,7 +363,7 @@ class TrackedQuery:
                 continue
             waited_for = messages.in_flight_but(before)
             is_few = len(waited_for) <= max(1, FEW * len(ids)) and now - outcome_at >= QUIET_SECS
-            if not len(waited_for) or is_few or now - emitted_at >= options.settle_secs:
+            if not len(waited_for) or is_few or now - emitted_at >= options.batch_wait_secs:
                 break
         if self._states.state is QueryState.BATCH_FULL:
             self._states.move_to(QueryState.IN_BATCH)
@@ -442,7 +422,7 @@ class TrackedQuery:
                 self._states.move_to(QueryState.RESTING)
                 return
         is_fit = self._batches > 0 or not self._has_other_columns
-        self._step(0, may_emit=is_fit and now - self._quiet_since > self._options.settle_secs)
+        self._step(0, may_emit=is_fit and now - self._quiet_since > self._options.batch_wait_secs)
         if self._writer.is_due() and self._loop.emission is None:
             self._publish_completed_offsets()
             self._try_to_save()
@@ -523,7 +503,7 @@ class TrackedQuery:
 
     def _publish_completed_offsets(self) -> None:
         """For other programs; what does not get through now does with the next."""
-        if self._options.id_column is not None:
+        if self._options.ids.id_column is not None:
             return
         gone = self._offsets.update(self._messages.left_ids())
         changed = self._offsets.unpublished
@@ -565,7 +545,7 @@ def active_query(session: SparkSession, query: str | None, run: str | None = Non
         return None
     java = getattr(session, "_jsparkSession", None)
     if java is None:
-        raise BadConfigError("each_batch needs a session with a JVM of its own, not Spark Connect")
+        raise BadConfigError("TrackedBatches needs a session with a JVM of its own, not Spark Connect")
     uuid = of(session.sparkContext, "java.util.UUID").fromString(query)
     active = java.sharedState().activeStreamingQueries().get(uuid)
     if active is None or not active.isActive():

@@ -12,18 +12,15 @@ from pyspark.sql import DataFrame, SparkSession
 from acker_redis.acker import Acker
 from acker_redis.errors import AckerError, BadConfigError, ClosedError
 from acker_redis.model.arrays import Int64Array
-from acker_redis.model.config import check_bound, check_finite
+from acker_redis.model.config import check_finite
 from acker_redis.spark.emission.runner import Pipeline
-from acker_redis.spark.protocol import arguments
-from acker_redis.spark.runs.dataframe import emit_timeout, payload_limit
-from acker_redis.spark.runtime.executor_check import check_url
-from acker_redis.spark.sources.files import FILE, ROW
+from acker_redis.spark.runs.options import MessageIds, StreamSettings, message_ids, run_settings
 from acker_redis.spark.streaming.park_store import Park
-from acker_redis.spark.streaming.query import LOOK_SECS, StreamOptions, StreamStatus, TrackedQuery, active_query
+from acker_redis.spark.streaming.query import LOOK_SECS, StreamStatus, TrackedQuery, active_query
 from acker_redis.spout.callbacks import insisting
 from acker_redis.spout.retry import RetryPolicy
 
-__all__ = ["BatchHandler", "StreamStatus", "each_batch"]
+__all__ = ["StreamStatus", "TrackedBatches"]
 
 log = logging.getLogger("acker_redis.spark")
 
@@ -31,105 +28,97 @@ _QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"
 """What Spark notes for the thread of a query: its id, which it keeps over restarts, and that of this start."""
 
 
-def each_batch(
-    pipeline: Pipeline,
-    *,
-    acker: Acker,
-    park: str,
-    executor_url: str | None = None,
-    id_column: str | None = None,
-    partition: str = FILE,
-    offset: str = ROW,
-    task: int = 0,
-    retry: RetryPolicy | None = None,
-    stop_if_all_fail: bool = True,
-    emit_timeout_secs: float | None = None,
-    max_spout_pending: int | None = None,
-    max_parked: int = 10_000,
-    settle_secs: float = 2.0,
-    payload_bytes: int = 0,
-    on_messages_done: Callable[[Int64Array], object] | None = None,
-) -> "BatchHandler":
-    """A function for `DataStreamWriter.foreachBatch`: every message of the stream goes through the pipeline.
+class TrackedBatches:
+    """The function for `DataStreamWriter.foreachBatch`: every message of the stream goes through the pipeline.
 
-        handler = each_batch(pipeline, acker=acker, id_column="id", park="orders/park")
-        stream.writeStream.foreachBatch(handler).option("checkpointLocation", "orders/checkpoint").start()
+        batches = TrackedBatches(pipeline, acker=acker, ids="id", parking_location="orders/parked")
+        stream.writeStream.foreachBatch(batches).option("checkpointLocation", "orders/checkpoint").start()
 
     A micro-batch runs the pipeline over its messages, waits a little for their outcomes, and returns, so that Spark commits
-    it. What failed, or has no outcome yet, is parked: its rows are kept in the driver's memory and in the park, and go out
-    again with a later micro-batch, or by themselves when none comes for `settle_secs`. So a message that hangs or fails holds
-    up no other.
+    it. What failed, or has no outcome yet, is parked: its rows are kept in the driver's memory and in the parking location,
+    and go out again with a later micro-batch, or by themselves when none comes for `batch_wait_secs`. So a message that hangs
+    or fails holds up no other. An object serves one query at a time, and another when that has ended.
 
     Guarantee: every message of a batch that Spark commits was acked, is a dead letter, or is parked, whenever the driver dies;
-    a start of the query under the same checkpoint and park goes on with what is parked. A message that is not done when
-    another one of its id comes goes first; the other waits behind it. Not guaranteed: that work is done once; sinks have to be
-    idempotent by message. What a micro-batch writes is not what Spark gave under its number alone: don't overwrite by
+    a start of the query under the same checkpoint and parking location goes on with what is parked. A message that is not done
+    when another one of its id comes goes first; the other waits behind it. Not guaranteed: that work is done once; sinks have
+    to be idempotent by message. What a micro-batch writes is not what Spark gave under its number alone: don't overwrite by
     `Tracker.batch_id`.
-
-    Args:
-        pipeline: as for `run_tracked`.
-        acker: as for `run_tracked`.
-        park: folder for what is parked, on any file system that Spark writes to; of this query alone, and kept like its
-            checkpoint. Made if the query is new.
-        executor_url: as for `run_tracked`.
-        id_column: integer column of message ids, not null. None: a column `message_id` is made of partition and offset.
-        partition: as for `run_tracked`.
-        offset: as for `run_tracked`.
-        task: as for `run_tracked`.
-        retry: as for `run_tracked`. Messages that kill their workers while nothing else gets through are parked, and no
-            attempt counts, until something has.
-        stop_if_all_fail: as for `run_tracked`, but for sources of fewer than 20 messages: others may come. A micro-batch whose
-            first 20 messages are bad ends the query at every start; False lets them become dead letters.
-        emit_timeout_secs: as for `run_tracked`.
-        max_spout_pending: at most so many messages in flight.
-        max_parked: at most so many messages are not done when a micro-batch ends. It waits for that, and says so in the log
-            and in `BatchHandler.status`.
-        settle_secs: a micro-batch waits so long for outcomes at most.
-        payload_bytes: a dead letter keeps its message, as JSON, if it is not longer; 0: its id only. At most 1 MiB.
-        on_messages_done: as for `run_tracked`; where it goes on raising, the query ends.
-
-    Raises:
-        BadConfigError: a setting is out of range; the park is another app's, or damaged; an executor does not find the acker
-            by `executor_url`.
-    """
-    payload_limit(payload_bytes)
-    check_bound("max_spout_pending", max_spout_pending)
-    check_finite("settle_secs", settle_secs)
-    if isinstance(max_parked, bool) or not isinstance(max_parked, int) or max_parked < 0:
-        raise BadConfigError(f"max_parked={max_parked!r}: use an integer of 0 or more")
-    emit_timeout(emit_timeout_secs)
-    arguments.run("each_batch", pipeline, acker, retry)
-    try:
-        session = SparkSession.active()
-    except PySparkRuntimeError as exc:
-        raise BadConfigError("each_batch needs a SparkSession: make it first") from exc
-    options = StreamOptions(
-        id_column, partition, offset, task, retry or RetryPolicy(), stop_if_all_fail,
-        emit_timeout(emit_timeout_secs), max_spout_pending, max_parked, settle_secs, payload_bytes,
-        None if on_messages_done is None else insisting(on_messages_done, "on_messages_done"),
-    )  # fmt: skip
-    url = acker.url if executor_url is None else check_url(session, executor_url, acker)
-    return BatchHandler(session, pipeline, acker, url, options, park)
-
-
-class BatchHandler:
-    """What `each_batch` gives: the function for `foreachBatch`, and a look at the stream.
-
-    It may be used for one query at a time, and again when that has ended.
     """
 
     def __init__(
         self,
-        session: SparkSession,
         pipeline: Pipeline,
+        *,
         acker: Acker,
-        url: str | None,
-        options: StreamOptions,
-        park: str,
+        parking_location: str,
+        ids: str | MessageIds | None = None,
+        retry: RetryPolicy | None = None,
+        stop_if_all_fail: bool = True,
+        dead_letter_bytes: int = 0,
+        max_spout_pending: int | None = None,
+        max_parked: int = 10_000,
+        batch_wait_secs: float = 2.0,
+        emit_timeout_secs: float | None = None,
+        task: int = 0,
+        executor_url: str | None = None,
+        on_messages_done: Callable[[Int64Array], object] | None = None,
     ) -> None:
-        """Use `each_batch`."""
-        self._session, self._pipeline, self._acker, self._url = session, pipeline, acker, url
-        self._options, self._path = options, park
+        """Check the settings, and the parking location, before the query starts.
+
+        Args:
+            pipeline: called once per emission with a tracker and the tracked messages; has to run its sinks before it returns.
+            acker: of this process, which takes the outcomes.
+            parking_location: folder for what is parked, on any file system that Spark writes to; of this query alone, and kept
+                like its checkpoint. Made if the query is new.
+            ids: integer column of message ids, not null; or `MessageIds.offsets(...)`, without progress, as Spark's checkpoint
+                has it. None: made of columns `file` and `row`.
+            retry: when to emit again; see `RetryPolicy`. Messages that kill their workers while nothing else gets through are
+                parked, and no attempt counts, until something has.
+            stop_if_all_fail: end with `OperatorBrokenError` where 20 messages failed by an exception that the pipeline does
+                not declare, in an operator that has processed none. A micro-batch whose first 20 messages are bad ends the
+                query at every start; False lets them become dead letters.
+            dead_letter_bytes: a dead letter keeps its message, as JSON, if it is not longer; 0: its id only. At most 1 MiB.
+            max_spout_pending: at most so many messages in flight.
+            max_parked: at most so many messages are not done when a micro-batch ends. It waits for that, and says so in the
+                log and in `status`.
+            batch_wait_secs: a micro-batch waits so long for outcomes at most.
+            emit_timeout_secs: the jobs of an emission are cancelled after so long; see `run_tracked`. None: never.
+            task: owner of the roots; see `Spout`.
+            executor_url: the acker's server as executors reach it, where that is not as this process does.
+            on_messages_done: called with the ids of messages that were acked or are kept as dead letters. Where it raises it
+                is called again with the same ids, twice; then the query ends.
+
+        Raises:
+            BadConfigError: a setting is out of range or of another type; there is no SparkSession; the parking location is
+                another app's, or damaged; an executor does not find the acker by `executor_url`.
+        """
+        settings = run_settings(
+            "TrackedBatches", pipeline, acker=acker, executor_url=executor_url, task=task, retry=retry,
+            stop_if_all_fail=stop_if_all_fail, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
+            dead_letter_bytes=dead_letter_bytes, on_messages_done=on_messages_done,
+        )  # fmt: skip
+        wanted = message_ids("TrackedBatches", ids)
+        if wanted.progress is not None:
+            raise BadConfigError(
+                "TrackedBatches: ids have a progress file, and the progress of a stream is in its checkpoint. Leave progress= "
+                "out"
+            )
+        if not isinstance(parking_location, str) or not parking_location:
+            raise BadConfigError(f"TrackedBatches: parking_location={parking_location!r} is no folder. Give its path")
+        check_finite("batch_wait_secs", batch_wait_secs)
+        if isinstance(max_parked, bool) or not isinstance(max_parked, int) or max_parked < 0:
+            raise BadConfigError(f"max_parked={max_parked!r}: use an integer of 0 or more")
+        try:
+            session = SparkSession.active()
+        except PySparkRuntimeError as exc:
+            raise BadConfigError("TrackedBatches needs a SparkSession: make it first") from exc
+        self._session, self._pipeline, self._acker, self._url = session, pipeline, acker, settings.url(session)
+        self._settings = StreamSettings(
+            **vars(settings), ids=wanted, max_parked=max_parked, batch_wait_secs=batch_wait_secs,
+            on_messages_done=None if on_messages_done is None else insisting(on_messages_done, "on_messages_done"),
+        )  # fmt: skip
+        self._path = parking_location
         self._query: TrackedQuery | None = None
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -144,7 +133,7 @@ class BatchHandler:
         """Run a micro-batch; Spark calls this.
 
         Raises:
-            BadConfigError: the park is another query's, or missing; nothing was emitted.
+            BadConfigError: the parking location is another query's, or missing; nothing was emitted.
             AckerError: as `run_tracked`.
         """
         self._of_batch(batch.sparkSession, batch_id).take(batch, batch_id)
@@ -157,7 +146,7 @@ class BatchHandler:
         Raises:
             AckerError: as `run_tracked`; or a micro-batch was under way for so long, and nothing was done here.
 
-        >>> handler.drain(timeout_secs=60).parked
+        >>> batches.drain(timeout_secs=60).parked
         {}
         """
         with self._lock:
@@ -172,7 +161,7 @@ class BatchHandler:
     def status(self) -> StreamStatus:
         """How the stream stands; any thread may ask.
 
-        >>> handler.status().in_flight
+        >>> batches.status().in_flight
         0
         """
         query = self._query
@@ -181,8 +170,8 @@ class BatchHandler:
     def close(self) -> None:
         """End what works between micro-batches; what is parked stays so.
 
-            with each_batch(pipeline, acker=acker, park="orders/park") as handler:
-                orders.writeStream.foreachBatch(handler).start().awaitTermination()
+            with TrackedBatches(pipeline, acker=acker, parking_location="orders/parked") as batches:
+                orders.writeStream.foreachBatch(batches).start().awaitTermination()
 
         The end of a `with` block does so, too. An emission under way is brought to its end first. A micro-batch under way
         breaks off, and its query ends with a `StoppedError`; Spark gives that batch again at the next start.
@@ -216,9 +205,9 @@ class BatchHandler:
                 return now
             java = active_query(session, query, run)
             if query is None or java is None:
-                raise BadConfigError("give what each_batch makes to foreachBatch; it takes batches of a query only")
+                raise BadConfigError("give TrackedBatches to foreachBatch: it takes batches of a query only")
             if now is not None and now.run is not None and now.is_active:
-                raise BadConfigError("two queries run with what one call of each_batch made: call it for each of them")
+                raise BadConfigError("two queries run with one TrackedBatches object: make one for each of them")
             park = self._open()
             checkpoint = str(java.resolvedCheckpointRoot())
             is_same = (park.query, park.checkpoint) == (query, checkpoint)
@@ -233,7 +222,7 @@ class BatchHandler:
             return self._query
 
     def _begin(self, park: Park, before: int, run: str | None = None) -> TrackedQuery:
-        query = TrackedQuery(self._session, self._pipeline, self._acker, self._url, self._options, park)
+        query = TrackedQuery(self._session, self._pipeline, self._acker, self._url, self._settings, park)
         query.run = run
         query.resume(before)
         return query
@@ -251,7 +240,7 @@ class BatchHandler:
                         continue
                     park.checkpoint = str(java.resolvedCheckpointRoot())  # it may have been moved
                     self._query = self._begin(park, park.next_batch())
-                except ClosedError:  # whoever closed the acker is done with the handler, too
+                except ClosedError:  # whoever closed the acker is done with this object, too
                     return
                 except AckerError as exc:  # the first micro-batch will tell, but there may be none for long
                     log.error("what the stream of app %r has parked does not go out: %s", self._acker.config.app, exc)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.accumulators import Accumulator
 
-from acker_redis.errors import BadBatchError, FailedError
+from acker_redis.errors import FailedError, PipelineError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.protocol import shares
 from acker_redis.spark.protocol.columns import ANCHORS, ARROW_ANCHORS, ARROW_EDGE, ARROW_OUT, CHILDLESS, EDGE, STAYS
@@ -66,7 +66,7 @@ class BoltStep:
         """Run on one partition.
 
         Raises:
-            BadBatchError: the function gave rows of other columns, or parents or failed rows that are not there.
+            PipelineError: the function gave rows of other columns, or parents or failed rows that are not there.
         """
         keep_imports()
         failures = Failures(self.operator, self.stage, self.reports)
@@ -116,14 +116,14 @@ class BoltStep:
         parents = self._rows_of(output.parents, "parents", inputs)
         failed = self._rows_of([*(output.failed or ())], "failed", inputs)
         if len(parents) != rows.num_rows:
-            raise BadBatchError(
+            raise PipelineError(
                 f"bolt {self.stage!r}: {rows.num_rows} output rows but {len(parents)} parents: give one parent per row"
             )
         return rows, parents, failed
 
     def _conform(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if rows.schema.names != self.schema.names:
-            raise BadBatchError(
+            raise PipelineError(
                 f"bolt {self.stage!r}: rows have columns {rows.schema.names}, its schema says {self.schema.names}"
             )
         return rows if rows.schema.types == self.schema.types else rows.cast(self.schema)
@@ -131,9 +131,9 @@ class BoltStep:
     def _rows_of(self, given: npt.ArrayLike, what: str, inputs: int) -> Int64Array:
         rows = np.asarray(given)
         if len(rows) and rows.dtype.kind not in "iu":
-            raise BadBatchError(f"bolt {self.stage!r}: {what}: expected numbers of input rows, got {rows.dtype}")
+            raise PipelineError(f"bolt {self.stage!r}: {what}: expected numbers of input rows, got {rows.dtype}")
         if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= inputs):
-            raise BadBatchError(f"bolt {self.stage!r}: {what} names a row outside the {inputs} rows of its input batch")
+            raise PipelineError(f"bolt {self.stage!r}: {what} names a row outside the {inputs} rows of its input batch")
         return rows.astype(np.int64)
 
 

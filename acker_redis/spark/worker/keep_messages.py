@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from acker_redis.acker import app_of
-from acker_redis.errors import BadBatchError
+from acker_redis.errors import PipelineError
 from acker_redis.model.config import AckerConfig
 from acker_redis.spark.protocol.columns import ARROW_ROWS
 from acker_redis.spark.worker import row_codec
@@ -35,7 +35,7 @@ class KeepStep:
         """Run on one partition.
 
         Raises:
-            BadBatchError: the ids are no integers.
+            PipelineError: the ids are no integers.
             OutOfMemoryError: the server is above maxmemory; some may have been kept.
         """
         keep_imports()
@@ -43,7 +43,7 @@ class KeepStep:
         for batch in batches:
             message_ids, payloads = batch.columns
             if not pa.types.is_integer(message_ids.type):
-                raise BadBatchError(f"message ids are {message_ids.type}: expected bigint")
+                raise PipelineError(f"message ids are {message_ids.type}: expected bigint")
             rows = row_codec.to_bytes(payloads, self.longest)
             pairs = [
                 (message, row)

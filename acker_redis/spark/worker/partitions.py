@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.accumulators import Accumulator
 
-from acker_redis.errors import BadBatchError, NotExactError, RefusedError
+from acker_redis.errors import NotExactError, PipelineError, RefusedError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.protocol import shares
 from acker_redis.spark.protocol.columns import ANCHORS, ARROW_EDGE, ARROW_OUT, ARROW_ROWS, EDGE, STAYS
@@ -103,7 +103,7 @@ class PartitionsStep:
 
         Raises:
             NotExactError: the function returned before it had consumed its rows.
-            BadBatchError: it refused rows that are not there, or errors are to be raised.
+            PipelineError: it refused rows that are not there, or errors are to be raised.
         """
         keep_imports()
         consumed = _Consumed()
@@ -145,10 +145,10 @@ class PartitionsStep:
     def _refuse(self, failures: Failures, consumed: _Consumed, refused: RefusedError) -> None:
         """Fail the rows that the store refused."""
         if self.on_error == "raise":
-            raise BadBatchError(f"sink {self.stage!r}: {refused}: give on_error='fail', so that rows can fail alone")
+            raise PipelineError(f"sink {self.stage!r}: {refused}: give on_error='fail', so that rows can fail alone")
         numbers = list(refused.rows)
         if any(not isinstance(one, (int, np.integer)) or not 0 <= one < consumed.rows for one in numbers):
-            raise BadBatchError(
+            raise PipelineError(
                 f"sink {self.stage!r}: it refused rows that are not among the {consumed.rows} of its partition"
             )
         if numbers:

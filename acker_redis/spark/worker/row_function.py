@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
 
-from acker_redis.errors import BadBatchError, FailedError
+from acker_redis.errors import FailedError, PipelineError
 from acker_redis.spark.worker.arrow_function import BoltOutput
 from acker_redis.spark.worker.failures import NoRetry, OnError, Reason, UnexpectedError, reason_of
 
@@ -135,14 +135,14 @@ class RowByRow:
             known: Container[str] = row if isinstance(row, Mapping) else row.__fields__
             missing = [name for name in names if name not in known]
             if missing:
-                raise BadBatchError(f"a derived row lacks the columns {missing}")
+                raise PipelineError(f"a derived row lacks the columns {missing}")
             return [row[name] for name in names]
         if isinstance(row, (str, bytes, bytearray)) or not isinstance(row, (Sequence, np.ndarray)):
-            raise BadBatchError(
+            raise PipelineError(
                 f"a derived row is a {type(row).__name__}: give dicts, or tuples in the order of the columns {names}"
             )
         if len(row) != len(names):
-            raise BadBatchError(f"a derived row has {len(row)} values, the schema {len(names)} columns: {names}")
+            raise PipelineError(f"a derived row has {len(row)} values, the schema {len(names)} columns: {names}")
         return row
 
     def _fitting(
@@ -151,7 +151,7 @@ class RowByRow:
         """The rows of those inputs whose rows all fit the schema; the other inputs fail, with the reason.
 
         Raises:
-            BadBatchError: one does not fit, and errors are to be raised.
+            PipelineError: one does not fit, and errors are to be raised.
         """
         kept: list[Row] = []
         kept_ends = [0]
@@ -160,7 +160,7 @@ class RowByRow:
             if reason is None:
                 kept += rows[begin:end]
             elif self.on_error == "raise":
-                raise BadBatchError(reason)
+                raise PipelineError(reason)
             else:
                 failed[number] = UnexpectedError(reason)
             kept_ends.append(len(kept))
@@ -171,7 +171,7 @@ class RowByRow:
         for row in rows:
             try:
                 values = self._values(row)
-            except BadBatchError as exc:
+            except PipelineError as exc:
                 return str(exc)
             for value, column in zip(values, self.schema, strict=True):
                 try:
@@ -185,7 +185,7 @@ class RowByRow:
 def _derived(rows: Iterable[Row] | None) -> Iterable[Row]:
     """What a row function returned."""
     if isinstance(rows, (str, bytes, bytearray, Mapping)):  # can be iterated over, and is no collection of rows
-        raise BadBatchError(f"the function returned a {type(rows).__name__}: return or yield rows, such as [(1, 'a')]")
+        raise PipelineError(f"the function returned a {type(rows).__name__}: return or yield rows, such as [(1, 'a')]")
     return rows or ()
 
 

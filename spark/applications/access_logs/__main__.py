@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from acker_redis import Acker, AckerError, RetryPolicy, Spout
-from acker_redis.spark import StreamStatus, each_batch
+from acker_redis.spark import StreamStatus, TrackedBatches
 from acker_redis.spout.spout import SpoutCounts
 from spark.applications.access_logs import report
 from spark.applications.access_logs.pipeline import REFERENCE, lines_of, pipeline
@@ -80,20 +80,20 @@ def read(
 ) -> StreamStatus:
     """The streaming query: every file that is there and was not read yet, some of them at a time; then what is parked."""
     sections = session.read.csv(str(reference), schema=REFERENCE, header=True).coalesce(1)  # small: no shuffle of it
-    handler = each_batch(
+    batches = TrackedBatches(
         partial(pipeline, store, sections),
-        acker=acker, retry=retry, payload_bytes=LONGEST_LINE, park=str(store.park),
+        acker=acker, retry=retry, dead_letter_bytes=LONGEST_LINE, parking_location=str(store.park),
     )  # fmt: skip
     query = (
         lines_of(session, logs, files)
-        .writeStream.foreachBatch(handler)
+        .writeStream.foreachBatch(batches)
         .option("checkpointLocation", str(store.checkpoint))
         .trigger(availableNow=True)
         .start()
     )
     while not query.awaitTermination(LOOK_SECS):
-        tell(report.progress(handler.status()))
-    return handler.drain(DRAIN_SECS)
+        tell(report.progress(batches.status()))
+    return batches.drain(DRAIN_SECS)
 
 
 def settle(acker: Acker, counts: SpoutCounts) -> int:

@@ -44,11 +44,11 @@ def export(
             Acker.connect(redis, app=app, message_timeout_secs=message_timeout_secs) as acker,
             quiet_session(master, "orders") as session,
         ):
-            spout = orders.run(session, acker, executor_redis, count, folder.resolve())
+            result = orders.run(session, acker, executor_redis, count, folder.resolve())
             pending = acker.stats().pending
     except (AckerError, OSError, PySparkException) as exc:
         raise _told(exc) from exc
-    counts, reasons = spout.counts, sorted({str(letter.detail) for letter in spout.dead_letters.values()})
+    counts, reasons = result.counts, sorted({str(letter.detail) for letter in result.dead_letters.values()})
     if as_json:
         print(json.dumps({**asdict(counts), "pending": pending, "reasons": reasons}))
     else:

@@ -11,8 +11,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from acker_redis import Acker, RetryPolicy, Spout
-from acker_redis.spark import Tracker, run_tracked
+from acker_redis import Acker, RetryPolicy
+from acker_redis.spark import RunResult, Tracker, run_tracked
 
 APP = "direct-acks"
 ITEM = "order bigint, item string, count int"
@@ -24,17 +24,17 @@ OVER = "over"
 """This file appears in the folder when all orders are done."""
 
 
-def run(session: SparkSession, acker: Acker, executor_url: str | None, orders: int, folder: Path) -> Spout:
+def run(session: SparkSession, acker: Acker, executor_url: str | None, orders: int, folder: Path) -> RunResult:
     """Export the items of so many orders, a folder of parquet files per emission, until every order is done."""
     folder.mkdir(parents=True, exist_ok=True)
     session.conf.set("spark.sql.shuffle.partitions", session.sparkContext.defaultParallelism)
     messages = session.range(orders).select(F.col("id").alias("order"))
-    spout = run_tracked(
-        messages, partial(export, folder), acker=acker, executor_url=executor_url, id_column="order",
+    result = run_tracked(
+        messages, partial(export, folder), acker=acker, executor_url=executor_url, ids="order",
         retry=RetryPolicy(max_attempts=2, first_delay_secs=0.1),
     )  # fmt: skip
     (folder / OVER).touch()
-    return spout
+    return result
 
 
 def export(folder: Path, tracker: Tracker, orders: DataFrame) -> None:

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.live import Live
 
 from acker_redis import Acker, AckerError, RetryPolicy
-from acker_redis.spark import BatchHandler, each_batch
+from acker_redis.spark import TrackedBatches
 from spark.applications.order_stream import page
 from spark.applications.order_stream.orders import Orders, is_given_up
 from spark.applications.order_stream.pipeline import ORDER, pipeline
@@ -70,19 +70,19 @@ def run(
 ) -> Account:  # fmt: skip
     """From the first order to the account."""
     latencies = page.Latencies()
-    handler = each_batch(
-        partial(pipeline, store), acker=acker, id_column="id", park=str(store.park), payload_bytes=1000,
+    batches = TrackedBatches(
+        partial(pipeline, store), acker=acker, ids="id", parking_location=str(store.park), dead_letter_bytes=1000,
         retry=RetryPolicy(max_attempts=5, first_delay_secs=1, multiplier=2, max_delay_secs=5),
         on_messages_done=lambda numbers: latencies.add(orders.ages_secs(numbers)),
     )  # fmt: skip
     found = account(store, orders.made, (), all_read=False)
     before, left = found.made, found.parked + found.to_come
     source = session.readStream.schema(ORDER).json(str(orders.folder))
-    with handler:
+    with batches:
         orders.start()
-        query = source.writeStream.foreachBatch(handler).option("checkpointLocation", str(store.checkpoint)).start()
+        query = source.writeStream.foreachBatch(batches).option("checkpointLocation", str(store.checkpoint)).start()
         try:
-            _watch(query, handler, acker, store, orders, (before, left), latencies, stop, kill_every, seconds, console)
+            _watch(query, batches, acker, store, orders, (before, left), latencies, stop, kill_every, seconds, console)
         finally:
             orders.stop()
         ends_whole = seconds is not None and not stop.is_set()
@@ -90,14 +90,14 @@ def run(
             query.processAllAvailable()
         query.stop()
         store.kill.unlink(missing_ok=True)
-        handler.drain(DRAIN_ALL_SECS if ends_whole else DRAIN_SECS)
+        batches.drain(DRAIN_ALL_SECS if ends_whole else DRAIN_SECS)
     store.keep_letters(acker.dead_letters.find())
     bad = filter(is_given_up, range(orders.made))
     return account(store, orders.made, bad, all_read=ends_whole)
 
 
 def _watch(
-    query: Any, handler: BatchHandler, acker: Acker, store: Store, orders: Orders, earlier: tuple[int, int],
+    query: Any, batches: TrackedBatches, acker: Acker, store: Store, orders: Orders, earlier: tuple[int, int],
     latencies: page.Latencies, stop: threading.Event, kill_every: float, seconds: float | None, console: Console,
 ) -> None:  # fmt: skip
     """Show how it goes, and kill a worker now and then, until it is time to end.
@@ -122,7 +122,7 @@ def _watch(
             store.keep_letters(fresh)
             letters.update(one.detail or one.reason for one in fresh)
             after = fresh[-1].entry_id if fresh else after
-            shown = page.facts(orders.made, *earlier, handler.status(), dict(letters), latencies, killed, now - began)
+            shown = page.facts(orders.made, *earlier, batches.status(), dict(letters), latencies, killed, now - began)
             if live is not None:
                 live.update(page.as_table(shown), refresh=True)
             elif now - said_at > LINE_SECS:

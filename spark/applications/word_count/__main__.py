@@ -8,6 +8,7 @@ On purpose some lines fail at first attempt; they are emitted again under fresh 
 import json
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -20,14 +21,14 @@ from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.live import Live
 
-from acker_redis import Acker, AckerError, RetryPolicy
+from acker_redis import Acker, AckerError, RetryPolicy, Spout
 from acker_redis.spark import Tracker, run_tracked
 from spark.applications.word_count import report
 from spark.applications.word_count.pipeline import OCCURRENCE, Faults, Operators, count_words
 from spark.applications.word_count.text import counts_of, read_lines, true_counts, write_lines
 from spark.support.session import quiet_session
 
-PAYLOAD_BYTES = 1000
+LETTER_BYTES = 1000
 
 
 def main(
@@ -91,17 +92,18 @@ def run(
     lines = session.read.parquet(str(folder / "lines"))
     started = time.monotonic()
     with Live(console=console, refresh_per_second=8, transient=True) as live:
-        spout = run_tracked(
-            lines, pipeline, acker=acker, id_column="line", retry=policy, payload_bytes=PAYLOAD_BYTES,
-            progress=lambda spout, busy: live.update(report.progress(spout, acker, busy, time.monotonic() - started)),
+        result = run_tracked(
+            lines, pipeline, acker=acker, ids="line", retry=policy, dead_letter_bytes=LETTER_BYTES,
+            progress=lambda now: live.update(report.progress(now, acker, time.monotonic() - started)),
         )  # fmt: skip
+        left_over = Spout(acker, run_id=uuid.uuid4().hex)
         while acker.stats(oldest=False).pending:  # somebody else's, of a run that was cut short: they time out
-            spout.poll(block_ms=100)
+            left_over.poll(block_ms=100)
     secs = time.monotonic() - started
-    dead = set(spout.dead_letters)
+    dead = set(result.dead_letters)
     counted = counts_of(session.read.schema(OCCURRENCE).parquet(str(folder / "words")), dead)
     truth = true_counts(folder / "lines", dead)
-    stats, counts = acker.stats(), spout.counts
+    stats, counts = acker.stats(), result.counts
     total = counts.emitted - counts.replayed
     return report.Result(
         lines=total,

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from acker_redis import Acker, Spout
+from acker_redis import Acker
+from acker_redis.spark import Progress
 
 
 @dataclass
@@ -30,12 +31,14 @@ class Result:
     top_words: list[tuple[str, int]]
 
 
-def progress(spout: Spout, acker: Acker, busy: bool, secs: float) -> Table:
+def progress(now: Progress, acker: Acker, secs: float) -> Table:
     """The live display."""
-    counts, stats = spout.counts, acker.stats(oldest=False)
+    counts, stats = now.counts, acker.stats(oldest=False)
     table = Table.grid(padding=(0, 2))
-    running = "running" if busy else "waiting for outcomes"
-    state = "[red]no rotator: start `acker-redis rotator`[/red]" if stats.rotation_is_late else running
+    late = stats.last_rotation_ms > 3 * stats.tick_ms
+    state = "running" if now.is_emitting else "waiting for outcomes"
+    if late:
+        state = "[red]no rotator: start `acker-redis rotator`[/red]"
     table.add_row(
         f"{secs:5.1f} s", f"emitted {counts.emitted}", f"[green]acked {counts.acked}[/green]", f"pending {stats.pending}",
         f"[red]failed {counts.failed}[/red]", f"replayed {counts.replayed}", state,

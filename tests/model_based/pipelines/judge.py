@@ -35,9 +35,9 @@ def _of_run(pipeline: Pipeline, played: Played) -> Iterator[Fault]:
         yield Fault("ended by another error", f"{type(error).__name__}: {error}")
     elif pipeline.forgets is not None and error is None:
         yield Fault("forgotten frame", f"nothing was done with frame{pipeline.forgets}, and nobody said so")
-    if error is None and played.spout is not None:
+    if error is None and played.result is not None:
         acked = {m for emitted in played.emissions for m, outcomes in emitted.outcomes.items() if outcomes == ["ack"]}
-        dead = set(played.spout.dead_letters)
+        dead = set(played.result.dead_letters)
         messages = {row["id"] for row in pipeline.data.rows()}
         if acked | dead != messages or acked & dead:
             yield Fault("not done", f"{len(acked)} acked and {len(dead)} dead letters of {len(messages)} messages")

@@ -442,10 +442,10 @@ class Union(Operator):
 
 @dataclass(frozen=True)
 class Checkpoint(Operator):
-    """`tracker.checkpoint`."""
+    """`tracker.local_checkpoint`."""
 
     def apply(self, playing: Playing, *frames: DataFrame) -> DataFrame:
-        return playing.tracker.checkpoint(frames[0])
+        return playing.tracker.local_checkpoint(frames[0])
 
 
 def draw(chance: random.Random, *, fails: bool) -> Operator:

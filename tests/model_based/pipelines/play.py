@@ -14,8 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis import Acker, RetryPolicy
 from acker_redis.model.roots import root_ids
-from acker_redis.spark import Tracker, run_tracked
-from acker_redis.spout.spout import Spout
+from acker_redis.spark import Progress, RunResult, Tracker, run_tracked
 from acker_redis.testing import expire
 from tests.model_based.pipelines.operators import Playing
 from tests.model_based.pipelines.pipeline import Pipeline
@@ -80,7 +79,7 @@ class Played:
     """What became of a run."""
 
     emissions: list[Emitted]
-    spout: Spout | None
+    result: RunResult | None
     error: BaseException | None
     secs: float
 
@@ -116,18 +115,18 @@ def play(pipeline: Pipeline, session: SparkSession, url: str, folder: Path) -> P
         emissions.append(Emitted(tracker.emission, folder / f"emission{tracker.emission}"))
         pipeline.run(Playing(tracker, pipeline.data, emissions[-1].folder, local), messages)
 
-    def progress(spout: Spout, busy: bool) -> None:
-        spout.acker.admin.rotate()
-        if not busy and time.monotonic() - begun > LONGEST_SECS:
-            raise TimeoutError(f"after {LONGEST_SECS} s there still is {spout.pending} pending")
+    def progress(now: Progress) -> None:
+        acker.admin.rotate()
+        if not now.is_emitting and time.monotonic() - begun > LONGEST_SECS:
+            raise TimeoutError(f"after {LONGEST_SECS} s there still is {now.in_flight} pending")
 
-    spout, error = None, None
+    result, error = None, None
     run_id = uuid.uuid4().hex
     messages = pipeline.data.frame(session, folder / "messages")
     with Watched.begin(url) as acker, _settings(session, pipeline):
         try:
-            spout = run_tracked(
-                messages, run, acker=acker, id_column="id", run_id=run_id,
+            result = run_tracked(
+                messages, run, acker=acker, ids="id", run_id=run_id,
                 retry=RetryPolicy(max_attempts=ATTEMPTS, first_delay_secs=0),
                 max_spout_pending=pipeline.in_flight, progress=progress,
                 stop_if_all_fail=False,  # a drawn sink may refuse every partition
@@ -146,4 +145,4 @@ def play(pipeline: Pipeline, session: SparkSession, url: str, folder: Path) -> P
                 if root in known
             }
             one.broken_off = next((acker.broken_off[root] for root in roots if root in acker.broken_off), None)
-    return Played(emissions, spout, error, time.monotonic() - begun)
+    return Played(emissions, result, error, time.monotonic() - begun)

@@ -16,9 +16,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceWriter, WriterCommitMessage
 
 from acker_redis import BadConfigError, FailedError, NotAcceptedError
-from acker_redis.spark import Pipeline, Tracker, read_dead_letters, read_files, run_tracked
+from acker_redis.spark import MessageIds, Pipeline, ReplayFrom, Tracker, read_dead_letters, read_files, run_tracked
 from acker_redis.spark.emission.roots import Roots
-from acker_redis.spout.offset_file import Offsets
+from acker_redis.spout.offset_file import OffsetFile
 from acker_redis.spout.retry import RetryPolicy
 from tests.support import java
 from tests.support.jobs import whole_job
@@ -96,11 +96,11 @@ def test_what_fails_at_first_is_in_it(case: MakeCase, tmp_path: Path) -> None:
 
     ended = whole(run, pipeline)
     assert ended.error is None
-    assert ended.spout is not None
+    assert ended.result is not None
     assert [count for count, _ in seen] == [40, 3, 40], ended.reasons
     assert all(there == [(9, 9)] for _, there in seen)
     assert sorted(run.written()) == SUMS
-    counts = ended.spout.counts
+    counts = ended.result.counts
     assert (counts.acked, counts.failed, counts.released, counts.emitted) == (40, 3, 37 + 3, 83)
     assert sorted(ended.told) == list(range(40))
 
@@ -258,8 +258,8 @@ def test_acks_that_get_lost_are_sent_again_without_another_write(
 
     monkeypatch.setattr(Roots, "_ack", half)
     retry = RetryPolicy(max_attempts=1, first_delay_secs=0)
-    spout = run_tracked(run.messages, pipeline, acker=run.acker, id_column="id", retry=retry, output="whole")
-    assert (emissions, spout.counts.acked, spout.counts.failed, spout.dead_letters) == ([40], 40, 20, {})
+    result = run_tracked(run.messages, pipeline, acker=run.acker, ids="id", retry=retry, output="whole")
+    assert (emissions, result.counts.acked, result.counts.failed, result.dead_letters) == ([40], 40, 20, {})
     assert sorted(run.written()) == SUMS
 
 
@@ -319,23 +319,29 @@ class OnceWriter(DataSourceWriter):
         there.write_text(" ".join(str(one) for message in messages for one in message.sums))
 
 
+def nothing(ids: list[int]) -> Any:
+    return None
+
+
 @pytest.mark.parametrize(
     "options",
     [
-        {"offsets": "offsets"},
+        {"progress of offsets": "offsets"},
         {"max_spout_pending": 5},
-        {"keep_payload": True, "payload_bytes": 100},
-        {"fetch": lambda ids: None},
+        {"ReplayFrom.redis": ReplayFrom.redis(max_bytes=100)},
+        {"ReplayFrom.fetch": ReplayFrom.fetch(nothing)},
         {"output": "all"},
     ],
     ids=lambda options: next(iter(options)),
 )
 def test_what_does_not_go_with_it(case: MakeCase, tmp_path: Path, options: dict[str, Any]) -> None:
     run = case(n=4)
-    if "offsets" in options:
-        options = {"offsets": Offsets(tmp_path / "offsets")}
-    told = run.refused(lambda tracker, messages: None, BadConfigError, **{"output": "whole", **options})
-    assert next(iter(options)) in told
+    name, given = next(iter(options.items()))
+    if name == "progress of offsets":
+        options = {"ids": MessageIds.offsets(progress=OffsetFile(tmp_path / "offsets"))}
+    elif isinstance(given, ReplayFrom):
+        options = {"replay": given}
+    assert name in run.refused(lambda tracker, messages: None, BadConfigError, **{"output": "whole", **options})
 
 
 @pytest.mark.parametrize(
@@ -539,7 +545,7 @@ def test_the_nightly_job_is_exact_under_failures(case: MakeCase, tmp_path: Path)
 
     orders = read_files(run.spark, str(tmp_path / "in"), "json", "order bigint, customer bigint, cents bigint")
     retry = RetryPolicy(max_attempts=2, first_delay_secs=0)
-    spout = run_tracked(orders, pipeline, acker=run.acker, retry=retry, output="whole", payload_bytes=1000)
+    result = run_tracked(orders, pipeline, acker=run.acker, retry=retry, output="whole", dead_letter_bytes=1000)
     expected: dict[str, tuple[int, int]] = {}
     for n in range(ORDERS):
         if n % 100 < 98 and n not in (7, 1000, 77):
@@ -549,12 +555,12 @@ def test_the_nightly_job_is_exact_under_failures(case: MakeCase, tmp_path: Path)
         found = {row.name: (row.orders, row.cents) for row in run.spark.read.parquet(str(tmp_path / name)).collect()}
         assert found == expected
     unknown = sum(n % 100 >= 98 for n in range(ORDERS)) - 1  # one of them can't be read either
-    assert spout.counts.dead_lettered == unknown + 4
-    assert spout.counts.acked == ORDERS - unknown - 4
-    letters = read_dead_letters(run.spark, run.acker).where(F.col("run_id") == spout.run_id)
+    assert result.counts.dead_lettered == unknown + 4
+    assert result.counts.acked == ORDERS - unknown - 4
+    letters = read_dead_letters(run.spark, run.acker).where(F.col("run_id") == result.run_id)
     assert letters.count() == unknown + 4
     assert len(tried) == 2
-    counts = spout.counts
+    counts = result.counts
     assert counts.emitted == counts.acked + counts.failed + counts.timed_out + counts.lost + counts.released
 
 

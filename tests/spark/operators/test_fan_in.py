@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis import BadBatchError, BadConfigError, NotExactError
+from acker_redis import BadConfigError, NotExactError, PipelineError
 from acker_redis.spark import BoltOutput, Tracker
 from acker_redis.spark.protocol.columns import TRACKING
 from acker_redis.spout.retry import RetryPolicy
@@ -209,7 +209,7 @@ def test_a_task_that_dies_half_way_behind_a_join_counts_once(case: MakeCase) -> 
 def test_what_is_refused(case: MakeCase, call: Callable[[Tracker, DataFrame, DataFrame], object], text: str) -> None:
     run = case(n=3)
     table = run.spark.createDataFrame([(1, 2)], "id bigint, x bigint")
-    assert text in run.refused(lambda tracker, messages: call(tracker, messages, table), BadBatchError)
+    assert text in run.refused(lambda tracker, messages: call(tracker, messages, table), PipelineError)
 
 
 def once_bad(tracker: Tracker, rows: DataFrame) -> DataFrame:

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis import AckerError, BadBatchError, FailedError, JobFailedError
+from acker_redis import AckerError, FailedError, JobFailedError, PipelineError
 from acker_redis.spark import BoltOutput, Collector, Tracker
 from acker_redis.spark.protocol.columns import TRACKING
 from acker_redis.spout.retry import RetryPolicy
@@ -157,8 +157,8 @@ def test_mistakes_are_told_before_a_row_is_read(
     case: MakeCase, call: Callable[[Tracker, DataFrame], object], text: str
 ) -> None:
     run = case(n=5)
-    with pytest.raises(BadBatchError, match=text):
-        raise BadBatchError(run.refused(call, BadBatchError))
+    with pytest.raises(PipelineError, match=text):
+        raise PipelineError(run.refused(call, PipelineError))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_mistake_that_shows_in_a_worker_ends_the_run_at_once(
     case: MakeCase, execute: Callable[[pa.RecordBatch], BoltOutput], text: str
 ) -> None:
     run = case(n=20)
-    assert text in run.refused(writing(run, lambda t, rows: t.bolt_arrow(rows, execute, IDS)), BadBatchError)
+    assert text in run.refused(writing(run, lambda t, rows: t.bolt_arrow(rows, execute, IDS)), PipelineError)
 
 
 def test_sql_on_sql_on_python_on_sql(case: MakeCase) -> None:

@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from acker_redis import BadBatchError
+from acker_redis import PipelineError
 from acker_redis.spark import Tracker
 from acker_redis.spark.operators import sql
 from acker_redis.spark.proof.equation import Form
@@ -81,7 +81,7 @@ def ways(spark: SparkSession, one: str, other: str, how: str) -> list[DataFrame]
     for make in made:
         try:
             frames.append(make().select("key", "l", "r"))
-        except (AnalysisException, BadBatchError) as exc:
+        except (AnalysisException, PipelineError) as exc:
             assert isinstance(exc, AnalysisException) is (make is made[0]), exc
     assert len(frames) in (0, len(made)), f"{one} and {other}: {len(frames)} of {len(made)} accept them"
     assert len({frame.schema["key"].dataType.simpleString() for frame in frames}) <= 1
@@ -156,7 +156,7 @@ def test_what_spark_compares_by_more_than_casts_is_refused(spark: SparkSession) 
     try:
         short, long = spark.table("c3"), spark.table("c5")
         left = sql.spouted(short, "n3", SALTS, FORM)
-        with pytest.raises(BadBatchError, match="by more than casts"):
+        with pytest.raises(PipelineError, match="by more than casts"):
             sql.looked_up(left, long, ["key"], "join", "meter", FORM, keep_unmatched=False)
     finally:
         spark.sql("DROP TABLE c3")

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis import BadBatchError, NotExactError
+from acker_redis import NotExactError, PipelineError
 from acker_redis.spark import Tracker
 from tests.support.spark.cases import Case, MakeCase
 
@@ -275,7 +275,7 @@ def test_what_is_caught_acks_nothing(run: Case) -> None:
                         lambda writer: writer.format("noop").mode("append").save(),
                         name=f"{member}-{number}",
                     )
-                except (NotExactError, BadBatchError) as exc:
+                except (NotExactError, PipelineError) as exc:
                     told.setdefault(member, []).append(str(exc))
 
     assert "ended with an error that was not passed on" in run.refused(pipeline, NotExactError)

@@ -13,8 +13,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter
 
-from acker_redis import Acker, AckerError, Offsets, OperatorBrokenError, RetryPolicy
-from acker_redis.spark import Pipeline, Tracker, run_tracked
+from acker_redis import Acker, AckerError, OffsetFile, OperatorBrokenError, RetryPolicy
+from acker_redis.spark import MessageIds, Pipeline, Tracker, run_tracked
 from acker_redis.testing import wait_until
 from tests.spark.streaming.test_streams import give, handler_of, parked, start
 from tests.support.spark.cases import CONFIG, MakeCase, consume
@@ -100,16 +100,17 @@ def test_an_error_behind_a_sink_is_nobodys_attempt(case: MakeCase) -> None:
 def test_the_repaired_program_does_what_the_broken_one_did_not(case: MakeCase, tmp_path: Path, broken: Any) -> None:
     run = case(n=20)
     messages = run.messages.selectExpr("id", "'all' AS file", "id AS row")
-    given: dict[str, Any] = {"id_column": "id", "acker": run.acker, "retry": ONCE}
+    ids = MessageIds.offsets(progress=OffsetFile(tmp_path / "offsets.json"))
+    given: dict[str, Any] = {"ids": ids, "acker": run.acker, "retry": ONCE}
     pipeline = partial(jdbc, "raise") if broken is jdbc else broken
     with pytest.raises(Exception, match=r"mesages|no\.such\.Driver"):
-        run_tracked(messages, pipeline, offsets=Offsets(tmp_path / "offsets.json"), **given)
+        run_tracked(messages, pipeline, **given)
 
     def repaired(tracker: Tracker, rows: DataFrame) -> None:
         tracker.write_partitions(rows, consume)
 
-    spout = run_tracked(messages, repaired, offsets=Offsets(tmp_path / "offsets.json"), **given)
-    assert (spout.counts.emitted, spout.counts.acked, spout.counts.dead_lettered) == (20, 20, 0)
+    result = run_tracked(messages, repaired, **given)
+    assert (result.counts.emitted, result.counts.acked, result.counts.dead_lettered) == (20, 20, 0)
     assert run.acker.dead_letters.count() == 0
 
 
@@ -294,7 +295,7 @@ def test_an_error_between_micro_batches_is_in_the_status_and_raised_by_a_drain(
 
     give(tmp_path, range(30))
     retry = RetryPolicy(max_attempts=5, first_delay_secs=0)
-    with handler_of(acker, tmp_path, breaks_later, retry=retry, settle_secs=0.1) as handler:
+    with handler_of(acker, tmp_path, breaks_later, retry=retry, batch_wait_secs=0.1) as handler:
         query = start(spark, tmp_path, handler, processingTime="1 hour")
         try:
             wait_until(lambda: handler.status().error is not None, "the error", 120)

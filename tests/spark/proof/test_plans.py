@@ -52,7 +52,7 @@ def in_sql(run: Case, tracker: Tracker, messages: DataFrame) -> None:
     total = tracker.group(tracker.union(priced, priced), "item", F.sum("price").alias("total"), partial=True)
     counts = tracker.group(priced, "item", F.count("*").alias("n"), partial=True)
     both = tracker.join(total, counts, "item", partial=True)
-    tracker.write(tracker.checkpoint(both), run.append("totals"))
+    tracker.write(tracker.local_checkpoint(both), run.append("totals"))
 
 
 def test_a_pipeline_in_sql_has_no_python_no_cache_and_no_anchors_in_its_plans(case: MakeCase) -> None:

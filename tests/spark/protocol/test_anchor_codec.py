@@ -11,11 +11,10 @@ import pytest
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 
-from acker_redis import Acker, BadBatchError, BadConfigError, NotExactError
-from acker_redis.spark import Tracker, import_anchors
+from acker_redis import Acker, BadConfigError, NotExactError, PipelineError
+from acker_redis.spark import Progress, RunResult, Tracker, run_exported
 from acker_redis.spark.protocol.anchor_codec import Form
 from acker_redis.spout.retry import RetryPolicy
-from acker_redis.spout.spout import Spout
 from tests.support.spark.cases import Case, Ended, MakeCase
 
 pytestmark = pytest.mark.spark
@@ -28,8 +27,8 @@ def exporting(run: Case, then: Callable[[], object], export: Callable[[Tracker, 
     """Export, and when the emission has ended let somebody else carry the rows on."""
     carried_on: list[object] = []
 
-    def progress(spout: Spout, busy: bool) -> None:
-        if not busy and spout.pending and not carried_on:
+    def progress(now: Progress) -> None:
+        if not now.is_emitting and now.in_flight and not carried_on:
             carried_on.append(then())
 
     ended = run.done(export, progress=progress, retry=ONCE)
@@ -37,10 +36,10 @@ def exporting(run: Case, then: Callable[[], object], export: Callable[[Tracker, 
     return ended
 
 
-def importing(run: Case, pipeline: Callable[[Tracker, DataFrame], object], **options: Any) -> Spout:
+def importing(run: Case, pipeline: Callable[[Tracker, DataFrame], object], **options: Any) -> RunResult:
     with Acker.connect(run.url, run.acker.config) as acker:
         rows = run.spark.read.parquet(run.out)
-        return import_anchors(rows, pipeline, acker=acker, task=1, retry=ONCE, **options)
+        return run_exported(rows, pipeline, acker=acker, task=1, retry=ONCE, **options)
 
 
 @pytest.mark.parametrize("form", ["binary", "json", "array"])
@@ -151,7 +150,7 @@ def test_damaged_anchors_are_an_error(case: MakeCase, damaged: str) -> None:
     run = case(n=1, lanes=2)
     rows = run.spark.range(1).selectExpr(f"{damaged} AS anchors")
     with pytest.raises(Exception, match="holds no anchors"):
-        import_anchors(rows, lambda tracker, rows: None, acker=run.acker, task=1)
+        run_exported(rows, lambda tracker, rows: None, acker=run.acker, task=1)
 
 
 @pytest.mark.parametrize(
@@ -166,8 +165,8 @@ def test_damaged_anchors_are_an_error(case: MakeCase, damaged: str) -> None:
 )
 def test_what_can_not_be_imported_is_refused(case: MakeCase, select: str, column: str, text: str) -> None:
     run = case(n=1, lanes=2)
-    with pytest.raises(BadBatchError, match=text):
-        import_anchors(
+    with pytest.raises(PipelineError, match=text):
+        run_exported(
             run.messages.selectExpr(*select.split(", ")),
             lambda tracker, rows: None,
             acker=run.acker,
@@ -179,12 +178,12 @@ def test_what_can_not_be_imported_is_refused(case: MakeCase, select: str, column
 def test_an_import_is_refused_where_it_would_take_the_exporters_outcomes(case: MakeCase) -> None:
     run = case(n=1)
     with pytest.raises(BadConfigError, match=r"has one lane.*lanes=2"):
-        import_anchors(run.messages, lambda tracker, rows: None, acker=run.acker, task=1)
+        run_exported(run.messages, lambda tracker, rows: None, acker=run.acker, task=1)
 
 
 @pytest.mark.parametrize("options", [{"form": "xml"}, {"column": "Id"}, {"column": "_edge"}])
 def test_what_can_not_be_exported_is_refused(case: MakeCase, options: dict[str, Any]) -> None:
     run = case(n=1)
     run.refused(
-        lambda tracker, rows: tracker.export(rows, lambda writer: writer.parquet(run.out), **options), BadBatchError
+        lambda tracker, rows: tracker.export(rows, lambda writer: writer.parquet(run.out), **options), PipelineError
     )

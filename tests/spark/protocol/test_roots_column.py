@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from acker_redis import BadBatchError, NotExactError
+from acker_redis import NotExactError, PipelineError
 from acker_redis.spark import Tracker
 from acker_redis.spark.protocol.columns import TRACKING
 from acker_redis.spout.retry import RetryPolicy
@@ -60,7 +60,7 @@ def test_another_spelling_is_refused(case: MakeCase, own: str) -> None:
     run = case(n=3)
     other = own.upper()
     text = run.refused(
-        lambda tracker, rows: tracker.write(rows.withColumnRenamed(own, other), run.append()), BadBatchError
+        lambda tracker, rows: tracker.write(rows.withColumnRenamed(own, other), run.append()), PipelineError
     )
     assert f"rename it to {own}" in text
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis import AckerError, BadBatchError, BadConfigError, NotExactError
+from acker_redis import AckerError, BadConfigError, NotExactError, PipelineError
 from acker_redis.spark import Tracker, check_pipeline, read_files
 from acker_redis.spark.runs.check_pipeline import FailedMessage, PipelineCheck
 from tests.support.spark.cases import consume
@@ -49,7 +49,7 @@ def test_it_says_what_would_be_written_and_what_failed(spark: Any, tmp_path: Pat
         tracker.write_source(items, RowsToFiles, options={"folder": str(tmp_path)})
         tracker.export(items, lambda writer: writer.parquet(str(tmp_path / "exported")), name="out")
 
-    found = check_pipeline(spark.range(0, 1000, 1, 4), pipeline, rows=6, id_column="id")
+    found = check_pipeline(spark.range(0, 1000, 1, 4), pipeline, rows=6, ids="id")
     assert found.rows == 6
     assert found.written == dict.fromkeys(("save", "write_with", "never", "write_source", "out"), 8)
     assert found.failed == ((2, "look", "two"), (4, "split", "ValueError: four"))
@@ -71,28 +71,29 @@ def test_it_says_what_would_be_written_and_what_failed(spark: Any, tmp_path: Pat
         (lambda t, rows: t.write_with(rows.limit(2), never), NotExactError, "not everything"),
         (lambda t, rows: t.group(rows, "half", F.count("*").alias("n")), BadConfigError, "partial=True"),
         (lambda t, rows: t.filter(rows, "half = 0"), NotExactError, "ran no sink"),
-        (lambda t, rows: t.filter(rows.select("id"), "id = 0"), BadBatchError, "isn't tracked"),
+        (lambda t, rows: t.filter(rows.select("id"), "id = 0"), PipelineError, "isn't tracked"),
     ],
 )
 def test_what_a_run_would_refuse(
     spark: Any, sink: Callable[[Tracker, DataFrame], object], kind: type[AckerError], told: str
 ) -> None:
     with pytest.raises(kind, match=told):
-        check_pipeline(spark.range(9).withColumn("half", F.col("id") % 2), sink, id_column="id")
+        check_pipeline(spark.range(9).withColumn("half", F.col("id") % 2), sink, ids="id")
 
 
 @pytest.mark.parametrize(
     ("messages", "options", "told"),
     [
-        (lambda spark: spark.range(5).selectExpr("id % 2 AS id"), {"id_column": "id"}, "have the id of another"),
-        (lambda spark: spark.range(5), {"id_column": "no"}, "no column 'no'"),
-        (lambda spark: spark.range(5), {}, "give id_column"),
-        (lambda spark: spark.range(5), {"id_column": "id", "rows": 0}, "rows=0"),
-        (lambda spark: spark.range(5), {"id_column": "id", "output": "all"}, "output='all'"),
+        (lambda spark: spark.range(5).selectExpr("id % 2 AS id"), {"ids": "id"}, "have the id of another"),
+        (lambda spark: spark.range(5), {"ids": "no"}, "no column 'no'"),
+        (lambda spark: spark.range(5), {}, r"not among \['id'\]: give the column of message ids with ids="),
+        (lambda spark: spark.range(5), {"ids": "id", "rows": 0}, "rows=0"),
+        (lambda spark: spark.range(5), {"ids": 5}, "check_pipeline: ids=5 says nothing about message ids"),
+        (lambda spark: spark.range(5), {"ids": "id", "output": "all"}, "output='all'"),
     ],
 )
 def test_messages_that_a_run_would_refuse(spark: Any, messages: Any, options: Any, told: str) -> None:
-    with pytest.raises((BadBatchError, BadConfigError), match=told):
+    with pytest.raises((PipelineError, BadConfigError), match=told):
         check_pipeline(messages(spark), lambda t, rows: t.write_partitions(rows, consume), **options)
 
 
@@ -101,7 +102,7 @@ def test_of_an_output_that_is_a_whole(spark: Any) -> None:
         groups = tracker.group(messages, (F.col("id") % 2).alias("key"), F.count("*").alias("n"))
         tracker.write(groups, lambda writer: writer.mode("overwrite").saveAsTable("nowhere"))
 
-    found = check_pipeline(spark.range(9), pipeline, id_column="id", output="whole")
+    found = check_pipeline(spark.range(9), pipeline, ids="id", output="whole")
     assert (found.rows, found.written, found.failed) == (9, {"write": 2}, ())
     assert not spark.catalog.tableExists("nowhere")
 

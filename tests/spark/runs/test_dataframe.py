@@ -16,20 +16,29 @@ from pyspark.sql import functions as F
 
 from acker_redis import (
     Acker,
-    AckerConfig,
-    BadBatchError,
     BadConfigError,
     ConnectionLostError,
     FailedError,
     NotExactError,
+    OffsetFile,
+    PipelineError,
 )
 from acker_redis.model.types import MAX_PAYLOAD_BYTES
-from acker_redis.spark import BoltOutput, Tracker, each_batch, import_anchors, run_redis_stream, run_tracked
+from acker_redis.spark import (
+    BoltOutput,
+    Progress,
+    ReplayFrom,
+    RunResult,
+    TrackedBatches,
+    Tracker,
+    run_exported,
+    run_redis_stream,
+    run_tracked,
+)
 from acker_redis.spark.runtime import executor_check
 from acker_redis.spout.retry import RetryPolicy
-from acker_redis.spout.spout import Spout
 from acker_redis.store.dead_letter import DeadLetter
-from acker_redis.testing import wait_until
+from acker_redis.testing import fake_acker, wait_until
 from tests.support.spark.cases import CONFIG, consume
 from tests.support.spark.files_source import RowsToFiles
 
@@ -67,12 +76,12 @@ def written(folder: Path) -> list[int]:
 
 
 def test_every_message_is_acked_or_a_dead_letter(spark: Any, acker: Acker, tmp_path: Path) -> None:
-    spout = run_tracked(spark.range(100), partial(pipeline, tmp_path), acker=acker, id_column="id", retry=QUICK)
-    assert sorted(spout.dead_letters) == list(range(7, 100, 10))
-    assert {(e.attempts, e.reason, e.last_stage, e.detail) for e in spout.dead_letters.values()} == {
+    result = run_tracked(spark.range(100), partial(pipeline, tmp_path), acker=acker, ids="id", retry=QUICK)
+    assert sorted(result.dead_letters) == list(range(7, 100, 10))
+    assert {(e.attempts, e.reason, e.last_stage, e.detail) for e in result.dead_letters.values()} == {
         (3, "failed", "pass", "never")
     }
-    assert (spout.counts.acked, spout.counts.dead_lettered, spout.counts.lost) == (90, 10, 0)
+    assert (result.counts.acked, result.counts.dead_lettered, result.counts.lost) == (90, 10, 0)
     assert written(tmp_path) == [i for i in range(100) if i % 10 != 7]
     assert acker.stats().pending == 0
 
@@ -117,8 +126,8 @@ def gives_up(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
 def test_a_row_that_fails_for_good_makes_its_message_a_dead_letter_at_once(
     spark: Any, acker: Acker, tmp_path: Path
 ) -> None:
-    spout = run_tracked(spark.range(20), partial(gives_up, tmp_path), acker=acker, id_column="id", retry=QUICK)
-    letters = spout.dead_letters
+    result = run_tracked(spark.range(20), partial(gives_up, tmp_path), acker=acker, ids="id", retry=QUICK)
+    letters = result.dead_letters
     for digit, stage in enumerate(("first", "first", "second", "third", "fourth", "fifth", "first"), 1):
         attempts = 3 if digit == 2 else 1
         for message in (digit, 10 + digit):
@@ -142,8 +151,8 @@ def test_one_row_that_fails_for_good_decides(spark: Any, acker: Acker) -> None:
             lambda w: w.format("noop").mode("append").save(),
         )
 
-    spout = run_tracked(spark.range(3), both, acker=acker, id_column="id", retry=QUICK)
-    assert {(one.attempts, one.detail) for one in spout.dead_letters.values()} == {(1, "for good")}
+    result = run_tracked(spark.range(3), both, acker=acker, ids="id", retry=QUICK)
+    assert {(one.attempts, one.detail) for one in result.dead_letters.values()} == {(1, "for good")}
 
 
 def described_jobs(spark: Any) -> list[str]:
@@ -169,7 +178,7 @@ def test_a_run_that_goes_on_replays_its_own_letters(spark: Any, acker: Acker, tm
         rows = messages.transform(tracker.bolt, partial(at_first, now, later), "id bigint")
         tracker.write(rows, lambda writer: writer.mode("append").parquet(str(tmp_path / "out")))
 
-    def progress(spout: Spout, busy: bool) -> None:
+    def progress(_: Progress) -> None:
         if asked and acker.dead_letters.count() == 1:
             later.touch()
         elif not asked and acker.dead_letters.count() == 2:
@@ -181,9 +190,9 @@ def test_a_run_that_goes_on_replays_its_own_letters(spark: Any, acker: Acker, tm
     assert acker.dead_letters.survey().replayable == 0
     patient = RetryPolicy(max_attempts=1000, first_delay_secs=0.2, multiplier=1)
     try:
-        spout = run_tracked(spark.range(3), pipeline, acker=acker, id_column="id", retry=patient, progress=progress)
+        result = run_tracked(spark.range(3), pipeline, acker=acker, ids="id", retry=patient, progress=progress)
         assert asked == [1]
-        assert (spout.counts.acked, spout.counts.dead_lettered, spout.dead_letters) == (3, 1, {})
+        assert (result.counts.acked, result.counts.dead_lettered, result.dead_letters) == (3, 1, {})
         assert [letter.run_id for letter in acker.dead_letters.read()] == ["another-run"]
         assert acker.dead_letters.replaying() == 0
     finally:
@@ -218,7 +227,7 @@ def test_a_listener_of_sparks_sees_what_became_of_the_messages(spark: Any, acker
     jobs, context = Jobs(), spark.sparkContext._jsc.sc()
     context.addSparkListener(jobs)
     try:
-        run_tracked(spark.range(3), pipeline, acker=acker, id_column="id", retry=QUICK)
+        run_tracked(spark.range(3), pipeline, acker=acker, ids="id", retry=QUICK)
         context.listenerBus().waitUntilEmpty(60_000)
     finally:
         context.removeSparkListener(jobs)
@@ -232,12 +241,12 @@ def test_a_listener_of_sparks_sees_what_became_of_the_messages(spark: Any, acker
 def test_sparks_ui_says_what_each_job_is_for(spark: Any, acker: Acker, tmp_path: Path) -> None:
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         messages.count()
-        cut = tracker.checkpoint(messages, name="cut")
+        cut = tracker.local_checkpoint(messages, name="cut")
         tracker.write(cut, lambda writer: writer.mode("append").parquet(str(tmp_path / "out")), name="save")
         tracker.write_partitions(cut, consume, name="files")
 
     spark.sparkContext.setJobDescription("mine")
-    run_tracked(spark.range(3), pipeline, acker=acker, id_column="id", run_id="described-1")
+    run_tracked(spark.range(3), pipeline, acker=acker, ids="id", run_id="described-1")
     assert spark.sparkContext.getLocalProperty("spark.job.description") == "mine"
     spark.sparkContext.setLocalProperty("spark.job.description", None)
     emission = f"of {acker.config.app}:described-1:0, 3 messages; mine"
@@ -252,34 +261,34 @@ def plain(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
 
 def test_messages_in_flight_are_bounded(spark: Any, acker: Acker, tmp_path: Path) -> None:
     pending: list[int] = []
-    spout = run_tracked(
-        spark.range(50), partial(plain, tmp_path), acker=acker, id_column="ID", max_spout_pending=20,
-        progress=lambda spout, busy: pending.append(spout.pending),
+    result = run_tracked(
+        spark.range(50), partial(plain, tmp_path), acker=acker, ids="ID", max_spout_pending=20,
+        progress=lambda now: pending.append(now.in_flight),
     )  # fmt: skip
-    assert spout.counts.acked == 50
+    assert result.counts.acked == 50
     assert 0 < max(pending) <= 20
     assert written(tmp_path) == [*range(50)]
 
 
 def test_rows_without_id_are_refused(spark: Any, acker: Acker, tmp_path: Path) -> None:
     messages = spark.range(60).selectExpr("IF(id < 50, id, NULL) AS id")
-    with pytest.raises(BadBatchError, match="10 messages have no id"):
-        run_tracked(messages, partial(plain, tmp_path), acker=acker, id_column="id")
+    with pytest.raises(PipelineError, match="10 messages have no id"):
+        run_tracked(messages, partial(plain, tmp_path), acker=acker, ids="id")
     assert acker.stats().inits == 0
 
 
 def test_ids_that_are_no_integers_are_refused_with_what_to_do(spark: Any, acker: Acker, tmp_path: Path) -> None:
     texts = spark.range(5).selectExpr("CAST(id AS string) AS `order id`")
-    with pytest.raises(BadBatchError, match=r"is string, not bigint: .*xxhash64\(`order id`\)"):
-        run_tracked(texts, partial(plain, tmp_path), acker=acker, id_column="order id")
+    with pytest.raises(PipelineError, match=r"is string, not bigint: .*xxhash64\(`order id`\)"):
+        run_tracked(texts, partial(plain, tmp_path), acker=acker, ids="order id")
     hashed = texts.selectExpr("xxhash64(`order id`) AS id")
-    assert run_tracked(hashed, partial(plain, tmp_path), acker=acker, id_column="id").counts.acked == 5
+    assert run_tracked(hashed, partial(plain, tmp_path), acker=acker, ids="id").counts.acked == 5
 
 
 def test_ids_that_stand_twice_are_refused(spark: Any, acker: Acker, tmp_path: Path) -> None:
     twice = spark.range(5).unionByName(spark.range(2))
-    with pytest.raises(BadBatchError, match=r"2 rows have the id of another \(0, for one\)"):
-        run_tracked(twice, partial(plain, tmp_path), acker=acker, id_column="id")
+    with pytest.raises(PipelineError, match=r"2 rows have the id of another \(0, for one\)"):
+        run_tracked(twice, partial(plain, tmp_path), acker=acker, ids="id")
     assert acker.stats().inits == 0
 
 
@@ -290,8 +299,8 @@ def two_sinks(folder: Path, fail: str, tracker: Tracker, messages: DataFrame) ->
 
 def test_a_data_source_is_a_sink_of_a_run(spark: Any, acker: Acker, tmp_path: Path) -> None:
     messages = spark.range(40).selectExpr("nullif(id, -1) AS id")
-    spout = run_tracked(messages, partial(two_sinks, tmp_path, ""), acker=acker, id_column="id")
-    assert (spout.counts.acked, spout.counts.emitted, spout.counts.lost) == (40, 40, 0)
+    result = run_tracked(messages, partial(two_sinks, tmp_path, ""), acker=acker, ids="id")
+    assert (result.counts.acked, result.counts.emitted, result.counts.lost) == (40, 40, 0)
     assert written(tmp_path) == list(range(40))
     assert (tmp_path / "committed").read_text() == "40"
 
@@ -302,12 +311,12 @@ def test_messages_that_have_other_ids_when_they_are_read_again_are_told_at_once(
 
     messages = spark.range(5).selectExpr("id + unix_micros(current_timestamp()) AS id")
     with pytest.raises(NotExactError, match="do the messages have the same ids whenever they are read"):
-        run_tracked(messages, drain, acker=acker, id_column="id")
+        run_tracked(messages, drain, acker=acker, ids="id")
 
 
 def test_a_run_id_serves_one_run(spark: Any, acker: Acker, tmp_path: Path) -> None:
-    def run() -> Spout:
-        return run_tracked(spark.range(5), partial(pipeline, tmp_path), acker=acker, id_column="id", run_id="monday")
+    def run() -> RunResult:
+        return run_tracked(spark.range(5), partial(pipeline, tmp_path), acker=acker, ids="id", run_id="monday")
 
     assert run().counts.acked == 5
     with pytest.raises(BadConfigError, match="'monday' was used by an earlier run"):
@@ -319,7 +328,7 @@ def test_a_wrong_executor_url_is_told_before_anything_is_emitted(
     spark: Any, url: str, acker: Acker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(wrong: str) -> None:
-        run_tracked(spark.range(5), partial(plain, Path()), acker=acker, executor_url=wrong, id_column="id")
+        run_tracked(spark.range(5), partial(plain, Path()), acker=acker, executor_url=wrong, ids="id")
 
     with pytest.raises(BadConfigError, match=r"Spark's workers can't use it: 'redis:/127.0.0.1' is no Redis URL"):
         run("redis:/127.0.0.1")
@@ -333,18 +342,18 @@ def test_a_wrong_executor_url_is_told_before_anything_is_emitted(
     assert acker.stats().inits == 0
 
 
-@pytest.mark.parametrize("payload_bytes", [-1, MAX_PAYLOAD_BYTES + 1])
-def test_a_limit_for_payloads_that_can_not_be_kept_is_refused_before_anything_runs(payload_bytes: int) -> None:
+@pytest.mark.parametrize("letter_bytes", [-1, MAX_PAYLOAD_BYTES + 1, 1.5, True, "1"])
+def test_a_limit_for_payloads_that_can_not_be_kept_is_refused_before_anything_runs(letter_bytes: Any) -> None:
     nothing: Any = None
-    with pytest.raises(BadConfigError, match=f"payload_bytes={payload_bytes}"):
-        run_tracked(nothing, nothing, acker=nothing, payload_bytes=payload_bytes)
+    with pytest.raises(BadConfigError, match=f"dead_letter_bytes={letter_bytes!r}"):
+        run_tracked(nothing, print, acker=fake_acker(), dead_letter_bytes=letter_bytes)
 
 
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        ("max_spout_pending", 0), ("max_spout_pending", -1), ("max_spout_pending", 1.5), ("settle_secs", math.nan),
-        ("settle_secs", math.inf), ("max_parked", math.nan), ("emit_timeout_secs", math.nan),
+        ("max_spout_pending", 0), ("max_spout_pending", -1), ("max_spout_pending", 1.5), ("batch_wait_secs", math.nan),
+        ("batch_wait_secs", math.inf), ("stop_wait_secs", math.nan), ("max_parked", math.nan), ("emit_timeout_secs", math.nan),
         ("claim_secs", math.nan), ("block_ms", 0.5),
     ],
 )  # fmt: skip
@@ -352,17 +361,17 @@ def test_settings_with_which_a_run_would_wait_for_ever_are_refused_before_anythi
     setting: str, value: float
 ) -> None:
     nothing: Any = None
-    lanes = type("Acker", (), {"config": AckerConfig(app="a", lanes=2)})()
+    acker = fake_acker(lanes=2)
     of_stream = {"source": "", "stream": "s", "fields": ["v"], "group": "g", "consumer": "c", "stop": nothing}
     calls: dict[str, Callable[..., object]] = {
-        "run_tracked": partial(run_tracked, nothing, nothing, acker=nothing),
-        "import_anchors": partial(import_anchors, nothing, nothing, acker=lanes, task=1),
-        "each_batch": partial(each_batch, nothing, acker=nothing, park=""),
-        "run_redis_stream": partial(run_redis_stream, nothing, nothing, acker=nothing, **of_stream),
+        "run_tracked": partial(run_tracked, nothing, print, acker=acker),
+        "run_exported": partial(run_exported, nothing, print, acker=acker, task=1),
+        "TrackedBatches": partial(TrackedBatches, print, acker=acker, parking_location="parked"),
+        "run_redis_stream": partial(run_redis_stream, nothing, print, acker=acker, **of_stream),
     }
     of = {
-        "max_spout_pending": set(calls), "emit_timeout_secs": {"run_tracked", "each_batch", "run_redis_stream"},
-        "settle_secs": {"each_batch", "run_redis_stream"}, "max_parked": {"each_batch"},
+        "max_spout_pending": set(calls), "emit_timeout_secs": set(calls), "batch_wait_secs": {"TrackedBatches"},
+        "max_parked": {"TrackedBatches"},
     }  # fmt: skip
     for name in of.get(setting, {"run_redis_stream"}):
         with pytest.raises(BadConfigError, match=setting):
@@ -376,11 +385,25 @@ def test_settings_with_which_a_run_would_wait_for_ever_are_refused_before_anythi
         ({"acker": "redis://127.0.0.1"}, "acker='redis://127.0.0.1' is no Acker"),
         ({"retry": 3}, r"retry=3 is no RetryPolicy\. Give one, such as RetryPolicy\(max_attempts=3\)"),
         ({"max_spout_pending": "10"}, "max_spout_pending='10' is no integer"),
+        ({"messages": "orders"}, "messages='orders' is no DataFrame"),
+        ({"ids": 5}, r"run_tracked: ids=5 says nothing about message ids\. Give the name of a column"),
+        ({"ids": ["id"]}, r"ids=\['id'\] says nothing about message ids"),
+        ({"ids": ""}, r"name='' is no column's name"),
+        ({"ids": OffsetFile("p.json")}, r"says nothing about message ids\. Give it as progress: MessageIds\.offsets"),
+        ({"replay": "redis"}, r"replay='redis' says nothing about where .* Give ReplayFrom\.source\(\)"),
+        ({"replay": ReplayFrom}, "says nothing about where messages are read again from"),
+        ({"executor_url": 6379}, "executor_url=6379 is no URL"),
+        ({"stop_if_all_fail": "no"}, "stop_if_all_fail='no' is neither True nor False"),
+        ({"on_messages_done": []}, r"on_messages_done=\[\] can't be called"),
+        ({"progress": 1}, "progress=1 can't be called"),
     ],
 )
 def test_what_is_of_the_wrong_kind_is_refused_when_the_run_is_called(
     spark: Any, acker: Acker, given: dict[str, Any], said: str
 ) -> None:
-    options: dict[str, Any] = {"pipeline": print, "acker": acker, "id_column": "id", **given}
+    options: dict[str, Any] = {
+        "messages": spark.range(3), "pipeline": print, "acker": acker, "ids": "id", **given,
+    }  # fmt: skip
     with pytest.raises(BadConfigError, match=said):
-        run_tracked(spark.range(3), **options)
+        run_tracked(**options)
+    assert acker.stats().inits == 0

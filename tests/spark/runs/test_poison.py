@@ -97,19 +97,19 @@ def test_one_row_that_breaks_its_job_is_a_dead_letter(
     spark: Any, acker: Acker, tmp_path: Path, bolt: str, function: Any, said: str
 ) -> None:
     run = partial(pipeline, tmp_path, bolt, function)
-    spout = run_tracked(spark.range(20), run, acker=acker, id_column="id", retry=ONCE)
-    assert {one.message_id: one.attempts for one in spout.dead_letters.values()} == {BAD: 1}
-    assert said in str(spout.dead_letters[BAD].detail)
+    result = run_tracked(spark.range(20), run, acker=acker, ids="id", retry=ONCE)
+    assert {one.message_id: one.attempts for one in result.dead_letters.values()} == {BAD: 1}
+    assert said in str(result.dead_letters[BAD].detail)
     assert sorted(set(written(tmp_path))) == [one for one in range(20) if one != BAD]
-    assert spout.counts.acked == 19
+    assert result.counts.acked == 19
     assert acker.stats().pending == 0
 
 
 def test_one_row_that_never_returns_is_ended_and_found(spark: Any, acker: Acker, tmp_path: Path) -> None:
     run = partial(pipeline, tmp_path, "bolt", partial(rows, hang))
     messages = spark.range(BAD - 1, BAD + 2).coalesce(1)  # few, as each try takes its whole time
-    spout = run_tracked(messages, run, acker=acker, id_column="id", retry=ONCE, emit_timeout_secs=12)
-    assert {one.message_id: one.detail for one in spout.dead_letters.values()} == {
+    result = run_tracked(messages, run, acker=acker, ids="id", retry=ONCE, emit_timeout_secs=12)
+    assert {one.message_id: one.detail for one in result.dead_letters.values()} == {
         BAD: "AckerError: the jobs of an emission took longer than emit_timeout_secs=12"
     }
     assert sorted(set(written(tmp_path))) == [BAD - 1, BAD + 1]
@@ -125,7 +125,7 @@ def test_what_breaks_every_emission_is_raised_and_is_no_messages_fault(
         tracker.write_partitions(messages, store)
 
     with pytest.raises(AckerError, match=r"(?s)none of these is to blame.*the store is down"):
-        run_tracked(spark.range(100), run, acker=acker, id_column="id", retry=ONCE)
+        run_tracked(spark.range(100), run, acker=acker, ids="id", retry=ONCE)
     assert acker.dead_letters.count() == 0
 
 

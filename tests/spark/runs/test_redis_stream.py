@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
-from acker_redis import Acker, AckerConfig, BadBatchError, BadConfigError
-from acker_redis.spark import Tracker, run_redis_stream
+from acker_redis import Acker, AckerConfig, BadConfigError, PipelineError
+from acker_redis.spark import Progress, Tracker, run_redis_stream
 from acker_redis.spout.retry import RetryPolicy
-from acker_redis.spout.spout import Spout, SpoutCounts
+from acker_redis.spout.spout import SpoutCounts
 from acker_redis.testing import wait_until
 from tests.spark.sources.test_replayed_messages import replayed, save, saved
 from tests.support.spark.cases import CONFIG
@@ -31,21 +31,19 @@ def acker(url: str) -> Iterator[Acker]:
 def run(
     spark: Any, url: str, acker: Acker, pipeline: Any, entries: int = 12, secs: float = 0, **options: Any
 ) -> tuple[int, SpoutCounts]:
-    """Until so many entries are done with, and so much time is over."""
-    stop, counts, started = threading.Event(), SpoutCounts(), time.monotonic()
+    """Until so many entries are done with, and so much time is over; how many were acknowledged, and what became of them."""
+    stop, started = threading.Event(), time.monotonic()
 
-    def progress(spout: Spout, busy: bool) -> None:
-        nonlocal counts
-        counts = spout.counts
-        if counts.acked + counts.dead_lettered >= entries and time.monotonic() - started > secs:
+    def progress(now: Progress) -> None:
+        if now.counts.acked + now.counts.dead_lettered >= entries and time.monotonic() - started > secs:
             stop.set()
 
-    given = {"consumer": "one", "max_spout_pending": 5, "block_ms": 50, "settle_secs": 0, **options}
-    acknowledged = run_redis_stream(
+    given = {"consumer": "one", "max_spout_pending": 5, "block_ms": 50, "stop_wait_secs": 0, **options}
+    counts = run_redis_stream(
         spark, pipeline, acker=acker, source=url, stream="orders", fields=["id", "value"], group="g",
         stop=stop, progress=progress, **given,
-    )  # fmt: skip
-    return acknowledged, counts
+    ).counts  # fmt: skip
+    return counts.acked + counts.dead_lettered, counts
 
 
 def test_entries_are_acknowledged_when_all_that_came_of_them_is_done(
@@ -63,7 +61,7 @@ def test_entries_are_acknowledged_when_all_that_came_of_them_is_done(
         in_flight.append(raw.xpending("orders", "g")["pending"])
 
     acknowledged, counts = run(
-        spark, url, acker, pipeline, retry=RetryPolicy(max_attempts=2, first_delay_secs=0), payload_bytes=500
+        spark, url, acker, pipeline, retry=RetryPolicy(max_attempts=2, first_delay_secs=0), dead_letter_bytes=500
     )
     assert acknowledged == 12
     assert max(in_flight) <= 5
@@ -121,8 +119,8 @@ def test_several_processes_share_a_group(spark: Any, url: str, raw: Any, tmp_pat
         stop, both, acked = threading.Event(), threading.Barrier(2), [0, 0]
 
         def work(acker: Acker, task: int) -> int:
-            def progress(spout: Spout, busy: bool) -> None:
-                acked[task] = spout.counts.acked
+            def progress(now: Progress) -> None:
+                acked[task] = now.counts.acked
                 if sum(acked) == 40:
                     stop.set()
 
@@ -134,7 +132,7 @@ def test_several_processes_share_a_group(spark: Any, url: str, raw: Any, tmp_pat
             return run_redis_stream(
                 spark, pipeline, acker=acker, source=url, stream="orders", fields=["value"], group="g",
                 consumer=f"c{task}", task=task, stop=stop, max_spout_pending=4, block_ms=50, progress=progress,
-            )  # fmt: skip
+            ).counts.acked  # fmt: skip
 
         with ThreadPoolExecutor(2) as pool:
             done = list(pool.map(work, (first, second), range(2)))
@@ -151,9 +149,9 @@ def test_what_a_run_that_broke_down_did_not_acknowledge_goes_back(
 
     def breaks_down(tracker: Tracker, messages: DataFrame) -> None:
         save(tmp_path, tracker, tracker.filter(messages, "value != 'v1'"))
-        raise BadBatchError("on purpose")
+        raise PipelineError("on purpose")
 
-    with pytest.raises(BadBatchError, match="on purpose"):
+    with pytest.raises(PipelineError, match="on purpose"):
         run(spark, url, acker, breaks_down)
     held = raw.xpending("orders", "g")["pending"]
     assert 0 < held <= 5
@@ -191,16 +189,22 @@ def saved_values(folder: Path) -> list[str | None]:
 
 
 def test_field_names_are_checked(spark: Any, url: str, acker: Acker) -> None:
-    with pytest.raises(BadConfigError, match="give one or more names"):
+    with pytest.raises(BadConfigError, match="give a list of one or more names"):
         run_redis_stream(
             spark, lambda *_: None, acker=acker, source=url, stream="s", fields=["message_id"], group="g",
             consumer="c", stop=threading.Event(),
         )  # fmt: skip
-    for wrong, text in ({"block_ms": 0}, "use integers of 1 or more"), ({"run_id": "mine"}, "takes no run_id"):
+    for wrong, text in (
+        ({"block_ms": 0}, "use integers of 1 or more"),
+        ({"fields": "v"}, "fields='v': give a list"),
+        ({"dead_letter_bytes": -1}, "dead_letter_bytes=-1"),
+        ({"progress": 5}, "run_redis_stream: progress=5 can't be called"),
+    ):
+        given: dict[str, Any] = {"fields": ["v"], **wrong}
         with pytest.raises(BadConfigError, match=text):
             run_redis_stream(
-                spark, lambda *_: None, acker=acker, source=url, stream="s", fields=["v"], group="g",
-                consumer="c", stop=threading.Event(), **wrong,
+                spark, lambda *_: None, acker=acker, source=url, stream="s", group="g",
+                consumer="c", stop=threading.Event(), **given,
             )  # fmt: skip
 
 
@@ -213,7 +217,7 @@ def test_dead_letters_are_replayed_from_the_stream_or_from_their_payload(
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         save(tmp_path, tracker, messages if repaired else tracker.fail_where(messages, "id > 2", "too large"))
 
-    options: dict[str, Any] = {"retry": RetryPolicy(max_attempts=1, first_delay_secs=0), "payload_bytes": 500}
+    options: dict[str, Any] = {"retry": RetryPolicy(max_attempts=1, first_delay_secs=0), "dead_letter_bytes": 500}
     run(spark, url, acker, pipeline, 5, **options)
     assert [one.replay for one in acker.dead_letters.read()] == ["source", "source"]
     raw.xdel("orders", entry_ids[4])  # its letter has it

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from acker_redis import BadBatchError, BadConfigError, FailedError, NotExactError, RefusedError
+from acker_redis import BadConfigError, FailedError, NotExactError, PipelineError, RefusedError
 from acker_redis.spark import Tracker
 from acker_redis.spark.worker.failures import OnError
 from acker_redis.spout.retry import RetryPolicy
@@ -298,7 +298,7 @@ def test_bad_arguments(case: MakeCase) -> None:
         lambda tracker, rows: tracker.write_source(rows, RowsToFiles, on_error="ignore"),  # type: ignore[arg-type]
     ]
     for call in calls:
-        assert "use 'fail' or 'raise'" in run.refused(call, BadBatchError)
+        assert "use 'fail' or 'raise'" in run.refused(call, PipelineError)
     unwritable: list[tuple[Callable[[Tracker, DataFrame], object], str]] = [
         (lambda tracker, rows: tracker.write(rows, "items"), "write: 'items' can't be called"),  # type: ignore[arg-type]
         (lambda tracker, rows: tracker.write_with(rows, None), "write_with: None can't be called"),  # type: ignore[arg-type]
@@ -308,16 +308,16 @@ def test_bad_arguments(case: MakeCase) -> None:
         (lambda tracker, rows: tracker.write_source(rows, object), "is no Python data source"),  # type: ignore[arg-type]
     ]
     for call, text in unwritable:
-        assert text in run.refused(call, BadBatchError)
+        assert text in run.refused(call, PipelineError)
     for types in (KeyError, (KeyError(),), ["KeyError"], (BaseException,)):
         wrong: Any = types
         for name, call in {
             "bolt": lambda tracker, rows: tracker.bolt(rows, list, "id bigint", no_retry=wrong),  # noqa: B023
             "write_partitions": lambda tracker, rows: tracker.write_partitions(rows, consume, no_retry=wrong),  # noqa: B023
         }.items():
-            assert f"'{name}': no_retry={wrong!r}: use a tuple of exceptions" in run.refused(call, BadBatchError)
+            assert f"'{name}': no_retry={wrong!r}: use a tuple of exceptions" in run.refused(call, PipelineError)
     assert "give on_error='fail'" in run.refused(
-        lambda tracker, rows: tracker.write_partitions(rows, consume, no_retry=(KeyError,)), BadBatchError
+        lambda tracker, rows: tracker.write_partitions(rows, consume, no_retry=(KeyError,)), PipelineError
     )
 
 

@@ -66,7 +66,7 @@ def test_letters_of_a_span_of_time(spark: Any, acker: Acker, raw: Any) -> None:
         put(raw, seconds, message)
 
     def found(begin: datetime | None, end: datetime | None) -> list[int]:
-        return sorted(row.message_id for row in read_dead_letters(spark, acker, begin=begin, end=end).collect())
+        return sorted(row.message_id for row in read_dead_letters(spark, acker, since=begin, until=end).collect())
 
     minute = timedelta(minutes=1)
     assert found(None, None) == [0, 1, 2, 3, 4, 5]
@@ -75,8 +75,10 @@ def test_letters_of_a_span_of_time(spark: Any, acker: Acker, raw: Any) -> None:
     assert found(NOON.astimezone(timezone(timedelta(hours=5))), NOON + timedelta(milliseconds=1)) == [0, 1]
     assert found(NOON + 2 * minute, NOON + 3 * minute) == []
     assert found(None, NOON) == []
-    with pytest.raises(BadConfigError, match="before the end"):
+    with pytest.raises(BadConfigError, match="is not before until"):
         found(NOON, NOON)
+    with pytest.raises(BadConfigError, match="since='today' is no time"):
+        read_dead_letters(spark, acker, since="today")  # type: ignore[arg-type]
 
 
 def test_many_letters_are_read_in_parts(spark: Any, acker: Acker, raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +90,7 @@ def test_many_letters_are_read_in_parts(spark: Any, acker: Acker, raw: Any, monk
                 id=f"{round(NOON.timestamp() * 1000) + message // 7}-*",
             )  # fmt: skip
         pipe.execute()
-    letters = read_dead_letters(spark, acker, end=NOON + timedelta(seconds=1))
+    letters = read_dead_letters(spark, acker, until=NOON + timedelta(seconds=1))
     assert letters.rdd.getNumPartitions() == 2
     assert sorted(row.message_id for row in letters.collect()) == list(range(2500))
     assert letters.groupBy("reason").count().collect()[0]["count"] == 2500

@@ -20,14 +20,13 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from acker_redis import Acker, AckerConfig, BadBatchError, BadConfigError, FailedError, Limits
-from acker_redis.spark import Tracker, check_pipeline, read_files, run_tracked
+from acker_redis import Acker, AckerConfig, BadConfigError, FailedError, Limits, PipelineError
+from acker_redis.spark import MessageIds, ReplayFrom, Tracker, check_pipeline, read_files, run_tracked
 from acker_redis.spark.emission.messages import Messages, with_message_ids
 from acker_redis.spark.protocol.columns import TRACKING
 from acker_redis.spark.sources.files import check_corrupt
-from acker_redis.spout.offset_file import Offsets
+from acker_redis.spout.offset_file import OffsetFile
 from acker_redis.spout.retry import RetryPolicy
-from acker_redis.spout.spout import Spout
 from acker_redis.testing import wait_until
 from tests.support.arrow_values import IN_SPARK, NAMES, array, kinds, values, values_of
 from tests.support.spark.cases import CONFIG, consume
@@ -138,7 +137,7 @@ def test_letters_of_records_that_can_not_be_read_need_no_second_reading(
         tracker.write(messages, lambda writer: writer.mode("append").parquet(str(out / "rows")))
 
     messages = read_files(spark, str(path), "json", "n bigint")
-    run_tracked(messages, pipeline, acker=acker, payload_bytes=500)
+    run_tracked(messages, pipeline, acker=acker, dead_letter_bytes=500)
     letters = {json.loads(letter.payload or b"")["row"]: letter for letter in acker.dead_letters.read()}
     assert sorted(letters) == [1, 3]
     assert json.loads(letters[1].payload or b"") == {
@@ -154,21 +153,22 @@ def test_a_record_that_can_not_be_read_is_a_dead_letter_and_a_damaged_file_an_er
     out = tmp_path / "out"
     out.mkdir()
     messages = read_files(spark, str(tmp_path / "a.csv"), "csv", "n bigint, value string")
-    spout = run_tracked(
-        messages, partial(save, out), acker=acker, payload_bytes=300, keep_payload=True,
-        offsets=Offsets(tmp_path / "offsets.json"), retry=RetryPolicy(max_attempts=3, first_delay_secs=0),
+    result = run_tracked(
+        messages, partial(save, out), acker=acker, dead_letter_bytes=300, replay=ReplayFrom.redis(max_bytes=300),
+        ids=MessageIds.offsets(progress=OffsetFile(tmp_path / "offsets.json")),
+        retry=RetryPolicy(max_attempts=3, first_delay_secs=0),
     )  # fmt: skip
     assert saved(out) == ["x", "z"]
     (letter,) = acker.dead_letters.read()
-    assert (letter.attempts, letter.last_stage, spout.counts.replayed) == (1, "read_files", 0)
+    assert (letter.attempts, letter.last_stage, result.counts.replayed) == (1, "read_files", 0)
     assert letter.detail is not None
     assert letter.detail.startswith("the record can't be read with these columns: row 1 of ")
     assert letter.detail.endswith("/a.csv: no number,y")
     assert json.loads(letter.payload or b"")["_corrupt_record"] == "no number,y"
     assert noted_in(tmp_path / "offsets.json") == {"a.csv": 3}
     mine = messages.withColumnRenamed("_corrupt_record", "text")
-    spout = run_tracked(mine.where("text IS NOT NULL"), partial(save, out), acker=acker)
-    assert spout.counts.acked == 1
+    result = run_tracked(mine.where("text IS NOT NULL"), partial(save, out), acker=acker)
+    assert result.counts.acked == 1
     whole = gzip.compress(b"n,value\n1,x\n" * 10_000)
     (tmp_path / "b.csv.GZ").write_bytes(whole[:-100])
     with pytest.raises(Exception, match=r"b\.csv\.GZ can't be read to its end as csv.*put a whole copy in its place"):
@@ -185,9 +185,10 @@ def test_records_that_can_not_be_read_are_never_taken_for_rows_of_nulls(
     (tmp_path / "a.json").write_text('{"n": 1}\nnot json\n')
     messages = read_files(spark, str(tmp_path), "json", "n bigint")
     left_out = messages.select("n", "row", F.col("file").alias("path"))
+    by_path = MessageIds.offsets("path")
     for run in (partial(run_tracked, acker=acker), check_pipeline):
-        with pytest.raises(BadBatchError, match=r"of json, without its column '_corrupt_record'.* or rename it"):
-            run(left_out, partial(save, tmp_path), partition="path")
+        with pytest.raises(PipelineError, match=r"of json, without its column '_corrupt_record'.* or rename it"):
+            run(left_out, partial(save, tmp_path), ids=by_path)
     assert acker.admin.ends() == {}
     for kept in (
         messages.select("_corrupt_record", "file", "row"),
@@ -244,13 +245,13 @@ def test_a_restarted_run_leaves_out_what_is_done_and_waits_for_nobody(
 
     def breaks_down(tracker: Tracker, messages: DataFrame) -> None:
         if has_gaps():
-            raise BadBatchError("on purpose")
+            raise PipelineError("on purpose")
         save(out, tracker, tracker.fail_where(messages, "value = 'a7'", "not now"))
 
     messages = read_files(spark, str(source))
-    with pytest.raises(BadBatchError, match="on purpose"):
+    with pytest.raises(PipelineError, match="on purpose"):
         run_tracked(
-            messages, breaks_down, acker=acker, offsets=Offsets(noted), max_spout_pending=15,
+            messages, breaks_down, acker=acker, ids=MessageIds.offsets(progress=OffsetFile(noted)), max_spout_pending=15,
         )  # fmt: skip
     begin = noted_in(noted)
     assert 0 <= begin["a"] <= 7
@@ -259,23 +260,23 @@ def test_a_restarted_run_leaves_out_what_is_done_and_waits_for_nobody(
     assert beyond > 0
     first = set(saved(out))
     assert acker.stats().pending == 0
-    spout = run_tracked(messages, partial(save, out), acker=acker, offsets=Offsets(noted))
-    assert spout.counts.acked == 60 - sum(begin.values()) - beyond
+    result = run_tracked(messages, partial(save, out), acker=acker, ids=MessageIds.offsets(progress=OffsetFile(noted)))
+    assert result.counts.acked == 60 - sum(begin.values()) - beyond
     assert set(saved(out)) == {f"{name}{n}" for name in "ab" for n in range(30)}
     assert "a7" not in first
     assert noted_in(noted) == {"a": 30, "b": 30}
     assert acker.stats().timed_out == 0
-    again = run_tracked(messages, partial(save, out), acker=acker, offsets=Offsets(noted))
+    again = run_tracked(messages, partial(save, out), acker=acker, ids=MessageIds.offsets(progress=OffsetFile(noted)))
     assert again.counts.emitted == 0
     with (
         Acker.connect(url, AckerConfig(app="another")) as another,
         pytest.raises(BadConfigError, match="made for app 'spark', and this is app 'another'"),
     ):
-        run_tracked(messages, partial(save, out), acker=another, offsets=Offsets(noted))
+        run_tracked(messages, partial(save, out), acker=another, ids=MessageIds.offsets(progress=OffsetFile(noted)))
     derived = messages.withColumn("value", F.upper("value")).where("row > 3")
     for inside in (source / "offsets.json", source / "sub" / "offsets.json"):
         with pytest.raises(BadConfigError, match="would be taken for a source file"):
-            run_tracked(derived, partial(save, out), acker=acker, offsets=Offsets(inside))
+            run_tracked(derived, partial(save, out), acker=acker, ids=MessageIds.offsets(progress=OffsetFile(inside)))
     assert sorted(path.name for path in source.iterdir()) == ["a", "b"]
 
 
@@ -331,11 +332,12 @@ def test_messages_are_replayed_from_redis_as_they_were(
         asked.append(ids)
         return spark.createDataFrame([row for row in rows if row["id"] in ids], schema)
 
-    spout = run_tracked(
-        spark.read.parquet(str(folder)), pipeline, acker=acker, id_column="id",
-        payload_bytes=300, keep_payload=True, fetch=fetch, retry=RetryPolicy(max_attempts=3, first_delay_secs=0),
+    result = run_tracked(
+        spark.read.parquet(str(folder)), pipeline, acker=acker, ids="id",
+        replay=ReplayFrom.redis(max_bytes=300, else_fetch=fetch), dead_letter_bytes=300,
+        retry=RetryPolicy(max_attempts=3, first_delay_secs=0),
     )  # fmt: skip
-    assert (spout.counts.acked, sorted(spout.dead_letters)) == (2, [3])
+    assert (result.counts.acked, sorted(result.dead_letters)) == (2, [3])
     found = {row["id"]: row for row in map(json.loads, saved(out))}
     again = {row["id"]: row for row in map(json.loads, [r[0] for r in spark.createDataFrame(rows, schema).select(
         F.to_json(F.struct("*"))).collect()])}  # fmt: skip
@@ -401,10 +403,8 @@ def test_kept_messages_come_back_as_they_were_whatever_their_type(
             frame,
             pipeline,
             acker=acker,
-            id_column="the id",
-            payload_bytes=1 << 20,
-            keep_payload=True,
-            fetch=fetch,
+            ids="the id",
+            replay=ReplayFrom.redis(max_bytes=1 << 20, else_fetch=fetch),
         )
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
@@ -424,8 +424,8 @@ def test_messages_that_python_workers_can_not_have_are_refused_at_once(spark: An
         ("array(make_interval(1))", "array<interval>"),
     ]:
         frame = spark.range(1).selectExpr("id", f"{value} AS `the value`")
-        with pytest.raises(BadBatchError, match=f"column 'the value' is .*{kind}.*cast it, such as to string"):
-            run_tracked(frame, lambda *_: None, acker=acker, id_column="id")
+        with pytest.raises(PipelineError, match=f"column 'the value' is .*{kind}.*cast it, such as to string"):
+            run_tracked(frame, lambda *_: None, acker=acker, ids="id")
     assert acker.stats().inits == 0
 
 
@@ -440,15 +440,15 @@ def test_a_dead_letter_without_kept_payloads_is_read_from_the_source(
 
         tracker.write_partitions(tracker.bolt(messages, fail, "id long"), consume)
 
-    spout = run_tracked(
+    result = run_tracked(
         messages,
         pipeline,
         acker=acker,
-        id_column="id",
-        payload_bytes=100,
+        ids="id",
+        dead_letter_bytes=100,
         retry=RetryPolicy(max_attempts=1, first_delay_secs=0),
     )
-    assert sorted(spout.dead_letters) == [1, 2]
+    assert sorted(result.dead_letters) == [1, 2]
     letters = {letter.message_id: letter for letter in acker.dead_letters.read()}
     assert letters[1].payload == b'{"id":1,"value":"never"}'
     assert letters[2].payload is None
@@ -461,11 +461,11 @@ def test_messages_that_fetch_does_not_give_become_dead_letters(
     messages = spark.createDataFrame([(1, "x"), (2, "x")], "id long, value string")
     out = tmp_path / "out"
     out.mkdir()
-    spout = run_tracked(
-        messages, partial(replayed, tmp_path / "marks", out), acker=acker, id_column="id",
-        fetch=lambda ids: messages.where(F.col("id").isin(ids)).where("id = 1"),  # each may be asked for by itself
+    result = run_tracked(
+        messages, partial(replayed, tmp_path / "marks", out), acker=acker, ids="id",
+        replay=ReplayFrom.fetch(lambda ids: messages.where(F.col("id").isin(ids)).where("id = 1")),  # each by itself
     )  # fmt: skip
-    assert (spout.counts.acked, spout.dead_letters[2].reason) == (1, "lost")
+    assert (result.counts.acked, result.dead_letters[2].reason) == (1, "lost")
 
 
 def test_ids_made_of_partition_and_offset_count(spark: Any) -> None:
@@ -479,25 +479,33 @@ def test_ids_made_of_partition_and_offset_count(spark: Any) -> None:
     assert {row[column] for row in again.collect()} <= {row[column] for row in rows}
 
 
+def gives_nothing(ids: list[int]) -> Any:
+    return None
+
+
 def test_fetch_has_to_give_all_columns(spark: Any, url: str, acker: Acker, tmp_path: Path) -> None:
     messages = spark.createDataFrame([(1, "x")], "id long, value string")
-    with pytest.raises(BadBatchError, match=r"without \['value'\]"):
+    noted = MessageIds.offsets(progress=OffsetFile(tmp_path / "offsets"))
+    with pytest.raises(PipelineError, match=r"without \['value'\]"):
         run_tracked(
-            messages, partial(replayed, tmp_path / "marks", tmp_path), acker=acker, id_column="id",
-            fetch=lambda ids: messages.select("id"),
+            messages, partial(replayed, tmp_path / "marks", tmp_path), acker=acker, ids="id",
+            replay=ReplayFrom.fetch(lambda ids: messages.select("id")),
         )  # fmt: skip
-    with pytest.raises(BadBatchError, match="partition= and offset="):
-        run_tracked(messages, lambda *_: None, acker=acker, id_column="id", offsets=Offsets(tmp_path / "offsets"))
+    with pytest.raises(PipelineError, match=r"columns 'file' and 'row' are not among .* MessageIds\.offsets"):
+        run_tracked(messages, lambda *_: None, acker=acker, ids=noted)
     places = spark.createDataFrame([(1, None, 3)], "id long, file string, row long")
-    with pytest.raises(BadBatchError, match="1 messages have no 'file' or 'row'"):
-        run_tracked(places, lambda *_: None, acker=acker, id_column="id", offsets=Offsets(tmp_path / "offsets"))
-    with pytest.raises(BadBatchError, match="fetch gave messages twice"):
+    with pytest.raises(PipelineError, match="1 messages have no 'file' or 'row'"):
+        run_tracked(places, lambda *_: None, acker=acker, ids=noted)
+    with pytest.raises(PipelineError, match="fetch gave messages twice"):
         run_tracked(
-            messages, partial(replayed, tmp_path / "twice", tmp_path), acker=acker, id_column="id",
-            fetch=lambda ids: messages.union(messages),
+            messages, partial(replayed, tmp_path / "twice", tmp_path), acker=acker, ids="id",
+            replay=ReplayFrom.fetch(lambda ids: messages.union(messages)),
         )  # fmt: skip
-    with pytest.raises(BadConfigError, match="longest message"):
-        run_tracked(messages, lambda *_: None, acker=acker, id_column="id", keep_payload=True)
+    with pytest.raises(PipelineError, match="fetch gave None, from which nothing can be replayed"):
+        run_tracked(
+            messages, partial(replayed, tmp_path / "nothing", tmp_path), acker=acker, ids="id",
+            replay=ReplayFrom.fetch(gives_nothing),
+        )  # fmt: skip
 
 
 def test_a_full_loss_of_redis_in_the_middle_of_a_run(
@@ -521,12 +529,12 @@ def test_a_full_loss_of_redis_in_the_middle_of_a_run(
             raw.flushall()
         save(out, tracker, derived)
 
-    spout: Spout = run_tracked(
-        messages, pipeline, acker=acker, id_column="id", payload_bytes=100, keep_payload=True,
+    result = run_tracked(
+        messages, pipeline, acker=acker, ids="id", dead_letter_bytes=100, replay=ReplayFrom.redis(max_bytes=100),
         retry=RetryPolicy(max_attempts=2, first_delay_secs=0),
     )  # fmt: skip
-    assert sorted(spout.dead_letters) == [13]
-    assert spout.counts.lost >= 199
+    assert sorted(result.dead_letters) == [13]
+    assert result.counts.lost >= 199
     assert set(saved(out)) == {f"m{n}" for n in range(200) if n != 13}
     assert acker.dead_letters.count() == 1
 
@@ -546,13 +554,14 @@ def test_of_two_limits_of_payloads_the_smaller_counts(
         kept.append(sorted(int(name) for name in raw.hkeys(key)))
         save(out, tracker, tracker.fail_where(messages, "id IN (1, 9)", "poison"))
 
-    spout = run_tracked(
-        messages, pipeline, acker=acker, id_column="id", payload_bytes=10_000, keep_payload=True,
+    result = run_tracked(
+        messages, pipeline, acker=acker, ids="id", dead_letter_bytes=10_000,
+        replay=ReplayFrom.redis(max_bytes=10_000),
         retry=RetryPolicy(max_attempts=2, first_delay_secs=0),
     )  # fmt: skip
     first, *again = kept
     assert (first, [one for ids in again for one in ids]) == ([0, 1, 2, 3], [1])  # may go out one after the other
-    assert (spout.counts.acked, sorted(spout.dead_letters)) == (8, [1, 9])
+    assert (result.counts.acked, sorted(result.dead_letters)) == (8, [1, 9])
     found = {letter.message_id: letter.payload for letter in acker.dead_letters.read()}
     assert json.loads(found[1] or b"")["value"] == "1xxxxxxxxxx"
     assert found[9] is None

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from acker_redis import Acker
 from acker_redis.model.roots import root_ids
-from acker_redis.spark import BatchHandler, Tracker, each_batch
+from acker_redis.spark import TrackedBatches, Tracker
 from acker_redis.testing import wait_until
 from tests.support.jobs import stream_job
 from tests.support.spark.cases import CONFIG
@@ -54,9 +54,13 @@ def test_what_broke_in_the_driver_is_done_again_by_the_next_start(spark: Any, ac
             raise LookupError("the driver finds no store")
         tracker.write_source(spread, RowsToFiles, options={"folder": str(tmp_path)})
 
-    def handler(partitions: int) -> BatchHandler:
-        return each_batch(
-            partial(pipeline, partitions), acker=acker, id_column="id", park=str(tmp_path / "park"), settle_secs=600
+    def handler(partitions: int) -> TrackedBatches:
+        return TrackedBatches(
+            partial(pipeline, partitions),
+            acker=acker,
+            ids="id",
+            parking_location=str(tmp_path / "park"),
+            batch_wait_secs=600,
         )
 
     with handler(3) as first, pytest.raises(StreamingQueryException, match="the driver finds no store"):
@@ -87,7 +91,7 @@ def test_a_micro_batch_that_spark_gives_again_is_a_new_emission(spark: Any, acke
             allow_overwrite=True,
         )
 
-    handler = each_batch(pipeline, acker=acker, id_column="id", park=str(tmp_path / "park"))
+    handler = TrackedBatches(pipeline, acker=acker, ids="id", parking_location=str(tmp_path / "park"))
 
     def handle(batch: DataFrame, batch_id: int) -> None:
         handler(batch, batch_id)

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from acker_redis import Acker, AckerConfig, AckerError, BadConfigError, DeadLetter, RetryPolicy
-from acker_redis.spark import BatchHandler, Tracker, each_batch
+from acker_redis.spark import MessageIds, TrackedBatches, Tracker
 from acker_redis.spark.streaming.park_store import Park
 from acker_redis.spark.streaming.parked_messages import ParkedMessages
 from acker_redis.spark.streaming.parked_rows import ParkedRows
@@ -76,10 +76,10 @@ def written(folder: Path, part: str = "out") -> list[int]:
     return sorted(one for path in (folder / part).glob("*.parquet") for one in pq.read_table(path)["id"].to_pylist())
 
 
-def handler_of(acker: Acker, folder: Path, run: Any = None, **options: Any) -> BatchHandler:
+def handler_of(acker: Acker, folder: Path, run: Any = None, **options: Any) -> TrackedBatches:
     # Nothing goes out by itself between micro-batches, however long Spark takes to the next.
-    given = {"id_column": "id", "retry": QUICK, "park": str(folder / "park"), "settle_secs": 600}
-    return each_batch(run or partial(pipeline, folder), acker=acker, **{**given, **options})
+    given = {"ids": "id", "retry": QUICK, "parking_location": str(folder / "park"), "batch_wait_secs": 600}
+    return TrackedBatches(run or partial(pipeline, folder), acker=acker, **{**given, **options})
 
 
 def parked(folder: Path) -> list[int]:
@@ -103,7 +103,7 @@ def test_what_fails_goes_out_with_later_micro_batches_and_ends_as_dead_letter(
         pipeline(tmp_path, tracker, messages)
 
     done: list[int] = []
-    with handler_of(acker, tmp_path, counted, payload_bytes=100, on_messages_done=done.extend) as handler:
+    with handler_of(acker, tmp_path, counted, dead_letter_bytes=100, on_messages_done=done.extend) as handler:
         start(spark, tmp_path, handler).awaitTermination()
         assert emissions == [(0, 40), (1, 44), (2, 48)]
         assert handler.status().parked == {("failed", "fail_where"): 8}
@@ -151,7 +151,7 @@ def test_a_silent_source_another_start_goes_on_with_what_is_parked(spark: Any, a
         (47, 1, "failed", "fail_where"), (57, 1, "failed", "fail_where"), (50, 1, "", None),
     }  # fmt: skip
     assert all(row["wait_ms"] > 2_800_000 for row in found if row["id"] != 50)
-    with handler_of(acker, tmp_path, partial(plain, tmp_path), settle_secs=0.5) as handler:
+    with handler_of(acker, tmp_path, partial(plain, tmp_path), batch_wait_secs=0.5) as handler:
         query = start(spark, tmp_path, handler, processingTime="1 hour")
         try:
             wait_until(lambda: 50 in written(tmp_path), "what hung goes out again", 60)
@@ -349,7 +349,7 @@ def test_what_is_parked_waits_for_columns_that_have_changed_while_the_source_is_
     def run(tracker: Tracker, messages: DataFrame) -> None:
         plain(tmp_path, tracker, messages.withColumn("n", F.coalesce("n", F.lit(0))))
 
-    with caplog.at_level("INFO"), handler_of(acker, tmp_path, run, settle_secs=0.1) as handler:
+    with caplog.at_level("INFO"), handler_of(acker, tmp_path, run, batch_wait_secs=0.1) as handler:
         query = start(spark, tmp_path, handler, "id bigint, n int", processingTime="1 second")
         try:
             wait_until(lambda: "the columns of the stream of app 'streams' have changed" in caplog.text, "it waits", 60)
@@ -368,7 +368,7 @@ def test_ids_of_another_column_are_refused_while_messages_are_parked(spark: Any,
         start(spark, tmp_path, handler, "id bigint, other bigint").awaitTermination()
     give(tmp_path, table)
     with (
-        handler_of(acker, tmp_path, id_column="other") as handler,
+        handler_of(acker, tmp_path, ids="other") as handler,
         pytest.raises(StreamingQueryException, match=r"are in column 'id', and those of the stream in 'other'.*drain"),
     ):
         start(spark, tmp_path, handler, "id bigint, other bigint").awaitTermination()
@@ -430,7 +430,7 @@ def test_a_micro_batch_waits_for_room_in_flight(
 ) -> None:
     """Two hang, and no more than two may be in flight: the next batch waits until one of them is acked."""
     give(tmp_path, [50, 150], [1])
-    options = {"max_spout_pending": 2, "settle_secs": 0}
+    options = {"max_spout_pending": 2, "batch_wait_secs": 0}
     with handler_of(acker, tmp_path, **options) as handler:
         query = start(spark, tmp_path, handler)
         wait_until(lambda: handler.status().is_full, "the second micro-batch waits", 120)
@@ -530,7 +530,7 @@ def test_dead_letters_are_replayed_from_their_payload_and_go_when_they_are_done(
     schema = "id bigint, text string, at timestamp, raw binary, price decimal(10,2)"
     give(tmp_path, table)
     with handler_of(
-        acker, tmp_path, run, retry=RetryPolicy(max_attempts=1, first_delay_secs=0), payload_bytes=1000
+        acker, tmp_path, run, retry=RetryPolicy(max_attempts=1, first_delay_secs=0), dead_letter_bytes=1000
     ) as handler:
         start(spark, tmp_path, handler, schema).awaitTermination()
         assert sorted((one.message_id, one.replay) for one in acker.dead_letters.read()) == [
@@ -563,7 +563,7 @@ def test_others_learn_up_to_where_all_is_done(spark: Any, acker: Acker, tmp_path
         kept = tracker.fail_where(messages, "id = 7", "a seven")
         tracker.write(kept, lambda writer: writer.mode("append").parquet(str(tmp_path / "out")))
 
-    options = {"id_column": None, "partition": "topic", "offset": "at"}  # of three attempts
+    options = {"ids": MessageIds.offsets("topic", "at")}  # of three attempts
     give(tmp_path, rows(*range(10), 20, 21))
     with handler_of(acker, tmp_path, run, **options) as handler:
         start(spark, tmp_path, handler, schema).awaitTermination()
@@ -700,7 +700,7 @@ def test_a_letter_whose_payload_gives_the_message_as_it_was_is_replayed_from_it(
         runs.append((rows.count(), str(rows.toArrow().to_pylist())))
         pipeline(tmp_path, tracker, messages)
 
-    given = {"retry": RetryPolicy(max_attempts=1), "payload_bytes": 10_000}
+    given = {"retry": RetryPolicy(max_attempts=1), "dead_letter_bytes": 10_000}
     with handler_of(acker, tmp_path, run, **given) as handler:
         start(spark, tmp_path, handler, frame.schema).awaitTermination()
         (letter,) = acker.dead_letters.read()

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from acker_redis import BadBatchError
+from acker_redis import PipelineError
 from acker_redis.spark.protocol import shares
 from acker_redis.spark.protocol.columns import ANCHORS, EDGE, OUT
 from acker_redis.spark.protocol.shares import MASK
@@ -128,7 +128,7 @@ def test_output_is_cast_to_the_declared_types() -> None:
     ],
 )
 def test_output_that_can_not_be_right(made: BoltOutput, message: str) -> None:
-    with pytest.raises(BadBatchError, match=f"^bolt 'split': {message}"):
+    with pytest.raises(PipelineError, match=f"^bolt 'split': {message}"):
         run(step(lambda batch: made), tracked(some_edges(2)))
 
 

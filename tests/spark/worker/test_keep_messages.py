@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from acker_redis import BadBatchError
+from acker_redis import PipelineError
 from acker_redis.acker import app_of
 from acker_redis.spark.worker import keep_messages
 from acker_redis.spark.worker.keep_messages import KeepStep
@@ -48,5 +48,5 @@ def test_a_partition_without_rows(acker: Any) -> None:
 
 
 def test_ids_that_are_no_integers(acker: Any) -> None:
-    with pytest.raises(BadBatchError, match="message ids are string: expected bigint"):
+    with pytest.raises(PipelineError, match="message ids are string: expected bigint"):
         list(KeepStep("", acker.config, "run", 100)(iter([batch(pa.array(["1"]), (1, "one"))])))

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from acker_redis import AckerError, BadBatchError, FailedError, RefusedError
+from acker_redis import AckerError, FailedError, PipelineError, RefusedError
 from acker_redis.spark.protocol.columns import ANCHORS, EDGE, OUT
 from acker_redis.spark.protocol.shares import MASK
 from acker_redis.spark.worker import partitions
@@ -104,12 +104,12 @@ def test_all_rows_or_none_may_be_refused(rows: Any, failed: int) -> None:
 
 @pytest.mark.parametrize("rows", [{5: "no"}, {-1: "no"}, {"id": "no"}])
 def test_rows_that_are_not_there_can_not_be_refused(rows: Any) -> None:
-    with pytest.raises(BadBatchError, match="not among the 5"):
+    with pytest.raises(PipelineError, match="not among the 5"):
         run(refusing(rows), "fail", batches())
 
 
 def test_refusing_rows_needs_them_to_fail() -> None:
-    with pytest.raises(BadBatchError, match="1 row was refused; the first is row 1: full: give on_error='fail'"):
+    with pytest.raises(PipelineError, match="1 row was refused; the first is row 1: full: give on_error='fail'"):
         run(refusing({1: "full"}), "raise", batches(anchors=False))
 
 

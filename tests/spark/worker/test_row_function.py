@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 
-from acker_redis import BadBatchError, FailedError
+from acker_redis import FailedError, PipelineError
 from acker_redis.spark.worker.row_function import Collector, RowByRow
 
 SCHEMA = pa.schema([("id", pa.int64()), ("child", pa.int8())])
@@ -38,9 +38,9 @@ def run(derive: Any, schema: pa.Schema = SCHEMA, on_error: Any = "fail") -> tupl
         (["ab"], "a derived row is a str"),
         ([{1, 2}], "a derived row is a set"),
         ((1, 2), "a derived row is a int"),
-        ("ab", r"BadBatchError: the function returned a str: return or yield rows"),
-        (b"ab", "BadBatchError: the function returned a bytes"),
-        ({"id": 1, "child": 2}, "BadBatchError: the function returned a dict"),
+        ("ab", r"PipelineError: the function returned a str: return or yield rows"),
+        (b"ab", "PipelineError: the function returned a bytes"),
+        ({"id": 1, "child": 2}, "PipelineError: the function returned a dict"),
         (5, "TypeError: 'int' object is not iterable"),
     ],
 )
@@ -53,7 +53,7 @@ def test_a_row_that_does_not_fit_fails_alone_with_the_reason(bad: Any, reason: s
     with pytest.raises(AssertionError, match=reason):
         raise AssertionError(failed[1])
     with pytest.raises(
-        (BadBatchError, TypeError), match=reason.removeprefix("BadBatchError: ").removeprefix("TypeError: ")
+        (PipelineError, TypeError), match=reason.removeprefix("PipelineError: ").removeprefix("TypeError: ")
     ):
         run(lambda row: bad if row["id"] == 1 else [good(row["id"])], on_error="raise")
 

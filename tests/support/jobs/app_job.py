@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from acker_redis import Acker, AckerConfig, RetryPolicy
-from acker_redis.spark import Tracker, import_anchors, run_tracked
+from acker_redis.spark import Tracker, run_exported, run_tracked
 from acker_redis.testing import wait_until
 from tests.support.spark.cases import CHILD
 from tests.support.spark.cluster import session
@@ -68,10 +68,10 @@ def alone(url: str, folder: Path, app: str) -> Any:
 
     spark = session(folder, TWO_PARTITIONS)
     with Acker.connect(url, AckerConfig(app=app, **SETTINGS[app])) as acker:
-        spout = run_tracked(spark.range(MESSAGES), pipeline, acker=acker, id_column="id")
+        result = run_tracked(spark.range(MESSAGES), pipeline, acker=acker, ids="id")
         stats = acker.stats()
     spark.stop()
-    counts = spout.counts
+    counts = result.counts
     return {
         "acked": counts.acked,
         "others": counts.failed + counts.timed_out + counts.lost + counts.late + counts.dead_lettered,
@@ -90,10 +90,10 @@ def first(url: str, folder: Path, timeout_secs: str) -> Any:
 
     spark = session(folder, TWO_PARTITIONS)
     with Acker.connect(url, shared(float(timeout_secs))) as acker:
-        spout = run_tracked(spark.range(MESSAGES), pipeline, acker=acker, id_column="id", retry=PATIENT)
+        result = run_tracked(spark.range(MESSAGES), pipeline, acker=acker, ids="id", retry=PATIENT)
     (folder / "over").touch()
     spark.stop()
-    return {name: getattr(spout.counts, name) for name in ("acked", "timed_out", "failed", "lost", "dead_lettered")}
+    return {name: getattr(result.counts, name) for name in ("acked", "timed_out", "failed", "lost", "dead_lettered")}
 
 
 def second(url: str, folder: Path, timeout_secs: str, folders: str) -> Any:
@@ -118,9 +118,7 @@ def second(url: str, folder: Path, timeout_secs: str, folders: str) -> Any:
         done = noted.read_text().split() if noted.exists() else []
         for rows in sorted((folder / "between").iterdir()):
             if rows.name not in done:
-                import_anchors(
-                    spark.read.parquet(str(rows)), partial(carry_on, f"out-{rows.name}"), acker=acker, task=1
-                )
+                run_exported(spark.read.parquet(str(rows)), partial(carry_on, f"out-{rows.name}"), acker=acker, task=1)
                 with noted.open("a") as file:
                     file.write(f"{rows.name}\n")
         return (folder / "over").exists()

@@ -16,9 +16,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis import Acker, AckerConfig
-from acker_redis.spark import BoltOutput, Tracker, run_tracked
+from acker_redis.spark import BoltOutput, Progress, Tracker, run_tracked
 from acker_redis.spout.retry import RetryPolicy
-from acker_redis.spout.spout import Spout
 from tests.support.jobs.cluster_job import SPECULATION, session
 from tests.support.spark import drawing
 from tests.support.spark.faults import context, kill_self
@@ -57,22 +56,22 @@ def one_run(spark: SparkSession, acker: Acker, folder: Path, seed: str, random: 
         name = f"{tracker.run_id}-{tracker.emission}"
         tracker.write_partitions(derived.repartition(4, "draw", "child"), partial(write, seed, folder, name))
 
-    def time_out(spout: Spout, busy: bool) -> None:
-        if not busy and spout.pending:
+    def time_out(progress: Progress) -> None:
+        if not progress.is_emitting and progress.in_flight:
             acker.admin.rotate(force=True)
 
-    spout = run_tracked(
-        spark.range(0, MESSAGES, 1, PARTITIONS), pipeline, acker=acker, id_column="id",
+    result = run_tracked(
+        spark.range(0, MESSAGES, 1, PARTITIONS), pipeline, acker=acker, ids="id",
         retry=RetryPolicy(max_attempts=5, first_delay_secs=0), progress=time_out,
     )  # fmt: skip
     missing = set(range(MESSAGES)) - drawing.whole(folder)
     return {
         "random": random,
-        "acked": spout.counts.acked,
-        "replayed": spout.counts.replayed,
-        "dead": len(spout.dead_letters),
-        "acked_and_missing": sorted(missing - set(spout.dead_letters)),
-        "pending": spout.pending,
+        "acked": result.counts.acked,
+        "replayed": result.counts.replayed,
+        "dead": len(result.dead_letters),
+        "acked_and_missing": sorted(missing - set(result.dead_letters)),
+        "pending": acker.stats().pending,
     }
 
 

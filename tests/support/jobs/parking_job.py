@@ -16,7 +16,7 @@ from unittest.mock import patch
 from pyspark.sql import DataFrame
 
 from acker_redis import Acker, AckerConfig, RetryPolicy
-from acker_redis.spark import Tracker, each_batch
+from acker_redis.spark import TrackedBatches, Tracker
 from acker_redis.spark.streaming.park_store import Park
 from tests.support.spark.cluster import session
 
@@ -67,11 +67,11 @@ def main(url: str, folder: Path, point: str, shuffle_partitions: str) -> None:
         spark = session(folder, {"spark.sql.shuffle.partitions": shuffle_partitions})
         draining: list[bool] = []
         with Acker.connect(url, CONFIG) as acker:
-            handler = each_batch(
+            handler = TrackedBatches(
                 partial(pipeline, folder, point, draining),
                 acker=acker,
-                id_column="id",
-                park=str(folder / "park"),
+                ids="id",
+                parking_location=str(folder / "park"),
                 retry=RETRY,
             )
 

@@ -15,9 +15,8 @@ import redis
 from pyspark.sql import DataFrame
 
 from acker_redis import Acker, RetryPolicy
-from acker_redis.spark import Tracker, run_redis_stream
+from acker_redis.spark import Progress, Tracker, run_redis_stream
 from acker_redis.spark.runs.redis_group import RedisGroup
-from acker_redis.spout.spout import Spout
 from tests.support.jobs.parking_job import CONFIG, die_at
 from tests.support.spark.cluster import session
 
@@ -49,10 +48,10 @@ def main(url: str, folder: Path, point: str) -> None:
         tracker.write(kept, lambda writer: writer.mode("append").parquet(str(folder / "out")))
         die_at(point, "written")
 
-    def progress(spout: Spout, busy: bool) -> None:
+    def progress(now: Progress) -> None:
         (group,) = raw.xinfo_groups("orders")
         last = raw.xinfo_stream("orders")["last-generated-id"]
-        if group["pending"] == 0 and group["last-delivered-id"] == last and not busy:
+        if group["pending"] == 0 and group["last-delivered-id"] == last and not now.is_emitting:
             stop.set()
 
     with patch.multiple(RedisGroup, read=dying_read, acknowledge=dying_acknowledge):

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from acker_redis import Acker, AckerConfig, RetryPolicy
-from acker_redis.spark import Tracker, each_batch
+from acker_redis.spark import TrackedBatches, Tracker
 from tests.support.jobs.cluster_job import SPECULATION, session
 from tests.support.spark.faults import attempts, context, note_attempt, wait_for
 
@@ -57,8 +57,8 @@ def main(master: str, url: str, folder: Path) -> None:
     (folder / "out").mkdir()
     done: list[int] = []
     with Acker.connect(url, CONFIG) as acker:
-        with each_batch(
-            partial(pipeline, folder), acker=acker, id_column="id", park=str(folder / "park"),
+        with TrackedBatches(
+            partial(pipeline, folder), acker=acker, ids="id", parking_location=str(folder / "park"),
             retry=RetryPolicy(max_attempts=9), on_messages_done=done.extend,
         ) as handler:  # fmt: skip
             (

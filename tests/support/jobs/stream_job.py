@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 
 from acker_redis import Acker, AckerConfig
 from acker_redis.ledger.outcomes.decoding import OutcomeBatch
-from acker_redis.spark import Tracker, each_batch
+from acker_redis.spark import TrackedBatches, Tracker
 from tests.support.spark.cases import CHILD
 from tests.support.spark.cluster import session
 from tests.support.spark.faults import fan_out, once, wait_for
@@ -78,7 +78,7 @@ def run(spark: Any, url: str, folder: Path) -> None:
     """To the end of what is there."""
     with Telling.connect(url, CONFIG) as acker:
         acker.folder = folder
-        handle = each_batch(partial(pipeline, folder), acker=acker, id_column="id", park=str(folder / "park"))
+        handle = TrackedBatches(partial(pipeline, folder), acker=acker, ids="id", parking_location=str(folder / "park"))
         query = (
             spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1).parquet(str(folder / "in")).writeStream
             .foreachBatch(handle).option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)

@@ -32,10 +32,8 @@ def second(folder: Path, rows: DataFrame) -> None:
 def main(url: str, folder: Path) -> None:
     spark = session(folder, {"spark.sql.shuffle.partitions": "2"})
     with Acker.connect(url, app="whole") as acker:
-        spout = run_tracked(
-            spark.range(MESSAGES), partial(pipeline, folder), acker=acker, id_column="id", output="whole"
-        )
-    (folder / "acked").write_text(str(spout.counts.acked))
+        result = run_tracked(spark.range(MESSAGES), partial(pipeline, folder), acker=acker, ids="id", output="whole")
+    (folder / "acked").write_text(str(result.counts.acked))
     spark.stop()
 
 

@@ -17,9 +17,8 @@ from pyspark.sql import DataFrame, DataFrameWriter
 from acker_redis import Acker, AckerConfig, FailedError
 from acker_redis.ledger.outcomes.decoding import OutcomeBatch
 from acker_redis.model.roots import root_ids
-from acker_redis.spark import Pipeline, Tracker, run_tracked
+from acker_redis.spark import Pipeline, RunResult, Tracker, run_tracked
 from acker_redis.spout.retry import RetryPolicy
-from acker_redis.spout.spout import Spout
 from acker_redis.store.dead_letter import DeadLetter
 
 CONFIG = AckerConfig(app="spark", shards=2)
@@ -49,7 +48,7 @@ class Ended:
 
     Attributes:
         error: that ended the run, if one did.
-        spout: of the run; None if it raised.
+        result: of the run; None if it raised.
         emissions: how often the pipeline was called.
         kinds: message -> the outcome of each of its roots, in order.
         told: message ids as `on_messages_done` was told of them.
@@ -57,7 +56,7 @@ class Ended:
     """
 
     error: Exception | None = None
-    spout: Spout | None = None
+    result: RunResult | None = None
     emissions: int = 0
     kinds: dict[int, list[str]] = field(default_factory=dict)
     told: list[int] = field(default_factory=list)
@@ -122,10 +121,11 @@ class Case:
         def told(ids: npt.NDArray[np.int64]) -> None:
             ended.told += ids.tolist()
 
-        given: dict[str, Any] = {"id_column": "id", "retry": RetryPolicy(max_attempts=2, first_delay_secs=0), **options}
-        ids = {row[0] for row in frame.select(given["id_column"]).collect()} - {None}
+        given: dict[str, Any] = {"ids": "id", "retry": RetryPolicy(max_attempts=2, first_delay_secs=0), **options}
+        column = given["ids"] if isinstance(given["ids"], str) else "id"
+        ids = {row[0] for row in frame.select(column).collect()} - {None}
         try:
-            ended.spout = run_tracked(frame, noting, acker=self.acker, on_messages_done=told, **given)
+            ended.result = run_tracked(frame, noting, acker=self.acker, on_messages_done=told, **given)
         except Exception as exc:
             ended.error = exc
         while outcomes := self.acker.poll_batches():
