@@ -7,7 +7,7 @@ from typing import NoReturn, Self, SupportsIndex, Unpack
 import numpy as np
 
 from acker_redis.admin import Admin
-from acker_redis.client.client import PATIENCE_SECS, Client
+from acker_redis.client.client import OUTAGE_TIMEOUT_SECS, Client
 from acker_redis.client.connection import RedisClient
 from acker_redis.errors import BadBatchError
 from acker_redis.ledger.app import App
@@ -57,7 +57,7 @@ class Acker:
         source: str | RedisClient,
         config: AckerConfig | None = None,
         *,
-        patience_secs: float = PATIENCE_SECS,
+        outage_timeout_secs: float = OUTAGE_TIMEOUT_SECS,
         **settings: Unpack[Settings],
     ) -> Self:
         """Connect and open the app, creating it at its first use.
@@ -68,8 +68,8 @@ class Acker:
                 cluster) with decode_responses=False, which stays open when the acker closes.
             config: settings of the app; all its clients must agree.
             settings: the same, as keywords in place of a config: `app="orders", message_timeout_secs=60`.
-            patience_secs: how long a call tries again while the server is gone, fails over, loads or is busy, before it
-                raises a `ServerUnavailableError`; at most 5 s for the first one.
+            outage_timeout_secs: how long a call tries again while the server is gone, fails over, loads or is busy,
+                before it raises a `ServerUnavailableError`; at most 5 s for the first one.
 
         Raises:
             BadConfigError: a setting or the URL makes no sense, or config and keywords are given both or neither.
@@ -81,11 +81,11 @@ class Acker:
             EvictionPolicyWarning: (a warning) the server may evict keys.
 
         >>> with Acker.connect("redis://localhost", app="orders", message_timeout_secs=60) as acker:
-        ...     acker.init(1, 5, task=0)
+        ...     acker.init(1, 5, spout_id=0)
         True
         """
         config = config_of(config, settings)
-        client = Client(source, patience_secs=patience_secs)
+        client = Client(source, outage_timeout_secs=outage_timeout_secs)
         try:
             return cls(client, config)
         except BaseException:
@@ -145,7 +145,7 @@ class Acker:
     def new_roots(count: int) -> Int64Array:
         """So many distinct roots, drawn at random, 32 neighbours to a record: they cost a tenth of others.
 
-        Initialise those of one call by one task. Roots that share a record share its timeout, too: none is early, and
+        Initialise those of one call by one spout_id. Roots that share a record share its timeout, too: none is early, and
         `reset_timeout` of one, like an init that comes later, gives all of them a whole one again.
 
         >>> len(set(acker.new_roots(100).tolist()))
@@ -157,46 +157,46 @@ class Acker:
 
     # -- updates, one by one: one round trip each. For more than a few a second use the *_many calls or a batch.
 
-    def init(self, root: SupportsIndex, val: SupportsIndex, task: SupportsIndex) -> bool:
-        """Initialise one root: `val` is the XOR of the edges the spout emitted, `task` the spout task that owns it.
+    def init(self, root: SupportsIndex, val: SupportsIndex, spout_id: SupportsIndex) -> bool:
+        """Initialise one root: `val` is the XOR of the edges the spout emitted, `spout_id` the spout_id that owns it.
 
         A val of 0 completes at once. Returns False if the root had its owner already: then the init is ignored and
         counted (in Storm a second init cancels the first and reports completion).
 
         Raises:
-            BadIdError: an id is not a 64-bit integer, or task is not in 0 ... 2**32-1.
-            OutOfMemoryError: the server is above maxmemory, or (PendingLimitError) the app has as many pending roots as its
-                operator allows; nothing was changed.
+            BadIdError: an id is not a 64-bit integer, or spout_id is not in 0 ... 2**32-1.
+            ServerOutOfMemoryError: the server is above maxmemory, or (PendingLimitError) the app has as many pending
+                roots as its operator allows; nothing was changed.
             LedgerLostError: the server lost its data.
 
-        >>> acker.init(1, 5, task=0)
+        >>> acker.init(1, 5, spout_id=0)
         True
         """
-        return self.init_many(_one(root, "root"), _one(val, "val"), task).applied == 1
+        return self.init_many(_one(root, "root"), _one(val, "val"), spout_id).applied == 1
 
-    def ack(self, root: SupportsIndex, val: SupportsIndex, *, stage: str | None = None) -> None:
+    def ack(self, root: SupportsIndex, val: SupportsIndex, *, component: str | None = None) -> None:
         """XOR `val` into one root's tree: the acked edge, combined with the edges of the children it emitted.
 
         Raises:
             BadIdError, LedgerLostError, ConnectionLostError: as `init`.
 
-        >>> acker.init(1, 5, task=0)
+        >>> acker.init(1, 5, spout_id=0)
         True
-        >>> acker.ack(1, 5, stage="write")
+        >>> acker.ack(1, 5, component="write")
         """
-        self.ack_many(_one(root, "root"), _one(val, "val"), stage=stage)
+        self.ack_many(_one(root, "root"), _one(val, "val"), component=component)
 
-    def fail(self, root: SupportsIndex, *, reason: str | None = None, stage: str | None = None) -> None:
+    def fail(self, root: SupportsIndex, *, reason: str | None = None, component: str | None = None) -> None:
         """Fail one root. `reason` is text for people; it comes back as `Outcome.detail`.
 
         Its first 1 000 characters are kept. Guarantee: the root's outcome is `fail`, unless it had completed before. A
         fail that comes before the init waits for it; the text is then not kept.
 
-        >>> acker.init(1, 5, task=0)
+        >>> acker.init(1, 5, spout_id=0)
         True
-        >>> acker.fail(1, reason="no such customer", stage="parse")
+        >>> acker.fail(1, reason="no such customer", component="parse")
         """
-        self.fail_many(_one(root, "root"), reason=reason, stage=stage)
+        self.fail_many(_one(root, "root"), reason=reason, component=component)
 
     def reset_timeout(self, root: SupportsIndex) -> bool:
         """Give one root a whole message timeout again. Returns False if the ledger doesn't know it, or it is too old.
@@ -208,81 +208,86 @@ class Acker:
 
     # -- updates, many at once: split into calls of 500 records, pipelined
 
-    def init_many(self, roots: Ids, vals: Ids, task: SupportsIndex, *, token: str | None = None) -> Applied:
-        """Initialise roots of one task.
+    def init_many(
+        self, roots: Ids, vals: Ids, spout_id: SupportsIndex, *, idempotency_key: str | None = None
+    ) -> Applied:
+        """Initialise roots of one spout_id.
 
         Args:
             roots: root ids, numpy int64 or uint64 array or a sequence of integers, any length above 0.
             vals: first ack value of each root.
-            task: owner of all of them.
-            token: names this batch: the same batch sent again with it changes nothing. None: one of this call's own.
+            spout_id: owner of all of them.
+            idempotency_key: names this batch: the same batch sent again with it changes nothing. None: one of this
+                call's own.
 
         Returns:
             Applied.applied counts roots that took the init: duplicates are left out.
 
         Raises:
             BadIdError, BadBatchError: before anything was sent.
-            TokenReusedError: the token belongs to other content.
-            OutOfMemoryError, LedgerLostError, ConnectionLostError: see `Batch`.
+            IdempotencyKeyReusedError: the idempotency key belongs to other content.
+            ServerOutOfMemoryError, LedgerLostError, ConnectionLostError: see `Batch`.
 
-        >>> acker.init_many([1, 2], [5, 6], task=0, token="partition-7")
+        >>> acker.init_many([1, 2], [5, 6], spout_id=0, idempotency_key="partition-7")
         Applied(applied=2, duplicate=False)
         """
         ledger = self._app.ledger
-        return ledger.send([ledger.init(*_pairs(roots, vals), ids.to_task(task))], token)
+        return ledger.send([ledger.init(*_pairs(roots, vals), ids.to_spout_id(spout_id))], idempotency_key)
 
-    def ack_many(self, roots: Ids, vals: Ids, *, token: str | None = None, stage: str | None = None) -> Applied:
+    def ack_many(
+        self, roots: Ids, vals: Ids, *, idempotency_key: str | None = None, component: str | None = None
+    ) -> Applied:
         """Ack roots; values of equal roots are combined by XOR before they are sent.
 
         Args:
             roots: root ids; a root may stand there any number of times.
             vals: ack values, one per element of roots.
-            token: see `init_many`.
-            stage: name of the stage that acks; shows as `last_stage`. At most 255 names per app.
+            idempotency_key: see `init_many`.
+            component: name of the component that acks; shows as `last_component`. At most 255 names per app.
 
         Returns:
             Applied.applied counts distinct roots, without those that failed a short time ago: their acks are late.
 
-        >>> acker.ack_many([1, 2, 2], [5, 4, 2], token="partition-7", stage="write")
+        >>> acker.ack_many([1, 2, 2], [5, 4, 2], idempotency_key="partition-7", component="write")
         Applied(applied=2, duplicate=False)
         """
         ledger = self._app.ledger
-        return ledger.send([ledger.ack(*_pairs(roots, vals), stage)], token)
+        return ledger.send([ledger.ack(*_pairs(roots, vals), component)], idempotency_key)
 
     def fail_many(
-        self, roots: Ids, *, token: str | None = None, reason: str | None = None, stage: str | None = None
+        self, roots: Ids, *, idempotency_key: str | None = None, reason: str | None = None, component: str | None = None
     ) -> Applied:
         """Fail roots; see `fail`. Applied.applied counts distinct roots, without those that have failed already.
 
-        >>> acker.fail_many([1, 2], reason="no such customer", stage="parse")
+        >>> acker.fail_many([1, 2], reason="no such customer", component="parse")
         Applied(applied=2, duplicate=False)
         """
         ledger = self._app.ledger
-        return ledger.send([ledger.fail(_array(roots), reason, stage)], token)
+        return ledger.send([ledger.fail(_array(roots), reason, component)], idempotency_key)
 
     def reset_timeout_many(self, roots: Ids) -> int:
-        """Move roots to the nursery (Storm: __ack_reset_timeout). Needs no token: a repeat only moves them again.
+        """Move roots to the nursery (Storm: __ack_reset_timeout). Needs no idempotency key: a repeat only moves them again.
 
         What shares a record with them moves along (`new_roots`, and a spout's roots, of neighbouring message ids).
         Returns how many are in the nursery now; unknown roots and those older than max_age_secs are left alone.
 
-        >>> acker.init_many([1, 2], [5, 6], task=0).applied
+        >>> acker.init_many([1, 2], [5, 6], spout_id=0).applied
         2
         >>> acker.reset_timeout_many([1, 2, 3])
         2
         """
         return self._app.ledger.reset_timeout(_array(roots))
 
-    def batch(self, *, token: str | None = None) -> Batch:
+    def batch(self, *, idempotency_key: str | None = None) -> Batch:
         """Collect updates and send them on exit: combined per root, packed, pipelined.
 
         Left by an exception, nothing is sent. After the `with` block `Batch.result` tells what was applied.
 
-        >>> with acker.batch(token="partition-7") as batch:
-        ...     batch.init(1, 5, task=0)
-        ...     batch.ack(1, 5, stage="write")
+        >>> with acker.batch(idempotency_key="partition-7") as batch:
+        ...     batch.init(1, 5, spout_id=0)
+        ...     batch.ack(1, 5, component="write")
         """
-        return Batch(self._app.ledger, token)
+        return Batch(self._app.ledger, idempotency_key)
 
     # -- outcomes
 
@@ -299,12 +304,12 @@ class Acker:
             max_outcomes: at most so many.
             block_ms: wait so long for a first one; 0 returns at once.
             consumer: name of the spout process, stable over its restarts; a forked process counts as a restart.
-            lane: only this lane's outcomes (task % lanes); None: all lanes.
+            lane: only this lane's outcomes (spout_id % lanes); None: all lanes.
 
         Raises:
             LedgerLostError: a shard lost its data since this client opened it.
 
-        >>> acker.init(1, 0, task=0)
+        >>> acker.init(1, 0, spout_id=0)
         True
         >>> [(outcome.kind, outcome.root) for outcome in acker.poll()]
         [('ack', 1)]
@@ -316,7 +321,7 @@ class Acker:
 
         Returns the number of stream entries trimmed: one of acks holds many outcomes and goes with its last one.
 
-        >>> acker.init_many([1, 2], [0, 0], task=0).applied
+        >>> acker.init_many([1, 2], [0, 0], spout_id=0).applied
         2
         >>> acker.confirm(acker.poll()) > 0
         True
@@ -339,7 +344,7 @@ class Acker:
         With `again` it begins with what this consumer took and did not confirm: a reply that was lost with its connection is
         there, and the whole of an entry that `poll` handed out in part, which `poll` then does not go on with.
 
-        >>> acker.init(1, 0, task=0)
+        >>> acker.init(1, 0, spout_id=0)
         True
         >>> [(batch.kind, batch.roots.tolist()) for batch in acker.poll_batches()]
         [('ack', [1])]
@@ -349,7 +354,7 @@ class Acker:
     def confirm_batches(self, batches: Iterable[OutcomeBatch]) -> int:
         """Say that the spout has acted on all outcomes of these batches. Returns the number of entries trimmed.
 
-        >>> acker.init(1, 0, task=0)
+        >>> acker.init(1, 0, spout_id=0)
         True
         >>> acker.confirm_batches(acker.poll_batches())
         1
@@ -363,7 +368,7 @@ class Acker:
 
         With `lane`, `unconfirmed_outcomes` counts this lane's entries only.
 
-        >>> acker.init(1, 5, task=0)
+        >>> acker.init(1, 5, spout_id=0)
         True
         >>> acker.stats().pending
         1
@@ -373,7 +378,7 @@ class Acker:
     def pending(self) -> int:
         """Roots without outcome, over all shards, in one round trip.
 
-        >>> acker.init(1, 5, task=0)
+        >>> acker.init(1, 5, spout_id=0)
         True
         >>> acker.pending()
         1
@@ -383,8 +388,8 @@ class Acker:
     def inspect(self, root: SupportsIndex) -> LedgerRoot | None:
         """The record of one root, None if the ledger doesn't hold it (not seen, settled or expired).
 
-        >>> acker.ack(1, 5, stage="write")
-        >>> acker.inspect(1).state, acker.inspect(1).last_stage
+        >>> acker.ack(1, 5, component="write")
+        >>> acker.inspect(1).state, acker.inspect(1).last_component
         ('waiting', 'write')
         """
         return self._app.inspection.inspect(_one(root, "root"))[0]
@@ -392,15 +397,15 @@ class Acker:
     def inspect_many(self, roots: Ids) -> list[LedgerRoot | None]:
         """The record of each root.
 
-        >>> acker.init(1, 5, task=0)
+        >>> acker.init(1, 5, spout_id=0)
         True
         >>> [record and record.val for record in acker.inspect_many([1, 2])]
         [5, None]
         """
         return self._app.inspection.inspect(_array(roots))
 
-    def completed_offsets(self, task: int = 0) -> dict[str, int]:
-        """The first offset of each partition that is not completed yet, as the stream of a task has written it.
+    def completed_offsets(self, spout_id: int = 0) -> dict[str, int]:
+        """The first offset of each partition that is not completed yet, as the stream of a spout_id has written it.
 
         Everything before it was acked or is a dead letter, so its outputs are complete; a stream writes this after each
         micro-batch, and it never goes back. Empty where the stream takes its message ids from a column (`id_column`).
@@ -408,7 +413,7 @@ class Acker:
         >>> acker.completed_offsets()
         {}
         """
-        return self._app.completed_offsets(task)
+        return self._app.completed_offsets(spout_id)
 
     def recover(self) -> list[int]:
         """Open the app anew after `LedgerLostError`, and go on with the generation in force.

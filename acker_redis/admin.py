@@ -79,7 +79,7 @@ class Admin:
         Args:
             force: turn the buckets now, whatever the server's clock says; for tests and operators.
 
-        >>> acker.init(1, 5, task=0)
+        >>> acker.init(1, 5, spout_id=0)
         True
         >>> [acker.admin.rotate(force=True).timed_out for _ in range(3)]
         [0, 0, 1]
@@ -95,14 +95,14 @@ class Admin:
         return self._app.ends()
 
     def each_pending(self) -> Iterator[tuple[int, Int64Array, Int64Array]]:
-        """Step by step through all ledgers: how many records were looked at, their pending roots, and whose task they are.
+        """Step by step through all ledgers: how many records were looked at, their pending roots, and whose spout_id they are.
 
         A root that is pending all the while comes once or more often; what begins or settles meanwhile may come or not.
 
-        >>> acker.init_many([1, 2], [5, 6], task=3).applied
+        >>> acker.init_many([1, 2], [5, 6], spout_id=3).applied
         2
         >>> steps = list(acker.admin.each_pending())
-        >>> sorted((int(root), int(task)) for _, roots, tasks in steps for root, task in zip(roots, tasks))
+        >>> sorted((int(root), int(spout_id)) for _, roots, spout_ids in steps for root, spout_id in zip(roots, spout_ids))
         [(1, 3), (2, 3)]
         """
         return self._app.inspection.each_pending()

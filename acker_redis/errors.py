@@ -12,11 +12,11 @@ class BadConfigError(AckerError, ValueError):
 
 
 class BadIdError(AckerError, ValueError):
-    """A root, ack value or task is not an integer in range. Nothing of the batch was sent."""
+    """A root, ack value or spout_id is not an integer in range. Nothing of the batch was sent."""
 
 
 class BadBatchError(AckerError, ValueError):
-    """A batch is inconsistent in itself (lengths differ, token is empty). Nothing of it was sent."""
+    """A batch is inconsistent in itself (lengths differ, idempotency key is empty). Nothing of it was sent."""
 
 
 class PipelineError(AckerError, ValueError):
@@ -63,11 +63,11 @@ class NotAcceptedError(AckerError):
     """
 
 
-class TokenReusedError(AckerError):
-    """A token was used before for a batch with other content.
+class IdempotencyKeyReusedError(AckerError):
+    """An idempotency key was used before for a batch with other content.
 
-    The part of the batch that met its own token again was not applied. Roots that lost updates to this time out and are
-    replayed; none completes falsely. Operator action: none. In code: one token per batch.
+    The part of the batch that met its own idempotency key again was not applied. Roots that lost updates to this time
+    out and are replayed; none completes falsely. Operator action: none. In code: one idempotency key per batch.
     """
 
 
@@ -78,11 +78,11 @@ class SettingsConflictError(AckerError):
     """
 
 
-class OtherFormatError(AckerError):
+class FormatVersionError(AckerError):
     """The app's shards hold another form of records than this version reads and writes. Nothing was changed.
 
     Operator action: use the version that made them; or, when nothing of the app is pending, delete it with
-    `acker-redis evict` of that version, and let this one make it anew.
+    `acker-redis delete-app` of that version, and let this one make it anew.
     """
 
 
@@ -93,19 +93,19 @@ class AppNotFoundError(AckerError):
 class DamagedDataError(AckerError):
     """A key of the app holds what this library did not write there, or has lost part of it.
 
-    Operator action: find out who wrote the key that the message names; delete it, or the app with `acker-redis evict`.
+    Operator action: find out who wrote the key that the message names; delete it, or the app with `acker-redis delete-app`.
     """
 
 
-class FailedError(AckerError):
+class RowFailedError(AckerError):
     """Raised by a user's function: fail this row, with this text as reason (Storm: FailedException).
 
     Attributes:
         retry: whether to emit its message again. False: that can't help, and it is a dead letter at once.
 
-    >>> raise FailedError("no such customer", retry=False)
+    >>> raise RowFailedError("no such customer", retry=False)
     Traceback (most recent call last):
-    acker_redis.errors.FailedError: no such customer
+    acker_redis.errors.RowFailedError: no such customer
     """
 
     def __init__(self, reason: str = "", *, retry: bool = True) -> None:
@@ -113,18 +113,18 @@ class FailedError(AckerError):
         self.retry = retry
 
 
-class RefusedError(AckerError):
+class RowsRefusedError(AckerError):
     """Raised by a sink's function that has written all rows of a partition but these, which the store refused.
 
     Attributes:
-        rows: number of a row in its partition, counted over its batches from 0 -> why, or a `FailedError`.
+        rows: number of a row in its partition, counted over its batches from 0 -> why, or a `RowFailedError`.
 
-    >>> raise RefusedError({17: "duplicate key", 40: FailedError("value too long", retry=False)})
+    >>> raise RowsRefusedError({17: "duplicate key", 40: RowFailedError("value too long", retry=False)})
     Traceback (most recent call last):
-    acker_redis.errors.RefusedError: 2 rows were refused; the first is row 17: duplicate key
+    acker_redis.errors.RowsRefusedError: 2 rows were refused; the first is row 17: duplicate key
     """
 
-    def __init__(self, rows: Mapping[int, str | FailedError]) -> None:
+    def __init__(self, rows: Mapping[int, str | RowFailedError]) -> None:
         first = next(iter(rows.items()), None)
         told = "" if first is None else f"; the first is row {first[0]}: {first[1]}"
         super().__init__(
@@ -132,7 +132,7 @@ class RefusedError(AckerError):
         )
         self.rows = dict(rows)
 
-    def __reduce__(self) -> tuple[type["RefusedError"], tuple[dict[int, str | FailedError]]]:
+    def __reduce__(self) -> tuple[type["RowsRefusedError"], tuple[dict[int, str | RowFailedError]]]:
         return type(self), (self.rows,)
 
 
@@ -154,15 +154,15 @@ class ServerUnavailableError(AckerError):
 class ConnectionLostError(ServerUnavailableError):
     """The server can't be reached, or went away and did not come back within the client's patience.
 
-    A batch that raised this may have been applied in part. Sending it again with the same token is exact.
+    A batch that raised this may have been applied in part. Sending it again with the same idempotency key is exact.
     """
 
 
 class ServerBusyError(ServerUnavailableError):
     """Somebody's script holds the server, and went on for longer than the client's patience. Nothing was changed.
 
-    Operator action: `redis-cli SCRIPT KILL` (or `FUNCTION KILL`) ends it if it has written nothing yet; `SLOWLOG GET` names it
-    once it has ended.
+    Operator action: `redis-cli SCRIPT KILL` (or `FUNCTION KILL`) ends it if it has written nothing yet; `SLOWLOG GET`
+    names it once it has ended.
     """
 
 
@@ -184,11 +184,11 @@ class ServerRefusesWritesError(ServerUnavailableError):
     """
 
 
-class OutOfMemoryError(ServerRefusesWritesError):
+class ServerOutOfMemoryError(ServerRefusesWritesError):
     """The server is above `maxmemory` and refuses new roots; acks, fails and rotation still work."""
 
 
-class PendingLimitError(OutOfMemoryError):
+class PendingLimitError(ServerOutOfMemoryError):
     """The app has as many pending roots as its operator allows, and gets no new ones; acks, fails and rotation still work.
 
     Operator action: none, it passes when roots settle; or `acker-redis limit --app APP --max-pending N`.

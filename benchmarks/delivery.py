@@ -86,7 +86,7 @@ def _emit(spout: Spout, count: int) -> Emission:
     emission = spout.next_emission()
     if emission is None:
         raise RuntimeError("nothing to emit")
-    spout.acker.init_many(emission.roots, emission.roots, spout.task)
+    spout.acker.init_many(emission.roots, emission.roots, spout.spout_id)
     return emission
 
 

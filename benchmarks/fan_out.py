@@ -1,9 +1,10 @@
 """What tracking costs where every message becomes ten tiny rows: 500 000 messages, 5 000 000 derived rows.
 
 Messages are read from parquet, split into ten rows each, and written to parquet, either at once, which is the worst case
-there is, or behind a shuffle. Split in three ways: in SQL, in a function of Arrow record batches, and in a Python function of
-one row, a dict, that yields dicts. The untracked side runs the same functions, in `selectExpr` or `mapInArrow`; rows in
-Python go over `to_pylist` and back with `from_pylist`: of what PySpark offers that is the shortest program that keeps dicts.
+there is, or behind a shuffle. Split in three ways: in SQL, in a function of Arrow record batches, and in a Python
+function of one row, a dict, that yields dicts. The untracked side runs the same functions, in `selectExpr` or
+`mapInArrow`; rows in Python go over `to_pylist` and back with `from_pylist`: of what PySpark offers that is the
+shortest program that keeps dicts.
 """
 
 import tempfile
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
-from acker_redis.spark import BoltOutput, Pipeline, Tracker
+from acker_redis.spark import FlatMapOutput, Pipeline, Tracker
 from benchmarks import harness, jobs
 from benchmarks.harness import Bench, Row
 
@@ -30,13 +31,13 @@ _ARROW = pa.schema([("message", pa.int64()), ("position", pa.int32()), ("word", 
 _CHILDREN = "transform(split(text, ','), (word, position) -> struct(message, position, word))"
 
 
-def split_batch(batch: pa.RecordBatch) -> BoltOutput:
+def split_batch(batch: pa.RecordBatch) -> FlatMapOutput:
     """A row for each word of each message, in Arrow."""
     words = pc.split_pattern(batch.column("text"), ",")
     parents = pc.list_parent_indices(words).to_numpy().astype(np.int64)
     position = np.arange(len(parents)) - np.searchsorted(parents, parents)
     columns = [batch.column("message").take(pa.array(parents)), pa.array(position, pa.int32()), pc.list_flatten(words)]
-    return BoltOutput(pa.RecordBatch.from_arrays(columns, schema=_ARROW), parents)
+    return FlatMapOutput(pa.RecordBatch.from_arrays(columns, schema=_ARROW), parents)
 
 
 def split_row(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -69,13 +70,13 @@ _VARIANTS: tuple[
     (
         "Arrow bolt",
         lambda messages: messages.mapInArrow(_split_batches, _SCHEMA),
-        lambda tracker, messages: tracker.bolt_arrow(messages, split_batch, _SCHEMA),
+        lambda tracker, messages: tracker.flat_map_arrow(messages, split_batch, _SCHEMA),
         (1.1, 1.4),
     ),
     (
         "per-row Python",
         lambda messages: messages.mapInArrow(_split_rows, _SCHEMA),
-        lambda tracker, messages: tracker.bolt(messages, split_row, _SCHEMA),
+        lambda tracker, messages: tracker.flat_map(messages, split_row, _SCHEMA),
         (1.1, 1.3),
     ),
 )

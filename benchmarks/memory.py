@@ -1,6 +1,6 @@
 """Bytes per pending root, everything included.
 
-The growth of INFO's used_memory from the server with the app opened and nothing in it: records, cohorts, fences,
+The growth of INFO's used_memory from the server with the app opened and nothing in it: records, cohorts, dedup windows,
 counters, and the hash tables' own overhead. For roots that the library made, 32 to a record, and for roots alone.
 """
 

@@ -1,7 +1,7 @@
 """What tracking adds to micro-batches of 1 000 rows in `foreachBatch`, and to one as small as it gets.
 
-Files of 1 000 rows are read one per batch, and written to parquet by the handler, with `TrackedBatches` and without. The time
-is that of the handler, batch by batch; the two take turns, query by query.
+Files of 1 000 rows are read one per batch, and written to parquet by the handler, with `TrackedBatches` and without.
+The time is that of the handler, batch by batch; the two take turns, query by query.
 """
 
 import tempfile

@@ -1,8 +1,8 @@
 """What tracking costs a pipeline as people have it: 600 000 JSON rows of 330 bytes, parsed, filtered, shuffled, written.
 
-Once in SQL only, once with a Python function of one row in the middle; untracked, that function runs in `mapInArrow`. The rows
-come as files of JSON, of which every byte is read for the ids, too; and as a topic or a table has them, a text beside its
-offset, where ids are a column of their own.
+Once in SQL only, once with a Python function of one row in the middle; untracked, that function runs in `mapInArrow`.
+The rows come as files of JSON, of which every byte is read for the ids, too; and as a topic or a table has them, a text
+beside its offset, where ids are a column of their own.
 """
 
 import tempfile
@@ -68,7 +68,7 @@ def _plain_rows(messages: DataFrame, folder: Path) -> None:
 
 def _tracked_rows(folder: Path) -> Pipeline:
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        enriched = tracker.bolt(tracker.filter(messages, _WANTED), enrich, _ENRICHED)
+        enriched = tracker.flat_map(tracker.filter(messages, _WANTED), enrich, _ENRICHED)
         tracker.write(_shuffled(enriched), lambda writer: writer.mode("append").parquet(str(folder)))
 
     return pipeline

@@ -1,8 +1,8 @@
 """Sinks in Python, and exports, behind a shuffle: 300 000 rows.
 
-`write_partitions` stands against the same function in `mapInArrow`; an export against Spark's own parquet writer, to which it
-adds a column of 16 bytes a row, and one ack per root and partition from the executors. Its messages stay pending until the
-rows are taken over, so what is timed ends when all of them were acked here, in bulk.
+`write_partitions` stands against the same function in `mapInArrow`; an export against Spark's own parquet writer, to
+which it adds a column of 16 bytes a row, and one ack per root and partition from the executors. Its messages stay
+pending until the rows are taken over, so what is timed ends when all of them were acked here, in bulk.
 """
 
 import tempfile
@@ -62,7 +62,7 @@ def _partitions(folder: Path) -> Pipeline:
 
 def _export(url: str, folder: Path) -> Pipeline:
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        tracker.export(_parted(messages), lambda writer: writer.parquet(str(folder)), form="array")
+        tracker.export(_parted(messages), lambda writer: writer.parquet(str(folder)), encoding="array")
         Thread(target=_ack_all, args=(url, folder), daemon=True).start()
 
     return pipeline

@@ -32,7 +32,7 @@ def _plain(lines: DataFrame, folder: Path) -> None:
 def _tracked(folder: Path) -> Pipeline:
     def pipeline(tracker: Tracker, lines: DataFrame) -> None:
         words = tracker.explode(lines, "split(text, ' ')").withColumnRenamed("value", "word")
-        counts = tracker.group(words, "word", _times(), partial=True)
+        counts = tracker.group_by(words, "word", _times(), partial=True)
         tracker.write(counts, lambda writer: writer.mode("append").parquet(str(folder)))
 
     return pipeline

@@ -9,14 +9,14 @@ _EXAMPLE = re.compile(r"^( *)>>> .*(?:\n\1\S.*)*", re.MULTILINE)
 
 
 class Doctests(griffe.Extension):
-    """Puts fences around examples."""
+    """Puts dedup windows around examples."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:  # noqa: ARG002
         """Called for everything that has a docstring, before it is parsed."""
         if obj.docstring:
-            obj.docstring.value = fenced(obj.docstring.value)
+            obj.docstring.value = deduplicated(obj.docstring.value)
 
 
-def fenced(text: str) -> str:
-    """The docstring, with fences."""
+def deduplicated(text: str) -> str:
+    """The docstring, with dedup windows."""
     return _EXAMPLE.sub(lambda found: f"```pycon\n{found[0]}\n```", text)

@@ -19,7 +19,7 @@ ELSEWHERE = {
 }
 """Pages that have their place beside what they are about, and where the site has them."""
 
-_FENCE = re.compile(r"^( *```.*?^ *```\n)", re.DOTALL | re.MULTILINE)
+_DEDUP = re.compile(r"^( *```.*?^ *```\n)", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s#]*)(#[^()\s]*)?\)")
 
 
@@ -60,5 +60,5 @@ def moved(text: str, source: str, places: Mapping[str, str], root: Path) -> str:
             raise FileNotFoundError(f"{source}: a link leads to {to}, which is not there")
         return label
 
-    parts = _FENCE.split(text)  # code is every second one
+    parts = _DEDUP.split(text)  # code is every second one
     return "".join(part if number % 2 else _LINK.sub(link, part) for number, part in enumerate(parts))

@@ -16,7 +16,7 @@ CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if cls.
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_every_error_is_public_documented_and_under_one_root(cls: type[BaseException]) -> None:
+def test_every_error_is_public_documented_and_an_acker_error(cls: type[BaseException]) -> None:
     assert getattr(acker_redis, cls.__name__) is cls
     assert cls.__name__ in acker_redis.__all__
     assert cls.__doc__
@@ -28,12 +28,12 @@ def test_every_error_is_public_documented_and_under_one_root(cls: type[BaseExcep
 
 
 @pytest.mark.parametrize("cls", [errors.BadConfigError, errors.BadIdError, errors.BadBatchError, errors.PipelineError])
-def test_bad_input_is_a_value_error_too(cls: type[BaseException]) -> None:
+def test_bad_input_errors_are_value_errors(cls: type[BaseException]) -> None:
     assert issubclass(cls, ValueError)
 
 
 def test_out_of_memory_is_a_refusal_of_writes() -> None:
-    assert issubclass(errors.OutOfMemoryError, errors.ServerRefusesWritesError)
+    assert issubclass(errors.ServerOutOfMemoryError, errors.ServerRefusesWritesError)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,12 @@ def test_out_of_memory_is_a_refusal_of_writes() -> None:
         (redis.ResponseError("NOGROUP No such key"), errors.LedgerLostError, "recover"),
         (redis.AuthenticationError("WRONGPASS invalid"), errors.AuthenticationError, "check user name"),
         (redis.exceptions.NoPermissionError("NOPERM no"), errors.AuthenticationError, "allow the command"),
-        (redis.exceptions.OutOfMemoryError("command not allowed"), errors.OutOfMemoryError, "raise maxmemory"),
-        (redis.ResponseError("OOM command not allowed when used memory"), errors.OutOfMemoryError, "raise maxmemory"),
+        (redis.exceptions.OutOfMemoryError("command not allowed"), errors.ServerOutOfMemoryError, "raise maxmemory"),
+        (
+            redis.ResponseError("OOM command not allowed when used memory"),
+            errors.ServerOutOfMemoryError,
+            "raise maxmemory",
+        ),
         (redis.exceptions.ReadOnlyError("READONLY replica"), errors.ServerRefusesWritesError, "primary"),
         (redis.ResponseError("MISCONF Redis is configured"), errors.ServerRefusesWritesError, "repair"),
         (redis.ConnectionError("refused"), errors.ConnectionLostError, "check that the server runs"),
@@ -54,13 +58,13 @@ def test_out_of_memory_is_a_refusal_of_writes() -> None:
         (errors.BadIdError("as it is"), errors.BadIdError, "as it is"),
     ],
 )
-def test_an_error_of_the_driver_becomes_one_of_ours(raised: Exception, expected: type[Exception], advice: str) -> None:
+def test_redis_py_error_is_mapped_to_library_error(raised: Exception, expected: type[Exception], advice: str) -> None:
     translated = Client(fakeredis.FakeRedis()).translate(raised)
     assert type(translated) is expected
     assert advice in str(translated)
 
 
-def test_the_cause_is_kept() -> None:
+def test_mapped_error_keeps_redis_py_error_as_cause() -> None:
     client = Client(fakeredis.FakeRedis())
     cause = redis.ConnectionError("refused")
     with pytest.raises(errors.ConnectionLostError) as caught, client.translated():
@@ -68,19 +72,21 @@ def test_the_cause_is_kept() -> None:
     assert caught.value.__cause__ is cause
 
 
-def test_only_a_batch_under_way_may_have_been_applied_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_error_mentions_partial_apply_only_for_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing was ever sent, the text says where to look instead."""
     with pytest.raises(errors.ConnectionLostError) as caught:
-        Client("redis://127.0.0.1:1/0", patience_secs=0)
+        Client("redis://127.0.0.1:1/0", outage_timeout_secs=0)
     assert "nothing answers there, and nothing was sent" in str(caught.value)
     assert "the URL's host, port and scheme" in str(caught.value)
     acker = acker_redis.testing.fake_acker()
     client = app_of(acker).client
 
-    monkeypatch.setattr(client, "_patience_secs", 0)
+    monkeypatch.setattr(client, "_outage_timeout_secs", 0)
     monkeypatch.setattr(client, "_later_patience_secs", 0)
     monkeypatch.setattr(client, "_send_to_one", lambda commands: [redis.ConnectionError("went away") for _ in commands])
-    with pytest.raises(errors.ConnectionLostError, match="applied in part; sending it again with the same token"):
+    with pytest.raises(
+        errors.ConnectionLostError, match="applied in part; sending it again with the same idempotency key"
+    ):
         acker.init(1, 1, 0)
     with pytest.raises(errors.ConnectionLostError) as caught:
         client.pipeline([("GET", "key")])

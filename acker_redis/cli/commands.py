@@ -51,7 +51,7 @@ def program(
     """Storm's acker on Redis: run the rotator, look at ledgers."""
 
 
-@app.command(name="evict")
+@app.command(name="delete-app")
 def evict_app(
     context: typer.Context,
     app_name: OneApp,

@@ -15,12 +15,12 @@ from acker_redis.cli.exit_status import UNHEALTHY, exit_on_error
 from acker_redis.cli.options import (
     DEFAULT_URL,
     AsJson,
+    Component,
     Messages,
     OneApp,
     Reason,
     Run,
     Since,
-    Stage,
     Text,
     Until,
     Url,
@@ -39,7 +39,7 @@ _SELECTING = {
     "message_id": Messages,
     "run_id": Run,
     "reason": Reason,
-    "stage": Stage,
+    "component": Component,
     "text": Text,
     "since": Since,
     "until": Until,
@@ -114,7 +114,9 @@ def replay(
         raise typer.BadParameter("give a --rate above 0")
     with exit_on_error(), _stream(context, redis, redis_file, app_name) as stream:
         found = stream.survey(wanted)
-        output.line(f"{found.letters} letters, of which {found.replayable} can be replayed{_by_task(found.tasks)}")
+        output.line(
+            f"{found.letters} letters, of which {found.replayable} can be replayed{_by_spout_id(found.spout_ids)}"
+        )
         if found.letters > found.replayable:
             output.line(
                 f"{found.letters - found.replayable} can't be replayed by themselves: they are of a batch run "
@@ -140,9 +142,9 @@ def _stream(context: typer.Context, redis: str, redis_file: Path | None, app_nam
         yield DeadLetters(client, app_name)
 
 
-def _by_task(tasks: dict[int, int]) -> str:
+def _by_spout_id(spout_ids: dict[int, int]) -> str:
     """Whose they are, where there are several."""
-    parts = [f"{count} by task {task}" for task, count in tasks.items()]
+    parts = [f"{count} by spout_id {spout_id}" for spout_id, count in spout_ids.items()]
     return f" ({', '.join(parts)})" if len(parts) > 1 else ""
 
 

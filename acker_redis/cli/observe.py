@@ -21,7 +21,7 @@ from acker_redis.store.apps import stored_config
 _GRADES = ("bad", "warning", "unknown", "ok")
 
 ROOTS_SHOWN = 3
-"""Of each stage, where nothing else is asked for."""
+"""Of each component, where nothing else is asked for."""
 
 app = typer.Typer()
 
@@ -105,14 +105,16 @@ def pending(
     app_name: OneApp,
     redis: Url = DEFAULT_URL,
     redis_file: UrlFile = None,
-    by_stage: Annotated[
+    by_component: Annotated[
         bool,
-        typer.Option("--by-stage", help="Only how many roots are pending of each stage; no roots without --oldest."),
+        typer.Option(
+            "--by-stage", help="Only how many roots are pending of each component; no roots without --oldest."
+        ),
     ] = False,
     oldest: Annotated[
         int | None,
         typer.Option(
-            "--oldest", min=1, max=1000, help="Show so many of the oldest roots of each stage; 3 if not given."
+            "--oldest", min=1, max=1000, help="Show so many of the oldest roots of each component; 3 if not given."
         ),
     ] = None,
     message_id: Annotated[
@@ -125,7 +127,7 @@ def pending(
     ] = 10_000,
     as_json: AsJson = False,
 ) -> None:
-    """Show what has no outcome yet, by the last stage that touched it; or, with --message, what is pending of one message."""
+    """Show what has no outcome yet, by the last component that touched it; or, with --message, what is pending of one message."""
     if (message_id is None) != (run_id is None):
         raise typer.BadParameter(
             "give --message ID and --run RUN together: a message id means something in its run only"
@@ -135,23 +137,23 @@ def pending(
         if message_id is not None and run_id is not None:
             acker = Acker(client, config, create=False)
             raise typer.Exit(_show_message(acker, message_id, run_id, emissions, as_json=as_json))
-        shown = oldest if oldest is not None else 0 if by_stage else ROOTS_SHOWN
+        shown = oldest if oldest is not None else 0 if by_component else ROOTS_SHOWN
         _show_pending(client, app_name, shown, as_json=as_json)
 
 
 def _show_pending(client: Client, app_name: str, oldest: int, *, as_json: bool) -> None:
     found = dashboard.pending_roots(client, app_name, max(1, oldest))
     if not oldest:
-        found = replace(found, stages=[replace(stage, oldest=[]) for stage in found.stages])
+        found = replace(found, components=[replace(component, oldest=[]) for component in found.components])
     if as_json:
         output.json_line({"app": app_name, **asdict(found)})
         return
     output.line(f"{app_name}: {found.pending} pending, {found.looked_at} looked at, the longest there first")
-    for stage in found.stages:
-        share = 100 * stage.count / found.looked_at
+    for component in found.components:
+        share = 100 * component.count / found.looked_at
         output.line(
-            f"{stage.stage or '(no stage yet)'}  {stage.count} roots ({share:.0f} %), oldest {stage.oldest_ms / 1000:.1f} s",
-            *(f"  root {root.root}  task {root.task}  {root.age_ms / 1000:.1f} s" for root in stage.oldest),
+            f"{component.component or '(no component yet)'}  {component.count} roots ({share:.0f} %), oldest {component.oldest_ms / 1000:.1f} s",
+            *(f"  root {root.root}  spout_id {root.spout_id}  {root.age_ms / 1000:.1f} s" for root in component.oldest),
         )
 
 

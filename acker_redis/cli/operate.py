@@ -108,9 +108,9 @@ def abandon_run(
 ) -> None:
     """Give up what a dead run left pending: its roots fail now instead of timing out, outcomes that wait for it are dropped.
 
-    That is all that is pending in the lanes whose last spout was of this run. What it kept for replay stays for its week, and
-    nothing becomes a dead letter: start the program again, and it emits again what its source gives. Refused while a spout
-    has the lane.
+    That is all that is pending in the lanes whose last spout was of this run. What it kept for replay stays for its
+    week, and nothing becomes a dead letter: start the program again, and it emits again what its source gives. Refused
+    while a spout has the lane.
     """
     with exit_on_error(), connected(context, redis, redis_file) as client:
         config = stored_config(client, app_name)

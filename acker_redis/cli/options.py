@@ -40,7 +40,7 @@ Messages = Annotated[
 ]
 Run = Annotated[str | None, typer.Option("--run", help="Only of this run id.")]
 Reason = Annotated[str | None, typer.Option("--reason", help="Only of this reason: failed, timeout or lost.")]
-Stage = Annotated[str | None, typer.Option("--stage", help="Only with this last stage.")]
+Component = Annotated[str | None, typer.Option("--stage", help="Only with this last component.")]
 Text = Annotated[
     str | None, typer.Option("--text", help="Only with this text in the detail, large or small letters alike.")
 ]
@@ -55,7 +55,7 @@ def letter_filter(
     messages: Sequence[int] | None,
     run_id: str | None,
     reason: str | None,
-    stage: str | None,
+    component: str | None,
     text: str | None,
     since: datetime | None,
     until: datetime | None,
@@ -68,7 +68,7 @@ def letter_filter(
     if since is not None and until is not None and since >= until:
         raise BadConfigError(f"--since {since} is not before --until {until}")
     ids = frozenset(messages) if messages else None
-    return DeadLetterFilter(ids, run_id, reason, stage, text, since, until)
+    return DeadLetterFilter(ids, run_id, reason, component, text, since, until)
 
 
 def server_url(context: typer.Context, url: str, file: Path | None) -> str:

@@ -1,6 +1,6 @@
 """Everything the command line writes goes through here.
 
-Reasons, stages, run ids and payloads are whatever somebody's data held. Written raw, an escape sequence in them could
+Reasons, components, run ids and payloads are whatever somebody's data held. Written raw, an escape sequence in them could
 rewrite the terminal of who looks, and a line break could forge a line of a log.
 """
 
@@ -82,8 +82,8 @@ class LogFormatter(logging.Formatter):
 class _Stderr(logging.Handler):
     """Writes each line to standard error at once, and drops it where that is full.
 
-    A stream keeps what it could not write, and Python fails once more with it when the program ends (status 120). And it waits
-    for the reader of a full pipe for ever.
+    A stream keeps what it could not write, and Python fails once more with it when the program ends (status 120). And
+    it waits for the reader of a full pipe for ever.
     """
 
     def __init__(self) -> None:

@@ -43,8 +43,8 @@ def _size(count: int | None) -> str:
 
 
 def _state(one: AppState) -> str:
-    stage = next(iter(one.pending_by_stage), "") if one.state == "HANGS" else ""
-    return f"{one.state}: {stage}" if stage else one.state
+    component = next(iter(one.pending_by_component), "") if one.state == "HANGS" else ""
+    return f"{one.state}: {component}" if component else one.state
 
 
 COLUMNS = (

@@ -2,7 +2,7 @@
 
 Script calls are pipelined in bounded windows. Calls of a script the server does not know (restart, failover, SCRIPT
 FLUSH) are sent again with the script's text; after a lost connection the whole window is sent again, which is exact
-because every update carries a fence token.
+because every update carries an idempotency key.
 """
 
 import time
@@ -25,7 +25,7 @@ from acker_redis.client.error_mapping import ROLE_CODES, code_of, passes
 from acker_redis.client.script_calls import ScriptCalls, denies_eval, key_of, windows
 from acker_redis.client.scripts import Call, Command
 
-PATIENCE_SECS = 15.0
+OUTAGE_TIMEOUT_SECS = 15.0
 """How long a call is sent again while the server is gone, busy or a replica, before it raises."""
 
 CONNECT_SECS = 5.0
@@ -64,9 +64,9 @@ class Client:
     Args:
         source: a URL (see `connection`) or a redis-py client. A URL that leads to a cluster node gives a cluster client. A
             client given stays the caller's: it is not closed, and its own timeouts and retries hold besides.
-        patience_secs: how long a call goes on trying while the server is gone, busy, loading or a replica. 0: once. Below
-            CONNECT_SECS a silent server is given up after 1.5 s instead of 5. At 0 a cluster's node that does not answer
-            is left alone for up to 10 s, and hinders nothing else, if another one answers.
+        outage_timeout_secs: how long a call goes on trying while the server is gone, busy, loading or a replica. 0:
+            once. Below CONNECT_SECS a silent server is given up after 1.5 s instead of 5. At 0 a cluster's node that
+            does not answer is left alone for up to 10 s, and hinders nothing else, if another one answers.
         connect_secs: the same until a first script call succeeded, where that is less. None: CONNECT_SECS.
 
     Attributes:
@@ -81,15 +81,19 @@ class Client:
     """
 
     def __init__(
-        self, source: str | RedisClient, *, patience_secs: float = PATIENCE_SECS, connect_secs: float | None = None
+        self,
+        source: str | RedisClient,
+        *,
+        outage_timeout_secs: float = OUTAGE_TIMEOUT_SECS,
+        connect_secs: float | None = None,
     ) -> None:
         """Connect and check the server."""
         self._owned = isinstance(source, str)
         self.url = source if isinstance(source, str) else None
         self.address = connection.address(source)
-        self._patience_secs = min(patience_secs, CONNECT_SECS if connect_secs is None else connect_secs)
+        self._outage_timeout_secs = min(outage_timeout_secs, CONNECT_SECS if connect_secs is None else connect_secs)
         self._has_connected = self._closed = False
-        self._impatient = patience_secs == 0
+        self._impatient = outage_timeout_secs == 0
         self.nodes: Nodes | None = None
         self.redis: RedisClient = None
         with self.translated():
@@ -115,7 +119,7 @@ class Client:
                 stacklevel=3,
             )
         self._has_connected = True
-        self._later_patience_secs = patience_secs
+        self._later_patience_secs = outage_timeout_secs
         self.is_cluster = self.nodes is not None
         self.max_block_ms = connection.max_block_ms(self.redis)
         self._calls = ScriptCalls(self._send, lambda: self._knows_shebang)
@@ -142,7 +146,7 @@ class Client:
         for window in windows(calls, WINDOW_BYTES):
             found = self._calls.send(window)
             if not all(isinstance(reply, Exception) for reply in found):
-                self._patience_secs = self._later_patience_secs
+                self._outage_timeout_secs = self._later_patience_secs
             replies.extend(
                 _with_cause(self._explain(reply), reply) if isinstance(reply, Exception) else reply for reply in found
             )
@@ -326,7 +330,7 @@ class Client:
             if not passes(exc):
                 return False
             self._start_over(exc)  # at the last attempt, too: the next call must not meet the same
-            return time.monotonic() - began < self._patience_secs
+            return time.monotonic() - began < self._outage_timeout_secs
 
         backoff = Backoff(base=_BACKOFF_BASE_SECS, cap=_BACKOFF_CAP_SECS)
         retry: Retry = Retry(backoff, -1, supported_errors=DRIVER_ERRORS)
@@ -379,7 +383,7 @@ class Client:
             return self._patiently(ask)
 
     def _connected(self, url: str) -> RedisClient:
-        patient = self._patience_secs >= CONNECT_SECS
+        patient = self._outage_timeout_secs >= CONNECT_SECS
         timeout_secs = connection.SOCKET_TIMEOUT_SECS if patient else connection.SHORT_SOCKET_TIMEOUT_SECS
         single = self.redis = connection.connect_single(url, socket_timeout_secs=timeout_secs)
         self._patiently(lambda: connection.greet_sentinels(single))

@@ -40,9 +40,7 @@ NOTHING_THERE = (
 """What to do where a first connection is refused."""
 
 LOST = "check that the server runs and the URL is right"
-LOST_UNDER_WAY = (
-    f"{LOST}. A batch of updates under way may have been applied in part; sending it again with the same token is exact"
-)
+LOST_UNDER_WAY = f"{LOST}. A batch of updates under way may have been applied in part; sending it again with the same idempotency key is exact"
 
 _DETAIL_CHARS = 300
 _SCRIPT_DENIED = ("The user executing the script can't", "ACL failure in script")
@@ -103,7 +101,7 @@ def translate(exc: BaseException, address: str, *, lost: str = LOST) -> errors.A
             "acker:{APP}:* where APP is the app's name"
         )
     if isinstance(exc, redis.exceptions.OutOfMemoryError) or "OOM command not allowed" in text:
-        return errors.OutOfMemoryError(
+        return errors.ServerOutOfMemoryError(
             f"{address} is above maxmemory and takes no new roots ({text}): raise maxmemory, or wait until pending roots "
             "settle; acks, fails and rotation still work"
         )

@@ -46,7 +46,7 @@ class App:
     def recover(self) -> list[int]:
         """Open the shards again after a loss of data; see `Acker.recover`."""
         created = self.shards.reopen()
-        self.ledger.forget_stages()
+        self.ledger.forget_components()
         self.delivery.forget()
         return created
 
@@ -54,8 +54,8 @@ class App:
         """Claim a run id for a run that begins; it stays taken for a week, or four message timeouts if that is longer.
 
         Raises:
-            BadConfigError: it is not a text of 1 to 100 characters, or an earlier run claimed it: its roots and tokens would
-                be taken for those of this one.
+            BadConfigError: it is not a text of 1 to 100 characters, or an earlier run claimed it: its roots and
+                idempotency keys would be taken for those of this one.
         """
         run_ids.claim(self.client, self.config, run_id)
 
@@ -75,10 +75,10 @@ class App:
         """Messages of one run, kept for replay."""
         return Payloads(self.client, self.config.app, run_id)
 
-    def completed_offsets(self, task: int) -> dict[str, int]:
+    def completed_offsets(self, spout_id: int) -> dict[str, int]:
         """The first offset of each partition that is not completed yet; see `Acker.completed_offsets`."""
-        return completed_offsets.read(self.client, self.config.app, task)
+        return completed_offsets.read(self.client, self.config.app, spout_id)
 
-    def write_completed_offsets(self, offsets: Mapping[str, int], gone: Sequence[str] = (), *, task: int) -> None:
+    def write_completed_offsets(self, offsets: Mapping[str, int], gone: Sequence[str] = (), *, spout_id: int) -> None:
         """Write completed offsets that changed; partitions that are `gone` are removed."""
-        completed_offsets.write(self.client, self.config.app, task, offsets, gone)
+        completed_offsets.write(self.client, self.config.app, spout_id, offsets, gone)

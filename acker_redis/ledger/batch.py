@@ -17,7 +17,7 @@ class Batch:
     """Updates of any kinds for any roots, combined per root by XOR and sent packed and pipelined on exit.
 
     Guarantees: bad ids raise at once, at the line that gave them. Left by an exception, nothing is sent. The same batch
-    under the same token changes nothing the second time. An empty batch sends nothing.
+    under the same idempotency key changes nothing the second time. An empty batch sends nothing.
 
     Not guaranteed: that the batch is applied as a whole. It is cut into calls of 500 records, each atomic.
 
@@ -25,65 +25,65 @@ class Batch:
         result: what was applied; None until the block is left.
     """
 
-    def __init__(self, ledger: Ledger, token: str | None) -> None:
+    def __init__(self, ledger: Ledger, idempotency_key: str | None) -> None:
         """Collect for this ledger; see `Acker.batch`."""
         self._ledger = ledger
-        self._token = token
+        self._idempotency_key = idempotency_key
         self._inits: dict[int, tuple[list[UInt64Array], list[UInt64Array]]] = {}
         self._acks: dict[str | None, tuple[list[UInt64Array], list[UInt64Array]]] = {}
         self._fails: dict[tuple[str | None, str | None], list[UInt64Array]] = {}
         self.result: Applied | None = None
         self._begun = False
 
-    def init(self, root: SupportsIndex, val: SupportsIndex, task: SupportsIndex) -> None:
+    def init(self, root: SupportsIndex, val: SupportsIndex, spout_id: SupportsIndex) -> None:
         """See `Acker.init`.
 
         >>> with acker.batch() as batch:
-        ...     batch.init(1, 5, task=0)
+        ...     batch.init(1, 5, spout_id=0)
         """
-        self.init_many([ids.to_uint64(root, "root")], [ids.to_uint64(val, "val")], task)
+        self.init_many([ids.to_uint64(root, "root")], [ids.to_uint64(val, "val")], spout_id)
 
-    def ack(self, root: SupportsIndex, val: SupportsIndex, *, stage: str | None = None) -> None:
+    def ack(self, root: SupportsIndex, val: SupportsIndex, *, component: str | None = None) -> None:
         """See `Acker.ack`.
 
         >>> with acker.batch() as batch:
-        ...     batch.ack(1, 5, stage="write")
+        ...     batch.ack(1, 5, component="write")
         """
-        self.ack_many([ids.to_uint64(root, "root")], [ids.to_uint64(val, "val")], stage=stage)
+        self.ack_many([ids.to_uint64(root, "root")], [ids.to_uint64(val, "val")], component=component)
 
-    def fail(self, root: SupportsIndex, *, reason: str | None = None, stage: str | None = None) -> None:
+    def fail(self, root: SupportsIndex, *, reason: str | None = None, component: str | None = None) -> None:
         """See `Acker.fail`.
 
         >>> with acker.batch() as batch:
-        ...     batch.fail(1, reason="no such customer", stage="parse")
+        ...     batch.fail(1, reason="no such customer", component="parse")
         """
-        self.fail_many([ids.to_uint64(root, "root")], reason=reason, stage=stage)
+        self.fail_many([ids.to_uint64(root, "root")], reason=reason, component=component)
 
-    def init_many(self, roots: Ids, vals: Ids, task: SupportsIndex) -> None:
+    def init_many(self, roots: Ids, vals: Ids, spout_id: SupportsIndex) -> None:
         """See `Acker.init_many`; no roots is allowed here.
 
         >>> with acker.batch() as batch:
-        ...     batch.init_many([1, 2], [5, 6], task=0)
+        ...     batch.init_many([1, 2], [5, 6], spout_id=0)
         >>> batch.result
         Applied(applied=2, duplicate=False)
         """
-        _append(self._inits.setdefault(ids.to_task(task), ([], [])), roots, vals)
+        _append(self._inits.setdefault(ids.to_spout_id(spout_id), ([], [])), roots, vals)
 
-    def ack_many(self, roots: Ids, vals: Ids, *, stage: str | None = None) -> None:
+    def ack_many(self, roots: Ids, vals: Ids, *, component: str | None = None) -> None:
         """See `Acker.ack_many`; no roots is allowed here.
 
-        >>> with acker.batch(token="partition-7") as batch:
-        ...     batch.ack_many([1, 2], [5, 6], stage="write")
+        >>> with acker.batch(idempotency_key="partition-7") as batch:
+        ...     batch.ack_many([1, 2], [5, 6], component="write")
         """
-        _append(self._acks.setdefault(stage, ([], [])), roots, vals)
+        _append(self._acks.setdefault(component, ([], [])), roots, vals)
 
-    def fail_many(self, roots: Ids, *, reason: str | None = None, stage: str | None = None) -> None:
+    def fail_many(self, roots: Ids, *, reason: str | None = None, component: str | None = None) -> None:
         """See `Acker.fail_many`; no roots is allowed here.
 
         >>> with acker.batch() as batch:
         ...     batch.fail_many([1, 2], reason="no such customer")
         """
-        self._fails.setdefault((reason, stage), []).append(ids.to_uint64_array(roots, "roots"))
+        self._fails.setdefault((reason, component), []).append(ids.to_uint64_array(roots, "roots"))
 
     def __enter__(self) -> Self:
         """Begin to collect.
@@ -101,21 +101,21 @@ class Batch:
     ) -> None:
         """Send, unless an exception leaves the block."""
         if kind is None:
-            self.result = self._ledger.send(self._updates(), self._token)
+            self.result = self._ledger.send(self._updates(), self._idempotency_key)
 
     def _updates(self) -> list[Update]:
         ledger = self._ledger
         inits = [
-            ledger.init(np.concatenate(roots), np.concatenate(vals), task)
-            for task, (roots, vals) in sorted(self._inits.items())
+            ledger.init(np.concatenate(roots), np.concatenate(vals), spout_id)
+            for spout_id, (roots, vals) in sorted(self._inits.items())
         ]
         acks = [
-            ledger.ack(np.concatenate(roots), np.concatenate(vals), stage)
-            for stage, (roots, vals) in sorted(self._acks.items(), key=lambda item: item[0] or "")
+            ledger.ack(np.concatenate(roots), np.concatenate(vals), component)
+            for component, (roots, vals) in sorted(self._acks.items(), key=lambda item: item[0] or "")
         ]
         fails = [
-            ledger.fail(np.concatenate(roots), reason, stage)
-            for (reason, stage), roots in sorted(
+            ledger.fail(np.concatenate(roots), reason, component)
+            for (reason, component), roots in sorted(
                 self._fails.items(), key=lambda item: (item[0][0] or "", item[0][1] or "")
             )
         ]

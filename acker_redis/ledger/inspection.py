@@ -22,7 +22,7 @@ from acker_redis.model.types import LedgerRoot, State, Stats
 
 _ALONE = np.dtype(
     [
-        ("val", ">i8"), ("stage", "u1"), ("flags", "u1"), ("stamp", ">u2"), ("task", ">u4"),
+        ("val", ">i8"), ("component", "u1"), ("flags", "u1"), ("stamp", ">u2"), ("spout_id", ">u4"),
         ("start_high", ">u2"), ("start_low", ">u4"),
     ]
 )  # fmt: skip
@@ -36,7 +36,7 @@ _STATES: tuple[State, ...] = ("waiting", "owned", "failed", "closed")
 
 _WITH_OWNER = ("owned", "closed")
 _COUNTERS = (
-    "unowned", "inits", "acks", "fails", "acked", "failed", "timed_out", "orphaned", "closed", "duplicate_inits", "fenced",
+    "unowned", "inits", "acks", "fails", "acked", "failed", "timed_out", "orphaned", "closed", "duplicate_inits", "deduplicated",
     "late_updates",
 )  # fmt: skip
 
@@ -113,7 +113,7 @@ class Inspection:
         return sum(inits - acked - failed - timed_out for inits, acked, failed, timed_out in counted)
 
     def each_pending(self) -> Iterator[tuple[int, Int64Array, Int64Array]]:
-        """Step by step through all ledgers: how many records were looked at, their pending roots, and whose task they are.
+        """Step by step through all ledgers: how many records were looked at, their pending roots, and whose spout_id they are.
 
         A root that is pending all the while comes once or more often; what begins or settles meanwhile may come or not.
 
@@ -130,7 +130,7 @@ class Inspection:
                 for ledger, (cursor, fields) in zip(list(cursors), steps, strict=True):
                     slots = _unpacked(ledger, _numbers(ledger, list(fields)), list(fields.values()))
                     owned = slots.states == _STATES.index("owned")
-                    yield len(fields), slots.roots[owned].view(np.int64), slots.tasks[owned]
+                    yield len(fields), slots.roots[owned].view(np.int64), slots.spout_ids[owned]
                     cursors[ledger] = int(cursor)
                 cursors = {ledger: cursor for ledger, cursor in cursors.items() if cursor}
 
@@ -174,17 +174,17 @@ class Inspection:
 
     def _ledger_roots(self, slots: "_Slots", shard: int, meta: Fields, now_ms: int) -> Iterator[LedgerRoot]:
         num_buckets, tick = self._shards.config.num_buckets, _number(self._shards.keys[shard].meta, meta.get(b"tick"))
-        names = {number: meta.get(b"stage:%d" % number) for number in np.unique(slots.stages).tolist()}
-        stages = {number: name and name.decode(errors="replace") for number, name in names.items()}
+        names = {number: meta.get(b"stage:%d" % number) for number in np.unique(slots.components).tolist()}
+        components = {number: name and name.decode(errors="replace") for number, name in names.items()}
         states = [_STATES[state] for state in slots.states.tolist()]
-        owners = zip(slots.tasks.tolist(), states, strict=True)
+        owners = zip(slots.spout_ids.tolist(), states, strict=True)
         columns = zip(
             slots.roots.view(np.int64).tolist(),
             slots.vals.tolist(),
-            [task if state in _WITH_OWNER else None for task, state in owners],
+            [spout_id if state in _WITH_OWNER else None for spout_id, state in owners],
             states,
             np.maximum(now_ms - slots.starts, 0).tolist(),
-            [stages[number] for number in slots.stages.tolist()],
+            [components[number] for number in slots.components.tolist()],
             np.maximum(num_buckets - (tick - slots.stamps) % 65536, 0).tolist(),
             strict=True,
         )
@@ -244,8 +244,8 @@ class _Slots(NamedTuple):
     roots: UInt64Array
     vals: Int64Array
     states: Int64Array
-    stages: Int64Array
-    tasks: Int64Array
+    components: Int64Array
+    spout_ids: Int64Array
     starts: Int64Array
     stamps: Int64Array
 
@@ -270,9 +270,9 @@ def _unpacked_alone(key: str, numbers: UInt64Array, records: Sequence[bytes]) ->
         raise DamagedDataError(f"{key}: a record has flags {rows['flags'].max()}, which this version does not know")
     states, slots = rows["flags"] % 4, rows["flags"] // 4
     starts = rows["start_high"].astype(np.int64) << 32 | rows["start_low"].astype(np.int64)
-    stages, tasks, stamps = (rows[name].astype(np.int64) for name in ("stage", "task", "stamp"))
+    components, spout_ids, stamps = (rows[name].astype(np.int64) for name in ("component", "spout_id", "stamp"))
     return _Slots(
-        ids.mint(numbers, slots.astype(np.uint64)), rows["val"].astype(np.int64), states.astype(np.int64), stages, tasks,
+        ids.mint(numbers, slots.astype(np.uint64)), rows["val"].astype(np.int64), states.astype(np.int64), components, spout_ids,
         starts, stamps,
     )  # fmt: skip
 
@@ -282,16 +282,16 @@ def _unpacked_shared(key: str, number: np.uint64, record: bytes) -> _Slots:
     masks = _HEAD.unpack_from(record)[4:] if slots > 0 else (0,) * 4
     if len(record) != _HEAD.size + _SLOT_BYTES * slots or masks[0].bit_count() != slots:
         raise DamagedDataError(f"{key}: a record of {len(record)} bytes is none that this version writes")
-    stamp, task, start_high, start_low, *_ = _HEAD.unpack_from(record)
+    stamp, spout_id, start_high, start_low, *_ = _HEAD.unpack_from(record)
     numbered = np.arange(ids.SLOTS)
     present, owned, failed, settled = ((np.array(mask) >> numbered & 1).astype(bool) for mask in masks)
     there = ~settled[present]
     vals = np.frombuffer(record, ">i8", slots, _HEAD.size).astype(np.int64)
-    stages = np.frombuffer(record, np.uint8, slots, _HEAD.size + 8 * slots).astype(np.int64)
+    components = np.frombuffer(record, np.uint8, slots, _HEAD.size + 8 * slots).astype(np.int64)
     states = (owned.astype(np.int64) + 2 * failed)[present]
     roots = ids.mint(np.full(slots, number), numbered[present].astype(np.uint64))
-    same = (np.full(int(there.sum()), value, np.int64) for value in (task, start_high << 32 | start_low, stamp))
-    return _Slots(roots[there], vals[there], states[there], stages[there], *same)
+    same = (np.full(int(there.sum()), value, np.int64) for value in (spout_id, start_high << 32 | start_low, stamp))
+    return _Slots(roots[there], vals[there], states[there], components[there], *same)
 
 
 def _numbers(key: str, fields: Sequence[bytes]) -> UInt64Array:

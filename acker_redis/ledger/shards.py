@@ -7,13 +7,13 @@ from itertools import pairwise
 import numpy as np
 
 from acker_redis.client import scripts
-from acker_redis.client.client import PATIENCE_SECS, Client
+from acker_redis.client.client import OUTAGE_TIMEOUT_SECS, Client
 from acker_redis.client.replies import as_texts
 from acker_redis.client.scripts import Argument, Call
 from acker_redis.errors import (
     AckerError,
+    FormatVersionError,
     LedgerLostError,
-    OtherFormatError,
     ServerUnavailableError,
     SettingsConflictError,
 )
@@ -55,7 +55,7 @@ class Shards:
         Raises:
             SettingsConflictError: the app is in use with other settings; or its settings were deleted or lost, and its
                 shards were not.
-            OtherFormatError: another version of this library made the shards.
+            FormatVersionError: another version of this library made the shards.
             AckerError: a shard can't be opened.
         """
         self._agree()
@@ -88,7 +88,7 @@ class Shards:
 
         Raises:
             LedgerLostError: a shard is not there.
-            SettingsConflictError, OtherFormatError: as `open`.
+            SettingsConflictError, FormatVersionError: as `open`.
         """
         settings, expected = _shard_settings(self.config), _expected(self.config)
         metas = self.client.pipeline_each([("HMGET", k.meta, "generation", "format", *settings) for k in self.keys])
@@ -194,7 +194,7 @@ def generation_at(url: str, config: AckerConfig) -> bytes | None:
         ServerUnavailableError: nobody answered for all that time.
         AckerError: the login or the certificate is refused.
     """
-    client = Client(url, connect_secs=PATIENCE_SECS)
+    client = Client(url, connect_secs=OUTAGE_TIMEOUT_SECS)
     try:
         generation: bytes | None = client.pipeline([_generation(config)])[0]
     finally:
@@ -232,10 +232,10 @@ def _expected(config: AckerConfig) -> list[bytes]:
     return [str(value).encode() for value in _shard_settings(config).values()]
 
 
-def _other_format(app: str) -> OtherFormatError:
-    return OtherFormatError(
+def _other_format(app: str) -> FormatVersionError:
+    return FormatVersionError(
         f"app {app!r} has shards in another format than this version's ({FORMAT}): another version of acker-redis made them. "
-        "Use that one; or, when nothing is pending, `acker-redis evict` of that version, and let this one make the app again"
+        "Use that one; or, when nothing is pending, `acker-redis delete-app` of that version, and let this one make the app again"
     )
 
 

@@ -1,6 +1,7 @@
 """Updates of the ledgers: init, ack, fail, reset_timeout. One script each, one call per shard and chunk.
 
-Guarantee: a batch sent again under its token changes nothing. Each call is atomic; a batch of several calls is not.
+Guarantee: a batch sent again under its idempotency key changes nothing. Each call is atomic; a batch of several calls
+is not.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ import numpy as np
 
 from acker_redis.client import scripts
 from acker_redis.client.scripts import Argument, Call
-from acker_redis.errors import BadBatchError, TokenReusedError
+from acker_redis.errors import BadBatchError, IdempotencyKeyReusedError
 from acker_redis.ledger.shards import Shards
 from acker_redis.model import keys
 from acker_redis.model.arrays import Int64Array, UInt64Array
@@ -29,54 +30,54 @@ _BLOCK_WEIGHT = 8
 REASON_CHARS = 1000
 """Of a fail's text so much is kept: it stands in the stream once per root."""
 
-_TOKEN_BYTES = 12
+_IDEMPOTENCY_KEY_BYTES = 12
 _DIGEST_BYTES = 8
-_SEEN, _REUSED, _OTHER_TASK = (scripts.load("init").codes[code] for code in ("SEEN", "REUSED", "OTHER_TASK"))
+_SEEN, _REUSED, _OTHER_SPOUT_ID = (scripts.load("init").codes[code] for code in ("SEEN", "REUSED", "OTHER_SPOUT_ID"))
 
 
 @dataclass(frozen=True)
 class Init:
-    """Inits of one task: roots and their first values, and how many repeats of roots were left out."""
+    """Inits of one spout_id: roots and their first values, and how many repeats of roots were left out."""
 
     script: ClassVar[str] = "init"
-    stage: ClassVar[None] = None
+    component: ClassVar[None] = None
 
     batch: Blocks
-    task: int
+    spout_id: int
     repeats: int
 
-    def arguments(self, stage: int, *, first: bool) -> tuple[Argument, ...]:
+    def arguments(self, component: int, *, first: bool) -> tuple[Argument, ...]:
         """What the script reads before the roots; repeats are counted by the first call."""
-        return self.task, self.repeats if first else 0
+        return self.spout_id, self.repeats if first else 0
 
 
 @dataclass(frozen=True)
 class Ack:
-    """Acks of one stage, or of none: roots and their values."""
+    """Acks of one component, or of none: roots and their values."""
 
     script: ClassVar[str] = "ack"
 
     batch: Blocks
-    stage: str | None
+    component: str | None
 
-    def arguments(self, stage: int, *, first: bool) -> tuple[Argument, ...]:
+    def arguments(self, component: int, *, first: bool) -> tuple[Argument, ...]:
         """As `Init.arguments`."""
-        return (stage,)
+        return (component,)
 
 
 @dataclass(frozen=True)
 class Fail:
-    """Fails of one stage, or of none, with one text: roots."""
+    """Fails of one component, or of none, with one text: roots."""
 
     script: ClassVar[str] = "fail"
 
     batch: Blocks
     detail: bytes
-    stage: str | None
+    component: str | None
 
-    def arguments(self, stage: int, *, first: bool) -> tuple[Argument, ...]:
+    def arguments(self, component: int, *, first: bool) -> tuple[Argument, ...]:
         """As `Init.arguments`."""
-        return stage, self.detail
+        return component, self.detail
 
 
 Update: TypeAlias = Init | Ack | Fail
@@ -102,58 +103,64 @@ class Ledger:
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
         self._client = shards.client
-        self._stages: dict[str, int] = {}
+        self._components: dict[str, int] = {}
 
-    def init(self, roots: UInt64Array, vals: UInt64Array, task: int) -> Init:
-        """Inits of one task's roots; of a root that stands twice the first counts, the others are counted as duplicates."""
+    def init(self, roots: UInt64Array, vals: UInt64Array, spout_id: int) -> Init:
+        """Inits of one spout_id's roots; of a root that stands twice the first counts, the others are counted as duplicates."""
         batch = Blocks.from_roots(roots, vals)
-        return Init(batch, task, len(roots) - len(batch.roots))
+        return Init(batch, spout_id, len(roots) - len(batch.roots))
 
-    def ack(self, roots: UInt64Array, vals: UInt64Array, stage: str | None) -> Ack:
+    def ack(self, roots: UInt64Array, vals: UInt64Array, component: str | None) -> Ack:
         """Acks, combined per root by XOR."""
-        return Ack(Blocks.from_roots(roots, vals, "xor"), stage)
+        return Ack(Blocks.from_roots(roots, vals, "xor"), component)
 
-    def fail(self, roots: UInt64Array, reason: str | None, stage: str | None) -> Fail:
+    def fail(self, roots: UInt64Array, reason: str | None, component: str | None) -> Fail:
         """Fails, each root once; the text of the reason is cut to REASON_CHARS."""
         if reason is not None and not isinstance(reason, str):
             raise BadBatchError(f"reason={reason!r}: give a text, or None")
-        return Fail(Blocks.from_roots(roots), (reason or "")[:REASON_CHARS].encode(errors="replace"), stage)
+        return Fail(Blocks.from_roots(roots), (reason or "")[:REASON_CHARS].encode(errors="replace"), component)
 
-    def send(self, updates: Sequence[Update], token: str | None) -> Applied:
-        """Send updates under one token, pipelined.
+    def send(self, updates: Sequence[Update], idempotency_key: str | None) -> Applied:
+        """Send updates under one idempotency key, pipelined.
 
         Args:
             updates: any kinds, in any order; their outcome does not depend on it.
-            token: names the batch. None: a token of this call's own, which makes the library's own retries exact.
+            idempotency_key: names the batch. None: an idempotency key of this call's own, which makes the library's own
+                retries exact.
 
         Raises:
-            BadBatchError: the token or a stage is no name; nothing was sent. Or an init would put roots of two tasks into one
-                block; that call was left out.
-            TokenReusedError: the token was used before for other content; that part was left out.
-            AckerError: as the server answered; parts may have been applied, and sending again with the token is exact.
+            BadBatchError: the idempotency key or a component is no name; nothing was sent. Or an init would put roots
+                of two spout_ids into one block; that call was left out.
+            IdempotencyKeyReusedError: the idempotency key was used before for other content; that part was left out.
+            AckerError: as the server answered; parts may have been applied, and sending again with the idempotency key
+                is exact.
         """
-        if token is not None and (not isinstance(token, str) or not token or not _encodable(token)):
-            raise BadBatchError(f"token={token!r}: give a text that names this batch, or None")
+        if idempotency_key is not None and (
+            not isinstance(idempotency_key, str) or not idempotency_key or not _encodable(idempotency_key)
+        ):
+            raise BadBatchError(f"idempotency_key={idempotency_key!r}: give a text that names this batch, or None")
         for update in updates:
-            _check_stage(update.stage)
-        base = secrets.token_bytes(_TOKEN_BYTES) if token is None else token.encode()
+            _check_component(update.component)
+        base = secrets.token_bytes(_IDEMPOTENCY_KEY_BYTES) if idempotency_key is None else idempotency_key.encode()
         pieces = [piece for part, update in enumerate(updates) for piece in self._pieces(update, base, part)]
         replies = [_Reply(*reply) for reply in self._client.run([piece.call for piece in pieces])]
         applied = sum(reply.applied for reply in replies)
-        refused = sum(reply.status == _OTHER_TASK for reply in replies)
+        refused = sum(reply.status == _OTHER_SPOUT_ID for reply in replies)
         if refused:
             raise BadBatchError(
-                f"a block has roots of another task already: {refused} of {len(replies)} calls were left out, {applied} "
-                "updates applied. Roots that share a block (equal but for their top five bits) need one task for all"
+                f"a block has roots of another spout_id already: {refused} of {len(replies)} calls were left out, {applied} "
+                "updates applied. Roots that share a block (equal but for their top five bits) need one spout_id for all"
             )
-        if token is None:  # a call that was seen is our own first try, which got through while its reply did not
+        if (
+            idempotency_key is None
+        ):  # a call that was seen is our own first try, which got through while its reply did not
             applied += sum(p.roots for p, reply in zip(pieces, replies, strict=True) if reply.status == _SEEN)
             return Applied(applied, False)
         reused = sum(reply.status == _REUSED for reply in replies)
         if reused:
-            raise TokenReusedError(
-                f"token {token!r} was used before for a batch with other content: {reused} of {len(replies)} calls were "
-                f"left out, {applied} updates applied. Use one token per batch"
+            raise IdempotencyKeyReusedError(
+                f"idempotency key {idempotency_key!r} was used before for a batch with other content: {reused} of {len(replies)} calls were "
+                f"left out, {applied} updates applied. Use one idempotency key per batch"
             )
         return Applied(applied, any(reply.status == _SEEN for reply in replies))
 
@@ -165,43 +172,46 @@ class Ledger:
         calls = [self._shards.call("reset_timeout", cut.shard, packed[at[cut.start] : at[cut.stop]]) for cut in cuts]
         return sum(applied for (applied,) in self._client.run(calls))
 
-    def stage_number(self, stage: str | None) -> int:
-        """The number of a stage name; given at its first use, and noted in every shard so that its entries are readable.
+    def component_number(self, component: str | None) -> int:
+        """The number of a component name; given at its first use, and noted in every shard so that its entries are readable.
 
         Raises:
-            BadBatchError: not a name of 1 to 100 characters, or the app has 255 stages already.
+            BadBatchError: not a name of 1 to 100 characters, or the app has 255 components already.
         """
-        if stage is None:
+        if component is None:
             return 0
-        number = self._stages.get(stage)
+        number = self._components.get(component)
         if number is None:
-            _check_stage(stage)
-            call = scripts.load("stage").call({"stages": keys.stages(self._shards.config.app)}, stage)
+            _check_component(component)
+            call = scripts.load("component").call({"components": keys.components(self._shards.config.app)}, component)
             ((number,),) = self._client.run([call])
-            if number == scripts.load("stage").codes["FULL"]:
+            if number == scripts.load("component").codes["FULL"]:
                 raise BadBatchError(
-                    f"stage={stage!r}: the app has 255 stages already; name stages by operator, not by row"
+                    f"component={component!r}: the app has 255 components already; name components by operator, not by row"
                 )
-            self._client.run(self._shards.call_all("name_stage", number, stage))
-            self._stages[stage] = number
+            self._client.run(self._shards.call_all("name_component", number, component))
+            self._components[component] = number
         return int(number)
 
-    def forget_stages(self) -> None:
-        """Register stages again at their next use: after the server lost its data."""
-        self._stages.clear()
+    def forget_components(self) -> None:
+        """Register components again at their next use: after the server lost its data."""
+        self._components.clear()
 
     def _pieces(self, update: Update, base: bytes, part: int) -> Iterator[_Piece]:
         """Calls of one update. All blocks are packed at once, so that a call costs a few microseconds of Python."""
-        stage = self.stage_number(update.stage)
+        component = self.component_number(update.component)
         batch, cuts = self._shards.cut(update.batch, *_weights(update))
         packed, at = batch.packed()
         roots = np.concatenate(([0], np.cumsum(batch.sizes)))
         for number, cut in enumerate(cuts):
             rows = packed[at[cut.start] : at[cut.stop]]
-            arguments = update.arguments(stage, first=number == 0)
+            arguments = update.arguments(component, first=number == 0)
             label = b"%s:%d:%d:%d" % (update.script.encode(), part, cut.shard, cut.chunk)
-            token, digest = _hash(base, label, _TOKEN_BYTES), _hash(rows, repr(arguments).encode(), _DIGEST_BYTES)
-            call = self._shards.call(update.script, cut.shard, token, digest, *arguments, rows)
+            idempotency_key, digest = (
+                _hash(base, label, _IDEMPOTENCY_KEY_BYTES),
+                _hash(rows, repr(arguments).encode(), _DIGEST_BYTES),
+            )
+            call = self._shards.call(update.script, cut.shard, idempotency_key, digest, *arguments, rows)
             yield _Piece(call, int(roots[cut.stop] - roots[cut.start]))
 
 
@@ -212,9 +222,9 @@ def _weights(update: Update) -> tuple[Int64Array, int]:
     return update.batch.sizes + _BLOCK_WEIGHT, ROOTS_PER_CALL * (1 + _BLOCK_WEIGHT)
 
 
-def _check_stage(stage: str | None) -> None:
-    if stage is not None and not keys.is_name(stage):
-        raise BadBatchError(f"stage={stage!r}: use a name of 1 to 100 characters")
+def _check_component(component: str | None) -> None:
+    if component is not None and not keys.is_name(component):
+        raise BadBatchError(f"component={component!r}: use a name of 1 to 100 characters")
 
 
 def _encodable(text: str) -> bool:

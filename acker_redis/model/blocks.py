@@ -28,7 +28,7 @@ class Cut(NamedTuple):
 
     Attributes:
         shard: where it goes.
-        chunk: counted per shard, so that a token meets itself whichever other shards a batch has.
+        chunk: counted per shard, so that an idempotency key meets itself whichever other shards a batch has.
         start: first block.
         stop: behind the last block.
     """

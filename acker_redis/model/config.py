@@ -27,7 +27,7 @@ class AckerConfig:
         max_age_secs: a root older than this is not put into the nursery any more, so it expires at most
             T * num_buckets / (num_buckets - 1) later, however often it is updated. None: no ceiling.
             Of roots that share a record the first one's age counts for all.
-        lanes: outcome streams per shard and kind, 1 to 64; a root's outcome is written to lane `task % lanes`.
+        lanes: outcome streams per shard and kind, 1 to 64; a root's outcome is written to lane `spout_id % lanes`.
 
     Raises:
         BadConfigError: a value is out of range.
@@ -105,7 +105,7 @@ class AckerConfig:
             )
         except (KeyError, ValueError) as exc:
             raise DamagedDataError(
-                f"the stored settings of app {app!r} are damaged ({exc}): delete the app with `acker-redis evict --app {app}`"
+                f"the stored settings of app {app!r} are damaged ({exc}): delete the app with `acker-redis delete-app --app {app}`"
             ) from exc
 
 

@@ -55,18 +55,18 @@ def to_int64(number: int) -> int:
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
-def to_task(task: SupportsIndex) -> int:
-    """A spout task id.
+def to_spout_id(spout_id: SupportsIndex) -> int:
+    """A spout_id.
 
     Raises:
-        BadIdError: not an integer with 0 <= task < 2**32.
+        BadIdError: not an integer with 0 <= spout_id < 2**32.
     """
     try:
-        number = -1 if isinstance(task, (bool, np.bool_)) else operator.index(task)
+        number = -1 if isinstance(spout_id, (bool, np.bool_)) else operator.index(spout_id)
     except TypeError:
         number = -1
     if not 0 <= number < 1 << 32:
-        raise BadIdError(f"task={task!r}: a task is an integer with 0 <= task < 2**32")
+        raise BadIdError(f"spout_id={spout_id!r}: a spout_id is an integer with 0 <= spout_id < 2**32")
     return number
 
 
@@ -146,7 +146,7 @@ def derive_many(seed: int, *columns: UInt64Array) -> UInt64Array:
 def mint(blocks: UInt64Array, slots: UInt64Array) -> UInt64Array:
     """Roots that share records: of each, the block (59 bits; higher ones are dropped) and the slot (0 to 31) in it.
 
-    Distinct pairs are distinct roots. What shares a block has to be initialised by one task.
+    Distinct pairs are distinct roots. What shares a block has to be initialised by one spout_id.
     """
     return np.asarray(slots << np.uint64(BLOCK_BITS) | blocks & np.uint64(BLOCK_MASK))
 

@@ -24,7 +24,7 @@ _CONFIG_KEY = re.compile(r"acker:\{([^:{}]+)\}:config")
 
 
 def is_name(name: object) -> bool:
-    """Whether something can name a stage or a run: a text of 1 to 100 characters that UTF-8 can encode."""
+    """Whether something can name a component or a run: a text of 1 to 100 characters that UTF-8 can encode."""
     return isinstance(name, str) and 0 < len(name) <= 100 and not any("\ud800" <= char <= "\udfff" for char in name)
 
 
@@ -33,8 +33,8 @@ def config(app: str) -> str:
     return f"acker:{{{app}}}:config"
 
 
-def stages(app: str) -> str:
-    """HASH, stage name -> number."""
+def components(app: str) -> str:
+    """HASH, component name -> number."""
     return f"acker:{{{app}}}:stages"
 
 
@@ -78,14 +78,14 @@ def ends(app: str) -> str:
     return f"acker:{{{app}}}:ends"
 
 
-def replays(app: str, task: int) -> str:
-    """ZSET, entry ids of dead letters that a spout of this task is to replay, by when that was asked."""
-    return f"acker:{{{app}}}:replay:{task}"
+def replays(app: str, spout_id: int) -> str:
+    """ZSET, entry ids of dead letters that a spout of this spout_id is to replay, by when that was asked."""
+    return f"acker:{{{app}}}:replay:{spout_id}"
 
 
-def done_until(app: str, task: int) -> str:
-    """HASH, partition -> the first offset that is not known to be done, of the stream of a task."""
-    return f"acker:{{{app}}}:until:{task}"
+def completed_offsets(app: str, spout_id: int) -> str:
+    """HASH, partition -> the first offset that is not known to be done, of the stream of a spout_id."""
+    return f"acker:{{{app}}}:until:{spout_id}"
 
 
 def patterns_of(app: str) -> tuple[str, str]:
@@ -126,7 +126,7 @@ class ShardKeys:
 
     @property
     def meta(self) -> str:
-        """HASH, ring position, generation, settings the scripts read, names of stages."""
+        """HASH, ring position, generation, settings the scripts read, names of components."""
         return self._prefix + "meta"
 
     @property
@@ -150,9 +150,9 @@ class ShardKeys:
         return self._numbered("bucket", self._slots)
 
     @property
-    def fence(self) -> list[str]:
-        """SETs, one per slot of the ring: tokens of applied batches."""
-        return self._numbered("fence", self._slots)
+    def dedup(self) -> list[str]:
+        """SETs, one per slot of the ring: idempotency keys of applied batches."""
+        return self._numbered("dedup", self._slots)
 
     @property
     def acked(self) -> list[str]:

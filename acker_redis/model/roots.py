@@ -1,7 +1,7 @@
 """How the roots of an emission are derived from its message ids, by spout, executors and SQL alike, without talking.
 
-There are two spellings of one formula. This one is numpy's, for the driver: `root_ids`. The other is Spark's SQL, for frames:
-`spark.sql.spouted`. Whoever changes one changes both; `tests/spout/test_in_flight.py` has roots that Spark made.
+There are two spellings of one formula. This one is numpy's, for the driver: `root_ids`. The other is Spark's SQL, for
+frames: `spark.sql.spouted`. Whoever changes one changes both; `tests/spout/test_in_flight.py` has roots that Spark made.
 
     root = shiftleft(id & 31L, 59) | (xxhash64(salt, shiftright(id, 5)) & 576460752303423487L)
 """
@@ -19,7 +19,8 @@ SLOT_BITS = 5
 def root_salt(app: str, run: str, number: int) -> str:
     """Give the salt that the roots of one emission are derived from; it stands in SQL, too.
 
-    A text, not a number: Spark compiles a plan anew for each number in it, 50 ms of a micro-batch, and for a text it does not.
+    A text, not a number: Spark compiles a plan anew for each number in it, 50 ms of a micro-batch, and for a text it
+        does not.
     """
     return ids.derive_salt(app, run, number)
 

@@ -15,7 +15,7 @@ class Applied(NamedTuple):
 
     Attributes:
         applied: root updates that changed the ledger, after combining equal roots.
-        duplicate: whether some or all of the batch had been applied before under its token and was left out now.
+        duplicate: whether some or all of the batch had been applied before under its idempotency key and was left out now.
     """
 
     applied: int
@@ -31,20 +31,20 @@ class LedgerRoot(NamedTuple):
     Attributes:
         root: signed 64-bit root id.
         val: ack value now, signed; a tree completes when it is 0.
-        task: owner, or None while the init has not arrived.
+        spout_id: owner, or None while the init has not arrived.
         state: `waiting` for its init; `owned` and pending; `failed` and waiting for its init; `closed`: it failed and its
             outcome is written, in a stream or delivered. A closed record changes no more and goes when its time is over.
         age_ms: since the first message, by the server's clock.
-        last_stage: the stage that touched the root last, where stages are named.
+        last_component: the component that touched the root last, where components are named.
         ticks_left: ticks until the record expires if nothing happens: num_buckets in the nursery, 0 on death row.
     """
 
     root: int
     val: int
-    task: int | None
+    spout_id: int | None
     state: State
     age_ms: int
-    last_stage: str | None
+    last_component: str | None
     ticks_left: int
 
 
@@ -84,7 +84,7 @@ class Stats(NamedTuple):
         orphaned: roots that expired without owner: their init was lost, or they were made by an ack or fail of a root
             that had left the ledger (acked, timed out, or closed and gone), which looks like one that precedes its init.
         duplicate_inits: inits of roots that had their owner; ignored.
-        fenced: calls whose token was seen before, ignored.
+        deduplicated: calls whose idempotency key was seen before, ignored.
         late_updates: acks, fails and `reset_timeout` of roots that have failed already, as long as their record is there
             (at least message_timeout_secs), or were acked, as long as other roots of their record are; and `reset_timeout`
             of roots the ledger does not know. They changed nothing.
@@ -105,7 +105,7 @@ class Stats(NamedTuple):
     timed_out: int
     orphaned: int
     duplicate_inits: int
-    fenced: int
+    deduplicated: int
     late_updates: int
     unconfirmed_outcomes: int
     last_rotation_ms: int

@@ -1,7 +1,7 @@
 """Abandon a run that is dead: the roots it left pending fail at once instead of timing out.
 
-The ledger knows a root's task, not its run. But a lane has one spout at a time, and it is known which run had it last; so
-where that run is over, all that is pending of the lane is this run's, or of one before it.
+The ledger knows a root's spout_id, not its run. But a lane has one spout at a time, and it is known which run had it
+last; so where that run is over, all that is pending of the lane is this run's, or of one before it.
 """
 
 from collections import Counter
@@ -33,14 +33,14 @@ class AbandonedRun:
         lanes: that it had last, and no other run since; empty: none, so nothing is known of it.
         held: lane -> run and process of a spout that has it now; then nothing was looked at.
         roots: that are pending in these lanes.
-        tasks: that own them -> how many.
+        spout_ids: that own them -> how many.
     """
 
     run_id: str
     lanes: tuple[int, ...]
     held: dict[int, str] = field(default_factory=dict)
     roots: Int64Array = field(default_factory=lambda: np.array([], np.int64))
-    tasks: Counter[int] = field(default_factory=Counter)
+    spout_ids: Counter[int] = field(default_factory=Counter)
 
 
 def preview(
@@ -61,14 +61,14 @@ def preview(
     held = lane_leases.holders(client, config.app, mine)
     if held or not mine:
         return AbandonedRun(run_id, mine, held)
-    parts, tasks = [np.array([], np.int64)], Counter[int]()
-    for looked_at, roots, of_tasks in Inspection(Shards(client, config, create=False)).each_pending():
-        rows = np.isin(of_tasks % config.lanes, mine)
+    parts, spout_ids = [np.array([], np.int64)], Counter[int]()
+    for looked_at, roots, of_spout_ids in Inspection(Shards(client, config, create=False)).each_pending():
+        rows = np.isin(of_spout_ids % config.lanes, mine)
         parts.append(roots[rows])
-        tasks.update(of_tasks[rows].tolist())
+        spout_ids.update(of_spout_ids[rows].tolist())
         if progress is not None:
             progress(looked_at)
-    return AbandonedRun(run_id, mine, {}, np.unique(np.concatenate(parts)), tasks)
+    return AbandonedRun(run_id, mine, {}, np.unique(np.concatenate(parts)), spout_ids)
 
 
 def abandon(
@@ -107,8 +107,8 @@ def abandon(
             if progress is not None:
                 progress(len(part))
         for lane in left.lanes:
-            for task in [task for task in left.tasks if task % config.lanes == lane] or [lane]:
-                while batches := acker.poll_batches(10_000, consumer=f"spout-{task}", lane=lane, again=True):
+            for spout_id in [spout_id for spout_id in left.spout_ids if spout_id % config.lanes == lane] or [lane]:
+                while batches := acker.poll_batches(10_000, consumer=f"spout-{spout_id}", lane=lane, again=True):
                     acker.confirm_batches(batches)
         run_ends.forget(client, config.app, left.run_id)
     finally:

@@ -50,7 +50,7 @@ _UPDATES = (
     "time", "hget", "hmget", "hgetall", "hlen", "hset", "hdel", "hincrby", "sismember", "sadd", "zadd", "xadd", "set", "get",
     "del", "bitop",
 )  # fmt: skip
-"""What init, ack, fail, reset_timeout and the naming of stages call."""
+"""What init, ack, fail, reset_timeout and the naming of components call."""
 
 _COMMANDS = {
     Role.EXECUTOR: (*_UPDATES, "xrange", "expire"),
@@ -162,7 +162,7 @@ def _keys(role: Role, app: str | None, kind: ServerKind) -> list[str]:
             return [f"~{of_shards}", f"~{of_app}"]
         case Role.EXECUTOR:
             return [
-                f"~{of_shards}", f"~{keys.stages(app)}", f"~{keys.payloads(app, '*')}", f"{read}{keys.config(app)}",
+                f"~{of_shards}", f"~{keys.components(app)}", f"~{keys.payloads(app, '*')}", f"{read}{keys.config(app)}",
                 f"{read}{keys.dead_letters(app)}", f"{read}{keys.limits(app)}",
             ]  # fmt: skip
         case Role.ROTATOR:

@@ -42,7 +42,7 @@ class AppState:
         memory_bytes: of its keys, estimated from some of many shards; None: the user may not ask.
         dead_letters: messages that were given up; None: nobody could say.
         failed_runs: lanes whose last run ended with an error, and none has begun since.
-        pending_by_stage: last stage -> how many of the roots that were looked at.
+        pending_by_stage: last component -> how many of the roots that were looked at.
         counters: since the shards were made, by the names of `Stats`.
     """
 
@@ -63,7 +63,7 @@ class AppState:
     memory_bytes: int | None
     dead_letters: int | None
     failed_runs: int = 0
-    pending_by_stage: dict[str, int] = field(default_factory=dict)
+    pending_by_component: dict[str, int] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -105,29 +105,29 @@ class PendingRoot:
 
     Attributes:
         root: 16 hexadecimal digits.
-        task: of its spout.
+        spout_id: of its spout.
         shard: that holds it.
         age_ms: since its record was made.
     """
 
     root: str
-    task: int
+    spout_id: int
     shard: int
     age_ms: int
 
 
 @dataclass(frozen=True)
 class PendingStage:
-    """Pending roots that were last touched by one stage.
+    """Pending roots that were last touched by one component.
 
     Attributes:
-        stage: its name; empty: none.
+        component: its name; empty: none.
         count: how many of those that were looked at.
         oldest_ms: age of the oldest.
         oldest: some of the oldest.
     """
 
-    stage: str
+    component: str
     count: int
     oldest_ms: int
     oldest: list[PendingRoot]
@@ -135,38 +135,40 @@ class PendingStage:
 
 @dataclass(frozen=True)
 class PendingRoots:
-    """What is pending of an app, by last stage.
+    """What is pending of an app, by last component.
 
     Attributes:
         pending: roots without outcome.
         looked_at: of these, the ones that were put longest ago; at most some 20 000 per node.
-        stages: the one with most roots first.
+        components: the one with most roots first.
     """
 
     pending: int
     looked_at: int
-    stages: list[PendingStage]
+    components: list[PendingStage]
 
 
 def pending_roots(client: Client, app: str, oldest: int = 3) -> PendingRoots:
-    """What is pending of an app, by the last stage that touched it, with so many of the oldest roots of each.
+    """What is pending of an app, by the last component that touched it, with so many of the oldest roots of each.
 
     Raises:
         BadConfigError, AckerError: as `app_states`.
     """
     pending = looked_at = 0
-    by_stage: dict[str, list[dict[str, Any]]] = {}
+    by_component: dict[str, list[dict[str, Any]]] = {}
     for answer in _asked(client, "pending", app, str(oldest)):
         pending, looked_at = pending + answer.get("pending", 0), looked_at + answer.get("looked_at", 0)
-        for stage in answer.get("stages", ()):
-            by_stage.setdefault(stage["stage"], []).append(stage)
-    stages = []
-    for name, parts in by_stage.items():
+        for component in answer.get("components", ()):
+            by_component.setdefault(component["component"], []).append(component)
+    components = []
+    for name, parts in by_component.items():
         roots = [PendingRoot(**root) for part in parts for root in part["oldest"]]
         roots.sort(key=lambda root: -root.age_ms)
         count, age_ms = sum(part["count"] for part in parts), max(part["oldest_ms"] for part in parts)
-        stages.append(PendingStage(name, count, age_ms, roots[:oldest]))
-    return PendingRoots(pending, looked_at, sorted(stages, key=lambda stage: (-stage.count, stage.stage)))
+        components.append(PendingStage(name, count, age_ms, roots[:oldest]))
+    return PendingRoots(
+        pending, looked_at, sorted(components, key=lambda component: (-component.count, component.component))
+    )
 
 
 def latencies(client: Client, app: str | None = None) -> dict[str, dict[str, dict[float, int]]]:
@@ -203,11 +205,11 @@ def _reports(client: Client, name: str, app: str | None, *arguments: str) -> lis
 def _merged(rows: Sequence[dict[str, Any]]) -> AppState:
     """One app's rows of several nodes."""
     worst = min(rows, key=lambda row: SEVERITY.index(row["state"]))
-    by_stage, counters = Counter[str](), Counter[str]()
+    by_component, counters = Counter[str](), Counter[str]()
     for row in rows:
         counters.update(row["counters"])
-        for stage in row.get("pending_by_stage", ()):
-            by_stage[stage["stage"]] += stage["count"]
+        for component in row.get("pending_by_component", ()):
+            by_component[component["component"]] += component["count"]
     return AppState(
         app=worst["app"],
         state=worst["state"],
@@ -226,7 +228,7 @@ def _merged(rows: Sequence[dict[str, Any]]) -> AppState:
         memory_bytes=_total(row.get("memory_bytes") for row in rows),
         dead_letters=_total(row.get("dead_letters") for row in rows),
         failed_runs=sum(row["failed_runs"] for row in rows),
-        pending_by_stage=dict(by_stage.most_common()),
+        pending_by_component=dict(by_component.most_common()),
         counters=dict(counters),
     )
 

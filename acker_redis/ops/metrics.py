@@ -49,7 +49,7 @@ class AppsCollector(Collector):
         """All metrics, as they are now."""
         with self._lock:
             try:
-                self._client = self._client or Client(self._url, patience_secs=0)
+                self._client = self._client or Client(self._url, outage_timeout_secs=0)
                 states = [one for one in app_states(self._client) if not self._names or one.app in self._names]
                 ages = latencies(self._client)
                 self._said = None

@@ -42,7 +42,7 @@ def check(url: str, names: Sequence[str] = ()) -> list[Health]:
         AckerError: the server can't be asked.
     """
     client = Client(
-        url, patience_secs=0
+        url, outage_timeout_secs=0
     )  # whoever asks has a limit of their own: a silent server is given up after 1.5 s
     try:
         found = [_health(client, app) for app in (names or apps(client))]

@@ -1,8 +1,8 @@
 """The rotator: the one long-running process of an acker. Ticks every app, drains death row, survives bad days.
 
 Any number of copies may run: a tick is guarded by the server's clock and happens once, and every copy may drain. Apps take
-turns, a bounded part of their shards at a time, so that none holds up the others' ticks, however large or damaged it is. On a
-cluster a node that does not answer holds up its own shards only.
+turns, a bounded part of their shards at a time, so that none holds up the others' ticks, however large or damaged it
+is. On a cluster a node that does not answer holds up its own shards only.
 """
 
 import logging
@@ -145,7 +145,7 @@ class Rotator:
         """
         stop = stop or threading.Event()
         if self._client is None:
-            self._client = Client(self._url, patience_secs=0)  # `run` waits, and looks at `stop` meanwhile
+            self._client = Client(self._url, outage_timeout_secs=0)  # `run` waits, and looks at `stop` meanwhile
         client = self._client
         if self._scan is not None or time.monotonic() - self._discovered_at >= DISCOVERY_SECS:
             self._discover(client, stop)

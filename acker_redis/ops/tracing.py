@@ -1,7 +1,7 @@
 """Spans for OpenTelemetry: of roots that failed, timed out, or took long. Off until `instrument` is called.
 
-Needs `acker-redis[otel]`, and an SDK that exports. A span begins when its root did and ends with its outcome, by the server's
-clock. Ids are attributes of spans, and never labels of metrics.
+Needs `acker-redis[otel]`, and an SDK that exports. A span begins when its root did and ends with its outcome, by the
+server's clock. Ids are attributes of spans, and never labels of metrics.
 """
 
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ _NS_PER_MS = 1_000_000
 def instrument(*, slow_secs: float | None = None, tracer_provider: TracerProvider | None = None) -> None:
     """From now on each spout of this process makes a span of a root that fails or times out, when it takes the outcome.
 
-    Attributes are `acker.app`, `acker.run`, `acker.outcome` (`acked`, `failed` or `timed_out`), `acker.stage` (the last one,
-    of what was not acked), `acker.attempt` (from 1), `acker.root` (16 hexadecimal digits) and `acker.message_id`; the fail's
-    text is the status. Of many that are alike a poll makes `MOST`; `acker.more` of the last says how many have none. Roots
-    that a spout doesn't know, as those of an earlier run, have none.
+    Attributes are `acker.app`, `acker.run`, `acker.outcome` (`acked`, `failed` or `timed_out`), `acker.component` (the
+    last one, of what was not acked), `acker.attempt` (from 1), `acker.root` (16 hexadecimal digits) and
+    `acker.message_id`; the fail's text is the status. Of many that are alike a poll makes `MOST`; `acker.more` of the
+    last says how many have none. Roots that a spout doesn't know, as those of an earlier run, have none.
 
     Args:
         slow_secs: acked roots that took longer have spans, too; None: no acked root has.
@@ -46,7 +46,7 @@ def _listen(tracer: Tracer, slow_ms: float | None, spout: Spout, packed: Sequenc
     alike: dict[tuple[str | None, ...], list[OutcomeBatch]] = {}  # whatever their texts are
     for one in packed:
         if one.kind == "fail" or slow_ms is not None:
-            alike.setdefault((one.kind, one.reason, one.last_stage), []).append(one)
+            alike.setdefault((one.kind, one.reason, one.last_component), []).append(one)
     for packs in alike.values():
         _make_spans(tracer, slow_ms if packs[0].kind == "ack" else None, spout, packs)
 
@@ -63,8 +63,8 @@ def _make_spans(tracer: Tracer, above_ms: float | None, spout: Spout, packs: Seq
     roots, rows = roots[places], rows[places]
     outcome = "acked" if one.kind == "ack" else "timed_out" if one.reason == "timeout" else "failed"
     shared = {"acker.app": spout.acker.config.app, "acker.run": spout.run_id, "acker.outcome": outcome}
-    if one.last_stage is not None:
-        shared["acker.stage"] = one.last_stage
+    if one.last_component is not None:
+        shared["acker.stage"] = one.last_component
     for count, place in enumerate(np.argsort(-ages_ms[rows], kind="stable")[:MOST].tolist(), 1):
         row = rows[place]
         end_ms, age_ms = int(ended_ms[row]), int(ages_ms[row])

@@ -3,8 +3,8 @@
 Driver: run, stream and dry_run (the calls); query and query_states, parked_messages, parked (their rows), snapshot,
 snapshot_writer, park (the folder), refit and completed_offsets (of streams); emitting, messages, emission (its roots), whole
 (output of all messages), blame and evidence (whose fault a failure is); tracker (operators and sinks), sql, python, actions
-(plans); form, meters, listener, reports, faults, proof (what is proven); columns, edges, checks, transport; java, environment,
-version, reach, and worker_errors.
+(plans); form, meters, listener, reports, faults, proof (what is proven); columns, edges, checks, transport; java,
+environment, version, reach, and worker_errors.
 `sources/`: what messages come from. `sinks/`: what runs actions. `worker/`: what runs in Python workers.
 """
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from acker_redis.spark.sources.files import read_files
     from acker_redis.spark.streaming.tracked_batches import StreamStatus, TrackedBatches
     from acker_redis.spark.tracker import Tracker
-    from acker_redis.spark.worker.arrow_function import BoltOutput
+    from acker_redis.spark.worker.arrow_function import FlatMapOutput
     from acker_redis.spark.worker.row_function import Collector
 
 __all__ = [
-    "BoltOutput",
+    "FlatMapOutput",
     "Collector",
     "JavaNotFoundError",
     "MessageIds",
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "BoltOutput": "worker.arrow_function",
+    "FlatMapOutput": "worker.arrow_function",
     "Collector": "worker.row_function",
     "JavaNotFoundError": "runtime.environment",
     "MessageIds": "runs.options",

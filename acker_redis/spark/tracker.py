@@ -1,7 +1,8 @@
-"""The tracker of one emission: operators that keep the sum of edges, and sinks that prove it.
+"""The tracker of one emission: operators that keep the sum of shares, and sinks that prove it.
 
-Spark's own operators are allowed in between; `docs/guides/operators.md` says of each whether it keeps the sum. Whatever Spark
-evaluates, once or five times, changes nothing in the ledger: the driver closes the roots when the pipeline has returned.
+Spark's own operators are allowed in between; `docs/guides/operators.md` says of each whether it keeps the sum. Whatever
+Spark evaluates, once or five times, changes nothing in the ledger: the driver closes the roots when the pipeline has
+returned.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,21 +18,21 @@ from pyspark.sql.types import LongType, StructField, StructType
 from acker_redis.errors import BadConfigError, PipelineError
 from acker_redis.spark.operators import sql
 from acker_redis.spark.operators.map_in_arrow import in_python
-from acker_redis.spark.proof.equation import Form, is_tracked, with_form
-from acker_redis.spark.proof.failure_reports import accumulator_of
+from acker_redis.spark.proof.equation import Equation, is_tracked, with_equation
 from acker_redis.spark.proof.proof import Proof
+from acker_redis.spark.proof.received_failures import accumulator_of
 from acker_redis.spark.protocol import anchor_codec, arguments, shares
-from acker_redis.spark.protocol.columns import ANCHORS, EDGE, OUT, TRACKING
+from acker_redis.spark.protocol.columns import OUT, ROOTS, SHARE, TRACKING
 from acker_redis.spark.sinks import checkpoints, exports, partitions, writers
 from acker_redis.spark.sinks.exports import Origin
 from acker_redis.spark.sinks.output_modes import Outputs
-from acker_redis.spark.worker.arrow_function import BoltOutput, BoltStep, Execute
-from acker_redis.spark.worker.fail_where import ROOTS, failing
+from acker_redis.spark.worker.arrow_function import Execute, FlatMapOutput, FlatMapStep
+from acker_redis.spark.worker.fail_where import ROOTS_AS_TEXT, failing
 from acker_redis.spark.worker.failures import NoRetry, OnError
 from acker_redis.spark.worker.partitions import Write
-from acker_redis.spark.worker.row_function import RowBolt, RowByRow, RowFunction
+from acker_redis.spark.worker.row_function import RowByRow, RowFunction, RowFunctionStep
 
-__all__ = ["BoltOutput", "Tracker"]
+__all__ = ["FlatMapOutput", "Tracker"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class Tracker:
     """What a pipeline is given with the messages of an emission.
 
     Every operator takes a tracked DataFrame first, so that it can be given to `DataFrame.transform`, and a name last, which
-    shows as `last_stage` and in errors; without one it is called like the function it runs, or like the operator, numbered.
+    shows as `last_component` and in errors; without one it is called like the function it runs, or like the operator,
+    numbered.
 
     Attributes:
         run_id: unique per run of the program.
@@ -72,8 +74,8 @@ class Tracker:
             condition: an expression, or a column.
             name: of the operator.
         """
-        node, form, meter = self._one("filter", tracked, name)
-        return sql.filtered(tracked, condition, meter, form.dropping(meter, node))
+        node, equation, meter = self._one("filter", tracked, name)
+        return sql.filtered(tracked, condition, meter, equation.dropping(meter, node))
 
     def fail_where(
         self,
@@ -110,22 +112,22 @@ class Tracker:
         payload: Column | None = None,
     ) -> DataFrame:
         """As `fail_where`; `payload` goes along with the rows that fail, which are messages."""
-        node, form, meter = self._one("fail_where", tracked, name, has_reports=True)
+        node, equation, meter = self._one("fail_where", tracked, name, has_failures=True)
         bad = F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
         told = reason if isinstance(reason, Column) else F.lit(reason)
         step = failing(node, meter, accumulator_of(tracked.sparkSession.sparkContext), retry=retry)
-        marked = tracked.withColumns({"_acker_bad": bad, EDGE: form.dropping(meter, node).column(EDGE)})
+        marked = tracked.withColumns({"_acker_bad": bad, SHARE: equation.dropping(meter, node).column(SHARE)})
         given = (
             F.when(F.col("_acker_bad"), value)
             for value in (
-                F.col(EDGE),
-                F.expr(ROOTS),
+                F.col(SHARE),
+                F.expr(ROOTS_AS_TEXT),
                 F.coalesce(told.cast("string"), F.lit("")),
                 *(() if payload is None else (payload,)),
             )
         )
-        report = F.arrow_udf(step, LongType()).asNondeterministic()  # type: ignore[attr-defined]
-        failed = marked.withColumn(OUT, report(*given)).drop("_acker_bad")
+        failure = F.arrow_udf(step, LongType()).asNondeterministic()  # type: ignore[attr-defined]
+        failed = marked.withColumn(OUT, failure(*given)).drop("_acker_bad")
         return sql.without_failed(failed, meter)
 
     def explode(self, tracked: DataFrame, children: str | Column, *, name: str | None = None) -> DataFrame:
@@ -138,13 +140,13 @@ class Tracker:
             children: an array of structs, whose fields become the columns, or of values, in a column `value`.
             name: of the operator.
         """
-        node, form, meter = self._one("explode", tracked, name)
-        return sql.exploded(tracked, children, node, meter, form.dropping(meter, node))
+        node, equation, meter = self._one("explode", tracked, name)
+        return sql.exploded(tracked, children, node, meter, equation.dropping(meter, node))
 
-    def bolt(
+    def flat_map(
         self,
         tracked: DataFrame,
-        execute: RowFunction | RowBolt,
+        execute: RowFunction | RowFunctionStep,
         schema: str | StructType,
         *,
         on_error: OnError = "fail",
@@ -153,44 +155,46 @@ class Tracker:
     ) -> DataFrame:
         """Turn rows into derived rows, one by one in Python.
 
-            items = orders.transform(tracker.bolt, split, "order bigint, item string")
+            items = orders.transform(tracker.flat_map, split, "order bigint, item string")
 
         Args:
             tracked: rows.
             execute: a function of one row (a dict) that returns or yields derived rows (dicts, or values in the order of
-                the schema), or an object with `execute(row, collector)`. A row it raises `FailedError` for fails with that
-                reason, while the others go on.
+                the schema), or an object with `execute(row, collector)`. A row it raises `RowFailedError` for fails
+                with that reason, while the others go on.
             schema: of the derived rows; DDL or StructType.
             on_error: what another exception does, and a derived row that does not fit the schema: `fail` fails the row it
                 came from, with a text that says why; `raise` fails the task, and Spark tries it again.
             no_retry: exceptions that trying again can't change: they fail the row, in both cases, and its message is a dead
-                letter at once, as after `FailedError(..., retry=False)`.
+                letter at once, as after `RowFailedError(..., retry=False)`.
             name: of the operator.
         """
         arguments.on_error(on_error, "bolt")
         arguments.no_retry(no_retry, "bolt")
-        if not callable(execute) and not isinstance(execute, RowBolt):
+        if not callable(execute) and not isinstance(execute, RowFunctionStep):
             raise PipelineError("bolt: give a function of one row, or an object with execute(row, collector)")
         output = arguments.struct(schema, "bolt")
         by_row = RowByRow(execute, arguments.arrow_schema(output), on_error, no_retry)
         return self._bolt(tracked, by_row, output, name, _name_of(execute, "bolt"))
 
-    def bolt_arrow(
+    def flat_map_arrow(
         self, tracked: DataFrame, execute: Execute, schema: str | StructType, *, name: str | None = None
     ) -> DataFrame:
         """Turn rows into derived rows, vectorised: `execute` gets record batches and says which row each came from.
 
-            doubled = tracker.bolt_arrow(orders, lambda batch: BoltOutput(double(batch), np.arange(len(batch))), schema)
+            doubled = tracker.flat_map_arrow(orders, lambda batch: FlatMapOutput(double(batch), np.arange(len(batch))),
+            schema)
 
         Args:
             tracked: rows.
-            execute: called with each record batch, without the tracker's columns; gives `BoltOutput`. Runs in the workers.
+            execute: called with each record batch, without the tracker's columns; gives `FlatMapOutput`. Runs in the
+                workers.
             schema: of the derived rows; DDL or StructType.
             name: of the operator.
         """
-        arguments.function(execute, "bolt_arrow", "a function of a record batch that gives BoltOutput")
-        output = arguments.struct(schema, "bolt_arrow")
-        return self._bolt(tracked, execute, output, name, _name_of(execute, "bolt_arrow"))
+        arguments.function(execute, "flat_map_arrow", "a function of a record batch that gives FlatMapOutput")
+        output = arguments.struct(schema, "flat_map_arrow")
+        return self._bolt(tracked, execute, output, name, _name_of(execute, "flat_map_arrow"))
 
     def join(
         self,
@@ -212,8 +216,9 @@ class Tracker:
             on: column or columns both have; compared, and given, as Spark's own join does. Null is equal to nothing.
             how: `inner` or `left`; if both are tracked `right` and `full`, too. Of rows that are left out nothing is to be
                 done. A row has to be in one task with all its matches, so a key with very many needs memory.
-            partial: let rows of several messages meet, if both are tracked: by other keys than the message id. A message that
-                is emitted again doesn't meet those that were acked before. With `output="whole"` it needs not be said.
+            partial: let rows of several messages meet, if both are tracked: by other keys than the message id. A
+                message that is emitted again doesn't meet those that were acked before. With `output="whole"` it needs
+                not be said.
             name: of the operator.
 
         Raises:
@@ -223,19 +228,19 @@ class Tracker:
         both = is_tracked(right)
         arguments.join(left, right, keys, how, ("inner", "left", "right", "full") if both else ("inner", "left"))
         if not both:
-            node, form, meter = self._one("join", left, name)
-            form = form.dropping(meter, node)
-            return sql.looked_up(left, right, keys, node, meter, form, keep_unmatched=how == "left")
+            node, equation, meter = self._one("join", left, name)
+            equation = equation.dropping(meter, node)
+            return sql.looked_up(left, right, keys, node, meter, equation, keep_unmatched=how == "left")
         by_message = self._check_partial("join", keys, partial=partial)
-        forms = [self._proof.form_of(frame, "join") for frame in (left, right)]
-        made_by = self._proof.add("join", name, [form.node for form in forms])
+        equations = [self._proof.equation_of(frame, "join") for frame in (left, right)]
+        made_by = self._proof.add("join", name, [equation.node for equation in equations])
         meter = self._proof.meter(made_by)
-        (left, right), (first, second) = self._weighed([left, right], forms)
-        form = first.plus(second, made_by.name).dropping(meter, made_by.name)
-        met = sql.matched(left, right, keys, how, made_by.name, meter, form)
-        return sql.of_one_message(met, made_by.name, form) if by_message else met
+        (left, right), (first, second) = self._weighed([left, right], equations)
+        equation = first.plus(second, made_by.name).dropping(meter, made_by.name)
+        met = sql.matched(left, right, keys, how, made_by.name, meter, equation)
+        return sql.of_one_message(met, made_by.name, equation) if by_message else met
 
-    def group(
+    def group_by(
         self,
         tracked: DataFrame,
         keys: str | Column | Sequence[str | Column],
@@ -246,7 +251,7 @@ class Tracker:
     ) -> DataFrame:
         """Aggregate groups, in SQL: one row per group, which belongs to the messages of all rows of the group.
 
-            totals = tracker.group(items, ["order", "customer"], F.sum("price").alias("price"))
+            totals = tracker.group_by(items, ["order", "customer"], F.sum("price").alias("price"))
 
         A message that is emitted again makes groups without those that were acked before, so by message a group has to be of
         one: the keys contain the message id, as `order` above. See "Aggregates and overwriting" in the documentation.
@@ -255,15 +260,15 @@ class Tracker:
             tracked: rows.
             keys: columns or expressions to group by; an empty list makes one group.
             aggregates: one or several.
-            partial: let groups hold what this emission's messages have for them. They can't simply be added up in the sink, as
-                an emission may be repeated. With `output="whole"` it needs not be said.
+            partial: let groups hold what this emission's messages have for them. They can't simply be added up in the
+                sink, as an emission may be repeated. With `output="whole"` it needs not be said.
             name: of the operator.
 
         Raises:
             BadConfigError: groups of several messages would be partial.
         """
-        form = self._proof.form_of(tracked, "group")
-        node = self._proof.add("group", name, [form.node]).name
+        equation = self._proof.equation_of(tracked, "group")
+        node = self._proof.add("group", name, [equation.node]).name
         given = [keys] if isinstance(keys, (str, Column)) else list(keys)
         by = [arguments.quoted(key) if isinstance(key, str) and key in tracked.columns else key for key in given]
         wanted = [aggregates] if isinstance(aggregates, Column) else list(aggregates)
@@ -271,17 +276,17 @@ class Tracker:
         if len(names) < len(given) and not (partial or self._outputs.output == "whole"):
             names = tracked.select(*by).columns
         if self._check_partial(node, names, partial=partial):
-            grouped = sql.grouped_by_message(tracked, by, wanted, node, form.at(node).anchored())
+            grouped = sql.grouped_by_message(tracked, by, wanted, node, equation.at(node).anchored())
         else:
-            grouped = sql.grouped(tracked, by, wanted, form.at(node).anchored())
+            grouped = sql.grouped(tracked, by, wanted, equation.at(node).anchored())
         arguments.column_names([column for column in grouped.columns if column not in TRACKING], node)
         return grouped
 
-    def union(self, first: DataFrame, *others: DataFrame, name: str | None = None) -> DataFrame:
+    def union_by_name(self, first: DataFrame, *others: DataFrame, name: str | None = None) -> DataFrame:
         """The rows of several tracked DataFrames, matched by column name.
 
             paid, unpaid = tracker.filter(orders, "paid"), tracker.filter(orders, "NOT paid")
-            every = tracker.union(paid, unpaid.withColumn("text", F.lit("please pay")))
+            every = tracker.union_by_name(paid, unpaid.withColumn("text", F.lit("please pay")))
 
         Args:
             first: rows.
@@ -290,19 +295,19 @@ class Tracker:
         """
         if not others:
             raise PipelineError("union: give two or more tracked DataFrames")
-        forms = [self._proof.form_of(frame, "union") for frame in (first, *others)]
-        node = self._proof.add("union", name, [form.node for form in forms]).name
-        frames, forms = self._weighed([first, *others], forms)
-        together, form = frames[0], forms[0]
-        for frame, other in zip(frames[1:], forms[1:], strict=True):
-            together, form = together.unionByName(frame), form.plus(other, node)
-        return with_form(together, form.at(node))
+        equations = [self._proof.equation_of(frame, "union") for frame in (first, *others)]
+        node = self._proof.add("union", name, [equation.node for equation in equations]).name
+        frames, equations = self._weighed([first, *others], equations)
+        together, equation = frames[0], equations[0]
+        for frame, other in zip(frames[1:], equations[1:], strict=True):
+            together, equation = together.unionByName(frame), equation.plus(other, node)
+        return with_equation(together, equation.at(node))
 
     def checkpoint(self, tracked: DataFrame, *, name: str | None = None) -> DataFrame:
         """Compute rows now and keep them in the checkpoint directory; runs its own action.
 
             spark.sparkContext.setCheckpointDir("checkpoints")
-            heavy = tracker.checkpoint(tracker.bolt(orders, enrich, schema))
+            heavy = tracker.checkpoint(tracker.flat_map(orders, enrich, schema))
 
         What follows begins with these rows, which outlive their executors.
 
@@ -318,7 +323,7 @@ class Tracker:
     def local_checkpoint(self, tracked: DataFrame, *, name: str | None = None) -> DataFrame:
         """Compute rows now and keep them in the executors' own storage; runs its own action.
 
-            heavy = tracker.local_checkpoint(tracker.bolt(orders, enrich, schema))
+            heavy = tracker.local_checkpoint(tracker.flat_map(orders, enrich, schema))
 
         What follows begins with these rows. Faster than `checkpoint`, but rows are lost with their executor.
 
@@ -340,7 +345,7 @@ class Tracker:
         Args:
             tracked: rows, of which some may go on elsewhere.
         """
-        self._proof.discard(self._proof.form_of(tracked, "discard").node)
+        self._proof.discard(self._proof.equation_of(tracked, "discard").node)
 
     def write(
         self,
@@ -355,17 +360,17 @@ class Tracker:
 
             tracker.write(items, lambda writer: writer.mode("append").parquet(path))
 
-        By message, a writer has to append: messages that failed are emitted again without the others, so any other mode would
-        replace what was written, or leave out what is to be. With `output="whole"` it has to overwrite, and runs when all
-        messages that are left have come through; see "Aggregates and overwriting" in the documentation.
+        By message, a writer has to append: messages that failed are emitted again without the others, so any other mode
+        would replace what was written, or leave out what is to be. With `output="whole"` it has to overwrite, and runs
+        when all messages that are left have come through; see "Aggregates and overwriting" in the documentation.
 
         Args:
             tracked: rows.
             write: called with the `DataFrameWriter` of the rows without the tracker's columns; has to call one of its
                 methods that write, once. Should be idempotent: messages are emitted again where something fails. With
                 `output="whole"` it is called twice: before anything runs, with a writer that writes nothing, and to write.
-            on_error: if a job of it fails: `raise` ends the emission with the error; `fail` fails the messages of the rows. An
-                error of the driver's own, such as a missing class, ends the run in both cases.
+            on_error: if a job of it fails: `raise` ends the emission with the error; `fail` fails the messages of the
+                rows. An error of the driver's own, such as a missing class, ends the run in both cases.
             allow_overwrite: let it overwrite, by message, as where each message has a partition of its own.
             name: of the sink.
 
@@ -374,7 +379,7 @@ class Tracker:
         """
         writers.write(self._proof, self._outputs, tracked, write, on_error, name, allow_overwrite=allow_overwrite)
 
-    def write_with(
+    def write_dataframe(
         self,
         tracked: DataFrame,
         write: Callable[[DataFrame], object],
@@ -384,17 +389,17 @@ class Tracker:
     ) -> None:
         """Write by a function of the DataFrame, such as a MERGE. Runs the action.
 
-            tracker.write_with(items, lambda rows: rows.writeTo("items").append())
+            tracker.write_dataframe(items, lambda rows: rows.writeTo("items").append())
 
         Proven is that one action took every row from the DataFrame it is given. What it did with them is not: a function
         that filters, or that joins rows away, loses them unseen. Nor is looked at how it writes: by message it has to add or
         merge, as failed messages are written again without the others; with `output="whole"` it has to replace what was
-        there, and runs when all messages that are left have come through. The run is refused where a variable that it uses has
-        changed by then.
+        there, and runs when all messages that are left have come through. The run is refused where a variable that it
+        uses has changed by then.
         """
-        writers.write_with(self._proof, self._outputs, tracked, write, on_error, name)
+        writers.write_dataframe(self._proof, self._outputs, tracked, write, on_error, name)
 
-    def write_source(
+    def write_data_source(
         self,
         tracked: DataFrame,
         source: type[DataSource],
@@ -407,7 +412,7 @@ class Tracker:
     ) -> None:
         """Write with a Python data source. Runs the action.
 
-            tracker.write_source(items, MyStore, options={"table": "items"})
+            tracker.write_data_source(items, MyStore, options={"table": "items"})
 
         Args:
             tracked: rows.
@@ -419,7 +424,7 @@ class Tracker:
             allow_overwrite: as for `write`.
             name: of the sink.
         """
-        writers.write_source(
+        writers.write_data_source(
             self._proof,
             self._outputs,
             tracked,
@@ -449,8 +454,8 @@ class Tracker:
             write: called with the record batches of one partition, without the tracker's columns, and the partition's
                 number; has to consume them all, and to be idempotent: a partition may be written again.
             on_error: if `write` raises: `raise` fails the task, which Spark tries again; `fail` fails the messages of the
-                partition's rows, with the error's text as reason, or of the rows only that a `RefusedError` names; 20 bytes
-                and more of each row are kept for this until the partition ends.
+                partition's rows, with the error's text as reason, or of the rows only that a `RowsRefusedError` names;
+                20 bytes and more of each row are kept for this until the partition ends.
             no_retry: with `fail`, exceptions that trying again can't change: the messages are dead letters at once.
             name: of the sink.
         """
@@ -463,7 +468,7 @@ class Tracker:
         tracked: DataFrame,
         write: Callable[[DataFrameWriter], object],
         *,
-        form: anchor_codec.Form = "binary",
+        encoding: anchor_codec.Encoding = "binary",
         column: str = "anchors",
         name: str | None = None,
     ) -> None:
@@ -471,38 +476,38 @@ class Tracker:
 
             tracker.export(items, lambda writer: writer.parquet(path))
 
-        Runs the action. Each row has an edge of its own, which the workers introduce to the acker before the action ends.
-        `run_exported` carries the rows on in Spark, and so does any program that acks the edges with a bare `Acker` of
+        Runs the action. Each row has a share of its own, which the workers introduce to the acker before the action ends.
+        `run_exported` carries the rows on in Spark, and so does any program that acks the shares with a bare `Acker` of
         the same app. Each row is to be taken over once: one that is acked twice times out, and its message is emitted again.
 
         Args:
             tracked: rows.
             write: as for `write`.
-            form: of the column: `binary`, `json` or `array`; see `transport`.
-            column: name of the column with roots and edges.
+            encoding: of the column: `binary`, `json` or `array`; see `transport`.
+            column: name of the column with roots and shares.
             name: of the sink.
         """
-        exports.export(self._proof, self._origin, self._outputs, tracked, write, form, column, name)
+        exports.export(self._proof, self._origin, self._outputs, tracked, write, encoding, column, name)
 
     def _bolt(self, tracked: DataFrame, execute: Execute, output: StructType, name: str | None, kind: str) -> DataFrame:
-        node, form, meter = self._one(kind, tracked, name, has_reports=True)
-        reports = accumulator_of(tracked.sparkSession.sparkContext)
+        node, equation, meter = self._one(kind, tracked, name, has_failures=True)
+        failures = accumulator_of(tracked.sparkSession.sparkContext)
         schema = arguments.arrow_schema(output)
         columns = [StructField(column.name, column.dataType, True, column.metadata) for column in output.fields]
-        edge = StructField(EDGE, LongType(), True, form.dropping(meter, node).metadata)
-        columns += [edge, tracked.schema[ANCHORS], StructField(OUT, LongType(), False)]
+        share = StructField(SHARE, LongType(), True, equation.dropping(meter, node).metadata)
+        columns += [share, tracked.schema[ROOTS], StructField(OUT, LongType(), False)]
         made = in_python(
-            tracked, lambda names: BoltStep(node, meter, execute, schema, reports, names), StructType(columns)
+            tracked, lambda names: FlatMapStep(node, meter, execute, schema, failures, names), StructType(columns)
         )
         return sql.without_residue(made, meter)
 
     def _one(
-        self, kind: str, tracked: DataFrame, name: str | None, *, has_reports: bool = False
-    ) -> tuple[str, Form, str]:
-        """A new operator over one frame: its name, the frame's form, and a meter."""
-        form = self._proof.form_of(tracked, kind if name is None else name)
-        node = self._proof.add(kind, name, [form.node])
-        return node.name, form, self._proof.meter(node, has_reports=has_reports)
+        self, kind: str, tracked: DataFrame, name: str | None, *, has_failures: bool = False
+    ) -> tuple[str, Equation, str]:
+        """A new operator over one frame: its name, the frame's equation, and a meter."""
+        equation = self._proof.equation_of(tracked, kind if name is None else name)
+        node = self._proof.add(kind, name, [equation.node])
+        return node.name, equation, self._proof.meter(node, has_failures=has_failures)
 
     def _check_partial(self, operator: str, keys: Sequence[str], *, partial: bool) -> bool:
         """Whether rows come together that have to be of one message.
@@ -521,11 +526,13 @@ class Tracker:
             )
         return True
 
-    def _weighed(self, frames: list[DataFrame], forms: list[Form]) -> tuple[list[DataFrame], list[Form]]:
+    def _weighed(self, frames: list[DataFrame], equations: list[Equation]) -> tuple[list[DataFrame], list[Equation]]:
         """Ways that come together again weigh differently: so that a row that is lost on one and copied on another shows."""
         shifts = [self._proof.next_shift() for _ in frames]
         weighed = [sql.weighed(frame, shift) for frame, shift in zip(frames, shifts, strict=True)]
-        return weighed, [form.weighed(shares.weight(shift)) for form, shift in zip(forms, shifts, strict=True)]
+        return weighed, [
+            equation.weighed(shares.weight(shift)) for equation, shift in zip(equations, shifts, strict=True)
+        ]
 
 
 def _name_of(function: Any, kind: str) -> str:

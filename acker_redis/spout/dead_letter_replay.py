@@ -1,6 +1,6 @@
 """Dead letters that are to be replayed: requested until their messages are done, then gone with their letters.
 
-A request is the letter's entry id in a sorted set of the spout's task. It stays there while the message is worked on, so a
+A request is the letter's entry id in a sorted set of the spout_id. It stays there while the message is worked on, so a
 spout that dies leaves it to the next; the letter stays, too, until the message is acked or has a new one.
 """
 
@@ -26,13 +26,15 @@ None: it can't say yet.
 
 
 class Replaying:
-    """The letters that a spout of one task replays."""
+    """The letters that a spout of one spout_id replays."""
 
-    def __init__(self, client: Client, app: str, task: int, load: ReplayLoader, only_run: str | None = None) -> None:
+    def __init__(
+        self, client: Client, app: str, spout_id: int, load: ReplayLoader, only_run: str | None = None
+    ) -> None:
         """Nothing is taken yet. `only_run`: letters of other runs are left to other spouts."""
         self._only_run = only_run
         self._client, self._letters, self._load = client, DeadLetters(client, app), load
-        self._key, self._dead = keys.replays(app, task), keys.dead_letters(app)
+        self._key, self._dead = keys.replays(app, spout_id), keys.dead_letters(app)
         self._under_way: dict[int, list[str]] = {}
 
     @property

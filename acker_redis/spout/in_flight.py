@@ -26,7 +26,8 @@ class Emission:
     """Messages emitted together.
 
     Attributes:
-        number: counts the emissions of this spout, so each has one of its own; its roots and tokens are derived from it.
+        number: counts the emissions of this spout, so each has one of its own; its roots and idempotency keys are
+            derived from it.
         message_ids: 64-bit ids the source knows its messages by.
         attempts: emissions before this one, per message.
         roots: root of each, as `roots.root_ids` derives it.

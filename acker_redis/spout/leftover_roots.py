@@ -1,7 +1,7 @@
 """What a run leaves, and what runs before it have left: roots that nobody waits for fail at once, and nothing waits for them.
 
-A lane has one spout at a time. So what is pending there of a task, and not in flight in the lane's spout, is of runs that are
-over. Nobody would take its outcomes if they came after this run, too, and the app would look sick for ever.
+A lane has one spout at a time. So what is pending there of a spout_id, and not in flight in the lane's spout, is of
+runs that are over. Nobody would take its outcomes if they came after this run, too, and the app would look sick for ever.
 """
 
 import logging
@@ -39,13 +39,13 @@ class LeftoverRoots:
     """Fails what earlier runs left pending in a lane, step by step, while the run that has it now goes on.
 
     Attributes:
-        tasks: whose roots these are.
+        spout_ids: whose roots these are.
         failed: roots so far.
     """
 
     def __init__(self, acker: Acker, in_flight: Callable[[Int64Array], Mask]) -> None:
         """Nothing is looked for yet; `in_flight` says which of some roots are not left behind, but this run's."""
-        self.tasks: set[int] = set()
+        self.spout_ids: set[int] = set()
         self.failed = 0
         self._acker, self._in_flight = acker, in_flight
         self._is_wanted = False
@@ -74,40 +74,42 @@ class LeftoverRoots:
                 if step is None:
                     self._is_wanted, self._steps = False, None
                     return
-                _, roots, tasks = step
-                self._fail(roots, tasks)
+                _, roots, spout_ids = step
+                self._fail(roots, spout_ids)
             except LedgerLostError:
                 self._is_wanted = False  # it is all gone
             except AckerError:
                 self._steps = None
                 raise
 
-    def _fail(self, roots: Int64Array, of_tasks: Int64Array) -> None:
-        roots = roots[np.isin(of_tasks, list(self.tasks))]
+    def _fail(self, roots: Int64Array, of_spout_ids: Int64Array) -> None:
+        roots = roots[np.isin(of_spout_ids, list(self.spout_ids))]
         roots = roots[~self._in_flight(roots)]
         if len(roots):
             self.failed += self._acker.fail_many(roots, reason=LEFT).applied
 
 
 @contextmanager
-def noting(acker: Acker, lane: int, run_id: str, task: int) -> Iterator[None]:
+def noting(acker: Acker, lane: int, run_id: str, spout_id: int) -> Iterator[None]:
     """Note an error of what a run does before it has its lane, such as reading its messages, unless another run has it."""
     try:
         yield
     except BaseException as exc:
-        thread = threading.Thread(target=_note, args=(acker, lane, run_id, task, exc), name="acker-leave", daemon=True)
+        thread = threading.Thread(
+            target=_note, args=(acker, lane, run_id, spout_id, exc), name="acker-leave", daemon=True
+        )
         thread.start()
         thread.join(ERROR_SECS)
         raise
 
 
-def _note(acker: Acker, lane: int, run_id: str, task: int, error: BaseException) -> None:
+def _note(acker: Acker, lane: int, run_id: str, spout_id: int, error: BaseException) -> None:
     try:
         lease = app_of(acker).lease(lane=lane, run_id=run_id)
         if lease.take_if_free():
             before = app_of(acker).ends().get(lane)
             is_settled = before is not None and before.is_settled
-            app_of(acker).note_end(run_ends.of_error(run_id, task, error, is_settled=is_settled), lane=lane)
+            app_of(acker).note_end(run_ends.of_error(run_id, spout_id, error, is_settled=is_settled), lane=lane)
             lease.release()
     except AckerError as exc:
         log.warning("how the run ended could not be noted: %s", exc)
@@ -123,12 +125,14 @@ class Leaving:
         self._acker, self._lane = acker, lane
         self._is_late = threading.Event()
 
-    def leave(self, run_id: str, task: int, error: BaseException | None, *, keep: bool = False) -> None:
+    def leave(self, run_id: str, spout_id: int, error: BaseException | None, *, keep: bool = False) -> None:
         """Do it, in bounded time, whatever the server does. With `keep`, what is in flight stays that.
 
         In a thread, as a server that says nothing would hold up a program that was interrupted.
         """
-        thread = threading.Thread(target=self._leave, args=(run_id, task, error, keep), name="acker-leave", daemon=True)
+        thread = threading.Thread(
+            target=self._leave, args=(run_id, spout_id, error, keep), name="acker-leave", daemon=True
+        )
         thread.start()
         thread.join(DONE_SECS if error is None else ERROR_SECS)
         if thread.is_alive():
@@ -138,19 +142,19 @@ class Leaving:
                 self._lane,
             )
 
-    def _leave(self, run_id: str, task: int, error: BaseException | None, keep: bool) -> None:
+    def _leave(self, run_id: str, spout_id: int, error: BaseException | None, keep: bool) -> None:
         is_settled = False
         try:
             try:
-                is_settled = not keep and self._settle(task)
+                is_settled = not keep and self._settle(spout_id)
             except AckerError:
                 raise
             except Exception:  # a connection that was interrupted in the middle of a reply is closed by this
                 log.debug("the end of a run is tried again", exc_info=True)
-                is_settled = not keep and self._settle(task)
+                is_settled = not keep and self._settle(spout_id)
             if self._lease.holds():
                 app_of(self._acker).note_end(
-                    run_ends.of_error(run_id, task, error, is_settled=is_settled), lane=self._lane
+                    run_ends.of_error(run_id, spout_id, error, is_settled=is_settled), lane=self._lane
                 )
         except AckerError as exc:
             self._warn("what is pending times out, or fails when the lane's next run begins", exc)
@@ -165,7 +169,7 @@ class Leaving:
         elif not self._is_late.is_set():
             log.warning("the end of the run could not be noted on the server, so %s: %s", consequence, error)
 
-    def _settle(self, task: int) -> bool:
+    def _settle(self, spout_id: int) -> bool:
         """Fail what is in flight, and take what waits; whether that is all."""
         in_flight = [roots for roots in self._state.waiting(None) if len(roots)]
         has_lane = self._lease.take_if_free() if in_flight else self._lease.holds()
@@ -179,9 +183,9 @@ class Leaving:
                 self._left.look()  # it may have gone back in time, and have roots that are done
             while self._left.is_wanted and not self._is_late.is_set():
                 self._left.step()
-            tasks = {task, *self._left.tasks}
-            for owner in tasks:
-                self._drain(owner, tasks)
+            spout_ids = {spout_id, *self._left.spout_ids}
+            for owner in spout_ids:
+                self._drain(owner, spout_ids)
         except LedgerLostError:
             return False
         return not self._left.is_wanted and not self._is_late.is_set()
@@ -194,12 +198,12 @@ class Leaving:
         if len(owned):
             self._acker.fail_many(owned, reason=ENDED)
 
-    def _drain(self, task: int, tasks: set[int]) -> None:
-        """Confirm what came for a spout of a task, and what it took and did not confirm."""
+    def _drain(self, spout_id: int, spout_ids: set[int]) -> None:
+        """Confirm what came for a spout of a spout_id, and what it took and did not confirm."""
         again = True
         while not self._is_late.is_set():
-            batches = self._acker.poll_batches(10_000, consumer=f"spout-{task}", lane=self._lane, again=again)
-            self._acker.confirm_batches([batch for batch in batches if batch.task in tasks])
+            batches = self._acker.poll_batches(10_000, consumer=f"spout-{spout_id}", lane=self._lane, again=again)
+            self._acker.confirm_batches([batch for batch in batches if batch.spout_id in spout_ids])
             again = False
             if not batches:
                 return

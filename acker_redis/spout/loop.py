@@ -60,7 +60,7 @@ class SpoutLoop:
         self._outages = Outages(log)
         self._lease = app_of(spout.acker).lease(lane=spout.lane, run_id=spout.run_id)
         self._left = LeftoverRoots(spout.acker, self._is_in_flight)
-        self._left.tasks.add(spout.task)
+        self._left.spout_ids.add(spout.spout_id)
         self._watch = Watch(spout.acker, spout.lane)
         self._leaving = Leaving(self._lease, self._state, self._left, self._watch, spout.acker, spout.lane)
         self._has_begun = False
@@ -109,7 +109,7 @@ class SpoutLoop:
             ended_with = exc
             raise
         finally:
-            self._leaving.leave(self._spout.run_id, self._spout.task, ended_with)
+            self._leaving.leave(self._spout.run_id, self._spout.spout_id, ended_with)
 
     def _end_emission(self, error: BaseException | None) -> None:
         try:
@@ -139,7 +139,7 @@ class SpoutLoop:
     def rest(self) -> None:
         """Let another run have the lane until the next step; what is in flight stays that."""
         self._has_begun = False
-        self._leaving.leave(self._spout.run_id, self._spout.task, None, keep=True)
+        self._leaving.leave(self._spout.run_id, self._spout.spout_id, None, keep=True)
 
     def step(self, block_ms: int = POLL_MS, *, may_emit: bool = True, only_due_by: float | None = None) -> None:
         """Begin an emission if there is one to make, take outcomes, and look for what is lost.
@@ -191,11 +191,11 @@ class SpoutLoop:
         spout = self._spout
         before = app_of(spout.acker).ends().get(spout.lane)
         if before is None or (before.run_id != spout.run_id and not before.is_settled):
-            if before is not None and before.task % spout.acker.config.lanes == spout.lane:
-                self._left.tasks.add(before.task)
-                self._state.gone_tasks.add(before.task)
+            if before is not None and before.spout_id % spout.acker.config.lanes == spout.lane:
+                self._left.spout_ids.add(before.spout_id)
+                self._state.gone_spout_ids.add(before.spout_id)
             self._left.look()
-        app_of(spout.acker).note_end(End(spout.run_id, spout.task, "begun"), lane=spout.lane)
+        app_of(spout.acker).note_end(End(spout.run_id, spout.spout_id, "begun"), lane=spout.lane)
         self._has_begun = True
 
     def _is_in_flight(self, roots: Int64Array) -> Mask:
@@ -305,7 +305,7 @@ def run_spout(
         Exception: an error of `emit`.
 
     >>> spout.add(np.array([7, 8]))
-    >>> run_spout(spout, lambda emission: acker.init_many(emission.roots, np.zeros_like(emission.roots), task=0)).acked
+    >>> run_spout(spout, lambda emission: acker.init_many(emission.roots, np.zeros_like(emission.roots), spout_id=0)).acked
     2
     """
     with SpoutLoop(spout, emit) as loop:

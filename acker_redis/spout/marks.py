@@ -93,7 +93,7 @@ class Marks:
         >>> spout.add(np.array([7, 8]))
         >>> roots = spout.next_emission().roots
         >>> spout.marks.hold(roots)
-        >>> acker.init_many(roots, np.ones_like(roots), task=0).applied, acker.fail_many(roots).applied
+        >>> acker.init_many(roots, np.ones_like(roots), spout_id=0).applied, acker.fail_many(roots).applied
         (2, 2)
         >>> spout.poll(), spout.counts.released
         (2, 2)

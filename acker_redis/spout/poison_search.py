@@ -15,8 +15,8 @@ from acker_redis.spout.in_flight import Attempts, Replays
 PARTS = 8
 """An emission that broke goes out again in so many parts.
 
-Halves would need the fewest emissions. But one that breaks costs twenty times as much as one that doesn't: Spark attempts each
-task four times, every time in a new Python worker. Of these there are a third as many as with halves.
+Halves would need the fewest emissions. But one that breaks costs twenty times as much as one that doesn't: Spark
+attempts each spout_id four times, every time in a new Python worker. Of these there are a third as many as with halves.
 """
 
 DOUBT_AFTER = 2
@@ -97,7 +97,8 @@ class PoisonSearch:
 
         Args:
             message_ids: of the emission.
-            by_outage: whether the error says that something can't be reached, which is nobody's fault while nothing succeeds.
+            by_outage: whether the error says that something can't be reached, which is nobody's fault while nothing
+                succeeds.
         """
         may_count = self._succeeded or not self.goes_on
         if self.under_way == "known":

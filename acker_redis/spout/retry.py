@@ -43,8 +43,8 @@ class RetryPolicy:
     """When a failed message is emitted again (Storm: KafkaSpoutRetryExponentialBackoff, with a last attempt that is kept).
 
     Attributes:
-        max_attempts: emissions of one message that may fail or time out. Emissions that were nobody's fault don't count: those
-            that got lost, or that an outage or the driver's own code broke.
+        max_attempts: emissions of one message that may fail or time out. Emissions that were nobody's fault don't
+            count: those that got lost, or that an outage or the driver's own code broke.
         first_delay_secs: wait before the second emission. The defaults wait 1, 2, 4 ... 60 s, two minutes in all, so that a
             store that is away for a minute costs no message.
         multiplier: each further wait is so many times the one before.

@@ -42,20 +42,21 @@ class Spout:
 
     Guarantee: a message is counted acked only when a root of it completed; each ends as acked or dead-lettered. Not
     guaranteed: that a message was processed once; a replay does its work again, so sinks have to be idempotent by message.
-    Everything is kept in this process. A `Spout` takes the outcomes of its task's lane; those of its task that it does not
-    know, it confirms and counts as `late`.
+    Everything is kept in this process. A `Spout` takes the outcomes of its spout_id's lane; those of its spout_id that
+    it does not know, it confirms and counts as `late`.
 
     Attributes:
         acker: where outcomes come from.
         run_id: unique per run of the program.
-        task: owner of the roots.
+        spout_id: owner of the roots.
         retry: when to emit again.
         max_spout_pending: at most so many messages in flight, 1 or more; None: no bound (Storm: topology.max.spout.pending).
-        payload: gives the payload of message ids that become dead letters, None for one it does not have; to be kept with the
-            letter, if it has at most MAX_PAYLOAD_BYTES. None: a letter has the message id only.
+        payload: gives the payload of message ids that become dead letters, None for one it does not have; to be kept
+            with the letter, if it has at most MAX_PAYLOAD_BYTES. None: a letter has the message id only.
         on_done: called with the ids of messages that were acked or became dead letters, before their outcomes are confirmed.
         on_letters: called with dead letters that were written, before `on_done`.
-        is_exact: whether a letter's payload gives its message as it was; else it promises no replay from that. None: it does.
+        is_exact: whether a letter's payload gives its message as it was; else it promises no replay from that. None: it
+            does.
         replay: gets the messages of dead letters again, which an operator asked to replay; see `replaying.ReplayLoader`.
             None: there is no way.
         replays_from: what `replay` needs: the letter's `payload`, or nothing, as it asks the `source`, for any letter or for
@@ -69,7 +70,7 @@ class Spout:
 
     acker: Acker
     run_id: str
-    task: int = 0
+    spout_id: int = 0
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     max_spout_pending: int | None = None
     payload: Callable[[list[int]], list[bytes | None]] | None = None
@@ -100,7 +101,7 @@ class Spout:
             self._replaying = None
         else:
             client = app_of(self.acker).client
-            self._replaying = Replaying(client, self.acker.config.app, self.task, self.replay, only_run)
+            self._replaying = Replaying(client, self.acker.config.app, self.spout_id, self.replay, only_run)
 
     @property
     def marks(self) -> Marks:
@@ -166,11 +167,11 @@ class Spout:
         A lost ledger is recovered, and everything in flight emitted again.
 
         Raises:
-            BadConfigError: another task's spout shares this one's lane.
+            BadConfigError: another spout_id's spout shares this one's lane.
 
         >>> spout.add(np.array([7, 8]))
         >>> roots = spout.next_emission().roots
-        >>> acker.init_many(roots, np.zeros_like(roots), task=0).applied
+        >>> acker.init_many(roots, np.zeros_like(roots), spout_id=0).applied
         2
         >>> spout.poll(), spout.done
         (2, True)
@@ -218,14 +219,14 @@ class Spout:
     @property
     def lane(self) -> int:
         """Where its outcomes come."""
-        return self.task % self.acker.config.lanes
+        return self.spout_id % self.acker.config.lanes
 
     def _poll(self, max_outcomes: int = 10_000, block_ms: int = 0, *, again: bool = False) -> int:
         try:
             packed = self.acker.poll_batches(
-                max_outcomes, block_ms, consumer=f"spout-{self.task}", lane=self.lane, again=again
+                max_outcomes, block_ms, consumer=f"spout-{self.spout_id}", lane=self.lane, again=again
             )
-            mine = [one for one in packed if one.task == self.task or one.task in self.state.gone_tasks]
+            mine = [one for one in packed if one.spout_id == self.spout_id or one.spout_id in self.state.gone_spout_ids]
             if Spout.listener is not None:
                 Spout.listener(self, mine)
             self.state.settle(mine, time.monotonic())
@@ -250,13 +251,13 @@ class Spout:
 
     def _refuse_others(self, packed: list[OutcomeBatch]) -> None:
         lane = self.lane
-        others = {one.task for one in packed} - {self.task} - self.state.gone_tasks
+        others = {one.spout_id for one in packed} - {self.spout_id} - self.state.gone_spout_ids
         if others:
             raise BadConfigError(
-                f"outcomes of task {min(others)} came to the spout of task {self.task}: both use lane {lane} of app "
+                f"outcomes of spout_id {min(others)} came to the spout of spout_id {self.spout_id}: both use lane {lane} of app "
                 f"{self.acker.config.app!r}, and would take each other's outcomes. Give the app more lanes than its highest "
-                "task number, or each program an app of its own. Theirs were not confirmed. If they are left over from a "
-                f"program that is gone, drop them: acker.confirm(acker.poll(consumer='spout-{self.task}', lane={lane}))"
+                "spout_id, or each program an app of its own. Theirs were not confirmed. If they are left over from a "
+                f"program that is gone, drop them: acker.confirm(acker.poll(consumer='spout-{self.spout_id}', lane={lane}))"
             )
 
     def _notify(self) -> None:
@@ -264,7 +265,7 @@ class Spout:
         self._notify_done()
         if self.state.letters:
             letters = self._with_payloads(self.state.letters)
-            letters = [one._replace(task=self.task, replay=self._replays_from(one)) for one in letters]
+            letters = [one._replace(spout_id=self.spout_id, replay=self._replays_from(one)) for one in letters]
             entry_ids = self.acker.dead_letters.add(letters)
             if self.on_letters is not None:
                 self.on_letters([one._replace(entry_id=at) for one, at in zip(letters, entry_ids, strict=True)])

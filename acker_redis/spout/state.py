@@ -21,7 +21,7 @@ from acker_redis.spout.retry import RetryPolicy, Verdict
 from acker_redis.store.dead_letter import DeadLetter
 
 Cause: TypeAlias = tuple[str, str | None]
-"""Why an attempt did not succeed, as a dead letter says it, and the last stage that touched it."""
+"""Why an attempt did not succeed, as a dead letter says it, and the last component that touched it."""
 
 NO_CAUSE: Cause = ("", None)
 LOST: Cause = ("lost", None)
@@ -81,10 +81,11 @@ class SpoutState:
         poison_search: messages of emissions whose jobs failed.
         marks: notes of emissions about their roots, which are applied before outcomes.
         retry_changes: counts up whenever something begins to wait for another attempt, or goes out for it.
-        gone_tasks: of runs before this one in the lane, whose outcomes no spout waits for.
+        gone_spout_ids: of runs before this one in the lane, whose outcomes no spout waits for.
         one_by_one: whether an emission begins only when nothing is in flight, and messages that are held with no others: the
             output of the messages is a whole.
-        causes: (reason, last stage) of attempts that did not succeed, as `Attempts.cause_numbers` has them; the first is none.
+        causes: (reason, last component) of attempts that did not succeed, as `Attempts.cause_numbers` has them; the
+            first is none.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class SpoutState:
         self.poison_search = PoisonSearch(goes_on=goes_on)
         self.marks = Marks()
         self.retry_changes = 0
-        self.gone_tasks: set[int] = set()
+        self.gone_spout_ids: set[int] = set()
         self.one_by_one = False
         self._app, self._run_id, self._retry, self._keep_letters = app, run_id, retry, keep_letters
         self._epoch_secs = epoch_secs
@@ -443,7 +444,9 @@ class SpoutState:
         timed_out = np.array([one.reason == "timeout" for one in fails])[of_fail]
         self.counts.timed_out += int(timed_out.sum())
         self.counts.failed += int((~timed_out).sum())
-        numbers = np.array([self._cause_number((one.reason or "failed", one.last_stage)) for one in fails], np.int16)
+        numbers = np.array(
+            [self._cause_number((one.reason or "failed", one.last_component)) for one in fails], np.int16
+        )
         # Of an emission that is not proven nobody else has a part: if its work took too long, that was not the message.
         unproven = [number for number, sent in self.sent.items() if not sent.proven]
         exempt = attempts.exempt | (timed_out & np.isin(attempts.numbers, unproven))
@@ -458,7 +461,7 @@ class SpoutState:
             for row in np.flatnonzero(verdict.exhausted).tolist():
                 one, message, count = fails[of_judged[row]], int(judged.message_ids[row]), int(verdict.failures[row])
                 reason = one.reason or "failed"
-                letter = DeadLetter(message, self._run_id, count, reason, one.last_stage, one.detail)
+                letter = DeadLetter(message, self._run_id, count, reason, one.last_component, one.detail)
                 self._exhaust(letter._replace(first_secs=int(judged.first_secs[row])))
 
     def _hold(self, attempts: Attempts, now: float) -> None:

@@ -9,15 +9,15 @@ from acker_redis.model import keys
 _PART = 1000
 
 
-def read(client: Client, app: str, task: int) -> dict[str, int]:
+def read(client: Client, app: str, spout_id: int) -> dict[str, int]:
     """What was written last."""
-    (reply,) = client.pipeline([("HGETALL", keys.done_until(app, task))])
+    (reply,) = client.pipeline([("HGETALL", keys.completed_offsets(app, spout_id))])
     return {name.decode(): int(value) for name, value in as_dict(reply).items()}
 
 
-def write(client: Client, app: str, task: int, values: Mapping[str, int], gone: Sequence[str]) -> None:
+def write(client: Client, app: str, spout_id: int, values: Mapping[str, int], gone: Sequence[str]) -> None:
     """Values that changed, and partitions that are not kept any more."""
-    key, pairs = keys.done_until(app, task), list(values.items())
+    key, pairs = keys.completed_offsets(app, spout_id), list(values.items())
     commands: list[tuple[str | int, ...]] = [("HDEL", key, *gone[at : at + _PART]) for at in range(0, len(gone), _PART)]
     commands += [
         ("HSET", key, *(word for pair in pairs[at : at + _PART] for word in pair)) for at in range(0, len(pairs), _PART)

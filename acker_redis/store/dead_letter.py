@@ -19,26 +19,26 @@ class DeadLetter(NamedTuple):
         run_id: of the spout.
         attempts: that failed, timed out or got lost.
         reason: of the last one: `failed`, `timeout` or `lost`.
-        last_stage: that touched it, where stages are named.
+        last_component: that touched it, where components are named.
         detail: text of the last fail, where one was given.
         payload: the message, where the spout keeps it; None: `message_id` is the pointer to it.
         entry_id: in the stream; empty before it is written.
-        task: of the spout.
+        spout_id: of the spout.
         first_secs: when the message was emitted first, in seconds since 1970 by the spout's clock.
-        replay: how a spout of the task gets the message again, if asked to: from the `payload` here, from its `source`, or
-            from the source of its `run`, as long as that goes on; None: it can't, and `message_id` is for looking it up by
-            hand.
+        replay: how a spout of the spout_id gets the message again, if asked to: from the `payload` here, from its
+            `source`, or from the source of its `run`, as long as that goes on; None: it can't, and `message_id` is for
+            looking it up by hand.
     """
 
     message_id: int
     run_id: str
     attempts: int
     reason: str
-    last_stage: str | None = None
+    last_component: str | None = None
     detail: str | None = None
     payload: bytes | None = None
     entry_id: str = ""
-    task: int = 0
+    spout_id: int = 0
     first_secs: int | None = None
     replay: str | None = None
 
@@ -68,7 +68,7 @@ class DeadLetterFilter:
         message_ids: any of these.
         run_id: of the spout.
         reason: `failed`, `timeout` or `lost`.
-        last_stage: that touched it.
+        last_component: that touched it.
         text: in the detail, large or small letters alike.
         since: written then or later, by the server's clock; with a time zone, or in this machine's.
         until: written before.
@@ -84,7 +84,7 @@ class DeadLetterFilter:
     message_ids: frozenset[int] | None = None
     run_id: str | None = None
     reason: str | None = None
-    last_stage: str | None = None
+    last_component: str | None = None
     text: str | None = None
     since: datetime | None = None
     until: datetime | None = None
@@ -101,7 +101,7 @@ class DeadLetterFilter:
     def matches(self, letter: DeadLetter) -> bool:
         """Whether a letter is one of these."""
         wanted = (
-            (self.run_id, letter.run_id), (self.reason, letter.reason), (self.last_stage, letter.last_stage),
+            (self.run_id, letter.run_id), (self.reason, letter.reason), (self.last_component, letter.last_component),
         )  # fmt: skip
         return (
             (self.message_ids is None or letter.message_id in self.message_ids)
@@ -119,12 +119,12 @@ class Found(NamedTuple):
     Attributes:
         letters: how many there are.
         replayable: of these, the ones that a spout can replay.
-        tasks: of the spouts that can, and how many each.
+        spout_ids: of the spouts that can, and how many each.
     """
 
     letters: int
     replayable: int
-    tasks: dict[int, int]
+    spout_ids: dict[int, int]
 
 
 class DamagedLetter(NamedTuple):

@@ -151,14 +151,14 @@ class DeadLetters:
 
         >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed")])
         >>> acker.dead_letters.survey()
-        Found(letters=1, replayable=0, tasks={})
+        Found(letters=1, replayable=0, spout_ids={})
         """
-        letters, tasks, runs = 0, Counter[int](), self._runs_under_way()
+        letters, spout_ids, runs = 0, Counter[int](), self._runs_under_way()
         for letter in self.find(wanted):
             letters += 1
             if self._can_replay(letter, runs):
-                tasks[letter.task] += 1
-        return Found(letters, tasks.total(), dict(sorted(tasks.items())))
+                spout_ids[letter.spout_id] += 1
+        return Found(letters, spout_ids.total(), dict(sorted(spout_ids.items())))
 
     def replay(
         self,
@@ -169,10 +169,10 @@ class DeadLetters:
     ) -> int:
         """Ask the spouts of these letters to emit their messages again, with all attempts; returns of how many it was asked.
 
-        Those that are there now. The spout of a letter's task takes it up, now or when it is started: within a second in a
-        stream, with `MOST_AT_ONCE` in it at a time. A letter is removed when its message was acked, or became a new letter.
-        Left out are letters that can't be replayed: those of a `run_tracked` that is over, whose messages are to be run
-        again from their source, and those without their message.
+        Those that are there now. The spout of a letter's spout_id takes it up, now or when it is started: within a
+        second in a stream, with `MOST_AT_ONCE` in it at a time. A letter is removed when its message was acked, or
+        became a new letter. Left out are letters that can't be replayed: those of a `run_tracked` that is over, whose
+        messages are to be run again from their source, and those without their message.
 
         Args:
             wanted: which letters.
@@ -197,7 +197,7 @@ class DeadLetters:
         while part := list(islice(letters, step)):
             began = time.monotonic()
             self._client.pipeline(
-                [("ZADD", keys.replays(self._app, letter.task), "NX", now_ms, letter.entry_id) for letter in part]
+                [("ZADD", keys.replays(self._app, letter.spout_id), "NX", now_ms, letter.entry_id) for letter in part]
             )
             total += len(part)
             if progress is not None:
@@ -206,13 +206,13 @@ class DeadLetters:
                 time.sleep(max(0.0, step / per_sec - (time.monotonic() - began)))
         return total
 
-    def replaying(self, task: int = 0) -> int:
-        """How many letters of a task's spout were asked to be replayed and are not done.
+    def replaying(self, spout_id: int = 0) -> int:
+        """How many letters of a spout_id's spout were asked to be replayed and are not done.
 
         >>> acker.dead_letters.replaying()
         0
         """
-        (count,) = self._client.pipeline([("ZCARD", keys.replays(self._app, task))])
+        (count,) = self._client.pipeline([("ZCARD", keys.replays(self._app, spout_id))])
         return int(count)
 
     def _runs_under_way(self) -> frozenset[str]:
@@ -284,21 +284,24 @@ def _letter(entry_id: str, fields: Fields) -> DeadLetter | DamagedLetter:
 
     try:
         message_id, attempts = int(fields[b"message_id"]), int(fields[b"attempts"])
-        task, first_secs = int(fields.get(b"task", 0)), int(fields[b"first_secs"]) if b"first_secs" in fields else None
+        spout_id, first_secs = (
+            int(fields.get(b"spout_id", 0)),
+            int(fields[b"first_secs"]) if b"first_secs" in fields else None,
+        )
     except KeyError as exc:
         return DamagedLetter(entry_id, f"it has no field {exc.args[0].decode()}", fields)
     except ValueError:
-        return DamagedLetter(entry_id, "message_id, attempts, task or first_secs is no number", fields)
+        return DamagedLetter(entry_id, "message_id, attempts, spout_id or first_secs is no number", fields)
     return DeadLetter(
         message_id=message_id,
         run_id=text(b"run_id") or "",
         attempts=attempts,
         reason=text(b"reason") or "",
-        last_stage=text(b"last_stage"),
+        last_component=text(b"last_component"),
         detail=text(b"detail"),
         payload=fields.get(b"payload"),
         entry_id=entry_id,
-        task=task,
+        spout_id=spout_id,
         first_secs=first_secs,
         replay=text(b"replay"),
     )

@@ -76,7 +76,7 @@ class Lease:
                 raise BadConfigError(
                     f"lane {self._lane} of app {self._app!r} is in use by another run (run id and process: "
                     f"{_text(holder)}), and both would take each other's outcomes: end that run, or give "
-                    "each a task of its own and the app more lanes than its highest task number, or each program an app"
+                    "each a spout_id of its own and the app more lanes than its highest spout_id, or each program an app"
                 )
             waits = True
             time.sleep(_PAUSE_SECS)

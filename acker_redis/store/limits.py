@@ -1,8 +1,8 @@
 """Limits of an app, set by an operator, so that it leaves room for the others of its server.
 
-Pending roots are counted in two places. A spout holds back what would go beyond the limit. And Redis refuses new roots, shard
-by shard, so that a program that does not look can't starve others: each shard has its part of the limit in its `meta`, with
-room for chance, as roots are spread by a hash.
+Pending roots are counted in two places. A spout holds back what would go beyond the limit. And Redis refuses new roots,
+shard by shard, so that a program that does not look can't starve others: each shard has its part of the limit in its
+`meta`, with room for chance, as roots are spread by a hash.
 """
 
 import math

@@ -31,7 +31,7 @@ class Payloads:
 
         Raises:
             BadBatchError: a payload is longer than MAX_PAYLOAD_BYTES; none was kept.
-            OutOfMemoryError: the server is above maxmemory; some may have been kept.
+            ServerOutOfMemoryError: the server is above maxmemory; some may have been kept.
 
         >>> payloads = app.payloads("run-1")
         >>> payloads.put([(7, b"message")])

@@ -26,7 +26,7 @@ class End:
 
     Attributes:
         run_id: of the run.
-        task: of its spout.
+        spout_id: of its spout.
         state: `begun`: it goes on, or was killed; `finished`; `interrupted`: by Ctrl-C, a signal, or as its query was
             stopped; `failed`: with an error.
         at_ms: when, in milliseconds since 1970 by the server's clock.
@@ -35,21 +35,21 @@ class End:
     """
 
     run_id: str
-    task: int
+    spout_id: int
     state: State
     at_ms: int = 0
     error: str = ""
     is_settled: bool = False
 
 
-def of_error(run_id: str, task: int, error: BaseException | None, *, is_settled: bool) -> End:
+def of_error(run_id: str, spout_id: int, error: BaseException | None, *, is_settled: bool) -> End:
     """How a run ended that was left with an error, or without."""
     if error is None:
-        return End(run_id, task, "finished", is_settled=is_settled)
+        return End(run_id, spout_id, "finished", is_settled=is_settled)
     if isinstance(error, StoppedError) or interrupt_behind(error) is not None:
-        return End(run_id, task, "interrupted", is_settled=is_settled)
+        return End(run_id, spout_id, "interrupted", is_settled=is_settled)
     text = f"{type(error).__name__}: {error}".partition("\n\tat ")[0][:TEXT_CHARS]  # without Java's stack
-    return End(run_id, task, "failed", 0, text.encode(errors="replace").decode(), is_settled)
+    return End(run_id, spout_id, "failed", 0, text.encode(errors="replace").decode(), is_settled)
 
 
 def write(client: Client, app: str, lane: int, end: End) -> None:

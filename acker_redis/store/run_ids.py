@@ -1,7 +1,7 @@
 """Run ids, claimed once each.
 
-Roots and tokens are derived from a run id. A second run under one id would be taken for the first: its inits and acks would
-change nothing, and its messages would time out.
+Roots and idempotency keys are derived from a run id. A second run under one id would be taken for the first: its inits
+and acks would change nothing, and its messages would time out.
 """
 
 import math

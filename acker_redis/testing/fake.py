@@ -4,7 +4,7 @@
 
     def test_my_bolt():
         acker = fake_acker()
-        acker.init(root=1, val=5, task=0)
+        acker.init(root=1, val=5, spout_id=0)
         my_bolt(acker)
         assert settle(acker) == {1: "ack"}
 
@@ -34,7 +34,7 @@ def fake_acker(config: AckerConfig | None = None, **settings: Unpack[Settings]) 
         AckerError: fakeredis with Lua is not installed.
 
     >>> acker = fake_acker(num_buckets=2)
-    >>> acker.init(1, 5, task=0)
+    >>> acker.init(1, 5, spout_id=0)
     True
     """
     try:
@@ -50,7 +50,7 @@ def fake_acker(config: AckerConfig | None = None, **settings: Unpack[Settings]) 
 def settle(acker: Acker) -> dict[int, str]:
     """Take and confirm all outcomes that are there: root -> `ack`, `failed` or `timeout`.
 
-    >>> acker.init_many([1, 2], [0, 5], task=0).applied
+    >>> acker.init_many([1, 2], [0, 5], spout_id=0).applied
     2
     >>> settle(acker)
     {1: 'ack'}
@@ -65,7 +65,7 @@ def settle(acker: Acker) -> dict[int, str]:
 def expire(acker: Acker) -> dict[int, str]:
     """Rotate until everything pending has timed out, and settle.
 
-    >>> acker.init(1, 5, task=0)
+    >>> acker.init(1, 5, spout_id=0)
     True
     >>> expire(acker)
     {1: 'timeout'}

@@ -1,8 +1,8 @@
 -- block: records of up to 32 roots that stand side by side. A root's top five bits are its slot, the other 59 its block.
 -- A field of the ledger is a block, 8 bytes; a mask has one bit per slot. Two forms of records, told apart by their length:
---   alone, 22 bytes, for one root: value 8, last stage 1, state + 4 * slot 1, tick stamp 2, task 4, start ms 6
---   shared, 28 + 9 n bytes: tick stamp 2, task 4, start ms 6, masks 4 each: present, owned, failed, settled;
---     then, in the order of the n present slots, the values 8 each, and the last stages 1 each
+--   alone, 22 bytes, for one root: value 8, last component 1, state + 4 * slot 1, tick stamp 2, spout_id 4, start ms 6
+--   shared, 28 + 9 n bytes: tick stamp 2, spout_id 4, start ms 6, masks 4 each: present, owned, failed, settled;
+--     then, in the order of the n present slots, the values 8 each, and the last components 1 each
 -- Only an owned root settles. A closed one failed: its outcome is written, and it stays until its record's time is over, so
 -- that later updates of it are known for what they are. A settled one was acked; it stays while the block does.
 --- @include "lib/bytes"
@@ -152,14 +152,14 @@ local function zeros_among(values, present, mask)
   return zeros
 end
 
--- Masks of the slots by their last stage.
-local function by_stage(stages, present, mask)
-  local first = byte(stages)
-  if stages == rep(char(first), #stages) then return {[first] = mask} end
+-- Masks of the slots by their last component.
+local function by_component(components, present, mask)
+  local first = byte(components)
+  if components == rep(char(first), #components) then return {[first] = mask} end
   local places, masks = places_of(present), {}
   for _, slot in ipairs(slots_of(mask)) do
-    local stage = byte(stages, places[slot])
-    masks[stage] = (masks[stage] or 0) + BIT[slot]
+    local component = byte(components, places[slot])
+    masks[component] = (masks[component] or 0) + BIT[slot]
   end
   return masks
 end
@@ -170,8 +170,8 @@ local function root_at(block, slot)
   return char(first + 8 * slot) .. sub(block, 2)
 end
 
-local function pack_head(stamp, task, start, present, owned, failed, settled)
-  return pack_bytes('>I2I4I6i4i4i4i4', stamp, task, start, present, owned, failed, settled)
+local function pack_head(stamp, spout_id, start, present, owned, failed, settled)
+  return pack_bytes('>I2I4I6i4i4i4i4', stamp, spout_id, start, present, owned, failed, settled)
 end
 
 -- What the head of a shared record says. `over`: the slots that nothing changes any more. Remembered: neighbours are alike.
@@ -180,9 +180,9 @@ local function head_of(record)
   local text = sub(record, 1, HEAD_BYTES)
   local head = heads[text]
   if not head then
-    local stamp, task, start, present, owned, failed, settled = unpack_bytes('>I2I4I6i4i4i4i4', text)
+    local stamp, spout_id, start, present, owned, failed, settled = unpack_bytes('>I2I4I6i4i4i4i4', text)
     head = {
-      text = text, stamp = stamp, task = task, start = start, present = present, owned = owned, failed = failed,
+      text = text, stamp = stamp, spout_id = spout_id, start = start, present = present, owned = owned, failed = failed,
       settled = settled, over = bor(settled, band(owned, failed)), size = count_of(present),
     }
     heads[text] = head
@@ -194,18 +194,18 @@ local function values_of(record, head)
   return sub(record, HEAD_BYTES + 1, HEAD_BYTES + 8 * head.size)
 end
 
-local function stages_of(record, head)
+local function components_of(record, head)
   return sub(record, HEAD_BYTES + 1 + 8 * head.size)
 end
 
 -- An alone record in the shared form.
 local function as_shared(record)
   if #record ~= ALONE_BYTES then return record end
-  local value, stage, flags, stamp, task, start = unpack_bytes('>c8BBI2I4I6', record)
+  local value, component, flags, stamp, spout_id, start = unpack_bytes('>c8BBI2I4I6', record)
   local state = flags % 4
   local present = BIT[(flags - state) / 4]
   local owned, failed = state % 2 == 1 and present or 0, state >= 2 and present or 0
-  return pack_head(stamp, task, start, present, owned, failed, 0) .. value .. char(stage)
+  return pack_head(stamp, spout_id, start, present, owned, failed, 0) .. value .. char(component)
 end
 
 local function stamp_of(record)

@@ -12,10 +12,10 @@ local function take_expired(expired, block, record, now)
   expired.seen[block] = true
   expired.gone[#expired.gone + 1] = block
   if #record == ALONE_BYTES then
-    local last_stage, flags, _, task, start = unpack_bytes('>BBI2I4I6', record, 9)
+    local last_component, flags, _, spout_id, start = unpack_bytes('>BBI2I4I6', record, 9)
     local state = flags % 4
     if state == OWNED then
-      expired.timed_out[#expired.timed_out + 1] = {root_at(block, (flags - state) / 4), task, age_between(start, now), last_stage}
+      expired.timed_out[#expired.timed_out + 1] = {root_at(block, (flags - state) / 4), spout_id, age_between(start, now), last_component}
     elseif state == CLOSED then
       expired.closed = expired.closed + 1
     else
@@ -26,9 +26,9 @@ local function take_expired(expired, block, record, now)
   local head = head_of(record)
   expired.closed = expired.closed + count_of(band(head.owned, head.failed))
   expired.orphaned = expired.orphaned + count_of(without(head.present, head.owned))
-  local places, stages, age = places_of(head.present), stages_of(record, head), age_between(head.start, now)
+  local places, components, age = places_of(head.present), components_of(record, head), age_between(head.start, now)
   for _, slot in ipairs(slots_of(without(head.owned, head.over))) do
-    expired.timed_out[#expired.timed_out + 1] = {root_at(block, slot), head.task, age, string.byte(stages, places[slot])}
+    expired.timed_out[#expired.timed_out + 1] = {root_at(block, slot), head.spout_id, age, string.byte(components, places[slot])}
   end
 end
 
@@ -36,8 +36,8 @@ local function write_expired(first, lanes, ledger, meta, stats, latency, expired
   local names, ages = {}, {}
   if #expired.gone > 0 then redis.call('HDEL', ledger, unpack(expired.gone)) end
   for _, row in ipairs(expired.timed_out) do
-    local task = row[2]
-    write_failed(KEYS[first + task % lanes], row[1], task, 'timeout', '', row[3], stage_name(meta, names, row[4]))
+    local spout_id = row[2]
+    write_failed(KEYS[first + spout_id % lanes], row[1], spout_id, 'timeout', '', row[3], component_name(meta, names, row[4]))
     ages[row[3]] = (ages[row[3]] or 0) + 1
   end
   write_ages(latency, 'timed_out', ages)

@@ -10,7 +10,7 @@ local function fold_in(folds, block, record, head, mask, values)
   local present = bor(head.present, mask)
   local fold = {block = block, head = head, mask = mask, present = present, grown = present ~= head.present}
   fold.values = spread(values_of(record, head), head.present, present, 8)
-  fold.stages = spread(stages_of(record, head), head.present, present, 1)
+  fold.components = spread(components_of(record, head), head.present, present, 1)
   folds[#folds + 1] = fold
   if #values >= 8 * DENSE then
     fold.more = spread(values, mask, present, 8)

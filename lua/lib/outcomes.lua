@@ -1,9 +1,9 @@
--- outcomes: writes what settled. Acked roots are packed into one stream entry per call and task, as
--- (block 8 bytes, mask 4 bytes, age ms 4 bytes, last stage 1 byte) x n; every failed root is one readable entry.
+-- outcomes: writes what settled. Acked roots are packed into one stream entry per call and spout_id, as
+-- (block 8 bytes, mask 4 bytes, age ms 4 bytes, last component 1 byte) x n; every failed root is one readable entry.
 --- @include "lib/bytes"
-local function write_acked(first, lanes, by_task)
-  for task, rows in pairs(by_task) do
-    redis.call('XADD', KEYS[first + task % lanes], '*', 'task', task, 'blocks', table.concat(rows))
+local function write_acked(first, lanes, by_spout_id)
+  for spout_id, rows in pairs(by_spout_id) do
+    redis.call('XADD', KEYS[first + spout_id % lanes], '*', 'spout_id', spout_id, 'blocks', table.concat(rows))
   end
 end
 
@@ -44,22 +44,22 @@ local function write_ages(latency, outcome, counts_by_age)
   for bound, all in pairs(counts) do redis.call('HINCRBY', latency, outcome .. ':' .. bound, all) end
 end
 
-local function stage_name(meta, cache, number)
+local function component_name(meta, cache, number)
   if number == 0 then return '' end
   if not cache[number] then
-    cache[number] = redis.call('HGET', meta, 'stage:' .. number) or tostring(number)
+    cache[number] = redis.call('HGET', meta, 'component:' .. number) or tostring(number)
   end
   return cache[number]
 end
 
-local function write_failed(stream, root, task, reason, detail, age_ms, last_stage)
+local function write_failed(stream, root, spout_id, reason, detail, age_ms, last_component)
   local hi, lo = unpack_bytes('>I4I4', root)
   local hex = string.format('%08x%08x', hi, lo)
   if detail == '' then
-    redis.call('XADD', stream, '*', 'root', hex, 'task', task, 'reason', reason, 'age_ms', age_ms, 'last_stage',
-      last_stage)
+    redis.call('XADD', stream, '*', 'root', hex, 'spout_id', spout_id, 'reason', reason, 'age_ms', age_ms, 'last_component',
+      last_component)
   else
-    redis.call('XADD', stream, '*', 'root', hex, 'task', task, 'reason', reason, 'age_ms', age_ms, 'last_stage',
-      last_stage, 'detail', detail)
+    redis.call('XADD', stream, '*', 'root', hex, 'spout_id', spout_id, 'reason', reason, 'age_ms', age_ms, 'last_component',
+      last_component, 'detail', detail)
   end
 end

@@ -206,7 +206,7 @@ local function open_app(app)
 end
 
 local COUNTERS = {
-  'inits', 'acked', 'failed', 'timed_out', 'acks', 'fails', 'orphaned', 'closed', 'unowned', 'late_updates', 'fenced',
+  'inits', 'acked', 'failed', 'timed_out', 'acks', 'fails', 'orphaned', 'closed', 'unowned', 'late_updates', 'deduplicated',
   'duplicate_inits',
 }
 local SAMPLED = 4
@@ -291,51 +291,51 @@ local function hex_of(root)
   return string.format('%08x%08x', hi, lo)
 end
 
-local function stage_of(shard, number)
+local function component_of(shard, number)
   if number == 0 then return '' end
   shard.names = shard.names or {}
   if not shard.names[number] then
-    shard.names[number] = clean(ask('HGET', shard.prefix .. 'meta', 'stage:' .. number) or number)
+    shard.names[number] = clean(ask('HGET', shard.prefix .. 'meta', 'component:' .. number) or number)
   end
   return shard.names[number]
 end
 
--- The pending roots of a record by last stage: calls back with one of them, their task, start and number of the stage, and how
+-- The pending roots of a record by last component: calls back with one of them, their spout_id, start and number of the component, and how
 -- many they are. Roots of one record have one start.
 local function each_pending(block, record, found)
   if #record == ALONE_BYTES then
-    local stage, flags, _, task, start = unpack_bytes('>BBI2I4I6', record, 9)
+    local component, flags, _, spout_id, start = unpack_bytes('>BBI2I4I6', record, 9)
     local state = flags % 4
-    if state == OWNED then found(root_at(block, (flags - state) / 4), task, start, stage, 1) end
+    if state == OWNED then found(root_at(block, (flags - state) / 4), spout_id, start, component, 1) end
     return
   end
   local head = head_of(record)
   local pending = without(head.owned, head.over)
   if pending == 0 then return end
-  for stage, mask in pairs(by_stage(stages_of(record, head), head.present, pending)) do
-    found(root_at(block, slots_of(mask)[1]), head.task, head.start, stage, count_of(mask))
+  for component, mask in pairs(by_component(components_of(record, head), head.present, pending)) do
+    found(root_at(block, slots_of(mask)[1]), head.spout_id, head.start, component, count_of(mask))
   end
 end
 
 -- Looks at the pending roots that were put longest ago, of every shard in turn (or of `some`), until `room` records were read or
--- `enough` roots found in each. Gives the number found, `by_stage` with count and oldest of each, the oldest of all, and
+-- `enough` roots found in each. Gives the number found, `by_component` with count and oldest of each, the oldest of all, and
 -- `until_ms`: none was put before that and is not among these.
 local function sample_pending(app, room, enough, some)
-  local sample = {found = 0, by_stage = {}, oldest = {}, until_ms = nil, is_whole = true}
+  local sample = {found = 0, by_component = {}, oldest = {}, until_ms = nil, is_whole = true}
   local shards = some or app.shards
   local share = math.max(16, math.floor(room / math.max(1, #shards)))
   local shard, found_here
 
-  local function take(root, task, start, stage, count)
+  local function take(root, spout_id, start, component, count)
     found_here = found_here + count
-    local name = stage == 0 and '' or stage_of(shard, stage)
-    local of_stage = sample.by_stage[name]
-    if not of_stage then
-      of_stage = {name = name, count = 0, oldest = {}}
-      sample.by_stage[name] = of_stage
+    local name = component == 0 and '' or component_of(shard, component)
+    local of_component = sample.by_component[name]
+    if not of_component then
+      of_component = {name = name, count = 0, oldest = {}}
+      sample.by_component[name] = of_component
     end
-    of_stage.count = of_stage.count + count
-    of_stage.oldest[#of_stage.oldest + 1] = {root = root, task = task, start = start, shard = shard.number, stage = name}
+    of_component.count = of_component.count + count
+    of_component.oldest[#of_component.oldest + 1] = {root = root, spout_id = spout_id, start = start, shard = shard.number, component = name}
   end
 
   for _, one in ipairs(shards) do
@@ -371,28 +371,28 @@ local function sample_pending(app, room, enough, some)
       if found_here == 0 and reached then sample.until_ms = math.min(sample.until_ms or reached, reached) end
     end
   end
-  sample.stages = {}
-  for _, of_stage in pairs(sample.by_stage) do
-    table.sort(of_stage.oldest, function(a, b) return a.start < b.start end)
-    sample.stages[#sample.stages + 1] = of_stage
-    local first = of_stage.oldest[1]
+  sample.components = {}
+  for _, of_component in pairs(sample.by_component) do
+    table.sort(of_component.oldest, function(a, b) return a.start < b.start end)
+    sample.components[#sample.components + 1] = of_component
+    local first = of_component.oldest[1]
     if not sample.oldest.start or first.start < sample.oldest.start then sample.oldest = first end
   end
-  table.sort(sample.stages, function(a, b) return a.count > b.count or (a.count == b.count and a.name < b.name) end)
+  table.sort(sample.components, function(a, b) return a.count > b.count or (a.count == b.count and a.name < b.name) end)
   return sample
 end
 
-local function stage_text(name)
-  return name == '' and '(no stage yet)' or name
+local function component_text(name)
+  return name == '' and '(no component yet)' or name
 end
 
 local function shares_text(sample)
   local parts = {}
-  for i = 1, math.min(3, #sample.stages) do
-    local one = sample.stages[i]
-    parts[i] = string.format('%s %.0f %%', stage_text(one.name), 100 * one.count / sample.found)
+  for i = 1, math.min(3, #sample.components) do
+    local one = sample.components[i]
+    parts[i] = string.format('%s %.0f %%', component_text(one.name), 100 * one.count / sample.found)
   end
-  if #sample.stages > 3 then parts[4] = #sample.stages - 3 .. ' others' end
+  if #sample.components > 3 then parts[4] = #sample.components - 3 .. ' others' end
   return table.concat(parts, ', ')
 end
 

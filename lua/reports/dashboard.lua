@@ -113,7 +113,7 @@ local function memory_of(app)
     for _, kind in ipairs({'ledger', 'meta', 'stats', 'samples', 'latency'}) do add(shard, kind, 1) end
     for slot = 0, slots - 1, slot_step do
       add(shard, 'bucket:' .. slot, slot_step)
-      add(shard, 'fence:' .. slot, slot_step)
+      add(shard, 'dedup:' .. slot, slot_step)
     end
     for lane = 0, lanes - 1, lane_step do
       add(shard, 'acked:' .. lane, lane_step)
@@ -176,7 +176,7 @@ local function state_of(app)
   end
   if app.pending > 0 and app.rates.timed_out > app.rates.acked then
     local from = since(app, function(later, earlier) return later[5] - earlier[5] > later[3] - earlier[3] end)
-    return 'HANGS', from, 'more roots time out than are acked: what comes behind the last stage hangs, or drops rows'
+    return 'HANGS', from, 'more roots time out than are acked: what comes behind the last component hangs, or drops rows'
   end
   local limit = ask('HGET', 'acker:{' .. app.name .. '}:limits', 'max_pending')
   local most = tonumber(limit)
@@ -215,7 +215,7 @@ local HEADER = left('APP', 10) .. ' ' .. left('STATE', 14) .. ' ' .. right('PEND
   .. right('ROTATOR', 9) .. ' ' .. right('MEM', 5) .. ' DEAD'
 
 local function state_text(app)
-  local top = app.sample.stages[1]
+  local top = app.sample.components[1]
   return app.state == 'HANGS' and top and top.name ~= '' and 'HANGS: ' .. top.name or app.state
 end
 
@@ -241,7 +241,7 @@ local function explain(app, lines)
   end
   if app.sample.found > 0 and (app.state == 'HANGS' or names[1]) then
     local oldest = app.sample.oldest
-    wrapped(string.format('%s pending by last stage: %s (of %d looked at), oldest %s, root %s', app.name, shares_text(app.sample),
+    wrapped(string.format('%s pending by last component: %s (of %d looked at), oldest %s, root %s', app.name, shares_text(app.sample),
       app.sample.found, duration(NOW - oldest.start), hex_of(oldest.root)), lines)
   end
 end
@@ -252,8 +252,8 @@ local function more_of(app, lines)
   wrapped(string.format('settings  %d shards (%d here), %d buckets, a tick every %s, clock %s, %d lanes', app.total or 0, #app.shards,
     app.shards[1] and app.shards[1].num_buckets or 0, duration(app.tick_ms), clean(app.shards[1] and app.shards[1].clock or '-'),
     #app.lanes), lines)
-  wrapped(string.format('so far    %d inits, %d acked, %d failed, %d timed out; %d late, %d fenced, %d orphaned, %d wait for their init',
-    counters.inits, counters.acked, counters.failed, counters.timed_out, counters.late_updates, counters.fenced,
+  wrapped(string.format('so far    %d inits, %d acked, %d failed, %d timed out; %d late, %d deduplicated, %d orphaned, %d wait for their init',
+    counters.inits, counters.acked, counters.failed, counters.timed_out, counters.late_updates, counters.deduplicated,
     counters.orphaned, counters.unowned), lines)
   for _, lane in ipairs(app.lanes) do
     local holder = ask('GET', 'acker:{' .. app.name .. '}:lane:' .. lane.number)
@@ -286,14 +286,14 @@ end)
 if words['--json'] then
   local rows = {}
   for i, app in ipairs(found) do
-    local stages = {}
-    for n, one in ipairs(app.sample.stages) do stages[n] = {stage = one.name, count = one.count} end
+    local components = {}
+    for n, one in ipairs(app.sample.components) do components[n] = {component = one.name, count = one.count} end
     rows[i] = {
       app = app.name, state = app.state, since_ms = app.since, why = app.why, shards = app.total, shards_here = #app.shards,
       pending = app.pending, acked_per_sec = app.rates.acked, timed_out_per_min = app.rates.timed_out * 60,
       failed_per_min = app.rates.failed * 60, oldest_ms = app.sample.oldest.start and NOW - app.sample.oldest.start,
       waiting = app.lag, rotated_ms_ago = app.rotated_ms and NOW - app.rotated_ms, tick_ms = app.tick_ms, memory_bytes = app.memory,
-      dead_letters = app.dead, failed_runs = #app.failed_runs, counters = app.counters, pending_by_stage = #stages > 0 and stages or nil,
+      dead_letters = app.dead, failed_runs = #app.failed_runs, counters = app.counters, pending_by_component = #components > 0 and components or nil,
     }
   end
   return cjson.encode({address = facts.address, used_bytes = facts.used, maxmemory_bytes = facts.most, is_whole = is_whole,

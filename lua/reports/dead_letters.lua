@@ -1,5 +1,5 @@
 --[[
-dead_letters: dead letters by reason and last stage, of one app or of all.
+dead_letters: dead letters by reason and last component, of one app or of all.
 
   redis-cli --raw FCALL_RO acker_dead_letters 0
   redis-cli --raw FCALL_RO acker_dead_letters 0 orders
@@ -35,25 +35,25 @@ for _, app in ipairs(apps) do
     local entries = ask('XREVRANGE', stream, '+', '-', 'COUNT', math.max(10, room)) or {}
     for _, entry in ipairs(entries) do
       local fields = as_table(entry[2])
-      local reason, stage = clean(fields.reason or '(no letter)'), clean(fields.last_stage or '')
-      local key = reason .. '\0' .. stage
+      local reason, component = clean(fields.reason or '(no letter)'), clean(fields.last_component or '')
+      local key = reason .. '\0' .. component
       local group = groups[key]
       if not group then -- the newest comes first
-        group = {reason = reason, stage = stage, count = 0, replayable = 0, newest = entry[1], example = fields}
+        group = {reason = reason, component = component, count = 0, replayable = 0, newest = entry[1], example = fields}
         groups[key], order[#order + 1] = group, group
       end
       group.count, group.oldest = group.count + 1, entry[1]
       if fields.replay then group.replayable = group.replayable + 1 end
     end
-    table.sort(order, function(a, b) return a.count > b.count or (a.count == b.count and a.reason .. a.stage < b.reason .. b.stage) end)
+    table.sort(order, function(a, b) return a.count > b.count or (a.count == b.count and a.reason .. a.component < b.reason .. b.component) end)
     lines[#lines + 1] = string.format('%s  %d dead letters%s', app.name, count,
       count > #entries and '; of these the newest ' .. #entries or '')
     if #order > 0 then
-      lines[#lines + 1] = left('REASON', 10) .. ' ' .. left('LAST STAGE', 20) .. ' ' .. right('LETTERS', 7) .. ' '
+      lines[#lines + 1] = left('REASON', 10) .. ' ' .. left('LAST COMPONENT', 20) .. ' ' .. right('LETTERS', 7) .. ' '
         .. right('REPLAY', 6) .. ' ' .. right('OLDEST', 7) .. ' ' .. right('NEWEST', 7) .. ' NEWEST MESSAGE, DETAIL'
     end
     for _, group in ipairs(order) do
-      lines[#lines + 1] = left(group.reason, 10) .. ' ' .. left(stage_text(group.stage), 20) .. ' ' .. right(amount(group.count), 7)
+      lines[#lines + 1] = left(group.reason, 10) .. ' ' .. left(component_text(group.component), 20) .. ' ' .. right(amount(group.count), 7)
         .. ' ' .. right(amount(group.replayable), 6) .. ' ' .. right(duration(NOW - milliseconds(group.oldest)), 7) .. ' '
         .. right(duration(NOW - milliseconds(group.newest)), 7) .. ' '
         .. cut(clean((group.example.message_id or '?') .. ' ' .. (group.example.detail or '')), 36)

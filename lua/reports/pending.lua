@@ -1,12 +1,12 @@
 --[[
-pending: what is pending of an app, by the last stage that touched it, with the oldest roots of each.
+pending: what is pending of an app, by the last component that touched it, with the oldest roots of each.
 
   redis-cli --raw FCALL_RO acker_pending 0 orders
   redis-cli --raw FCALL_RO acker_pending 0 orders 10
 
 ARGV
   app     name
-  count   roots to show of each stage; 3
+  count   roots to show of each component; 3
   --json  for programs: one JSON object
 Returns
   report  text; looked at are those that were put longest ago, at most 20000 records
@@ -28,17 +28,17 @@ count_app(app, SAMPLED)
 local sample = sample_pending(app, RECORDS, math.max(32, ROOTS / math.max(1, #app.shards)))
 
 if words['--json'] then
-  local stages = {}
-  for n, one in ipairs(sample.stages) do
+  local components = {}
+  for n, one in ipairs(sample.components) do
     local roots = {}
     for i = 1, math.min(most, #one.oldest) do
       local root = one.oldest[i]
-      roots[i] = {root = hex_of(root.root), task = root.task, shard = root.shard, age_ms = NOW - root.start}
+      roots[i] = {root = hex_of(root.root), spout_id = root.spout_id, shard = root.shard, age_ms = NOW - root.start}
     end
-    stages[n] = {stage = one.name, count = one.count, oldest_ms = NOW - one.oldest[1].start, oldest = roots}
+    components[n] = {component = one.name, count = one.count, oldest_ms = NOW - one.oldest[1].start, oldest = roots}
   end
   return cjson.encode({app = app.name, pending = app.pending, shards = app.total, shards_here = #app.shards, looked_at = sample.found,
-    is_whole = sample.is_whole, stages = #stages > 0 and stages or nil})
+    is_whole = sample.is_whole, components = #components > 0 and components or nil})
 end
 
 local lines = {string.format('%s  %d pending on %d of %d shards; %s of %d looked at, the longest there first', app.name, app.pending,
@@ -47,13 +47,13 @@ if sample.found == 0 then
   lines[2] = sample.until_ms and 'none found among what was put more than ' .. duration(NOW - sample.until_ms) .. ' ago'
     or 'nothing is pending'
 else
-  lines[2] = left('LAST STAGE', 40) .. ' ' .. right('ROOTS', 7) .. ' ' .. right('SHARE', 6) .. ' ' .. right('OLDEST', 7)
-  for _, one in ipairs(sample.stages) do
-    lines[#lines + 1] = left(stage_text(one.name), 40) .. ' ' .. right(amount(one.count), 7) .. ' '
+  lines[2] = left('LAST COMPONENT', 40) .. ' ' .. right('ROOTS', 7) .. ' ' .. right('SHARE', 6) .. ' ' .. right('OLDEST', 7)
+  for _, one in ipairs(sample.components) do
+    lines[#lines + 1] = left(component_text(one.name), 40) .. ' ' .. right(amount(one.count), 7) .. ' '
       .. right(string.format('%.0f %%', 100 * one.count / sample.found), 6) .. ' ' .. right(duration(NOW - one.oldest[1].start), 7)
     for i = 1, math.min(most, #one.oldest) do
       local root = one.oldest[i]
-      lines[#lines + 1] = string.format('  root %s  task %d  shard %d  %s old', hex_of(root.root), root.task, root.shard,
+      lines[#lines + 1] = string.format('  root %s  spout_id %d  shard %d  %s old', hex_of(root.root), root.spout_id, root.shard,
         duration(NOW - root.start))
     end
   end

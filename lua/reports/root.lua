@@ -37,7 +37,7 @@ local STATES = {
   [CLOSED] = 'failed: its outcome is written; late acks of it are counted',
 }
 
--- State, ack value, last stage, task, start and stamp of a slot in a record; nil if it has none.
+-- State, ack value, last component, spout_id, start and stamp of a slot in a record; nil if it has none.
 local function slot_of(record, slot)
   record = as_shared(record)
   local head, bit_of = head_of(record), BIT[slot]
@@ -46,7 +46,7 @@ local function slot_of(record, slot)
   local hi, lo = unpack_bytes('>I4I4', values_of(record, head), place * 8 - 7)
   local is_owned, has_failed = band(head.owned, bit_of) ~= 0, band(head.failed, bit_of) ~= 0
   local state = (is_owned and 1 or 0) + (has_failed and 2 or 0)
-  return band(head.settled, bit_of) == 0 and STATES[state] or 'acked', hi, lo, byte(stages_of(record, head), place), head
+  return band(head.settled, bit_of) == 0 and STATES[state] or 'acked', hi, lo, byte(components_of(record, head), place), head
 end
 
 local function look_at_root()
@@ -57,12 +57,12 @@ local function look_at_root()
   for _, shard in ipairs(app.shards) do
     local record = ask('HGET', shard.prefix .. 'ledger', block)
     if record then
-      local state, hi, lo, stage, head = slot_of(record, slot)
+      local state, hi, lo, component, head = slot_of(record, slot)
       if state then
         seen = seen + 1
         say('root %s of %s: %s', what, name, state)
-        say('  shard %d, task %d, ack value %08x%08x, last stage %s', shard.number, head.task, hi, lo,
-          stage_text(stage_of(shard, stage)))
+        say('  shard %d, spout_id %d, ack value %08x%08x, last component %s', shard.number, head.spout_id, hi, lo,
+          component_text(component_of(shard, component)))
         say('  first heard of %s ago%s', duration(NOW - head.start), head.size > 1 and ', with others of its record' or '')
         local ticks = shard.num_buckets - (shard.tick - head.stamp) % 65536
         say('  its time is over %s; a tick comes every %s', ticks <= 0 and 'now: it is being drained' or 'in ' .. ticks .. ' ticks',
@@ -76,8 +76,8 @@ local function look_at_root()
           seen = seen + 1
           say('root %s of %s: %s, not confirmed by its spout yet (entry %s of %sfailed:%d)', what, name, clean(fields.reason),
             entry[1], shard.prefix, lane)
-          say('  task %s, age %s, last stage %s  %s', clean(fields.task), duration(tonumber(fields.age_ms) or 0),
-            stage_text(clean(fields.last_stage or '')), clean(fields.detail or ''))
+          say('  spout_id %s, age %s, last component %s  %s', clean(fields.spout_id), duration(tonumber(fields.age_ms) or 0),
+            component_text(clean(fields.last_component or '')), clean(fields.detail or ''))
         end
       end
       for _, entry in ipairs(ask('XREVRANGE', shard.prefix .. 'acked:' .. lane, '+', '-', 'COUNT', OUTCOMES) or {}) do
@@ -85,12 +85,12 @@ local function look_at_root()
         local rows = fields.blocks or ''
         for at = 1, #rows - 16, 17 do
           if sub(rows, at, at + 7) == block then
-            local mask, age, stage = unpack_bytes('>i4I4B', rows, at + 8)
+            local mask, age, component = unpack_bytes('>i4I4B', rows, at + 8)
             if band(mask, BIT[slot]) ~= 0 then
               seen = seen + 1
               say('root %s of %s: acked after %s, not confirmed by its spout yet (entry %s of %sacked:%d)', what, name,
                 duration(age), entry[1], shard.prefix, lane)
-              say('  task %s, last stage %s', clean(fields.task), stage_text(stage_of(shard, stage)))
+              say('  spout_id %s, last component %s', clean(fields.spout_id), component_text(component_of(shard, component)))
             end
           end
         end
@@ -119,11 +119,11 @@ local function look_at_message()
         seen = seen + 1
         say('message %s of %s: dead letter %s, given up %s ago', id, name, entry[1],
           duration(NOW - (tonumber(string.match(entry[1], '^%d+')) or NOW)))
-        say('  run %s, task %s, %s attempts, %s, last stage %s', clean(fields.run_id), clean(fields.task or 0), clean(fields.attempts),
-          clean(fields.reason), stage_text(clean(fields.last_stage or '')))
+        say('  run %s, spout_id %s, %s attempts, %s, last component %s', clean(fields.run_id), clean(fields.spout_id or 0), clean(fields.attempts),
+          clean(fields.reason), component_text(clean(fields.last_component or '')))
         if fields.detail then say('  %s', clean(fields.detail)) end
         if fields.payload then say('  message: %s', clean(fields.payload)) end
-        local asked = ask('ZSCORE', prefix .. 'replay:' .. (fields.task or 0), entry[1])
+        local asked = ask('ZSCORE', prefix .. 'replay:' .. (fields.spout_id or 0), entry[1])
         if asked then say('  to be replayed, asked for %s ago', duration(NOW - tonumber(asked))) end
       end
     end

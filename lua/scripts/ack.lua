@@ -11,14 +11,14 @@ KEYS
   stats   HASH     acker:{app:shard}:stats
   latency HASH     acker:{app:shard}:latency
   bucket  ZSET*    acker:{app:shard}:bucket:<slot>
-  fence   SET*     acker:{app:shard}:fence:<slot>
+  dedup   SET*     acker:{app:shard}:dedup window:<slot>
   acked   STREAM*  acker:{app:shard}:acked:<lane>
   scratch STRING*  acker:{app:shard}:scratch:<side>
 ARGV
   generation  marker the client read when it opened the shard
-  token       names this batch; a batch whose token was seen changes nothing
+  idempotency_key       names this batch; a batch whose idempotency key was seen changes nothing
   digest      8 bytes, hash of the batch's content
-  stage       number of the stage that acks, 0 for none: then the root keeps the stage it had
+  component       number of the component that acks, 0 for none: then the root keeps the component it had
   updates     (block 8 bytes, mask 4 bytes, values 8 bytes x slots of the mask) x n, blocks distinct, n <= 500
 Returns
   status      APPLIED 0, SEEN 1, REUSED 2
@@ -27,28 +27,28 @@ Errors
   ACKERLOST
 ]]
 --- @include "lib/shard"
---- @include "lib/fence"
+--- @include "lib/dedup window"
 --- @include "lib/fold"
 --- @include "lib/outcomes"
 local ledger, meta, stats, latency = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local generation, token, digest, stage, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local generation, idempotency_key, digest, component, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local shard = open_shard(meta, generation)
 if not shard then return lost() end
-local bucket, fence = 5, 5 + shard.slots
-local acked = fence + shard.slots
+local bucket, dedup = 5, 5 + shard.slots
+local acked = dedup + shard.slots
 local scratch = acked + shard.lanes
 
-local status = fence_status(fence, shard.slots, token, digest)
+local status = dedup_status(dedup, shard.slots, idempotency_key, digest)
 if status ~= APPLIED then
-  redis.call('HINCRBY', stats, 'fenced', 1)
+  redis.call('HINCRBY', stats, 'deduplicated', 1)
   return {status, 0}
 end
 
-stage = tonumber(stage)
-local stage_char = char(stage)
+component = tonumber(component)
+local component_char = char(component)
 local now, stamp = shard.now, shard.stamp
-local cohort, by_task, acked_count, applied, late, unowned = {}, {}, 0, 0, 0, 0
+local cohort, by_spout_id, acked_count, applied, late, unowned = {}, {}, 0, 0, 0, 0
 
 -- The last 14 bytes of alone records are the same in all of one init but for the slot, so what follows from them is worked
 -- out once. A closed root has no next tail, which is told by false.
@@ -59,7 +59,7 @@ local function tail_after(tail, state)
     return false
   end
   local next_tail = tail
-  if stage > 0 then next_tail = stage_char .. sub(tail, 2) end
+  if component > 0 then next_tail = component_char .. sub(tail, 2) end
   if shard.last_update then
     local record_stamp, _, start = unpack_bytes('>I2I4I6', tail, 3)
     if record_stamp ~= stamp and is_young(shard, start) then
@@ -72,23 +72,23 @@ local function tail_after(tail, state)
 end
 
 local function new_tail(flags)
-  new_tails[flags] = new_tails[flags] or pack_bytes('>BBI2I4I6', stage, flags, stamp, 0, now)
+  new_tails[flags] = new_tails[flags] or pack_bytes('>BBI2I4I6', component, flags, stamp, 0, now)
   return new_tails[flags]
 end
 
 local dones, ages = {}, {}
-local function rows_of_task(task)
-  by_task[task] = by_task[task] or {}
-  return by_task[task]
+local function rows_of_spout_id(spout_id)
+  by_spout_id[spout_id] = by_spout_id[spout_id] or {}
+  return by_spout_id[spout_id]
 end
 
 -- What is written of the alone roots that end with this tail, and how many do.
 local function done_of(tail)
-  local last_stage, flags, _, task, start = unpack_bytes('>BBI2I4I6', tail)
-  if stage > 0 then last_stage = stage end
+  local last_component, flags, _, spout_id, start = unpack_bytes('>BBI2I4I6', tail)
+  if component > 0 then last_component = component end
   local age = age_between(start, now)
-  local outcome = pack_bytes('>i4I4B', BIT[(flags - flags % 4) / 4], age, last_stage)
-  dones[tail] = {rows = rows_of_task(task), outcome = outcome, age = age, count = 0}
+  local outcome = pack_bytes('>i4I4B', BIT[(flags - flags % 4) / 4], age, last_component)
+  dones[tail] = {rows = rows_of_spout_id(spout_id), outcome = outcome, age = age, count = 0}
   return dones[tail]
 end
 
@@ -96,7 +96,7 @@ end
 -- is read and worked out before the first write to what is kept.
 local GROUP = 50
 local blocks, masks, his, los, values, sets, gone, folds = {}, {}, {}, {}, {}, {}, {}, {}
-local whole_blocks, whole_heads, whole_stages, olds, news, whole_count = {}, {}, {}, {}, {}, 0
+local whole_blocks, whole_heads, whole_components, olds, news, whole_count = {}, {}, {}, {}, {}, 0
 local set_count, gone_count, at, size = 0, 0, 1, #updates
 
 local function set(block, record)
@@ -110,9 +110,9 @@ local function next_head(head)
     head.moves = head.stamp ~= stamp and shard.last_update and is_young(shard, head.start)
     head.next_text = head.text
     if head.moves then
-      head.next_text = pack_head(stamp, head.task, head.start, head.present, head.owned, head.failed, head.settled)
+      head.next_text = pack_head(stamp, head.spout_id, head.start, head.present, head.owned, head.failed, head.settled)
     end
-    head.stage_chars = rep(stage_char, head.size)
+    head.component_chars = rep(component_char, head.size)
   end
   return head
 end
@@ -130,10 +130,10 @@ local function put_few(block, record, head, mask, more)
     parts[n + 1], parts[n + 2] = sub(record, from, place - 1), pack_bytes('>i4i4', hi, lo)
     n, from = n + 2, place + 8
   end
-  if stage > 0 then
+  if component > 0 then
     for i = 1, #slots do
       local place = HEAD_BYTES + 8 * size + places[slots[i]]
-      parts[n + 1], parts[n + 2] = sub(record, from, place - 1), stage_char
+      parts[n + 1], parts[n + 2] = sub(record, from, place - 1), component_char
       n, from = n + 2, place + 1
     end
   end
@@ -151,7 +151,7 @@ local function gather(block, record, mask, more)
     cohort[#cohort + 1] = block
     unowned = unowned + count
     applied = applied + count
-    set(block, pack_head(stamp, 0, now, mask, 0, 0, 0) .. more .. rep(stage_char, count))
+    set(block, pack_head(stamp, 0, now, mask, 0, 0, 0) .. more .. rep(component_char, count))
     return
   end
   record = as_shared(record)
@@ -160,7 +160,7 @@ local function gather(block, record, mask, more)
     applied = applied + head.size
     whole_count = whole_count + 1
     whole_blocks[whole_count], whole_heads[whole_count] = block, head
-    whole_stages[whole_count] = stage == 0 and stages_of(record, head)
+    whole_components[whole_count] = component == 0 and components_of(record, head)
     olds[whole_count], news[whole_count] = values_of(record, head), more
     return
   end
@@ -228,10 +228,10 @@ while at <= size do
   end
 end
 
-local function settle(block, head, present, stages, done)
-  local rows, age = rows_of_task(head.task), age_between(head.start, now)
-  for last_stage, mask in pairs(by_stage(stages, present, done)) do
-    rows[#rows + 1] = block .. pack_bytes('>i4I4B', mask, age, last_stage)
+local function settle(block, head, present, components, done)
+  local rows, age = rows_of_spout_id(head.spout_id), age_between(head.start, now)
+  for last_component, mask in pairs(by_component(components, present, done)) do
+    rows[#rows + 1] = block .. pack_bytes('>i4I4B', mask, age, last_component)
   end
   local count = count_of(done)
   acked_count = acked_count + count
@@ -248,20 +248,20 @@ if whole_count > 0 then
     local vals = sub(reply, from, from + 8 * head.size - 1)
     from = from + 8 * head.size
     next_head(head)
-    local stages = whole_stages[i] or head.stage_chars
+    local components = whole_components[i] or head.component_chars
     local done = find(vals, ZERO_VALUE, 1, true) and band(zeros_of(vals, head.present), head.owned) or 0
     if done == 0 then
       if head.moves then cohort[#cohort + 1] = block end
-      set(block, head.next_text .. vals .. stages)
+      set(block, head.next_text .. vals .. components)
     else
-      settle(block, head, head.present, stages, done)
+      settle(block, head, head.present, components, done)
       if done == head.present then
         gone_count = gone_count + 1
         gone[gone_count] = block
       else
         if head.moves then cohort[#cohort + 1] = block end
         local kept = head.moves and stamp or head.stamp
-        set(block, pack_head(kept, head.task, head.start, head.present, head.owned, head.failed, done) .. vals .. stages)
+        set(block, pack_head(kept, head.spout_id, head.start, head.present, head.owned, head.failed, done) .. vals .. components)
       end
     end
   end
@@ -270,12 +270,12 @@ end
 local problem = fold_all(folds, KEYS[scratch], KEYS[scratch + 1])
 if problem then return problem end
 for _, fold in ipairs(folds) do
-  local head, present, stages = fold.head, fold.present, fold.stages
+  local head, present, components = fold.head, fold.present, fold.components
   local done = zeros_among(fold.values, present, band(fold.mask, without(head.owned, head.over)))
   local settled = head.settled + done
   if fold.grown then unowned = unowned + count_of(without(present, head.present)) end
-  if stage > 0 then stages = marked(stages, present, fold.mask, stage_char) end
-  if done ~= 0 then settle(fold.block, head, present, stages, done) end
+  if component > 0 then components = marked(components, present, fold.mask, component_char) end
+  if done ~= 0 then settle(fold.block, head, present, components, done) end
   if settled == present then
     gone_count = gone_count + 1
     gone[gone_count] = fold.block
@@ -284,13 +284,13 @@ for _, fold in ipairs(folds) do
     local moved = head.stamp ~= stamp and (fold.grown or shard.last_update and is_young(shard, head.start))
     if moved then cohort[#cohort + 1] = fold.block end
     if moved or fold.grown or done ~= 0 then
-      text = pack_head(moved and stamp or head.stamp, head.task, head.start, present, head.owned, head.failed, settled)
+      text = pack_head(moved and stamp or head.stamp, head.spout_id, head.start, present, head.owned, head.failed, settled)
     end
-    set(fold.block, text .. fold.values .. stages)
+    set(fold.block, text .. fold.values .. components)
   end
 end
 
-redis.call('SADD', KEYS[fence + shard.nursery], token, token .. digest)
+redis.call('SADD', KEYS[dedup + shard.nursery], idempotency_key, idempotency_key .. digest)
 for first = 1, set_count, 2 * GROUP do
   redis.call('HSET', ledger, unpack(sets, first, math.min(first + 2 * GROUP - 1, set_count)))
 end
@@ -302,7 +302,7 @@ for _, done in pairs(dones) do
   ages[done.age] = (ages[done.age] or 0) + done.count
 end
 if acked_count > 0 then
-  write_acked(acked, shard.lanes, by_task)
+  write_acked(acked, shard.lanes, by_spout_id)
   write_ages(latency, 'acked', ages)
   redis.call('HINCRBY', stats, 'acked', acked_count)
 end

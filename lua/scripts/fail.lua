@@ -11,13 +11,13 @@ KEYS
   stats   HASH     acker:{app:shard}:stats
   latency HASH     acker:{app:shard}:latency
   bucket  ZSET*    acker:{app:shard}:bucket:<slot>
-  fence   SET*     acker:{app:shard}:fence:<slot>
+  dedup   SET*     acker:{app:shard}:dedup window:<slot>
   failed  STREAM*  acker:{app:shard}:failed:<lane>
 ARGV
   generation  marker the client read when it opened the shard
-  token       names this batch; a batch whose token was seen changes nothing
+  idempotency_key       names this batch; a batch whose idempotency key was seen changes nothing
   digest      8 bytes, hash of the batch's content
-  stage       number of the stage that fails, 0 for none: then the root keeps the stage it had
+  component       number of the component that fails, 0 for none: then the root keeps the component it had
   detail      why, for people; empty for none. Not kept for a root that still waits for its init
   updates     (block 8 bytes, mask 4 bytes) x n, blocks distinct; at most 300 roots in all
 Returns
@@ -28,19 +28,19 @@ Errors
 ]]
 --- @include "lib/block"
 --- @include "lib/shard"
---- @include "lib/fence"
+--- @include "lib/dedup window"
 --- @include "lib/outcomes"
 local ledger, meta, stats, latency = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local generation, token, digest, stage, detail, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local generation, idempotency_key, digest, component, detail, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
 local shard = open_shard(meta, generation)
 if not shard then return lost() end
-local bucket, fence = 5, 5 + shard.slots
-local failed = fence + shard.slots
+local bucket, dedup = 5, 5 + shard.slots
+local failed = dedup + shard.slots
 
-local status = fence_status(fence, shard.slots, token, digest)
+local status = dedup_status(dedup, shard.slots, idempotency_key, digest)
 if status ~= APPLIED then
-  redis.call('HINCRBY', stats, 'fenced', 1)
+  redis.call('HINCRBY', stats, 'deduplicated', 1)
   return {status, 0}
 end
 
@@ -49,12 +49,12 @@ local blocks, masks = {}, {}
 for i = 1, n do blocks[i], masks[i], at = unpack_bytes('>c8i4', updates, at) end
 local records = redis.call('HMGET', ledger, unpack(blocks))
 
-stage = tonumber(stage)
+component = tonumber(component)
 local now, stamp = shard.now, shard.stamp
 local sets, settled, cohort, applied, late, unowned = {}, {}, {}, 0, 0, 0
 
-local function settle(block, slot, task, start, last_stage)
-  settled[#settled + 1] = {root = root_at(block, slot), task = task, age = age_between(start, now), stage = last_stage}
+local function settle(block, slot, spout_id, start, last_component)
+  settled[#settled + 1] = {root = root_at(block, slot), spout_id = spout_id, age = age_between(start, now), component = last_component}
 end
 
 local function moves(record_stamp, start, always)
@@ -62,12 +62,12 @@ local function moves(record_stamp, start, always)
 end
 
 local function fail_alone(block, record, flags)
-  local hi, lo, last_stage, state, record_stamp, task, start = 0, 0, stage, WAITING, nil, 0, now
+  local hi, lo, last_component, state, record_stamp, spout_id, start = 0, 0, component, WAITING, nil, 0, now
   if record then
-    local old_stage
-    hi, lo, old_stage, state, record_stamp, task, start = unpack_bytes('>i4i4BBI2I4I6', record)
+    local old_component
+    hi, lo, old_component, state, record_stamp, spout_id, start = unpack_bytes('>i4i4BBI2I4I6', record)
     state = state - flags
-    if stage == 0 then last_stage = old_stage end
+    if component == 0 then last_component = old_component end
   else
     unowned = unowned + 1
   end
@@ -81,9 +81,9 @@ local function fail_alone(block, record, flags)
     record_stamp = stamp
     cohort[#cohort + 1] = block
   end
-  if closes then settle(block, flags / 4, task, start, last_stage) end
+  if closes then settle(block, flags / 4, spout_id, start, last_component) end
   sets[#sets + 1] = block
-  sets[#sets + 1] = pack_bytes('>i4i4BBI2I4I6', hi, lo, last_stage, flags + (closes and CLOSED or FAILED), record_stamp, task, start)
+  sets[#sets + 1] = pack_bytes('>i4i4BBI2I4I6', hi, lo, last_component, flags + (closes and CLOSED or FAILED), record_stamp, spout_id, start)
 end
 
 local function fail_shared(block, record, mask)
@@ -94,19 +94,19 @@ local function fail_shared(block, record, mask)
   late = late + count_of(mask) - count_of(open)
   if open == 0 then return end
   local present, closes = bor(head.present, open), band(open, head.owned)
-  local stages = spread(stages_of(record, head), head.present, present, 1)
+  local components = spread(components_of(record, head), head.present, present, 1)
   local grown = present ~= head.present
   unowned = unowned + count_of(without(present, head.present))
-  if stage > 0 then stages = marked(stages, present, open, string.char(stage)) end
+  if component > 0 then components = marked(components, present, open, string.char(component)) end
   local places = places_of(present)
-  for _, slot in ipairs(slots_of(closes)) do settle(block, slot, head.task, head.start, string.byte(stages, places[slot])) end
+  for _, slot in ipairs(slots_of(closes)) do settle(block, slot, head.spout_id, head.start, string.byte(components, places[slot])) end
   local hangs = without(head.owned, bor(head.over, closes)) ~= 0
   local renews = grown or not hangs or shard.last_update
   local moved = renews and moves(head.stamp, head.start, grown or closes ~= 0 and not hangs)
   if moved or head.size == 0 then cohort[#cohort + 1] = block end
   sets[#sets + 1] = block
-  sets[#sets + 1] = pack_head(moved and stamp or head.stamp, head.task, head.start, present, head.owned, bor(head.failed, open),
-    head.settled) .. spread(values_of(record, head), head.present, present, 8) .. stages
+  sets[#sets + 1] = pack_head(moved and stamp or head.stamp, head.spout_id, head.start, present, head.owned, bor(head.failed, open),
+    head.settled) .. spread(values_of(record, head), head.present, present, 8) .. components
 end
 
 for i = 1, n do
@@ -120,13 +120,13 @@ for i = 1, n do
   end
 end
 
-redis.call('SADD', KEYS[fence + shard.nursery], token, token .. digest)
+redis.call('SADD', KEYS[dedup + shard.nursery], idempotency_key, idempotency_key .. digest)
 if #sets > 0 then redis.call('HSET', ledger, unpack(sets)) end
 if #cohort > 0 then redis.call('ZADD', KEYS[bucket + shard.nursery], now, table.concat(cohort)) end
 local names, ages = {}, {}
 for _, row in ipairs(settled) do
-  write_failed(KEYS[failed + row.task % shard.lanes], row.root, row.task, 'failed', detail, row.age,
-    stage_name(meta, names, row.stage))
+  write_failed(KEYS[failed + row.spout_id % shard.lanes], row.root, row.spout_id, 'failed', detail, row.age,
+    component_name(meta, names, row.component))
   ages[row.age] = (ages[row.age] or 0) + 1
 end
 write_ages(latency, 'failed', ages)

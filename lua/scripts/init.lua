@@ -1,6 +1,6 @@
 #!lua
 --[[
-init: record the spout task of each root and its first ack value; a tree that is already zero or failed settles.
+init: record the spout_id of each root and its first ack value; a tree that is already zero or failed settles.
 Storm: Acker.execute, stream __ack_init. An init of a root that already has its owner is ignored and counted. A root that
 fails here is closed, and its block moves to the nursery if it is alone or the last, as in fail.lua; so does a block that gets
 further roots.
@@ -13,41 +13,41 @@ KEYS
   stats   HASH     acker:{app:shard}:stats
   latency HASH     acker:{app:shard}:latency
   bucket  ZSET*    acker:{app:shard}:bucket:<slot>
-  fence   SET*     acker:{app:shard}:fence:<slot>
+  dedup   SET*     acker:{app:shard}:dedup window:<slot>
   acked   STREAM*  acker:{app:shard}:acked:<lane>
   failed  STREAM*  acker:{app:shard}:failed:<lane>
   scratch STRING*  acker:{app:shard}:scratch:<side>
 ARGV
   generation  marker the client read when it opened the shard
-  token       names this batch; a batch whose token was seen changes nothing
+  idempotency_key       names this batch; a batch whose idempotency key was seen changes nothing
   digest      8 bytes, hash of the batch's content
-  task        owner of every root of this call, 0 <= task < 2^32
+  spout_id        owner of every root of this call, 0 <= spout_id < 2^32
   repeats     roots the client left out because they stand twice in its batch; counted as duplicate_inits
   updates     (block 8 bytes, mask 4 bytes, values 8 bytes x slots of the mask) x n, blocks distinct, n <= 500
 Returns
-  status      APPLIED 0, SEEN 1, REUSED 2, OTHER_TASK 3: a block has roots of another task; nothing was changed
+  status      APPLIED 0, SEEN 1, REUSED 2, OTHER_SPOUT_ID 3: a block has roots of another spout_id; nothing was changed
   applied     roots that took this init
 Errors
   ACKERLOST
   ACKERFULL
 ]]
 --- @include "lib/shard"
---- @include "lib/fence"
+--- @include "lib/dedup window"
 --- @include "lib/fold"
 --- @include "lib/outcomes"
 local ledger, meta, stats, latency = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local generation, token, digest, task, repeats, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local OTHER_TASK = 3
+local generation, idempotency_key, digest, spout_id, repeats, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local OTHER_SPOUT_ID = 3
 
 local shard = open_shard(meta, generation)
 if not shard then return lost() end
-local bucket, fence = 5, 5 + shard.slots
-local acked, failed = fence + shard.slots, fence + shard.slots + shard.lanes
+local bucket, dedup = 5, 5 + shard.slots
+local acked, failed = dedup + shard.slots, dedup + shard.slots + shard.lanes
 local scratch = failed + shard.lanes
 
-local status = fence_status(fence, shard.slots, token, digest)
+local status = dedup_status(dedup, shard.slots, idempotency_key, digest)
 if status ~= APPLIED then
-  redis.call('HINCRBY', stats, 'fenced', 1)
+  redis.call('HINCRBY', stats, 'deduplicated', 1)
   return {status, 0}
 end
 
@@ -59,13 +59,13 @@ if shard.max_pending then
   end
 end
 
-task = tonumber(task)
+spout_id = tonumber(spout_id)
 local now, stamp = shard.now, shard.stamp
 local cohort, acked_rows, failed_rows, acked_count, duplicates, adopted, applied = {}, {}, {}, 0, 0, 0, 0
 
 local ages, failed_ages = {}, {}
-local function settle_acked(block, mask, age, last_stage)
-  acked_rows[#acked_rows + 1] = block .. pack_bytes('>i4I4B', mask, age, last_stage)
+local function settle_acked(block, mask, age, last_component)
+  acked_rows[#acked_rows + 1] = block .. pack_bytes('>i4I4B', mask, age, last_component)
   ages[age] = (ages[age] or 0) + count_of(mask)
 end
 
@@ -80,7 +80,7 @@ local function set(block, record)
   set_count = set_count + 2
 end
 
-local new_heads, new_tails, no_stages = {}, {}, {}
+local new_heads, new_tails, no_components = {}, {}, {}
 
 local function put_new_alone(block, flags, value)
   applied = applied + 1
@@ -89,7 +89,7 @@ local function put_new_alone(block, flags, value)
     settle_acked(block, BIT[flags / 4], 0, 0)
     return
   end
-  new_tails[flags] = new_tails[flags] or pack_bytes('>BBI2I4I6', 0, flags + OWNED, stamp, task, now)
+  new_tails[flags] = new_tails[flags] or pack_bytes('>BBI2I4I6', 0, flags + OWNED, stamp, spout_id, now)
   cohort[#cohort + 1] = block
   sets[set_count + 1], sets[set_count + 2] = block, value .. new_tails[flags]
   set_count = set_count + 2
@@ -105,16 +105,16 @@ local function put_new(block, mask, values)
     if done == mask then return end
   end
   if not new_heads[mask] then
-    new_heads[mask], no_stages[mask] = pack_head(stamp, task, now, mask, mask, 0, 0), sub(ZEROS, 1, count)
+    new_heads[mask], no_components[mask] = pack_head(stamp, spout_id, now, mask, mask, 0, 0), sub(ZEROS, 1, count)
   end
-  local head = done == 0 and new_heads[mask] or pack_head(stamp, task, now, mask, mask, 0, done)
+  local head = done == 0 and new_heads[mask] or pack_head(stamp, spout_id, now, mask, mask, 0, done)
   cohort[#cohort + 1] = block
-  set(block, head .. values .. no_stages[mask])
+  set(block, head .. values .. no_components[mask])
 end
 
 -- An alone record that waits for this very root.
 local function put_owner(block, record, flags, value)
-  local hi, lo, last_stage, state, record_stamp, _, start = unpack_bytes('>i4i4BBI2I4I6', record)
+  local hi, lo, last_component, state, record_stamp, _, start = unpack_bytes('>i4i4BBI2I4I6', record)
   local value_hi, value_lo = unpack_bytes('>i4i4', value)
   local age = age_between(start, now)
   state = state - flags
@@ -124,7 +124,7 @@ local function put_owner(block, record, flags, value)
   if state == WAITING and hi == 0 and lo == 0 then
     gone[#gone + 1] = block
     acked_count = acked_count + 1
-    settle_acked(block, BIT[flags / 4], age, last_stage)
+    settle_acked(block, BIT[flags / 4], age, last_component)
     return
   end
   local closes = state == FAILED
@@ -132,8 +132,8 @@ local function put_owner(block, record, flags, value)
     record_stamp = stamp
     cohort[#cohort + 1] = block
   end
-  if closes then failed_rows[#failed_rows + 1] = {root_at(block, flags / 4), age, last_stage} end
-  set(block, pack_bytes('>i4i4BBI2I4I6', hi, lo, last_stage, flags + (closes and CLOSED or OWNED), record_stamp, task, start))
+  if closes then failed_rows[#failed_rows + 1] = {root_at(block, flags / 4), age, last_component} end
+  set(block, pack_bytes('>i4i4BBI2I4I6', hi, lo, last_component, flags + (closes and CLOSED or OWNED), record_stamp, spout_id, start))
 end
 
 while at <= size do
@@ -166,7 +166,7 @@ while at <= size do
       local open = without(mask, head.owned)
       duplicates = duplicates + count_of(mask) - count_of(open)
       if open ~= 0 then
-        if head.owned ~= 0 and head.task ~= task then return {OTHER_TASK, 0} end
+        if head.owned ~= 0 and head.spout_id ~= spout_id then return {OTHER_SPOUT_ID, 0} end
         applied = applied + count_of(open)
         adopted = adopted + count_of(band(open, head.present))
         fold_in(folds, block, record, head, open, picked(value, mask, open, 8))
@@ -184,14 +184,14 @@ for _, fold in ipairs(folds) do
   local age = age_between(head.start, now)
   local settled = head.settled + done
   if done ~= 0 then
-    for last_stage, alike in pairs(by_stage(fold.stages, present, done)) do
-      settle_acked(block, alike, age, last_stage)
+    for last_component, alike in pairs(by_component(fold.components, present, done)) do
+      settle_acked(block, alike, age, last_component)
     end
     acked_count = acked_count + count_of(done)
   end
   local places = places_of(present)
   for _, slot in ipairs(slots_of(closes)) do
-    failed_rows[#failed_rows + 1] = {root_at(block, slot), age, byte(fold.stages, places[slot])}
+    failed_rows[#failed_rows + 1] = {root_at(block, slot), age, byte(fold.components, places[slot])}
   end
   if settled == present then
     gone[#gone + 1] = block
@@ -201,12 +201,12 @@ for _, fold in ipairs(folds) do
     local moved = head.stamp ~= stamp
       and (fold.grown or closes ~= 0 and not hangs or shard.last_update and is_young(shard, head.start))
     if moved then cohort[#cohort + 1] = block end
-    set(block, pack_head(moved and stamp or head.stamp, task, head.start, present, owned, head.failed, settled)
-      .. fold.values .. fold.stages)
+    set(block, pack_head(moved and stamp or head.stamp, spout_id, head.start, present, owned, head.failed, settled)
+      .. fold.values .. fold.components)
   end
 end
 
-redis.call('SADD', KEYS[fence + shard.nursery], token, token .. digest)
+redis.call('SADD', KEYS[dedup + shard.nursery], idempotency_key, idempotency_key .. digest)
 for first = 1, set_count, 2 * GROUP do
   redis.call('HSET', ledger, unpack(sets, first, math.min(first + 2 * GROUP - 1, set_count)))
 end
@@ -215,14 +215,14 @@ for first = 1, #gone, GROUP do
 end
 if #cohort > 0 then redis.call('ZADD', KEYS[bucket + shard.nursery], now, concat(cohort)) end
 if acked_count > 0 then
-  write_acked(acked, shard.lanes, {[task] = acked_rows})
+  write_acked(acked, shard.lanes, {[spout_id] = acked_rows})
   write_ages(latency, 'acked', ages)
   redis.call('HINCRBY', stats, 'acked', acked_count)
 end
 if #failed_rows > 0 then
   local names = {}
   for _, row in ipairs(failed_rows) do
-    write_failed(KEYS[failed + task % shard.lanes], row[1], task, 'failed', '', row[2], stage_name(meta, names, row[3]))
+    write_failed(KEYS[failed + spout_id % shard.lanes], row[1], spout_id, 'failed', '', row[2], component_name(meta, names, row[3]))
     failed_ages[row[2]] = (failed_ages[row[2]] or 0) + 1
   end
   write_ages(latency, 'failed', failed_ages)

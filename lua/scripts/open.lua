@@ -3,7 +3,7 @@
 open: make one shard of an app ready, or find it ready, and tell its generation marker.
 A shard without marker is new, or lost its data: it gets the marker the client drew. Clients that opened the shard before
 then learn of the loss from their next call (ACKERLOST). Where only the marker was lost, all the rest goes with it: records,
-cohorts and fences of a ring whose position nobody knows would never expire. The outcomes go too; nothing is missed by
+cohorts and dedup windows of a ring whose position nobody knows would never expire. The outcomes go too; nothing is missed by
 that, because who learns of the loss emits again, under fresh roots, whatever it has no outcome of.
 
 KEYS
@@ -13,7 +13,7 @@ KEYS
   samples HASH     acker:{app:shard}:samples
   latency HASH     acker:{app:shard}:latency
   bucket  ZSET*    acker:{app:shard}:bucket:<slot>
-  fence   SET*     acker:{app:shard}:fence:<slot>
+  dedup   SET*     acker:{app:shard}:dedup window:<slot>
   acked   STREAM*  acker:{app:shard}:acked:<lane>
   failed  STREAM*  acker:{app:shard}:failed:<lane>
 ARGV

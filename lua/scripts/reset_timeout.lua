@@ -2,7 +2,7 @@
 --[[
 reset_timeout: give each root a whole message timeout again by moving its block to the nursery, with all of its roots.
 Storm: Acker.execute, stream __ack_reset_timeout. Divergence: an unknown root is left unknown, and counted as late; so is a
-closed one. Needs no fence: a repeat only moves the block again. A block older than max_age_ms is not moved.
+closed one. Needs no dedup window: a repeat only moves the block again. A block older than max_age_ms is not moved.
 
 KEYS
   ledger  HASH   acker:{app:shard}:ledger

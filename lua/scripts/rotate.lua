@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-rotate: one tick. The oldest bucket becomes death row, a fresh one the nursery; the oldest fence is forgotten.
+rotate: one tick. The oldest bucket becomes death row, a fresh one the nursery; the oldest dedup window is forgotten.
 Storm: RotatingMap.rotate. Guarded by the server's clock, so any number of rotators may call it and a tick happens once.
 A tick waits while death row is still being drained, so an undrained row never becomes the nursery.
 Each tick leaves a sample of the counters, from which the dashboard has rates: a ring of 60, one per tick, or per 10 s where
@@ -11,7 +11,7 @@ KEYS
   stats   HASH   acker:{app:shard}:stats
   samples HASH   acker:{app:shard}:samples
   bucket  ZSET*  acker:{app:shard}:bucket:<slot>
-  fence   SET*   acker:{app:shard}:fence:<slot>
+  dedup   SET*   acker:{app:shard}:dedup window:<slot>
 ARGV
   generation  marker the client read when it opened the shard
   force       1: tick now, whatever the clock says; 0: only when a tick is due
@@ -29,7 +29,7 @@ local NOT_DUE, TICKED, DRAINING = 0, 1, 2
 
 local shard = open_shard(meta, generation)
 if not shard then return lost() end
-local bucket, fence = 4, 4 + shard.slots
+local bucket, dedup = 4, 4 + shard.slots
 
 local ring = redis.call('HMGET', meta, 'next_rotation_ms', 'tick_ms')
 local due_in, tick_ms = tonumber(ring[1]) - shard.now, tonumber(ring[2])
@@ -43,7 +43,7 @@ if force ~= '1' and due_in > 0 then return {NOT_DUE, due_in, dead} end
 if dead > 0 then return {DRAINING, math.max(due_in, 0), dead} end
 
 -- Spaced from now, not from the missed time: a rotator that was away never expires a root before its timeout.
-redis.call('UNLINK', KEYS[fence + dead_slot])
+redis.call('UNLINK', KEYS[dedup + dead_slot])
 redis.call('HSET', meta, 'tick', shard.tick + 1, 'last_rotation_ms', shard.now, 'next_rotation_ms', shard.now + tick_ms)
 local counters = redis.pcall('HMGET', stats, 'inits', 'acked', 'failed', 'timed_out') -- what is damaged holds up no tick
 if not counters.err then

@@ -20,11 +20,11 @@ def say(what: str, acker: Acker) -> None:
 
 
 with Acker.connect(URL, app="example-tree") as acker:
-    acker.init(ROOT, QUEUE, task=0)
+    acker.init(ROOT, QUEUE, spout_id=0)
     say("taken from the queue", acker)
-    acker.ack(ROOT, QUEUE ^ FIRST ^ SECOND, stage="split")
+    acker.ack(ROOT, QUEUE ^ FIRST ^ SECOND, component="split")
     say("split in two", acker)
-    acker.ack(ROOT, FIRST, stage="write")
+    acker.ack(ROOT, FIRST, component="write")
     say("first half written", acker)
-    acker.ack(ROOT, SECOND, stage="write")
+    acker.ack(ROOT, SECOND, component="write")
     say("second half written", acker)

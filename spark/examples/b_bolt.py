@@ -5,7 +5,7 @@ Prints:
     order 3: no items, after 2 attempts
 """
 
-from acker_redis import Acker, FailedError, RetryPolicy
+from acker_redis import Acker, RetryPolicy, RowFailedError
 from acker_redis.spark import run_tracked
 from spark.examples import URL
 from spark.support.session import quiet_session
@@ -13,12 +13,12 @@ from spark.support.session import quiet_session
 
 def split(order):
     if not order["items"]:
-        raise FailedError("no items")
+        raise RowFailedError("no items")
     return [(order["id"], item) for item in order["items"].split()]
 
 
 def pipeline(tracker, orders):
-    items = orders.transform(tracker.bolt, split, "id bigint, item string")
+    items = orders.transform(tracker.flat_map, split, "id bigint, item string")
     tracker.write(items, lambda writer: writer.format("noop").mode("append").save())
 
 

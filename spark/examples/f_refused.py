@@ -5,7 +5,7 @@ Prints:
     message 3: too long
 """
 
-from acker_redis import Acker, RefusedError, RetryPolicy
+from acker_redis import Acker, RetryPolicy, RowsRefusedError
 from acker_redis.spark import run_tracked
 from spark.examples import URL
 from spark.support.session import quiet_session
@@ -15,7 +15,7 @@ def to_store(batches, partition):
     names = [name for batch in batches for name in batch.column("name").to_pylist()]
     refused = {number: "too long" for number, name in enumerate(names) if len(name) > 5}
     if refused:
-        raise RefusedError(refused)
+        raise RowsRefusedError(refused)
 
 
 def pipeline(tracker, rows):

@@ -14,14 +14,14 @@ from spark.support.session import quiet_session
 
 
 def take(rows):  # the other application
-    with Acker.open_existing(URL, "example-direct-ack") as other, other.batch(token="all of it") as batch:
+    with Acker.open_existing(URL, "example-direct-ack") as other, other.batch(idempotency_key="all of it") as batch:
         for row in rows:
-            batch.ack_many(row.anchors[::2], row.anchors[1::2], stage="taken")
+            batch.ack_many(row.anchors[::2], row.anchors[1::2], component="taken")
 
 
 def pipeline(tracker, rows):
     with TemporaryDirectory() as folder:
-        tracker.export(rows, lambda writer: writer.mode("append").parquet(folder), form="array")
+        tracker.export(rows, lambda writer: writer.mode("append").parquet(folder), encoding="array")
         Thread(target=take, args=[rows.sparkSession.read.parquet(folder).collect()]).start()
 
 

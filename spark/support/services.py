@@ -32,8 +32,8 @@ def step(what: str) -> None:
 class Place:
     """A server, and who may what on it.
 
-    On a server of the demo's own each program is a user of its own, with what `acker-redis acl` prints for it; on another, all
-    are whom ACKER_REDIS_URL names.
+    On a server of the demo's own each program is a user of its own, with what `acker-redis acl` prints for it; on
+    another, all are whom ACKER_REDIS_URL names.
     """
 
     def __init__(self, url: str, *, has_users: bool) -> None:
@@ -87,8 +87,8 @@ def services(server: str | None, *, quiet: bool) -> Iterator[Place]:
 def start(module: str, *arguments: str, redis_url: str, executor_url: str = "") -> subprocess.Popen[bytes]:
     """Start a Spark program in a process group of its own, so that its JVM can be ended with it.
 
-    A JVM that is interrupted while it starts outlives its driver. URLs go by the environment: passwords don't show in the list
-    of processes there.
+    A JVM that is interrupted while it starts outlives its driver. URLs go by the environment: passwords don't show in
+    the list of processes there.
     """
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, "ACKER_REDIS_URL": redis_url}

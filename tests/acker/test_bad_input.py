@@ -1,4 +1,4 @@
-"""Bad ids, batches, tokens and settings: a clear error, and nothing reaches the server."""
+"""Bad ids, batches, idempotency keys and settings: a clear error, and nothing reaches the server."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ from acker_redis import (
     BadBatchError,
     BadConfigError,
     BadIdError,
+    IdempotencyKeyReusedError,
     SettingsConflictError,
-    TokenReusedError,
 )
 
 BAD_IDS = {
@@ -37,7 +37,7 @@ def script_calls(raw: Any) -> int:
 
 
 @pytest.mark.parametrize("bad", BAD_IDS.values(), ids=BAD_IDS)
-def test_a_bad_id_is_named_and_nothing_is_sent(url, raw, connect, bad) -> None:
+def test_bad_id_is_named_in_the_error_and_sends_nothing(url, raw, connect, bad) -> None:
     acker: Acker = connect()
     sent = script_calls(raw)
     for call in (
@@ -60,28 +60,28 @@ def test_a_bad_id_is_named_and_nothing_is_sent(url, raw, connect, bad) -> None:
 
 
 @pytest.mark.parametrize("values", [[1.0, 2.0], [True, False]], ids=["float", "bool"])
-def test_a_numpy_array_of_the_wrong_type_is_refused(url, connect, values) -> None:
+def test_numpy_array_of_the_wrong_type_is_refused(url, connect, values) -> None:
     with pytest.raises(BadIdError, match=r"roots\[0\]"):
         connect().fail_many(np.array(values))
 
 
-@pytest.mark.parametrize("task", [-1, 2**32, 1.0, "1", True, None])
-def test_a_task_is_a_32_bit_integer(url, connect, task) -> None:
-    with pytest.raises(BadIdError, match="task="):
-        connect().init(1, 1, task)
+@pytest.mark.parametrize("spout_id", [-1, 2**32, 1.0, "1", True, None])
+def test_spout_id_outside_32_bits_or_no_integer_is_refused(url, connect, spout_id) -> None:
+    with pytest.raises(BadIdError, match="spout_id="):
+        connect().init(1, 1, spout_id)
 
 
-def test_signed_and_unsigned_spellings_are_the_same_root(url, connect) -> None:
+def test_signed_and_unsigned_ids_name_the_same_root(url, connect) -> None:
     acker: Acker = connect()
     acker.init(2**64 - 1, 2**63, 2**32 - 1)
     record = acker.inspect(-1)
     assert record is not None
-    assert (record.root, record.val, record.task) == (-1, -(2**63), 2**32 - 1)
+    assert (record.root, record.val, record.spout_id) == (-1, -(2**63), 2**32 - 1)
     acker.ack(-1, -(2**63))
     assert [outcome.root for outcome in acker.poll()] == [-1]
 
 
-def test_a_batch_that_makes_no_sense_is_refused(url, raw, connect) -> None:
+def test_invalid_batch_arguments_are_refused_and_send_nothing(url, raw, connect) -> None:
     acker: Acker = connect()
     not_text: Any = b"t"
     sent = script_calls(raw)
@@ -93,17 +93,17 @@ def test_a_batch_that_makes_no_sense_is_refused(url, raw, connect) -> None:
         (lambda: acker.ack_many([[1], [2]], [1, 2]), "one dimension"),
         (lambda: acker.ack_many(7, [1]), "sequence of integers"),
         (lambda: acker.ack_many("12", [1, 2]), "sequence of integers"),
-        (lambda: acker.ack_many([1], [1], token=""), "token"),
-        (lambda: acker.ack_many([1], [1], token=not_text), "token"),
-        (lambda: acker.ack_many([1], [1], token="", stage="new"), "token"),
-        (lambda: acker.ack_many([1], [1], stage=""), "stage"),
+        (lambda: acker.ack_many([1], [1], idempotency_key=""), "idempotency_key"),
+        (lambda: acker.ack_many([1], [1], idempotency_key=not_text), "idempotency_key"),
+        (lambda: acker.ack_many([1], [1], idempotency_key="", component="new"), "idempotency_key"),
+        (lambda: acker.ack_many([1], [1], component=""), "component"),
     ):
         with pytest.raises(BadBatchError, match=words):
             call()
     assert script_calls(raw) == sent
 
 
-def test_a_batch_left_by_a_bad_id_sends_nothing(url, raw, connect) -> None:
+def test_batch_with_a_bad_id_sends_nothing(url, raw, connect) -> None:
     acker: Acker = connect()
     not_an_id: Any = "x"
     sent = script_calls(raw)
@@ -119,28 +119,30 @@ def test_a_batch_left_by_a_bad_id_sends_nothing(url, raw, connect) -> None:
 @pytest.mark.parametrize(
     "arguments", [{"max_outcomes": 0}, {"block_ms": -1}, {"block_ms": 0.5}, {"consumer": ""}, {"lane": 1}]
 )
-def test_a_poll_that_makes_no_sense_is_refused(url, connect, arguments) -> None:
+def test_invalid_poll_arguments_are_refused(url, connect, arguments) -> None:
     with pytest.raises(BadConfigError, match=next(iter(arguments))):
         connect(lanes=1).poll(**arguments)
 
 
-def test_a_token_used_again_for_other_content_is_refused(source, connect) -> None:
+def test_idempotency_key_reused_for_other_content_is_refused(source, connect) -> None:
     acker: Acker = connect(shards=1)
     call: Any
-    acker.init_many([1, 2], [5, 6], 0, token="batch-1")
-    acker.ack_many([1, 2], [1, 1], token="batch-2")
+    acker.init_many([1, 2], [5, 6], 0, idempotency_key="batch-1")
+    acker.ack_many([1, 2], [1, 1], idempotency_key="batch-2")
     for call in (
-        lambda: acker.ack_many([1, 2], [1, 3], token="batch-2"),
-        lambda: acker.ack_many([1, 3], [1, 1], token="batch-2"),
-        lambda: acker.init_many([1, 2], [5, 6], 1, token="batch-1"),
+        lambda: acker.ack_many([1, 2], [1, 3], idempotency_key="batch-2"),
+        lambda: acker.ack_many([1, 3], [1, 1], idempotency_key="batch-2"),
+        lambda: acker.init_many([1, 2], [5, 6], 1, idempotency_key="batch-1"),
     ):
-        with pytest.raises(TokenReusedError, match="one token per batch"):
+        with pytest.raises(IdempotencyKeyReusedError, match="one idempotency key per batch"):
             call()
     assert [record and record.val for record in acker.inspect_many([1, 2, 3])] == [4, 7, None]
-    assert acker.ack_many([2, 1], [1, 1], token="batch-2") == Applied(0, True)  # the same content in another order
+    assert acker.ack_many([2, 1], [1, 1], idempotency_key="batch-2") == Applied(
+        0, True
+    )  # the same content in another order
 
 
-def test_a_client_with_other_settings_is_told_which(source, connect) -> None:
+def test_client_with_other_settings_gets_the_setting_named(source, connect) -> None:
     connect(shards=2, message_timeout_secs=30, clock="first_seen")
     connect(shards=2, message_timeout_secs=30.0)
     for settings in (
@@ -157,7 +159,7 @@ def test_a_client_with_other_settings_is_told_which(source, connect) -> None:
     assert connect(app="another", shards=3).config == AckerConfig(app="another", shards=3)
 
 
-def test_settings_that_were_deleted_do_not_let_others_into_the_shards(source, raw, connect) -> None:
+def test_deleted_settings_do_not_admit_conflicting_clients(source, raw, connect) -> None:
     acker: Acker = connect(shards=2, num_buckets=3)
     acker.init(1, 5, 0)
     raw.delete("acker:{test}:config")
@@ -168,7 +170,7 @@ def test_settings_that_were_deleted_do_not_let_others_into_the_shards(source, ra
     assert connect(shards=2, num_buckets=3).stats().pending == 1
 
 
-def test_a_batch_of_a_million_is_cut_into_bounded_calls(start_server, open_acker, plain) -> None:
+def test_batch_of_a_million_roots_is_split_into_bounded_calls(start_server, open_acker, plain) -> None:
     server = start_server("--slowlog-log-slower-than", "0", "--slowlog-max-len", "100000")
     acker: Acker = open_acker(server.url, shards=8)
     raw = plain(server.url)
@@ -195,13 +197,13 @@ def _packed_bytes(command: bytes) -> int:
     return 128 + int(more.split()[0]) if kept.startswith(b"EVAL") else 0
 
 
-def test_text_that_utf8_cannot_hold_is_refused_or_replaced(url, connect) -> None:
+def test_text_with_lone_surrogates_is_refused_or_replaced(url, connect) -> None:
     acker: Acker = connect()
     half = "half \ud83d"
-    with pytest.raises(BadBatchError, match="token="):
-        acker.init_many([1], [1], 0, token=half)
-    with pytest.raises(BadBatchError, match="stage="):
-        acker.ack_many([1], [1], stage=half)
+    with pytest.raises(BadBatchError, match="idempotency_key="):
+        acker.init_many([1], [1], 0, idempotency_key=half)
+    with pytest.raises(BadBatchError, match="component="):
+        acker.ack_many([1], [1], component=half)
     with pytest.raises(BadBatchError, match="reason="):
         acker.fail(1, reason=5)  # type: ignore[arg-type]
     acker.init(1, 1, 0)
@@ -209,14 +211,14 @@ def test_text_that_utf8_cannot_hold_is_refused_or_replaced(url, connect) -> None
     assert [outcome.detail for outcome in acker.poll()] == ["half ?"]
 
 
-def test_a_long_reason_is_cut(url, connect) -> None:
+def test_long_failure_reason_is_truncated(url, connect) -> None:
     acker: Acker = connect()
     acker.init(1, 1, 0)
     acker.fail(1, reason="x" * 100_000)
     assert [outcome.detail for outcome in acker.poll()] == ["x" * 1_000]
 
 
-def test_a_batch_is_entered_once(url, connect) -> None:
+def test_batch_entered_twice_is_refused(url, connect) -> None:
     acker: Acker = connect()
     with acker.batch() as batch:
         batch.init(1, 1, 0)

@@ -25,7 +25,7 @@ def small_windows(monkeypatch) -> Iterator[None]:
     yield
 
 
-def test_a_server_restarted_between_two_batches(start_server, open_acker, kind) -> None:
+def test_server_restart_between_batches_keeps_values_exact(start_server, open_acker, kind) -> None:
     server = start_server(*DURABLE, kind=kind)
     acker: Acker = open_acker(server.url, shards=2)
     acker.init_many(ROOTS, VALS, 0)
@@ -38,7 +38,7 @@ def test_a_server_restarted_between_two_batches(start_server, open_acker, kind) 
 
 
 @pytest.mark.parametrize("after_bytes", CUTS)
-def test_a_connection_cut_before_the_reply(start_server, start_proxy, open_acker, after_bytes) -> None:
+def test_connection_cut_before_the_reply_keeps_values_exact(start_server, start_proxy, open_acker, after_bytes) -> None:
     server = start_server()
     proxy = start_proxy(server)
     acker: Acker = open_acker(proxy.url, shards=2)
@@ -61,7 +61,7 @@ def test_a_connection_cut_before_the_reply(start_server, start_proxy, open_acker
     assert (stats.acked, stats.failed, stats.pending, stats.unowned) == (half + 1, half + 1, 0, 0)
 
 
-def test_a_single_update_whose_reply_was_lost_is_applied_once(start_server, start_proxy, open_acker) -> None:
+def test_single_update_with_a_lost_reply_is_applied_once(start_server, start_proxy, open_acker) -> None:
     server = start_server()
     proxy = start_proxy(server)
     acker: Acker = open_acker(proxy.url)
@@ -72,12 +72,12 @@ def test_a_single_update_whose_reply_was_lost_is_applied_once(start_server, star
     acker.ack(1, 3)
     assert proxy.cuts == 2
     exact_values(acker, [1], [6])
-    assert acker.stats().fenced == 2
+    assert acker.stats().deduplicated == 2
 
 
 @pytest.mark.parametrize("after_bytes", [0, 100])
 @pytest.mark.usefixtures("small_windows")
-def test_a_server_killed_and_restarted_in_the_middle_of_a_batch(
+def test_server_restart_during_a_batch_keeps_values_exact(
     start_server, start_proxy, open_acker, after_bytes, kind
 ) -> None:
     server = start_server(*DURABLE, kind=kind)
@@ -105,24 +105,24 @@ def test_a_server_killed_and_restarted_in_the_middle_of_a_batch(
 
 
 @pytest.mark.usefixtures("small_windows")
-def test_a_batch_that_gave_up_half_way_is_completed_by_sending_it_again(start_server, start_proxy, open_acker) -> None:
+def test_half_sent_batch_is_completed_by_its_idempotency_key(start_server, start_proxy, open_acker) -> None:
     server = start_server(*DURABLE)
     proxy = start_proxy(server)
-    acker: Acker = open_acker(proxy.url, shards=2, patience_secs=1)
+    acker: Acker = open_acker(proxy.url, shards=2, outage_timeout_secs=1)
     warm_up(acker)
     acker.init_many(ROOTS, VALS, 0)
     proxy.cut_replies(200, server.kill)
-    with pytest.raises(ConnectionLostError, match="sending it again with the same token is exact"):
-        acker.ack_many(ROOTS, ROOTS, token="partition-7")
+    with pytest.raises(ConnectionLostError, match="sending it again with the same idempotency key is exact"):
+        acker.ack_many(ROOTS, ROOTS, idempotency_key="partition-7")
     server.start()
-    again = acker.ack_many(ROOTS, ROOTS, token="partition-7")
+    again = acker.ack_many(ROOTS, ROOTS, idempotency_key="partition-7")
     assert again.duplicate
     assert 0 < again.applied < len(ROOTS)
-    assert acker.ack_many(ROOTS, ROOTS, token="partition-7") == Applied(0, True)
+    assert acker.ack_many(ROOTS, ROOTS, idempotency_key="partition-7") == Applied(0, True)
     exact_values(acker, ROOTS, VALS ^ ROOTS)
 
 
-def test_outcomes_whose_reply_was_lost_come_back(start_server, start_proxy, open_acker) -> None:
+def test_outcomes_of_a_lost_poll_reply_are_redelivered(start_server, start_proxy, open_acker) -> None:
     server = start_server()
     proxy = start_proxy(server)
     acker: Acker = open_acker(proxy.url, shards=1, message_timeout_secs=0.3)
@@ -135,7 +135,7 @@ def test_outcomes_whose_reply_was_lost_come_back(start_server, start_proxy, open
 
 
 @pytest.mark.usefixtures("small_windows")
-def test_script_flush_in_the_middle_of_pipelines(start_server, open_acker, plain, kind) -> None:
+def test_script_flush_during_pipelines_keeps_values_exact(start_server, open_acker, plain, kind) -> None:
     server = start_server(kind=kind)
     acker: Acker = open_acker(server.url, shards=2)
     raw = plain(server.url)
@@ -163,10 +163,10 @@ def test_script_flush_in_the_middle_of_pipelines(start_server, open_acker, plain
             done.set()
         assert flusher.result() > 10
     stats = acker.stats()
-    assert (stats.acked, stats.failed, stats.timed_out, stats.fenced) == (100, 100, len(ROOTS) - 200, 0)
+    assert (stats.acked, stats.failed, stats.timed_out, stats.deduplicated) == (100, 100, len(ROOTS) - 200, 0)
 
 
-def test_a_restart_without_persistence_is_a_lost_ledger(start_server, open_acker, kind) -> None:
+def test_restart_without_persistence_raises_ledger_lost(start_server, open_acker, kind) -> None:
     server = start_server(kind=kind)
     acker: Acker = open_acker(server.url, shards=2)
     acker.init(1, 5, 0)

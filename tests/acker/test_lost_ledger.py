@@ -24,7 +24,7 @@ def calls(acker: Acker, outcomes: list[Outcome]) -> dict[str, Callable[[], objec
     return {
         "init": lambda: acker.init(1, 1, 0),
         "ack": lambda: acker.ack(1, 1),
-        "ack of a new stage": lambda: acker.ack(1, 1, stage="new"),
+        "ack of a new component": lambda: acker.ack(1, 1, component="new"),
         "fail": lambda: acker.fail(1),
         "reset_timeout": lambda: acker.reset_timeout(1),
         "batch": send_batch,
@@ -46,7 +46,7 @@ def pending_and_polled(acker: Acker) -> list[Outcome]:
     return outcomes
 
 
-def test_every_call_tells_of_it_until_recover(source, raw, connect) -> None:
+def test_every_call_raises_ledger_lost_until_recover(source, raw, connect) -> None:
     acker: Acker = connect(shards=2, lanes=2)
     every = calls(acker, pending_and_polled(acker))
     raw.flushall()
@@ -61,7 +61,7 @@ def test_every_call_tells_of_it_until_recover(source, raw, connect) -> None:
     full_round(acker)
 
 
-def test_a_client_that_recovers_first_does_not_hide_it_from_another(source, raw, connect) -> None:
+def test_recover_by_a_client_does_not_hide_the_loss_from_another(source, raw, connect) -> None:
     first: Acker = connect(shards=2)
     every = calls(first, pending_and_polled(first))
     second: Acker = connect(shards=2)
@@ -81,20 +81,20 @@ def test_a_client_that_recovers_first_does_not_hide_it_from_another(source, raw,
     assert [outcome.root for outcome in take(first, 1)] == [4]
 
 
-def test_stage_names_are_given_anew_after_it(source, raw, connect) -> None:
+def test_component_names_are_registered_again_after_recover(source, raw, connect) -> None:
     acker: Acker = connect(shards=1)
     acker.init_many([1, 2], [5, 5], 0)
-    acker.ack(1, 5, stage="split")
-    assert [outcome.last_stage for outcome in take(acker, 1)] == ["split"]
+    acker.ack(1, 5, component="split")
+    assert [outcome.last_component for outcome in take(acker, 1)] == ["split"]
     raw.flushall()
     acker.recover()
     acker.init_many([3, 4], [5, 5], 0)
-    acker.ack(3, 5, stage="count")
-    acker.fail(4, stage="split")
-    assert {outcome.root: outcome.last_stage for outcome in take(acker, 2)} == {3: "count", 4: "split"}
+    acker.ack(3, 5, component="count")
+    acker.fail(4, component="split")
+    assert {outcome.root: outcome.last_component for outcome in take(acker, 2)} == {3: "count", 4: "split"}
 
 
-def test_a_poll_that_waits_is_told(real_url, raw, connect) -> None:
+def test_blocking_poll_raises_ledger_lost(real_url, raw, connect) -> None:
     acker: Acker = connect()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(acker.poll, block_ms=20_000)
@@ -104,7 +104,7 @@ def test_a_poll_that_waits_is_told(real_url, raw, connect) -> None:
             waiting.result(timeout=10)
 
 
-def test_one_shard_that_is_lost_is_enough(source, raw, connect) -> None:
+def test_single_lost_shard_raises_ledger_lost(source, raw, connect) -> None:
     acker: Acker = connect(shards=2)
     acker.init_many([1, 2, 3, 4], [5, 5, 5, 5], 0)
     raw.delete("acker:{test:1}:meta", "acker:{test:1}:ledger")
@@ -114,14 +114,14 @@ def test_one_shard_that_is_lost_is_enough(source, raw, connect) -> None:
     assert acker.admin.rotate(force=True).ticked == 2
 
 
-def test_a_shard_that_lost_its_meta_only_begins_anew(source, raw, connect) -> None:
+def test_shard_without_meta_is_emptied_and_its_messages_replayed(source, raw, connect) -> None:
     acker: Acker = connect(shards=2)
     acker.admin.rotate(force=True)  # so that the ring is not where a new one begins
     spout = Spout(acker, run_id="run")
     spout.add(np.arange(5_000))
     first = spout.next_emission()
     assert first is not None
-    acker.init_many(first.roots, first.roots, spout.task)
+    acker.init_many(first.roots, first.roots, spout.spout_id)
     acker.ack_many(first.roots[:100], first.roots[:100])  # outcomes that wait in the streams
     kept = int((ids.shard_of(first.roots[100:].view(np.uint64), 2) == 0).sum())
     raw.delete("acker:{test:1}:meta")
@@ -131,7 +131,7 @@ def test_a_shard_that_lost_its_meta_only_begins_anew(source, raw, connect) -> No
     assert acker.stats().pending == kept
     again = spout.next_emission()
     assert again is not None
-    acker.init_many(again.roots, again.roots, spout.task)
+    acker.init_many(again.roots, again.roots, spout.spout_id)
     assert acker.stats().pending == kept + 5_000
     acker.ack_many(again.roots, again.roots)
     while spout.poll():

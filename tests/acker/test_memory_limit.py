@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from acker_redis import Acker, OutOfMemoryError
+from acker_redis import Acker, ServerOutOfMemoryError
 from tests.support.rounds import exact_values, expire_all, take
 
 ROOTS = np.arange(1, 2_001)
@@ -35,24 +35,24 @@ def structures(raw: Any) -> dict[bytes, Any]:
     return {key: read[raw.type(key)](key) for key in raw.scan_iter()}
 
 
-def test_init_is_refused_and_nothing_changes(full) -> None:
+def test_init_above_maxmemory_is_refused_and_changes_nothing(full) -> None:
     acker, raw = full
     before = structures(raw)
-    with pytest.raises(OutOfMemoryError, match=r"takes no new roots.*raise maxmemory"):
+    with pytest.raises(ServerOutOfMemoryError, match=r"takes no new roots.*raise maxmemory"):
         acker.init(9_999, 1, 0)
-    with pytest.raises(OutOfMemoryError):
-        acker.init_many(np.arange(10_000, 15_000), np.arange(5_000), 0, token="refused")
+    with pytest.raises(ServerOutOfMemoryError):
+        acker.init_many(np.arange(10_000, 15_000), np.arange(5_000), 0, idempotency_key="refused")
     assert structures(raw) == before
     raw.config_set("maxmemory", "0")
-    assert acker.init_many(np.arange(10_000, 15_000), np.arange(5_000), 0, token="refused").applied == 5_000
+    assert acker.init_many(np.arange(10_000, 15_000), np.arange(5_000), 0, idempotency_key="refused").applied == 5_000
 
 
-def test_everything_else_goes_on(full) -> None:
+def test_acks_fails_and_timeouts_work_above_maxmemory(full) -> None:
     acker, _ = full
-    acker.ack_many(ROOTS, ROOTS, stage="a stage that is new")
+    acker.ack_many(ROOTS, ROOTS, component="a component that is new")
     exact_values(acker, ROOTS, VALS ^ ROOTS)
     acker.ack_many(ROOTS[:500], (VALS ^ ROOTS)[:500])
-    acker.fail_many(ROOTS[500:1_000], reason="malformed", stage="another new stage")
+    acker.fail_many(ROOTS[500:1_000], reason="malformed", component="another new component")
     assert acker.reset_timeout_many(ROOTS[1_000:]) == 1_000
     acker.ack(123_456_789, 1)  # before its init, so it makes a record
     acker.admin.rotate(force=True)
@@ -65,10 +65,10 @@ def test_everything_else_goes_on(full) -> None:
     assert acker.inspect(1) is None
 
 
-def test_clients_can_still_connect(full, open_acker) -> None:
+def test_clients_can_connect_above_maxmemory(full, open_acker) -> None:
     _, raw = full
     url = f"redis://127.0.0.1:{raw.connection_pool.connection_kwargs['port']}/0"
     executor: Acker = open_acker(url, shards=2)
-    executor.ack_many(ROOTS, VALS, stage="sink")
+    executor.ack_many(ROOTS, VALS, component="sink")
     assert len(take(executor, len(ROOTS))) == len(ROOTS)
     assert open_acker(url, app="another").stats().pending == 0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from acker_redis import Acker, LedgerLostError, OutOfMemoryError, ServerRefusesWritesError, SettingsConflictError
+from acker_redis import Acker, LedgerLostError, ServerOutOfMemoryError, ServerRefusesWritesError, SettingsConflictError
 from acker_redis.cli import app
 from acker_redis.ops.acl import Role
 from acker_redis.ops.rotation_check import check
@@ -27,7 +27,7 @@ def run(*arguments: str) -> Any:
 def fill(acker: Acker) -> None:
     """Two roots pending, one acked and not taken, one dead letter."""
     acker.init_many([1, 2, 3], [5, 6, 0], 0)
-    acker.ack(2, 1, stage="parse")
+    acker.ack(2, 1, component="parse")
     acker.dead_letters.add([LETTER])
 
 
@@ -39,7 +39,7 @@ def look(url: str, name: str = "orders") -> None:
         assert stats.oldest_age_ms is not None
         record, gone = acker.inspect_many([2, 9])
         assert record is not None and gone is None
-        assert (record.val, record.task, record.last_stage) == (6 ^ 1, 0, "parse")
+        assert (record.val, record.spout_id, record.last_component) == (6 ^ 1, 0, "parse")
         (letter,) = acker.dead_letters.read()
         assert letter._replace(entry_id="") == LETTER
     assert [(health.app, health.healthy) for health in check(url)] == [(name, True)]
@@ -61,26 +61,26 @@ def follow(primary: Server, start_server: Callable[..., Server], plain: Callable
     return replica
 
 
-def test_a_replica_can_be_looked_at(start_server, plain, open_acker, kind) -> None:
+def test_replica_can_be_inspected(start_server, plain, open_acker, kind) -> None:
     primary = start_server("--repl-diskless-sync-delay", "0", kind=kind)
     fill(open_acker(primary.url, app="orders", shards=3))
     look(follow(primary, start_server, plain, kind).url)
 
 
-def test_a_user_who_may_only_read_can_look(start_server, plain, open_acker, kind) -> None:
+def test_read_only_user_can_inspect(start_server, plain, open_acker, kind) -> None:
     server = start_server(kind=kind)
     fill(open_acker(server.url, app="orders", shards=3))
     look(log_in(plain(server.url), server.url, Role.ONCALL, rules=rules_for(kind)))
 
 
 @pytest.mark.parametrize("refusal", ["MISCONF", "NOREPLICAS", "OOM"])
-def test_a_server_that_refuses_writes_can_be_looked_at(
+def test_server_refusing_writes_can_be_inspected(
     start_server, plain, open_acker, kind, refusal, tmp_path: Path
 ) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     server = start_server("--dir", str(folder), kind=kind)
-    acker = open_acker(server.url, app="orders", shards=3, patience_secs=0)
+    acker = open_acker(server.url, app="orders", shards=3, outage_timeout_secs=0)
     fill(acker)
     raw = plain(server.url)
     if refusal == "MISCONF":
@@ -92,13 +92,13 @@ def test_a_server_that_refuses_writes_can_be_looked_at(
         raw.config_set("min-replicas-to-write", "1")
     else:
         raw.config_set("maxmemory", "1")
-    with pytest.raises((ServerRefusesWritesError, OutOfMemoryError)):
+    with pytest.raises((ServerRefusesWritesError, ServerOutOfMemoryError)):
         acker.init(9, 9, 0)
     look(server.url)
     server.kill()  # one that can't save waits to be asked again whether to end
 
 
-def test_looking_sends_only_commands_that_read(start_server, plain, open_acker, kind) -> None:
+def test_inspection_sends_only_read_commands(start_server, plain, open_acker, kind) -> None:
     server = start_server(kind=kind)
     fill(open_acker(server.url, app="orders", shards=3))
     raw = plain(server.url)
@@ -110,7 +110,7 @@ def test_looking_sends_only_commands_that_read(start_server, plain, open_acker, 
     assert {key: raw.dump(key) for key in raw.scan_iter()} == before
 
 
-def test_a_check_creates_nothing(source, raw, connect) -> None:
+def test_check_with_a_lost_shard_fails_and_creates_nothing(source, raw, connect) -> None:
     """A shard whose meta is gone is lost; once it was made anew by the check itself, which then found it rotated."""
     acker: Acker = connect(app="orders", shards=3)
     fill(acker)
@@ -124,7 +124,7 @@ def test_a_check_creates_nothing(source, raw, connect) -> None:
     assert sorted(raw.scan_iter()) == left
 
 
-def test_the_command_line_says_that_a_shard_is_lost(url, raw, connect) -> None:
+def test_command_line_reports_a_lost_shard(url, raw, connect) -> None:
     fill(connect(app="orders", shards=3))
     raw.delete("acker:{orders:1}:meta")
     for command in (("stats",), ("inspect", "1"), ("rotator", "--check")):
@@ -135,26 +135,26 @@ def test_the_command_line_says_that_a_shard_is_lost(url, raw, connect) -> None:
     assert not raw.exists("acker:{orders:1}:meta")
 
 
-def test_shards_of_other_settings_are_a_conflict(source, raw, connect) -> None:
+def test_shards_with_other_settings_are_a_conflict(source, raw, connect) -> None:
     connect(app="orders", shards=2)
     raw.hset("acker:{orders:1}:meta", "tick_ms", 1)
     with pytest.raises(SettingsConflictError, match="created with other settings"):
         Acker.open_existing(source, "orders")
 
 
-def test_what_was_attached_can_rotate_and_update(source, connect) -> None:
+def test_acker_from_open_existing_can_rotate_and_update(source, connect) -> None:
     connect(app="orders", shards=2, num_buckets=2)
     with Acker.open_existing(source, "orders") as acker:
         acker.init(1, 5, 0)
-        acker.ack(1, 4, stage="parse")
+        acker.ack(1, 4, component="parse")
         assert acker.admin.rotate(force=True).ticked == 2
         assert acker.admin.rotate(force=True).timed_out == 1
         (outcome,) = acker.poll()
-        assert (outcome.reason, outcome.last_stage) == ("timeout", "parse")
+        assert (outcome.reason, outcome.last_component) == ("timeout", "parse")
         assert acker.confirm([outcome]) == 1
 
 
-def test_an_empty_replica_is_not_healthy(start_server, plain, kind) -> None:
+def test_empty_replica_is_unhealthy(start_server, plain, kind) -> None:
     primary = start_server("--repl-diskless-sync-delay", "0", kind=kind)
     replica = follow(primary, start_server, plain, kind)
     assert run("rotator", "--check", "--all", "--redis", primary.url).exit_code == 0
@@ -166,7 +166,7 @@ def test_an_empty_replica_is_not_healthy(start_server, plain, kind) -> None:
     )
 
 
-def test_a_replica_without_its_primary_is_not_healthy(start_server, plain, open_acker, kind) -> None:
+def test_replica_without_its_primary_is_unhealthy(start_server, plain, open_acker, kind) -> None:
     primary = start_server("--repl-diskless-sync-delay", "0", kind=kind)
     fill(open_acker(primary.url, app="orders"))
     replica = follow(primary, start_server, plain, kind)

@@ -14,7 +14,7 @@ CONFIG = "acker:{test}:config"
     "other",
     [{"shards": 2}, {"shards": 8}, {"num_buckets": 4}, {"lanes": 1}, {"clock": "last_update"}, {"max_age_secs": 60}],
 )
-def test_a_client_of_other_settings_is_refused_before_it_writes_its_own(url, raw, connect, other) -> None:
+def test_client_with_other_settings_is_refused_without_writes(url, raw, connect, other) -> None:
     acker: Acker = connect(**SETTINGS)
     acker.init(1, 1, 0)
     raw.delete(CONFIG)
@@ -24,7 +24,7 @@ def test_a_client_of_other_settings_is_refused_before_it_writes_its_own(url, raw
     assert {key: raw.dump(key) for key in raw.scan_iter()} == before
 
 
-def test_a_client_of_the_same_settings_writes_them_anew(source, raw, connect) -> None:
+def test_client_with_the_same_settings_restores_their_key(source, raw, connect) -> None:
     acker: Acker = connect(**SETTINGS)
     settings = raw.hgetall(CONFIG)
     acker.init(1, 1, 0)

@@ -39,7 +39,7 @@ def text(path: Path) -> str:
     return " ".join(ElementTree.parse(path).getroot().itertext())  # noqa: S314
 
 
-def test_every_plot_is_drawn_of_what_was_measured(tmp_path: Path) -> None:
+def test_every_plot_is_drawn_from_measured_rows(tmp_path: Path) -> None:
     assert [path.name for path in plots.draw(ROWS, tmp_path)] == ALL
     found = text(tmp_path / "measured-ledger.svg")
     assert "init, roots alone" in found
@@ -49,7 +49,7 @@ def test_every_plot_is_drawn_of_what_was_measured(tmp_path: Path) -> None:
     assert "roots of the record" in text(tmp_path / "measured-few.svg")
 
 
-def test_what_was_not_measured_is_not_drawn(tmp_path: Path) -> None:
+def test_plot_without_measured_rows_is_not_drawn(tmp_path: Path) -> None:
     assert plots.draw([], tmp_path / "none") == []
     assert not (tmp_path / "none").exists()
     assert [path.name for path in plots.draw(ROWS[-1:], tmp_path)] == ["measured-pipelines.svg"]
@@ -70,7 +70,9 @@ def test_results_are_kept_until_they_are_measured_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["scale", "machine"])
-def test_results_that_do_not_compare_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str) -> None:
+def test_results_of_another_scale_or_machine_are_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
     path = tmp_path / "results.json"
     program.keep([row("memory", "a")], path, 1.0)
     if other == "machine":
@@ -79,7 +81,7 @@ def test_results_that_do_not_compare_are_dropped(tmp_path: Path, monkeypatch: py
     assert program.keep(new, path, 0.1 if other == "scale" else 1.0) == new
 
 
-def test_the_page_shows_every_plot_as_it_is_drawn_of_the_results_beside_it(tmp_path: Path) -> None:
+def test_benchmarks_doc_shows_plots_of_the_stored_results(tmp_path: Path) -> None:
     page = (ROOT / "docs/reference/benchmarks.md").read_text()
     folder = ROOT / "docs/reference/measured"
     assert sorted(path.name for path in folder.glob("*.svg")) == sorted(ALL)

@@ -12,7 +12,7 @@ NAMES = ["realistic", "fan_out", "word_count", "sinks", "micro_batches", "stream
 
 
 @pytest.mark.spark
-def test_the_benchmarks_of_spark_jobs_give_rows(warm: Warm, tmp_path: Path) -> None:
+def test_spark_benchmarks_yield_valid_rows(warm: Warm, tmp_path: Path) -> None:
     options = ["--scale", "0.001", "--server", "valkey", "--results", str(tmp_path)]
     status, _, errors = warm.run_module("benchmarks", *NAMES, *options, url="")
     assert status == 0, errors

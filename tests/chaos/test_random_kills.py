@@ -69,7 +69,7 @@ def kill_one(chance: random.Random, cluster: Cluster) -> str | None:
 
 
 @pytest.mark.timeout(LONGEST_SECS + 60)
-def test_runs_under_random_kills(cluster: Cluster, url: str, tmp_path: Path) -> None:
+def test_runs_under_random_kills_lose_no_messages(cluster: Cluster, url: str, tmp_path: Path) -> None:
     chance = random.Random(SEED)
     kills: list[str] = []
     until = SECS

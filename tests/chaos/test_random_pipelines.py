@@ -29,7 +29,7 @@ def sessions(tmp_path: Path) -> Iterator["Sessions"]:
 
 
 @pytest.mark.timeout(SECS + 2 * REDUCE_SECS + 300)
-def test_pipelines_at_random(
+def test_random_pipelines_show_no_faults(
     sessions: "Sessions", url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from tests.model_based.pipelines.judge import Fault, judge

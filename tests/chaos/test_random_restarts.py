@@ -36,7 +36,7 @@ def under_way(process: subprocess.Popen[str], folder: Path, begun: int) -> bool:
 
 
 @pytest.mark.timeout(2 * SECS + 4 * JOB_SECS)
-def test_a_stream_under_random_restarts(url: str, tmp_path: Path) -> None:
+def test_stream_under_random_restarts_loses_no_messages(url: str, tmp_path: Path) -> None:
     chance = random.Random(SEED)
     until = time.monotonic() + SECS
     killed = rounds = 0

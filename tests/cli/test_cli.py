@@ -16,7 +16,7 @@ def run(*arguments: str) -> Any:
     return CliRunner().invoke(app, arguments)
 
 
-def test_check_of_apps_that_are_rotated(url, connect) -> None:
+def test_rotator_check_of_rotated_apps_passes(url, connect) -> None:
     connect(app="orders").init(1, 1, 0)
     connect(app="payments")
     result = run("rotator", "--redis", url, "--check", "--all")
@@ -27,7 +27,7 @@ def test_check_of_apps_that_are_rotated(url, connect) -> None:
     assert second.startswith("payments: ")
 
 
-def test_check_of_an_app_that_nobody_rotates(url, raw, connect) -> None:
+def test_rotator_check_of_an_unrotated_app_fails(url, raw, connect) -> None:
     connect(app="orders")
     acker: Acker = connect(app="payments", shards=1, num_buckets=2, message_timeout_secs=0.1)
     wait_until(lambda: acker.stats().last_rotation_ms > 2_200, "the app's last tick is long ago")
@@ -39,19 +39,19 @@ def test_check_of_an_app_that_nobody_rotates(url, raw, connect) -> None:
     assert "NOT ROTATING" not in good
 
 
-def test_check_of_an_app_that_is_not_there(url, raw) -> None:
+def test_rotator_check_of_a_missing_app_creates_nothing(url, raw) -> None:
     result = run("rotator", "--redis", url, "--check", "--app", "nobody")
     assert result.exit_code == 1
     assert "nobody: no app 'nobody' on" in result.output
     assert raw.dbsize() == 0
 
 
-def test_check_of_a_server_without_apps(url) -> None:
+def test_rotator_check_of_a_server_without_apps_passes(url) -> None:
     result = run("rotator", "--redis", url, "--check", "--all")
     assert (result.exit_code, result.output) == (0, "no apps on this server\n")
 
 
-def test_stats(url, connect) -> None:
+def test_stats_of_an_app_are_printed_as_text_and_json(url, connect) -> None:
     acker: Acker = connect(app="orders")
     acker.init_many([1, 2], [5, 0], 0)
     result = run("stats", "--app", "orders", "--redis", url, "--json")
@@ -63,7 +63,7 @@ def test_stats(url, connect) -> None:
     assert [line.split() for line in lines[:2]] == [["app", "orders"], ["pending", "1"]]
 
 
-def test_stats_of_all_apps(url, raw, connect) -> None:
+def test_stats_of_all_apps_are_printed_despite_a_lost_app(url, raw, connect) -> None:
     connect(app="payments").init(1, 1, 0)
     connect(app="orders")
     result = run("stats", "--all", "--redis", url, "--json")
@@ -80,23 +80,23 @@ def test_stats_of_all_apps(url, raw, connect) -> None:
     assert [json.loads(line)["app"] for line in partly.stdout.splitlines()] == ["payments"]
 
 
-def test_stats_of_a_server_without_apps(url) -> None:
+def test_stats_of_a_server_without_apps_are_empty(url) -> None:
     result = run("stats", "--all", "--redis", url, "--json")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no apps on this server\n")
 
 
-def test_stats_are_of_one_app_or_of_all(url) -> None:
+def test_stats_with_app_and_all_is_wrong_usage(url) -> None:
     assert run("stats", "--all", "--app", "orders", "--redis", url).exit_code == 2
     assert CliRunner(env={"ACKER_APP": "nobody"}).invoke(app, ["stats", "--redis", url]).exit_code == 1
     assert CliRunner(env={"ACKER_APP": "nobody"}).invoke(app, ["stats", "--all", "--redis", url]).exit_code == 0
 
 
-def test_the_version() -> None:
+def test_version_option_prints_the_version() -> None:
     result = run("--version")
     assert (result.exit_code, result.output) == (0, f"acker-redis {acker_redis.__version__}\n")
 
 
-def test_inspect(url, connect) -> None:
+def test_inspect_accepts_every_spelling_of_a_root_id(url, connect) -> None:
     acker: Acker = connect(app="orders")
     acker.init_many([-2, 7], [5, 6], 3)
     common = ("--app", "orders", "--redis", url)
@@ -104,7 +104,7 @@ def test_inspect(url, connect) -> None:
         result = run("inspect", *common, "--json", *spelling)
         assert result.exit_code == 0, spelling
         values = json.loads(result.output)
-        assert (values["root"], values["val"], values["task"]) == (-2, 5, 3)
+        assert (values["root"], values["val"], values["spout_id"]) == (-2, 5, 3)
     result = run("inspect", "7", *common)
     assert result.output.splitlines()[0].split() == ["root", "7"]
     gone = run("inspect", "8", *common)
@@ -112,7 +112,7 @@ def test_inspect(url, connect) -> None:
     assert "root 8 is not in the ledger: never seen here, or settled, or expired" in gone.output
 
 
-def test_inspect_takes_what_the_fail_stream_shows(url, raw, connect) -> None:
+def test_inspect_accepts_a_root_id_in_hex_with_0x(url, raw, connect) -> None:
     """Sixteen hex digits that could be decimal ones are told apart by 0x."""
     acker: Acker = connect(app="orders", shards=1)
     root = 0x1234567812345678
@@ -121,7 +121,7 @@ def test_inspect_takes_what_the_fail_stream_shows(url, raw, connect) -> None:
     assert json.loads(result.output)["root"] == root
 
 
-def test_apps(url, connect) -> None:
+def test_apps_command_lists_apps_sorted(url, connect) -> None:
     assert run("apps", "--redis", url).output == ""
     connect(app="payments")
     connect(app="orders")
@@ -131,13 +131,13 @@ def test_apps(url, connect) -> None:
     assert [json.loads(line) for line in result.output.splitlines()] == [{"app": "orders"}, {"app": "payments"}]
 
 
-def test_dead_letters_are_printed_and_deleted(url, connect) -> None:
+def test_dead_letters_command_prints_and_deletes_letters(url, connect) -> None:
     acker: Acker = connect(app="orders")
     acker.dead_letters.add([DeadLetter(n, "run", 3, "failed", "parse", "bad", b"line %d" % n) for n in range(3)])
     first = run("dead-letters", "--redis", url, "--app", "orders", "--count", "2", "--json", "--delete")
     assert first.exit_code == 0
     shown = [json.loads(line) for line in first.stdout.splitlines()]
-    assert [(one["message_id"], one["payload"], one["last_stage"]) for one in shown] == [
+    assert [(one["message_id"], one["payload"], one["last_component"]) for one in shown] == [
         (0, "line 0", "parse"),
         (1, "line 1", "parse"),
     ]

@@ -20,7 +20,7 @@ from acker_redis.testing.server import Server
 COMMANDS = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
 
 CHECK, STATS, INSPECT, LETTERS = ("rotator", "--check"), ("stats",), ("inspect", "1"), ("dead-letters",)
-APPS, STATUS, PENDING, EVICT = ("apps",), ("status",), ("pending",), ("evict", "--yes")
+APPS, STATUS, PENDING, EVICT = ("apps",), ("status",), ("pending",), ("delete-app", "--yes")
 LIMIT = ("limit",)
 ALL = (CHECK, STATS, INSPECT, LETTERS, APPS, STATUS, PENDING, LIMIT, EVICT)
 OF_AN_APP = (CHECK, STATS, INSPECT, LETTERS, STATUS, PENDING, LIMIT, EVICT)
@@ -170,7 +170,7 @@ def place(start_server, open_acker, plain, tmp_path) -> Place:
 
 
 @pytest.mark.parametrize(("situation", "expected"), SITUATIONS, ids=[one.__name__ for one, _ in SITUATIONS])
-def test_every_command_in_every_situation(place, monkeypatch, situation, expected) -> None:
+def test_every_command_has_the_expected_status_in_each_situation(place, monkeypatch, situation, expected) -> None:
     monkeypatch.setattr(client, "CONNECT_SECS", 0.0)
     for name in ("ACKER_APP", "ACKER_APPS", "ACKER_REDIS_URL", "ACKER_REDIS_URL_FILE"):
         monkeypatch.delenv(name, raising=False)
@@ -183,12 +183,12 @@ def test_every_command_in_every_situation(place, monkeypatch, situation, expecte
 
 
 @pytest.mark.parametrize("root", ["seven", "", "0x", "1" * 5000, str(2**64)])
-def test_a_bad_root_is_wrong_usage_before_the_server_is_asked(root) -> None:
+def test_inspect_of_an_invalid_root_is_wrong_usage(root) -> None:
     result = CliRunner().invoke(app, ["inspect", root, "--app", "a", "--redis", "redis://127.0.0.1:1/0"])
     assert result.exit_code == 2, result.output
 
 
-def test_a_root_that_is_not_there(place) -> None:
+def test_inspect_of_an_unknown_root_exits_with_status_1(place) -> None:
     assert CliRunner().invoke(app, ["inspect", "8", *sound(place)]).exit_code == 1
 
 
@@ -213,7 +213,7 @@ def arguments_of(command: tuple[str, ...], place: Place) -> list[str]:
 
 
 @pytest.mark.parametrize("command", OUTPUTS, ids=" ".join)
-def test_a_full_disk_is_told_and_nothing_is_deleted(place, command) -> None:
+def test_output_to_a_full_disk_exits_with_4_and_deletes_nothing(place, command) -> None:
     before = place.raw.dbsize()
     with Path("/dev/full").open("w") as full:
         done = process(*arguments_of(command, place), stdout=full)
@@ -224,7 +224,7 @@ def test_a_full_disk_is_told_and_nothing_is_deleted(place, command) -> None:
 
 
 @pytest.mark.parametrize("command", [one for one in OUTPUTS if one != ("--help",)], ids=" ".join)
-def test_a_reader_that_went_away_ends_it_quietly(place, command) -> None:
+def test_output_to_a_closed_pipe_exits_with_4_quietly(place, command) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -235,7 +235,7 @@ def test_a_reader_that_went_away_ends_it_quietly(place, command) -> None:
     assert place.raw.xlen("acker:{orders}:dead") == 1
 
 
-def test_the_docs_and_the_help_have_the_table() -> None:
+def test_docs_and_help_show_the_exit_status_table() -> None:
     rows = re.findall(r"^\| ([0-9]) \| (.*?) \|$", COMMANDS, re.MULTILINE)
     assert {int(status): meaning.replace("`", "") for status, meaning in rows} == MEANINGS
     shown = CliRunner().invoke(app, ["--help"]).output
@@ -248,12 +248,12 @@ def test_the_docs_and_the_help_have_the_table() -> None:
         ["dead-letters"],
         ["dead-letters", "show"],
         ["apps"],
-        ["evict"],
+        ["delete-app"],
     ):
         assert "Exit status" not in CliRunner().invoke(app, [*command, "--help"]).output, "they are said once"
 
 
-def test_a_warning_is_a_line(place) -> None:
+def test_python_warning_is_printed_on_a_single_line(place) -> None:
     place.raw.config_set("maxmemory-policy", "allkeys-lru")
     done = process(*APPS, "--redis", place.url, stdout=subprocess.PIPE)
     assert (done.returncode, done.stdout) == (0, "orders\n")

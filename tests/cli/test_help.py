@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from acker_redis.cli import app
 
 COMMANDS = (
-    "rotator", "stats", "inspect", "dead-letters show", "dead-letters replay", "apps", "evict", "status", "pending",
+    "rotator", "stats", "inspect", "dead-letters show", "dead-letters replay", "apps", "delete-app", "status", "pending",
     "doctor", "pause", "resume", "drain", "rotate", "abandon", "limit",
 )  # fmt: skip
 
@@ -26,7 +26,7 @@ def page(*command: str) -> str:
 
 
 @pytest.mark.parametrize("command", [(), ("dead-letters",), *((*one.split(),) for one in COMMANDS)])
-def test_no_text_is_cut_off(command) -> None:
+def test_help_texts_are_not_cut_off(command) -> None:
     assert "..." not in page(*command).replace("COMMAND [ARGS]...", "")
 
 
@@ -35,13 +35,13 @@ def test_each_command_is_listed_with_its_first_sentence() -> None:
     assert "drain Pause the app, and wait until nothing is pending and no outcome waits; exit 1" in page()
 
 
-def test_dead_letters_shows_the_options_of_what_it_is_by_itself() -> None:
+def test_help_of_dead_letters_lists_its_own_options() -> None:
     shown = page("dead-letters")
     assert "--app <str> Name of the app. [env var: ACKER_APP; required]" in shown
     assert "show Print messages" in shown and "replay Have the app's streams" in shown
 
 
-def test_a_mistyped_command_of_dead_letters_is_no_letter() -> None:
+def test_mistyped_dead_letters_command_suggests_the_right_name() -> None:
     shown = CliRunner().invoke(app, ["dead-letters", "repaly", "--app", "orders"])
     assert shown.exit_code == 2
     assert "No such command 'repaly'. Did you mean 'replay'?" in shown.output

@@ -36,27 +36,27 @@ def orders(connect, monkeypatch) -> None:
     connect(app="payments")
 
 
-def test_the_url_comes_from_a_file(url, secret) -> None:
+def test_url_is_read_from_a_file(url, secret) -> None:
     assert run("apps", "--redis-file", secret).output == "orders\npayments\n"
 
 
-def test_the_url_comes_from_the_environment(url, secret) -> None:
+def test_url_is_read_from_the_environment(url, secret) -> None:
     assert run("apps", ACKER_REDIS_URL=url).output == "orders\npayments\n"
     assert run("apps", ACKER_REDIS_URL_FILE=secret).output == "orders\npayments\n"
 
 
-def test_a_mounted_file_goes_before_the_images_own_url(url, secret) -> None:
+def test_url_file_overrides_url_within_the_environment(url, secret) -> None:
     result = run("apps", ACKER_REDIS_URL=NOWHERE, ACKER_REDIS_URL_FILE=secret)
     assert (result.exit_code, result.output) == (0, "orders\npayments\n")
 
 
-def test_the_command_line_goes_before_the_environment(url, secret) -> None:
+def test_command_line_url_overrides_the_environment(url, secret) -> None:
     environment = {"ACKER_REDIS_URL": NOWHERE, "ACKER_REDIS_URL_FILE": "/no/such/file"}
     assert run("apps", "--redis", url, **environment).exit_code == 0
     assert run("apps", "--redis-file", secret, **environment).exit_code == 0
 
 
-def test_what_is_no_url_in_a_file_is_not_shown(url, tmp_path) -> None:
+def test_invalid_url_in_a_file_is_refused_without_showing_it(url, tmp_path) -> None:
     path = tmp_path / "url"
     for text in ("", "s3cret and more", "redis://:s3cret@h/notadb"):
         path.write_text(text)
@@ -69,7 +69,7 @@ def test_what_is_no_url_in_a_file_is_not_shown(url, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("place", ["{}:s3cret@", "{}:s3@cret@", "?"])
-def test_a_password_on_the_command_line_is_warned_of(url, raw, place, request) -> None:
+def test_password_on_the_command_line_warns(url, raw, place, request) -> None:
     raw.execute_command("ACL", "SETUSER", "u", "reset", "on", ">s3cret", "~*", "+@all")
     raw.execute_command("ACL", "SETUSER", "u", ">s3@cret")
     request.addfinalizer(lambda: raw.execute_command("ACL", "DELUSER", "u"))
@@ -82,7 +82,7 @@ def test_a_password_on_the_command_line_is_warned_of(url, raw, place, request) -
 
 
 @pytest.mark.parametrize("named", ["orders,payments", "orders payments", " orders , payments,", "orders\npayments"])
-def test_apps_are_named_with_commas_and_blanks(url, named) -> None:
+def test_app_names_separated_by_commas_or_blanks_are_accepted(url, named) -> None:
     for result in (
         run("rotator", "--check", "--redis", url, ACKER_APPS=named),
         run("rotator", "--check", "--redis", url, "--app", named),
@@ -91,7 +91,7 @@ def test_apps_are_named_with_commas_and_blanks(url, named) -> None:
         assert [line.split(":")[0] for line in result.output.splitlines()] == ["orders", "payments"]
 
 
-def test_no_app_named_means_all(url, connect) -> None:
+def test_no_app_name_means_all_apps(url, connect) -> None:
     for result in (
         run("rotator", "--check", "--redis", url),
         run("rotator", "--check", "--redis", url, ACKER_APPS=""),
@@ -102,7 +102,7 @@ def test_no_app_named_means_all(url, connect) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--app", ""), ("--app", " , "), ("--app", "orders", "--all")])
-def test_what_names_no_app_does_not_mean_all(url, arguments) -> None:
+def test_blank_or_conflicting_app_option_is_wrong_usage(url, arguments) -> None:
     result = run("rotator", "--check", "--redis", url, *arguments)
     assert result.exit_code == 2
 
@@ -129,13 +129,13 @@ def image_command() -> list[str]:
     return list(arguments)
 
 
-def test_the_image_rotates_all_apps_or_those_of_the_environment(url, rotated) -> None:
+def test_image_rotates_all_apps_or_those_of_the_environment(url, rotated) -> None:
     assert run(*image_command(), ACKER_REDIS_URL=url).exit_code == 0
     assert run(*image_command(), ACKER_REDIS_URL=url, ACKER_APPS="orders,payments").exit_code == 0
     assert rotated == [(), ("orders", "payments")]
 
 
-def test_the_compose_file_checks_what_it_rotates(url) -> None:
+def test_compose_health_check_covers_the_rotated_apps(url) -> None:
     name, *arguments = services()["rotator-1"].health
     assert (name, arguments) == ("acker-redis", [*image_command(), "--check"])
     for environment, apps in (({}, ["orders", "payments"]), ({"ACKER_APPS": "payments"}, ["payments"])):
@@ -143,13 +143,13 @@ def test_the_compose_file_checks_what_it_rotates(url) -> None:
         assert [line.split(":")[0] for line in shown.splitlines()] == apps
 
 
-def test_top_needs_a_terminal(url) -> None:
+def test_top_without_a_terminal_is_wrong_usage(url) -> None:
     result = run("top", "--redis", url)
     assert result.exit_code == 2
     assert "take `acker-redis status`" in result.output
 
 
-def test_an_app_that_is_not_there_leads_to_those_that_are(url) -> None:
+def test_missing_app_error_points_to_the_apps_command(url) -> None:
     result = run("stats", "--app", "nobody", "--redis", url)
     assert result.exit_code == 1
     assert "`acker-redis apps` lists those there are" in result.output

@@ -34,11 +34,11 @@ NASTY = {
 
 
 @pytest.mark.parametrize(("text", "shown"), NASTY.items())
-def test_what_acts_on_a_terminal_is_escaped(text, shown) -> None:
+def test_terminal_control_characters_are_escaped(text, shown) -> None:
     assert output.printable(text) == shown
 
 
-def test_what_is_shown_is_left_alone() -> None:
+def test_printable_text_is_left_unchanged() -> None:
     text = "plain 'text' with äöü, 日本\u3000語, ünïcode ✓ and \\ 🙂"
     assert output.printable(text) == text
 
@@ -49,7 +49,7 @@ def test_no_control_or_format_character_is_left() -> None:
     assert not left & {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
-def test_all_output_goes_through_one_place() -> None:
+def test_cli_output_goes_through_the_output_module_only() -> None:
     """And a question is asked, with a text of our own."""
     found = set()
     for path in CLI.glob("*.py"):
@@ -71,7 +71,7 @@ def nasty(monkeypatch) -> Acker:
     text = "".join(NASTY).replace("\ud800", "")
     acker = fake_acker(AckerConfig(app="orders", shards=1))
     acker.init(1, 5, 0)
-    acker.ack(1, 4, stage=text[:100])
+    acker.ack(1, 4, component=text[:100])
     acker.dead_letters.add([DeadLetter(7, text, 3, text, text, text, text.encode() + b"\xff\x9b")])
     app_of(acker).client.redis.xadd("acker:{orders}:dead", {text: text})
     app_of(acker).client.redis.hset("acker:{damaged}:config", text, text)
@@ -97,14 +97,14 @@ def nasty(monkeypatch) -> Acker:
     ],
     ids=lambda arguments: " ".join(arguments[:2]),
 )
-def test_no_command_shows_what_acts_on_a_terminal(nasty, arguments) -> None:
+def test_commands_print_no_terminal_control_characters(nasty, arguments) -> None:
     result = CliRunner().invoke(app, arguments)
     assert result.output
     for char in result.output:
         assert char == "\n" or unicodedata.category(char) not in {"Cc", "Cf", "Cs", "Zl", "Zp"}, repr(result.output)
 
 
-def test_json_is_ascii_and_says_what_it_was(nasty) -> None:
+def test_json_output_is_ascii_and_keeps_original_text(nasty) -> None:
     result = CliRunner().invoke(app, ["dead-letters", "--app", "orders", "--json"])
     assert result.stdout.isascii()
     letter, damaged = [json.loads(line) for line in result.stdout.splitlines()]
@@ -112,12 +112,12 @@ def test_json_is_ascii_and_says_what_it_was(nasty) -> None:
     assert damaged["damaged"] == "it has no field message_id"
 
 
-def test_a_log_line_stays_a_line() -> None:
+def test_line_break_in_log_message_is_escaped() -> None:
     record = logging.LogRecord("x", logging.WARNING, "", 1, "app %s", ("a\n2026 INFO forged\x1b[2J",), None)
     assert output.LogFormatter().format(record).endswith(r" WARNING app a\n2026 INFO forged\x1b[2J")
 
 
-def test_an_output_that_knows_only_ascii(monkeypatch) -> None:
+def test_text_on_ascii_terminal_is_escaped(monkeypatch) -> None:
     written: list[Any] = []
     monkeypatch.setattr("sys.stdout", SimpleNamespace(encoding="ascii"))
     monkeypatch.setattr("typer.echo", lambda text, err: written.append(text))
@@ -125,5 +125,5 @@ def test_an_output_that_knows_only_ascii(monkeypatch) -> None:
     assert written == [r"\u65e5\u672c"]
 
 
-def test_the_question_of_evict_is_our_own() -> None:
+def test_question_of_delete_app_has_printable_characters_only() -> None:
     assert output.printable(commands.QUESTION) == commands.QUESTION

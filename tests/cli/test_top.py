@@ -16,7 +16,7 @@ from acker_redis.testing.server import Server
 
 def drive(url: str, look: Callable[[Top, Pilot[None]], Awaitable[None]], size: tuple[int, int] = (120, 30)) -> None:
     async def main() -> None:
-        client = Client(url, patience_secs=0)
+        client = Client(url, outage_timeout_secs=0)
         top = Top(client, 3600)
         async with top.run_test(size=size) as pilot:
             await settled(top, pilot)
@@ -47,11 +47,11 @@ def fill(connect: Callable[..., Acker], raw: Any) -> None:
         if roots:
             made = acker.new_roots(roots)
             acker.init_many(made, made, 0)
-            acker.ack_many(made, np.ones(roots, np.int64), stage="pa\x1b[31mrse")
+            acker.ack_many(made, np.ones(roots, np.int64), component="pa\x1b[31mrse")
     raw.delete("acker:{lost:0}:meta")
 
 
-def test_the_worst_come_first_and_another_column_sorts(url: str, raw: Any, connect: Callable[..., Acker]) -> None:
+def test_sick_apps_come_first_until_sorted_by_another_column(url: str, raw: Any, connect: Callable[..., Acker]) -> None:
     fill(connect, raw)
 
     async def look(top: Top, pilot: Pilot[None]) -> None:
@@ -70,7 +70,7 @@ def test_the_worst_come_first_and_another_column_sorts(url: str, raw: Any, conne
     drive(url, look)
 
 
-def test_enter_looks_into_one_app_and_escape_goes_back(url: str, raw: Any, connect: Callable[..., Acker]) -> None:
+def test_enter_opens_an_app_and_escape_returns_to_the_list(url: str, raw: Any, connect: Callable[..., Acker]) -> None:
     fill(connect, raw)
 
     async def look(top: Top, pilot: Pilot[None]) -> None:
@@ -78,7 +78,7 @@ def test_enter_looks_into_one_app_and_escape_goes_back(url: str, raw: Any, conne
         await settled(top, pilot)
         assert len(top.screen_stack) == 2
         report = text_of(top, "#report")
-        assert "many pending by last stage: pa?[31mrse 100 %" in report
+        assert "many pending by last component: pa?[31mrse 100 %" in report
         assert "so far 1000 inits, 0 acked" in report
         await pilot.press("escape")
         assert len(top.screen_stack) == 1
@@ -89,7 +89,7 @@ def test_enter_looks_into_one_app_and_escape_goes_back(url: str, raw: Any, conne
     drive(url, look)
 
 
-def test_a_server_that_goes_is_said_and_asked_again(
+def test_unreachable_server_is_shown_and_queried_again(
     start_server: Callable[..., Server], open_acker: Callable[..., Acker]
 ) -> None:
     server = start_server("--appendonly", "yes")
@@ -110,7 +110,7 @@ def test_a_server_that_goes_is_said_and_asked_again(
     drive(server.url, look)
 
 
-def test_no_apps_and_a_narrow_terminal(url: str) -> None:
+def test_empty_server_in_a_narrow_terminal_shows_zero_apps(url: str) -> None:
     async def look(top: Top, pilot: Pilot[None]) -> None:
         assert rows(top) == []
         await pilot.press("s", "enter", "escape", "down")

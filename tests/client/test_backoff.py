@@ -16,7 +16,7 @@ def test_pauses_stay_below_the_cap_however_long_an_outage_is() -> None:
     assert max(backoff.compute(1) for _ in range(100)) <= 1.0
 
 
-def test_a_server_is_tried_so_often_and_the_outage_is_said_once(
+def test_gone_server_is_tried_to_the_limit_and_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("acker_redis.client.backoff.Backoff", lambda **options: NoBackoff())
@@ -46,7 +46,7 @@ class InvalidTimeoutError(ValueError):
         type("ReadTimeout", (Exception,), {})(), RuntimeError("status code 429"),
     ],
 )  # fmt: skip
-def test_what_can_not_be_reached_is_an_outage(error: Exception) -> None:
+def test_errors_of_unreachable_services_are_outages(error: Exception) -> None:
     assert is_outage(error)
     assert isinstance(error, (OutageError, ConnectionError, TimeoutError)) or tells_of_outage(
         f"{type(error).__name__}: {error}"
@@ -61,7 +61,7 @@ def test_what_can_not_be_reached_is_an_outage(error: Exception) -> None:
         FileNotFoundError("orders.csv"), RuntimeError("500 orders"), NameError("connection reset"),
     ],
 )  # fmt: skip
-def test_a_mistake_may_quote_anything_and_be_called_anything(error: Exception) -> None:
+def test_program_errors_that_mention_timeouts_are_no_outages(error: Exception) -> None:
     assert not is_outage(error)
     if type(error) in (ValueError, KeyError):
         assert not tells_of_outage(f"{type(error).__name__}: {error}")

@@ -66,7 +66,7 @@ def fill(open_acker: Any, url: str) -> None:
         acker.init_many(np.arange(1, 101), np.arange(1, 101), 0)
 
 
-def test_a_frozen_node_holds_up_its_own_shards_only(nodes, open_acker, start_process) -> None:
+def test_frozen_node_delays_only_its_own_shards(nodes, open_acker, start_process) -> None:
     fill(open_acker, nodes[0].url)
     process = start_process("rotator", "--redis", nodes[0].url, "--all")
     all_tick(nodes, "everything is rotated")
@@ -89,7 +89,7 @@ def test_a_frozen_node_holds_up_its_own_shards_only(nodes, open_acker, start_pro
     assert "not rotated until it is there again" not in another.log()
 
 
-def test_a_dead_node_holds_up_its_own_shards_only(nodes, open_acker) -> None:
+def test_dead_node_delays_only_its_own_shards(nodes, open_acker) -> None:
     fill(open_acker, nodes[0].url)
     rotator = Rotator(nodes[0].url)
     rotator.run_once()
@@ -106,9 +106,9 @@ def test_a_dead_node_holds_up_its_own_shards_only(nodes, open_acker) -> None:
     nodes[2].start()
 
 
-def test_calls_to_the_other_nodes_are_answered(nodes, open_acker) -> None:
+def test_frozen_node_does_not_affect_replies_of_other_nodes(nodes, open_acker) -> None:
     acker: Acker = open_acker(nodes[0].url, shards=9)
-    client = Client(nodes[0].url, patience_secs=0)
+    client = Client(nodes[0].url, outage_timeout_secs=0)
     assert isinstance(client.nodes, Nodes)
     commands = [("HGET", f"acker:{{test:{shard}}}:meta", "tick") for shard in range(9)]
     assert client.pipeline(commands) == [b"0"] * 9

@@ -55,13 +55,13 @@ def nodes(three_nodes: list[Server]) -> Iterator[list[Any]]:
         node.close()
 
 
-def test_one_node_runs_every_operation(one_node, open_acker) -> None:
+def test_single_node_cluster_runs_every_operation(one_node, open_acker) -> None:
     acker = open_acker(one_node.url, shards=5, lanes=2)
     assert app_of(acker).client.is_cluster
     full_round(acker)
 
 
-def test_a_script_that_touches_two_slots_fails_there(one_node, open_acker) -> None:
+def test_script_touching_two_slots_fails_on_a_single_node(one_node, open_acker) -> None:
     """What makes the leg above worth running."""
     acker: Acker = open_acker(one_node.url, app="slots", shards=1)
     script = "#!lua\nredis.call('SET', KEYS[1], 1)\nredis.call('SET', '{another}', 1)"
@@ -69,14 +69,14 @@ def test_a_script_that_touches_two_slots_fails_there(one_node, open_acker) -> No
         app_of(acker).client.redis.eval(script, 1, "{one}")
 
 
-def test_three_nodes_run_every_operation(three_nodes, nodes, open_acker) -> None:
+def test_three_node_cluster_runs_every_operation(three_nodes, nodes, open_acker) -> None:
     acker = open_acker(three_nodes[1].url, shards=9, lanes=2)
     assert all(len(node.keys("acker:{test:*}:meta")) > 0 for node in nodes)
     full_round(acker)
     assert sum(len(node.keys("acker:{test:*}:ledger")) for node in nodes) == 0
 
 
-def test_a_cluster_client_given_is_used_and_left_open(three_nodes, nodes, open_acker) -> None:
+def test_provided_cluster_client_is_used_and_left_open(three_nodes, nodes, open_acker) -> None:
     given = RedisCluster(host="127.0.0.1", port=three_nodes[0].port)
     with Acker.connect(given, AckerConfig(app="test", shards=6)) as acker:
         full_round(acker)
@@ -84,7 +84,7 @@ def test_a_cluster_client_given_is_used_and_left_open(three_nodes, nodes, open_a
     given.close()
 
 
-def test_functions_on_every_node(three_nodes, nodes, open_acker) -> None:
+def test_functions_installed_on_every_node_are_used_on_each(three_nodes, nodes, open_acker) -> None:
     client = Client(three_nodes[1].url)
     client.install()
     client.close()
@@ -101,17 +101,17 @@ def test_functions_on_every_node(three_nodes, nodes, open_acker) -> None:
         node.execute_command("FUNCTION", "FLUSH")
 
 
-def test_a_node_that_forgot_its_scripts(three_nodes, nodes, open_acker) -> None:
+def test_script_flush_on_a_node_during_a_batch_stays_exact(three_nodes, nodes, open_acker) -> None:
     acker: Acker = open_acker(three_nodes[0].url, shards=9)
     roots = np.arange(1, 5_001)
     acker.init_many(roots, roots * 3, 0)
     nodes[1].script_flush()
     acker.ack_many(roots, roots)
     exact_values(acker, roots, (roots * 3) ^ roots)
-    assert acker.stats().fenced == 0
+    assert acker.stats().deduplicated == 0
 
 
-def test_poll_waits_for_outcomes_of_any_node(three_nodes, nodes, open_acker) -> None:
+def test_blocking_poll_collects_outcomes_of_all_nodes(three_nodes, nodes, open_acker) -> None:
     acker: Acker = open_acker(three_nodes[0].url, shards=9)
     began = time.monotonic()
     assert acker.poll(block_ms=100) == []
@@ -120,7 +120,7 @@ def test_poll_waits_for_outcomes_of_any_node(three_nodes, nodes, open_acker) -> 
     assert len(take(acker, 100)) == 100
 
 
-def test_ages_are_the_servers(three_nodes, nodes, open_acker, monkeypatch) -> None:
+def test_ages_use_the_server_clock_not_the_client_clock(three_nodes, nodes, open_acker, monkeypatch) -> None:
     acker: Acker = open_acker(three_nodes[0].url, shards=9)
     acker.init(1, 1, 0)
     monkeypatch.setattr(time, "time", lambda: 1_000.0)
@@ -130,7 +130,7 @@ def test_ages_are_the_servers(three_nodes, nodes, open_acker, monkeypatch) -> No
     assert 0 <= record.age_ms < 60_000
 
 
-def test_the_rotator_serves_a_cluster(three_nodes, nodes, open_acker) -> None:
+def test_rotator_times_out_roots_on_every_node(three_nodes, nodes, open_acker) -> None:
     acker: Acker = open_acker(three_nodes[0].url, shards=9, num_buckets=2, message_timeout_secs=0.2)
     acker.init_many(np.arange(1, 1_001), np.arange(1, 1_001), 0)
     rotator = Rotator(three_nodes[2].url)
@@ -145,15 +145,15 @@ def test_the_rotator_serves_a_cluster(three_nodes, nodes, open_acker) -> None:
     assert [(health.app, health.healthy) for health in check(three_nodes[0].url)] == [("test", True)]
 
 
-def test_a_node_that_is_gone_is_an_error_and_its_loss_is_told(three_nodes, nodes, open_acker) -> None:
-    acker: Acker = open_acker(three_nodes[0].url, shards=9, patience_secs=1)
+def test_dead_node_raises_and_its_lost_shards_are_reported(three_nodes, nodes, open_acker) -> None:
+    acker: Acker = open_acker(three_nodes[0].url, shards=9, outage_timeout_secs=1)
     roots = np.arange(1, 5_001)
     acker.init_many(roots, roots * 3, 0)
     gone = three_nodes[2]
     gone.kill()
     try:
         for call in (
-            lambda: acker.ack_many(roots, roots, token="acks"),
+            lambda: acker.ack_many(roots, roots, idempotency_key="acks"),
             lambda: acker.poll(),
             lambda: acker.stats(),
         ):
@@ -165,7 +165,7 @@ def test_a_node_that_is_gone_is_an_error_and_its_loss_is_told(three_nodes, nodes
         gone.start()
     wait_until(lambda: all(cluster.is_whole(node, 3) for node in nodes), "the cluster is whole again", 60)
     with pytest.raises(LedgerLostError):
-        acker.ack_many(roots, roots, token="acks")
+        acker.ack_many(roots, roots, idempotency_key="acks")
     lost = set(acker.recover())
     assert 0 < len(lost) < 9
     kept = roots[[record is not None for record in acker.inspect_many(roots)]]
@@ -173,7 +173,7 @@ def test_a_node_that_is_gone_is_an_error_and_its_loss_is_told(three_nodes, nodes
     exact_values(acker, kept, (kept * 3) ^ kept)
 
 
-def test_the_user_of_an_app_on_a_cluster(one_node, open_acker, plain) -> None:
+def test_app_user_on_a_cluster_is_limited_to_its_app(one_node, open_acker, plain) -> None:
     url = log_in(plain(one_node.url), one_node.url, Role.SPOUT, rules=ServerKind.FUNCTIONS)
     acker = open_acker(url, app="orders", shards=5)
     full_round(acker)
@@ -185,7 +185,7 @@ def test_the_user_of_an_app_on_a_cluster(one_node, open_acker, plain) -> None:
     rotator.close()
 
 
-def test_a_user_who_may_only_read_can_look_at_a_cluster(three_nodes, nodes, open_acker) -> None:
+def test_read_only_user_can_inspect_a_cluster(three_nodes, nodes, open_acker) -> None:
     fill(open_acker(three_nodes[0].url, app="orders", shards=9))
     urls = [
         log_in(node, server.url, Role.ONCALL, rules=ServerKind.SCRIPTS)
@@ -194,13 +194,13 @@ def test_a_user_who_may_only_read_can_look_at_a_cluster(three_nodes, nodes, open
     look(urls[0])
 
 
-def test_an_app_is_evicted_from_all_nodes(three_nodes, nodes, open_acker) -> None:
+def test_delete_app_removes_the_app_from_every_node(three_nodes, nodes, open_acker) -> None:
     acker: Acker = open_acker(three_nodes[0].url, app="orders", shards=9)
     fill(acker)
     fill(open_acker(three_nodes[0].url, app="orders2", shards=3))
     assert all(any(b"{orders:" in name for name in node.scan_iter()) for node in nodes)
     options = ("--app", "orders", "--redis", three_nodes[1].url, "--yes")
-    result = CliRunner().invoke(app, ["evict", *options])
+    result = CliRunner().invoke(app, ["delete-app", *options])
     assert (result.exit_code, result.exception) == (0, None), result.output
     left = [name for node in nodes for name in node.scan_iter()]
     assert left and all(b"{orders2" in name for name in left)
@@ -208,7 +208,7 @@ def test_an_app_is_evicted_from_all_nodes(three_nodes, nodes, open_acker) -> Non
         acker.ack(1, 1)
 
 
-def test_a_dead_run_is_given_up_on_all_nodes(three_nodes, nodes, open_acker) -> None:
+def test_abandoned_run_is_failed_on_every_node(three_nodes, nodes, open_acker) -> None:
     acker = open_acker(three_nodes[0].url, shards=8)
     roots = np.arange(1, 2001)
     acker.init_many(roots, roots, 0)
@@ -217,7 +217,7 @@ def test_a_dead_run_is_given_up_on_all_nodes(three_nodes, nodes, open_acker) -> 
     lease.release()
     client = Client(three_nodes[0].url)
     left = abandon_run.preview(client, acker.config, "run")
-    assert left.tasks == {0: 2000}
+    assert left.spout_ids == {0: 2000}
     assert abandon_run.abandon(client, acker.config, left) == 2000
     assert (acker.pending(), acker.stats().unconfirmed_outcomes) == (0, 0)
     client.close()

@@ -40,12 +40,12 @@ CONFIG = AckerConfig(app="test")
         "",
     ],
 )
-def test_a_malformed_url_says_how_to_write_one(url) -> None:
+def test_malformed_url_error_shows_the_url_form(url) -> None:
     with pytest.raises(BadConfigError, match=r"use redis://\[\[user\]:password@\]host\[:port\]\[/db\]"):
         Acker.connect(url, CONFIG)
 
 
-def test_no_error_shows_the_password(start_server, monkeypatch) -> None:
+def test_connection_errors_do_not_show_the_password(start_server, monkeypatch) -> None:
     monkeypatch.setattr(client, "CONNECT_SECS", 0.0)
     server = start_server()
     server.kill()
@@ -62,7 +62,7 @@ def test_no_error_shows_the_password(start_server, monkeypatch) -> None:
         assert "127.0.0.1" in str(caught.value)
 
 
-def test_a_server_that_is_down_is_waited_for_some_seconds(start_server) -> None:
+def test_connect_to_a_stopped_server_fails_after_some_seconds(start_server) -> None:
     server = start_server()
     server.kill()
     began = time.monotonic()
@@ -71,14 +71,14 @@ def test_a_server_that_is_down_is_waited_for_some_seconds(start_server) -> None:
     assert 1 < time.monotonic() - began < 15
 
 
-def test_an_unknown_host_is_named(monkeypatch) -> None:
+def test_connect_to_an_unknown_host_names_it(monkeypatch) -> None:
     monkeypatch.setattr(client, "CONNECT_SECS", 0.0)
     with pytest.raises(ConnectionLostError, match=r"redis://no-such-host\.invalid"):
         Acker.connect("redis://no-such-host.invalid:6379/0", CONFIG)
 
 
 @pytest.mark.parametrize("login", ["", ":wrong@", "nobody:wrong@"])
-def test_a_refused_login_is_told_at_once(start_server, kind, login) -> None:
+def test_wrong_login_fails_at_once(start_server, kind, login) -> None:
     server = start_server("--requirepass", "right", kind=kind)
     began = time.monotonic()
     with pytest.raises(AuthenticationError, match="check user name and password"):
@@ -88,7 +88,7 @@ def test_a_refused_login_is_told_at_once(start_server, kind, login) -> None:
         assert acker.init(1, 1, 0)
 
 
-def test_a_refused_login_of_a_client_given_is_told(start_server) -> None:
+def test_wrong_login_of_a_provided_client_fails(start_server) -> None:
     server = start_server("--requirepass", "right")
     given = redis.Redis(port=server.port, password="wrong", retry=Retry(NoBackoff(), 0))
     with pytest.raises(AuthenticationError, match="check user name and password"):
@@ -96,31 +96,31 @@ def test_a_refused_login_of_a_client_given_is_told(start_server) -> None:
     given.close()
 
 
-def test_a_client_that_decodes_responses_is_refused(url, plain) -> None:
+def test_provided_client_decoding_responses_is_refused(url, plain) -> None:
     with pytest.raises(BadConfigError, match="decode_responses=False"):
         Acker.connect(plain(url, decode_responses=True), CONFIG)
 
 
-def test_a_url_that_asks_for_decoded_responses_is_refused(url) -> None:
+def test_url_with_decode_responses_is_refused(url) -> None:
     with pytest.raises(BadConfigError, match="decode_responses=False"):
         Acker.connect(f"{url}?decode_responses=True", CONFIG)
 
 
-def test_a_server_that_may_evict_ledgers_is_warned_of(start_server, kind) -> None:
+def test_server_with_an_eviction_policy_warns(start_server, kind) -> None:
     server = start_server("--maxmemory-policy", "allkeys-lru", kind=kind)
     with pytest.warns(EvictionPolicyWarning, match="Set maxmemory-policy to noeviction") as caught:
         Acker.connect(server.url, CONFIG).close()
     assert caught[0].filename == __file__
 
 
-def test_an_old_server_is_refused(url, plain, monkeypatch) -> None:
+def test_server_older_than_6_2_is_refused(url, plain, monkeypatch) -> None:
     given = plain(url)
     monkeypatch.setattr(given, "info", lambda *_: {"redis_version": "6.0.16"})
     with pytest.raises(ServerVersionError, match=r"6\.0\.16: use Redis 6\.2 or newer"):
         Acker.connect(given, CONFIG)
 
 
-def test_a_read_only_replica_is_refused(start_server, open_acker, plain, kind) -> None:
+def test_read_only_replica_is_refused(start_server, open_acker, plain, kind) -> None:
     primary = start_server("--repl-diskless-sync-delay", "0", kind=kind)
     acker = open_acker(primary.url)
     acker.init(1, 1, 0)
@@ -128,10 +128,10 @@ def test_a_read_only_replica_is_refused(start_server, open_acker, plain, kind) -
     raw = plain(replica.url)
     wait_until(lambda: raw.info("replication")["master_link_status"] == "up", "the replica is in step")
     with pytest.raises(ServerRefusesWritesError, match="connect to the primary"):
-        Acker.connect(replica.url, CONFIG, patience_secs=0.1)
+        Acker.connect(replica.url, CONFIG, outage_timeout_secs=0.1)
 
     raw.replicaof("NO", "ONE")
-    promoted = open_acker(replica.url, patience_secs=0.1)
+    promoted = open_acker(replica.url, outage_timeout_secs=0.1)
     promoted.ack(1, 1)
     raw.replicaof("127.0.0.1", str(primary.port))
     call: Any
@@ -146,7 +146,7 @@ def test_a_read_only_replica_is_refused(start_server, open_acker, plain, kind) -
             call()
 
 
-def test_a_clock_set_back_on_a_client_changes_nothing(source, connect, monkeypatch) -> None:
+def test_client_clock_set_back_changes_no_age_or_tick(source, connect, monkeypatch) -> None:
     acker = connect(num_buckets=2)
     acker.init_many([1, 2], [5, 5], 0)
     monkeypatch.setattr(time, "time", lambda: 1_000.0)
@@ -163,7 +163,7 @@ def test_a_clock_set_back_on_a_client_changes_nothing(source, connect, monkeypat
     assert acker.confirm(outcomes) == 1
 
 
-def test_closing_ends_the_connections_made_and_no_others(url, raw, plain) -> None:
+def test_close_ends_own_connections_and_keeps_a_provided_client(url, raw, plain) -> None:
     def connections() -> int:
         return len(raw.client_list())
 
@@ -182,7 +182,7 @@ def test_closing_ends_the_connections_made_and_no_others(url, raw, plain) -> Non
     wait_until(lambda: connections() == before, "the given client's connections are closed")
 
 
-def test_a_connect_that_fails_leaves_no_connection(url, raw, connect) -> None:
+def test_failed_connect_leaves_no_connection(url, raw, connect) -> None:
     connect(shards=2)
     before = len(raw.client_list())
     with warnings.catch_warnings():
@@ -194,7 +194,7 @@ def test_a_connect_that_fails_leaves_no_connection(url, raw, connect) -> None:
     wait_until(lambda: len(raw.client_list()) == before, "no connection is left")
 
 
-def test_the_database_number_of_a_url_counts(url, plain, open_acker) -> None:
+def test_url_database_number_is_used(url, plain, open_acker) -> None:
     assert urlsplit(url).path == "/0"
     open_acker(url.removesuffix("/0") + "/1").init(1, 1, 0)
     assert plain(url).dbsize() == 0

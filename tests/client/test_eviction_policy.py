@@ -39,7 +39,7 @@ def sweeps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Any]]:
     return taken
 
 
-def test_roots_whose_buckets_were_evicted_time_out(source, raw, connect) -> None:
+def test_roots_whose_buckets_were_evicted_still_time_out(source, raw, connect) -> None:
     acker: Acker = connect(shards=2)
     roots = np.arange(1, 931)
     acker.init_many(roots, roots, 0)
@@ -57,7 +57,7 @@ def test_roots_whose_buckets_were_evicted_time_out(source, raw, connect) -> None
     assert_no_leaks(raw, "test")
 
 
-def test_a_sweep_of_a_small_ledger_is_one_call(source, connect, sweeps) -> None:
+def test_small_ledger_is_swept_in_a_single_call(source, connect, sweeps) -> None:
     acker: Acker = connect(shards=2)
     acker.admin.rotate(force=True)
     assert [reply[3] for reply in sweeps()] == [0, 0]
@@ -68,7 +68,7 @@ def test_a_sweep_of_a_small_ledger_is_one_call(source, connect, sweeps) -> None:
     assert sweeps() == []
 
 
-def test_a_sweep_of_a_large_ledger_is_spread_over_ticks(real_url, connect, sweeps, monkeypatch) -> None:
+def test_large_ledger_is_swept_over_several_ticks(real_url, connect, sweeps, monkeypatch) -> None:
     acker: Acker = connect(shards=1)
     records = 8_000
     acker.init_many(np.arange(records), np.arange(1, records + 1), 0)
@@ -84,7 +84,7 @@ def test_a_sweep_of_a_large_ledger_is_spread_over_ticks(real_url, connect, sweep
 
 
 @pytest.mark.parametrize("kind", ["acked", "failed"])
-def test_an_evicted_outcome_stream_is_told_as_a_loss(source, raw, connect, kind) -> None:
+def test_evicted_outcome_stream_raises_ledger_lost(source, raw, connect, kind) -> None:
     acker: Acker = connect(shards=1)
     acker.init_many([1, 2, 3], [5, 5, 0], 0)
     raw.delete(*getattr(shard_keys(acker)[0], kind))

@@ -54,7 +54,7 @@ def fail_over(primary: Any, replica: Any) -> None:
     wait_until(lambda: primary.role()[0] == b"slave", "the primary was demoted")
 
 
-def test_a_demoted_primary_is_left(pair, plain, start_proxy, open_acker, kind) -> None:
+def test_client_leaves_a_demoted_primary(pair, plain, start_proxy, open_acker, kind) -> None:
     old, new = pair(kind)
     proxy = start_proxy(old)
     acker: Acker = open_acker(proxy.url, shards=2)
@@ -69,7 +69,7 @@ def test_a_demoted_primary_is_left(pair, plain, start_proxy, open_acker, kind) -
     assert plain(old.url).role()[0] == b"slave"
 
 
-def test_a_poll_that_waits_while_its_primary_is_demoted(pair, plain, start_proxy, open_acker) -> None:
+def test_blocking_poll_continues_after_its_primary_is_demoted(pair, plain, start_proxy, open_acker) -> None:
     old, new = pair()
     proxy = start_proxy(old)
     acker: Acker = open_acker(proxy.url)
@@ -84,7 +84,7 @@ def test_a_poll_that_waits_while_its_primary_is_demoted(pair, plain, start_proxy
     assert found == [7]
 
 
-def test_a_run_and_a_rotator_go_on_at_the_new_primary(pair, plain, start_proxy, open_acker, start_process) -> None:
+def test_run_and_rotator_continue_on_the_new_primary(pair, plain, start_proxy, open_acker, start_process) -> None:
     old, new = pair()
     proxy = start_proxy(old)
     settings = {"shards": 2, "num_buckets": 2, "message_timeout_secs": 0.3}
@@ -114,7 +114,7 @@ def knows_replica(port: int, **login: Any) -> bool:
         return len(sentinel.sentinel_slaves("service")) == 1
 
 
-def test_sentinel_failover_under_load_loses_nothing(pair, plain, start_sentinel, start_process) -> None:
+def test_sentinel_failover_under_load_loses_no_message(pair, plain, start_sentinel, start_process) -> None:
     """SIGKILL of the primary while roots come and go; the gap is measured from the moment Sentinel names the new one."""
     primary, replica = pair("redis7", "--appendonly", "yes")
     port = start_sentinel(primary)
@@ -152,7 +152,7 @@ def test_sentinel_failover_under_load_loses_nothing(pair, plain, start_sentinel,
     assert rotator.popen.poll() is None
 
 
-def test_passwords_of_both_and_every_operation(pair, start_sentinel, plain) -> None:
+def test_sentinel_and_server_passwords_are_checked_separately(pair, start_sentinel, plain) -> None:
     primary, _ = pair("redis7", "--requirepass", "s3cret", "--masterauth", "s3cret")
     port = start_sentinel(primary, "requirepass watch", "sentinel auth-pass service s3cret")
     place = f"127.0.0.1:{port}/service"
@@ -168,7 +168,7 @@ def test_passwords_of_both_and_every_operation(pair, start_sentinel, plain) -> N
         Acker.connect(
             f"redis+sentinel://:s3cret@127.0.0.1:{port}/other?sentinel_password=watch",
             AckerConfig("test"),
-            patience_secs=0,
+            outage_timeout_secs=0,
         )
 
 
@@ -181,24 +181,24 @@ def test_passwords_of_both_and_every_operation(pair, start_sentinel, plain) -> N
         "redis+sentinel://127.0.0.1/service/db",
     ],
 )
-def test_a_malformed_sentinel_url_says_how_to_write_one(url) -> None:
+def test_malformed_sentinel_url_error_shows_the_url_form(url) -> None:
     with pytest.raises(BadConfigError, match=r"redis\+sentinel://|no database number"):
         Acker.connect(url, AckerConfig("test"))
 
 
-def test_writes_of_a_pair_stop_without_a_second_replica(pair, plain, open_acker) -> None:
+def test_min_replicas_1_refuses_writes_after_failover_of_a_pair(pair, plain, open_acker) -> None:
     """What `min-replicas-to-write 1` means behind a failover of two nodes: three are needed."""
     primary, replica = pair("redis7", "--min-replicas-to-write", "1", "--min-replicas-max-lag", "10")
-    acker: Acker = open_acker(primary.url, patience_secs=0.2)
+    acker: Acker = open_acker(primary.url, outage_timeout_secs=0.2)
     acker.init(1, 1, 0)
     assert plain(primary.url).wait(1, 10_000) == 1
     primary.kill()
     plain(replica.url).replicaof("NO", "ONE")
     with pytest.raises(ServerRefusesWritesError, match="Not enough good replicas"):
-        open_acker(replica.url, patience_secs=0.2).ack(1, 1)
+        open_acker(replica.url, outage_timeout_secs=0.2).ack(1, 1)
     third = REAL_KINDS["redis7"].server(*QUICK_REPLICATION)
     with third:
         plain(third.url).replicaof("127.0.0.1", str(replica.port))
-        patient: Acker = open_acker(replica.url, patience_secs=30)
+        patient: Acker = open_acker(replica.url, outage_timeout_secs=30)
         patient.ack(1, 1)
         assert [outcome.root for outcome in take(patient, 1)] == [1]

@@ -45,7 +45,7 @@ def login(raw: Any, url: str, rules: ServerKind) -> str:
     return url.replace("redis://", f"redis://{user.login}")
 
 
-def test_a_user_without_eval_can_do_everything(server, plain, open_acker) -> None:
+def test_user_without_eval_runs_every_operation_by_functions(server, plain, open_acker) -> None:
     raw = plain(server.url)
     result = install(server.url)
     assert (result.exit_code, function_library.library().name in result.output) == (0, True)
@@ -58,7 +58,7 @@ def test_a_user_without_eval_can_do_everything(server, plain, open_acker) -> Non
     assert calls(raw) == {"fcall"}
 
 
-def test_without_functions_and_without_eval_it_says_what_to_do(server, plain, open_acker) -> None:
+def test_user_without_functions_or_eval_is_advised_to_install(server, plain, open_acker) -> None:
     raw = plain(server.url)
     url = login(raw, server.url, ServerKind.FUNCTIONS)
     client = Client(url)
@@ -69,7 +69,7 @@ def test_without_functions_and_without_eval_it_says_what_to_do(server, plain, op
     client.close()
 
 
-def test_functions_that_are_gone_are_done_without(server, plain, open_acker) -> None:
+def test_flushed_functions_fall_back_to_scripts(server, plain, open_acker) -> None:
     raw = plain(server.url)
     install(server.url)
     acker: Acker = open_acker(server.url, shards=2)
@@ -81,7 +81,7 @@ def test_functions_that_are_gone_are_done_without(server, plain, open_acker) -> 
     full_round(open_acker(server.url, app="another"))
 
 
-def test_a_user_who_may_run_scripts_only_uses_them(server, plain, open_acker) -> None:
+def test_user_limited_to_scripts_uses_evalsha(server, plain, open_acker) -> None:
     raw = plain(server.url)
     install(server.url)
     raw.config_resetstat()
@@ -89,7 +89,7 @@ def test_a_user_who_may_run_scripts_only_uses_them(server, plain, open_acker) ->
     assert "evalsha" in calls(raw)
 
 
-def test_libraries_of_two_versions_live_beside_each_other(server, plain, open_acker, monkeypatch) -> None:
+def test_libraries_of_two_versions_coexist(server, plain, open_acker, monkeypatch) -> None:
     raw = plain(server.url)
     install(server.url)
     ours = function_library.library()
@@ -101,7 +101,7 @@ def test_libraries_of_two_versions_live_beside_each_other(server, plain, open_ac
     full_round(open_acker(server.url))
 
 
-def test_a_server_without_functions_says_so(start_server, open_acker) -> None:
+def test_install_on_a_server_without_functions_is_refused(start_server, open_acker) -> None:
     server = start_server(kind="redis62")
     result = install(server.url)
     assert (result.exit_code, "use Redis 7 or newer" in result.stderr) == (3, True)
@@ -109,7 +109,7 @@ def test_a_server_without_functions_says_so(start_server, open_acker) -> None:
         Client(server.url).install()
 
 
-def test_the_functions_survive_a_restart_and_a_failover(start_server, plain, open_acker) -> None:
+def test_functions_survive_a_server_restart(start_server, plain, open_acker) -> None:
     server = start_server("--appendonly", "yes", "--appendfsync", "always")
     install(server.url)
     open_acker(server.url).init(1, 1, 0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import redis
 
-from acker_redis import Acker, OutOfMemoryError, ServerBusyError, Spout, run_spout
+from acker_redis import Acker, ServerBusyError, ServerOutOfMemoryError, Spout, run_spout
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.testing import wait_until
@@ -52,22 +52,22 @@ def end_script(raw: Any) -> None:
     raw.execute_command("SCRIPT", "KILL")
 
 
-def test_calls_wait_for_a_busy_server(start_server, open_acker, plain, occupy, kind) -> None:
+def test_call_waits_for_a_busy_server(start_server, open_acker, plain, occupy, kind) -> None:
     server = start_server(kind=kind)
-    acker: Acker = open_acker(server.url, shards=2, patience_secs=60)
+    acker: Acker = open_acker(server.url, shards=2, outage_timeout_secs=60)
     acker.init_many([1, 2], [5, 5], 0)
     raw = plain(server.url)
     occupy(server.url)
     ended = threading.Timer(0.5, end_script, [raw])
     ended.start()
-    assert acker.ack_many([1, 2], [5, 5], token="acks").applied == 2
+    assert acker.ack_many([1, 2], [5, 5], idempotency_key="acks").applied == 2
     ended.join()
     assert len(acker.poll()) == 2
 
 
-def test_a_call_whose_patience_ends_says_that_the_server_is_busy(start_server, open_acker, plain, occupy, kind) -> None:
+def test_call_after_outage_timeout_reports_a_busy_server(start_server, open_acker, plain, occupy, kind) -> None:
     server = start_server(kind=kind)
-    acker: Acker = open_acker(server.url, patience_secs=0.1)
+    acker: Acker = open_acker(server.url, outage_timeout_secs=0.1)
     acker.init(1, 5, 0)
     raw = plain(server.url)
     occupy(server.url)
@@ -80,9 +80,9 @@ def test_a_call_whose_patience_ends_says_that_the_server_is_busy(start_server, o
     assert len(acker.poll()) == 1
 
 
-def test_a_run_waits_for_a_busy_server(start_server, open_acker, plain, occupy, caplog) -> None:
+def test_run_waits_for_a_busy_server(start_server, open_acker, plain, occupy, caplog) -> None:
     server = start_server()
-    acker: Acker = open_acker(server.url, shards=2, patience_secs=0.2)
+    acker: Acker = open_acker(server.url, shards=2, outage_timeout_secs=0.2)
     raw = plain(server.url)
     spout = Spout(acker, "run")
     spout.add(np.arange(50))
@@ -101,7 +101,7 @@ def test_a_run_waits_for_a_busy_server(start_server, open_acker, plain, occupy, 
     assert "is busy with somebody's script" in caplog.text
 
 
-def test_a_run_waits_for_memory(start_server, open_acker, plain, caplog) -> None:
+def test_run_waits_for_a_full_server_without_counting_attempts(start_server, open_acker, plain, caplog) -> None:
     server = start_server()
     acker: Acker = open_acker(server.url, shards=2)
     raw = plain(server.url)
@@ -114,7 +114,7 @@ def test_a_run_waits_for_memory(start_server, open_acker, plain, caplog) -> None
             raw.config_set("maxmemory", "1")
         try:
             acker.init_many(emission.roots, np.zeros(len(emission.roots), np.int64), 0)
-        except OutOfMemoryError:
+        except ServerOutOfMemoryError:
             refused.append(emission.number)
             if len(refused) == 4:  # three ended a run once
                 raw.config_set("maxmemory", "0")

@@ -76,7 +76,7 @@ def answers(raw: Any) -> bool:
         return False
 
 
-def test_every_operation_over_tls(start_tls, files, start_process) -> None:
+def test_tls_connection_runs_every_operation(start_tls, files, start_process) -> None:
     url = f"rediss://127.0.0.1:{start_tls().port}/0?ssl_ca_certs={files.ca}"
     with Acker.connect(url, CONFIG) as acker:
         full_round(acker)
@@ -85,7 +85,7 @@ def test_every_operation_over_tls(start_tls, files, start_process) -> None:
     assert [health.app for health in check(url)] == ["test"]
 
 
-def test_a_certificate_of_the_client(start_tls, files) -> None:
+def test_client_certificate_is_sent_and_its_absence_refused(start_tls, files) -> None:
     url = f"rediss://127.0.0.1:{start_tls(clients='yes').port}/0?ssl_ca_certs={files.ca}"
     with Acker.connect(f"{url}&ssl_certfile={files.cert}&ssl_keyfile={files.key}", CONFIG) as acker:
         full_round(acker)
@@ -93,7 +93,7 @@ def test_a_certificate_of_the_client(start_tls, files) -> None:
         Acker.connect(url, CONFIG)
 
 
-def test_what_is_wrong_is_told_at_once(start_tls, files, tmp_path) -> None:
+def test_invalid_certificates_are_reported_at_once(start_tls, files, tmp_path) -> None:
     port = start_tls().port
     strange = Files(tmp_path / "strange", "127.0.0.1")
     for url, words in (
@@ -109,7 +109,7 @@ def test_what_is_wrong_is_told_at_once(start_tls, files, tmp_path) -> None:
         Acker.connect(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs=/no/such/ca.pem", CONFIG)
 
 
-def test_sentinel_with_tls_for_both(start_tls, files, start_sentinel) -> None:
+def test_sentinel_and_server_with_tls_run_every_operation(start_tls, files, start_sentinel) -> None:
     primary = start_tls()
     lines = (
         "tls-port {port}", "port 0", f"tls-cert-file {files.cert}", f"tls-key-file {files.key}",
@@ -119,4 +119,4 @@ def test_sentinel_with_tls_for_both(start_tls, files, start_sentinel) -> None:
     with Acker.connect(f"rediss+sentinel://127.0.0.1:{port}/service?ssl_ca_certs={files.ca}", CONFIG) as acker:
         full_round(acker)
     with pytest.raises(TlsError):
-        Acker.connect(f"rediss+sentinel://127.0.0.1:{port}/service", CONFIG, patience_secs=0)
+        Acker.connect(f"rediss+sentinel://127.0.0.1:{port}/service", CONFIG, outage_timeout_secs=0)

@@ -72,13 +72,13 @@ def daemon(start_server: Callable[..., Server], kind: str) -> Iterator[Server]:
         raw.shutdown(nosave=True)
 
 
-def test_each_section_is_run_here() -> None:
+def test_every_section_of_the_disaster_docs_is_tested() -> None:
     named = set(re.findall(r"\]\(#([a-z-]+)\)", PAGE))
     assert named == {name.lower().replace(" ", "-") for name in SECTIONS}
     assert [len(lines_of(name)) for name in SECTIONS] == [1, 2, 2, 2, 2]
 
 
-def test_redis_does_not_answer(
+def test_redis_outage_commands_show_it_and_lose_nothing(
     start_server: Callable[..., Server], start_run: Callable[..., Run], tmp_path: Path
 ) -> None:
     server = start_server("--appendonly", "yes", "--appendfsync", "always")
@@ -92,7 +92,7 @@ def test_redis_does_not_answer(
     assert "AOF" in shell.run(look)
 
 
-def test_redis_came_back_empty(
+def test_redis_restarted_empty_is_restored_by_the_commands(
     start_server: Callable[..., Server], start_run: Callable[..., Run], plain: Callable[..., Any], tmp_path: Path
 ) -> None:
     server = start_server()
@@ -113,12 +113,14 @@ def test_redis_came_back_empty(
     run.ends()
 
 
-def test_an_app_that_does_not_run_is_not_there(start_server: Callable[..., Server], tmp_path: Path) -> None:
+def test_status_of_an_empty_server_shows_no_apps(start_server: Callable[..., Server], tmp_path: Path) -> None:
     shell = Shell(tmp_path, start_server())
     assert "no apps" in shell.run("acker-redis status")
 
 
-def test_redis_has_older_data(daemon: Server, start_run: Callable[..., Run], tmp_path: Path) -> None:
+def test_restored_snapshot_brings_back_dead_letters(
+    daemon: Server, start_run: Callable[..., Run], tmp_path: Path
+) -> None:
     """The snapshot knows the first emission and the letter; what was settled since is pending again."""
     shell, run = Shell(tmp_path, daemon), start_run(daemon.url)
     keep, restore = lines_of("Redis has older data")
@@ -134,7 +136,7 @@ def test_redis_has_older_data(daemon: Server, start_run: Callable[..., Run], tmp
     assert run.acker.dead_letters.count() == 1
 
 
-def test_a_snapshot_is_not_looked_at_beside_an_append_only_file(daemon: Server, tmp_path: Path) -> None:
+def test_snapshot_is_ignored_beside_an_append_only_file(daemon: Server, tmp_path: Path) -> None:
     """Why the page starts without one."""
     shell = Shell(tmp_path, daemon)
     shell.run("redis-cli SET key value")
@@ -145,7 +147,7 @@ def test_a_snapshot_is_not_looked_at_beside_an_append_only_file(daemon: Server, 
     assert shell.run("redis-cli DBSIZE").strip() == "0"
 
 
-def test_redis_is_full(
+def test_full_redis_is_freed_by_the_documented_commands(
     start_server: Callable[..., Server], open_acker: Callable[..., Acker], plain: Callable[..., Any], tmp_path: Path
 ) -> None:
     server = start_server()
@@ -178,7 +180,7 @@ def test_redis_is_full(
     shell.run("acker-redis pause --app orders")
 
 
-def test_redis_moves(
+def test_redis_move_by_replication_keeps_the_run_going(
     start_server: Callable[..., Server],
     start_run: Callable[..., Run],
     start_proxy: Callable[..., Any],

@@ -36,7 +36,7 @@ import os
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from acker_redis import Acker, FailedError, RetryPolicy
+from acker_redis import Acker, RowFailedError, RetryPolicy
 from acker_redis.spark import prepare_environment, run_tracked
 
 prepare_environment()
@@ -111,7 +111,7 @@ ELSEWHERE = {
 }
 
 
-def test_no_block_is_left_out() -> None:
+def test_every_docs_page_with_python_blocks_is_tested() -> None:
     names = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     assert {name for name in names if blocks("python", f"docs/{name}")} == PAGES.keys() | ELSEWHERE.keys()
     for name, module in ELSEWHERE.items():
@@ -120,7 +120,7 @@ def test_no_block_is_left_out() -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("name", PAGES)
-def test_every_block_runs(warm: Warm, name: str) -> None:
+def test_python_blocks_of_a_docs_page_run(warm: Warm, name: str) -> None:
     before, after = PAGES[name]
     with VALKEY.server() as server:
         rotator = subprocess.Popen(

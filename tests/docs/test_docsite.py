@@ -69,7 +69,7 @@ def test_links_lead_to_the_same_page(link: str, there: str) -> None:
     assert pages.moved(link, "docs/internals/architecture.md", places, ROOT) == there
 
 
-def test_links_of_pages_from_elsewhere() -> None:
+def test_links_of_pages_outside_docs_are_rewritten() -> None:
     places = {"docs/guides/spark.md": "guides/spark.md", "CONTRIBUTING.md": "contributing.md"}
     assert (
         pages.moved("[a](docs/guides/spark.md) [b](lua)", "CONTRIBUTING.md", places, ROOT) == "[a](guides/spark.md) b"
@@ -81,7 +81,7 @@ def test_a_link_that_leads_nowhere_is_an_error() -> None:
         pages.moved("[x](nowhere.md)", "docs/guides/spark.md", {}, ROOT)
 
 
-def test_pages_are_gathered_anew(tmp_path: Path) -> None:
+def test_site_pages_are_gathered_into_an_emptied_folder(tmp_path: Path) -> None:
     target = tmp_path / "site"
     target.mkdir()
     (target / "old.md").write_text("old")
@@ -92,6 +92,9 @@ def test_pages_are_gathered_anew(tmp_path: Path) -> None:
     assert "(operate/on-call.md)" in (target / "lua.md").read_text(encoding="utf-8")
 
 
-def test_examples_of_docstrings_become_code() -> None:
+def test_docstring_examples_become_code_blocks() -> None:
     text = "Says it.\n\n>>> f(\n...     1)\n2\n\nMore.\n>>> g()"
-    assert doctests.fenced(text) == "Says it.\n\n```pycon\n>>> f(\n...     1)\n2\n```\n\nMore.\n```pycon\n>>> g()\n```"
+    assert (
+        doctests.deduplicated(text)
+        == "Says it.\n\n```pycon\n>>> f(\n...     1)\n2\n```\n\nMore.\n```pycon\n>>> g()\n```"
+    )

@@ -46,7 +46,7 @@ def calls_of(holder: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 EACH = [(holder, name) for holder in HOLDERS for name, _ in calls_of(holder)]
-BY_NAME_ONLY = {"token", "reason", "stage", "detail", "lane"}
+BY_NAME_ONLY = {"idempotency_key", "reason", "component", "detail", "lane"}
 
 
 def test_every_error_is_public() -> None:
@@ -56,18 +56,18 @@ def test_every_error_is_public() -> None:
         assert issubclass(getattr(acker_redis, name), AckerError)
 
 
-def test_no_public_class_with_calls_is_left_out() -> None:
+def test_public_classes_with_methods_are_all_listed() -> None:
     public = [getattr(acker_redis, name) for name in acker_redis.__all__ if name != "__version__"]
     assert {cls for cls in public if [*calls_of(cls)]} <= {*HOLDERS, RetryPolicy, DeadLetterFilter}
 
 
 @pytest.mark.parametrize(("holder", "name"), EACH)
-def test_what_is_easily_mistaken_for_something_else_is_given_by_name(holder: Any, name: str) -> None:
+def test_ambiguous_parameters_are_keyword_only(holder: Any, name: str) -> None:
     parameters = inspect.signature(getattr(holder, name)).parameters.values()
     assert not BY_NAME_ONLY & {one.name for one in parameters if one.kind is not inspect.Parameter.KEYWORD_ONLY}
 
 
-def test_a_text_is_not_taken_for_a_token() -> None:
+def test_reason_given_by_position_raises_type_error() -> None:
     """The mistake that the names are for: a reason given in second place."""
     acker: Any = fake_acker()
     with pytest.raises(TypeError, match="positional"):
@@ -75,7 +75,9 @@ def test_a_text_is_not_taken_for_a_token() -> None:
 
 
 @pytest.mark.parametrize(("holder", "name"), EACH)
-def test_the_example_of_a_call_runs(holder: Any, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_docstring_example_of_public_call_runs(
+    holder: Any, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     server = fakeredis.FakeServer()
     monkeypatch.setattr(connection, "connect_single", lambda url, **_: fakeredis.FakeRedis(server=server))
@@ -111,7 +113,7 @@ def test_the_example_of_a_call_runs(holder: Any, name: str, monkeypatch: pytest.
 # -- connecting with keywords
 
 
-def test_keywords_are_the_settings_of_a_config() -> None:
+def test_connect_keywords_are_the_config_settings() -> None:
     assert Settings.__annotations__.keys() == {field.name for field in fields(AckerConfig)}
     with Acker.connect(fakeredis.FakeRedis(), app="orders", message_timeout_secs=60, shards=2) as acker:
         assert acker.config == AckerConfig("orders", shards=2, message_timeout_secs=60)
@@ -145,6 +147,6 @@ def test_an_acker_keeps_its_url_and_does_not_show_the_password(monkeypatch: pyte
     assert fake_acker().url is None
 
 
-def test_an_acker_is_not_pickled() -> None:
+def test_pickling_an_acker_raises_type_error() -> None:
     with pytest.raises(TypeError, match=r"send acker\.url and acker\.config"):
         pickle.dumps(fake_acker())

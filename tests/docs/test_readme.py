@@ -72,11 +72,11 @@ def server():
         ("docs/start/pipeline.md", "detail='no items'"),
     ],
 )
-def test_the_pipeline_runs(server: Server, warm: Warm, name: str, detail: str) -> None:
+def test_documented_pipeline_runs_with_the_shown_result(server: Server, warm: Warm, name: str, detail: str) -> None:
     shown = warm.run(program(name), server.url)
     assert "emitted=5, acked=2, failed=3, timed_out=0, lost=0, replayed=2, dead_lettered=1, late=0" in shown
     assert "DeadLetter(message_id=3, " in shown
-    assert f"attempts=3, reason='failed', last_stage='split', {detail}" in shown
+    assert f"attempts=3, reason='failed', last_component='split', {detail}" in shown
     expected = [(1, "milk"), (1, "tea"), (2, "bread")]
     if name != "README.md":
         written = pa.concat_tables(pq.read_table(path) for path in warm.folder.glob("items/*.parquet"))
@@ -87,7 +87,7 @@ def test_the_pipeline_runs(server: Server, warm: Warm, name: str, detail: str) -
         assert sorted(store.execute("SELECT * FROM items")) == expected, "and each item is there once"
 
 
-def test_the_bare_acker_runs(server: Server, tmp_path: Path) -> None:
+def test_documented_bare_acker_runs_with_the_shown_result(server: Server, tmp_path: Path) -> None:
     shown = run_program(program("docs/guides/bare.md"), server.url, tmp_path)
     assert sorted(shown.splitlines()) == ["ack 1 None write None", "fail 2 failed parse no such customer"]
     for line in shown.splitlines():
@@ -126,7 +126,7 @@ def allow_oncall(servers: list[Server]) -> None:
         client.close()
 
 
-def test_the_shell_lines_run(servers: list[Server], tmp_path: Path) -> None:
+def test_documented_shell_commands_run(servers: list[Server], tmp_path: Path) -> None:
     """Those with redis-cli as the user of the people on call; the last one deletes the app."""
     redis_cli = required("redis-cli", "redis-tools")
     allow_oncall(servers)
@@ -138,8 +138,8 @@ def test_the_shell_lines_run(servers: list[Server], tmp_path: Path) -> None:
         (tmp_path / name).chmod(0o755)
     shown = {}
     with Acker.connect(servers[0].url, AckerConfig(app="orders")) as acker:
-        acker.init_many(range(1, 201), range(1, 201), task=0)
-        acker.fail_many(range(1, 101), reason="broken", stage="parse")
+        acker.init_many(range(1, 201), range(1, 201), spout_id=0)
+        acker.fail_many(range(1, 101), reason="broken", component="parse")
         acker.poll(max_outcomes=10)
         acker.admin.rotate(force=True)
         acker.dead_letters.add([DeadLetter(1, "run", 5, "failed", "parse", "broken")])
@@ -177,7 +177,7 @@ def test_the_shell_lines_run(servers: list[Server], tmp_path: Path) -> None:
     assert sum(map(int, held.split())) == 200  # 100 pending, 100 closed
 
 
-def test_the_settings_table_is_complete() -> None:
+def test_settings_table_lists_every_default() -> None:
     table = page("docs/reference/settings.md")
     defaults = AckerConfig(app="x")
     for name, value in defaults.as_fields().items():
@@ -185,7 +185,7 @@ def test_the_settings_table_is_complete() -> None:
         assert row.strip("`") == (value or "none")
 
 
-def test_the_readme_shows_measurements_as_they_stand_in_the_benchmarks() -> None:
+def test_readme_measurements_match_the_benchmarks_docs() -> None:
     """All that is measured stands between the marks; the README repeats some rows, to the letter."""
     whole = page("docs/reference/benchmarks.md")
     measured = whole[whole.index("<!-- measured:begin -->") : whole.index("<!-- measured:end -->")].splitlines()
@@ -196,12 +196,12 @@ def test_the_readme_shows_measurements_as_they_stand_in_the_benchmarks() -> None
     assert [row for row in rows if row not in measured] == []
 
 
-def test_the_readme_stays_short() -> None:
+def test_readme_stays_short() -> None:
     assert len(page("README.md").splitlines()) <= 150
     assert len([line for line in program("README.md").splitlines() if line.strip()]) <= 21
 
 
-def test_links_lead_to_files_and_their_headings() -> None:
+def test_links_in_docs_lead_to_existing_files_and_headings() -> None:
     pages = [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *(ROOT / "docs").rglob("*.md")]
     for path in pages:
         for target, heading in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", path.read_text(encoding="utf-8")):

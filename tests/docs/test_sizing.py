@@ -94,7 +94,7 @@ def table() -> dict[str, list[list[float]]]:
 
 @pytest.mark.parametrize("which", ["blocks", "alone"])
 @pytest.mark.parametrize("kind", ["valkey", "redis7"])
-def test_the_bytes_are_those_of_the_table(
+def test_measured_bytes_match_the_sizing_table(
     start_server: Callable[..., Server],
     open_acker: Callable[..., Acker],
     plain: Callable[..., Any],
@@ -132,6 +132,6 @@ def test_the_bytes_are_those_of_the_table(
     assert found["failed outcome: received"] == pytest.approx(152, rel=TOLERANCE)
 
 
-def test_the_example_prints_what_the_page_shows(tmp_path: Path) -> None:
+def test_sizing_example_prints_the_documented_output(tmp_path: Path) -> None:
     (program,), (shown,) = blocks_of(PAGE, "python"), blocks_of(PAGE, "text")
     assert run_program(program, "", tmp_path) == shown

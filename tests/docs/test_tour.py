@@ -18,7 +18,7 @@ def outputs(notebook: Any) -> list[list[Any]]:
 
 
 @pytest.mark.spark
-def test_the_tour_shows_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tour_notebook_reproduces_its_saved_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     written = nbformat.read(TOUR, as_version=4)  # type: ignore[no-untyped-call]
     run = nbformat.read(TOUR, as_version=4)  # type: ignore[no-untyped-call]

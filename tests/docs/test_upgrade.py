@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from acker_redis import Acker, AckerConfig, OtherFormatError
+from acker_redis import Acker, AckerConfig, FormatVersionError
 from acker_redis.client import function_library
 from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing import wait_until
@@ -24,7 +24,7 @@ INSTALL, FORMAT, ANEW, REPLACE = (
 )
 
 
-def test_functions_of_old_and_new_live_side_by_side(
+def test_functions_of_old_and_new_versions_coexist(
     start_server: Callable[..., Server], plain: Callable[..., Any], open_acker: Callable[..., Acker], tmp_path: Path
 ) -> None:
     server = start_server()
@@ -52,7 +52,7 @@ def another_format(
     return server, acker
 
 
-def test_an_app_of_another_form_is_made_anew(
+def test_app_of_another_format_is_refused_and_can_be_recreated(
     another_format: tuple[Server, Acker], plain: Callable[..., Any], start_process: Callable[..., Any], tmp_path: Path
 ) -> None:
     server, acker = another_format
@@ -61,7 +61,7 @@ def test_an_app_of_another_form_is_made_anew(
     for shard in (0, 1):
         raw.hset(f"acker:{{orders:{shard}}}:meta", "format", "1")
     before = {key: raw.dump(key) for key in raw.scan_iter()}
-    with pytest.raises(OtherFormatError, match="another version of acker-redis made them"):
+    with pytest.raises(FormatVersionError, match="another version of acker-redis made them"):
         Acker.connect(server.url, AckerConfig("orders", shards=2, message_timeout_secs=1))
     assert {key: raw.dump(key) for key in raw.scan_iter()} == before
     for shard in (0, 1):  # the old version, which knows its own form, lets it run dry
@@ -81,7 +81,7 @@ def test_an_app_of_another_form_is_made_anew(
 
 
 @pytest.mark.parametrize("kinds", [("redis62", "redis7"), ("redis7", "valkey")], ids="-".join)
-def test_a_newer_server_takes_over(
+def test_newer_server_takes_over_by_replication(
     start_server: Callable[..., Server],
     open_acker: Callable[..., Acker],
     plain: Callable[..., Any],
@@ -105,7 +105,7 @@ def test_a_newer_server_takes_over(
     shell.run("acker-redis install")
 
 
-def test_an_older_server_cannot_follow_a_newer_one(
+def test_older_server_cannot_replicate_a_newer_server(
     start_server: Callable[..., Server], plain: Callable[..., Any], open_acker: Callable[..., Acker]
 ) -> None:
     """Why the page ends the old server."""

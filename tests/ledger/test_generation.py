@@ -14,7 +14,7 @@ from acker_redis.ledger.shards import generation_at
 CONFIG = AckerConfig(app="test", shards=2)
 
 
-def test_the_marker_is_found_by_another_url(url, connect) -> None:
+def test_generation_read_by_another_url_of_the_server_matches(url, connect) -> None:
     acker: Acker = connect(shards=2)
     assert app_of(acker).shards.holds(generation_at(url.replace("127.0.0.1", "localhost"), CONFIG))
     another = generation_at(url.removesuffix("/0") + "/1", CONFIG)
@@ -22,7 +22,7 @@ def test_the_marker_is_found_by_another_url(url, connect) -> None:
     assert not app_of(acker).shards.holds(another)
 
 
-def test_a_failover_is_waited_for(start_server, start_proxy, open_acker, monkeypatch) -> None:
+def test_generation_at_waits_for_a_failover(start_server, start_proxy, open_acker, monkeypatch) -> None:
     server, gone = start_server(), start_server()
     acker: Acker = open_acker(server.url, shards=2)
     proxy = start_proxy(gone)
@@ -41,7 +41,7 @@ def test_a_failover_is_waited_for(start_server, start_proxy, open_acker, monkeyp
         assert app_of(acker).shards.holds(asked.result(timeout=30))
 
 
-def test_it_waits_as_long_as_any_call_and_then_says_who_does_not_answer(start_server, monkeypatch) -> None:
+def test_generation_at_an_unreachable_server_fails_after_15_s(start_server, monkeypatch) -> None:
     server = start_server()
     server.kill()
     given: list[float] = []
@@ -49,7 +49,7 @@ def test_it_waits_as_long_as_any_call_and_then_says_who_does_not_answer(start_se
     class Noting(Client):
         def __init__(self, source: str, *, connect_secs: float) -> None:
             given.append(connect_secs)
-            super().__init__(source, patience_secs=0)
+            super().__init__(source, outage_timeout_secs=0)
 
     monkeypatch.setattr(shards, "Client", Noting)
     with pytest.raises(ConnectionLostError, match="can't be reached"):
@@ -57,6 +57,6 @@ def test_it_waits_as_long_as_any_call_and_then_says_who_does_not_answer(start_se
     assert given == [15]
 
 
-def test_a_malformed_url_is_not_waited_for() -> None:
+def test_generation_at_a_malformed_url_fails_at_once() -> None:
     with pytest.raises(BadConfigError, match="no Redis URL"):
         generation_at("localhost:6379", CONFIG)

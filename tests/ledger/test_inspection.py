@@ -50,7 +50,7 @@ def ring(connect, raw):
 
 @pytest.mark.parametrize("steps_back", [0, 1, 2, 3], ids=["nursery", "middle", "oldest", "death row"])
 @pytest.mark.parametrize("tick", [10, 65_537], ids=["", "stamps wrapped"])
-def test_the_oldest_owned_root_of_a_cohort_is_found(source, ring, tick, steps_back) -> None:
+def test_oldest_age_is_of_the_oldest_owned_root_in_a_cohort(source, ring, tick, steps_back) -> None:
     made: Ring = ring(tick)
     put = tick - steps_back
     for root, ago_ms, flags in (
@@ -61,7 +61,7 @@ def test_the_oldest_owned_root_of_a_cohort_is_found(source, ring, tick, steps_ba
     assert made.oldest_ms() == 30_000
 
 
-def test_a_root_that_moved_on_is_not_found_where_it_was(source, ring) -> None:
+def test_oldest_age_ignores_a_root_moved_to_another_cohort(source, ring) -> None:
     made: Ring = ring()
     made.record(1, tick=10, ago_ms=90_000)
     made.record(2, tick=8, ago_ms=20_000)
@@ -71,7 +71,7 @@ def test_a_root_that_moved_on_is_not_found_where_it_was(source, ring) -> None:
 
 
 @pytest.mark.parametrize("settled", [0, 3, 4, 5, 9])
-def test_a_root_behind_settled_cohorts_is_found(source, ring, settled) -> None:
+def test_oldest_age_looks_past_settled_roots(source, ring, settled) -> None:
     made: Ring = ring()
     for root in range(100, 100 + settled):
         made.cohort(9, root, score=root)
@@ -81,7 +81,7 @@ def test_a_root_behind_settled_cohorts_is_found(source, ring, settled) -> None:
     assert made.oldest_ms() == 40_000
 
 
-def test_the_search_is_bounded(source, ring) -> None:
+def test_oldest_age_search_is_bounded(source, ring) -> None:
     made: Ring = ring()
     made.raw.zadd("acker:{test:0}:bucket:1", {pack(root): root for root in range(10, 1_000)})
     made.record(1, tick=9, ago_ms=40_000)
@@ -90,14 +90,14 @@ def test_the_search_is_bounded(source, ring) -> None:
 
 
 @pytest.mark.parametrize("tick", [0, 1])
-def test_there_is_nothing_before_the_first_tick(source, ring, tick) -> None:
+def test_oldest_age_before_the_first_tick_is_known(source, ring, tick) -> None:
     made: Ring = ring(tick)
     made.record(1, tick=0, ago_ms=40_000)
     made.cohort(0, 1)
     assert made.oldest_ms() == 40_000
 
 
-def test_the_oldest_of_many_shards(source, connect) -> None:
+def test_oldest_age_covers_many_shards(source, connect) -> None:
     acker: Acker = connect(shards=70)
     acker.init_many(range(1, 501), range(1, 501), 0)
     age_ms = acker.stats().oldest_age_ms
@@ -106,13 +106,13 @@ def test_the_oldest_of_many_shards(source, connect) -> None:
 
 
 @pytest.mark.parametrize("ago_ms", [0, 60_000, 2**32 + 5])
-def test_the_age_of_the_last_tick_is_that_of_the_shard_that_ticked_longest_ago(source, ring, ago_ms) -> None:
+def test_last_rotation_age_is_of_the_least_recent_shard(source, ring, ago_ms) -> None:
     made: Ring = ring()
     made.raw.hset(META, "last_rotation_ms", made.seeded_ms - ago_ms)
     assert ago_ms <= made.acker.stats().last_rotation_ms < ago_ms + 30_000
 
 
-def test_a_tick_in_the_future_has_no_age(source, ring) -> None:
+def test_tick_in_the_future_has_age_zero(source, ring) -> None:
     made: Ring = ring()
     made.raw.hset(META, "last_rotation_ms", made.seeded_ms + 3_600_000)
     assert made.acker.stats().last_rotation_ms == 0
@@ -127,7 +127,7 @@ def test_a_tick_in_the_future_has_no_age(source, ring) -> None:
         (LEDGER, pack(1), "short", r"acker:\{test:0\}:ledger: a record of 5 bytes is none that this version writes"),
     ],
 )
-def test_a_damaged_field_is_named(source, ring, key, field, value, words) -> None:
+def test_damaged_field_is_named_in_the_error(source, ring, key, field, value, words) -> None:
     made: Ring = ring()
     made.cohort(10, 1)
     made.raw.hset(key, field, value)
@@ -135,14 +135,14 @@ def test_a_damaged_field_is_named(source, ring, key, field, value, words) -> Non
         made.acker.stats()
 
 
-def test_a_counter_that_is_not_ours_is_left_alone(source, ring, raw) -> None:
+def test_unknown_counter_in_stats_is_ignored(source, ring, raw) -> None:
     made: Ring = ring()
     raw.hset(STATS, "theirs", "x")
     assert made.acker.stats().inits == 1
 
 
 @pytest.mark.parametrize("name", ["meta", "stats", "ledger", "failed:0", "bucket:1"])
-def test_a_foreign_key_is_an_error_that_says_so(source, ring, raw, name) -> None:
+def test_key_of_another_type_raises_damaged_data(source, ring, raw, name) -> None:
     made: Ring = ring()
     made.cohort(10, 1)
     raw.set(f"acker:{{test:0}}:{name}", "theirs")

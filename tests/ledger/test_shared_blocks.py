@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from acker_redis import Acker, Applied, BadBatchError, OtherFormatError
+from acker_redis import Acker, Applied, BadBatchError, FormatVersionError
 from acker_redis.ledger.expiry import TICKS_PER_PASS
 from acker_redis.model import ids
 from acker_redis.testing import wait_until
@@ -32,7 +32,9 @@ def updated(acker: Acker, chance: random.Random, truth: dict[int, int]) -> None:
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_reloads_restarts_and_replicas_keep_them(start_server, open_acker, plain, kind: str, shards: int) -> None:
+def test_blocks_survive_reloads_restarts_and_replication(
+    start_server, open_acker, plain, kind: str, shards: int
+) -> None:
     debug = () if kind == "redis62" else ("--enable-debug-command", "yes")
     primary = start_server(*DURABLE, *debug, kind=kind)
     replica = start_server("--replicaof", "127.0.0.1", str(primary.port), kind=kind)
@@ -63,7 +65,7 @@ def test_reloads_restarts_and_replicas_keep_them(start_server, open_acker, plain
     assert {o.root for o in take(acker, len(truth))} == truth.keys()
 
 
-def test_inits_of_a_block_come_from_several_calls_and_processes(source: Any, connect: Any) -> None:
+def test_block_initialised_by_several_calls_ends_each_root_once(source: Any, connect: Any) -> None:
     """Any way of cutting the inits, with acks before, between and after them, ends each root once."""
     chance = random.Random(SEED)
     for number in range(20):
@@ -91,18 +93,18 @@ def test_inits_of_a_block_come_from_several_calls_and_processes(source: Any, con
         assert (stats.pending, stats.unowned, stats.acked, stats.late_updates) == (0, 0, 96, 0)
 
 
-def test_roots_of_two_tasks_in_one_block_are_refused_loudly(source: Any, connect: Any) -> None:
+def test_roots_of_two_spout_ids_in_a_block_are_refused(source: Any, connect: Any) -> None:
     acker: Acker = connect(shards=1)
     roots = acker.new_roots(32)
     acker.init_many(roots[:16], roots[:16], 1)
-    with pytest.raises(BadBatchError, match="one task for all"):
+    with pytest.raises(BadBatchError, match="one spout_id for all"):
         acker.init_many(roots[16:], roots[16:], 2)
     assert acker.stats().inits == 16
     acker.init_many(roots[16:], roots[16:], 1)
     exact_values(acker, roots, roots)
 
 
-def test_a_timeout_of_a_block_is_never_early(source: Any, connect: Any) -> None:
+def test_block_timeout_restarts_with_each_init_and_reset(source: Any, connect: Any) -> None:
     acker: Acker = connect(shards=1, num_buckets=3)
     roots = acker.new_roots(3)
     acker.init_many(roots[:1], [1], 0)
@@ -114,38 +116,38 @@ def test_a_timeout_of_a_block_is_never_early(source: Any, connect: Any) -> None:
     assert {o.root for o in acker.poll()} == set(roots[:2].tolist())
 
 
-def test_an_app_of_another_format_is_refused_and_left_as_it_is(source: Any, connect: Any, raw: Any) -> None:
+def test_app_of_another_format_is_refused_and_left_unchanged(source: Any, connect: Any, raw: Any) -> None:
     acker: Acker = connect(shards=2)
     acker.init(1, 5, 0)
     for shard in range(2):
         raw.hdel(f"acker:{{test:{shard}}}:meta", "format")
     before = {key: raw.dump(key) if isinstance(source, str) else raw.type(key) for key in raw.scan_iter("acker:*")}
-    with pytest.raises(OtherFormatError, match="another version of acker-redis made them"):
+    with pytest.raises(FormatVersionError, match="another version of acker-redis made them"):
         connect(shards=2)
-    with pytest.raises(OtherFormatError):
+    with pytest.raises(FormatVersionError):
         Acker.open_existing(source, "test")
     assert before == {
         key: raw.dump(key) if isinstance(source, str) else raw.type(key) for key in raw.scan_iter("acker:*")
     }
 
 
-def test_new_roots_needs_a_count() -> None:
+def test_new_roots_with_an_invalid_count_is_refused() -> None:
     for count in (-1, 1.5, "many"):
         with pytest.raises(BadBatchError, match="count="):
             Acker.new_roots(count)  # type: ignore[arg-type]
     assert len(np.unique(Acker.new_roots(1000))) == 1000
 
 
-def test_a_batch_may_have_parts_without_roots(source: Any, connect: Any) -> None:
+def test_batch_with_empty_parts_is_applied(source: Any, connect: Any) -> None:
     acker: Acker = connect(shards=2)
     with acker.batch() as batch:
-        batch.init_many([1], [5], task=0)
+        batch.init_many([1], [5], spout_id=0)
         batch.ack_many([], [])
         batch.fail_many([])
     assert batch.result == Applied(1, False)
 
 
-def test_fails_of_neighbours_do_not_keep_a_hung_root_alive(source: Any, connect: Any) -> None:
+def test_fails_of_neighbours_do_not_extend_a_hung_root(source: Any, connect: Any) -> None:
     """Nor do roots that fail with their init; whatever the age."""
     acker: Acker = connect(shards=1, num_buckets=2)
     roots = acker.new_roots(4).tolist()
@@ -161,7 +163,7 @@ def test_fails_of_neighbours_do_not_keep_a_hung_root_alive(source: Any, connect:
     }  # fmt: skip
 
 
-def test_stale_shared_records_are_swept_in_a_few_ticks(url: str, connect: Any, raw: Any) -> None:
+def test_stale_blocks_are_swept_within_a_few_ticks(url: str, connect: Any, raw: Any) -> None:
     acker: Acker = connect(shards=1)
     roots = acker.new_roots(32 * 400)
     acker.init_many(roots, roots, 0)

@@ -30,7 +30,7 @@ def rotating(url) -> Iterator[Callable[[], None]]:
 
 
 @pytest.mark.parametrize("num_buckets", [2, 3, 5])
-def test_a_root_expires_not_before_t_and_not_much_after_the_bound(connect, url, rotating, num_buckets) -> None:
+def test_root_expires_between_its_timeout_and_the_bound(connect, url, rotating, num_buckets) -> None:
     acker: Acker = connect(num_buckets=num_buckets, message_timeout_secs=TIMEOUT_SECS)
     rotating()
     for first in range(1, 401, 20):
@@ -41,7 +41,7 @@ def test_a_root_expires_not_before_t_and_not_much_after_the_bound(connect, url, 
     assert max(ages) <= TIMEOUT_MS * num_buckets / (num_buckets - 1) + SLACK_MS
 
 
-def test_first_seen_counts_from_the_first_message(connect, url, rotating) -> None:
+def test_first_seen_clock_expires_a_root_updated_all_the_time(connect, url, rotating) -> None:
     acker: Acker = connect(clock="first_seen", message_timeout_secs=TIMEOUT_SECS)
     acker.init(1, 1, 0)
     rotating()
@@ -56,7 +56,7 @@ def test_first_seen_counts_from_the_first_message(connect, url, rotating) -> Non
 
 
 @pytest.mark.parametrize("clock", ["first_seen", "last_update"])
-def test_a_root_that_is_touched_lives_on(connect, url, rotating, clock) -> None:
+def test_touched_root_does_not_expire(connect, url, rotating, clock) -> None:
     acker: Acker = connect(clock=clock, message_timeout_secs=TIMEOUT_SECS)
     acker.init_many([1, 2], [1, 1], 0)
     rotating()
@@ -77,7 +77,7 @@ def test_a_root_that_is_touched_lives_on(connect, url, rotating, clock) -> None:
     assert by_root[1] >= 4 * TIMEOUT_MS
 
 
-def test_max_age_ends_a_root_that_is_touched_all_the_time(connect, url, rotating) -> None:
+def test_max_age_expires_a_root_touched_all_the_time(connect, url, rotating) -> None:
     acker: Acker = connect(clock="last_update", message_timeout_secs=TIMEOUT_SECS, max_age_secs=1.0)
     acker.init(1, 1, 0)
     rotating()

@@ -13,15 +13,15 @@ MIN, MAX = -(2**63), 2**63 - 1
 def test_an_ack_before_its_init_waits_in_the_nursery(lab) -> None:
     shard = lab()
     before = shard.state()
-    assert shard.ack((1, 5), (-1, MIN), stage=255) == [APPLIED, 2]
+    assert shard.ack((1, 5), (-1, MIN), component=255) == [APPLIED, 2]
     assert shard.state() == replace(
         before,
         ledger={
-            1: Record(5, task=0, flags=WAITING, stage=255, start=shard.now),
-            -1: Record(MIN, task=0, flags=WAITING, stage=255, start=shard.now),
+            1: Record(5, spout_id=0, flags=WAITING, component=255, start=shard.now),
+            -1: Record(MIN, spout_id=0, flags=WAITING, component=255, start=shard.now),
         },
         buckets={shard.nursery: {blocks_of(1, -1): shard.now}},
-        fences=shard.fenced(),
+        fences=shard.deduplicated(),
         stats={"acks": 2},
     )
 
@@ -36,33 +36,33 @@ def test_an_ack_is_an_xor_of_64_bits(lab, val: int, ack: int) -> None:
     before = shard.state()
     assert shard.ack((1, ack)) == [APPLIED, 1]
     assert shard.state() == replace(
-        before, ledger={1: owned._replace(val=val ^ ack)}, fences=shard.fenced(), stats={"acks": 1}
+        before, ledger={1: owned._replace(val=val ^ ack)}, fences=shard.deduplicated(), stats={"acks": 1}
     )
 
 
 @pytest.mark.parametrize("val", [1, -1, MIN, MAX, 2**32, 2**31])
 def test_a_tree_that_reaches_zero_completes(lab, val: int) -> None:
     shard = lab()
-    owned = shard.put(1, val, stage=2, tick=TICK - 2)
+    owned = shard.put(1, val, component=2, tick=TICK - 2)
     before = shard.state()
     assert shard.ack((1, val)) == [APPLIED, 1]
     assert shard.state() == replace(
         before,
         ledger={},
         acked={0: [(7, [Done(1, shard.age(owned), 2)])]},
-        fences=shard.fenced(),
+        fences=shard.deduplicated(),
         stats={"acks": 1, "acked": 1},
     )
 
 
 @pytest.mark.parametrize("flags", [WAITING, FAILED], ids=["without owner", "failed before its init"])
-def test_zero_does_not_complete_a_record_that_waits(lab, flags: int) -> None:
+def test_unowned_root_whose_value_reaches_zero_is_not_acked(lab, flags: int) -> None:
     shard = lab()
     waiting = shard.put(1, 5, flags=flags)
     before = shard.state()
     shard.ack((1, 5))
     assert shard.state() == replace(
-        before, ledger={1: waiting._replace(val=0)}, fences=shard.fenced(), stats={"acks": 1}
+        before, ledger={1: waiting._replace(val=0)}, fences=shard.deduplicated(), stats={"acks": 1}
     )
 
 
@@ -70,26 +70,26 @@ def test_zero_does_not_complete_a_record_that_waits(lab, flags: int) -> None:
 @pytest.mark.parametrize("clock", ["first_seen", "last_update"])
 def test_an_ack_of_a_closed_root_is_late(lab, clock: str, ack: int) -> None:
     shard = lab(clock=clock)
-    closed = shard.put(1, 5, flags=CLOSED, stage=2, tick=TICK - 1)
+    closed = shard.put(1, 5, flags=CLOSED, component=2, tick=TICK - 1)
     owned = shard.put(2, 5)
-    shard.put(3, 5, flags=CLOSED, stage=2, tick=TICK - 1)
+    shard.put(3, 5, flags=CLOSED, component=2, tick=TICK - 1)
     before = shard.state()
-    assert shard.ack((1, ack), (2, 4), (3, ack), stage=4) == [APPLIED, 1]
+    assert shard.ack((1, ack), (2, 4), (3, ack), component=4) == [APPLIED, 1]
     assert shard.state() == replace(
         before,
-        ledger={1: closed, 2: owned._replace(val=1, stage=4), 3: closed},
-        fences=shard.fenced(),
+        ledger={1: closed, 2: owned._replace(val=1, component=4), 3: closed},
+        fences=shard.deduplicated(),
         stats={"acks": 1, "late_updates": 2},
     )
 
 
 @pytest.mark.parametrize(("old", "given", "kept"), [(0, 4, 4), (3, 4, 4), (3, 1, 1), (3, 0, 3)])
-def test_the_last_stage_that_names_itself_is_kept(lab, old: int, given: int, kept: int) -> None:
+def test_ack_keeps_last_named_component(lab, old: int, given: int, kept: int) -> None:
     shard = lab()
-    open_tree, completes = shard.put(1, 5, stage=old), shard.put(2, 5, stage=old)
-    shard.ack((1, 4), (2, 5), stage=given)
+    open_tree, completes = shard.put(1, 5, component=old), shard.put(2, 5, component=old)
+    shard.ack((1, 4), (2, 5), component=given)
     after = shard.state()
-    assert after.ledger == {1: open_tree._replace(val=1, stage=kept)}
+    assert after.ledger == {1: open_tree._replace(val=1, component=kept)}
     assert after.acked == {0: [(7, [Done(2, shard.age(completes), kept)])]}
 
 
@@ -99,7 +99,9 @@ def test_the_last_stage_that_names_itself_is_kept(lab, old: int, given: int, kep
     ("clock", "ago_ms"), [("first_seen", 5000), ("last_update", 5000), ("last_update", 60_000)],
     ids=["first_seen", "last_update", "last_update beyond max_age_ms"],
 )  # fmt: skip
-def test_only_last_update_moves_a_young_root(lab, clock: str, ago_ms: int, tick: int, flags: int) -> None:
+def test_ack_moves_young_root_to_nursery_only_under_last_update(
+    lab, clock: str, ago_ms: int, tick: int, flags: int
+) -> None:
     shard = lab(clock=clock, max_age_ms=60_000)
     old = shard.put(1, 5, flags=flags, tick=tick, ago_ms=ago_ms)
     before = shard.state()
@@ -110,51 +112,53 @@ def test_only_last_update_moves_a_young_root(lab, clock: str, ago_ms: int, tick:
         before,
         ledger={1: old._replace(val=1, stamp=TICK if moved else tick)},
         buckets=buckets,
-        fences=shard.fenced(),
+        fences=shard.deduplicated(),
         stats={"acks": 1},
     )
 
 
-def test_without_a_ceiling_last_update_moves_a_root_of_any_age(lab) -> None:
+def test_ack_without_max_age_moves_root_of_any_age(lab) -> None:
     shard = lab(clock="last_update")
     shard.put(1, 5, tick=TICK - 1, ago_ms=10**11)
     shard.ack((1, 4))
     assert shard.state().ledger[1].stamp == TICK
 
 
-def test_outcomes_are_packed_by_task_and_go_to_its_lane(lab) -> None:
+def test_ack_outcomes_are_packed_by_spout_id_into_its_lane(lab) -> None:
     shard = lab(lanes=2)
-    tasks = {1: 4, 2: 5, 3: 4, 4: 6, 5: 2**32 - 1}
-    records = {root: shard.put(root, root, task=task, ago_ms=1000 * root) for root, task in tasks.items()}
+    spout_ids = {1: 4, 2: 5, 3: 4, 4: 6, 5: 2**32 - 1}
+    records = {
+        root: shard.put(root, root, spout_id=spout_id, ago_ms=1000 * root) for root, spout_id in spout_ids.items()
+    }
     before = shard.state()
-    assert shard.ack(*((root, root) for root in tasks)) == [APPLIED, 5]
+    assert shard.ack(*((root, root) for root in spout_ids)) == [APPLIED, 5]
     done = {root: Done(root, shard.age(record)) for root, record in records.items()}
     assert shard.state() == replace(
         before,
         ledger={},
         acked={0: [(4, [done[1], done[3]]), (6, [done[4]])], 1: [(5, [done[2]]), (2**32 - 1, [done[5]])]},
-        fences=shard.fenced(),
+        fences=shard.deduplicated(),
         stats={"acks": 5, "acked": 5},
     )
 
 
-def test_every_case_in_one_call(lab) -> None:
+def test_ack_of_roots_in_every_state_handles_each_in_one_call(lab) -> None:
     shard = lab(clock="last_update")
     open_tree = shard.put(2, 5, tick=TICK - 1)
     completes = shard.put(3, 5, tick=TICK - 1)
     fresh = shard.put(4, 5)
     before = shard.state()
-    assert shard.ack((1, 9), (2, 4), (3, 5), (4, 4), stage=2) == [APPLIED, 4]
+    assert shard.ack((1, 9), (2, 4), (3, 5), (4, 4), component=2) == [APPLIED, 4]
     assert shard.state() == replace(
         before,
         ledger={
-            1: Record(9, task=0, flags=WAITING, stage=2, start=shard.now),
-            2: open_tree._replace(val=1, stage=2, stamp=TICK),
-            4: fresh._replace(val=1, stage=2),
+            1: Record(9, spout_id=0, flags=WAITING, component=2, start=shard.now),
+            2: open_tree._replace(val=1, component=2, stamp=TICK),
+            4: fresh._replace(val=1, component=2),
         },
         buckets={**before.buckets, shard.nursery: {(4,): 1, (1, 2): shard.now}},
         acked={0: [(7, [Done(3, shard.age(completes), 2)])]},
-        fences=shard.fenced(),
+        fences=shard.deduplicated(),
         stats={"acks": 4, "acked": 1},
     )
 
@@ -167,7 +171,7 @@ def test_an_age_is_never_negative_and_fits_four_bytes(lab, ago_ms: int, age: int
     assert shard.state().acked == {0: [(7, [Done(1, age)])]}
 
 
-def test_a_call_takes_a_thousand_roots(lab) -> None:
+def test_ack_call_takes_a_thousand_roots(lab) -> None:
     shard = lab()
     shard.raw.hset(
         shard.keys["ledger"],
@@ -176,5 +180,5 @@ def test_a_call_takes_a_thousand_roots(lab) -> None:
     assert shard.ack(*((root, root) for root in range(1, 1001))) == [APPLIED, 1000]
     after = shard.state()
     assert after.ledger == {}
-    ((task, rows),) = after.acked[0]
-    assert task == 7 and [row.root for row in rows] == list(range(1, 1001))
+    ((spout_id, rows),) = after.acked[0]
+    assert spout_id == 7 and [row.root for row in rows] == list(range(1, 1001))

@@ -19,7 +19,7 @@ def test_the_first_client_writes_its_settings(client, raw: Any) -> None:
     assert raw.keys("*") == [KEY.encode()]
 
 
-def test_every_other_client_is_told_and_changes_nothing(client, raw: Any) -> None:
+def test_later_client_gets_stored_settings_and_changes_nothing(client, raw: Any) -> None:
     raw.hset(KEY, mapping={"shards": 8, "clock": "first_seen"})
     told = configure(client, shards=4, clock="last_update", lanes=2)
     assert told == raw.hgetall(KEY) == {b"shards": b"8", b"clock": b"first_seen"}

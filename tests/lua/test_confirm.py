@@ -13,9 +13,9 @@ def stream(lab, raw: Any) -> Any:
     shard = lab()
     raw.xgroup_create(STREAM, "spout", "0", mkstream=True)
     for _ in range(3):
-        raw.xadd(STREAM, {"task": 7, "blocks": b""})
+        raw.xadd(STREAM, {"spout_id": 7, "blocks": b""})
     raw.xreadgroup("spout", "consumer", {STREAM: ">"})
-    raw.xadd(STREAM, {"task": 7, "blocks": b""})
+    raw.xadd(STREAM, {"spout_id": 7, "blocks": b""})
     return shard
 
 
@@ -57,7 +57,7 @@ def test_an_older_entry_that_is_still_pending_stays(stream, raw: Any) -> None:
     assert [entry for entry, _ in raw.xrange(STREAM)] == [unread]
 
 
-def test_what_a_group_that_was_made_anew_has_not_handed_out_stays(stream, raw: Any) -> None:
+def test_undelivered_entries_of_recreated_group_stay(stream, raw: Any) -> None:
     first, second, third, unread = (entry for entry, _ in raw.xrange(STREAM))
     raw.xgroup_destroy(STREAM, "spout")
     raw.xgroup_create(STREAM, "spout", "0")
@@ -67,26 +67,26 @@ def test_what_a_group_that_was_made_anew_has_not_handed_out_stays(stream, raw: A
     assert pending(raw) == []
 
 
-def test_entries_that_nobody_will_be_handed_again_go_too(stream, raw: Any) -> None:
+def test_entries_of_deleted_consumer_are_trimmed_by_confirm(stream, raw: Any) -> None:
     """What a consumer held goes out of the group's list with the consumer."""
     *_, unread = (entry for entry, _ in raw.xrange(STREAM))
     raw.xgroup_delconsumer(STREAM, "spout", "consumer")
-    raw.xadd(STREAM, {"task": 7, "blocks": b""})
+    raw.xadd(STREAM, {"spout_id": 7, "blocks": b""})
     raw.xreadgroup("spout", "consumer", {STREAM: ">"}, count=1)
     assert stream.run("confirm", unread) == [4]
     assert raw.xlen(STREAM) == 1
 
 
-def test_a_stream_that_is_gone_is_no_error(stream, raw: Any) -> None:
+def test_confirm_on_missing_stream_is_no_error(stream, raw: Any) -> None:
     raw.delete(STREAM)
     assert stream.run("confirm", "1-1") == [0]
     assert raw.exists(STREAM) == 0
 
 
-def test_a_call_takes_a_thousand_entries(stream, raw: Any) -> None:
+def test_confirm_call_takes_a_thousand_entries(stream, raw: Any) -> None:
     with raw.pipeline() as pipe:
         for _ in range(996):
-            pipe.xadd(STREAM, {"task": 7, "blocks": b""})
+            pipe.xadd(STREAM, {"spout_id": 7, "blocks": b""})
         pipe.execute()
     raw.xreadgroup("spout", "consumer", {STREAM: ">"})
     assert stream.run("confirm", join(*(entry for entry, _ in raw.xrange(STREAM)))) == [1000]

@@ -69,7 +69,7 @@ def starts(script: scripts.Script) -> dict[str, int]:
     for slot in script.keys:
         if slot.many:
             found[slot.name] = at
-            at += SLOTS if slot.name in ("bucket", "fence") else LANES
+            at += SLOTS if slot.name in ("bucket", "dedup") else LANES
         else:
             at += 1
     return found
@@ -80,7 +80,7 @@ def script(request: pytest.FixtureRequest) -> scripts.Script:
     return scripts.load(request.param)
 
 
-def test_every_file_has_a_name_and_every_name_a_file() -> None:
+def test_script_names_match_the_lua_files() -> None:
     assert sorted(scripts.NAMES) == sorted(FILES)
     assert sorted(scripts.REPORTS) == sorted(REPORT_FILES)
 
@@ -114,7 +114,7 @@ def test_the_reports_have_the_rule_of_python_for_who_does_not_rotate() -> None:
     assert users == ["dashboard"]
 
 
-def test_a_header_is_complete(script: scripts.Script) -> None:
+def test_script_header_is_complete(script: scripts.Script) -> None:
     text = FILES[script.name].read_text(encoding="utf-8")
     sections = re.findall(r"^(KEYS|ARGV|Returns|Errors)$", text, re.MULTILINE)
     assert sections == sorted(set(sections), key=("KEYS", "ARGV", "Returns", "Errors").index)
@@ -131,7 +131,7 @@ def test_keys_are_bound_in_the_order_of_the_header(script: scripts.Script) -> No
         assert len(re.findall(rf"\b{name}\b", body(script.name))) > 1, f"{name} is never used"
 
 
-def test_groups_of_keys_are_found_where_the_header_has_them(script: scripts.Script) -> None:
+def test_key_groups_start_at_positions_of_the_header(script: scripts.Script) -> None:
     text, groups = body(script.name), starts(script)
     sizes = {"slots": SLOTS, "lanes": LANES}
     for names, values in re.findall(r"^ *local ([\w, ]+) = ([\w., +]+)$", text, re.MULTILINE):
@@ -155,7 +155,7 @@ def test_groups_of_keys_are_found_where_the_header_has_them(script: scripts.Scri
         else:
             assert first in groups, f"KEYS[{index}]"
             used.add(first)
-    for function, size in (("fence_status", "slots"), ("write_acked", "lanes"), ("write_expired", "lanes")):
+    for function, size in (("dedup_status", "slots"), ("write_acked", "lanes"), ("write_expired", "lanes")):
         for name, given in re.findall(rf"{function}\((\w+), shard\.(\w+)", text):
             assert (name in groups, given) == (True, size)
             used.add(name)
@@ -172,17 +172,17 @@ def test_keys_have_the_type_the_commands_want(script: scripts.Script) -> None:
             assert types[name] == TYPES[command[0]], f"{command} {name}"
 
 
-def test_key_patterns_are_those_that_python_spells(script: scripts.Script) -> None:
+def test_key_patterns_of_header_match_python_keys(script: scripts.Script) -> None:
     shard: Any = ShardKeys("app", "shard", 2, 1)  # type: ignore[arg-type]
     for slot in script.keys:
-        if slot.name in ("config", "stages"):
+        if slot.name in ("config", "components"):
             assert slot.patterns == (getattr(keys, slot.name)("app"),)
             continue
         names = ("acked", "failed") if slot.name == "outcomes" else (slot.name,)
         spelled = []
         for name in names:
             key = getattr(shard, name)
-            lane_or_slot = {"bucket": "<slot>", "fence": "<slot>", "scratch": "<side>"}.get(name, "<lane>")
+            lane_or_slot = {"bucket": "<slot>", "dedup": "<slot>", "scratch": "<side>"}.get(name, "<lane>")
             spelled.append(key if isinstance(key, str) else key[0].removesuffix("0") + lane_or_slot)
             assert slot.many == (slot.name != "outcomes" and not isinstance(key, str))
         assert list(slot.patterns) == spelled
@@ -212,7 +212,7 @@ def test_result_codes_are_named_in_the_body(script: scripts.Script) -> None:
         assert len(re.findall(rf"\b{code}\b", whole(script.name))) > 1, f"{code} is never used"
 
 
-def test_errors_are_those_of_the_body(script: scripts.Script) -> None:
+def test_errors_of_header_are_those_raised_by_the_body(script: scripts.Script) -> None:
     text = FILES[script.name].read_text(encoding="utf-8")
     header = re.search(r"^Errors\n((?:  .*\n)+)\]\]", text, re.MULTILINE)
     declared = {line.split()[0] for line in header[1].splitlines()} if header else set()
@@ -223,7 +223,7 @@ def test_errors_are_those_of_the_body(script: scripts.Script) -> None:
 
 
 def test_a_script_of_a_shard_checks_the_generation_first(script: scripts.Script) -> None:
-    if script.name in ("open", "configure", "stage"):
+    if script.name in ("open", "configure", "component"):
         return
     assert script.args[0] == "generation"
     first_call, _, _ = body(script.name).partition("return lost() end")
@@ -231,7 +231,7 @@ def test_a_script_of_a_shard_checks_the_generation_first(script: scripts.Script)
     assert "redis." not in first_call
 
 
-def test_flags_say_what_the_script_does(script: scripts.Script) -> None:
+def test_script_flags_match_its_commands(script: scripts.Script) -> None:
     commands = set(re.findall(r"redis\.p?call\('([A-Z]+)'", whole(script.name)))
     if "return lost()" not in body(script.name):
         assert "open_shard" not in whole(script.name)
@@ -245,14 +245,14 @@ def test_flags_say_what_the_script_does(script: scripts.Script) -> None:
         assert script.flags == ("allow-oom",)
 
 
-def test_redis_62_gets_its_stand_in_for_allow_oom_on_a_hash(script: scripts.Script) -> None:
+def test_allow_oom_script_for_redis_62_starts_with_hdel(script: scripts.Script) -> None:
     text = script.text_for(shebang=False).decode()
     assert text.startswith("redis.call('HDEL', KEYS[1], '')\n") == ("allow-oom" in script.flags)
     assert script.keys[0].type == "HASH"
     assert script.text_for(shebang=True).startswith(b"#!lua")
 
 
-def test_every_call_of_the_library_passes_what_the_header_asks_for() -> None:
+def test_library_calls_pass_keys_and_args_of_the_header() -> None:
     calls: list[scripts.Call] = []
 
     class Recording(Client):
@@ -262,9 +262,9 @@ def test_every_call_of_the_library_passes_what_the_header_asks_for() -> None:
 
     config = AckerConfig(app="contract", shards=2, num_buckets=4, lanes=3)
     acker = Acker(Recording(fakeredis.FakeRedis()), config)
-    with acker.batch(token="token") as batch:
+    with acker.batch(idempotency_key="idempotency_key") as batch:
         batch.init_many(np.arange(1, 9), np.arange(1, 9), 7)
-        batch.ack(1, 1, stage="split")
+        batch.ack(1, 1, component="split")
         batch.fail(2, reason="why")
     acker.reset_timeout(3)
     acker.confirm(acker.poll())
@@ -273,7 +273,7 @@ def test_every_call_of_the_library_passes_what_the_header_asks_for() -> None:
     for _ in range(4):
         acker.admin.rotate(force=True)
     assert {call.script.name for call in calls} == set(scripts.NAMES)
-    groups = {"bucket": 5, "fence": 5, "acked": 3, "failed": 3, "scratch": 2}
+    groups = {"bucket": 5, "dedup": 5, "acked": 3, "failed": 3, "scratch": 2}
     for call in calls:
         assert len(call.keys) == sum(groups[slot.name] if slot.many else 1 for slot in call.script.keys)
         if call.script.args[-1].endswith("*"):
@@ -283,7 +283,7 @@ def test_every_call_of_the_library_passes_what_the_header_asks_for() -> None:
 
 
 @pytest.mark.parametrize("name", LIBRARY)
-def test_a_library_file_includes_what_it_uses(name: str) -> None:
+def test_lua_library_file_includes_the_files_it_uses(name: str) -> None:
     defined = {
         word: other
         for other, text in LIBRARY.items()

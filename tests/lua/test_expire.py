@@ -10,10 +10,10 @@ DEAD = TICK - 3
 """Tick of death row in a shard of three buckets."""
 
 
-def test_an_owned_root_times_out(lab) -> None:
+def test_owned_root_on_death_row_times_out(lab) -> None:
     shard = lab()
     shard.raw.hset(shard.keys["meta"], "stage:3", "count")
-    owned = shard.put(-1, 5, stage=3, tick=DEAD)
+    owned = shard.put(-1, 5, component=3, tick=DEAD)
     before = shard.state()
     assert shard.run("expire", 500) == [1, 0, 0]
     assert shard.state() == replace(
@@ -26,7 +26,7 @@ def test_an_owned_root_times_out(lab) -> None:
 
 
 @pytest.mark.parametrize("flags", [WAITING, FAILED], ids=["waiting", "failed before its init"])
-def test_a_record_without_owner_goes_silently_and_is_counted(lab, flags: int) -> None:
+def test_unowned_root_on_death_row_is_counted_as_orphaned(lab, flags: int) -> None:
     shard = lab()
     shard.put(1, 0, flags=flags, tick=DEAD)
     before = shard.state()
@@ -34,7 +34,7 @@ def test_a_record_without_owner_goes_silently_and_is_counted(lab, flags: int) ->
     assert shard.state() == replace(before, ledger={}, buckets={}, stats={"orphaned": 1})
 
 
-def test_a_closed_record_goes_silently(lab) -> None:
+def test_closed_root_on_death_row_is_removed_without_outcome(lab) -> None:
     shard = lab()
     shard.raw.hset(shard.keys["stats"], mapping={"failed": 5, "closed": 3})
     shard.put(1, 5, flags=CLOSED, tick=DEAD)
@@ -45,7 +45,7 @@ def test_a_closed_record_goes_silently(lab) -> None:
 
 
 @pytest.mark.parametrize("tick", [TICK, TICK - 1, TICK - 2])
-def test_younger_buckets_are_left_alone(lab, tick: int) -> None:
+def test_roots_in_younger_buckets_do_not_expire(lab, tick: int) -> None:
     shard = lab()
     shard.put(1, 5, tick=tick)
     before = shard.state()
@@ -55,7 +55,7 @@ def test_younger_buckets_are_left_alone(lab, tick: int) -> None:
 
 @pytest.mark.parametrize("flags", [WAITING, OWNED, FAILED, CLOSED])
 @pytest.mark.parametrize("tick", [TICK, TICK - 1, TICK - 2])
-def test_a_root_that_moved_on_lives(lab, tick: int, flags: int) -> None:
+def test_root_moved_to_younger_bucket_does_not_expire(lab, tick: int, flags: int) -> None:
     shard = lab()
     shard.put(1, 5, tick=tick, flags=flags)
     shard.cohort(DEAD, 1)
@@ -65,7 +65,7 @@ def test_a_root_that_moved_on_lives(lab, tick: int, flags: int) -> None:
     assert shard.state() == replace(before, buckets=buckets)
 
 
-def test_a_root_that_settled_is_skipped(lab) -> None:
+def test_settled_root_in_death_row_cohort_is_skipped(lab) -> None:
     shard = lab()
     shard.cohort(DEAD, 1, 2)
     before = shard.state()
@@ -93,7 +93,7 @@ def test_a_root_in_two_cohorts_times_out_once_over_two_calls(lab) -> None:
     assert shard.state().failed == {0: [Failure(1, 7, "timeout", age)]}
 
 
-def test_a_cohort_cut_by_the_limit_goes_back_shorter(lab) -> None:
+def test_cohort_cut_by_limit_is_put_back_without_expired_roots(lab) -> None:
     shard = lab()
     for root in (1, 2, 3, 4, 5):
         shard.put(root, 5, tick=DEAD, cohort=False)
@@ -111,7 +111,7 @@ def test_a_cohort_cut_by_the_limit_goes_back_shorter(lab) -> None:
     assert shard.state().buckets == {}
 
 
-def test_a_rest_that_equals_another_cohort_is_drained_all_the_same(lab) -> None:
+def test_cohort_rest_equal_to_another_cohort_is_still_drained(lab) -> None:
     shard = lab()
     for root in (1, 2, 3):
         shard.put(root, 5, tick=DEAD, cohort=False)
@@ -143,17 +143,19 @@ def test_death_row_empties_in_bounded_calls(lab, limit: int) -> None:
     assert (after.ledger, after.buckets, after.stats) == ({}, {}, {"timed_out": 20, "orphaned": 20})
 
 
-def test_outcomes_go_to_the_lane_of_the_task(lab) -> None:
+def test_expire_outcomes_go_to_lane_of_spout_id(lab) -> None:
     shard = lab(lanes=3)
-    tasks = {1: 0, 2: 1, 3: 5, 4: 2**32 - 1}
-    records = {root: shard.put(root, 5, task=task, tick=DEAD, cohort=False) for root, task in tasks.items()}
-    shard.cohort(DEAD, *tasks)
+    spout_ids = {1: 0, 2: 1, 3: 5, 4: 2**32 - 1}
+    records = {
+        root: shard.put(root, 5, spout_id=spout_id, tick=DEAD, cohort=False) for root, spout_id in spout_ids.items()
+    }
+    shard.cohort(DEAD, *spout_ids)
     assert shard.run("expire", 500) == [4, 0, 0]
-    rows = {root: Failure(root, tasks[root], "timeout", shard.age(record)) for root, record in records.items()}
+    rows = {root: Failure(root, spout_ids[root], "timeout", shard.age(record)) for root, record in records.items()}
     assert shard.state().failed == {0: [rows[1], rows[4]], 1: [rows[2]], 2: [rows[3]]}
 
 
-def test_an_age_is_never_negative(lab) -> None:
+def test_age_of_timed_out_root_is_never_negative(lab) -> None:
     shard = lab()
     shard.put(1, 5, tick=DEAD, ago_ms=-3600_000)
     shard.run("expire", 500)
@@ -161,7 +163,7 @@ def test_an_age_is_never_negative(lab) -> None:
 
 
 @pytest.mark.parametrize("tick", [65_536, 65_537, 65_538, 65_539])
-def test_stamps_that_wrapped_are_told_apart(lab, tick: int) -> None:
+def test_only_dead_roots_expire_when_tick_stamps_wrap(lab, tick: int) -> None:
     shard = lab(tick=tick)
     dead, alive = shard.put(1, 5, tick=tick - 3, cohort=False), shard.put(2, 5, tick=tick, cohort=False)
     shard.cohort(tick - 3, 1, 2)
@@ -172,7 +174,7 @@ def test_stamps_that_wrapped_are_told_apart(lab, tick: int) -> None:
 
 
 @pytest.mark.parametrize("tick", [0, 1, 2])
-def test_before_the_first_turn_of_the_ring_nothing_expires(lab, tick: int) -> None:
+def test_roots_before_first_turn_of_ring_do_not_expire(lab, tick: int) -> None:
     shard = lab(tick=tick)
     for back in range(tick + 1):
         shard.put(back, 5, tick=tick - back)

@@ -26,7 +26,7 @@ from tests.support.seeding import (
     slots_of,
 )
 
-APPLIED, OTHER_TASK = 0, 3
+APPLIED, OTHER_SPOUT_ID = 0, 3
 BLOCK = 2**58 + 5
 DEAD = TICK - 3
 ALL = range(32)
@@ -50,20 +50,20 @@ def owned(*slots: int) -> dict[int, Slot]:
     return {slot: Slot(val_of(slot)) for slot in slots}
 
 
-def test_the_slot_of_a_root_alone_is_in_its_record(lab) -> None:
+def test_slot_of_single_root_is_kept_in_its_ledger_entry(lab) -> None:
     shard = lab()
     for slot in ALL:
         root, other = joined(1000 + slot, slot), joined(1000 + slot, (slot + 1) % 32)
-        assert shard.init((root, 5), token=f"init-{slot}".encode()) == [APPLIED, 1]
+        assert shard.init((root, 5), idempotency_key=f"init-{slot}".encode()) == [APPLIED, 1]
         assert shard.state().ledger == {root: Record(5, start=shard.now)}
         assert shard.run("reset_timeout", pack_updates(other)) == [0]
-        assert shard.ack((root, 5), token=f"ack-{slot}".encode()) == [APPLIED, 1]
+        assert shard.ack((root, 5), idempotency_key=f"ack-{slot}".encode()) == [APPLIED, 1]
         assert shard.state().ledger == {}
     assert [done.root for _, (done,) in shard.state().acked[0]] == sorted(joined(1000 + slot, slot) for slot in ALL)
 
 
 @pytest.mark.parametrize("slots", CHOICES, ids=len)
-def test_roots_of_one_block_share_a_record(lab, slots: tuple[int, ...]) -> None:
+def test_roots_of_same_block_share_a_ledger_entry(lab, slots: tuple[int, ...]) -> None:
     shard = lab()
     before = shard.state()
     assert shard.init(*pairs(*slots)) == [APPLIED, len(slots)]
@@ -74,16 +74,14 @@ def test_roots_of_one_block_share_a_record(lab, slots: tuple[int, ...]) -> None:
         ledger=alone,
         blocks=shared,
         buckets={shard.nursery: {(BLOCK,): shard.now}},
-        fences=shard.fenced(),
+        fences=shard.deduplicated(),
         stats={"inits": len(slots)},
     )
 
 
 @pytest.mark.parametrize("more", CHOICES, ids=len)
 @pytest.mark.parametrize("there", CHOICES, ids=len)
-def test_later_inits_of_a_block_join_its_record_and_its_time_begins_anew(
-    lab, there: tuple[int, ...], more: tuple[int, ...]
-) -> None:
+def test_later_inits_join_their_block_and_renew_its_timeout(lab, there: tuple[int, ...], more: tuple[int, ...]) -> None:
     shard = lab()
     before = shard.put_shared(BLOCK, owned(*there), tick=TICK - 2)
     new = set(more) - set(there)
@@ -96,47 +94,47 @@ def test_later_inits_of_a_block_join_its_record_and_its_time_begins_anew(
 
 
 @pytest.mark.parametrize("slots", CHOICES, ids=len)
-@pytest.mark.parametrize("stage", [0, 9])
-def test_acks_of_any_slots_change_those_and_no_other(lab, slots: tuple[int, ...], stage: int) -> None:
+@pytest.mark.parametrize("component", [0, 9])
+def test_acks_change_values_of_their_own_slots_only(lab, slots: tuple[int, ...], component: int) -> None:
     shard = lab()
     before = shard.put_shared(BLOCK, owned(*ALL), tick=TICK - 1)
-    assert shard.ack(*((root, 5) for root in roots(*slots)), stage=stage) == [APPLIED, len(slots)]
-    changed = {slot: Slot(val_of(slot) ^ 5, stage=stage) for slot in slots}
+    assert shard.ack(*((root, 5) for root in roots(*slots)), component=component) == [APPLIED, len(slots)]
+    changed = {slot: Slot(val_of(slot) ^ 5, component=component) for slot in slots}
     assert shard.state().blocks == {BLOCK: before._replace(slots={**owned(*ALL), **changed})}
 
 
 @pytest.mark.parametrize("slots", CHOICES, ids=len)
-@pytest.mark.parametrize("stage", [0, 9])
-def test_the_roots_that_reach_zero_complete_and_the_block_lives_on(lab, slots: tuple[int, ...], stage: int) -> None:
+@pytest.mark.parametrize("component", [0, 9])
+def test_roots_at_zero_are_acked_and_rest_of_block_stays(lab, slots: tuple[int, ...], component: int) -> None:
     shard = lab()
-    stages = {slot: slot % 3 for slot in ALL}
-    there = {slot: Slot(val_of(slot), stage=stages[slot]) for slot in ALL}
+    components = {slot: slot % 3 for slot in ALL}
+    there = {slot: Slot(val_of(slot), component=components[slot]) for slot in ALL}
     before = shard.put_shared(BLOCK, there, tick=TICK - 1)
-    assert shard.ack(*pairs(*slots), stage=stage) == [APPLIED, len(slots)]
+    assert shard.ack(*pairs(*slots), component=component) == [APPLIED, len(slots)]
     after = shard.state()
-    ended = {slot: Slot(0, stage=stage or stages[slot], settled=True) for slot in slots}
+    ended = {slot: Slot(0, component=component or components[slot], settled=True) for slot in slots}
     left = {} if len(slots) == 32 else {BLOCK: before._replace(slots={**there, **ended})}
     assert after.blocks == left
-    ((task, found),) = after.acked[0]
-    expected = [Done(joined(BLOCK, slot), shard.age(before), stage or stages[slot]) for slot in slots]
-    assert (task, sorted(found)) == (7, sorted(expected))
+    ((spout_id, found),) = after.acked[0]
+    expected = [Done(joined(BLOCK, slot), shard.age(before), component or components[slot]) for slot in slots]
+    assert (spout_id, sorted(found)) == (7, sorted(expected))
     assert after.stats == {"acks": len(slots), "acked": len(slots)}
 
 
 @pytest.mark.parametrize("slots", CHOICES, ids=len)
-def test_what_comes_later_of_settled_and_failed_roots_is_late(lab, slots: tuple[int, ...]) -> None:
+def test_updates_of_settled_or_failed_roots_count_as_late(lab, slots: tuple[int, ...]) -> None:
     shard = lab()
     there = {slot: Slot(0, settled=True) if slot % 2 else Slot(5, CLOSED) for slot in range(31)} | owned(31)
     before = shard.put_shared(BLOCK, there)
     late = len(set(slots) - {31})
-    assert shard.ack(*((root, 3) for root in roots(*slots)), token=b"one") == [APPLIED, len(slots) - late]
+    assert shard.ack(*((root, 3) for root in roots(*slots)), idempotency_key=b"one") == [APPLIED, len(slots) - late]
     known = before if late == len(slots) else before._replace(slots={**there, 31: Slot(val_of(31) ^ 3)})
     assert shard.state().blocks == {BLOCK: known}
     assert shard.state().stats == {"acks": len(slots) - late, **({"late_updates": late} if late else {})}
-    assert shard.fail(*roots(*slots), token=b"two") == [APPLIED, len(slots) - late]
+    assert shard.fail(*roots(*slots), idempotency_key=b"two") == [APPLIED, len(slots) - late]
     assert shard.state().stats.get("late_updates", 0) == 2 * late
     assert shard.run("reset_timeout", pack_updates(*roots(*slots))) == [0]
-    assert shard.init(*pairs(*slots), token=b"three") == [APPLIED, 0]
+    assert shard.init(*pairs(*slots), idempotency_key=b"three") == [APPLIED, 0]
     assert shard.state().stats["duplicate_inits"] == len(slots)
     assert shard.state().acked == {}
 
@@ -147,12 +145,12 @@ def test_acks_before_their_inits_wait_in_the_block(lab, there: tuple[int, ...], 
     shard = lab()
     if there:
         shard.put_shared(BLOCK, {slot: Slot(val_of(slot), WAITING) for slot in there}, tick=TICK - 2)
-    assert shard.ack(*pairs(*slots), stage=4, token=b"one") == [APPLIED, len(slots)]
+    assert shard.ack(*pairs(*slots), component=4, idempotency_key=b"one") == [APPLIED, len(slots)]
     state = shard.state()
     new = set(slots) - set(there)
     assert state.acked == {}
     assert ((BLOCK,) in state.buckets.get(shard.nursery, {})) == bool(new)
-    assert shard.init(*pairs(*slots), token=b"two") == [APPLIED, len(slots)]
+    assert shard.init(*pairs(*slots), idempotency_key=b"two") == [APPLIED, len(slots)]
     done = {done.root for _, rows in shard.state().acked.get(0, []) for done in rows}
     assert done == set(roots(*new))
     left = {slot: (val_of(slot), OWNED if slot in slots else WAITING) for slot in there}
@@ -164,7 +162,7 @@ def test_acks_before_their_inits_wait_in_the_block(lab, there: tuple[int, ...], 
 def test_fails_close_their_slots_and_write_one_entry_each(lab, slots: tuple[int, ...]) -> None:
     shard = lab()
     before = shard.put_shared(BLOCK, owned(*ALL), tick=TICK - 1)
-    assert shard.fail(*roots(*slots), stage=2, detail="no") == [APPLIED, len(slots)]
+    assert shard.fail(*roots(*slots), component=2, detail="no") == [APPLIED, len(slots)]
     after = shard.state()
     closed = {slot: Slot(val_of(slot), CLOSED, 2) for slot in slots}
     moved = len(slots) == 32  # else the others keep their timeout
@@ -176,11 +174,11 @@ def test_fails_close_their_slots_and_write_one_entry_each(lab, slots: tuple[int,
 
 
 @pytest.mark.parametrize("slots", CHOICES, ids=len)
-def test_roots_that_failed_before_their_inits_fail_with_them(lab, slots: tuple[int, ...]) -> None:
+def test_roots_failed_before_their_inits_fail_at_init(lab, slots: tuple[int, ...]) -> None:
     shard = lab()
-    assert shard.fail(*roots(*slots), stage=2, token=b"one") == [APPLIED, len(slots)]
+    assert shard.fail(*roots(*slots), component=2, idempotency_key=b"one") == [APPLIED, len(slots)]
     assert shard.state().failed == {}
-    assert shard.init(*pairs(*ALL), token=b"two") == [APPLIED, 32]
+    assert shard.init(*pairs(*ALL), idempotency_key=b"two") == [APPLIED, 32]
     after = shard.state()
     assert [row[:3] for row in after.failed[0]] == [(root, 7, "failed") for root in roots(*slots)]
     (record,) = after.blocks.values()
@@ -188,7 +186,7 @@ def test_roots_that_failed_before_their_inits_fail_with_them(lab, slots: tuple[i
     assert after.stats["closed"] == len(slots)
 
 
-def test_a_block_touched_as_a_whole_keeps_what_failed_before_its_init(lab) -> None:
+def test_block_acked_as_a_whole_keeps_early_failed_slots(lab) -> None:
     shard = lab()
     there = owned(0, 1, 2) | {3: Slot(5, FAILED)}
     before = shard.put_shared(BLOCK, there)
@@ -197,11 +195,11 @@ def test_a_block_touched_as_a_whole_keeps_what_failed_before_its_init(lab) -> No
     assert shard.state().blocks == {BLOCK: before._replace(slots={0: Slot(0, settled=True), **left})}
 
 
-def test_a_block_of_failed_and_acked_roots_stays_until_its_time_is_over(lab) -> None:
+def test_block_of_failed_and_acked_roots_stays_until_timeout(lab) -> None:
     shard = lab()
     shard.put_shared(BLOCK, owned(1, 2), tick=TICK - 1)
-    shard.fail(*roots(1), token=b"one")
-    shard.ack(*pairs(2), token=b"two")
+    shard.fail(*roots(1), idempotency_key=b"one")
+    shard.ack(*pairs(2), idempotency_key=b"two")
     (record,) = shard.state().blocks.values()
     assert {slot: (one.flags, one.settled) for slot, one in record.slots.items()} == {
         1: (CLOSED, False),
@@ -210,28 +208,31 @@ def test_a_block_of_failed_and_acked_roots_stays_until_its_time_is_over(lab) -> 
 
 
 @pytest.mark.parametrize("there", [(3,), (3, 4)], ids=["alone", "shared"])
-def test_a_block_has_one_task(lab, there: tuple[int, ...]) -> None:
+def test_init_of_block_with_another_spout_id_is_refused(lab, there: tuple[int, ...]) -> None:
     shard = lab()
-    shard.init(*pairs(*there), token=b"one", task=7)
+    shard.init(*pairs(*there), idempotency_key=b"one", spout_id=7)
     before = shard.state()
-    assert shard.init(*pairs(8, 9), (99, 5), token=b"two", task=8) == [OTHER_TASK, 0]
+    assert shard.init(*pairs(8, 9), (99, 5), idempotency_key=b"two", spout_id=8) == [OTHER_SPOUT_ID, 0]
     assert shard.state() == before
-    assert shard.init(*pairs(*there), token=b"three", task=8) == [APPLIED, 0]  # duplicates, whoever sends them
+    assert shard.init(*pairs(*there), idempotency_key=b"three", spout_id=8) == [
+        APPLIED,
+        0,
+    ]  # duplicates, whoever sends them
     assert shard.state().stats["duplicate_inits"] == len(there)
 
 
-def test_the_first_init_of_a_block_that_waits_says_whose_it_is(lab) -> None:
+def test_first_init_of_unowned_block_sets_its_spout_id(lab) -> None:
     shard = lab()
-    shard.ack(*pairs(1, 2, 3), token=b"one")
-    assert shard.init(*pairs(2), task=8, token=b"two") == [APPLIED, 1]
-    assert shard.init(*pairs(3), task=9, token=b"three") == [OTHER_TASK, 0]
-    ((task, (done,)),) = shard.state().acked[0]
-    assert (task, done.root) == (8, roots(2)[0])
+    shard.ack(*pairs(1, 2, 3), idempotency_key=b"one")
+    assert shard.init(*pairs(2), spout_id=8, idempotency_key=b"two") == [APPLIED, 1]
+    assert shard.init(*pairs(3), spout_id=9, idempotency_key=b"three") == [OTHER_SPOUT_ID, 0]
+    ((spout_id, (done,)),) = shard.state().acked[0]
+    assert (spout_id, done.root) == (8, roots(2)[0])
 
 
 @pytest.mark.parametrize("clock", ["first_seen", "last_update"])
 @pytest.mark.parametrize("slots", CHOICES, ids=len)
-def test_a_renewed_root_takes_its_block_along(lab, clock: str, slots: tuple[int, ...]) -> None:
+def test_renewed_root_moves_its_whole_block_to_nursery(lab, clock: str, slots: tuple[int, ...]) -> None:
     shard = lab(clock=clock)
     before = shard.put_shared(BLOCK, owned(*ALL), tick=TICK - 2)
     shard.ack(*((root, 5) for root in roots(*slots)))
@@ -243,17 +244,17 @@ def test_a_renewed_root_takes_its_block_along(lab, clock: str, slots: tuple[int,
 
 
 @pytest.mark.parametrize("clock", ["first_seen", "last_update"])
-def test_a_block_that_is_too_old_is_not_renewed_but_for_roots_that_are_new_to_it(lab, clock: str) -> None:
+def test_block_older_than_max_age_is_renewed_only_by_new_roots(lab, clock: str) -> None:
     shard = lab(clock=clock, max_age_ms=1000)
     shard.put_shared(BLOCK, owned(*range(30)), tick=TICK - 2, ago_ms=2000)
-    shard.ack(*((root, 5) for root in roots(*range(30))), token=b"one")
+    shard.ack(*((root, 5) for root in roots(*range(30))), idempotency_key=b"one")
     assert shard.run("reset_timeout", pack_updates(*roots(*range(30)))) == [0]
     assert shard.state().blocks[BLOCK].stamp == TICK - 2
-    shard.ack(*pairs(30), token=b"two")
+    shard.ack(*pairs(30), idempotency_key=b"two")
     assert shard.state().blocks[BLOCK].stamp == TICK
 
 
-def test_all_that_is_pending_in_a_dead_block_times_out(lab) -> None:
+def test_all_pending_roots_of_expired_block_time_out(lab) -> None:
     shard = lab()
     shard.raw.hset(shard.keys["stats"], mapping={"closed": 8, "failed": 8})
     kinds = [Slot(5, OWNED, 1), Slot(5, WAITING), Slot(5, FAILED), Slot(5, CLOSED), Slot(0, OWNED, settled=True)]
@@ -280,7 +281,7 @@ def test_a_stale_block_is_swept(lab) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 31, 32, 33, 100])
-def test_draining_blocks_is_bounded_give_or_take_one(lab, limit: int) -> None:
+def test_expire_of_blocks_exceeds_its_limit_by_less_than_a_block(lab, limit: int) -> None:
     shard = lab()
     blocks = range(10)
     for block in blocks:
@@ -298,7 +299,7 @@ def test_draining_blocks_is_bounded_give_or_take_one(lab, limit: int) -> None:
 
 
 @pytest.mark.parametrize("mask", [mask_of(CHOICES[i]) for i in range(len(CHOICES))])
-def test_many_blocks_of_one_call_are_told_apart(lab, mask: int) -> None:
+def test_ack_call_with_many_blocks_settles_each_correctly(lab, mask: int) -> None:
     """Dense and sparse ones, roots alone and unknown blocks in one call, more than a group of them."""
     shard = lab()
     there = range(100, 190)
@@ -318,7 +319,7 @@ def test_many_blocks_of_one_call_are_told_apart(lab, mask: int) -> None:
         assert pending == {slot: block * 32 + slot for slot in ALL if not mask >> slot & 1}
 
 
-def test_scratch_keys_are_gone_also_where_a_command_fails(real_url: str) -> None:
+def test_scratch_keys_are_deleted_when_a_command_fails(real_url: str) -> None:
     raw, client = redis.Redis.from_url(real_url), Client(real_url)
     shard = Lab(raw, client)
     shard.put_shared(BLOCK, owned(*ALL))

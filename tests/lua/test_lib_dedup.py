@@ -1,4 +1,4 @@
-"""lua/lib/fence.lua: a batch is applied once per token."""
+"""lua/lib/dedup window.lua: a batch is applied once per idempotency key."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,23 +17,23 @@ UPDATES: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("slot", range(4))
 @pytest.mark.parametrize("name", UPDATES)
-def test_a_token_in_any_fence_of_the_ring_stops_the_batch(lab, name: str, slot: int) -> None:
+def test_batch_with_idempotency_key_in_any_dedup_set_is_skipped(lab, name: str, slot: int) -> None:
     shard = lab()
     shard.put(1, 5, tick=TICK - 1)
-    shard.raw.sadd(shard.keys["fence"][slot], TOKEN, TOKEN + DIGEST)
+    shard.raw.sadd(shard.keys["dedup"][slot], TOKEN, TOKEN + DIGEST)
     before = shard.state()
     assert shard.run(name, TOKEN, DIGEST, *UPDATES[name]) == [SEEN, 0]
-    assert shard.state() == replace(before, stats={"fenced": 1})
+    assert shard.state() == replace(before, stats={"deduplicated": 1})
 
 
 @pytest.mark.parametrize("name", UPDATES)
-def test_a_token_used_for_other_content_is_told_apart(lab, name: str) -> None:
+def test_idempotency_key_reused_for_other_content_is_refused(lab, name: str) -> None:
     shard = lab()
     shard.put(1, 5)
-    shard.raw.sadd(shard.keys["fence"][1], TOKEN, TOKEN + DIGEST)
+    shard.raw.sadd(shard.keys["dedup"][1], TOKEN, TOKEN + DIGEST)
     before = shard.state()
     assert shard.run(name, TOKEN, b"otherone", *UPDATES[name]) == [REUSED, 0]
-    assert shard.state() == replace(before, stats={"fenced": 1})
+    assert shard.state() == replace(before, stats={"deduplicated": 1})
 
 
 @pytest.mark.parametrize("name", UPDATES)
@@ -43,14 +43,14 @@ def test_a_batch_sent_twice_is_applied_once(lab, name: str) -> None:
     assert shard.run(name, TOKEN, DIGEST, *UPDATES[name])[0] == 0
     before = shard.state()
     assert shard.run(name, TOKEN, DIGEST, *UPDATES[name]) == [SEEN, 0]
-    assert shard.state() == replace(before, stats={**before.stats, "fenced": 1})
+    assert shard.state() == replace(before, stats={**before.stats, "deduplicated": 1})
 
 
 @pytest.mark.parametrize("name", UPDATES)
-def test_another_token_is_another_batch(lab, name: str) -> None:
+def test_batch_with_another_idempotency_key_is_applied(lab, name: str) -> None:
     shard = lab()
     shard.put(1, 6)
-    shard.raw.sadd(shard.keys["fence"][shard.nursery], TOKEN, TOKEN + DIGEST)
+    shard.raw.sadd(shard.keys["dedup"][shard.nursery], TOKEN, TOKEN + DIGEST)
     other = b"other-token-"
     assert shard.run(name, other, DIGEST, *UPDATES[name])[0] == 0
     assert shard.state().fences == {shard.nursery: {TOKEN, TOKEN + DIGEST, other, other + DIGEST}}

@@ -13,13 +13,13 @@ def ages(shard: Lab) -> dict[str, int]:
     ("ago_ms", "bound"),
     [(-1000, "50"), (150, "200"), (700, "1000"), (4000, "5000"), (3_600_000, "5000000"), (6_000_000, "more")],
 )
-def test_an_age_is_counted_at_the_least_bound_that_is_not_below_it(lab, ago_ms: int, bound: str) -> None:
+def test_age_of_outcome_is_counted_at_smallest_bound_above_it(lab, ago_ms: int, bound: str) -> None:
     shard = lab()
     for root in (1, 2, 3):
         shard.put(root, 5, ago_ms=ago_ms)
     shard.put(4, 5, ago_ms=ago_ms, tick=TICK - 3)
     shard.ack((1, 5), (2, 5))
-    shard.fail(3, token=b"another call")
+    shard.fail(3, idempotency_key=b"another call")
     shard.run("expire", 500)
     assert ages(shard) == {f"acked:{bound}": 2, f"failed:{bound}": 1, f"timed_out:{bound}": 1}
 
@@ -33,7 +33,7 @@ def test_roots_of_one_call_are_counted_by_their_own_ages(lab) -> None:
     assert ages(shard) == {"acked:5000": 1, "acked:50000": 1, "acked:500000": 2}
 
 
-def test_a_tree_without_edges_has_no_age(lab) -> None:
+def test_tree_without_edges_is_counted_at_smallest_age_bound(lab) -> None:
     shard = lab()
     shard.init((1, 0), (2, 0))
     assert ages(shard) == {"acked:50": 2}

@@ -16,17 +16,17 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "expire": (500,),
     "sweep": (500,),
     "confirm": ("1-1",),
-    "name_stage": (3, "split"),
+    "name_component": (3, "split"),
 }
 
 
 @pytest.mark.parametrize("opened", [True, False], ids=["another generation", "no generation"])
 @pytest.mark.parametrize("name", CALLS)
-def test_another_generation_is_told_and_nothing_changes(lab, name: str, opened: bool) -> None:
+def test_call_for_another_generation_fails_and_changes_nothing(lab, name: str, opened: bool) -> None:
     shard = lab(opened=opened, due_in_ms=0)
     if opened:
         shard.put(1, 5, tick=TICK - 3)
-    shard.raw.xadd(shard.keys["acked"][0], {"task": 7, "blocks": b""}, id="1-1")
+    shard.raw.xadd(shard.keys["acked"][0], {"spout_id": 7, "blocks": b""}, id="1-1")
     before = shard.state()
     with pytest.raises(LedgerLostError, match="recover"):
         shard.run(name, *CALLS[name], generation="generation-2")

@@ -34,7 +34,7 @@ def groups(shard: Any) -> set[tuple[str, bytes]]:
     return {(stream, group["name"]) for stream in streams for group in shard.raw.xinfo_groups(stream)}
 
 
-def test_a_new_shard_gets_the_marker_its_settings_and_its_groups(lab) -> None:
+def test_new_shard_gets_generation_settings_and_groups(lab) -> None:
     shard = lab(opened=False, lanes=2)
     assert open_shard(shard, "mine") == [CREATED, b"mine"]
     after = shard.state()
@@ -60,7 +60,7 @@ def opened(lab: Any) -> Any:
     return lab(lanes=2, clock="last_update", max_age_ms=60_000)
 
 
-def test_a_shard_that_is_open_keeps_everything(lab) -> None:
+def test_shard_opened_again_keeps_everything(lab) -> None:
     shard = opened(lab)
     shard.put(1, 5)
     before = shard.state()
@@ -72,7 +72,7 @@ def test_a_shard_that_is_open_keeps_everything(lab) -> None:
     "other",
     [{"num_buckets": 4}, {"lanes": 1}, {"clock": "first_seen"}, {"max_age_ms": 0}, {"tick_ms": 1}, {"shards": 2}],
 )
-def test_a_shard_that_was_created_with_other_settings_is_a_conflict(lab, other: dict[str, Any]) -> None:
+def test_shard_created_with_other_settings_is_a_conflict(lab, other: dict[str, Any]) -> None:
     shard = opened(lab)
     shard.put(1, 5)
     before = shard.state()
@@ -82,7 +82,7 @@ def test_a_shard_that_was_created_with_other_settings_is_a_conflict(lab, other: 
 
 
 @pytest.mark.parametrize("found", [None, 1, 3], ids=["from before there were formats", "older", "newer"])
-def test_a_shard_of_another_format_is_left_as_it_is(lab, found: int | None) -> None:
+def test_shard_of_another_format_is_refused_and_unchanged(lab, found: int | None) -> None:
     shard = opened(lab)
     shard.put(1, 5)
     if found is None:
@@ -95,11 +95,11 @@ def test_a_shard_of_another_format_is_left_as_it_is(lab, found: int | None) -> N
     assert not any(map(shard.raw.exists, (*shard.keys["acked"], *shard.keys["failed"])))
 
 
-def test_groups_keep_their_position(lab) -> None:
+def test_groups_of_reopened_shard_keep_their_position(lab) -> None:
     shard = opened(lab)
     open_shard(shard, "mine")
     stream = shard.keys["failed"][0]
-    shard.raw.xadd(stream, {"task": 7})
+    shard.raw.xadd(stream, {"spout_id": 7})
     shard.raw.xreadgroup("spout", "consumer", {stream: ">"})
     open_shard(shard, "another")
     assert shard.raw.xreadgroup("spout", "consumer", {stream: ">"}) in ([], {})
@@ -109,38 +109,38 @@ def test_groups_keep_their_position(lab) -> None:
 def test_entries_written_before_the_group_was_made_are_delivered(lab) -> None:
     shard = opened(lab)
     stream = shard.keys["acked"][0]
-    shard.raw.xadd(stream, {"task": 7})
+    shard.raw.xadd(stream, {"spout_id": 7})
     open_shard(shard, "mine")
     assert len(shard.raw.xreadgroup("spout", "consumer", {stream: ">"})) == 1
 
 
-def test_a_key_that_is_no_stream_is_an_error(lab) -> None:
+def test_stream_key_of_another_type_raises_damaged_data(lab) -> None:
     shard = opened(lab)
     shard.raw.set(shard.keys["failed"][1], "not a stream")
     with pytest.raises(DamagedDataError):
         open_shard(shard, "mine")
 
 
-def test_a_shard_that_lost_its_data_gets_the_new_marker(lab) -> None:
+def test_shard_that_lost_its_data_gets_new_generation(lab) -> None:
     shard = lab(lanes=2)
     shard.raw.flushall()
     assert open_shard(shard, "new") == [CREATED, b"new"]
     assert shard.state().meta["generation"] == "new"
 
 
-def test_what_is_left_of_a_shard_without_marker_goes(lab) -> None:
+def test_leftovers_of_shard_without_generation_are_deleted(lab) -> None:
     shard = opened(lab)
     open_shard(shard, "another")
     for slot in range(shard.slots):
         shard.put(slot, 5, tick=TICK - slot)
-        shard.raw.sadd(shard.keys["fence"][slot], b"token")
+        shard.raw.sadd(shard.keys["dedup"][slot], b"idempotency_key")
     shard.raw.hset(shard.keys["stats"], mapping={"inits": 4, "acked": 2})
     shard.raw.hset(shard.keys["samples"], "3", "1795413370705 4 2 0 0")
     streams = [*shard.keys["acked"], *shard.keys["failed"]]
     for stream in streams:
-        shard.raw.xadd(stream, {"task": 7})
+        shard.raw.xadd(stream, {"spout_id": 7})
         shard.raw.xreadgroup("spout", "consumer", {stream: ">"})
-        shard.raw.xadd(stream, {"task": 7})
+        shard.raw.xadd(stream, {"spout_id": 7})
     mine = (shard.keys["ledger"], *streams, *shard.keys["bucket"])
     others = [*(key.replace(":0}", ":1}") for key in mine), "acker:{lab}:config", "acker:{lab}:stages"]
     for key in others:
@@ -158,7 +158,7 @@ def test_what_is_left_of_a_shard_without_marker_goes(lab) -> None:
     assert after.others == {key.encode() for key in others}
 
 
-def test_only_a_shard_that_is_made_anew_gets_the_limit(lab) -> None:
+def test_max_pending_is_stored_only_when_shard_is_created(lab) -> None:
     shard = lab(lanes=2, clock="last_update", max_age_ms=60_000, max_pending=9)
     assert open_shard(shard, "another", max_pending=5) == [OPENED, GENERATION.encode()]
     assert shard.state().meta["max_pending"] == 9

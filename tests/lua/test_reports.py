@@ -97,12 +97,12 @@ def make(real_url: str) -> Iterator[Callable[..., Acker]]:
         )
 
 
-def test_each_app_of_a_server_has_its_state_and_why(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+def test_dashboard_shows_the_state_and_cause_of_each_app(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
     orders, stuck, norot, deadspout = (make(app) for app in ("orders", "stuck", "norot", "deadspout"))
     for acker in (orders, stuck, norot, deadspout):
         roots = acker.new_roots(1000)
         acker.init_many(roots, roots, 0)
-        acker.ack_many(roots, np.ones(1000, np.int64), stage="parse")
+        acker.ack_many(roots, np.ones(1000, np.int64), component="parse")
         if acker is not deadspout:
             spout_asks(acker)
     sampled(raw, "stuck", 35_000, 0, 0, 0, 0)
@@ -126,12 +126,14 @@ def test_each_app_of_a_server_has_its_state_and_why(real_url: str, raw: Any, mak
     assert re.search(
         r"^stuck HANGS since ..:..:..Z, for (3[5-9]|4\d)s: more roots time out than are acked", shown, re.MULTILINE
     )
-    assert re.search(r"^stuck pending by last stage: parse 100 % \(of \d+ looked at\), oldest ", shown, re.MULTILINE)
+    assert re.search(
+        r"^stuck pending by last component: parse 100 % \(of \d+ looked at\), oldest ", shown, re.MULTILINE
+    )
     assert "no spout ever asked for outcomes" in shown
     assert "orders ok" not in shown
 
 
-def test_rates_are_counted_from_the_samples(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+def test_dashboard_rates_are_computed_from_samples(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
     spout_asks(make("orders"))
     sampled(raw, "orders", 20_000, 1000, 500, 10, 20)
     for shard in range(SHARDS):
@@ -149,7 +151,7 @@ def test_rates_are_counted_from_the_samples(real_url: str, raw: Any, make: Calla
     assert found["state"] == "ok"
 
 
-def test_a_spout_that_asks_no_more_is_gone_since_it_asked(url: str, make_on: Callable[..., Acker]) -> None:
+def test_silent_spout_is_shown_as_gone_since_its_last_poll(url: str, make_on: Callable[..., Acker]) -> None:
     acker = make_on(url, "orders")
     acker.init(1, 1, 0)
     spout_asks(acker)
@@ -159,13 +161,13 @@ def test_a_spout_that_asks_no_more_is_gone_since_it_asked(url: str, make_on: Cal
     assert re.search(r"orders SPOUT GONE since ..:..:..Z, for \d\.\ds: 0 outcomes wait, 1 roots are pending", shown)
 
 
-def test_a_lane_that_nobody_uses_is_no_spout_that_is_gone(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+def test_unused_lane_is_not_shown_as_a_gone_spout(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
     acker = make("orders", lanes=4)
     acker.init_many([1, 2, 3], [1, 1, 0], 0)
     acker.confirm(acker.poll(consumer="spout-0", lane=0))
     age_shards(raw, "orders", "created_ms", 60_000)
     assert row(report(real_url, "dashboard"), "orders")[1:3] == ["ok", "2"]
-    acker.init(4, 0, 1)  # done at once, of a task whose spout never was
+    acker.init(4, 0, 1)  # done at once, of a spout_id whose spout never was
     assert row(report(real_url, "dashboard"), "orders")[1:3] == ["SPOUT", "GONE"]
 
 
@@ -177,7 +179,7 @@ def make_on() -> Iterator[Callable[..., Acker]]:
         )
 
 
-def test_an_app_without_some_of_its_data_is_lost(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+def test_app_with_missing_shards_is_shown_as_lost(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
     make("orders")
     raw.delete("acker:{orders:3}:meta")
     assert "orders LOST: 1 of 8 shards have no data" in report(real_url, "dashboard")
@@ -186,7 +188,7 @@ def test_an_app_without_some_of_its_data_is_lost(real_url: str, raw: Any, make: 
     assert "orders LOST: 8 of 8 shards have no data" in report(real_url, "dashboard", "orders")
 
 
-def test_a_full_server_says_so_of_all_its_apps(
+def test_apps_of_a_full_server_are_shown_as_full(
     start_server: Callable[..., Server], make_on: Callable[..., Acker]
 ) -> None:
     server = start_server()
@@ -227,11 +229,13 @@ NAMES = {"plain": "parse", "hostile": "a\x1b[31mb\nc\u202ed\x9be", "long": "x" *
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-def test_stages_of_any_name_are_shown_without_acting(real_url: str, make: Callable[..., Acker], name: str) -> None:
+def test_component_names_with_control_characters_are_escaped(
+    real_url: str, make: Callable[..., Acker], name: str
+) -> None:
     acker = make("orders")
     acker.init(1, 3, 0)
-    acker.ack(1, 1, stage=name)
-    acker.dead_letters.add([DeadLetter(7, "run", 5, "failed", last_stage=name, detail=name, payload=name.encode())])
+    acker.ack(1, 1, component=name)
+    acker.dead_letters.add([DeadLetter(7, "run", 5, "failed", last_component=name, detail=name, payload=name.encode())])
     root = f"{1:016x}"
     reports = [
         report(real_url, "dashboard", "orders"),
@@ -245,26 +249,28 @@ def test_stages_of_any_name_are_shown_without_acting(real_url: str, make: Callab
         assert "\u202e" not in text and "\x9b" not in text
 
 
-def test_stuck_roots_are_listed_by_stage_the_oldest_first(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+def test_pending_report_lists_the_oldest_roots_by_component(
+    real_url: str, raw: Any, make: Callable[..., Acker]
+) -> None:
     acker = make("orders")
     roots = acker.new_roots(640)
     acker.init_many(roots[:320], roots[:320], 3)
     secs, micros = raw.time()
     wait_until(lambda: raw.time() > (secs, micros + 5000) or raw.time()[0] > secs, "the clock goes on")
     acker.init_many(roots[320:], roots[320:], 3)
-    acker.ack_many(roots[:320], np.ones(320, np.int64), stage="parse")
-    acker.ack_many(roots[320:480], np.ones(160, np.int64), stage="write")
+    acker.ack_many(roots[:320], np.ones(320, np.int64), component="parse")
+    acker.ack_many(roots[320:480], np.ones(160, np.int64), component="write")
     acker.fail(int(roots[0]))
     shown = report(real_url, "pending", "orders", "2").splitlines()
     assert shown[0] == "orders  639 pending on 8 of 8 shards; all of 639 looked at, the longest there first"
     heads = [line.split()[:2] for line in shown[2:] if not line.startswith("  ")]
-    assert heads == [["parse", "319"], ["(no", "stage"], ["write", "160"]]
+    assert heads == [["parse", "319"], ["(no", "component"], ["write", "160"]]
     listed = [line.split()[1] for line in shown if line.startswith("  root ")]
     assert len(listed) == 6
-    assert all(acker.inspect(int(root, 16)).task == 3 for root in listed)  # type: ignore[union-attr]
+    assert all(acker.inspect(int(root, 16)).spout_id == 3 for root in listed)  # type: ignore[union-attr]
 
 
-def test_how_old_roots_were_when_they_settled(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+def test_latency_report_shows_percentiles_by_outcome(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
     acker = make("orders")
     make("quiet")
     assert report(real_url, "latency") == "no root has settled yet"
@@ -288,27 +294,27 @@ def test_how_old_roots_were_when_they_settled(real_url: str, raw: Any, make: Cal
     assert report(real_url, "latency", "a", "b").startswith("usage: ")
 
 
-def test_everything_of_a_root_by_its_name(real_url: str, make: Callable[..., Acker]) -> None:
+def test_root_report_describes_a_root_by_its_id(real_url: str, make: Callable[..., Acker]) -> None:
     acker = make("orders")
     for alone in (5, 6, 7):
         acker.init(alone, 3, 2)
-    acker.ack(5, 1, stage="parse")
-    acker.ack(6, 3, stage="save")
+    acker.ack(5, 1, component="parse")
+    acker.ack(6, 3, component="save")
     acker.fail(7, reason="no such customer")
     acker.ack(8, 1)
     roots = acker.new_roots(64)
     acker.init_many(roots, roots, 2)
-    acker.ack_many(roots[:20], roots[:20], stage="save")
+    acker.ack_many(roots[:20], roots[:20], component="save")
 
     def said(root: int) -> str:
         return report(real_url, "root", "orders", f"{root & (1 << 64) - 1:016x}")
 
     assert "of orders: pending\n" in said(5)
-    assert "task 2, ack value 0000000000000002, last stage parse" in said(5)
+    assert "spout_id 2, ack value 0000000000000002, last component parse" in said(5)
     assert "in 3 ticks; a tick comes every 5.0s" in said(5)
     assert ": acked after 0." in said(6)
     assert "failed: its outcome is written" in said(7)
-    assert "last stage (no stage yet) no such customer" in said(7)
+    assert "last component (no component yet) no such customer" in said(7)
     assert "waits for its init" in said(8)
     assert "nothing is known" in said(9)
     assert ": acked after 0." in said(int(roots[3]))
@@ -317,7 +323,7 @@ def test_everything_of_a_root_by_its_name(real_url: str, make: Callable[..., Ack
         assert report(real_url, "root", *wrong).startswith("usage: ")
 
 
-def test_everything_of_a_message_by_its_id(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+def test_root_report_describes_a_message_by_its_id(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
     acker = make("orders")
     letters = [DeadLetter(n, "run", 5, "failed", detail="x", payload=b'{"a": 1}', replay="payload") for n in range(600)]
     acker.dead_letters.add([*letters[:1], DeadLetter(0, "other", 1, "timeout"), *letters[1:]])
@@ -330,7 +336,7 @@ def test_everything_of_a_message_by_its_id(real_url: str, raw: Any, make: Callab
     assert "none of 601 dead letters is of it" in report(real_url, "root", "orders", "message", "-3")
 
 
-def test_dead_letters_are_counted_by_reason_and_stage(real_url: str, make: Callable[..., Acker]) -> None:
+def test_dead_letters_report_counts_by_reason_and_component(real_url: str, make: Callable[..., Acker]) -> None:
     acker, other = make("orders"), make("other")
     acker.dead_letters.add(
         [DeadLetter(n, "run", 5, "failed", "parse", "no item", b"x", replay="payload") for n in range(3)]
@@ -339,14 +345,14 @@ def test_dead_letters_are_counted_by_reason_and_stage(real_url: str, make: Calla
     other.dead_letters.add([DeadLetter(1, "run", 5, "lost")])
     shown = report(real_url, "dead_letters")
     assert [line.split()[:3] for line in shown.splitlines()] == [
-        ["orders", "4", "dead"], ["REASON", "LAST", "STAGE"], ["failed", "parse", "3"], ["timeout", "(no", "stage"],
-        ["other", "1", "dead"], ["REASON", "LAST", "STAGE"], ["lost", "(no", "stage"],
+        ["orders", "4", "dead"], ["REASON", "LAST", "COMPONENT"], ["failed", "parse", "3"], ["timeout", "(no", "component"],
+        ["other", "1", "dead"], ["REASON", "LAST", "COMPONENT"], ["lost", "(no", "component"],
     ]  # fmt: skip
     assert re.search(r"^failed +parse +3 +3 .* 2 no item$", shown, re.MULTILINE)
     assert "other" not in report(real_url, "dead_letters", "orders")
 
 
-def test_a_user_who_may_only_read_sees_all_of_it(
+def test_reports_work_for_a_read_only_user(
     start_server: Callable[..., Server], make_on: Callable[..., Acker], kind: str
 ) -> None:
     server = start_server(kind=kind)
@@ -368,7 +374,9 @@ def test_a_user_who_may_only_read_sees_all_of_it(
         assert {key: raw.dump(key) for key in raw.scan_iter()} == before
 
 
-def test_a_replica_shows_the_same(start_server: Callable[..., Server], make_on: Callable[..., Acker]) -> None:
+def test_dashboard_of_a_replica_shows_its_apps(
+    start_server: Callable[..., Server], make_on: Callable[..., Acker]
+) -> None:
     primary = start_server()
     make_on(primary.url, "orders").init(1, 1, 0)
     report(primary.url, "dashboard")
@@ -388,7 +396,7 @@ def test_a_replica_shows_the_same(start_server: Callable[..., Server], make_on: 
 
 
 @pytest.mark.parametrize("of", [VALKEY, REDIS7], ids=lambda kind: kind.name)
-def test_on_a_cluster_each_node_shows_its_shards(of: Any) -> None:
+def test_reports_of_a_cluster_node_cover_its_own_shards(of: Any) -> None:
     with ExitStack() as stack:
         nodes = [stack.enter_context(cluster.node(of.program())) for _ in range(3)]
         cluster.join(nodes)
@@ -427,7 +435,7 @@ def test_a_report_of_many_apps_asks_no_more_than_it_may(url: str, raw: Any) -> N
     }
 
 
-def test_since_when_many_apps_are_full_is_asked_of_some_of_their_shards(
+def test_start_of_full_state_is_read_from_a_sample_of_shards(
     real_url: str, raw: Any, make: Callable[..., Acker]
 ) -> None:
     """When a server is full all its apps are, and each would ask all its shards for ten minutes of samples."""
@@ -447,7 +455,9 @@ def test_since_when_many_apps_are_full_is_asked_of_some_of_their_shards(
     assert asked <= 2 * 20 + 64
 
 
-def test_an_exporter_gets_pairs_of_names_and_numbers(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+def test_exporter_report_returns_pairs_of_names_and_numbers(
+    real_url: str, raw: Any, make: Callable[..., Acker]
+) -> None:
     acker = make("orders")
     make("quiet")
     acker.init_many(range(1, 11), range(1, 11), 0)
@@ -469,7 +479,7 @@ def test_a_report_that_is_not_there_is_not_printed() -> None:
     assert "there is no report 'stuck': take one of dashboard, pending" in shown.stderr
 
 
-def test_an_app_of_very_many_buckets_and_lanes_is_asked_no_more(url: str, raw: Any) -> None:
+def test_dashboard_of_many_buckets_and_lanes_makes_bounded_calls(url: str, raw: Any) -> None:
     with Acker.connect(url, AckerConfig(app="huge", shards=16, num_buckets=1000, lanes=64)) as acker:
         roots = acker.new_roots(1000)
         acker.init_many(roots, roots, 0)

@@ -10,9 +10,9 @@ from tests.support.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, pack_upd
 @pytest.mark.parametrize("flags", [WAITING, OWNED, FAILED], ids=["waiting", "owned", "failed"])
 @pytest.mark.parametrize("clock", ["first_seen", "last_update"])
 @pytest.mark.parametrize("tick", [TICK - 3, TICK - 2, TICK - 1], ids=["death row", "oldest", "middle"])
-def test_a_known_root_moves_to_the_nursery_with_all_it_holds(lab, tick: int, clock: str, flags: int) -> None:
+def test_reset_root_moves_to_nursery_with_unchanged_values(lab, tick: int, clock: str, flags: int) -> None:
     shard = lab(clock=clock)
-    old = shard.put(1, -5, flags=flags, stage=9, tick=tick, task=2**32 - 1)
+    old = shard.put(1, -5, flags=flags, component=9, tick=tick, spout_id=2**32 - 1)
     before = shard.state()
     assert shard.run("reset_timeout", pack_updates(1)) == [1]
     assert shard.state() == replace(
@@ -22,7 +22,7 @@ def test_a_known_root_moves_to_the_nursery_with_all_it_holds(lab, tick: int, clo
     )
 
 
-def test_a_root_in_the_nursery_stays_as_it_is(lab) -> None:
+def test_reset_of_root_in_nursery_changes_nothing(lab) -> None:
     shard = lab()
     shard.put(1, 5)
     before = shard.state()
@@ -30,7 +30,7 @@ def test_a_root_in_the_nursery_stays_as_it_is(lab) -> None:
     assert shard.state() == before
 
 
-def test_an_unknown_root_stays_unknown_and_is_counted(lab) -> None:
+def test_reset_of_unknown_root_is_counted_as_late(lab) -> None:
     shard = lab()
     before = shard.state()
     assert shard.run("reset_timeout", pack_updates(1, 2)) == [0]
@@ -38,7 +38,7 @@ def test_an_unknown_root_stays_unknown_and_is_counted(lab) -> None:
 
 
 @pytest.mark.parametrize("tick", [TICK - 1, TICK])
-def test_a_closed_root_stays_where_it_is_and_is_counted(lab, tick: int) -> None:
+def test_reset_of_closed_root_is_counted_as_late(lab, tick: int) -> None:
     shard = lab()
     shard.put(1, 5, flags=CLOSED, tick=tick)
     before = shard.state()
@@ -47,7 +47,7 @@ def test_a_closed_root_stays_where_it_is_and_is_counted(lab, tick: int) -> None:
 
 
 @pytest.mark.parametrize("tick", [TICK - 1, TICK - 3])
-def test_a_root_older_than_the_ceiling_is_not_moved(lab, tick: int) -> None:
+def test_root_older_than_max_age_is_not_moved_by_reset(lab, tick: int) -> None:
     shard = lab(max_age_ms=60_000)
     shard.put(1, 5, tick=tick, ago_ms=60_000)
     before = shard.state()
@@ -55,7 +55,7 @@ def test_a_root_older_than_the_ceiling_is_not_moved(lab, tick: int) -> None:
     assert shard.state() == before
 
 
-def test_every_case_in_one_call(lab) -> None:
+def test_reset_of_roots_in_every_state_handles_each_in_one_call(lab) -> None:
     shard = lab(max_age_ms=60_000)
     moved, also = shard.put(1, 5, tick=TICK - 1), shard.put(2, 5, tick=TICK - 2)
     here, old = shard.put(3, 5), shard.put(4, 5, tick=TICK - 1, ago_ms=99_000)
@@ -70,7 +70,7 @@ def test_every_case_in_one_call(lab) -> None:
     )
 
 
-def test_a_call_takes_a_thousand_roots(lab) -> None:
+def test_reset_call_takes_five_hundred_roots(lab) -> None:
     shard = lab()
     for root in range(500):
         shard.put(root, 5, tick=TICK - 1, cohort=False)

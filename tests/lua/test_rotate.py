@@ -19,7 +19,7 @@ def ticked(shard: Lab, before: State, **others: Any) -> State:
 
 
 @pytest.mark.parametrize("late_ms", [0, 1, 10 * TICK_MS], ids=["just due", "due", "long due"])
-def test_a_due_tick_happens_once_and_the_next_is_counted_from_now(lab, late_ms: int) -> None:
+def test_due_tick_happens_once_and_next_counts_from_now(lab, late_ms: int) -> None:
     shard = lab(due_in_ms=-late_ms)
     shard.put(1, 5)
     before = shard.state()
@@ -48,16 +48,16 @@ def test_a_forced_tick_does_not_wait_for_the_clock(lab) -> None:
 
 
 @pytest.mark.parametrize("num_buckets", [2, 3, 4])
-def test_the_oldest_bucket_becomes_death_row_and_the_oldest_fence_is_forgotten(lab, num_buckets: int) -> None:
+def test_tick_retires_oldest_bucket_and_oldest_dedup_set(lab, num_buckets: int) -> None:
     shard = lab(num_buckets=num_buckets)
     for back in range(num_buckets):
         shard.put(back, 5, tick=TICK - back)
     shard.cohort(TICK - num_buckets + 1, 100)
     for slot in range(shard.slots):
-        shard.raw.sadd(shard.keys["fence"][slot], b"token-%d" % slot)
+        shard.raw.sadd(shard.keys["dedup"][slot], b"token-%d" % slot)
     before = shard.state()
     assert shard.run("rotate", FORCED) == [TICKED, TICK_MS, 2]
-    fences = {slot: tokens for slot, tokens in before.fences.items() if slot != shard.death_row}
+    fences = {slot: idempotency_keys for slot, idempotency_keys in before.fences.items() if slot != shard.death_row}
     assert shard.state() == ticked(shard, before, fences=fences)
     death_row = (shard.tick + 2) % shard.slots  # of the tick that was just made
     assert before.buckets[death_row] == {(num_buckets - 1,): 1, (100,): 1}
@@ -69,7 +69,7 @@ def test_a_tick_waits_while_death_row_is_drained(lab, dead: int, force: int) -> 
     shard = lab(due_in_ms=0)
     for root in range(dead):
         shard.cohort(TICK - 3, root)
-    shard.raw.sadd(shard.keys["fence"][shard.death_row], b"token")
+    shard.raw.sadd(shard.keys["dedup"][shard.death_row], b"idempotency_key")
     before = shard.state()
     assert shard.run("rotate", force) == [DRAINING, 0, dead]
     assert shard.state() == before
@@ -77,14 +77,14 @@ def test_a_tick_waits_while_death_row_is_drained(lab, dead: int, force: int) -> 
     assert shard.run("rotate", force)[0] == TICKED
 
 
-def test_a_tick_that_is_not_due_tells_what_is_left_on_death_row(lab) -> None:
+def test_tick_that_is_not_due_reports_size_of_death_row(lab) -> None:
     shard = lab(due_in_ms=TICK_MS)
     shard.cohort(TICK - 3, 1, 2)
     status, _, dead = shard.run("rotate", GUARDED)
     assert (status, dead) == (NOT_DUE, 1)
 
 
-def test_a_clock_that_was_set_back_delays_a_tick_by_one_tick_time_at_most(lab) -> None:
+def test_clock_set_back_delays_tick_by_at_most_a_tick_time(lab) -> None:
     shard = lab(due_in_ms=3600_000)
     before = shard.state()
     assert shard.run("rotate", GUARDED) == [NOT_DUE, TICK_MS, 0]
@@ -92,7 +92,7 @@ def test_a_clock_that_was_set_back_delays_a_tick_by_one_tick_time_at_most(lab) -
     assert shard.state() == replace(before, meta={**before.meta, "next_rotation_ms": later})
 
 
-def test_a_clock_that_was_set_back_does_not_hold_up_a_forced_tick(lab) -> None:
+def test_clock_set_back_does_not_delay_forced_tick(lab) -> None:
     shard = lab(due_in_ms=3600_000)
     before = shard.state()
     assert shard.run("rotate", FORCED) == [TICKED, TICK_MS, 0]
@@ -101,11 +101,11 @@ def test_a_clock_that_was_set_back_does_not_hold_up_a_forced_tick(lab) -> None:
 
 @pytest.mark.parametrize("tick", [0, 65_535, 131_072], ids=["first tick", "stamp wraps", "stamp wrapped"])
 @pytest.mark.parametrize("num_buckets", [2, 3])
-def test_a_root_lives_through_n_ticks_anywhere_on_the_ring(lab, num_buckets: int, tick: int) -> None:
+def test_root_put_at_any_tick_expires_after_num_buckets_ticks(lab, num_buckets: int, tick: int) -> None:
     """More than two turns of the ring: a root is put at every tick, and each expires at the n-th tick after."""
     shard = lab(num_buckets=num_buckets, tick=tick)
     for step in range(2 * shard.slots + 3):
-        shard.init((step, 5), token=b"%012d" % step)
+        shard.init((step, 5), idempotency_key=b"%012d" % step)
         assert shard.run("rotate", FORCED)[0] == TICKED
         expired = step + 1 >= num_buckets
         assert shard.run("expire", 500) == [int(expired), 0, 0]
@@ -115,7 +115,7 @@ def test_a_root_lives_through_n_ticks_anywhere_on_the_ring(lab, num_buckets: int
 
 
 @pytest.mark.parametrize("tick", [TICK, 65_534], ids=["", "stamps wrap"])
-def test_a_token_lives_as_long_as_the_roots_of_its_batch(lab, tick: int) -> None:
+def test_idempotency_key_lives_as_long_as_roots_of_its_batch(lab, tick: int) -> None:
     shard = lab(num_buckets=2, tick=tick)
     shard.init((1, 5))
     for _ in range(2):
@@ -128,7 +128,7 @@ def test_a_token_lives_as_long_as_the_roots_of_its_batch(lab, tick: int) -> None
     assert shard.state().fences == {}
 
 
-def test_a_reset_root_lives_n_more_ticks(lab) -> None:
+def test_reset_root_lives_num_buckets_more_ticks(lab) -> None:
     shard = lab(num_buckets=2, tick=65_535)
     shard.init((1, 5))
     for _ in range(2 * shard.slots):
@@ -155,7 +155,7 @@ def test_a_tick_leaves_a_sample_of_the_counters(lab) -> None:
     assert place == at // max(TICK_MS, 10_000) % 60
 
 
-def test_what_comes_again_in_a_ring_of_samples_replaces_what_was_there(lab) -> None:
+def test_sample_replaces_older_sample_at_same_ring_position(lab) -> None:
     shard = lab()
     shard.raw.hset(shard.keys["samples"], mapping={str(place): "1 1 1 1 1" for place in range(60)})
     shard.run("rotate", FORCED)
@@ -165,7 +165,7 @@ def test_what_comes_again_in_a_ring_of_samples_replaces_what_was_there(lab) -> N
 
 
 @pytest.mark.parametrize("damaged", ["stats", "samples"])
-def test_counters_that_are_damaged_hold_up_no_tick(lab, damaged: str) -> None:
+def test_damaged_counters_do_not_stop_a_tick(lab, damaged: str) -> None:
     shard = lab()
     shard.raw.set(shard.keys[damaged], "no hash")
     assert shard.run("rotate", FORCED) == [TICKED, TICK_MS, 0]

@@ -33,7 +33,7 @@ def put_many(shard: Lab, ticks: dict[int, int], **others: Any) -> None:
 def test_an_owned_root_that_is_stale_times_out(lab) -> None:
     shard = lab()
     shard.raw.hset(shard.keys["meta"], "stage:3", "count")
-    owned = shard.put(-1, 5, stage=3, tick=STALE, cohort=False)
+    owned = shard.put(-1, 5, component=3, tick=STALE, cohort=False)
     before = shard.state()
     assert shard.run("sweep", 250) == [DONE, 1, 0, 1, 0]
     assert shard.state() == replace(
@@ -45,7 +45,7 @@ def test_an_owned_root_that_is_stale_times_out(lab) -> None:
 
 
 @pytest.mark.parametrize("flags", [WAITING, FAILED], ids=["waiting", "failed before its init"])
-def test_a_stale_record_without_owner_goes_silently_and_is_counted(lab, flags: int) -> None:
+def test_stale_unowned_root_is_removed_and_counted_as_orphaned(lab, flags: int) -> None:
     shard = lab()
     shard.put(1, 0, flags=flags, tick=STALE, cohort=False)
     before = shard.state()
@@ -53,7 +53,7 @@ def test_a_stale_record_without_owner_goes_silently_and_is_counted(lab, flags: i
     assert shard.state() == replace(before, ledger={}, stats={"orphaned": 1})
 
 
-def test_a_stale_closed_record_goes_silently(lab) -> None:
+def test_stale_closed_root_is_removed_without_outcome(lab) -> None:
     shard = lab()
     shard.raw.hset(shard.keys["stats"], mapping={"failed": 2, "closed": 2})
     shard.put(1, 0, flags=CLOSED, tick=STALE, cohort=False)
@@ -65,7 +65,7 @@ def test_a_stale_closed_record_goes_silently(lab) -> None:
 @pytest.mark.parametrize("num_buckets", [2, 3, 5])
 @pytest.mark.parametrize("tick", [0, 3, TICK, 65_535, 65_536, 65_540], ids=lambda tick: f"tick {tick}")
 @pytest.mark.parametrize("flags", [WAITING, OWNED, FAILED, CLOSED])
-def test_what_the_ring_still_holds_is_left_alone(lab, flags: int, tick: int, num_buckets: int) -> None:
+def test_roots_still_in_a_bucket_are_not_swept(lab, flags: int, tick: int, num_buckets: int) -> None:
     shard = lab(num_buckets=num_buckets, tick=tick)
     ages = range(min(tick, num_buckets) + 1)  # up to death row
     put_many(shard, {age: tick - age for age in ages}, flags=flags)
@@ -76,21 +76,21 @@ def test_what_the_ring_still_holds_is_left_alone(lab, flags: int, tick: int, num
 
 @pytest.mark.parametrize("tick", [TICK, 65_536, 65_538, 65_540])
 @pytest.mark.parametrize("ago", [4, 5, 9])
-def test_stamps_that_wrapped_are_told_apart(lab, tick: int, ago: int) -> None:
+def test_only_stale_roots_are_swept_when_tick_stamps_wrap(lab, tick: int, ago: int) -> None:
     shard = lab(tick=tick)
     put_many(shard, {1: tick - ago, 2: tick - 3, 3: tick})
     assert shard.run("sweep", 250)[:3] == [DONE, 1, 0]
     assert sorted(shard.state().ledger) == [2, 3]
 
 
-def test_an_empty_ledger_is_done_at_once(lab) -> None:
+def test_sweep_of_empty_ledger_is_done_at_once(lab) -> None:
     shard = lab()
     before = shard.state()
     assert shard.run("sweep", 250) == [DONE, 0, 0, 0, 0]
     assert shard.state() == before
 
 
-def test_a_large_ledger_is_gone_through_in_bounded_steps(lab) -> None:
+def test_sweep_of_large_ledger_runs_in_bounded_steps(lab) -> None:
     shard = lab()
     stale = set(range(0, MANY, 3))
     put_many(shard, {root: STALE if root in stale else TICK for root in range(MANY)})
@@ -105,7 +105,7 @@ def test_a_large_ledger_is_gone_through_in_bounded_steps(lab) -> None:
     assert after.meta["sweep_cursor"] == 0
 
 
-def test_a_pass_goes_on_where_another_rotator_left_it(lab) -> None:
+def test_sweep_continues_at_cursor_of_previous_call(lab) -> None:
     shard = lab()
     put_many(shard, dict.fromkeys(range(MANY), TICK))
     assert shard.run("sweep", 100)[0] == MORE
@@ -116,7 +116,7 @@ def test_a_pass_goes_on_where_another_rotator_left_it(lab) -> None:
 
 
 @pytest.mark.parametrize("records", [20, 300], ids=["listpack", "table or listpack"])
-def test_a_step_settles_no_more_than_the_limit(lab, records: int) -> None:
+def test_sweep_call_settles_no_more_roots_than_its_limit(lab, records: int) -> None:
     """A hash that the server keeps as a listpack comes whole: what is over the limit is for the next call."""
     shard = lab()
     put_many(shard, dict.fromkeys(range(records), STALE))
@@ -128,11 +128,11 @@ def test_a_step_settles_no_more_than_the_limit(lab, records: int) -> None:
     assert sorted(row.root for row in after.failed[0]) == list(range(records))
 
 
-def test_outcomes_go_to_the_lane_of_the_task(lab) -> None:
+def test_sweep_outcomes_go_to_lane_of_spout_id(lab) -> None:
     shard = lab(lanes=3)
-    tasks = {1: 0, 2: 1, 3: 5, 4: 2**32 - 1}
-    for root, task in tasks.items():
-        shard.put(root, 5, task=task, tick=STALE, cohort=False)
+    spout_ids = {1: 0, 2: 1, 3: 5, 4: 2**32 - 1}
+    for root, spout_id in spout_ids.items():
+        shard.put(root, 5, spout_id=spout_id, tick=STALE, cohort=False)
     assert shard.run("sweep", 250) == [DONE, 4, 0, 4, 0]
     found = {lane: sorted(row.root for row in rows) for lane, rows in shard.state().failed.items()}
     assert found == {0: [1, 4], 1: [2], 2: [3]}

@@ -42,7 +42,7 @@ def unpacked(data: bytes, *, with_vals: bool) -> dict[int, int | None]:
 
 @PROFILE
 @given(rows, st.randoms())
-def test_a_batch_is_the_same_in_any_order(pairs: list[tuple[int, int]], random: Any) -> None:
+def test_packed_blocks_are_equal_for_any_order_of_rows(pairs: list[tuple[int, int]], random: Any) -> None:
     xor: dict[int, int] = {}
     for root, val in pairs:
         xor[root] = xor.get(root, 0) ^ val
@@ -58,7 +58,7 @@ def test_a_batch_is_the_same_in_any_order(pairs: list[tuple[int, int]], random: 
 
 @PROFILE
 @given(rows)
-def test_the_first_of_equal_roots_counts(pairs: list[tuple[int, int]]) -> None:
+def test_blocks_keep_first_value_of_equal_roots(pairs: list[tuple[int, int]]) -> None:
     first: dict[int, int] = {}
     for root, val in pairs:
         first.setdefault(root, val)
@@ -71,7 +71,7 @@ def test_the_first_of_equal_roots_counts(pairs: list[tuple[int, int]]) -> None:
 
 @PROFILE
 @given(rows, st.randoms())
-def test_blocks_in_another_order_take_their_roots_along(pairs: list[tuple[int, int]], random: Any) -> None:
+def test_reordered_blocks_keep_their_roots(pairs: list[tuple[int, int]], random: Any) -> None:
     batch = Blocks.from_roots(*columns(pairs))
     order = list(range(len(batch.numbers)))
     random.shuffle(order)
@@ -80,7 +80,7 @@ def test_blocks_in_another_order_take_their_roots_along(pairs: list[tuple[int, i
     assert other.numbers.tolist() == [batch.numbers[place] for place in order]
 
 
-def test_roots_of_ids_that_count_are_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_roots_of_consecutive_ids_are_packed_without_sorting(monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = ids.new_roots(10_000).view(np.uint64)
     expected = Blocks.from_roots(fresh, fresh).packed()
     monkeypatch.delattr(blocks, "_sorted")
@@ -89,7 +89,7 @@ def test_roots_of_ids_that_count_are_not_sorted(monkeypatch: pytest.MonkeyPatch)
 
 @PROFILE
 @given(rows)
-def test_masks_give_their_roots_back(pairs: list[tuple[int, int]]) -> None:
+def test_block_numbers_and_masks_yield_their_roots(pairs: list[tuple[int, int]]) -> None:
     batch = Blocks.from_roots(columns(pairs)[0])
     assert blocks.roots_of(batch.numbers, batch.masks).tolist() == batch.roots.tolist()
     assert blocks.counts_of(batch.masks).tolist() == batch.sizes.tolist()
@@ -102,7 +102,7 @@ FOUND = st.lists(
 
 @settings(max_examples=200)
 @given(FOUND, FOUND, st.booleans())
-def test_the_index_finds_what_is_there(given_roots: list[int], wanted: list[int], in_order: bool) -> None:  # noqa: FBT001
+def test_index_returns_position_of_root_or_minus_one(given_roots: list[int], wanted: list[int], in_order: bool) -> None:  # noqa: FBT001
     roots = list(dict.fromkeys(given_roots))
     if in_order:
         roots.sort(key=lambda root: (root & (1 << 59) - 1, root >> 59))
@@ -112,12 +112,12 @@ def test_the_index_finds_what_is_there(given_roots: list[int], wanted: list[int]
 
 
 @given(FOUND)
-def test_each_root_is_distinct_once(given_roots: list[int]) -> None:
+def test_distinct_returns_each_root_once(given_roots: list[int]) -> None:
     found = blocks.distinct(np.array(given_roots, np.uint64))
     assert sorted(found.tolist()) == sorted(set(given_roots))
 
 
-def test_roots_of_ids_that_count_are_found_without_sorting_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_roots_of_consecutive_ids_are_looked_up_without_sorting(monkeypatch: pytest.MonkeyPatch) -> None:
     roots = np.concatenate(
         [ids.mint(np.full(32, block, np.uint64), np.arange(32, dtype=np.uint64)) for block in (9, 2, 5)]
     )

@@ -8,7 +8,7 @@ import pytest
 from acker_redis import AckerConfig, BadConfigError, DamagedDataError
 
 
-def test_the_defaults() -> None:
+def test_config_with_app_only_has_documented_defaults() -> None:
     config = AckerConfig(app="orders")
     assert dataclasses.asdict(config) == {
         "app": "orders",
@@ -27,7 +27,7 @@ def test_a_config_is_frozen() -> None:
 
 
 @pytest.mark.parametrize("app", ["a", "A.b_c-9", "9", "x" * 64])
-def test_an_app_name_of_letters_digits_and_marks(app: str) -> None:
+def test_app_name_of_letters_digits_and_marks_is_accepted(app: str) -> None:
     assert AckerConfig(app=app).app == app
 
 
@@ -43,7 +43,7 @@ def test_an_app_name_of_letters_digits_and_marks(app: str) -> None:
         *(("max_age_secs", value) for value in (0, -1, float("nan"), float("inf"), 367 * 86400, "30", True)),
     ],
 )  # fmt: skip
-def test_a_setting_out_of_range_is_named(setting: str, value: Any) -> None:
+def test_setting_out_of_range_is_refused_by_name(setting: str, value: Any) -> None:
     with pytest.raises(BadConfigError, match=f"{setting}="):
         AckerConfig(**{"app": "orders", setting: value})
 
@@ -52,14 +52,14 @@ def test_a_setting_out_of_range_is_named(setting: str, value: Any) -> None:
     ("timeout_secs", "num_buckets", "tick_ms"),
     [(30, 3, 15_000), (30, 2, 30_000), (1, 4, 334), (0.001, 2, 1), (0.0001, 2, 1), (10, 1000, 11)],
 )
-def test_ticks_are_a_whole_timeout_together(timeout_secs: float, num_buckets: int, tick_ms: int) -> None:
+def test_ticks_of_the_ring_cover_message_timeout(timeout_secs: float, num_buckets: int, tick_ms: int) -> None:
     config = AckerConfig(app="orders", message_timeout_secs=timeout_secs, num_buckets=num_buckets)
     assert config.tick_ms == tick_ms
     assert config.tick_ms * (num_buckets - 1) >= timeout_secs * 1000
 
 
 @pytest.mark.parametrize(("secs", "ms"), [(None, 0), (1, 1000), (0.0001, 1), (3600.5, 3_600_500)])
-def test_the_ceiling_in_milliseconds(secs: float | None, ms: int) -> None:
+def test_max_age_is_converted_to_milliseconds(secs: float | None, ms: int) -> None:
     assert AckerConfig(app="orders", max_age_secs=secs).max_age_ms == ms
 
 
@@ -75,7 +75,7 @@ def test_fields_in_redis_read_back_as_the_same_settings(config: AckerConfig) -> 
     assert AckerConfig.from_fields(config.app, config.as_fields()) == config
 
 
-def test_an_integer_and_the_equal_float_are_one_setting() -> None:
+def test_integer_and_equal_float_give_the_same_fields() -> None:
     assert AckerConfig(app="a", message_timeout_secs=30).as_fields() == AckerConfig(app="a").as_fields()
 
 

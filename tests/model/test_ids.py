@@ -54,15 +54,15 @@ def test_an_id_that_is_no_integer_is_refused(value: Any) -> None:
         ids.to_uint64_array([1, value], "roots")
 
 
-@pytest.mark.parametrize("task", [0, 1, 2**32 - 1, np.int32(5)])
-def test_a_task_is_an_unsigned_integer_of_32_bits(task: Any) -> None:
-    assert ids.to_task(task) == int(task)
+@pytest.mark.parametrize("spout_id", [0, 1, 2**32 - 1, np.int32(5)])
+def test_spout_id_is_an_unsigned_32_bit_integer(spout_id: Any) -> None:
+    assert ids.to_spout_id(spout_id) == int(spout_id)
 
 
-@pytest.mark.parametrize("task", [-1, 2**32, 1.5, "1", None, True, np.bool_(True)])
-def test_another_task_is_refused(task: Any) -> None:
-    with pytest.raises(BadIdError, match="task="):
-        ids.to_task(task)
+@pytest.mark.parametrize("spout_id", [-1, 2**32, 1.5, "1", None, True, np.bool_(True)])
+def test_spout_id_out_of_range_or_of_other_type_is_refused(spout_id: Any) -> None:
+    with pytest.raises(BadIdError, match="spout_id="):
+        ids.to_spout_id(spout_id)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_an_int64_array_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize("values", [np.zeros((2, 2), np.int64), "12", b"12", 5, None, iter([1])])
-def test_what_is_no_sequence_of_ids_is_refused(values: Any) -> None:
+def test_value_that_is_no_sequence_of_ids_is_refused(values: Any) -> None:
     with pytest.raises(BadBatchError, match="roots: expected"):
         ids.to_uint64_array(values, "roots")
 
@@ -104,7 +104,7 @@ def test_arrays_of_other_types_are_refused(values: Any) -> None:
         ids.to_uint64_array(values, "roots")
 
 
-def test_derived_ids_are_the_same_for_ever() -> None:
+def test_derived_ids_equal_recorded_values() -> None:
     """Numbers written down: ids stand in running ledgers and in other programs."""
     assert ids.derive("edge", 1) == DERIVED
     assert ids.derive("edge", 1) == ids.derive(b"edge", "1")
@@ -116,7 +116,7 @@ def test_derived_ids_are_the_same_for_ever() -> None:
 
 
 @pytest.mark.parametrize("other", [("ab", "c"), ("a", "bc", ""), ("abc",), ("a", "b", "c")])
-def test_parts_are_kept_apart(other: tuple[str, ...]) -> None:
+def test_derived_id_depends_on_boundaries_of_its_parts(other: tuple[str, ...]) -> None:
     assert ids.derive("a", "bc") != ids.derive(*other)
 
 
@@ -156,7 +156,7 @@ def test_xor_by_root_is_the_xor_of_each_root_in_any_order(rows: list[tuple[int, 
     assert list(zip(roots.tolist(), vals.tolist(), strict=True)) == sorted(expected.items())
 
 
-def test_the_shard_is_that_of_the_block() -> None:
+def test_roots_of_a_block_have_the_same_shard() -> None:
     block = np.full(32, 0x123456789ABCDEF, np.uint64)
     roots = ids.mint(block, np.arange(32, dtype=np.uint64))
     assert len(set(ids.shard_of(roots, 64).tolist())) == 1

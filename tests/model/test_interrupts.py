@@ -13,7 +13,7 @@ def fail_on_the_way_out(kind: type[BaseException]) -> None:
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_is_raised_in_place_of_what_became_of_it(kind: type[BaseException]) -> None:
+def test_interrupt_is_raised_in_place_of_later_errors(kind: type[BaseException]) -> None:
     with pytest.raises(kind, match="what came first") as caught, interruptible():
         try:
             fail_on_the_way_out(kind)
@@ -22,7 +22,7 @@ def test_an_interrupt_is_raised_in_place_of_what_became_of_it(kind: type[BaseExc
     assert caught.value.__suppress_context__
 
 
-def test_other_errors_stay_what_they_are() -> None:
+def test_errors_without_interrupt_are_raised_unchanged() -> None:
     with pytest.raises(OSError, match="cancelled"), interruptible():
         fail_on_the_way_out(ValueError)
     circle = OSError("one")

@@ -13,13 +13,13 @@ from acker_redis.model.keys import ShardKeys
 
 def spelled(shard_keys: ShardKeys) -> list[str]:
     names: list[str] = []
-    for attribute in ("ledger", "meta", "stats", "samples", "latency", "bucket", "fence", "acked", "failed"):
+    for attribute in ("ledger", "meta", "stats", "samples", "latency", "bucket", "dedup", "acked", "failed"):
         value: Any = getattr(shard_keys, attribute)
         names += [value] if isinstance(value, str) else value
     return names
 
 
-def test_the_names_of_a_shard() -> None:
+def test_keys_of_shard_have_expected_names() -> None:
     assert spelled(ShardKeys("orders", 3, num_buckets=2, lanes=2)) == [
         "acker:{orders:3}:ledger",
         "acker:{orders:3}:meta",
@@ -39,8 +39,8 @@ def test_the_names_of_a_shard() -> None:
     ]
 
 
-def test_the_names_of_an_app() -> None:
-    assert (keys.config("orders"), keys.stages("orders")) == ("acker:{orders}:config", "acker:{orders}:stages")
+def test_keys_of_app_have_expected_names() -> None:
+    assert (keys.config("orders"), keys.components("orders")) == ("acker:{orders}:config", "acker:{orders}:stages")
 
 
 def test_all_keys_of_a_shard_are_in_one_cluster_slot() -> None:
@@ -55,12 +55,12 @@ def test_shards_and_apps_share_no_key() -> None:
 
 
 @pytest.mark.parametrize("other", ["orders2", "order", "orders.x", "x.orders"])
-def test_the_patterns_of_an_app_cover_it_and_no_other(other: str) -> None:
+def test_key_patterns_of_app_cover_no_other_app(other: str) -> None:
     def covered(name: str) -> bool:
         return name.startswith(("acker:{orders:", "acker:{orders}:"))
 
-    assert all(map(covered, [*spelled(ShardKeys("orders", 0, 2, 1)), keys.config("orders"), keys.stages("orders")]))
-    assert not any(map(covered, [*spelled(ShardKeys(other, 0, 2, 1)), keys.config(other), keys.stages(other)]))
+    assert all(map(covered, [*spelled(ShardKeys("orders", 0, 2, 1)), keys.config("orders"), keys.components("orders")]))
+    assert not any(map(covered, [*spelled(ShardKeys(other, 0, 2, 1)), keys.config(other), keys.components(other)]))
 
 
 @pytest.mark.parametrize(
@@ -75,17 +75,17 @@ def test_the_patterns_of_an_app_cover_it_and_no_other(other: str) -> None:
         ("acker:{orders}:config:x", None),
     ],
 )
-def test_the_app_of_a_config_key(key: str, app: str | None) -> None:
+def test_app_name_is_read_from_config_key_only(key: str, app: str | None) -> None:
     assert keys.app_of_config(key) == app
 
 
-def test_the_scan_pattern_finds_config_keys() -> None:
+def test_scan_pattern_matches_config_keys_only() -> None:
     pattern = re.escape(keys.CONFIG_PATTERN).replace(r"\*", ".*")
     assert re.fullmatch(pattern, keys.config("orders"))
-    assert not re.fullmatch(pattern, keys.stages("orders"))
+    assert not re.fullmatch(pattern, keys.components("orders"))
 
 
-def test_an_app_of_very_many_keys_does_not_keep_their_names() -> None:
+def test_key_names_of_huge_app_are_not_kept_in_memory() -> None:
     shards = [ShardKeys("huge", shard, num_buckets=1_000, lanes=64) for shard in range(64)]
     tracemalloc.start()
     try:

@@ -32,7 +32,7 @@ def test_arrays_are_hashed_as_in_spark_and_mix_with_numbers() -> None:
         assert hashed.view(np.int64).tolist() == expected.tolist()
 
 
-def test_a_number_is_the_same_with_and_without_a_sign() -> None:
+def test_hash_of_signed_and_unsigned_number_is_equal() -> None:
     assert hash_longs(-1, 5) == hash_longs(2**64 - 1, 5)
 
 
@@ -50,6 +50,6 @@ def test_salts_are_hashed_as_in_spark_and_seed_numbers(salt: str, of_salt: int, 
 
 
 @pytest.mark.parametrize("salt", ["", "1234567", "0123456789abcdefghijklmnopqrstuv", "schön..."])
-def test_salts_that_would_be_hashed_otherwise_are_refused(salt: str) -> None:
+def test_salts_of_unsupported_length_or_characters_are_refused(salt: str) -> None:
     with pytest.raises(ValueError, match=r"characters|ascii"):
         hash_salt(salt)

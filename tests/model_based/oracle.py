@@ -1,8 +1,8 @@
 """A ledger of one app in plain Python, written from the design and not from the scripts.
 
 It knows no Redis, no bytes and no time: a tick is a number, an outcome a tuple. `Oracle.send` is one batch, cut into one
-call per update and shard, as tokens are. Roots that are equal in their last 59 bits are a block: it has one time, and what
-was acked is known as long as another root of the block is there.
+call per update and shard, as idempotency keys are. Roots that are equal in their last 59 bits are a block: it has one
+time, and what was acked is known as long as another root of the block is there.
 """
 
 from collections import Counter
@@ -15,12 +15,12 @@ Row = tuple[int, int]
 
 
 class Update(NamedTuple):
-    """Updates of one kind that are sent together: of one task (init), of one stage or none (ack, fail)."""
+    """Updates of one kind that are sent together: of one spout_id (init), of one component or none (ack, fail)."""
 
     operation: Literal["init", "ack", "fail"]
     rows: tuple[Row, ...]
-    task: int = 0
-    stage: str | None = None
+    spout_id: int = 0
+    component: str | None = None
 
 
 class End(NamedTuple):
@@ -28,13 +28,13 @@ class End(NamedTuple):
 
     kind: Literal["ack", "fail"]
     root: int
-    task: int
+    spout_id: int
     reason: Literal["failed", "timeout"] | None
-    last_stage: str | None
+    last_component: str | None
 
 
 class Sent(NamedTuple):
-    """What a batch did: updates applied, calls whose token was seen, calls whose token came with other content."""
+    """What a batch did: updates applied, calls whose idempotency key was seen, calls whose idempotency key came with other content."""
 
     applied: int
     seen: int
@@ -49,10 +49,10 @@ class Tree:
     """
 
     val: int = 0
-    task: int | None = None
+    spout_id: int | None = None
     failed: bool = False
     closed: bool = False
-    stage: str | None = None
+    component: str | None = None
     vals: list[int] = field(default_factory=list)
 
     @property
@@ -60,7 +60,7 @@ class Tree:
         """As `LedgerRoot.state` names it."""
         if self.closed:
             return "closed"
-        if self.task is not None:
+        if self.spout_id is not None:
             return "owned"
         return "failed" if self.failed else "waiting"
 
@@ -77,7 +77,7 @@ class Oracle:
 
     def __init__(self, num_buckets: int, clock: str, shard_of: Callable[[int], int]) -> None:
         self._num_buckets, self._clock, self._shard_of = num_buckets, clock, shard_of
-        self._tokens: dict[tuple[str, str, int, int], tuple[int, object]] = {}
+        self._idempotency_keys: dict[tuple[str, str, int, int], tuple[int, object]] = {}
         self.tick = 0
         self.trees: dict[int, Tree] = {}
         self.ends: list[End] = []
@@ -86,22 +86,22 @@ class Oracle:
         self._put_at: dict[int, int] = {}
         self._acked: dict[int, set[int]] = {}
 
-    def send(self, updates: Iterable[Update], token: str | None) -> Sent:
-        """One batch. A call whose token lives in any fence of the ring changes nothing."""
+    def send(self, updates: Iterable[Update], idempotency_key: str | None) -> Sent:
+        """One batch. A call whose idempotency key lives in any dedup window of the ring changes nothing."""
         applied = seen = reused = 0
         for part, update in enumerate(updates):
             rows, repeats = _combined(update)
             for shard in sorted({self._shard_of(root) for root in rows}):
                 own = {root: val for root, val in sorted(rows.items()) if self._shard_of(root) == shard}
-                content = (own, update.task, update.stage, repeats)
-                name = (token or "", update.operation, part, shard)
-                if token is not None and name in self._tokens:
-                    self.stats["fenced"] += 1
-                    same = self._tokens[name][1] == content
+                content = (own, update.spout_id, update.component, repeats)
+                name = (idempotency_key or "", update.operation, part, shard)
+                if idempotency_key is not None and name in self._idempotency_keys:
+                    self.stats["deduplicated"] += 1
+                    same = self._idempotency_keys[name][1] == content
                     seen, reused = seen + same, reused + (not same)
                 else:
-                    if token is not None:
-                        self._tokens[name] = (self.tick, content)
+                    if idempotency_key is not None:
+                        self._idempotency_keys[name] = (self.tick, content)
                     self.stats["duplicate_inits"] += repeats
                     applied += sum(self._apply(update, root, val) for root, val in own.items())
                     self._forget_blocks()  # behind all of them: a call changes a block once
@@ -128,14 +128,14 @@ class Oracle:
                 if tree.closed:
                     del self.trees[root]
                     self.stats["closed"] -= 1
-                elif tree.task is None:
+                elif tree.spout_id is None:
                     del self.trees[root]
                     self.stats["orphaned"] += 1
                 else:
-                    self._settle(root, tree.task, "timeout")
+                    self._settle(root, tree.spout_id, "timeout")
         self._forget_blocks()
         oldest = self.tick - self._num_buckets
-        self._tokens = {name: seen for name, seen in self._tokens.items() if seen[0] >= oldest}
+        self._idempotency_keys = {name: seen for name, seen in self._idempotency_keys.items() if seen[0] >= oldest}
         return self.stats["timed_out"] - before[0], self.stats["orphaned"] - before[1]
 
     def put_at(self, root: int) -> int:
@@ -148,7 +148,7 @@ class Oracle:
 
     def unowned(self) -> int:
         """Records that wait for their init."""
-        return sum(tree.task is None for tree in self.trees.values())
+        return sum(tree.spout_id is None for tree in self.trees.values())
 
     def _apply(self, update: Update, root: int, val: int) -> bool:
         """One update of one root; whether it was applied."""
@@ -157,7 +157,7 @@ class Oracle:
             return False
         new = root not in self.trees
         tree = self.trees.setdefault(root, Tree())
-        if update.operation == "init" and tree.task is not None:
+        if update.operation == "init" and tree.spout_id is not None:
             self.stats["duplicate_inits"] += 1
             return False
         if tree.closed:
@@ -169,20 +169,20 @@ class Oracle:
         if new or (update.operation == "fail" and not hangs) or self._clock == "last_update":
             self._put(root)
         if update.operation == "init":
-            tree.task = update.task
+            tree.spout_id = update.spout_id
         if update.operation == "fail":
             tree.failed = True
         else:
             tree.val ^= val
             tree.vals.append(val)
-        tree.stage = update.stage or tree.stage
-        if tree.task is not None and tree.failed:
-            self._settle(root, tree.task, "failed")
-        elif tree.task is not None and tree.val == 0:
-            self._settle(root, tree.task, None)
+        tree.component = update.component or tree.component
+        if tree.spout_id is not None and tree.failed:
+            self._settle(root, tree.spout_id, "failed")
+        elif tree.spout_id is not None and tree.val == 0:
+            self._settle(root, tree.spout_id, None)
         return True
 
-    def _settle(self, root: int, task: int, reason: Literal["failed", "timeout"] | None) -> None:
+    def _settle(self, root: int, spout_id: int, reason: Literal["failed", "timeout"] | None) -> None:
         tree = self.trees[root]
         if reason == "failed":
             tree.closed = True
@@ -192,7 +192,7 @@ class Oracle:
             self.stats["closed"] += 1
         else:
             del self.trees[root]
-        self.ends.append(End("fail" if reason else "ack", root, task, reason, tree.stage))
+        self.ends.append(End("fail" if reason else "ack", root, spout_id, reason, tree.component))
         self.stats["timed_out" if reason == "timeout" else reason or "acked"] += 1
         if reason is None:
             self.completed.append((root, tree.vals))

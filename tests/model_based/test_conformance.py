@@ -16,7 +16,7 @@ SEQUENCES = json.loads(_DATA.read_text(encoding="utf-8"))["sequences"]
 def apply(acker: Acker, event: dict[str, Any]) -> None:
     operation = event["op"]
     if operation == "init":
-        acker.init(event["root"], event["val"], event["task"])
+        acker.init(event["root"], event["val"], event["spout_id"])
     elif operation == "ack":
         acker.ack(event["root"], event["val"])
     elif operation == "fail":
@@ -34,7 +34,7 @@ def test_every_event_produces_its_outcomes(source, raw: Any, connect, sequence: 
     for position, event in enumerate(sequence["events"]):
         apply(acker, event)
         outcomes = acker.poll()
-        found = [{"kind": o.kind, "root": o.root, "task": o.task, "reason": o.reason} for o in outcomes]
+        found = [{"kind": o.kind, "root": o.root, "spout_id": o.spout_id, "reason": o.reason} for o in outcomes]
         assert found == event["expect"], f"event {position}: {event}"
         acker.confirm(outcomes)
     run_out(acker)

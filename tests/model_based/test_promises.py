@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from acker_redis import Acker, TokenReusedError
+from acker_redis import Acker, IdempotencyKeyReusedError
 from acker_redis.model import ids
 from tests.support.leaks import assert_no_leaks, run_out
 
@@ -72,11 +72,11 @@ def _xor(edges: list[int]) -> int:
     return val
 
 
-def _send(acker: Acker, messages: list[Message], token: str) -> None:
-    with acker.batch(token=token) as batch:
+def _send(acker: Acker, messages: list[Message], idempotency_key: str) -> None:
+    with acker.batch(idempotency_key=idempotency_key) as batch:
         for message in messages:
             if message.operation == "init":
-                batch.init(message.root, message.val, task=abs(message.root) % 3)
+                batch.init(message.root, message.val, spout_id=abs(message.root) % 3)
             elif message.operation == "ack":
                 batch.ack(message.root, message.val)
             else:
@@ -92,7 +92,7 @@ def test_a_root_is_acked_only_if_no_message_was_lost(source: Any, raw: Any, conn
         for step, number in enumerate(order):
             _send(acker, batches[number], f"batch-{number}")
             if step == len(batches) - 1:
-                for _ in range(ticks):  # fewer than a root or a token lives through
+                for _ in range(ticks):  # fewer than a root or an idempotency key lives through
                     acker.admin.rotate(force=True)
         outcomes = run_out(acker)
         ends = {outcome.root: outcome for outcome in outcomes}
@@ -102,7 +102,7 @@ def test_a_root_is_acked_only_if_no_message_was_lost(source: Any, raw: Any, conn
             if "init" in gone:
                 assert root not in ends
                 continue
-            assert ends[root].task == abs(root) % 3
+            assert ends[root].spout_id == abs(root) % 3
             if gone - {"fail"}:
                 assert ends[root].kind == "fail"
             elif Message("fail", root) not in messages or "fail" in gone:
@@ -113,7 +113,7 @@ def test_a_root_is_acked_only_if_no_message_was_lost(source: Any, raw: Any, conn
     run()
 
 
-def test_what_comes_late_of_failed_roots_is_not_taken_for_orphans(source: Any, raw: Any, connect: Any) -> None:
+def test_late_updates_of_failed_roots_are_not_counted_as_orphans(source: Any, raw: Any, connect: Any) -> None:
     """Every third root fails, before its init or after it, and is acked, failed, initialised and reset all the same."""
     acker: Acker = connect(shards=2)
     roots, rounds, ticks = 300, 4, acker.config.num_buckets - 1
@@ -123,11 +123,11 @@ def test_what_comes_late_of_failed_roots_is_not_taken_for_orphans(source: Any, r
         acker.fail_many(early)
         acker.init_many(every, every * 3, 0)
         acker.fail_many(np.setdiff1d(failing, early), reason="bad")
-        acker.ack_many(every, every, stage="first")
+        acker.ack_many(every, every, component="first")
         acker.fail_many(failing, reason="bad again")
         for _ in range(ticks):
             acker.admin.rotate(force=True)
-        acker.ack_many(every, every * 3 ^ every, stage="last")
+        acker.ack_many(every, every * 3 ^ every, component="last")
         assert acker.init_many(every[::3], every[::3], 0).applied == 0
         assert acker.reset_timeout_many(failing) == 0
     stats, failed = acker.stats(), rounds * roots // 3
@@ -142,20 +142,20 @@ def test_what_comes_late_of_failed_roots_is_not_taken_for_orphans(source: Any, r
 
 
 @pytest.mark.parametrize("operation", ["init", "ack", "fail"])
-def test_a_token_meets_itself_whichever_other_shards_a_batch_has(source: Any, connect: Any, operation: str) -> None:
+def test_idempotency_key_is_known_when_resent_to_fewer_shards(source: Any, connect: Any, operation: str) -> None:
     acker: Acker = connect(shards=2)
     everywhere = np.arange(1, 40, dtype=np.int64)
     on_shard_1 = everywhere[ids.shard_of(everywhere.view(np.uint64), 2) == 1]
 
     def send(roots: Any) -> Any:
         if operation == "init":
-            return acker.init_many(roots, roots, 7, token="t")
+            return acker.init_many(roots, roots, 7, idempotency_key="t")
         if operation == "ack":
-            return acker.ack_many(roots, roots, token="t")
-        return acker.fail_many(roots, token="t")
+            return acker.ack_many(roots, roots, idempotency_key="t")
+        return acker.fail_many(roots, idempotency_key="t")
 
     assert send(everywhere) == (39, False)
     assert send(on_shard_1) == (0, True)
-    with pytest.raises(TokenReusedError):
+    with pytest.raises(IdempotencyKeyReusedError):
         send(on_shard_1[1:])
-    assert acker.stats().fenced == 2
+    assert acker.stats().deduplicated == 2

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 SEEDS = (4, 5, 7, 8, 10, 12, 13, 23, 27, 28, 30)
-"""Harmless and harmful ones, diamonds, each of the tracker's operators, and tasks that fail in each of the ways."""
+"""Harmless and harmful ones, diamonds, each of the tracker's operators, and spout_ids that fail in each of the ways."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_drawn_pipeline_is_exact(seed: int, spark: "SparkSession", url: str, tmp_path: Path) -> None:
+def test_random_pipeline_has_exact_outcomes(seed: int, spark: "SparkSession", url: str, tmp_path: Path) -> None:
     """No false completion, nothing dead-lettered that was written, one outcome per root, harmless operators do no harm."""
     from tests.model_based.pipelines.judge import judge
     from tests.model_based.pipelines.pipeline import draw
@@ -26,7 +26,7 @@ def test_a_drawn_pipeline_is_exact(seed: int, spark: "SparkSession", url: str, t
     assert not faults, "\n".join(["", str(pipeline), *map(str, faults[:5])])
 
 
-def test_the_judge_sees_what_is_missing_twice_or_wrong(spark: "SparkSession", url: str, tmp_path: Path) -> None:
+def test_judge_detects_missing_duplicate_and_wrong_outcomes(spark: "SparkSession", url: str, tmp_path: Path) -> None:
     """A judge that never finds a fault would be worth nothing."""
     from tests.model_based.pipelines import judge, operators, pipeline, play, sinks
     from tests.model_based.pipelines.data import Data

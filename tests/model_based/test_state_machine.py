@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from acker_redis import Acker, AckerConfig, Outcome, TokenReusedError
+from acker_redis import Acker, AckerConfig, IdempotencyKeyReusedError, Outcome
 from acker_redis.model import ids
 from acker_redis.model.config import Clock
 from tests.model_based.oracle import End, Oracle, Row, Update
@@ -55,13 +55,13 @@ roots = st.integers(0, 5)
 
 vals = st.sets(st.integers(0, len(EDGES) - 1)).map(edges_to_val)
 rows = st.lists(st.tuples(roots, vals), min_size=1, max_size=6).map(tuple)
-stages = st.sampled_from(STAGES)
-inits = st.builds(lambda rows, task: Update("init", rows, task=task), rows, st.sampled_from(TASKS))
-acks = st.builds(lambda rows, stage: Update("ack", rows, stage=stage), rows, stages)
+components = st.sampled_from(STAGES)
+inits = st.builds(lambda rows, spout_id: Update("init", rows, spout_id=spout_id), rows, st.sampled_from(TASKS))
+acks = st.builds(lambda rows, component: Update("ack", rows, component=component), rows, components)
 fails = st.builds(
-    lambda roots, stage: Update("fail", tuple((root, 0) for root in roots), stage=stage),
+    lambda roots, component: Update("fail", tuple((root, 0) for root in roots), component=component),
     st.lists(roots, min_size=1, max_size=3),
-    stages,
+    components,
 )
 one_update = st.one_of(inits, acks, acks, fails).map(lambda update: (update,))
 batches = st.tuples(inits, acks, fails, st.lists(st.booleans(), min_size=3, max_size=3)).map(
@@ -70,7 +70,7 @@ batches = st.tuples(inits, acks, fails, st.lists(st.booleans(), min_size=3, max_
 
 
 class AckerMachine(RuleBasedStateMachine):
-    """One app on one server. Tokens are resent while they must still live: up to num_buckets ticks."""
+    """One app on one server. Idempotency keys are resent while they must still live: up to num_buckets ticks."""
 
     source: Any
     raw: Any
@@ -81,11 +81,11 @@ class AckerMachine(RuleBasedStateMachine):
         shards=st.integers(1, 3),
         lanes=st.integers(1, 2),
         kind=st.sampled_from(sorted(ROOTS)),
-        task=st.sampled_from(TASKS),
+        spout_id=st.sampled_from(TASKS),
     )
-    def open(self, clock: Clock, num_buckets: int, shards: int, lanes: int, kind: str, task: int) -> None:
+    def open(self, clock: Clock, num_buckets: int, shards: int, lanes: int, kind: str, spout_id: int) -> None:
         self.roots = ROOTS[kind]
-        self.one_task = None if kind == "alone" else task  # a block has one
+        self.one_spout_id = None if kind == "alone" else spout_id  # a block has one
         config = AckerConfig(
             app=f"machine-{next(_app_numbers)}",
             shards=shards,
@@ -102,22 +102,22 @@ class AckerMachine(RuleBasedStateMachine):
 
     def real(self, update: Update) -> Update:
         """With the machine's roots for numbers."""
-        task = update.task if self.one_task is None else self.one_task
-        return update._replace(rows=tuple((self.roots[number], val) for number, val in update.rows), task=task)
+        spout_id = update.spout_id if self.one_spout_id is None else self.one_spout_id
+        return update._replace(rows=tuple((self.roots[number], val) for number, val in update.rows), spout_id=spout_id)
 
     # -- what clients send
 
-    @rule(root=roots, val=vals, task=st.sampled_from(TASKS))
-    def init(self, root: int, val: int, task: int) -> None:
-        update = self.real(Update("init", ((root, val),), task=task))
+    @rule(root=roots, val=vals, spout_id=st.sampled_from(TASKS))
+    def init(self, root: int, val: int, spout_id: int) -> None:
+        update = self.real(Update("init", ((root, val),), spout_id=spout_id))
         expected = self.oracle.send([update], None)
-        assert self.acker.init(self.roots[root], val, update.task) == (expected.applied == 1)
+        assert self.acker.init(self.roots[root], val, update.spout_id) == (expected.applied == 1)
         self.compare()
 
-    @rule(root=roots, val=vals, stage=stages)
-    def ack(self, root: int, val: int, stage: str | None) -> None:
-        self.oracle.send([self.real(Update("ack", ((root, val),), stage=stage))], None)
-        self.acker.ack(self.roots[root], val, stage=stage)
+    @rule(root=roots, val=vals, component=components)
+    def ack(self, root: int, val: int, component: str | None) -> None:
+        self.oracle.send([self.real(Update("ack", ((root, val),), component=component))], None)
+        self.acker.ack(self.roots[root], val, component=component)
         self.compare()
 
     @rule(root=roots)
@@ -131,31 +131,31 @@ class AckerMachine(RuleBasedStateMachine):
             (Update("ack", tuple((root, tree.val) for root, tree in self.oracle.trees.items()) or ((1, 0),)),), None
         )
 
-    @rule(root=roots, stage=stages)
-    def fail(self, root: int, stage: str | None) -> None:
-        self.oracle.send([self.real(Update("fail", ((root, 0),), stage=stage))], None)
-        self.acker.fail(self.roots[root], stage=stage)
+    @rule(root=roots, component=components)
+    def fail(self, root: int, component: str | None) -> None:
+        self.oracle.send([self.real(Update("fail", ((root, 0),), component=component))], None)
+        self.acker.fail(self.roots[root], component=component)
         self.compare()
 
-    @rule(updates=st.one_of(one_update, batches), with_token=st.booleans())
-    def send(self, updates: tuple[Update, ...], with_token: bool) -> None:
+    @rule(updates=st.one_of(one_update, batches), with_idempotency_key=st.booleans())
+    def send(self, updates: tuple[Update, ...], with_idempotency_key: bool) -> None:
         updates = tuple(map(self.real, updates))
-        token = f"token-{len(self.sent)}" if with_token else None
-        if token:
-            self.sent.append((token, updates, self.oracle.tick))
-        self.check_sent(updates, token)
+        idempotency_key = f"token-{len(self.sent)}" if with_idempotency_key else None
+        if idempotency_key:
+            self.sent.append((idempotency_key, updates, self.oracle.tick))
+        self.check_sent(updates, idempotency_key)
 
     @precondition(lambda self: self.live())
     @rule(data=st.data())
     def send_again(self, data: st.DataObject) -> None:
-        token, updates, _ = data.draw(st.sampled_from(self.live()))
-        self.check_sent(updates, token)
+        idempotency_key, updates, _ = data.draw(st.sampled_from(self.live()))
+        self.check_sent(updates, idempotency_key)
 
     @precondition(lambda self: self.live())
     @rule(data=st.data(), updates=one_update)
     def send_other_content(self, data: st.DataObject, updates: tuple[Update, ...]) -> None:
-        token, _, _ = data.draw(st.sampled_from(self.live()))
-        self.check_sent(tuple(map(self.real, updates)), token)
+        idempotency_key, _, _ = data.draw(st.sampled_from(self.live()))
+        self.check_sent(tuple(map(self.real, updates)), idempotency_key)
 
     @rule(chosen=st.lists(roots, min_size=1, max_size=4))
     def reset_timeout(self, chosen: list[int]) -> None:
@@ -203,23 +203,23 @@ class AckerMachine(RuleBasedStateMachine):
     # -- comparison
 
     def live(self) -> list[tuple[str, tuple[Update, ...], int]]:
-        """Batches whose token must still be known: everything of them that was fenced is at most so old."""
+        """Batches whose idempotency key must still be known: everything of them that was deduplicated is at most so old."""
         return [sent for sent in self.sent if self.oracle.tick - sent[2] <= self.acker.config.num_buckets]
 
-    def check_sent(self, updates: tuple[Update, ...], token: str | None) -> None:
-        expected = self.oracle.send(updates, token)
+    def check_sent(self, updates: tuple[Update, ...], idempotency_key: str | None) -> None:
+        expected = self.oracle.send(updates, idempotency_key)
         if expected.reused:
-            with pytest.raises(TokenReusedError):
-                _send(self.acker, updates, token)
+            with pytest.raises(IdempotencyKeyReusedError):
+                _send(self.acker, updates, idempotency_key)
         else:
-            assert _send(self.acker, updates, token) == (expected.applied, expected.seen > 0)
+            assert _send(self.acker, updates, idempotency_key) == (expected.applied, expected.seen > 0)
         self.compare()
 
     def compare(self) -> None:
         found: list[Outcome] = []
         for lane in range(self.acker.config.lanes):
             outcomes = self.acker.poll(lane=lane)
-            assert all(outcome.task % self.acker.config.lanes == lane for outcome in outcomes)
+            assert all(outcome.spout_id % self.acker.config.lanes == lane for outcome in outcomes)
             found.extend(outcomes)
         self.check_ends(found)
         self.held.extend(found)
@@ -228,8 +228,8 @@ class AckerMachine(RuleBasedStateMachine):
             assert (record is None) == (tree is None)
             if record and tree:
                 left = self.acker.config.num_buckets - (self.oracle.tick - self.oracle.put_at(root))
-                assert record[:4] == (root, tree.val, tree.task, tree.state)
-                assert (record.last_stage, record.ticks_left) == (tree.stage, left)
+                assert record[:4] == (root, tree.val, tree.spout_id, tree.state)
+                assert (record.last_component, record.ticks_left) == (tree.component, left)
         stats = self.acker.stats()
         counters = {name: value for name, value in stats._asdict().items() if name in COUNTERS}
         assert counters == {name: self.oracle.stats[name] for name in COUNTERS}
@@ -239,7 +239,7 @@ class AckerMachine(RuleBasedStateMachine):
         assert (stats.unconfirmed_outcomes > 0) == bool(self.held)
 
     def check_ends(self, found: Sequence[Outcome]) -> None:
-        ends = [End(o.kind, o.root, o.task, o.reason, o.last_stage) for o in found]
+        ends = [End(o.kind, o.root, o.spout_id, o.reason, o.last_component) for o in found]
         assert sorted(ends, key=repr) == sorted(self.oracle.ends, key=repr)
         self.oracle.ends.clear()
         assert not any(outcome.redelivered for outcome in found)
@@ -252,31 +252,31 @@ class AckerMachine(RuleBasedStateMachine):
 
 
 COUNTERS = (
-    "inits", "acks", "fails", "acked", "failed", "timed_out", "orphaned", "closed", "duplicate_inits", "fenced",
+    "inits", "acks", "fails", "acked", "failed", "timed_out", "orphaned", "closed", "duplicate_inits", "deduplicated",
     "late_updates",
 )  # fmt: skip
 
 
-def _send(acker: Acker, updates: tuple[Update, ...], token: str | None) -> tuple[int, bool]:
+def _send(acker: Acker, updates: tuple[Update, ...], idempotency_key: str | None) -> tuple[int, bool]:
     if len(updates) > 1:
-        with acker.batch(token=token) as batch:
+        with acker.batch(idempotency_key=idempotency_key) as batch:
             for update in reversed(updates):  # the batch brings them into its own order
                 for root, val in update.rows:
                     if update.operation == "init":
-                        batch.init(root, val, update.task)
+                        batch.init(root, val, update.spout_id)
                     elif update.operation == "ack":
-                        batch.ack(root, val, stage=update.stage)
+                        batch.ack(root, val, component=update.component)
                     else:
-                        batch.fail(root, stage=update.stage)
+                        batch.fail(root, component=update.component)
         assert batch.result is not None
         return batch.result
     (update,) = updates
     chosen, values = _columns(update.rows)
     if update.operation == "init":
-        return acker.init_many(chosen, values, update.task, token=token)
+        return acker.init_many(chosen, values, update.spout_id, idempotency_key=idempotency_key)
     if update.operation == "ack":
-        return acker.ack_many(chosen, values, token=token, stage=update.stage)
-    return acker.fail_many(chosen, token=token, stage=update.stage)
+        return acker.ack_many(chosen, values, idempotency_key=idempotency_key, component=update.component)
+    return acker.fail_many(chosen, idempotency_key=idempotency_key, component=update.component)
 
 
 def _columns(rows: Sequence[Row]) -> tuple[Any, Any]:

@@ -37,32 +37,32 @@ def client(source: Any) -> Iterator[Client]:
     client.close()
 
 
-def die(acker: Acker, run_id: str, task: int = 0) -> None:
+def die(acker: Acker, run_id: str, spout_id: int = 0) -> None:
     """As a run that took its lane, and whose hold has run out."""
-    lease = app_of(acker).lease(lane=task % 2, run_id=run_id)
+    lease = app_of(acker).lease(lane=spout_id % 2, run_id=run_id)
     lease.take()
     lease.release()
 
 
-def leave(acker: Acker, run_id: str, roots: Any, task: int = 0) -> None:
+def leave(acker: Acker, run_id: str, roots: Any, spout_id: int = 0) -> None:
     """What a run leaves behind: roots in every state, and outcomes that its spout took and did not confirm."""
-    acker.init_many(roots, np.full(len(roots), 7), task)
+    acker.init_many(roots, np.full(len(roots), 7), spout_id)
     acker.ack_many(roots[:5], np.full(5, 7))
     acker.fail_many(roots[5:10])
-    assert acker.poll(consumer=f"spout-{task}", lane=task % 2)
-    acker.ack(2**40 + task, 7)  # waits for its init
-    acker.fail(2**41 + task)
+    assert acker.poll(consumer=f"spout-{spout_id}", lane=spout_id % 2)
+    acker.ack(2**40 + spout_id, 7)  # waits for its init
+    acker.fail(2**41 + spout_id)
     acker.ack_many(roots[10:12], np.full(2, 7))
-    die(acker, run_id, task)
+    die(acker, run_id, spout_id)
 
 
-def test_what_a_run_left_fails_at_once_and_nothing_else(client: Client, acker: Acker, raw: Any) -> None:
+def test_abandon_fails_the_roots_of_the_dead_run_only(client: Client, acker: Acker, raw: Any) -> None:
     mine = np.unique(np.concatenate([BLOCKS[:32], ALONE]))
     leave(acker, "dead run 1", mine)
     others = np.arange(5000, 5100)
-    leave(acker, "other", others, task=1)
+    leave(acker, "other", others, spout_id=1)
     left = abandon_run.preview(client, CONFIG, "dead run 1")
-    assert (left.lanes, left.held, left.tasks) == ((0,), {}, {0: len(mine) - 12})
+    assert (left.lanes, left.held, left.spout_ids) == ((0,), {}, {0: len(mine) - 12})
     assert set(left.roots.tolist()) == set(mine.tolist()) - set(mine[:12].tolist())
     details = list[bytes]()
 
@@ -81,20 +81,20 @@ def test_what_a_run_left_fails_at_once_and_nothing_else(client: Client, acker: A
     assert acker.stats(lane=1).unconfirmed_outcomes > 0
     assert {record.state for record in acker.inspect_many(others[12:]) if record} == {"owned"}
     assert abandon_run.preview(client, CONFIG, "dead run 1").roots.tolist() == []
-    assert abandon_run.preview(client, CONFIG, "other").tasks == {1: len(others) - 12}
+    assert abandon_run.preview(client, CONFIG, "other").spout_ids == {1: len(others) - 12}
 
 
-def test_all_lanes_that_a_run_had_last_are_its_own(client: Client, acker: Acker) -> None:
-    for task in (0, 1):
-        acker.init_many(ALONE + 1000 * task, ALONE, task)
-        die(acker, "both", task)
+def test_abandon_covers_every_lane_the_run_held_last(client: Client, acker: Acker) -> None:
+    for spout_id in (0, 1):
+        acker.init_many(ALONE + 1000 * spout_id, ALONE, spout_id)
+        die(acker, "both", spout_id)
     left = abandon_run.preview(client, CONFIG, "both")
-    assert (left.lanes, left.tasks) == ((0, 1), {0: 500, 1: 500})
+    assert (left.lanes, left.spout_ids) == ((0, 1), {0: 500, 1: 500})
     assert abandon_run.abandon(client, CONFIG, left) == 1000
     assert (acker.pending(), acker.stats().unconfirmed_outcomes) == (0, 0)
 
 
-def test_a_run_that_lives_keeps_what_it_has(client: Client, acker: Acker) -> None:
+def test_survey_of_a_living_run_shows_its_lease_and_no_roots(client: Client, acker: Acker) -> None:
     acker.init_many(ALONE, ALONE, 0)
     lease = app_of(acker).lease(lane=0, run_id="alive")
     lease.take()
@@ -105,7 +105,7 @@ def test_a_run_that_lives_keeps_what_it_has(client: Client, acker: Acker) -> Non
     lease.release()
 
 
-def test_of_a_run_whose_lane_another_has_taken_nothing_is_known(client: Client, acker: Acker) -> None:
+def test_survey_of_a_run_with_a_successor_has_no_lanes(client: Client, acker: Acker) -> None:
     leave(acker, "first", ALONE)
     spout = Spout(acker, "second")
     spout.add(np.arange(10))
@@ -118,7 +118,7 @@ def test_of_a_run_whose_lane_another_has_taken_nothing_is_known(client: Client, 
     assert abandon_run.preview(client, CONFIG, "second").lanes == (0,)
 
 
-def test_what_a_later_run_left_meanwhile_is_not_touched(client: Client, acker: Acker) -> None:
+def test_abandon_is_refused_after_a_later_run_held_the_lane(client: Client, acker: Acker) -> None:
     acker.init_many(ALONE, ALONE, 0)
     die(acker, "first")
     left = abandon_run.preview(client, CONFIG, "first")
@@ -131,7 +131,7 @@ def test_what_a_later_run_left_meanwhile_is_not_touched(client: Client, acker: A
     assert abandon_run.preview(client, CONFIG, "second").lanes == (0,)
 
 
-def test_progress_counts_what_is_looked_at_and_done(client: Client, acker: Acker) -> None:
+def test_progress_callbacks_count_scanned_and_failed_roots(client: Client, acker: Acker) -> None:
     many = np.arange(1, 12_001)
     acker.init_many(many, many, 0)
     die(acker, "run")
@@ -143,7 +143,7 @@ def test_progress_counts_what_is_looked_at_and_done(client: Client, acker: Acker
     assert failed == [5000, 5000, 2000]
 
 
-def test_a_ledger_that_holds_something_else_is_said(client: Client, acker: Acker, raw: Any) -> None:
+def test_survey_of_a_damaged_ledger_raises_damaged_data(client: Client, acker: Acker, raw: Any) -> None:
     die(acker, "run")
     raw.hset("acker:{orders:1}:ledger", "short", "x" * 22)
     with pytest.raises(DamagedDataError, match="no block's"):
@@ -161,7 +161,7 @@ run_spout(spout, lambda emission: acker.init_many(emission.roots, np.full(len(em
 """
 
 
-def test_the_roots_of_a_process_that_was_killed(url: str, connect: Callable[..., Acker]) -> None:
+def test_abandon_fails_the_roots_of_a_killed_process(url: str, connect: Callable[..., Acker]) -> None:
     acker = connect(app="orders", shards=3, lanes=2)
     client = Client(url)
     process = subprocess.Popen([sys.executable, "-c", SPOUT, url])
@@ -180,7 +180,7 @@ def test_the_roots_of_a_process_that_was_killed(url: str, connect: Callable[...,
 # -- the command
 
 
-def test_the_command_counts_asks_and_does_it(url: str, connect: Callable[..., Acker]) -> None:
+def test_abandon_command_counts_roots_and_asks_for_confirmation(url: str, connect: Callable[..., Acker]) -> None:
     acker = connect(app="orders", shards=3, lanes=2)
     acker.init_many(ALONE, ALONE, 0)
     die(acker, "run-1")
@@ -197,9 +197,7 @@ def test_the_command_counts_asks_and_does_it(url: str, connect: Callable[..., Ac
     assert (shown.exit_code, "0 roots failed" in shown.output) == (0, True)
 
 
-def test_the_command_refuses_what_lives_and_what_it_does_not_know(
-    url: str, raw: Any, connect: Callable[..., Acker]
-) -> None:
+def test_abandon_command_refuses_living_and_unknown_runs(url: str, raw: Any, connect: Callable[..., Acker]) -> None:
     acker = connect(app="orders", shards=3, lanes=2)
     lease = app_of(acker).lease(lane=1, run_id="run-1")
     lease.take()

@@ -35,18 +35,18 @@ def fill(acker: Acker) -> None:
     """1 000 messages in the fourth emission of a run: 600 were heard of, 100 of them are done."""
     roots = root_ids(acker.config.app, "run", np.arange(1000), 3)
     acker.init_many(roots, roots, 7)
-    acker.ack_many(roots[:600], np.full(600, 1 << 40), stage="parse")
-    acker.ack_many(roots[:100], roots[:100] ^ (1 << 40), stage="parse")
+    acker.ack_many(roots[:600], np.full(600, 1 << 40), component="parse")
+    acker.ack_many(roots[:100], roots[:100] ^ (1 << 40), component="parse")
 
 
-def test_one_server_says_all_of_an_app(url: str, connect: Any) -> None:
+def test_dashboard_of_a_single_server_covers_the_whole_app(url: str, connect: Any) -> None:
     acker = connect(app="orders")
     fill(acker)
     with_client = Client(url)
     (found,) = app_states(with_client)
     assert (found.app, found.state, found.healthy) == ("orders", "ok", True)
     assert (found.shards, found.shards_seen, found.pending, found.dead_letters) == (8, 8, 900, 0)
-    assert found.pending_by_stage.keys() == {"parse", ""}
+    assert found.pending_by_component.keys() == {"parse", ""}
     assert found.memory_bytes and found.memory_bytes > 10_000
     assert found.oldest_ms is not None and found.rotated_ms_ago is not None
     assert app_states(with_client, "nobody") == []
@@ -55,7 +55,7 @@ def test_one_server_says_all_of_an_app(url: str, connect: Any) -> None:
     with_client.close()
 
 
-def test_the_nodes_of_a_cluster_say_it_together(nodes: Any) -> None:
+def test_dashboard_of_a_cluster_sums_its_nodes(nodes: Any) -> None:
     with Acker.connect(nodes[0].url, AckerConfig(app="orders", shards=8)) as acker:
         fill(acker)
         client = Client(nodes[0].url)
@@ -63,31 +63,34 @@ def test_the_nodes_of_a_cluster_say_it_together(nodes: Any) -> None:
         assert (found.state, found.shards, found.shards_seen, found.pending, found.dead_letters) == ("ok", 8, 8, 900, 0)
         pending = pending_roots(client, "orders", oldest=2)
         assert (pending.pending, pending.looked_at) == (900, 900)
-        assert [(one.stage, one.count, len(one.oldest)) for one in pending.stages] == [("parse", 500, 2), ("", 400, 2)]
+        assert [(one.component, one.count, len(one.oldest)) for one in pending.components] == [
+            ("parse", 500, 2),
+            ("", 400, 2),
+        ]
         client.close()
         shown = run("status", "--app", "orders", "--redis", nodes[0].url)
         assert shown.exit_code == 0
         assert all(f"acker 127.0.0.1:{node.port} " in shown.output for node in nodes)
 
 
-def test_what_is_pending_is_shown_by_stage(url: str, connect: Any) -> None:
+def test_pending_command_groups_roots_by_component(url: str, connect: Any) -> None:
     fill(connect(app="orders"))
     shown = run("pending", "--app", "orders", "--redis", url, "--oldest", "1").output.splitlines()
     assert shown[0] == "orders: 900 pending, 900 looked at, the longest there first"
     assert shown[1].startswith("parse  500 roots (56 %), oldest 0.")
-    assert shown[3].startswith("(no stage yet)  400 roots (44 %), oldest 0.")
+    assert shown[3].startswith("(no component yet)  400 roots (44 %), oldest 0.")
     asked = ("pending", "--app", "orders", "--redis", url)
     for options, roots in (((), 3), (("--by-stage",), 0), (("--by-stage", "--oldest", "2"), 2)):
         values = json.loads(run(*asked, *options, "--json").output)
-        assert [(one["count"], len(one["oldest"])) for one in values["stages"]] == [(500, roots), (400, roots)]
+        assert [(one["count"], len(one["oldest"])) for one in values["components"]] == [(500, roots), (400, roots)]
     assert len(run(*asked, "--by-stage").output.splitlines()) == 3
 
 
-def test_what_is_pending_of_one_message(url: str, connect: Any) -> None:
+def test_pending_command_locates_the_root_of_a_message(url: str, connect: Any) -> None:
     acker = connect(app="orders")
     fill(acker)
     ((number, record),) = pending_of_message(acker, 599, "run")
-    assert (number, record.task, record.last_stage) == (3, 7, "parse")
+    assert (number, record.spout_id, record.last_component) == (3, 7, "parse")
     asked = ("pending", "--app", "orders", "--redis", url, "--run")
     shown = run(*asked, "run", "--message", "599", "--json")
     assert (shown.exit_code, json.loads(shown.output)["emission"]) == (0, 3)
@@ -98,7 +101,7 @@ def test_what_is_pending_of_one_message(url: str, connect: Any) -> None:
     assert run(*asked, "run").exit_code == 2
 
 
-def test_a_sick_app_shows_in_the_exit_status(url: str, raw: Any, connect: Any) -> None:
+def test_sick_app_makes_status_exit_with_1(url: str, raw: Any, connect: Any) -> None:
     connect(app="orders")
     connect(app="sick")
     raw.delete("acker:{sick:0}:meta")
@@ -110,7 +113,7 @@ def test_a_sick_app_shows_in_the_exit_status(url: str, raw: Any, connect: Any) -
     assert states == ["LOST", "ok"]
 
 
-def test_among_very_many_other_keys_no_app_is_missed(url: str, raw: Any, connect: Any) -> None:
+def test_dashboard_lists_every_app_among_many_foreign_keys(url: str, raw: Any, connect: Any) -> None:
     for number in range(3):
         connect(app=f"app-{number}", shards=1)
     raw.mset({f"other:{number}": "x" for number in range(60_000)})
@@ -120,7 +123,7 @@ def test_among_very_many_other_keys_no_app_is_missed(url: str, raw: Any, connect
     client.close()
 
 
-def test_who_may_not_eval_is_told_so(url: str, raw: Any, connect: Any) -> None:
+def test_user_without_eval_gets_an_error_naming_it(url: str, raw: Any, connect: Any) -> None:
     connect(app="orders")
     raw.execute_command("ACL", "SETUSER", "narrow", "reset", "on", ">pw", "~*", "+@read", "+ping", "+info")
     client = Client(url.replace("//", "//narrow:pw@"))

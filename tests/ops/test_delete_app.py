@@ -1,4 +1,4 @@
-"""`acker-redis evict`: every key of an app goes and none of another's, on single servers and clusters, also when cut short."""
+"""`acker-redis delete-app`: every key of an app goes and none of another's, on single servers and clusters, also when cut short."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def run(*arguments: str, typed: str | None = None) -> Any:
 def fill(acker: Acker) -> None:
     """Something in every kind of key."""
     acker.init_many([1, 2, 3, 4, 5], [7, 7, 7, 0, 7], 0)
-    acker.fail(5, reason="bad", stage="parse")
+    acker.fail(5, reason="bad", component="parse")
     acker.dead_letters.add([DeadLetter(9, "run", 3, "failed")] * 2)
     app_of(acker).payloads("run").put([(9, b"a message")])
     acker.admin.set_limits(Limits(max_pending=1000))
@@ -47,7 +47,7 @@ def names(raw: Any) -> set[str]:
     return {key.decode() for key in raw.scan_iter()}
 
 
-def test_an_app_goes_and_nothing_else(source, raw, connect) -> None:
+def test_delete_app_removes_its_keys_and_no_others(source, raw, connect) -> None:
     fill(connect(app="orders", shards=3, lanes=2))
     for key in (*OTHERS, *LEFTOVERS):
         raw.set(key, "x")
@@ -68,7 +68,7 @@ def test_an_app_goes_and_nothing_else(source, raw, connect) -> None:
 
 
 @pytest.mark.parametrize("name", ["*", "o*", "[a-z]*", "orders}:x", "orders:0", "ord?rs", "\\orders", ""])
-def test_what_is_no_name_of_an_app_is_refused(source, raw, connect, name) -> None:
+def test_delete_app_refuses_an_invalid_app_name(source, raw, connect, name) -> None:
     connect(app="orders")
     client = Client(source)
     with pytest.raises(BadConfigError, match="use 1 to 64 letters"):
@@ -76,7 +76,7 @@ def test_what_is_no_name_of_an_app_is_refused(source, raw, connect, name) -> Non
     client.close()
 
 
-def test_clients_and_rotators_that_run_learn_of_it(source, connect, raw) -> None:
+def test_delete_app_makes_running_clients_raise_ledger_lost(source, connect, raw) -> None:
     acker: Acker = connect(app="orders", shards=2)
     rotator = Rotator(source)
     rotator.run_once()
@@ -94,7 +94,7 @@ def test_clients_and_rotators_that_run_learn_of_it(source, connect, raw) -> None
 
 
 @pytest.mark.parametrize("after", range(13))
-def test_an_eviction_cut_short_can_be_done_again(url, raw, connect, monkeypatch, after) -> None:
+def test_delete_app_cut_short_can_be_repeated(url, raw, connect, monkeypatch, after) -> None:
     fill(connect(app="orders", shards=1))
     assert raw.dbsize() == 13
     sent = 0
@@ -111,37 +111,37 @@ def test_an_eviction_cut_short_can_be_done_again(url, raw, connect, monkeypatch,
     monkeypatch.setattr(delete_app, "_PER_PIPELINE", 1)
     with monkeypatch.context() as patched:
         patched.setattr(Client, "pipeline", cut)
-        result = run("evict", "--app", "orders", "--redis", url, "--yes")
+        result = run("delete-app", "--app", "orders", "--redis", url, "--yes")
     assert (result.exit_code, raw.dbsize()) == (3, 13 - after)
-    assert run("evict", "--app", "orders", "--redis", url, "--yes").exit_code == 0
+    assert run("delete-app", "--app", "orders", "--redis", url, "--yes").exit_code == 0
     assert raw.dbsize() == 0
 
 
-def test_it_asks_first(url, raw, connect) -> None:
+def test_delete_app_asks_for_confirmation(url, raw, connect) -> None:
     fill(connect(app="orders", shards=2))
     before = names(raw)
     for typed in ("n\n", "\n", ""):
-        result = run("evict", "--app", "orders", "--redis", url, typed=typed)
+        result = run("delete-app", "--app", "orders", "--redis", url, typed=typed)
         assert result.exit_code == 1
         assert "orders on redis://127.0.0.1" in result.output and "4 records in its ledgers" in result.output
         assert "nothing was deleted" in result.stderr
         assert names(raw) == before
-    result = run("evict", "--app", "orders", "--redis", url, typed="y\n")
+    result = run("delete-app", "--app", "orders", "--redis", url, typed="y\n")
     assert result.exit_code == 0
     assert f"{len(before)} keys deleted" in result.output
     assert names(raw) == set()
 
 
-def test_keys_that_come_back_are_told(url, raw, connect, monkeypatch) -> None:
+def test_delete_app_reports_keys_that_came_back(url, raw, connect, monkeypatch) -> None:
     fill(connect(app="orders", shards=2))
     delete = delete_app.evict
 
-    def evict_beside_a_program(client: Client, found: Any) -> int:
+    def delete_beside_a_program(client: Client, found: Any) -> int:
         deleted = delete(client, found)
         raw.hset("acker:{orders}:payloads:run", "1", "x")
         return deleted
 
-    monkeypatch.setattr(delete_app, "evict", evict_beside_a_program)
-    result = run("evict", "--app", "orders", "--redis", url, "--yes")
+    monkeypatch.setattr(delete_app, "delete-app", delete_beside_a_program)
+    result = run("delete-app", "--app", "orders", "--redis", url, "--yes")
     assert result.exit_code == 1
     assert "1 keys came back: stop the app's programs, and evict it again" in result.stderr

@@ -43,7 +43,7 @@ def acker(server: Server, open_acker: Callable[..., Acker]) -> Acker:
     return open_acker(server.url, app="orders")
 
 
-def test_a_sound_server_has_nothing_bad(server: Server, acker: Acker) -> None:
+def test_sound_server_has_no_bad_finding(server: Server, acker: Acker) -> None:
     found = found_on(server)
     assert {one.grade for one in found.values()} == {"ok", "warning"}
     assert [about for (_, about), one in found.items() if one.grade == "warning"] == ["replicas", "user"]
@@ -87,7 +87,7 @@ SPOILT = {
 
 @pytest.mark.filterwarnings("ignore::acker_redis.errors.EvictionPolicyWarning")
 @pytest.mark.parametrize("of", SPOILT, ids=["-".join(of) for of in SPOILT])
-def test_what_is_bad_ends_with_status_1(server: Server, acker: Acker, of: tuple[str, str]) -> None:
+def test_bad_finding_exits_with_status_1(server: Server, acker: Acker, of: tuple[str, str]) -> None:
     spoil, advice = SPOILT[of]
     with redis.Redis.from_url(server.url) as raw:
         spoil(raw)
@@ -99,13 +99,13 @@ def test_what_is_bad_ends_with_status_1(server: Server, acker: Acker, of: tuple[
     assert json.loads(shown.output.splitlines()[0])["grade"] == "bad"
 
 
-def test_settings_in_conflict_are_bad(server: Server, acker: Acker) -> None:
+def test_conflicting_settings_are_bad(server: Server, acker: Acker) -> None:
     with redis.Redis.from_url(server.url) as raw:
         spoil_settings(raw)
     assert "other settings than its config key says" in found_on(server)["orders", "settings"].text
 
 
-def test_what_may_cost_something_is_a_warning(
+def test_risky_configuration_is_a_warning(
     start_server: Callable[..., Server], open_acker: Callable[..., Acker]
 ) -> None:
     server = start_server()
@@ -122,7 +122,7 @@ def test_what_may_cost_something_is_a_warning(
     assert run("doctor", "--redis", server.url).exit_code == 0
 
 
-def test_a_replica_says_what_it_is(start_server: Callable[..., Server]) -> None:
+def test_replica_role_is_graded_by_its_link(start_server: Callable[..., Server]) -> None:
     primary = start_server()
     replica = start_server("--replicaof", f"127.0.0.1 {primary.port}")
     wait_until(lambda: found_on(replica)["server", "role"].grade == "ok", "the link is up")
@@ -131,7 +131,7 @@ def test_a_replica_says_what_it_is(start_server: Callable[..., Server]) -> None:
     wait_until(lambda: found_on(replica)["server", "role"].grade == "bad", "the link is down")
 
 
-def test_what_the_user_may_not_look_at_is_unknown(server: Server, acker: Acker) -> None:
+def test_checks_without_permission_are_unknown(server: Server, acker: Acker) -> None:
     with redis.Redis.from_url(server.url) as raw:
         raw.execute_command("ACL", "SETUSER", "narrow", "reset", "on", ">pw", "~acker:*", "+@read", "+ping", "+time")
     client = Client(server.url.replace("//", "//narrow:pw@"))
@@ -141,7 +141,7 @@ def test_what_the_user_may_not_look_at_is_unknown(server: Server, acker: Acker) 
     assert (found["user"].grade, found["user"].text) == ("unknown", "who this is can't be asked")
 
 
-def test_clocks_that_differ(server: Server, acker: Acker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_differing_node_clocks_are_a_warning(server: Server, acker: Acker, monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client(server.url)
     (now_ms,) = client.ask(server_info.node_clocks_ms)
     monkeypatch.setattr(server_info, "node_clocks_ms", lambda _: [now_ms, now_ms + 60_000])
@@ -150,7 +150,7 @@ def test_clocks_that_differ(server: Server, acker: Acker, monkeypatch: pytest.Mo
     client.close()
 
 
-def test_disks_that_fail() -> None:
+def test_failed_disk_writes_are_bad() -> None:
     info = {"redis_version": "7.0", "aof_enabled": 1, "aof_last_write_status": "err", "rdb_last_bgsave_status": "err"}
     found = {one.about: one.grade for one in _server(info, several=False)}
     assert (found["persistence"], found["snapshots"]) == ("bad", "bad")
@@ -160,7 +160,7 @@ def test_disks_that_fail() -> None:
 
 
 @pytest.mark.parametrize(("pending", "grade"), [(74, "ok"), (75, "warning"), (99, "warning"), (100, "bad")])
-def test_how_near_an_app_is_to_its_limit(server: Server, acker: Acker, pending: int, grade: str) -> None:
+def test_pending_roots_near_the_limit_are_graded(server: Server, acker: Acker, pending: int, grade: str) -> None:
     acker.admin.set_limits(Limits(max_pending=100))
     roots = np.arange(1, pending + 1)
     acker.init_many(roots, roots, 0)
@@ -173,7 +173,7 @@ def test_how_near_an_app_is_to_its_limit(server: Server, acker: Acker, pending: 
     assert ("as many as its operator allows" in run("status", "--redis", server.url).output) == (pending == 100)
 
 
-def test_no_limit_is_no_finding(server: Server, acker: Acker) -> None:
+def test_app_without_pending_limit_has_no_limit_finding(server: Server, acker: Acker) -> None:
     acker.admin.set_limits(Limits(max_payload_bytes=5))
     assert ("orders", "limit") not in found_on(server)
 
@@ -197,7 +197,7 @@ def found_as(server: Server, *rules: str) -> dict[tuple[str, str], Finding]:
         client.close()
 
 
-def test_a_user_who_may_do_everything_is_a_warning(server: Server, acker: Acker) -> None:
+def test_all_powerful_user_is_a_warning(server: Server, acker: Acker) -> None:
     for found in (found_on(server), found_as(server, "~*", "+@all")):
         assert found["server", "user"].grade == "warning"
         assert found["server", "user"].text.endswith("who may do everything")
@@ -206,7 +206,7 @@ def test_a_user_who_may_do_everything_is_a_warning(server: Server, acker: Acker)
 
 
 @ASKABLE
-def test_the_user_of_an_app_is_fine(server: Server, acker: Acker) -> None:
+def test_app_user_with_the_right_rules_is_ok(server: Server, acker: Acker) -> None:
     found = found_as(server, *APP_RULES, *ASKS)
     assert (found["server", "user"].grade, found["server", "user"].text) == ("ok", "somebody")
     assert (found["orders", "user"].grade, found["orders", "user"].text) == (
@@ -224,13 +224,13 @@ def test_the_user_of_an_app_is_fine(server: Server, acker: Acker) -> None:
         ("~*", "SET on keys that are no app's"),
     ],
 )
-def test_what_a_user_may_do_beyond_is_a_warning(server: Server, acker: Acker, more: str, named: str) -> None:
+def test_excess_permission_is_a_warning(server: Server, acker: Acker, more: str, named: str) -> None:
     found = found_as(server, *APP_RULES, *ASKS, more)["server", "user"]
     assert (found.grade, found.text) == ("warning", f"somebody, who may run {named}")
 
 
 @ASKABLE
-def test_what_a_program_needs_and_the_user_may_not(server: Server, acker: Acker) -> None:
+def test_missing_permission_is_a_warning(server: Server, acker: Acker) -> None:
     found = found_as(server, *APP_RULES, *ASKS, "-hincrby", "-fcall", "-evalsha")["orders", "user"]
     assert (found.grade, found.text) == ("warning", "somebody may not run HINCRBY, FCALL or EVALSHA on its keys")
     looks = found_as(server, "%R~acker:*", "+@read", "+eval", "+info", "+time", "+ping", *ASKS)["orders", "user"]
@@ -238,7 +238,7 @@ def test_what_a_program_needs_and_the_user_may_not(server: Server, acker: Acker)
     assert looks.advice.startswith("enough for who only looks")
 
 
-def test_a_user_of_whom_nothing_can_be_asked_is_unknown(server: Server, acker: Acker) -> None:
+def test_user_without_acl_dryrun_is_unknown(server: Server, acker: Acker) -> None:
     found = found_as(server, *APP_RULES, "+acl|whoami", "+acl|getuser", "+scan")
     assert (found["server", "user"].grade, found["server", "user"].text) == (
         "unknown", "somebody; what this user may do can't be asked",

@@ -34,7 +34,7 @@ def scrape(port: int) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_a_rotator_serves_what_the_dashboard_shows(
+def test_rotator_exports_the_figures_of_the_dashboard(
     real_url: str, connect: Callable[..., Acker], start_process: Callable[..., Any]
 ) -> None:
     acker = connect(app="orders", message_timeout_secs=60)
@@ -68,7 +68,7 @@ def test_a_rotator_serves_what_the_dashboard_shows(
     assert "Traceback" not in process.log()
 
 
-def test_latencies_add_up_over_the_bounds(url: str, raw: Any, connect: Callable[..., Acker]) -> None:
+def test_latency_buckets_are_cumulative_over_shards(url: str, raw: Any, connect: Callable[..., Acker]) -> None:
     acker = connect(app="orders", shards=2)
     acker.init_many(np.arange(1, 9), np.arange(1, 9), 0)
     acker.ack_many(np.arange(1, 9), np.arange(1, 9))
@@ -82,7 +82,7 @@ def test_latencies_add_up_over_the_bounds(url: str, raw: Any, connect: Callable[
     assert (acked[0.05], acked[1.0], acked[2.0], acked[5000.0], acked[math.inf]) == (8, 8, 13, 13, 15)
 
 
-def test_a_rotators_user_may_serve_metrics(
+def test_rotator_user_can_export_metrics(
     start_server: Callable[..., Server], open_acker: Callable[..., Acker], plain: Callable[..., Any], kind: str
 ) -> None:
     server = start_server(kind=kind)
@@ -95,7 +95,7 @@ def test_a_rotators_user_may_serve_metrics(
     assert found["acker_memory_bytes", "orders"] > 1000
 
 
-def test_only_the_apps_that_are_named(url: str, connect: Callable[..., Acker]) -> None:
+def test_metrics_cover_only_the_named_apps(url: str, connect: Callable[..., Acker]) -> None:
     for name in ("orders", "payments"):
         connect(app=name)
     with MetricsServer(url, ["payments"], "127.0.0.1", 0) as server:
@@ -103,7 +103,7 @@ def test_only_the_apps_that_are_named(url: str, connect: Callable[..., Acker]) -
     assert {key[1] for key in found if len(key) > 1} == {"payments"}
 
 
-def test_a_server_that_is_gone_is_down_until_it_is_back(
+def test_up_metric_is_0_until_the_server_returns(
     start_server: Callable[..., Server], open_acker: Callable[..., Acker], caplog: pytest.LogCaptureFixture
 ) -> None:
     server = start_server("--appendonly", "yes")
@@ -118,9 +118,9 @@ def test_a_server_that_is_gone_is_down_until_it_is_back(
     assert [record.getMessage()[:11] for record in caplog.records if record.levelname == "WARNING"] == ["no metrics:"]
 
 
-def test_no_metric_is_named_by_an_id(url: str, connect: Callable[..., Acker]) -> None:
+def test_metric_labels_contain_no_ids(url: str, connect: Callable[..., Acker]) -> None:
     acker = connect(app="orders")
-    acker.ack(7, 1, stage="parse")
+    acker.ack(7, 1, component="parse")
     with (
         MetricsServer(url, [], "127.0.0.1", 0) as server,
         urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30) as page,
@@ -129,7 +129,7 @@ def test_no_metric_is_named_by_an_id(url: str, connect: Callable[..., Acker]) ->
     assert labels == {"app", "outcome", "state", "le"}
 
 
-def test_wrong_uses_are_told_before_anything_runs(url: str) -> None:
+def test_metrics_port_in_use_or_with_check_is_wrong_usage(url: str) -> None:
     run = CliRunner().invoke
     assert run(app, ["rotator", "--check", "--metrics", "0", "--redis", url]).exit_code == 2
     with socket.socket() as taken:
@@ -140,12 +140,12 @@ def test_wrong_uses_are_told_before_anything_runs(url: str) -> None:
     assert (found.exit_code, "give another port" in found.output) == (2, True)
 
 
-def test_the_bounds_are_those_of_the_scripts() -> None:
+def test_latency_bounds_match_the_scripts() -> None:
     text = scripts.load("ack").source
     bounds = re.findall(r"if age <= (\d+) then return '(\d+)' end", text)
     assert (*(int(bound) for bound, name in bounds if bound == name), math.inf) == BOUNDS_MS
 
 
-def test_an_app_where_nothing_is_pending_has_no_old_root(url: str) -> None:
+def test_oldest_pending_age_of_an_idle_app_is_0(url: str) -> None:
     with Acker.connect(url, AckerConfig(app="orders")), MetricsServer(url, [], "127.0.0.1", 0) as server:
         assert scrape(server.port)["acker_oldest_pending_age_seconds", "orders"] == 0

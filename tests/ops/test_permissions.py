@@ -84,7 +84,9 @@ def refuses(plain: Callable[..., Any]) -> Callable[..., None]:
     return ask
 
 
-def test_a_spout_does_everything_with_its_app(login: Callable[..., str], open_acker: Callable[..., Acker]) -> None:
+def test_spout_user_runs_every_operation_of_its_app(
+    login: Callable[..., str], open_acker: Callable[..., Acker]
+) -> None:
     url = login(Role.SPOUT)
     full_round(open_acker(url, app="orders", shards=2, lanes=2))
     acker = open_acker(url, app="orders", shards=2, lanes=2)
@@ -102,7 +104,7 @@ def emit(acker: Acker, emission: Emission) -> None:
     acker.ack_many(emission.roots, emission.roots)
 
 
-def test_a_spout_runs_to_its_end_and_replays_letters(
+def test_spout_user_finishes_a_run_and_handles_dead_letters(
     login: Callable[..., str], open_acker: Callable[..., Acker]
 ) -> None:
     acker = open_acker(login(Role.SPOUT), app="orders", shards=2)
@@ -117,7 +119,7 @@ def test_a_spout_runs_to_its_end_and_replays_letters(
 
 
 @pytest.mark.parametrize("role", [Role.SPOUT, Role.EXECUTOR])
-def test_the_user_of_an_app_can_do_nothing_with_another(
+def test_app_user_is_refused_on_another_app(
     login: Callable[..., str], open_acker: Callable[..., Acker], role: Role
 ) -> None:
     other = open_acker(login(Role.SPOUT, "orders-archive"), app="orders-archive")
@@ -131,20 +133,22 @@ def test_the_user_of_an_app_can_do_nothing_with_another(
     assert other.stats().pending == 1
 
 
-def test_an_executor_acks_and_fails_and_keeps_rows(login: Callable[..., str], open_acker: Callable[..., Acker]) -> None:
+def test_executor_user_acks_fails_and_keeps_payloads(
+    login: Callable[..., str], open_acker: Callable[..., Acker]
+) -> None:
     acker = open_acker(login(Role.SPOUT), app="orders", shards=2)
     acker.init_many([1, 2, 3], [1, 2, 3], 0)
     acker.dead_letters.add([DeadLetter(1, "run", 3, "failed")])
     with Acker.open_existing(login(Role.EXECUTOR), "orders") as executor:
-        executor.ack_many([1], [1], stage="price", token="partition-0")
-        executor.fail(2, reason="no such item", stage="a stage that is new")
+        executor.ack_many([1], [1], component="price", idempotency_key="partition-0")
+        executor.fail(2, reason="no such item", component="a component that is new")
         assert executor.reset_timeout(3)
         app_of(executor).payloads("run").put([(3, b"row")])
         assert len(list(executor.dead_letters.read())) == 1
     assert sorted((one.kind, one.root) for one in take(acker, 2)) == [("ack", 1), ("fail", 2)]
 
 
-def test_what_an_executor_tries_beyond_its_work_is_refused(
+def test_executor_user_is_refused_other_commands_and_keys(
     login: Callable[..., str], open_acker: Callable[..., Acker], refuses: Callable[..., None], rules: ServerKind,
     plain: Callable[..., Any],
 ) -> None:  # fmt: skip
@@ -182,7 +186,7 @@ def test_what_an_executor_tries_beyond_its_work_is_refused(
     assert (acker.stats().pending, other.stats().pending) == (0, 1)
 
 
-def test_an_executor_makes_nothing(
+def test_executor_user_creates_no_app_or_shard(
     login: Callable[..., str], open_acker: Callable[..., Acker], plain: Any, server: Any
 ) -> None:
     executor = login(Role.EXECUTOR)
@@ -200,7 +204,7 @@ def test_an_executor_makes_nothing(
         attached.ack(1, 1)
 
 
-def test_a_rotator_rotates_and_checks(login: Callable[..., str], open_acker: Callable[..., Acker]) -> None:
+def test_rotator_user_rotates_and_checks(login: Callable[..., str], open_acker: Callable[..., Acker]) -> None:
     short = open_acker(login(Role.SPOUT), app="orders", shards=2, message_timeout_secs=0.02)
     short.init_many([1, 2], [1, 2], 0)
     short.fail(2)
@@ -218,7 +222,7 @@ def test_a_rotator_rotates_and_checks(login: Callable[..., str], open_acker: Cal
         attached.poll()
 
 
-def test_a_rotator_of_one_app_does_nothing_to_another(
+def test_rotator_user_of_an_app_is_refused_on_another(
     login: Callable[..., str], open_acker: Callable[..., Acker], refuses: Callable[..., None]
 ) -> None:
     open_acker(login(Role.SPOUT, "payments"), app="payments", shards=1).init(1, 1, 0)
@@ -229,7 +233,7 @@ def test_a_rotator_of_one_app_does_nothing_to_another(
     )  # fmt: skip
 
 
-def test_what_a_rotator_tries_beyond_its_work_is_said_to_be_denied(
+def test_rotator_user_is_denied_updates_polls_and_pauses(
     login: Callable[..., str], open_acker: Callable[..., Acker]
 ) -> None:
     acker = open_acker(login(Role.SPOUT), app="orders", shards=1)
@@ -245,7 +249,7 @@ def test_what_a_rotator_tries_beyond_its_work_is_said_to_be_denied(
     assert acker.stats().pending == 3
 
 
-def test_the_rotator_of_all_apps_writes_nothing_but_their_shards(
+def test_rotator_user_of_all_apps_writes_only_shards(
     login: Callable[..., str], open_acker: Callable[..., Acker], refuses: Callable[..., None], rules: ServerKind
 ) -> None:
     if rules is ServerKind.SCRIPTS:  # patterns there can't tell reading from writing, as docs/operate/access.md says
@@ -266,7 +270,7 @@ def test_the_rotator_of_all_apps_writes_nothing_but_their_shards(
 
 
 @pytest.mark.parametrize("app", ["orders", None])
-def test_who_is_on_call_looks_and_can_change_nothing(
+def test_oncall_user_inspects_and_changes_nothing(
     login: Callable[..., str], open_acker: Callable[..., Acker], refuses: Callable[..., None], app: str | None,
     rules: ServerKind,
 ) -> None:  # fmt: skip
@@ -285,7 +289,9 @@ def test_who_is_on_call_looks_and_can_change_nothing(
 
 
 @pytest.mark.parametrize("missing", ["hincrby", "xadd", "bitop", "xgroup|create"])
-def test_a_missing_command_is_named(login: Callable[..., str], open_acker: Callable[..., Acker], missing: str) -> None:
+def test_missing_command_permission_is_named(
+    login: Callable[..., str], open_acker: Callable[..., Acker], missing: str
+) -> None:
     url = login(Role.SPOUT, without=(missing,))
     with pytest.raises(AuthenticationError, match=rf"(?i)permission.*({missing.partition('|')[0]}|this command)"):
         acker = open_acker(url, app="orders")
@@ -295,7 +301,9 @@ def test_a_missing_command_is_named(login: Callable[..., str], open_acker: Calla
         acker.ack_many(minted, minted)
 
 
-def test_finding_apps_needs_scan(login: Callable[..., str], open_acker: Callable[..., Acker]) -> None:
+def test_check_of_all_apps_requires_scan_permission(
+    login: Callable[..., str], open_acker: Callable[..., Acker]
+) -> None:
     url = login(Role.SPOUT)
     open_acker(url, app="orders")
     with pytest.raises(AuthenticationError, match="scan"):
@@ -303,7 +311,7 @@ def test_finding_apps_needs_scan(login: Callable[..., str], open_acker: Callable
     assert [health.app for health in check(login(Role.ROTATOR))] == ["orders"]
 
 
-def test_the_command_prints_lines_for_the_server_and_its_file(
+def test_acl_command_prints_server_commands_and_file_lines(
     start_server: Callable[..., Server], plain: Callable[..., Any], kind: str, rules: ServerKind, tmp_path: Path
 ) -> None:
     def printed(*arguments: str) -> list[str]:
@@ -343,7 +351,7 @@ def test_the_command_prints_lines_for_the_server_and_its_file(
         (["orders", "--server", "valkey"], "valkey"),
     ],
 )
-def test_what_the_command_can_not_print_is_said(arguments: list[str], said: str) -> None:
+def test_acl_command_explains_invalid_arguments(arguments: list[str], said: str) -> None:
     result = CliRunner().invoke(program, ["acl", *arguments])
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr

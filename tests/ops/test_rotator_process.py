@@ -28,7 +28,7 @@ def times_out(acker: Acker, description: str) -> None:
     assert {outcome.reason for outcome in take(acker, len(PENDING))} == {"timeout"}
 
 
-def test_several_apps_and_a_line_for_each_tick_that_did_something(url, connect, start_process) -> None:
+def test_named_apps_are_rotated_and_only_effective_ticks_logged(url, connect, start_process) -> None:
     first: Acker = connect(app="first", shards=2, num_buckets=2, message_timeout_secs=0.3)
     second: Acker = connect(app="second", shards=2, num_buckets=2, message_timeout_secs=0.3)
     ignored: Acker = connect(app="ignored", num_buckets=2, message_timeout_secs=0.3)
@@ -54,7 +54,7 @@ def test_several_apps_and_a_line_for_each_tick_that_did_something(url, connect, 
     assert not any(" ERROR " in line or " WARNING " in line for line in lines)
 
 
-def test_all_apps_and_one_that_appears_later(url, connect, start_process) -> None:
+def test_all_option_also_rotates_an_app_created_later(url, connect, start_process) -> None:
     times = {"num_buckets": 2, "message_timeout_secs": 0.3}
     early: Acker = connect(app="early", **times)
     process = start_process("rotator", "--redis", url, "--all")
@@ -67,7 +67,7 @@ def test_all_apps_and_one_that_appears_later(url, connect, start_process) -> Non
     assert "Traceback" not in process.log()
 
 
-def test_an_app_that_can_not_be_opened_keeps_no_other_waiting(url, raw, connect, start_process) -> None:
+def test_unopenable_apps_do_not_delay_other_apps(url, raw, connect, start_process) -> None:
     connect(app="damaged")
     raw.hset("acker:{damaged}:config", "lanes", "many")
     connect(app="changed", shards=1)
@@ -80,7 +80,7 @@ def test_an_app_that_can_not_be_opened_keeps_no_other_waiting(url, raw, connect,
     assert "waiting for the server" not in process.log()
 
 
-def test_two_copies(url, raw, connect, start_process) -> None:
+def test_two_rotators_of_an_app_tick_once_and_replace_each_other(url, raw, connect, start_process) -> None:
     acker: Acker = connect(shards=1, num_buckets=2, message_timeout_secs=0.2)
     copies = [start_process("rotator", "--redis", url, "--app", "test") for _ in range(2)]
     wait_until(lambda: all("rotating" in copy.log() for copy in copies), "both copies rotate")
@@ -99,7 +99,7 @@ def test_two_copies(url, raw, connect, start_process) -> None:
     assert acker.stats().timed_out == 150
 
 
-def test_a_server_that_restarts_is_waited_for(start_server, open_acker, start_process) -> None:
+def test_rotator_resumes_after_a_server_restart(start_server, open_acker, start_process) -> None:
     server = start_server("--appendonly", "yes", "--appendfsync", "always")
     acker: Acker = open_acker(server.url, shards=2, num_buckets=2, message_timeout_secs=0.3)
     process = start_process("rotator", "--redis", server.url, "--app", "test")
@@ -115,7 +115,7 @@ def test_a_server_that_restarts_is_waited_for(start_server, open_acker, start_pr
     assert process.log().count("waiting for the server") == 1
 
 
-def test_a_server_that_is_down_at_start_is_waited_for(start_server, open_acker, start_process) -> None:
+def test_rotator_started_without_a_server_waits_for_it(start_server, open_acker, start_process) -> None:
     server = start_server()
     server.kill()
     process = start_process("rotator", "--redis", server.url, "--app", "test")
@@ -124,7 +124,7 @@ def test_a_server_that_is_down_at_start_is_waited_for(start_server, open_acker, 
     times_out(open_acker(server.url, num_buckets=2, message_timeout_secs=0.3), "the rotator works")
 
 
-def test_a_lost_ledger_is_left_to_its_clients(url, raw, connect, start_process) -> None:
+def test_lost_ledger_is_not_recreated_by_the_rotator(url, raw, connect, start_process) -> None:
     acker: Acker = connect(num_buckets=2, message_timeout_secs=0.3)
     process = start_process("rotator", "--redis", url, "--app", "test")
     times_out(acker, "the rotator works")
@@ -140,7 +140,7 @@ def test_a_lost_ledger_is_left_to_its_clients(url, raw, connect, start_process) 
     times_out(acker, "the rotator goes on")
 
 
-def test_a_frozen_server_does_not_hold_up_its_end(start_server, open_acker, start_process) -> None:
+def test_frozen_server_does_not_delay_rotator_shutdown(start_server, open_acker, start_process) -> None:
     """Containers are killed after 10 s."""
     server = start_server()
     acker: Acker = open_acker(server.url, shards=2, num_buckets=2, message_timeout_secs=0.3)
@@ -159,7 +159,7 @@ def test_a_frozen_server_does_not_hold_up_its_end(start_server, open_acker, star
         os.kill(server.pid, signal.SIGCONT)
 
 
-def test_a_hostile_key_stops_nobody(url, raw, connect, start_process) -> None:
+def test_hostile_keys_are_skipped_and_logged_escaped(url, raw, connect, start_process) -> None:
     """A user limited to an app's keys may write them."""
     for name in (b"orders:\xff", b"orders:\x1b[2J", b"orders*"):
         raw.hset(b"acker:{%s}:config" % name, "shards", "8")
@@ -177,7 +177,7 @@ def test_a_hostile_key_stops_nobody(url, raw, connect, start_process) -> None:
     assert [health.healthy for health in check(url, ["sound"])] == [True]
 
 
-def test_wrong_usage_ends_with_status_2(start_process) -> None:
+def test_wrong_usage_exits_with_status_2(start_process) -> None:
     for arguments, words in (
         (("--app", ""), "name an app"),
         (("--app", "a", "--all"), "--all"),
@@ -190,7 +190,7 @@ def test_wrong_usage_ends_with_status_2(start_process) -> None:
         assert "Traceback" not in process.log()
 
 
-def test_it_leaves_no_connection_behind(url, raw, connect, start_process) -> None:
+def test_stopped_rotator_leaves_no_connection(url, raw, connect, start_process) -> None:
     connect()
     before = len(raw.client_list())
     process = start_process("rotator", "--redis", url, "--all")
@@ -207,7 +207,7 @@ def buffered(monkeypatch) -> None:
 
 
 @pytest.mark.usefixtures("buffered")
-def test_it_goes_on_when_its_log_can_not_be_written(url, connect, request) -> None:
+def test_rotator_continues_when_its_log_is_on_a_full_disk(url, connect, request) -> None:
     acker: Acker = connect(num_buckets=2, message_timeout_secs=0.3)
     with Path("/dev/full").open("w") as full:
         process = subprocess.Popen([sys.executable, "-m", "acker_redis", "rotator", "--redis", url], stderr=full)
@@ -220,7 +220,7 @@ def test_it_goes_on_when_its_log_can_not_be_written(url, connect, request) -> No
 
 @pytest.mark.usefixtures("buffered")
 @pytest.mark.parametrize("left", ["nobody reads", "its reader is gone"])
-def test_it_goes_on_when_its_log_is_a_pipe_that(left, url, connect, request) -> None:
+def test_rotator_continues_when_its_log_pipe_is_full_or_closed(left, url, connect, request) -> None:
     acker: Acker = connect(num_buckets=2, message_timeout_secs=0.3)
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -242,7 +242,7 @@ def test_it_goes_on_when_its_log_is_a_pipe_that(left, url, connect, request) -> 
 
 
 @pytest.mark.usefixtures("buffered")
-def test_an_error_that_can_not_be_written_keeps_its_status() -> None:
+def test_unwritable_error_message_keeps_the_exit_status() -> None:
     command = [sys.executable, "-m", "acker_redis", "stats", "--app", "a", "--redis", "redis://127.0.0.1:1"]
     with Path("/dev/full").open("w") as full:
         assert subprocess.run(command, stderr=full, timeout=60, check=False).returncode == 3

@@ -18,7 +18,7 @@ from tests.support.rounds import take
 NOTHING_DONE = Rotated(0, 0, 0, 0, 1000)
 
 
-def test_rotators_that_force_ticks_at_once_expire_each_root_once(real_url, connect) -> None:
+def test_concurrent_forced_ticks_expire_each_root_once(real_url, connect) -> None:
     acker: Acker = connect(shards=2, num_buckets=3)
     roots = np.arange(1, 6_001)
 
@@ -38,7 +38,7 @@ def test_rotators_that_force_ticks_at_once_expire_each_root_once(real_url, conne
     assert (stats.timed_out, stats.pending, stats.unconfirmed_outcomes) == (len(roots), 0, 0)
 
 
-def test_a_tick_happens_once_per_due_time(real_url, raw, connect) -> None:
+def test_concurrent_rotators_tick_once_per_due_time(real_url, raw, connect) -> None:
     acker: Acker = connect(shards=1, num_buckets=2, message_timeout_secs=0.05)
     config: AckerConfig = acker.config
     meta = "acker:{test:0}:meta"
@@ -63,7 +63,7 @@ def test_a_tick_happens_once_per_due_time(real_url, raw, connect) -> None:
     assert found[b"last_rotation_ms"] - found[b"created_ms"] >= ticked * config.tick_ms
 
 
-def test_a_rotator_killed_while_it_drains(url, raw, connect, start_process) -> None:
+def test_rotator_killed_while_draining_is_continued_by_another(url, raw, connect, start_process) -> None:
     acker: Acker = connect(shards=2, num_buckets=2, message_timeout_secs=0.5)
     roots = np.arange(1, 100_001)
     acker.init_many(roots, roots, 0)
@@ -87,7 +87,7 @@ def test_a_rotator_killed_while_it_drains(url, raw, connect, start_process) -> N
     assert (stats.timed_out, stats.pending, stats.unowned, stats.unconfirmed_outcomes) == (len(roots), 0, 0, 0)
 
 
-def test_an_app_with_a_long_death_row_does_not_hold_up_another(url, raw, connect, monkeypatch, caplog) -> None:
+def test_app_with_many_expired_roots_does_not_delay_another(url, raw, connect, monkeypatch, caplog) -> None:
     monkeypatch.setattr("acker_redis.ops.rotator.DRAIN_CALLS_PER_TURN", 1)
     large: Acker = connect(app="large", shards=1, num_buckets=2, message_timeout_secs=0.05)
     small: Acker = connect(app="small", shards=1, num_buckets=2, message_timeout_secs=0.05)
@@ -116,7 +116,7 @@ def test_an_app_with_a_long_death_row_does_not_hold_up_another(url, raw, connect
     assert "5000 timed out, 0 orphaned" in lines[0]
 
 
-def test_a_row_that_is_drained_slowly_never_becomes_the_nursery(source, connect, monkeypatch) -> None:
+def test_slowly_drained_bucket_never_receives_new_roots(source, connect, monkeypatch) -> None:
     monkeypatch.setattr("acker_redis.ledger.expiry.MAX_EXPIRE_ROUNDS", 1)
     acker: Acker = connect(shards=1, num_buckets=2)
     old = np.arange(1, 3_001)
@@ -135,7 +135,7 @@ def test_a_row_that_is_drained_slowly_never_becomes_the_nursery(source, connect,
     assert {outcome.root for outcome in take(acker, len(old))} == set(old.tolist())
 
 
-def test_apps_take_turns_of_a_bounded_size(url, connect, monkeypatch) -> None:
+def test_rotator_gives_apps_turns_of_a_bounded_size(url, connect, monkeypatch) -> None:
     """One that can't keep up (a tick every 2 ms, 500 buckets in each of 64 shards) waits behind the others each time."""
     connect(app="huge", shards=64, num_buckets=500, message_timeout_secs=1)
     connect(app="small", shards=2, num_buckets=2, message_timeout_secs=0.05)
@@ -163,7 +163,7 @@ def test_apps_take_turns_of_a_bounded_size(url, connect, monkeypatch) -> None:
         assert huge.stats(oldest=False).last_rotation_ms < 60_000
 
 
-def test_one_app_s_error_is_its_own(url, raw, connect, caplog) -> None:
+def test_error_of_an_app_does_not_affect_others(url, raw, connect, caplog) -> None:
     sound: Acker = connect(app="sound", shards=1, num_buckets=2, message_timeout_secs=3600)
     connect(app="broken", shards=1, message_timeout_secs=0.01)
     sound.init(1, 1, 0)
@@ -178,7 +178,7 @@ def test_one_app_s_error_is_its_own(url, raw, connect, caplog) -> None:
     assert sum("app broken" in record.message for record in caplog.records if record.levelname == "ERROR") == 1
 
 
-def test_the_end_is_seen_between_two_apps_turns(url, connect, monkeypatch) -> None:
+def test_rotator_stops_between_the_turns_of_two_apps(url, connect, monkeypatch) -> None:
     for app in ("first", "second", "third"):
         connect(app=app, shards=1)
     stop = threading.Event()
@@ -196,7 +196,7 @@ def test_the_end_is_seen_between_two_apps_turns(url, connect, monkeypatch) -> No
     assert len(turns) == 1
 
 
-def test_many_foreign_keys_are_looked_through_bit_by_bit(url, raw, connect, monkeypatch) -> None:
+def test_scan_of_many_foreign_keys_is_spread_over_passes(url, raw, connect, monkeypatch) -> None:
     monkeypatch.setattr("acker_redis.ops.rotator.SCAN_SECS_PER_PASS", 0)
     connect(app="found", shards=1)
     pipe = raw.pipeline(transaction=False)

@@ -54,9 +54,9 @@ def one_of_each(acker: Acker, retry: RetryPolicy) -> Spout:
             if message == 1 or attempt:
                 acker.ack(root, 7)
             elif message == 2:
-                acker.fail(root, reason="no such customer", stage="parse")
+                acker.fail(root, reason="no such customer", component="parse")
             else:
-                acker.ack(root, 3, stage="join")
+                acker.ack(root, 3, component="join")
                 for _ in range(acker.config.num_buckets):
                     acker.admin.rotate(force=True)
 
@@ -64,7 +64,7 @@ def one_of_each(acker: Acker, retry: RetryPolicy) -> Spout:
     return spout
 
 
-def test_each_attempt_that_did_not_succeed_has_a_span(
+def test_each_failed_or_timed_out_attempt_emits_a_span(
     real_url: str, connect: Callable[..., Acker], exporter: InMemorySpanExporter, provider: TracerProvider
 ) -> None:
     tracing.instrument(tracer_provider=provider)
@@ -89,7 +89,7 @@ def test_each_attempt_that_did_not_succeed_has_a_span(
         assert first_ms <= span.start_time / 1e6 <= span.end_time / 1e6 <= last_ms
 
 
-def test_acked_roots_have_spans_only_if_they_took_long(
+def test_acked_roots_emit_spans_only_when_slow(
     url: str, connect: Callable[..., Acker], exporter: InMemorySpanExporter, provider: TracerProvider
 ) -> None:
     tracing.instrument(slow_secs=0.2, tracer_provider=provider)
@@ -111,7 +111,7 @@ def test_acked_roots_have_spans_only_if_they_took_long(
     assert all(0.2 < secs(span) < 20 and span.status.is_unset for span in spans)
 
 
-def test_many_that_are_alike_have_a_hundred_spans(
+def test_identical_outcomes_emit_at_most_a_hundred_spans(
     url: str, connect: Callable[..., Acker], exporter: InMemorySpanExporter, provider: TracerProvider
 ) -> None:
     tracing.instrument(slow_secs=0, tracer_provider=provider)
@@ -124,14 +124,14 @@ def test_many_that_are_alike_have_a_hundred_spans(
     acker.fail_many(emission.roots[:400])
     for root in emission.roots[400:550].tolist():
         acker.fail(root, reason=f"no such customer: {root}")
-    acker.fail_many(emission.roots[550:560], stage="parse")
+    acker.fail_many(emission.roots[550:560], component="parse")
     spout.poll()
     spans = exporter.get_finished_spans()
     assert Counter(attributes(span).get("acker.stage") for span in spans) == {None: tracing.MOST, "parse": 10}
     assert [attributes(span)["acker.more"] for span in spans if "acker.more" in attributes(span)] == [450]
 
 
-def test_outcomes_of_another_run_and_those_that_come_again_have_none(
+def test_outcomes_of_another_run_emit_no_spans(
     url: str, connect: Callable[..., Acker], exporter: InMemorySpanExporter, provider: TracerProvider
 ) -> None:
     tracing.instrument(slow_secs=0, tracer_provider=provider)
@@ -143,13 +143,13 @@ def test_outcomes_of_another_run_and_those_that_come_again_have_none(
     assert not exporter.get_finished_spans()
 
 
-def test_the_block_of_the_page_runs(url: str, tmp_path: Path) -> None:
+def test_on_call_docs_tracing_example_runs(url: str, tmp_path: Path) -> None:
     (block,) = blocks("python", "docs/operate/on-call.md")
     assert run_program(block, url, tmp_path).split()[:2] == ["acker", "failed"]
 
 
 @pytest.mark.parametrize("secs", [-1.0, float("nan")])
-def test_wrong_seconds_are_refused(secs: float) -> None:
+def test_invalid_slow_secs_is_refused(secs: float) -> None:
     with pytest.raises(BadConfigError, match="give seconds"):
         tracing.instrument(slow_secs=secs)
     assert Spout.listener is None

@@ -54,12 +54,12 @@ def imported(name: str) -> Iterator[tuple[str, bool]]:
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name not in ("", "__main__")])
-def test_a_module_takes_names_from_submodules_and_not_from_the_package(name: str) -> None:
+def test_module_imports_names_from_submodules_not_from_package(name: str) -> None:
     assert not [other for other, by_package in imported(name) if by_package]
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("spark.worker.")])
-def test_what_runs_in_python_workers_needs_no_module_of_the_driver(name: str) -> None:
+def test_worker_modules_import_no_modules_of_the_spark_driver(name: str) -> None:
     spark = {other for other, _ in imported(name) if other.startswith("spark")}
     assert {other for other in spark if not other.startswith("spark.worker.")} <= {
         "spark.protocol.columns",
@@ -105,11 +105,11 @@ def called(name: str) -> set[str]:
     return {ast.unparse(node.func) for node in ast.walk(TREES[name]) if isinstance(node, ast.Call)}
 
 
-def test_only_keys_spells_a_key() -> None:
+def test_only_keys_module_spells_redis_keys() -> None:
     assert {name for name in MODULES if any(text.startswith("acker:{") for text in strings(name))} == {"model.keys"}
 
 
-def test_only_connection_makes_connections() -> None:
+def test_only_connection_module_makes_connections() -> None:
     """The server process asks for a ping until it is up; tests of users get a fakeredis."""
     makers = (
         "Redis",
@@ -126,7 +126,7 @@ def test_only_connection_makes_connections() -> None:
     assert {call for call in called("testing.fake") if call.split(".")[-1] in makers} == {"fakeredis.FakeRedis"}
 
 
-def test_only_scripts_reads_lua() -> None:
+def test_only_scripts_module_reads_lua_files() -> None:
     reads = {
         name
         for name in MODULES
@@ -136,7 +136,7 @@ def test_only_scripts_reads_lua() -> None:
     assert reads == {"client.scripts"}
 
 
-def test_only_client_sends_scripts() -> None:
+def test_only_client_modules_send_scripts() -> None:
     commands = ("EVAL", "EVAL_RO", "EVALSHA", "SCRIPT", "FCALL", "FCALL_RO")
     senders = ("eval", "evalsha", "script_load", "register_script", "fcall")
     found = {
@@ -148,18 +148,18 @@ def test_only_client_sends_scripts() -> None:
     assert found == {"client.script_calls", "client.client", "client.report_calls"}  # client: the question after #!lua
 
 
-def test_only_shards_says_where_a_root_goes() -> None:
+def test_only_shards_module_chooses_shard_of_root() -> None:
     assert {name for name in MODULES if any(call.split(".")[-1] == "shard_of" for call in called(name))} == {
         "ledger.shards"
     }
 
 
-def test_only_the_consumer_takes_outcomes_off_the_streams() -> None:
+def test_only_consumer_modules_claim_outcomes_from_streams() -> None:
     ours, of_users = "ledger.outcomes.consumer", "spark.runs.redis_group"
     assert {name for name in MODULES if "XAUTOCLAIM" in strings(name)} == {ours, of_users}
 
 
-def test_only_consumer_and_lanes_start_threads_in_the_core() -> None:
+def test_only_consumer_and_lane_leases_start_threads_in_core() -> None:
     core = [name for name in MODULES if name.split(".")[0] in ("client", "model", "store", "ledger", "acker")]
     threaded = {name for name in core if {"threading.Thread", "ThreadPoolExecutor"} & called(name)}
     assert threaded == {"ledger.outcomes.consumer", "store.lane_leases"}

@@ -51,7 +51,7 @@ def spout(*dead: int) -> Any:
     return SimpleNamespace(run_id="run", dead_letters=letters)
 
 
-def test_what_is_open_is_renewed_every_half_timeout(clock: SimpleNamespace, renewed: list[list[int]]) -> None:
+def test_open_upstream_roots_are_renewed_every_half_timeout(clock: SimpleNamespace, renewed: list[list[int]]) -> None:
     made = upstream()
     made.renew()
     assert renewed == []
@@ -65,7 +65,7 @@ def test_what_is_open_is_renewed_every_half_timeout(clock: SimpleNamespace, rene
     assert renewed == [[101, 102], [102]]
 
 
-def test_where_all_is_done_nothing_is_renewed(clock: SimpleNamespace, renewed: list[list[int]]) -> None:
+def test_upstream_roots_of_done_messages_are_not_renewed(clock: SimpleNamespace, renewed: list[list[int]]) -> None:
     """The run goes on until its last emission has ended, which may be long after its last message."""
     made = upstream()
     made.done(np.array([1, 2]), spout())
@@ -74,7 +74,7 @@ def test_where_all_is_done_nothing_is_renewed(clock: SimpleNamespace, renewed: l
     assert renewed == []
 
 
-def test_what_was_done_is_acked_upstream_and_what_became_a_dead_letter_fails() -> None:
+def test_upstream_roots_ack_if_done_and_fail_if_dead_letter() -> None:
     made = upstream()
     made.done(np.array([1, 2]), spout(2))
     assert settle(made._acker) == {101: "ack", 102: "failed"}

@@ -49,7 +49,7 @@ def about(wheel: Path) -> Message:
         return email.message_from_bytes(archive.read(name))
 
 
-def test_both_pass_the_checks_of_the_index(built: Path) -> None:
+def test_wheel_and_sdist_pass_twine_check(built: Path) -> None:
     """Among others that the README can be shown."""
     command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, built.iterdir())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -57,7 +57,7 @@ def test_both_pass_the_checks_of_the_index(built: Path) -> None:
     assert done.stdout.count("PASSED") == 2
 
 
-def test_the_metadata_say_what_it_is(about: Message) -> None:
+def test_wheel_metadata_has_license_version_and_classifiers(about: Message) -> None:
     assert about["License-Expression"] == "Apache-2.0"
     assert about.get_all("License-File") == ["LICENSE"]
     assert about["Version"] == acker_redis.__version__
@@ -72,7 +72,7 @@ def test_the_changelog_has_the_version() -> None:
     assert newest and newest[1] in (acker_redis.__version__, "Unreleased")
 
 
-def test_the_sdist_holds_what_the_wheel_is_built_of(sdist: Path, wheel: Path) -> None:
+def test_sdist_contains_all_sources_of_the_wheel(sdist: Path, wheel: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"LICENSE", "README.md", "CHANGELOG.md", "SECURITY.md", "pyproject.toml"} <= names
@@ -81,7 +81,7 @@ def test_the_sdist_holds_what_the_wheel_is_built_of(sdist: Path, wheel: Path) ->
     assert {name.replace("acker_redis/lua/", "lua/") for name in files} <= names
 
 
-def test_the_library_works_where_nothing_else_is_installed(wheel: Path, about: Message, tmp_path: Path) -> None:
+def test_installed_wheel_works_with_its_requirements_only(wheel: Path, about: Message, tmp_path: Path) -> None:
     """What it needs comes from this environment's folders, the library itself from the wheel."""
     folder = tmp_path / "venv"
     venv.create(folder)

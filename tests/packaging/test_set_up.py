@@ -40,7 +40,7 @@ def start(tmp_path: Path):
     return starting
 
 
-def test_it_says_what_it_did_and_does_only_what_is_left(start, tmp_path: Path) -> None:
+def test_set_up_reports_its_steps_and_reuses_an_environment(start, tmp_path: Path) -> None:
     for wanted in (
         "1 of 2: a virtual environment in made, with Python 3",
         "1 of 2: the virtual environment in made is there",
@@ -62,7 +62,9 @@ def test_it_says_what_it_did_and_does_only_what_is_left(start, tmp_path: Path) -
         ({"df": "#!/bin/sh\nprintf 'h\\nx 9 9 12 9%% /\\n'\n"}, "12 MiB are free here, 2500 are needed: make room"),
     ],
 )
-def test_what_is_missing_is_named_and_nothing_is_left(start, tmp_path: Path, given: dict[str, str], said: str) -> None:
+def test_set_up_names_missing_requirement_and_leaves_no_files(
+    start, tmp_path: Path, given: dict[str, str], said: str
+) -> None:
     process = start(**given)
     shown, _ = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -70,7 +72,7 @@ def test_what_is_missing_is_named_and_nothing_is_left(start, tmp_path: Path, giv
     assert list((tmp_path / "here").iterdir()) == []
 
 
-def test_a_newer_python_is_tried_with_a_word(start) -> None:
+def test_newer_python_is_used_with_a_warning(start) -> None:
     newer = WORKING.format(venv="true", pip="true").replace(
         "*) exec", '*"(3, 14)"*) exit 1 ;;\n  --version) echo Python 3.14.0 ;;\n  *) exec'
     )
@@ -81,7 +83,7 @@ def test_a_newer_python_is_tried_with_a_word(start) -> None:
 
 
 @pytest.mark.parametrize("version", [(3, 11, 0), (3, 13, 9)])
-def test_a_version_that_was_tried_is_taken_without_a_word(start, version: tuple[int, ...]) -> None:
+def test_tested_python_version_is_used_without_warning(start, version: tuple[int, ...]) -> None:
     tried = (
         WORKING.format(venv="true", pip="true")
         .replace(
@@ -97,7 +99,7 @@ def test_a_version_that_was_tried_is_taken_without_a_word(start, version: tuple[
     assert "newer" not in shown
 
 
-def test_ctrl_c_leaves_nothing(start, tmp_path: Path) -> None:
+def test_interrupted_set_up_leaves_no_files(start, tmp_path: Path) -> None:
     process = start(pip="touch under-way; exec sleep 60")
     under_way = tmp_path / "here" / "under-way"
     wait_until(under_way.exists, "it is under way")

@@ -9,7 +9,7 @@ from tests.support import skips
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_reasons_are_grouped_the_most_frequent_first_with_what_to_install() -> None:
+def test_skip_reasons_are_grouped_with_install_commands() -> None:
     redis, tools = (
         "redis-server is not on PATH (apt-get install redis-server)",
         "redis-cli is not on PATH (apt-get install redis-tools)",
@@ -24,7 +24,7 @@ def test_reasons_are_grouped_the_most_frequent_first_with_what_to_install() -> N
     ]
 
 
-def test_on_a_bare_machine_the_end_of_a_run_says_what_is_missing() -> None:
+def test_bare_machine_run_lists_skipped_tests_and_packages() -> None:
     """In the environment that CI's first run has, too."""
     command = [sys.executable, "-m", "pytest", "-n0", "-q", "tests/lua/test_contract.py", "-k", "unknown_global"]
     done = subprocess.run([".ci/bare", *command], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
@@ -37,7 +37,7 @@ def test_on_a_bare_machine_the_end_of_a_run_says_what_is_missing() -> None:
     assert "12 skipped" in shown[-1], "pytest's own summary is last"
 
 
-def test_the_bare_environment_has_what_the_readme_asks_for_only() -> None:
+def test_bare_environment_has_documented_programs_only() -> None:
     script = "for p in redis-server redis-cli java luajit prometheus promtool python3 make; do command -v $p; done; env"
     shown = subprocess.run(
         [".ci/bare", "sh", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True

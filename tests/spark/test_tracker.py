@@ -15,14 +15,14 @@ from acker_redis.spark.worker.keep_messages import KeepStep
 from acker_redis.testing import fake_acker
 
 
-def test_a_tracker_goes_where_functions_go_that_hold_it() -> None:
+def test_tracker_can_be_pickled() -> None:
     nowhere: Any = None
     tracker = Tracker("run", 3, 7, _proof=nowhere, _origin=Origin("redis://h", fake_acker()))
     there = pickle.loads(pickle.dumps(tracker))  # noqa: S301
     assert (there.run_id, there.emission, there.batch_id) == ("run", 3, 7)
 
 
-def test_nothing_that_holds_a_url_shows_it() -> None:
+def test_repr_of_dataclasses_hides_urls() -> None:
     """It may have a password, and a traceback or a log shows the repr."""
     folder = Path(acker_redis.__file__).parent
     names = [".".join(path.relative_to(folder.parent).with_suffix("").parts) for path in folder.rglob("*.py")]

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 
 from acker_redis import AckerError, NotExactError, NotProvenError, PipelineError
-from acker_redis.spark import BoltOutput, Tracker
+from acker_redis.spark import FlatMapOutput, Tracker
 from acker_redis.spark.protocol.columns import TRACKING
 from acker_redis.spout.retry import RetryPolicy
 from tests.support.spark.cases import CHILD, IDS, Case, MakeCase, Row, by_message
@@ -33,8 +33,8 @@ def two(id: int) -> list[Row]:
     return [(id, 0), (id, 1)]
 
 
-def same(batch: pa.RecordBatch) -> BoltOutput:
-    return BoltOutput(batch.select(["id"]), np.arange(batch.num_rows))
+def same(batch: pa.RecordBatch) -> FlatMapOutput:
+    return FlatMapOutput(batch.select(["id"]), np.arange(batch.num_rows))
 
 
 def is_bad(row: Row) -> bool:
@@ -60,9 +60,7 @@ KEYS = {
 
 @pytest.mark.parametrize("kind", KEYS)
 @pytest.mark.parametrize("other_side", ["tracked", "table"])
-def test_a_join_of_keys_of_two_types_some_of_which_can_not_be_written(
-    case: MakeCase, kind: str, other_side: str
-) -> None:
+def test_join_of_mixed_key_types_with_failed_writes_is_exact(case: MakeCase, kind: str, other_side: str) -> None:
     run = case(n=80)
     mine, theirs = KEYS[kind]
     left = run.messages.where("id < 40").selectExpr("id", f"{mine} AS key")
@@ -91,14 +89,14 @@ def test_a_join_of_keys_of_two_types_some_of_which_can_not_be_written(
     [
         lambda tracker, rows: tracker.explode(rows, F.explode(F.array(F.array("id"), F.array("id", F.lit(9))))),
         lambda tracker, rows: tracker.explode(rows, "explode(array(array(id), array(id)))"),
-        lambda tracker, rows: tracker.group(
+        lambda tracker, rows: tracker.group_by(
             rows, F.explode(F.array("id", F.lit(5))), F.count("*").alias("value"), partial=True
         ),
-        lambda tracker, rows: tracker.group(rows, "id", F.max(F.explode(F.array("id", F.lit(5)))).alias("value")),
+        lambda tracker, rows: tracker.group_by(rows, "id", F.max(F.explode(F.array("id", F.lit(5)))).alias("value")),
         lambda tracker, rows: tracker.filter(rows, "explode(array(true, true))"),
     ],
 )
-def test_a_generator_inside_an_operators_expressions_acks_nothing(
+def test_generator_in_an_operator_expression_acks_nothing(
     case: MakeCase, generate: Callable[[Tracker, DataFrame], DataFrame]
 ) -> None:
     run = case(n=20)
@@ -138,12 +136,12 @@ def joined(run: Case, tracker: Tracker, rows: DataFrame) -> DataFrame:
 
 
 def united(run: Case, tracker: Tracker, rows: DataFrame) -> DataFrame:
-    return tracker.union(*(rows.withColumn("child", F.lit(child)) for child in range(2)))
+    return tracker.union_by_name(*(rows.withColumn("child", F.lit(child)) for child in range(2)))
 
 
 @pytest.mark.parametrize("through", [local_checkpoint, reliable_checkpoint, through_parquet, through_a_table])
 @pytest.mark.parametrize("shape", [exploded, joined, united])
-def test_rows_that_went_through_something_before_some_of_them_could_not_be_written(
+def test_stored_rows_with_failed_writes_are_exact_or_refused(
     case: MakeCase,
     through: Callable[[Case, DataFrame, str], DataFrame],
     shape: Callable[[Case, Tracker, DataFrame], DataFrame],
@@ -172,13 +170,13 @@ def through_and_written(
     write_some(run, tracker, rows.where("id <> 3 OR child <> 1") if lossy else rows)
 
 
-def test_rows_behind_the_trackers_own_checkpoint(case: MakeCase) -> None:
+def test_checkpointed_rows_with_failed_writes_are_exact(case: MakeCase) -> None:
     run = case(n=24)
     run.spark.sparkContext.setCheckpointDir(str(run.folder / "checkpoints"))
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         some = tracker.filter(messages, "id % 5 > 0")
-        kept = tracker.local_checkpoint(tracker.explode(tracker.bolt_arrow(some, same, IDS), TWICE))
+        kept = tracker.local_checkpoint(tracker.explode(tracker.flat_map_arrow(some, same, IDS), TWICE))
         write_some(run, tracker, tracker.checkpoint(tracker.filter(kept, "id <> 7")))
 
     ended = run.done(pipeline, retry=ONCE)
@@ -186,11 +184,11 @@ def test_rows_behind_the_trackers_own_checkpoint(case: MakeCase) -> None:
     assert set(ended.letters) == {1, 9, 17}
 
 
-def test_several_consumers_of_one_frame_each_count(case: MakeCase) -> None:
+def test_frame_with_two_sinks_is_acked_after_both_write(case: MakeCase) -> None:
     run = case(n=40)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        derived = tracker.bolt_arrow(messages, partial(fan_out, 2), CHILD)
+        derived = tracker.flat_map_arrow(messages, partial(fan_out, 2), CHILD)
         tracker.write(tracker.filter(derived, "child = 0"), run.append())
         write_some(run, tracker, tracker.filter(derived, "child = 1"))
 
@@ -200,7 +198,7 @@ def test_several_consumers_of_one_frame_each_count(case: MakeCase) -> None:
 
 
 @pytest.mark.parametrize("second", ["raises", "writes"])
-def test_two_sinks_of_one_name_complete_nothing(case: MakeCase, second: str) -> None:
+def test_two_sinks_of_the_same_name_complete_nothing(case: MakeCase, second: str) -> None:
     run = case(n=10)
 
     def unwritable(writer: DataFrameWriter) -> None:
@@ -213,7 +211,7 @@ def test_two_sinks_of_one_name_complete_nothing(case: MakeCase, second: str) -> 
     assert "give each one of its own" in run.refused(pipeline, PipelineError)
 
 
-def test_a_second_sink_that_raises_completes_nothing(case: MakeCase) -> None:
+def test_second_sink_raising_completes_nothing(case: MakeCase) -> None:
     run = case(n=10)
 
     def unwritable(writer: DataFrameWriter) -> None:
@@ -238,40 +236,40 @@ def test_a_second_sink_that_raises_completes_nothing(case: MakeCase) -> None:
 @pytest.mark.parametrize(
     "again",
     [
-        lambda tracker, rows: tracker.bolt_arrow(rows, partial(fan_out, 2), CHILD, name="x"),
-        lambda tracker, rows: tracker.bolt_arrow(rows, same, IDS, name="x"),
+        lambda tracker, rows: tracker.flat_map_arrow(rows, partial(fan_out, 2), CHILD, name="x"),
+        lambda tracker, rows: tracker.flat_map_arrow(rows, same, IDS, name="x"),
         lambda tracker, rows: tracker.filter(rows, "true", name="x"),
     ],
 )
-def test_one_name_for_two_operators_is_refused(
+def test_operators_with_the_same_name_are_refused(
     case: MakeCase, again: Callable[[Tracker, DataFrame], DataFrame]
 ) -> None:
     run = case(n=10)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        tracker.write(tracker.bolt_arrow(messages, partial(fan_out, 2), CHILD, name="x"), run.append())
+        tracker.write(tracker.flat_map_arrow(messages, partial(fan_out, 2), CHILD, name="x"), run.append())
         tracker.write(again(tracker, messages), run.append())
 
     assert "'x'" in run.refused(pipeline, PipelineError)
 
 
-def drawn(batch: pa.RecordBatch) -> BoltOutput:
+def drawn(batch: pa.RecordBatch) -> FlatMapOutput:
     """Zero to two children, drawn anew each time."""
     ids = batch.column("id").to_numpy()
     counts = np.random.default_rng().integers(0, 3, len(ids))
     parents = np.repeat(np.arange(len(ids)), counts)
     places = np.arange(len(parents)) - np.repeat(np.cumsum(counts) - counts, counts)
     of = counts[parents]
-    return BoltOutput(pa.record_batch({"id": ids[parents], "child": places, "of": of}), parents)
+    return FlatMapOutput(pa.record_batch({"id": ids[parents], "child": places, "of": of}), parents)
 
 
 @pytest.mark.parametrize("lost", ["between", "within"])
-def test_persisted_rows_that_are_lost_and_drawn_anew(case: MakeCase, lost: str) -> None:
+def test_lost_cached_random_rows_never_mix_two_draws(case: MakeCase, lost: str) -> None:
     """Each sink has all rows of one drawing of each message."""
     run = case(n=60)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        derived = tracker.bolt_arrow(messages, drawn, "id bigint, child bigint, of bigint").cache()
+        derived = tracker.flat_map_arrow(messages, drawn, "id bigint, child bigint, of bigint").cache()
         derived.count()
         tracker.write(derived, run.append())
         if lost == "between":
@@ -309,14 +307,14 @@ def counted(frame: DataFrame) -> DataFrame:
 
 
 @pytest.mark.parametrize("change", [plain, shuffled, cached, counted])
-def test_two_branches_with_bolts_come_together(case: MakeCase, change: Callable[[DataFrame], DataFrame]) -> None:
+def test_union_of_two_flat_map_branches_completes(case: MakeCase, change: Callable[[DataFrame], DataFrame]) -> None:
     run = case(n=100)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         start = change(messages)
-        left = tracker.bolt_arrow(tracker.filter(start, "id % 3 > 0"), partial(fan_out, 2), CHILD, name="left")
-        right = tracker.bolt_arrow(tracker.filter(start, "id % 3 = 0"), partial(fan_out, 3), CHILD, name="right")
-        tracker.write(tracker.union(change(left), change(right)), run.append())
+        left = tracker.flat_map_arrow(tracker.filter(start, "id % 3 > 0"), partial(fan_out, 2), CHILD, name="left")
+        right = tracker.flat_map_arrow(tracker.filter(start, "id % 3 = 0"), partial(fan_out, 3), CHILD, name="right")
+        tracker.write(tracker.union_by_name(change(left), change(right)), run.append())
 
     run.complete(pipeline)
     truth = [(id, child) for id in range(1, 100) for child in range(2 if id % 3 else 3)]
@@ -324,11 +322,11 @@ def test_two_branches_with_bolts_come_together(case: MakeCase, change: Callable[
 
 
 @pytest.mark.parametrize("aqe", ["true", "false"])
-def test_branches_behind_a_shuffle_to_sinks_of_two_kinds(case: MakeCase, aqe: str) -> None:
+def test_shuffled_branches_to_two_kinds_of_sinks_complete(case: MakeCase, aqe: str) -> None:
     run = case(n=300)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        derived = tracker.bolt_arrow(messages.repartition("id"), partial(fan_out, 2), CHILD)
+        derived = tracker.flat_map_arrow(messages.repartition("id"), partial(fan_out, 2), CHILD)
         derived.count()
         tracker.write_partitions(tracker.filter(derived, "child = 0"), run.partition_files(tracker))
         tracker.write(tracker.filter(derived, "child = 1").repartition("child"), run.append())
@@ -345,7 +343,7 @@ def test_branches_behind_a_shuffle_to_sinks_of_two_kinds(case: MakeCase, aqe: st
 @pytest.mark.parametrize(
     "order", [lambda frame: frame.orderBy(F.desc("id")), lambda frame: frame.repartitionByRange(5, "id")]
 )
-def test_rows_in_order_in_front_of_two_sinks(case: MakeCase, order: Callable[[DataFrame], DataFrame]) -> None:
+def test_sorted_rows_written_to_two_sinks_complete(case: MakeCase, order: Callable[[DataFrame], DataFrame]) -> None:
     """Spark samples the rows anew for each action, and finds other ranges."""
     run = case(n=20_000)
     messages = run.messages.withColumn("text", F.expr("repeat(md5(cast(id AS string)), 10)"))
@@ -353,7 +351,7 @@ def test_rows_in_order_in_front_of_two_sinks(case: MakeCase, order: Callable[[Da
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         ordered = order(messages)
         ordered.count()
-        derived = tracker.bolt_arrow(ordered, same, IDS)
+        derived = tracker.flat_map_arrow(ordered, same, IDS)
         tracker.write(derived, run.append())
         tracker.write_partitions(tracker.filter(derived, "id % 2 = 0"), run.partition_files(tracker))
 
@@ -375,12 +373,12 @@ def look(run: Case, frame: DataFrame) -> None:
     frame.write.mode("append").parquet(str(run.folder / "aside"))
 
 
-def test_looking_at_rows_has_no_effect(case: MakeCase, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspecting_rows_does_not_change_outcomes(case: MakeCase, capsys: pytest.CaptureFixture[str]) -> None:
     run = case(n=60)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         look(run, messages)
-        derived = tracker.bolt_arrow(messages, partial(fan_out, 2), CHILD)
+        derived = tracker.flat_map_arrow(messages, partial(fan_out, 2), CHILD)
         look(run, derived)
         derived.createOrReplaceTempView("derived")
         checked = tracker.fail_where(run.spark.sql("SELECT * FROM derived"), "id = 7 AND child = 1", "seven")
@@ -422,7 +420,7 @@ def both(frame: DataFrame) -> DataFrame:
 
 
 @pytest.mark.parametrize("kind", HARMFUL)
-def test_what_drops_or_copies_rows_behind_the_trackers_back_acks_nothing(case: MakeCase, kind: str) -> None:
+def test_untracked_row_drops_or_copies_ack_nothing(case: MakeCase, kind: str) -> None:
     run = case(n=60)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
@@ -439,7 +437,7 @@ DROPPING: dict[str, Callable[[Tracker, DataFrame], DataFrame]] = {
     "null": lambda tracker, rows: tracker.filter(rows, "cast(NULL AS boolean)"),
     "all, behind a shuffle": lambda tracker, rows: tracker.filter(rows.repartition(3, "id"), "id < 0").repartition(2),
     "all, behind a group": lambda tracker, rows: tracker.filter(
-        tracker.group(rows, "id", F.count("*").alias("n")), "n > 1"
+        tracker.group_by(rows, "id", F.count("*").alias("n")), "n > 1"
     ),
     "rand": lambda tracker, rows: tracker.filter(rows, "rand() < 0.5").repartition(2),
     "a subquery": lambda tracker, rows: tracker.filter(rows, "id IN (SELECT id * 2 FROM range(20))"),
@@ -450,9 +448,9 @@ DROPPING: dict[str, Callable[[Tracker, DataFrame], DataFrame]] = {
     "two sides without a match": lambda tracker, rows: tracker.join(
         tracker.filter(rows, "id < 20"), tracker.filter(rows, "id >= 20").withColumn("more", F.lit(1)), "id"
     ),
-    "a bolt without children": lambda tracker, rows: tracker.bolt_arrow(rows, partial(fan_out, 0), CHILD).repartition(
-        2
-    ),
+    "a bolt without children": lambda tracker, rows: tracker.flat_map_arrow(
+        rows, partial(fan_out, 0), CHILD
+    ).repartition(2),
     "filter, order, filter": lambda tracker, rows: tracker.filter(
         tracker.filter(rows, "id % 3 > 0").orderBy("id"), "id > 50"
     ),
@@ -460,13 +458,13 @@ DROPPING: dict[str, Callable[[Tracker, DataFrame], DataFrame]] = {
 
 
 @pytest.mark.parametrize("kind", DROPPING)
-def test_what_is_dropped_by_the_trackers_operators_is_proven(case: MakeCase, kind: str) -> None:
+def test_rows_dropped_by_tracked_operators_complete(case: MakeCase, kind: str) -> None:
     run = case(n=60)
     run.complete(lambda tracker, rows: tracker.write(DROPPING[kind](tracker, rows), run.append()))
 
 
 @pytest.mark.parametrize("how", ["left", "right", "full"])
-def test_an_outer_join_is_proven(case: MakeCase, how: str) -> None:
+def test_outer_join_completes(case: MakeCase, how: str) -> None:
     run = case(n=60)
 
     def pipeline(tracker: Tracker, rows: DataFrame) -> None:
@@ -482,13 +480,13 @@ def test_an_outer_join_is_proven(case: MakeCase, how: str) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1])
-def test_empty_emissions_and_empty_partitions_are_proven(case: MakeCase, n: int) -> None:
+def test_empty_emissions_and_partitions_complete(case: MakeCase, n: int) -> None:
     run = case(n=n, partitions=4)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        derived = tracker.bolt_arrow(messages.repartition(6, "id"), partial(fan_out, 2), CHILD)
+        derived = tracker.flat_map_arrow(messages.repartition(6, "id"), partial(fan_out, 2), CHILD)
         values = tracker.explode(derived, "array(id)")
-        grouped = tracker.group(values, "value", F.count("*").alias("n"), partial=True)
+        grouped = tracker.group_by(values, "value", F.count("*").alias("n"), partial=True)
         tracker.write(tracker.join(grouped, messages.sparkSession.range(3).toDF("value"), "value"), run.append())
         tracker.write_partitions(derived, run.partition_files(tracker))
 
@@ -499,7 +497,7 @@ def test_empty_emissions_and_empty_partitions_are_proven(case: MakeCase, n: int)
 
 
 @pytest.mark.parametrize("lags", ["before", "between"])
-def test_a_listener_bus_that_lags(case: MakeCase, lags: str) -> None:
+def test_lagging_listener_bus_keeps_outcomes_exact(case: MakeCase, lags: str) -> None:
     """The bus is held up before and while an action runs, and let go after longer than one looks for a metric."""
     run = case(n=20)
     held, let_go = threading.Event(), threading.Event()
@@ -538,15 +536,15 @@ def test_a_listener_bus_that_lags(case: MakeCase, lags: str) -> None:
 
 
 @pytest.mark.parametrize("act", [raise_error, kill_self])
-def test_failed_rows_whose_task_dies(case: MakeCase, act: Callable[[], None]) -> None:
+def test_failed_rows_of_a_dying_task_have_a_single_outcome(case: MakeCase, act: Callable[[], None]) -> None:
     """Each failed message has one outcome, with its reason, and the others are acked."""
     run = case(n=60)
     mark = run.folder / "died"
 
-    def fail_some(batch: pa.RecordBatch) -> BoltOutput:
+    def fail_some(batch: pa.RecordBatch) -> FlatMapOutput:
         ids = batch.column("id").to_numpy()
         failed = {int(row): "a third" for row in np.flatnonzero(ids % 3 == 0)}
-        return BoltOutput(batch.select(["id"]), np.arange(len(ids)), failed)
+        return FlatMapOutput(batch.select(["id"]), np.arange(len(ids)), failed)
 
     def write(batches: Iterator[pa.RecordBatch], partition: int) -> None:
         for _ in batches:
@@ -554,7 +552,7 @@ def test_failed_rows_whose_task_dies(case: MakeCase, act: Callable[[], None]) ->
         once(mark, act)  # what was failed before has been noted by then
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        checked = tracker.fail_where(tracker.bolt_arrow(messages, fail_some, IDS), "id % 10 = 1", "one")
+        checked = tracker.fail_where(tracker.flat_map_arrow(messages, fail_some, IDS), "id % 10 = 1", "one")
         tracker.write_partitions(checked, write)
 
     ended = run.done(pipeline, retry=ONCE)
@@ -576,7 +574,7 @@ def nothing(writer: DataFrameWriter) -> None:
         lambda writer: writer._df.where("id > 3").write.format("noop").mode("append").save(),
     ],
 )
-def test_metrics_of_another_execution_prove_nothing(case: MakeCase, write: Callable[[DataFrameWriter], object]) -> None:
+def test_metrics_of_another_execution_ack_nothing(case: MakeCase, write: Callable[[DataFrameWriter], object]) -> None:
     run = case(n=10)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
@@ -585,7 +583,7 @@ def test_metrics_of_another_execution_prove_nothing(case: MakeCase, write: Calla
     assert "no execution that wrote its rows" in run.refused(pipeline, NotExactError)
 
 
-def test_metrics_of_another_sink_or_emission_prove_nothing(case: MakeCase) -> None:
+def test_metrics_of_another_sink_or_emission_ack_nothing(case: MakeCase) -> None:
     """The first sink's frame is written again by the second's function, and rows of one emission are given to the next."""
     run = case(n=10)
     kept: list[DataFrameWriter] = []
@@ -615,7 +613,7 @@ def test_metrics_of_another_sink_or_emission_prove_nothing(case: MakeCase) -> No
     assert 3 not in ended.acked
 
 
-def test_ids_that_are_null_or_stand_twice_are_refused(case: MakeCase) -> None:
+def test_null_or_duplicate_message_ids_are_refused(case: MakeCase) -> None:
     run = case(n=10)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
@@ -627,7 +625,7 @@ def test_ids_that_are_null_or_stand_twice_are_refused(case: MakeCase) -> None:
     assert run.acker.stats().inits == 0
 
 
-def test_a_branch_that_no_sink_takes_closes_nothing_and_says_so(case: MakeCase) -> None:
+def test_branch_without_a_sink_acks_nothing_and_is_named(case: MakeCase) -> None:
     run = case(n=10)
 
     def unwritten(tracker: Tracker, messages: DataFrame) -> None:

@@ -55,7 +55,7 @@ def left(acker: Acker) -> list[tuple[int, str]]:
     return [(one.message_id, one.run_id) for one in acker.dead_letters.read()]
 
 
-def test_a_letter_goes_when_its_message_was_acked_and_is_replaced_when_it_fails_again() -> None:
+def test_dead_letter_is_deleted_on_ack_and_replaced_on_failure() -> None:
     acker = fake_acker()
     acker.dead_letters.add([letter(number) for number in (1, 2, 3)])
     made = taker(acker)
@@ -69,10 +69,10 @@ def test_a_letter_goes_when_its_message_was_acked_and_is_replaced_when_it_fails_
     made.claim_replays()
     assert made.done
     (_, again) = acker.dead_letters.read()
-    assert (again.attempts, again.detail, again.replay, again.task) == (1, "again", "payload", 0)
+    assert (again.attempts, again.detail, again.replay, again.spout_id) == (1, "again", "payload", 0)
 
 
-def test_a_spout_that_dies_leaves_its_letters_to_the_next() -> None:
+def test_dead_letters_of_killed_spout_are_replayed_by_the_next() -> None:
     acker = fake_acker()
     acker.dead_letters.add([letter(1)])
     acker.dead_letters.replay()
@@ -86,7 +86,7 @@ def test_a_spout_that_dies_leaves_its_letters_to_the_next() -> None:
     assert acker.dead_letters.replaying() == 0
 
 
-def test_a_letter_of_a_message_that_is_not_done_waits() -> None:
+def test_dead_letter_of_a_message_in_flight_waits() -> None:
     acker = fake_acker()
     made = taker(acker, messages=2)
     acker.dead_letters.add([letter(1)])
@@ -101,7 +101,7 @@ def test_a_letter_of_a_message_that_is_not_done_waits() -> None:
     assert left(acker) == []
 
 
-def test_two_letters_of_a_message_are_one() -> None:
+def test_two_dead_letters_of_a_message_are_replayed_once() -> None:
     acker = fake_acker()
     acker.dead_letters.add([letter(1), letter(1)])
     acker.dead_letters.replay()
@@ -113,7 +113,7 @@ def test_two_letters_of_a_message_are_one() -> None:
     assert made.counts.emitted == 1
 
 
-def test_what_can_not_be_had_any_more_stays_a_letter(caplog: pytest.LogCaptureFixture) -> None:
+def test_dead_letter_refused_by_the_source_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     acker = fake_acker()
     acker.dead_letters.add([letter(1), letter(2)])
     acker.dead_letters.replay()
@@ -125,7 +125,7 @@ def test_what_can_not_be_had_any_more_stays_a_letter(caplog: pytest.LogCaptureFi
     assert "1 dead letters can't be replayed" in caplog.text
 
 
-def test_a_letter_that_was_deleted_meanwhile_is_not_wanted_any_more() -> None:
+def test_dead_letter_deleted_before_its_replay_is_skipped() -> None:
     acker = fake_acker()
     acker.dead_letters.add([letter(1), letter(2)])
     acker.dead_letters.replay()
@@ -137,7 +137,7 @@ def test_a_letter_that_was_deleted_meanwhile_is_not_wanted_any_more() -> None:
     assert acker.dead_letters.replaying() == 0
 
 
-def test_a_spout_that_does_not_know_its_columns_yet_leaves_them() -> None:
+def test_dead_letters_wait_for_a_spout_that_is_not_ready() -> None:
     acker = fake_acker()
     acker.dead_letters.add([letter(1)])
     acker.dead_letters.replay()
@@ -145,7 +145,7 @@ def test_a_spout_that_does_not_know_its_columns_yet_leaves_them() -> None:
     assert acker.dead_letters.replaying() == 1
 
 
-def test_many_are_taken_bit_by_bit() -> None:
+def test_many_dead_letters_are_taken_in_bounded_parts() -> None:
     acker = fake_acker()
     acker.dead_letters.add([letter(number) for number in range(2 * MOST_AT_ONCE + 7)])
     acker.dead_letters.replay()
@@ -160,17 +160,17 @@ def test_many_are_taken_bit_by_bit() -> None:
     assert left(acker) == []
 
 
-def test_a_spout_takes_the_letters_of_its_task() -> None:
+def test_spout_takes_dead_letters_of_its_spout_id_only() -> None:
     acker = fake_acker(lanes=2)
-    acker.dead_letters.add([letter(1), letter(2, task=1), letter(3, replay=None)])
+    acker.dead_letters.add([letter(1), letter(2, spout_id=1), letter(3, replay=None)])
     assert acker.dead_letters.survey() == (3, 2, {0: 1, 1: 1})
     assert acker.dead_letters.replay() == 2
-    made = taker(acker, task=1)
+    made = taker(acker, spout_id=1)
     made.claim_replays()
     assert made.replaying == [2]
 
 
-def test_letters_that_are_written_meanwhile_are_not_asked_for() -> None:
+def test_dead_letters_written_during_replay_are_not_replayed() -> None:
     """A message that fails again at once would be asked for again and again."""
     acker = fake_acker()
     acker.dead_letters.add([letter(1)])
@@ -184,7 +184,7 @@ def test_letters_that_are_written_meanwhile_are_not_asked_for() -> None:
     assert acker.dead_letters.count() == 2
 
 
-def test_a_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_keeps_the_given_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     # The module's own, as other threads of this process may sleep, too.
     monkeypatch.setattr(
@@ -207,7 +207,7 @@ def test_a_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         (DeadLetterFilter(), [1, 2, 3]),
         (DeadLetterFilter(message_ids=frozenset({2, 9})), [2]),
         (DeadLetterFilter(reason="timeout"), [2]),
-        (DeadLetterFilter(last_stage="parse"), [1]),
+        (DeadLetterFilter(last_component="parse"), [1]),
         (DeadLetterFilter(text="CUSTOMER"), [1]),
         (DeadLetterFilter(run_id="other"), [3]),
         (DeadLetterFilter(reason="failed", run_id="before"), [1]),
@@ -217,11 +217,11 @@ def test_a_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         (DeadLetterFilter(until=datetime(1960, 1, 1)), []),
     ],
 )
-def test_letters_are_found_by_what_they_say(wanted: DeadLetterFilter, ids: list[int]) -> None:
+def test_dead_letters_are_filtered_by_their_fields(wanted: DeadLetterFilter, ids: list[int]) -> None:
     acker = fake_acker()
     acker.dead_letters.add(
         [
-            letter(1, last_stage="parse", detail="no such customer"),
+            letter(1, last_component="parse", detail="no such customer"),
             letter(2, reason="timeout"),
             letter(3, run_id="other"),
         ]
@@ -229,7 +229,7 @@ def test_letters_are_found_by_what_they_say(wanted: DeadLetterFilter, ids: list[
     assert [one.message_id for one in acker.dead_letters.find(wanted)] == ids
 
 
-def test_letters_are_found_by_when_they_were_written() -> None:
+def test_dead_letters_are_filtered_by_time_of_writing() -> None:
     acker = fake_acker()
     acker.dead_letters.add([letter(1), letter(2)])
     first, second = acker.dead_letters.read()
@@ -250,7 +250,7 @@ def test_a_time_of_another_type_is_refused(name: str) -> None:
         DeadLetterFilter(**{name: 1})  # type: ignore[arg-type]
 
 
-def test_a_letter_says_when_its_message_was_emitted_first() -> None:
+def test_dead_letter_has_time_of_first_emission() -> None:
     acker = fake_acker()
     made = taker(acker, messages=1, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
     settle(made, 0)

@@ -33,12 +33,12 @@ def pause_after(in_a_row: int, clock: SimpleNamespace) -> float:
     return float(clock.now - NOW)
 
 
-def test_emissions_that_break_in_a_row_wait_longer_and_longer_up_to_a_bound(clock: SimpleNamespace) -> None:
+def test_pauses_after_broken_emissions_grow_up_to_a_bound(clock: SimpleNamespace) -> None:
     pauses = [pause_after(in_a_row, clock) for in_a_row in (1, 2, 3, 4, 20, 2000)]
     assert pauses == pytest.approx([0, 0.2, 0.4, 0.8, 5, 5], abs=0.11)
 
 
-def test_one_that_breaks_and_none_that_succeeds_is_raised_at_the_end() -> None:
+def test_last_error_is_raised_at_end_if_no_emission_succeeded() -> None:
     emitter = Emitter(lambda _: None)
     emitter.job_failed(OSError("disk full"), 1)
     with pytest.raises(AckerError, match="disk full"):

@@ -38,13 +38,13 @@ def test_no_more_replays_are_taken_than_there_is_room_for() -> None:
     assert [taken(replays, 10.0, room) for room in (0, 2, 2, None)] == [[], [1, 2], [3, 4], []]
 
 
-def test_a_replay_is_the_next_attempt_and_knows_what_got_lost() -> None:
+def test_replay_counts_attempts_and_losses() -> None:
     again = attempts(1, 2, 3, attempt=3).retries(np.array([False, True, True]), np.array([False, False, True]))
     assert again.previous.tolist() == [4, 4, 4]
     assert (again.exempted.tolist(), again.losses.tolist()) == ([0, 1, 1], [0, 0, 1])
 
 
-def test_rows_are_found_by_root_until_they_are_closed() -> None:
+def test_in_flight_rows_are_looked_up_by_root_until_closed() -> None:
     part = InFlight(np.array([50, -10, 30]), attempts(5, 1, 3))
     rows = part.find(np.array([30, 99, 50]))
     assert rows[1] == -1
@@ -88,7 +88,7 @@ OF_SPARK = {
 
 
 @pytest.mark.parametrize("number", OF_SPARK)
-def test_roots_are_what_sql_computes(number: int) -> None:
+def test_roots_equal_values_computed_by_spark_sql(number: int) -> None:
     assert root_salt("orders", "run-1", number) == {0: "af01156929a8f990", 3: "603399b8b9bde6e9"}[number]
     assert root_ids("orders", "run-1", np.array(MESSAGES), number).tolist() == OF_SPARK[number]
 
@@ -103,6 +103,6 @@ def test_neighbours_share_a_block_and_no_root_is_used_twice() -> None:
 
 
 @given(st.lists(st.integers(-5, 5) | st.integers(-(2**63), 2**63 - 1)), st.booleans())
-def test_ids_are_brought_in_order(given_ids: list[int], in_runs: bool) -> None:  # noqa: FBT001
+def test_in_order_sorts_message_ids(given_ids: list[int], in_runs: bool) -> None:  # noqa: FBT001
     message_ids = sorted(given_ids) * 100 if in_runs else given_ids
     assert in_order(np.array(message_ids, np.int64)).tolist() == sorted(message_ids)

@@ -26,15 +26,15 @@ RUN = """
 import signal, sys, time
 import numpy as np
 from acker_redis import Acker, Spout, run_spout
-url, run_id, task, how = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+url, run_id, spout_id, how = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 if how == "sigterm":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 acker = Acker.connect(url, app="orders", shards=2, lanes=2, message_timeout_secs=2)
-spout = Spout(acker, run_id, task)
+spout = Spout(acker, run_id, spout_id)
 spout.add(np.arange(1009))
 def emit(emission):
     vals = np.full(len(emission.roots), 7)
-    acker.init_many(emission.roots, vals, task)
+    acker.init_many(emission.roots, vals, spout_id)
     acker.ack_many(emission.roots[:9], vals[:9])
 def progress(busy):
     if how == "error" and spout.counts.acked:
@@ -52,7 +52,7 @@ def acker(connect: Callable[..., Acker]) -> Acker:
 def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     started: list[subprocess.Popen[bytes]] = []
 
-    def begin(run_id: str, task: int = 0, how: str = "", url: str = "") -> subprocess.Popen[bytes]:
+    def begin(run_id: str, spout_id: int = 0, how: str = "", url: str = "") -> subprocess.Popen[bytes]:
         started.append(
             subprocess.Popen(
                 [
@@ -61,7 +61,7 @@ def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., subprocess.P
                     RUN,
                     url or request.getfixturevalue("real_url" if "real_url" in request.fixturenames else "url"),
                     run_id,
-                    str(task),
+                    str(spout_id),
                     how,
                 ],
                 stderr=subprocess.PIPE,
@@ -77,11 +77,13 @@ def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., subprocess.P
         process.stderr.close()
 
 
-def work(acker: Acker, run_id: str, task: int = 0, count: int = 10) -> Spout:
+def work(acker: Acker, run_id: str, spout_id: int = 0, count: int = 10) -> Spout:
     """A run that does everything at once."""
-    spout = Spout(acker, run_id, task)
+    spout = Spout(acker, run_id, spout_id)
     spout.add(np.arange(count))
-    run_spout(spout, lambda emission: acker.init_many(emission.roots, np.zeros(len(emission.roots), np.int64), task))
+    run_spout(
+        spout, lambda emission: acker.init_many(emission.roots, np.zeros(len(emission.roots), np.int64), spout_id)
+    )
     return spout
 
 
@@ -98,7 +100,7 @@ def in_flight(acker: Acker) -> Callable[[], bool]:
     return lambda: acker.stats(oldest=False).pending >= 1000
 
 
-def test_a_run_that_takes_over_settles_what_the_killed_one_left(
+def test_next_run_settles_leftover_roots_of_a_killed_run(
     real_url: str, acker: Acker, start: Callable[..., Any]
 ) -> None:
     process = start("killed")
@@ -118,7 +120,7 @@ def test_a_run_that_takes_over_settles_what_the_killed_one_left(
 
 
 @pytest.mark.parametrize(("number", "how"), [(signal.SIGINT, ""), (signal.SIGTERM, "sigterm")])
-def test_an_interrupted_run_leaves_nothing(
+def test_interrupted_run_leaves_no_roots(
     real_url: str, acker: Acker, start: Callable[..., Any], number: signal.Signals, how: str
 ) -> None:
     process = start("interrupted", how=how)
@@ -135,9 +137,7 @@ def test_an_interrupted_run_leaves_nothing(
     assert doctor(real_url).exit_code == 0
 
 
-def test_a_run_that_ends_with_an_error_leaves_nothing_but_the_error(
-    real_url: str, acker: Acker, start: Callable[..., Any]
-) -> None:
+def test_failed_run_leaves_no_roots_and_shows_its_error(real_url: str, acker: Acker, start: Callable[..., Any]) -> None:
     assert start("failed", how="error").wait(60) == 1
     assert left(acker) == (0, 0)
     end = acker.admin.ends()[0]
@@ -159,7 +159,7 @@ def test_a_run_that_ends_with_an_error_leaves_nothing_but_the_error(
     assert (state.state, state.failed_runs) == ("ok", 0)
 
 
-def test_a_failed_run_that_is_given_up_is_not_noted_any_more(url: str, acker: Acker) -> None:
+def test_abandoned_failed_run_is_no_longer_shown(url: str, acker: Acker) -> None:
     spout = Spout(acker, "failed")
     spout.add(np.arange(3))
 
@@ -177,9 +177,7 @@ def test_a_failed_run_that_is_given_up_is_not_noted_any_more(url: str, acker: Ac
     assert (acker.admin.ends(), doctor(url).exit_code) == ({}, 0)
 
 
-def test_a_run_that_was_killed_and_not_started_again_is_shown(
-    url: str, acker: Acker, start: Callable[..., Any]
-) -> None:
+def test_killed_run_without_a_successor_is_shown_in_status(url: str, acker: Acker, start: Callable[..., Any]) -> None:
     process = start("killed")
     wait_until(in_flight(acker), "its roots are pending")
     process.kill()
@@ -191,7 +189,7 @@ def test_a_run_that_was_killed_and_not_started_again_is_shown(
 
 
 @pytest.mark.parametrize("text", [b"x", b"[]", b'{"state": "failed"}', b"{}"])
-def test_an_end_that_is_damaged_hinders_nobody(url: str, acker: Acker, raw: Any, text: bytes) -> None:
+def test_damaged_run_end_does_not_block_runs(url: str, acker: Acker, raw: Any, text: bytes) -> None:
     raw.hset("acker:{orders}:ends", 0, text)
     raw.hset("acker:{orders}:ends", "x", text)
     assert doctor(url).exit_code in (0, 1)
@@ -199,29 +197,29 @@ def test_an_end_that_is_damaged_hinders_nobody(url: str, acker: Acker, raw: Any,
     assert acker.admin.ends()[0].state == "finished"
 
 
-def test_the_task_before_may_have_been_another_one(url: str, acker: Acker, start: Callable[..., Any]) -> None:
-    process = start("killed", task=2)
+def test_leftover_roots_of_another_spout_id_are_settled(url: str, acker: Acker, start: Callable[..., Any]) -> None:
+    process = start("killed", spout_id=2)
     wait_until(in_flight(acker), "its roots are pending")
     process.kill()
     process.wait()
-    assert work(acker, "again", task=0).counts.acked == 10
+    assert work(acker, "again", spout_id=0).counts.acked == 10
     assert left(acker) == (0, 0)
 
 
-def test_what_a_program_without_a_spout_has_in_the_lane_or_another_lane_stays(url: str, acker: Acker) -> None:
+def test_leftover_search_keeps_roots_of_other_lanes_and_programs(url: str, acker: Acker) -> None:
     roots = np.arange(1000, 1100)
-    acker.init_many(roots, roots, task=4)  # of lane 0, and of no run that ever had it
-    acker.init_many(roots + 1000, roots, task=1)
+    acker.init_many(roots, roots, spout_id=4)  # of lane 0, and of no run that ever had it
+    acker.init_many(roots + 1000, roots, spout_id=1)
     work(acker, "run")
     assert left(acker) == (200, 0)
 
 
-def test_roots_of_this_run_are_not_touched_while_it_looks_for_others(
+def test_leftover_search_does_not_touch_roots_of_the_current_run(
     url: str, acker: Acker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leftover_roots, "STEP_SECS", 0.0001)  # a step at a time
     old = np.arange(50_000, 60_000)
-    acker.init_many(old, old, task=0)
+    acker.init_many(old, old, spout_id=0)
     spout = Spout(acker, "run")
     spout.add(np.arange(5000))
     held: list[Emission] = []
@@ -240,7 +238,7 @@ def test_roots_of_this_run_are_not_touched_while_it_looks_for_others(
     assert left(acker) == (0, 0)
 
 
-def test_a_server_that_says_nothing_does_not_hold_up_the_end(
+def test_silent_server_does_not_delay_the_end_of_a_run(
     start: Callable[..., Any], start_server: Callable[..., Server], open_acker: Callable[..., Acker]
 ) -> None:
     server = start_server()
@@ -255,7 +253,9 @@ def test_a_server_that_says_nothing_does_not_hold_up_the_end(
     os.kill(server.pid, signal.SIGCONT)
 
 
-def test_who_stood_still_takes_nothing_of_its_successor(url: str, acker: Acker, connect: Callable[..., Acker]) -> None:
+def test_run_that_lost_its_lane_keeps_its_successors_roots(
+    url: str, acker: Acker, connect: Callable[..., Acker]
+) -> None:
     spout = Spout(acker, "still")
     spout.add(np.arange(100))
     other = connect(app="orders", shards=2, lanes=2, message_timeout_secs=2)
@@ -269,7 +269,7 @@ def test_who_stood_still_takes_nothing_of_its_successor(url: str, acker: Acker, 
         if emitted and not busy:
             key = "acker:{orders}:lane:0"
             app_of(other).client.pipeline([("SET", key, "successor host:1")])
-            other.init(77, 7, task=0)
+            other.init(77, 7, spout_id=0)
             other.ack(77, 7)
             raise OSError("goes on")
 
@@ -281,7 +281,7 @@ def test_who_stood_still_takes_nothing_of_its_successor(url: str, acker: Acker, 
     assert (kinds.count("ack"), kinds.count("fail")) == (1, 100)
 
 
-def test_errors_before_the_lane_is_taken_say_nothing_of_who_has_it(url: str, acker: Acker) -> None:
+def test_error_before_the_lease_writes_no_run_end(url: str, acker: Acker) -> None:
     lease = app_of(acker).lease(lane=0, run_id="alive")
     lease.take()
     with pytest.raises(AckerError, match="in use by another run"):
@@ -291,7 +291,7 @@ def test_errors_before_the_lane_is_taken_say_nothing_of_who_has_it(url: str, ack
 
 
 @pytest.mark.parametrize("kind", ["valkey", "redis7"])
-def test_a_server_that_went_back_in_time_keeps_nothing_of_a_run_that_is_over(
+def test_restored_snapshot_keeps_no_roots_of_a_finished_run(
     start_server: Callable[..., Server], open_acker: Callable[..., Acker], plain: Callable[..., Any], kind: str
 ) -> None:
     """Restored from a snapshot, it has roots as pending whose messages were acked since, and none of those begun since."""

@@ -38,7 +38,7 @@ def names(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if not path.name.startswith(".")]
 
 
-def test_partitions_without_messages_and_offsets_out_of_range(tmp_path: Path) -> None:
+def test_empty_partitions_are_omitted_and_bad_offsets_refused(tmp_path: Path) -> None:
     with opened(tmp_path / "offsets.json") as offsets:
         offsets.track(np.array([1, 2]), ["none", "first"], np.array([1, 1]), np.array([0, 1]))
         assert offsets.save() == {"first": 0}
@@ -55,7 +55,7 @@ def test_partitions_without_messages_and_offsets_out_of_range(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_restart_repeats_what_was_not_done_and_nothing_else(tmp_path: Path, seed: int) -> None:
+def test_restart_repeats_exactly_the_unfinished_messages(tmp_path: Path, seed: int) -> None:
     """Random messages are done, run after run, until all are; the sources give rows from the first gap on, as Spark does."""
     random = np.random.default_rng(seed)
     rows = {
@@ -83,7 +83,7 @@ def test_a_restart_repeats_what_was_not_done_and_nothing_else(tmp_path: Path, se
         assert (done == set(rows.values())) == (sum(offsets.known().values()) == len(rows))
 
 
-def test_the_longest_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_longest_runs_beyond_gaps_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("acker_redis.spout.offset_file.MAX_RUNS", 2)
     ids = np.arange(20)
     with opened(tmp_path / "offsets.json") as offsets:
@@ -93,7 +93,7 @@ def test_the_longest_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert json.loads((tmp_path / "offsets.json").read_text())["beyond"] == {"a": [[4, 7], [10, 12]]}
 
 
-def test_what_is_done_above_a_gap_is_not_committed(tmp_path: Path) -> None:
+def test_offsets_done_above_a_gap_are_not_committed(tmp_path: Path) -> None:
     with tracked(tmp_path / "sub" / "offsets.json") as offsets:
         assert offsets.save() == {"a": 0, "b": 7}
         offsets.complete(np.array([40, 20, 999]))
@@ -105,7 +105,7 @@ def test_what_is_done_above_a_gap_is_not_committed(tmp_path: Path) -> None:
     assert names(tmp_path / "sub") == ["offsets.json"]
 
 
-def test_a_new_run_begins_where_the_last_one_ended(tmp_path: Path) -> None:
+def test_reopened_offset_file_continues_at_saved_offsets(tmp_path: Path) -> None:
     with tracked(tmp_path / "offsets.json") as offsets:
         offsets.complete(np.array([50]))
         offsets.save()
@@ -123,7 +123,7 @@ def test_a_new_run_begins_where_the_last_one_ended(tmp_path: Path) -> None:
         ({"offset": "at"}, "offset 'row', and this is offset 'at'"),
     ],
 )
-def test_a_file_of_another_app_or_source_is_refused(tmp_path: Path, other: dict[str, str], text: str) -> None:
+def test_offset_file_of_another_app_or_source_is_refused(tmp_path: Path, other: dict[str, str], text: str) -> None:
     path = tmp_path / "offsets.json"
     with tracked(path) as offsets:
         offsets.save()
@@ -163,7 +163,7 @@ def changed(**fields: Any) -> str:
         (changed().replace(': 1}', ': 1e400}'), "inf of 'a'"),
     ],
 )  # fmt: skip
-def test_a_file_that_is_something_else_is_refused(tmp_path: Path, text: str, says: str) -> None:
+def test_file_with_other_content_is_refused_as_offset_file(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "offsets.json"
     path.write_text(text, encoding="latin-1")
     with pytest.raises(BadConfigError, match=says) as caught:
@@ -176,7 +176,7 @@ def test_a_file_that_is_something_else_is_refused(tmp_path: Path, text: str, say
         assert offsets.known() == {"a": 1}
 
 
-def test_a_place_that_can_not_be_written_is_refused_at_once(tmp_path: Path) -> None:
+def test_offset_file_in_unwritable_place_is_refused_at_open(tmp_path: Path) -> None:
     with pytest.raises(BadConfigError, match="give a file that can be written"):
         opened(tmp_path)
     (tmp_path / "file").write_text("")
@@ -186,12 +186,12 @@ def test_a_place_that_can_not_be_written_is_refused_at_once(tmp_path: Path) -> N
         OffsetFile(tmp_path / "offsets.json").save()
 
 
-def test_ids_that_stand_twice_are_refused(tmp_path: Path) -> None:
+def test_duplicate_message_ids_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="more than once"):
         OffsetFile(tmp_path / "x").track(np.array([1, 1]), ["a"], np.array([0, 0]), np.array([0, 1]))
 
 
-def test_the_file_is_no_partition_of_the_source(tmp_path: Path) -> None:
+def test_offset_file_inside_the_source_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "offsets.json"
     for name in (str(path), path.as_uri(), f"file:{path}"):
         with pytest.raises(BadConfigError, match="outside of the source's folder"):
@@ -232,7 +232,7 @@ def other() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
-def test_two_programs_do_not_share_a_file(tmp_path: Path, other: Any) -> None:
+def test_offset_file_in_use_by_another_program_is_refused(tmp_path: Path, other: Any) -> None:
     path = tmp_path / "offsets.json"
     program = other(path)
     (tmp_path / "link.json").symlink_to(path)
@@ -248,7 +248,7 @@ def test_two_programs_do_not_share_a_file(tmp_path: Path, other: Any) -> None:
     assert (tmp_path / "link.json").is_symlink()
 
 
-def test_a_program_that_was_killed_while_it_wrote_leaves_nothing(tmp_path: Path, other: Any) -> None:
+def test_draft_of_a_killed_program_is_removed_at_open(tmp_path: Path, other: Any) -> None:
     path = tmp_path / "offsets.json"
     (tmp_path / ".offsets.json.of-somebody-else").write_text("")
     killed = (
@@ -267,7 +267,7 @@ def test_a_program_that_was_killed_while_it_wrote_leaves_nothing(tmp_path: Path,
     ]  # fmt: skip
 
 
-def test_the_mode_of_the_file_stays(tmp_path: Path) -> None:
+def test_file_mode_is_kept_when_offsets_are_saved(tmp_path: Path) -> None:
     path = tmp_path / "offsets.json"
     before = os.umask(0o027)
     try:

@@ -63,7 +63,7 @@ def run(messages: int, poison: set[int], max_attempts: int = 3, **options: objec
     return made, job
 
 
-def test_one_message_that_breaks_its_emission_is_found_and_the_others_are_acked() -> None:
+def test_poison_message_becomes_dead_letter_and_others_are_acked() -> None:
     made, job = run(1000, {617})
     assert made.dead_letters.keys() == {617}
     letter = made.dead_letters[617]
@@ -75,7 +75,7 @@ def test_one_message_that_breaks_its_emission_is_found_and_the_others_are_acked(
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(MOST_ALONE, 300), st.data())
-def test_all_others_are_acked_whichever_are_to_blame(messages: int, data: st.DataObject) -> None:
+def test_all_but_random_poison_messages_are_acked(messages: int, data: st.DataObject) -> None:
     poison = data.draw(st.sets(st.integers(0, messages - 1), max_size=MOST_ALONE - 1))
     attempts = data.draw(st.integers(1, 3))
     made, _ = run(messages, poison, attempts)
@@ -84,7 +84,7 @@ def test_all_others_are_acked_whichever_are_to_blame(messages: int, data: st.Dat
     assert made.counts.acked == messages - len(poison)
 
 
-def test_one_in_a_hundred() -> None:
+def test_poison_search_for_a_percent_of_messages_stays_short() -> None:
     poison = set(range(0, 1200, 100))
     made, job = run(1200, poison, 2)
     assert made.dead_letters.keys() == poison
@@ -92,7 +92,7 @@ def test_one_in_a_hundred() -> None:
     assert len(job.emitted) < 20 * len(poison)
 
 
-def test_what_breaks_every_emission_ends_the_run_soon_and_is_no_messages_fault() -> None:
+def test_run_ends_without_dead_letters_if_every_emission_breaks() -> None:
     made = spout(fake_acker(), 1000, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     job = Job(made, set(range(1000)))
     with pytest.raises(AckerError, match="none of these is to blame: the job failed"):
@@ -101,7 +101,7 @@ def test_what_breaks_every_emission_ends_the_run_soon_and_is_no_messages_fault()
     assert not made.dead_letters
 
 
-def test_many_that_are_known_to_break_theirs_are_no_reason_to_end() -> None:
+def test_many_known_poison_messages_do_not_end_the_run() -> None:
     poison = set(range(0, 300, 6))
     assert len(poison) > MOST_ALONE_LATER
     made, _ = run(300, poison, 3)
@@ -111,27 +111,27 @@ def test_many_that_are_known_to_break_theirs_are_no_reason_to_end() -> None:
 
 
 @pytest.mark.parametrize("down", range(1, DOUBT_AFTER + MOST_ALONE))
-def test_an_outage_of_what_the_sinks_need_is_no_messages_fault(down: int) -> None:
+def test_short_outage_of_sinks_blames_no_message(down: int) -> None:
     made = spout(fake_acker(), 1000, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     job = Job(made, set(), down)
     run_spout(made, job)
     assert made.counts.acked == 1000
 
 
-def test_messages_that_break_theirs_by_an_outage_wait_for_its_end_however_long() -> None:
+def test_messages_broken_by_an_outage_wait_until_it_ends() -> None:
     made = spout(fake_acker(), 3, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
     job = Job(made, set(), 50, by_outage=True)
     run_spout(made, job)
     assert (made.counts.acked, made.counts.dead_lettered, len(job.emitted) > 50) == (3, 0, True)
 
 
-def test_one_that_is_known_to_break_its_emission_may_do_it_by_a_timeout() -> None:
+def test_poison_message_that_looks_like_outage_is_dead_lettered() -> None:
     made = spout(fake_acker(), 50, retry=RetryPolicy(max_attempts=3, first_delay_secs=0))
     run_spout(made, Job(made, {31}, by_outage=True))
     assert (made.counts.acked, {one.attempts for one in made.dead_letters.values()}) == (49, {3})
 
 
-def test_the_last_ones_that_break_theirs_by_timeouts_end_as_dead_letters() -> None:
+def test_last_messages_that_look_like_outage_are_dead_lettered() -> None:
     made = spout(fake_acker(), 3, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
     run_spout(made, Job(made, {0, 1}, by_outage=True))
     assert (made.counts.acked, set(made.dead_letters)) == (1, {0, 1})
@@ -142,7 +142,7 @@ def is_stuck(made: Spout) -> bool:
 
 
 @pytest.mark.parametrize("count", [1, 3, MOST_ALONE + 3])
-def test_what_kills_workers_waits_for_others_in_a_stream(count: int) -> None:
+def test_poison_messages_of_stream_wait_for_others_to_succeed(count: int) -> None:
     """Nothing else has succeeded yet, so it may be the pipeline; others that succeed tell."""
     made = spout(fake_acker(), count, retry=RetryPolicy(max_attempts=2, first_delay_secs=0), goes_on=True)
     poison = set(range(count))
@@ -168,7 +168,7 @@ def test_what_kills_workers_waits_for_others_in_a_stream(count: int) -> None:
 
 
 @pytest.mark.parametrize("messages", [1, 2, MOST_ALONE - 1])
-def test_a_few_messages_that_all_break_theirs_are_dead_letters_and_the_error_is_raised_at_the_end(
+def test_few_poison_messages_alone_are_dead_lettered_and_raise(
     messages: int,
 ) -> None:
     made = spout(fake_acker(), messages, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
@@ -179,14 +179,14 @@ def test_a_few_messages_that_all_break_theirs_are_dead_letters_and_the_error_is_
     assert {letter.attempts for letter in made.dead_letters.values()} == {2}
 
 
-def test_a_message_that_broke_its_emission_stays_alone() -> None:
+def test_message_that_broke_its_emission_is_emitted_alone() -> None:
     _, job = run(100, {31}, 4)
     broke = [messages for messages in job.emitted if 31 in messages]
     alone = broke.index([31])
     assert broke[alone:] == [[31]] * (len(broke) - alone)
 
 
-def test_what_fails_by_itself_in_a_part_of_a_broken_emission_counts_as_ever() -> None:
+def test_message_failing_during_poison_search_uses_an_attempt() -> None:
     made = spout(fake_acker(), 100, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
     job = Job(made, {31})
 
@@ -202,7 +202,7 @@ def test_what_fails_by_itself_in_a_part_of_a_broken_emission_counts_as_ever() ->
     assert made.counts.acked == 98
 
 
-def test_another_spout_keeps_apart_what_has_to_be() -> None:
+def test_resumed_spout_continues_poison_search() -> None:
     state = SpoutState("app", "run", RetryPolicy(max_attempts=9, first_delay_secs=0))
     state.add(np.arange(32))
     emission = state.next_emission(0.0, None)
@@ -218,7 +218,7 @@ def test_another_spout_keeps_apart_what_has_to_be() -> None:
     assert other.poison_search.searching == 28
 
 
-def test_while_only_what_was_due_goes_out_what_broke_is_searched_for() -> None:
+def test_poison_search_continues_while_only_due_messages_go_out() -> None:
     state = SpoutState("app", "run", RetryPolicy(max_attempts=9, first_delay_secs=0))
     state.add(np.arange(8))
     emission = state.next_emission(1.0, None)
@@ -237,7 +237,7 @@ def test_while_only_what_was_due_goes_out_what_broke_is_searched_for() -> None:
     assert 9 in state.in_flight()
 
 
-def test_the_last_attempt_goes_out_alone_if_asked_for() -> None:
+def test_last_attempt_goes_out_alone_with_last_alone_policy() -> None:
     made = spout(fake_acker(), 6, retry=RetryPolicy(max_attempts=3, first_delay_secs=0, last_alone=True))
     emitted: list[list[int]] = []
 
@@ -253,7 +253,7 @@ def test_the_last_attempt_goes_out_alone_if_asked_for() -> None:
     assert sorted(chain.from_iterable(emitted[1:])) == [1, 1, 4, 4]
 
 
-def test_a_policy_per_reason() -> None:
+def test_retry_policy_by_reason_sets_attempts_per_reason() -> None:
     policy = RetryPolicy(
         max_attempts=3,
         by_reason={
@@ -280,7 +280,7 @@ def test_a_policy_per_reason() -> None:
     assert {message: letter.attempts for message, letter in made.dead_letters.items()} == {0: 2, 1: 4, 2: 1, 3: 5, 4: 4}
 
 
-def test_a_policy_can_be_a_key() -> None:
+def test_retry_policy_with_reasons_is_hashable() -> None:
     assert len({RetryPolicy(by_reason={"timeout": RetryPolicy()}), RetryPolicy()}) == 2
 
 

@@ -17,7 +17,7 @@ from acker_redis import (
     NotExactError,
     NotProvenError,
     OutageError,
-    OutOfMemoryError,
+    ServerOutOfMemoryError,
     ServerRefusesWritesError,
 )
 from acker_redis.acker import app_of
@@ -57,7 +57,7 @@ def test_run_goes_on_until_every_message_is_acked_or_dead() -> None:
     assert letters(made) == {0: DeadLetter(0, "run", 2, "failed")}
 
 
-def test_run_replays_what_a_failed_emission_did_not_initialise(no_pauses: None) -> None:
+def test_run_replays_messages_that_failed_emission_did_not_init(no_pauses: None) -> None:
     acker = fake_acker()
     made = spout(acker, messages=3)
 
@@ -66,24 +66,24 @@ def test_run_replays_what_a_failed_emission_did_not_initialise(no_pauses: None) 
         acker.init_many(part, np.full(len(part), 7), 0)
         acker.ack_many(part, np.full(len(part), 7))
         if emission.number == 0:
-            raise NotProvenError("a task was lost")
+            raise NotProvenError("a spout_id was lost")
 
     counts = run_spout(made, emit)
     assert (counts.acked, counts.lost, counts.replayed) == (3, 2, 2)
 
 
-def test_run_gives_up_when_emissions_can_not_be_proven_again_and_again(no_pauses: None) -> None:
+def test_run_ends_after_three_unproven_emissions_in_a_row(no_pauses: None) -> None:
     made = spout(fake_acker(), messages=1)
 
     def emit(emission: Emission) -> None:
-        raise NotProvenError("tasks were lost")
+        raise NotProvenError("spout_ids were lost")
 
-    with pytest.raises(AckerError, match="3 emissions in a row came to nothing, the last with: tasks were lost"):
+    with pytest.raises(AckerError, match="3 emissions in a row came to nothing, the last with: spout_ids were lost"):
         run_spout(made, emit)
     assert (made.counts.emitted, made.counts.dead_lettered, made.done) == (3, 0, False)
 
 
-def test_an_error_of_the_program_ends_the_run_at_once_and_is_nobodys_attempt(no_pauses: None) -> None:
+def test_program_error_ends_the_run_and_consumes_no_attempt(no_pauses: None) -> None:
     acker = fake_acker()
     made = spout(acker, messages=20, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
 
@@ -126,7 +126,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.mark.parametrize(
     "error", [ConnectionRefusedError("no metastore"), OutageError("no store"), OSError(28, "No space left on device")]
 )
-def test_an_outage_of_something_else_is_waited_for_and_is_nobodys_attempt(
+def test_outage_of_other_service_is_awaited_and_costs_no_attempt(
     clock: Clock, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     acker = fake_acker()
@@ -158,7 +158,7 @@ def test_an_outage_that_lasts_for_ten_minutes_ends_the_run(clock: Clock) -> None
     assert made.counts.dead_lettered == 0
 
 
-def test_a_timeout_of_an_emission_that_is_not_proven_is_nobodys_attempt(no_pauses: None) -> None:
+def test_timeout_of_unproven_emission_consumes_no_attempt(no_pauses: None) -> None:
     acker = fake_acker()
     made = spout(acker, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
 
@@ -172,7 +172,7 @@ def test_a_timeout_of_an_emission_that_is_not_proven_is_nobodys_attempt(no_pause
     assert (counts.timed_out, counts.acked, counts.dead_lettered) == (3, 3, 0)
 
 
-def test_a_timeout_of_an_emission_that_was_proven_is_one(no_pauses: None) -> None:
+def test_timeout_of_proven_emission_consumes_an_attempt(no_pauses: None) -> None:
     acker = fake_acker()
     made = spout(acker, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
 
@@ -187,7 +187,7 @@ def test_a_timeout_of_an_emission_that_was_proven_is_one(no_pauses: None) -> Non
     assert (counts.timed_out, counts.dead_lettered) == (3, 3)
 
 
-def test_a_message_that_is_never_initialised_ends_as_a_dead_letter() -> None:
+def test_message_that_is_never_initialised_becomes_dead_letter() -> None:
     acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=0.01))
     made = spout(acker, messages=2)
 
@@ -203,7 +203,7 @@ def test_a_message_that_is_never_initialised_ends_as_a_dead_letter() -> None:
 
 
 @pytest.mark.parametrize("at_the_end", [False, True])
-def test_an_error_behind_the_last_ack_is_raised(at_the_end: bool) -> None:
+def test_error_after_the_last_ack_is_raised(at_the_end: bool) -> None:
     """Of an emission whose messages were all acked nothing is replayed: nobody would hear of the error."""
     acker = fake_acker()
     made = spout(acker, messages=4, max_spout_pending=2)
@@ -217,7 +217,7 @@ def test_an_error_behind_the_last_ack_is_raised(at_the_end: bool) -> None:
         run_spout(made, emit_and_raise)
 
 
-def test_an_outage_behind_the_last_ack_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_outage_after_the_last_ack_is_logged_only(caplog: pytest.LogCaptureFixture) -> None:
     acker = fake_acker()
     made = spout(acker)
 
@@ -229,7 +229,7 @@ def test_an_outage_behind_the_last_ack_is_no_error(caplog: pytest.LogCaptureFixt
     assert "gone" in caplog.text
 
 
-def test_an_error_of_a_job_whose_messages_are_dead_letters_is_raised(no_pauses: None) -> None:
+def test_job_error_is_raised_if_all_its_messages_are_dead_letters(no_pauses: None) -> None:
     acker = fake_acker()
     made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
 
@@ -244,7 +244,7 @@ def test_an_error_of_a_job_whose_messages_are_dead_letters_is_raised(no_pauses: 
     assert made.counts.dead_lettered == 1
 
 
-def test_messages_that_never_become_roots_are_an_error_soon() -> None:
+def test_messages_that_never_become_roots_end_the_run_early() -> None:
     """Not after ten losses each, every one of them four timeouts long."""
     acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=3600))
     made = spout(acker, messages=250)
@@ -275,7 +275,7 @@ def test_messages_that_a_replaced_server_lost_twice_are_no_error(monkeypatch: py
     assert (counts.acked, counts.lost) == (3, 9)
 
 
-def test_a_ledger_lost_with_two_ended_emissions_in_flight_is_recovered() -> None:
+def test_ledger_lost_with_two_emissions_in_flight_is_recovered() -> None:
     acker = fake_acker()
     made = spout(acker)
 
@@ -292,7 +292,7 @@ def test_a_ledger_lost_with_two_ended_emissions_in_flight_is_recovered() -> None
     assert (counts.acked, counts.lost, counts.dead_lettered) == (6, 6, 0)
 
 
-def test_emissions_that_an_outage_broke_off_do_not_count(no_pauses: None, caplog: pytest.LogCaptureFixture) -> None:
+def test_emissions_broken_off_by_outage_consume_no_attempts(no_pauses: None, caplog: pytest.LogCaptureFixture) -> None:
     acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=0.02))
     made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     broken_off = 2 * LOST_LIMIT
@@ -301,7 +301,7 @@ def test_emissions_that_an_outage_broke_off_do_not_count(no_pauses: None, caplog
         if emission.number < broken_off:
             if emission.number % 4 == 3:  # it gets through, and then times out
                 acker.init_many(emission.roots, [7], 0)
-            raise OutOfMemoryError("full")
+            raise ServerOutOfMemoryError("full")
         if emission.number > broken_off:  # one that gets lost without a known cause is only the first of LOST_LIMIT
             acker.init_many(emission.roots, [0], 0)
 
@@ -317,7 +317,7 @@ def test_emissions_that_an_outage_broke_off_do_not_count(no_pauses: None, caplog
 
 
 def test_an_emission_exempts_what_it_fails(no_pauses: None) -> None:
-    """As one does whose tasks were lost: it fails its roots at once, so that they don't have to time out."""
+    """As one does whose spout_ids were lost: it fails its roots at once, so that they don't have to time out."""
     acker = fake_acker()
     made = spout(acker, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
 
@@ -326,13 +326,13 @@ def test_an_emission_exempts_what_it_fails(no_pauses: None) -> None:
         if emission.number == 0:
             made.marks.exempt(emission.roots)
             acker.fail_many(emission.roots)
-            raise NotProvenError("lost a task")
+            raise NotProvenError("lost a spout_id")
 
     counts = run_spout(made, emit)
     assert (counts.acked, counts.failed, counts.dead_lettered) == (3, 3, 0)
 
 
-def test_emissions_pause_longer_after_each_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pause_grows_after_each_failed_emission(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[int] = []
 
     class Noted(NoBackoff):
@@ -346,7 +346,7 @@ def test_emissions_pause_longer_after_each_that_failed(monkeypatch: pytest.Monke
 
     def emit(emission: Emission) -> None:
         if emission.number < 2:
-            raise NotProvenError("lost a task")
+            raise NotProvenError("lost a spout_id")
         acker.init_many(emission.roots, np.zeros(3, np.int64), 0)
 
     assert run_spout(made, emit).acked == 3
@@ -354,10 +354,10 @@ def test_emissions_pause_longer_after_each_that_failed(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("waiting_in_another_lane", [False, True])
-def test_what_a_server_forgot_is_found_long_before_it_would_time_out(waiting_in_another_lane: bool) -> None:
+def test_roots_forgotten_by_server_are_replayed_before_timeout(waiting_in_another_lane: bool) -> None:
     acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=3600, lanes=2))
     if waiting_in_another_lane:
-        acker.init(99, 0, task=1)
+        acker.init(99, 0, spout_id=1)
     made = spout(acker)
 
     def emit(emission: Emission) -> None:
@@ -370,7 +370,7 @@ def test_what_a_server_forgot_is_found_long_before_it_would_time_out(waiting_in_
     assert (counts.acked, counts.lost, counts.emitted) == (3, 3, 6)
 
 
-def test_a_server_that_was_replaced_is_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_roots_lost_by_replaced_server_are_replayed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its counters don't show the loss: roots of somebody else's make up for ours."""
     acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=3600))
     made = spout(acker)
@@ -390,7 +390,7 @@ def test_a_server_that_was_replaced_is_asked_at_once(monkeypatch: pytest.MonkeyP
     assert (counts.acked, counts.lost) == (3, 3)
 
 
-def test_an_error_that_trying_again_can_not_change_ends_the_run() -> None:
+def test_permanent_error_ends_the_run() -> None:
     made = spout(fake_acker())
 
     def emit_wrongly(emission: Emission) -> None:
@@ -401,7 +401,7 @@ def test_an_error_that_trying_again_can_not_change_ends_the_run() -> None:
     assert made.counts.emitted == 3
 
 
-def test_an_error_that_ends_the_run_promises_no_replay(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_of_error_that_ends_the_run_promises_no_replay(caplog: pytest.LogCaptureFixture) -> None:
     made = spout(fake_acker())
 
     def emit(emission: Emission) -> None:
@@ -412,7 +412,7 @@ def test_an_error_that_ends_the_run_promises_no_replay(caplog: pytest.LogCapture
     assert "replayed" not in caplog.text
 
 
-def test_an_interrupted_run_says_that_it_waits(caplog: pytest.LogCaptureFixture) -> None:
+def test_interrupted_run_logs_that_it_waits_for_emission(caplog: pytest.LogCaptureFixture) -> None:
     made, interrupted = spout(fake_acker()), Event()
 
     def emit(emission: Emission) -> None:
@@ -461,7 +461,7 @@ def test_a_run_waits_for_a_server_that_is_gone(
     assert "waiting for the server: replica" in caplog.text
 
 
-def test_run_says_when_nobody_rotates(caplog: pytest.LogCaptureFixture) -> None:
+def test_run_warns_once_when_no_rotator_runs(caplog: pytest.LogCaptureFixture) -> None:
     acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=0.2))
     made = spout(acker, messages=2)
     sent: list[Emission] = []
@@ -478,7 +478,7 @@ def test_run_says_when_nobody_rotates(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.text.count("nobody rotates") == 1
 
 
-def test_the_step_that_takes_the_last_outcome_knows_that_the_emission_has_ended() -> None:
+def test_step_with_last_outcome_notices_end_of_emission() -> None:
     """A step more would wait for outcomes of nothing: of a micro-batch 200 ms."""
     acker = fake_acker()
     made = spout(acker, messages=4)

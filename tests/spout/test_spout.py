@@ -14,7 +14,7 @@ from acker_redis import (
     AckerConfig,
     AckerError,
     BadConfigError,
-    OutOfMemoryError,
+    ServerOutOfMemoryError,
 )
 from acker_redis.acker import app_of
 from acker_redis.ledger.outcomes.decoding import OutcomeBatch, Receipt
@@ -46,7 +46,7 @@ def steps(work: Callable[[], object]) -> int:
     return count
 
 
-def test_it_is_done_when_every_message_was_acked() -> None:
+def test_spout_is_done_when_every_message_was_acked() -> None:
     acker = fake_acker()
     made = spout(acker)
     emission = emit(made)
@@ -57,7 +57,7 @@ def test_it_is_done_when_every_message_was_acked() -> None:
     assert acker.stats().unconfirmed_outcomes == 0
 
 
-def test_failed_and_timed_out_messages_are_replayed_under_fresh_roots() -> None:
+def test_failed_and_timed_out_messages_get_fresh_roots_at_replay() -> None:
     acker = fake_acker()
     made = spout(acker)
     first = emit(made)
@@ -73,7 +73,7 @@ def test_failed_and_timed_out_messages_are_replayed_under_fresh_roots() -> None:
     assert again.number == first.number + 1
 
 
-def test_a_late_update_of_an_old_attempt_does_not_touch_the_new_one() -> None:
+def test_late_ack_of_old_attempt_does_not_settle_new_attempt() -> None:
     acker = fake_acker()
     made = spout(acker, messages=1)
     first = emit(made)
@@ -85,18 +85,18 @@ def test_a_late_update_of_an_old_attempt_does_not_touch_the_new_one() -> None:
     assert made.pending == 1
 
 
-def test_after_the_last_attempt_a_message_is_a_dead_letter() -> None:
+def test_message_becomes_dead_letter_after_its_last_attempt() -> None:
     acker = fake_acker()
     made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
     for _ in range(2):
-        acker.fail(int(emit(made).roots[0]), stage="parse")
+        acker.fail(int(emit(made).roots[0]), component="parse")
         made.poll()
     assert letters(made) == {0: DeadLetter(0, "run", 2, "failed", "parse")}
     assert (made.counts.dead_lettered, made.counts.acked, made.done) == (1, 0, True)
     assert made.next_emission() is None
 
 
-def test_max_spout_pending_bounds_what_is_in_flight() -> None:
+def test_max_spout_pending_bounds_messages_in_flight() -> None:
     acker = fake_acker()
     made = spout(acker, messages=10, max_spout_pending=4)
     first = emit(made)
@@ -116,7 +116,7 @@ def test_a_replay_waits_for_its_delay() -> None:
     assert not made.done
 
 
-def test_whoever_asks_while_a_message_fails_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_message_is_visible_to_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """As `TrackedBatches.status` does, from any thread: it is neither in flight nor waiting while the policy judges it."""
     acker = fake_acker()
     made = spout(acker, messages=1)
@@ -137,11 +137,11 @@ def test_whoever_asks_while_a_message_fails_finds_it(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("failures", "secs"), [(1, 1.0), (2, 2.0), (3, 4.0), (4, 5.0)])
-def test_delays_grow_up_to_the_cap(failures: int, secs: float) -> None:
+def test_retry_delays_grow_up_to_max_delay(failures: int, secs: float) -> None:
     assert RetryPolicy(max_delay_secs=5, jitter=0).delay_secs(np.array([failures])) == [secs]
 
 
-def test_by_default_a_message_is_tried_for_two_minutes() -> None:
+def test_default_retry_policy_spreads_attempts_over_two_minutes() -> None:
     policy = RetryPolicy()
     waits = replace(policy, jitter=0).delay_secs(np.arange(1, policy.max_attempts))
     assert waits.tolist() == [1, 2, 4, 8, 16, 32, 60]
@@ -149,7 +149,7 @@ def test_by_default_a_message_is_tried_for_two_minutes() -> None:
     assert 6.4 <= drawn.min() < 7 < 9 < drawn.max() <= 9.6
 
 
-def test_bad_policies_are_refused() -> None:
+def test_bad_retry_policies_are_refused() -> None:
     bad: dict[str, tuple[Any, ...]] = {
         "max_attempts": (0, 2.5, True, float("nan")),
         "first_delay_secs": (-1, float("nan"), float("inf"), "1"),
@@ -163,14 +163,14 @@ def test_bad_policies_are_refused() -> None:
 
 
 @pytest.mark.parametrize("bound", [0, -1, 2.0, True, "3", float("nan")])
-def test_a_bound_that_lets_no_message_through_is_refused(bound: Any) -> None:
+def test_bad_max_spout_pending_is_refused(bound: Any) -> None:
     with pytest.raises(
         BadConfigError, match=r"max_spout_pending=.*( lets no message through, so the run would wait| is no integer)"
     ):
         spout(fake_acker(), max_spout_pending=bound)
 
 
-def test_a_lost_ledger_is_recovered_and_everything_in_flight_emitted_again() -> None:
+def test_lost_ledger_is_recovered_and_messages_emitted_again() -> None:
     acker = fake_acker()
     made = spout(acker)
     emit(made)
@@ -182,7 +182,7 @@ def test_a_lost_ledger_is_recovered_and_everything_in_flight_emitted_again() -> 
     assert made.done
 
 
-def test_a_message_may_get_lost_with_the_whole_ledger_any_number_of_times() -> None:
+def test_losses_of_the_whole_ledger_do_not_exhaust_a_message() -> None:
     acker = fake_acker()
     made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     for _ in range(2 * LOST_LIMIT):
@@ -196,7 +196,7 @@ def test_a_message_may_get_lost_with_the_whole_ledger_any_number_of_times() -> N
     assert (made.counts.lost, made.counts.acked, made.counts.dead_lettered) == (2 * LOST_LIMIT + 1, 1, 0)
 
 
-def test_an_init_that_never_arrived_is_found_and_emitted_again() -> None:
+def test_message_whose_init_never_arrived_is_emitted_again() -> None:
     acker = fake_acker()
     made = spout(acker)
     emission = made.next_emission()
@@ -207,7 +207,7 @@ def test_an_init_that_never_arrived_is_found_and_emitted_again() -> None:
     assert sorted(emit(made).message_ids.tolist()) == sorted(emission.message_ids[1:].tolist())
 
 
-def test_outcomes_of_an_earlier_run_are_counted_as_late_and_confirmed() -> None:
+def test_outcomes_of_earlier_run_count_as_late_and_are_confirmed() -> None:
     acker = fake_acker()
     made = spout(acker)
     emit(made)
@@ -217,9 +217,9 @@ def test_outcomes_of_an_earlier_run_are_counted_as_late_and_confirmed() -> None:
     assert acker.stats().unconfirmed_outcomes == 0
 
 
-def test_spouts_of_several_tasks_take_their_own_outcomes_only() -> None:
+def test_spouts_with_different_ids_take_their_own_outcomes_only() -> None:
     acker = fake_acker(AckerConfig(app="test", shards=2, lanes=2))
-    spouts = [spout(acker, task=task, run_id=f"run-{task}") for task in (0, 1)]
+    spouts = [spout(acker, spout_id=spout_id, run_id=f"run-{spout_id}") for spout_id in (0, 1)]
     for made in spouts:
         acker.ack_many(emit(made).roots, [7, 7, 7])
     for made in spouts:
@@ -227,11 +227,11 @@ def test_spouts_of_several_tasks_take_their_own_outcomes_only() -> None:
         assert (made.counts.acked, made.counts.late, made.done) == (3, 0, True)
 
 
-def test_a_lane_shared_by_two_tasks_is_an_error_that_loses_nothing() -> None:
+def test_lane_shared_by_two_spout_ids_raises_and_loses_nothing() -> None:
     acker = fake_acker()
     made = spout(acker)
     acker.ack_many(emit(made).roots, [7, 7, 7])
-    acker.init(123, 0, task=1)
+    acker.init(123, 0, spout_id=1)
     with pytest.raises(BadConfigError, match="more lanes"):
         made.poll()
     assert made.counts.acked == 3
@@ -240,7 +240,7 @@ def test_a_lane_shared_by_two_tasks_is_an_error_that_loses_nothing() -> None:
     assert made.poll() == 0
 
 
-def test_what_got_lost_is_no_failure_of_the_message() -> None:
+def test_lost_root_consumes_no_attempt() -> None:
     acker = fake_acker()
     made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     for lost in (1, 2, 3):
@@ -265,7 +265,7 @@ def test_outcomes_whose_reply_was_lost_do_not_count_as_lost() -> None:
     assert (made.counts.acked, made.done) == (3, True)
 
 
-def test_a_failed_root_whose_record_is_still_there_does_not_count_as_lost() -> None:
+def test_failed_root_still_in_ledger_does_not_count_as_lost() -> None:
     acker = fake_acker()
     made = spout(acker)
     acker.fail_many(emit(made).roots)
@@ -283,7 +283,7 @@ def test_a_failed_root_whose_outcome_is_gone_counts_as_lost() -> None:
     assert (made.counts.failed, made.counts.lost, len(emit(made).roots)) == (0, 3, 3)
 
 
-def test_dead_letters_are_kept_with_their_payload_before_their_outcome_is_confirmed(
+def test_dead_letters_are_stored_before_outcomes_are_confirmed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     acker = fake_acker()
@@ -303,12 +303,12 @@ def test_dead_letters_are_kept_with_their_payload_before_their_outcome_is_confir
         return confirm(packed)
 
     monkeypatch.setattr(acker, "confirm_batches", confirm_batches)
-    acker.fail_many(emission.roots[:2], reason="broken", stage="parse")
+    acker.fail_many(emission.roots[:2], reason="broken", component="parse")
     made.poll()
     assert kept == [2]
     letters = acker.dead_letters.read()
     assert {letter.message_id: letter.payload for letter in letters} == payloads
-    assert {(e.run_id, e.attempts, e.reason, e.last_stage, e.detail) for e in letters} == {
+    assert {(e.run_id, e.attempts, e.reason, e.last_component, e.detail) for e in letters} == {
         ("run", 1, "failed", "parse", "broken")
     }
     assert [letter.message_id for letter in acker.dead_letters.read(after=letters[0].entry_id)] == [
@@ -321,7 +321,7 @@ def test_dead_letters_are_kept_with_their_payload_before_their_outcome_is_confir
         acker.dead_letters.delete([""])
 
 
-def test_a_dead_letter_is_kept_without_its_message_where_that_is_too_long() -> None:
+def test_dead_letter_with_too_long_payload_is_stored_without_it() -> None:
     acker = fake_acker()
     payloads = {0: b"x" * MAX_PAYLOAD_BYTES, 1: b"x" * (MAX_PAYLOAD_BYTES + 1)}
     made = spout(
@@ -337,7 +337,7 @@ def test_a_dead_letter_is_kept_without_its_message_where_that_is_too_long() -> N
     assert made.done
 
 
-def test_a_dead_letter_is_kept_without_its_message_where_that_can_not_be_read() -> None:
+def test_dead_letter_with_unreadable_payload_is_stored_without_it() -> None:
     acker = fake_acker()
 
     def gone(ids: list[int]) -> list[bytes | None]:
@@ -350,7 +350,7 @@ def test_a_dead_letter_is_kept_without_its_message_where_that_can_not_be_read() 
     assert made.done
 
 
-def test_a_full_server_that_takes_no_dead_letter_gets_rid_of_what_was_acked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acks_are_confirmed_though_server_takes_no_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     acker = fake_acker()
     made = spout(acker, messages=2, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     roots = emit(made).roots
@@ -358,9 +358,9 @@ def test_a_full_server_that_takes_no_dead_letter_gets_rid_of_what_was_acked(monk
     acker.fail(int(roots[1]))
 
     def full(letters: object) -> None:
-        raise OutOfMemoryError("full")
+        raise ServerOutOfMemoryError("full")
 
-    with monkeypatch.context() as patch, pytest.raises(OutOfMemoryError):
+    with monkeypatch.context() as patch, pytest.raises(ServerOutOfMemoryError):
         patch.setattr(acker.dead_letters, "add", full)
         made.poll()
     assert acker.stats().unconfirmed_outcomes == 1
@@ -369,7 +369,7 @@ def test_a_full_server_that_takes_no_dead_letter_gets_rid_of_what_was_acked(monk
     assert (made.done, acker.dead_letters.count(), made.counts.dead_lettered) == (True, 1, 1)
 
 
-def test_what_is_done_is_told_once() -> None:
+def test_on_done_gets_each_message_once() -> None:
     acker = fake_acker()
     done: list[int] = []
     made = spout(
@@ -441,7 +441,7 @@ def test_an_exemption_is_for_its_roots_only() -> None:
 
 
 @pytest.mark.parametrize("end", ["failed", "timed out"])
-def test_what_is_not_to_be_tried_again_is_a_dead_letter_at_once(end: str) -> None:
+def test_no_retry_message_becomes_dead_letter_at_once(end: str) -> None:
     acker = fake_acker()
     made = spout(acker, messages=3, retry=RetryPolicy(max_attempts=4, first_delay_secs=0))
     emission = emit(made)
@@ -458,7 +458,7 @@ def test_what_is_not_to_be_tried_again_is_a_dead_letter_at_once(end: str) -> Non
     assert emit(made).message_ids.tolist() == [2]
 
 
-def test_what_got_lost_is_emitted_again_whatever_was_said_of_it() -> None:
+def test_lost_no_retry_message_is_emitted_again() -> None:
     acker = fake_acker()
     made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=4, first_delay_secs=0))
     made.marks.non_retryable(emit_nothing(made).roots)
@@ -519,7 +519,7 @@ def test_losing_everything_takes_no_python_per_message() -> None:
     assert lose(20_000) <= 1.1 * lose(20)
 
 
-def test_a_pack_of_which_a_part_is_late() -> None:
+def test_outcome_batch_with_late_part_counts_both_parts() -> None:
     acker = fake_acker(AckerConfig(app="test", shards=1))
     made = spout(acker)
     emit(made)
@@ -542,12 +542,12 @@ def test_an_outcome_that_comes_twice_counts_once() -> None:
     assert sorted(emit_nothing(made).message_ids.tolist()) == [0, 1, 2, 3]
 
 
-def test_a_dead_letter_has_what_its_own_pack_says() -> None:
+def test_dead_letter_has_reason_of_its_own_outcome_batch() -> None:
     made = spout(fake_acker(), messages=3, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     emission = emit_nothing(made)
     packs = [
         timed_out(emission, slice(0, 2)),
-        timed_out(emission, slice(2, 3))._replace(reason="failed", last_stage="write", detail="full"),
+        timed_out(emission, slice(2, 3))._replace(reason="failed", last_component="write", detail="full"),
     ]
     made.state.settle(packs, 0.0)
     assert letters(made) == {
@@ -556,7 +556,7 @@ def test_a_dead_letter_has_what_its_own_pack_says() -> None:
     }
 
 
-def test_another_spout_goes_on_with_what_one_had_left() -> None:
+def test_resumed_spout_continues_attempts_of_its_predecessor() -> None:
     """Attempts and causes count on; what was in flight comes again as if that emission had not been counted."""
     made = spout(fake_acker(), messages=6)
     emission = emit_nothing(made)
@@ -587,7 +587,7 @@ def test_a_spout_of_a_stream_remembers_its_last_dead_letters() -> None:
     assert made.counts.dead_lettered == 5
 
 
-def test_a_program_can_not_change_what_the_spout_has_in_flight() -> None:
+def test_arrays_of_an_emission_are_read_only_copies() -> None:
     acker = fake_acker()
     message_ids = np.array([1, 2, 3])
     made = Spout(acker, "run")
@@ -601,7 +601,7 @@ def test_a_program_can_not_change_what_the_spout_has_in_flight() -> None:
             column[0] = 7
 
 
-def test_messages_of_one_emission_go_out_in_the_order_of_their_ids_whatever_comes_first() -> None:
+def test_messages_of_an_emission_are_in_order_of_their_ids() -> None:
     made = Spout(fake_acker(), "run", max_spout_pending=4)
     made.add(np.array([8, 3, 5, 1, 0, 9]))
     emission = made.next_emission()
@@ -609,7 +609,7 @@ def test_messages_of_one_emission_go_out_in_the_order_of_their_ids_whatever_come
     assert emission.message_ids.tolist() == [1, 3, 5, 8]  # those that came first
 
 
-def test_what_is_held_goes_out_once_nothing_else_is_left_all_at_once() -> None:
+def test_held_messages_go_out_together_when_no_others_are_left() -> None:
     acker = fake_acker()
     made = spout(acker, messages=6, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
     made.state.one_by_one = True
@@ -645,7 +645,7 @@ def test_what_is_held_goes_out_once_nothing_else_is_left_all_at_once() -> None:
     assert made.done
 
 
-def test_what_is_held_waits_as_long_as_was_said_and_is_tried_again_if_it_gets_lost() -> None:
+def test_held_messages_wait_for_their_delay_unless_lost() -> None:
     acker = fake_acker()
     made = spout(acker, messages=2, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     first = emit(made)

@@ -156,7 +156,7 @@ class Trouble:
     ],
     ids=" ".join,
 )
-def test_promtool_has_nothing_to_say(arguments: tuple[str, ...]) -> None:
+def test_promtool_accepts_config_and_rules(arguments: tuple[str, ...]) -> None:
     done = subprocess.run(
         [required("promtool", "prometheus"), *arguments],
         cwd=STACK / "prometheus",
@@ -168,7 +168,7 @@ def test_promtool_has_nothing_to_say(arguments: tuple[str, ...]) -> None:
     assert done.returncode == 0 and "SUCCESS" in done.stdout, done
 
 
-def test_each_panel_and_each_alert_finds_what_it_is_for(
+def test_panels_and_alerts_detect_their_trouble(
     start_server: Callable[..., Server],
     open_acker: Callable[..., Acker],
     start_process: Callable[..., Any],
@@ -231,7 +231,7 @@ def test_each_panel_and_each_alert_finds_what_it_is_for(
     wait_until(lambda: bool(prometheus.series(alerts["AckerNotScraped"])), "the rotators are missed")
 
 
-def test_rules_and_dashboard_name_no_metric_that_is_not_served(url: str, connect: Callable[..., Acker]) -> None:
+def test_rules_and_dashboard_use_only_exported_metrics(url: str, connect: Callable[..., Acker]) -> None:
     acker = connect(app="orders")
     acker.init(1, 0, 0)
     with MetricsServer(url, [], "127.0.0.1", 0) as server:
@@ -241,7 +241,7 @@ def test_rules_and_dashboard_name_no_metric_that_is_not_served(url: str, connect
         assert named and named <= served, named - served
 
 
-def test_every_alarm_of_the_table_has_its_alert() -> None:
+def test_on_call_docs_alarms_each_have_an_alert() -> None:
     rows = re.findall(r"^\| `(\w+)`.*\|.*\|(.*)\|$", ON_CALL.split("## What to alarm on")[1], re.MULTILINE)
     alarms = {metric for metric, alarm in rows if not alarm.strip().startswith("for plots")}
     alerts = re.split(r"^ +- alert: ", RULES, flags=re.MULTILINE)[1:]
@@ -253,7 +253,7 @@ def test_every_alarm_of_the_table_has_its_alert() -> None:
         assert "summary: " in alert and "description: " in alert, alert
 
 
-def test_the_dashboard_asks_the_datasource_that_was_chosen() -> None:
+def test_dashboard_panels_use_the_selected_datasource() -> None:
     variables = {one["name"]: one for one in DASHBOARD["templating"]["list"]}
     assert (variables["datasource"]["type"], variables["app"]["multi"], variables["app"]["includeAll"]) == (
         "datasource", True, True,

@@ -19,13 +19,13 @@ each = pytest.mark.parametrize("name", SERVICES)
 def test_images_are_pinned_to_a_version_or_built_here(name: str) -> None:
     given = GIVEN["services"][name]
     if "build" in given:
-        stages = re.findall(r"^FROM \S+ AS (\w+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-        assert given["build"]["target"] in stages
+        components = re.findall(r"^FROM \S+ AS (\w+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+        assert given["build"]["target"] in components
     else:
         assert re.search(r":v?\d+\.\d+\.\d+", given["image"])
 
 
-def test_the_image_builds_on_a_version() -> None:
+def test_dockerfile_base_image_is_pinned_to_a_version() -> None:
     (base,) = re.findall(r"^FROM (\S+:\S+) AS", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     assert re.search(r":\d+\.\d+\.\d+", base)
 
@@ -42,8 +42,8 @@ def test_a_service_has_no_more_rights_than_it_needs(name: str) -> None:
 
 
 def test_the_images_run_as_a_user_without_rights() -> None:
-    for stage in re.split(r"^FROM ", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)[1:]:
-        assert re.findall(r"^USER (\w+)$", stage, re.MULTILINE)[-1] == "acker"
+    for component in re.split(r"^FROM ", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)[1:]:
+        assert re.findall(r"^USER (\w+)$", component, re.MULTILINE)[-1] == "acker"
 
 
 def test_a_health_check_gives_time_to_start() -> None:
@@ -55,7 +55,7 @@ def test_a_health_check_gives_time_to_start() -> None:
 
 
 @each
-def test_what_it_waits_for_runs_with_it_and_can_be_waited_for(name: str) -> None:
+def test_service_depends_on_services_that_reach_its_condition(name: str) -> None:
     service = SERVICES[name]
     for other, condition in service.after.items():
         assert SERVICES[other].profiles in (frozenset(), service.profiles)
@@ -66,7 +66,7 @@ def test_what_it_waits_for_runs_with_it_and_can_be_waited_for(name: str) -> None
 
 
 @each
-def test_what_is_mounted_is_there_and_volumes_are_declared(name: str) -> None:
+def test_mounted_files_exist_and_volumes_are_declared(name: str) -> None:
     service = SERVICES[name]
     assert all(place.exists() for place in service.files.values())
     named = {volume for volume in service.volumes.values() if volume != f"{name}-data"}
@@ -74,7 +74,7 @@ def test_what_is_mounted_is_there_and_volumes_are_declared(name: str) -> None:
     assert all(mount.endswith(":ro") for mount in GIVEN["services"][name].get("volumes", []) if mount.startswith("./"))
 
 
-def test_the_images_find_the_files_that_they_copy() -> None:
+def test_files_copied_into_images_are_in_build_context() -> None:
     allowed = {
         line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")
     }
@@ -87,12 +87,12 @@ def test_the_images_find_the_files_that_they_copy() -> None:
     assert all((ROOT / source).exists() for source in copied)
 
 
-def test_the_users_are_those_that_the_library_prints() -> None:
+def test_acl_file_matches_users_printed_by_the_library() -> None:
     """`python -m stack.users > stack/redis/users.acl` writes them."""
     assert (ROOT / "stack" / "redis" / "users.acl").read_text().splitlines() == users.lines()
 
 
-def test_every_login_of_the_file_is_one_of_the_users() -> None:
+def test_every_login_in_compose_file_is_a_known_user() -> None:
     names = {line.split()[1] for line in users.lines()}
     urls = [url for service in SERVICES.values() for url in service.environment.values() if "://" in url]
     assert len(urls) >= 8
@@ -110,7 +110,7 @@ def test_profiles_select_their_services() -> None:
     assert selected(SERVICES, frozenset({"valkey"})).keys() == {"valkey", "valkey-functions", "valkey-rotator"}
 
 
-def test_grafana_asks_the_prometheus_beside_it_and_shows_the_dashboard_that_is_mounted() -> None:
+def test_grafana_shows_mounted_dashboard_from_own_prometheus() -> None:
     """No Grafana runs here: what it is given is held against the services."""
     folder = ROOT / "stack" / "grafana" / "provisioning"
     (source,) = yaml.safe_load((folder / "datasources" / "prometheus.yml").read_text(encoding="utf-8"))["datasources"]

@@ -13,7 +13,7 @@ from tests.support.servers import REDIS7
 pytestmark = pytest.mark.spark
 
 
-def test_the_job_runs_to_its_end_on_a_cluster_and_the_page_shows_both_apps(tmp_path: Path) -> None:
+def test_stack_job_completes_and_dashboard_shows_both_apps(tmp_path: Path) -> None:
     REDIS7.program()
     folder = tmp_path / "stack"
     process = run("--once", "--folder", str(folder), JAVA_TOOL_OPTIONS=java.options())  # executors read it, too

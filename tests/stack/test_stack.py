@@ -52,7 +52,7 @@ def is_gone(pid: int) -> bool:
         ("monitoring", ["redis"]),
     ],
 )
-def test_a_profile_comes_up_whole_and_goes_down(profile: str, servers: list[str]) -> None:
+def test_profile_starts_every_server_and_stops_every_process(profile: str, servers: list[str]) -> None:
     if profile == "monitoring":
         required("prometheus", "prometheus")
     process = run("--once", "--profile", profile)
@@ -65,7 +65,7 @@ def test_a_profile_comes_up_whole_and_goes_down(profile: str, servers: list[str]
     wait_until(lambda: all(map(is_gone, pids(shown))), "nothing is left")
 
 
-def test_ctrl_c_of_make_ends_it_without_an_error() -> None:
+def test_ctrl_c_during_make_stack_stops_it_without_an_error() -> None:
     """As a terminal does it: make, its shell and the program are interrupted together."""
     process = subprocess.Popen(
         [ROOT / ".ci" / "bare", "make", "-o", ".venv/.set-up", "stack", "ARGS=--profile valkey"], cwd=ROOT, process_group=0,

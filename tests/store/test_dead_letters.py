@@ -26,7 +26,7 @@ def letters(count: int, payload: bytes = b"x") -> list[DeadLetter]:
     return [DeadLetter(number, "run", 3, "failed", "parse", "bad", payload) for number in range(count)]
 
 
-def test_a_payload_that_is_too_long_is_refused_before_anything_is_written(source, connect) -> None:
+def test_dead_letter_with_a_too_long_payload_writes_nothing(source, connect) -> None:
     acker: Acker = connect()
     longest = b"x" * MAX_PAYLOAD_BYTES
     with pytest.raises(BadBatchError, match=r"dead letter 0 has 1048577 bytes, and at most 1048576 are kept"):
@@ -36,7 +36,7 @@ def test_a_payload_that_is_too_long_is_refused_before_anything_is_written(source
     assert [letter.payload == longest for letter in acker.dead_letters.read()] == [True] * 3
 
 
-def test_a_kept_payload_that_is_too_long_is_refused_before_anything_is_written(source, connect) -> None:
+def test_too_long_kept_payload_is_refused_and_writes_nothing(source, connect) -> None:
     payloads = app_of(connect()).payloads("run")
     with pytest.raises(BadBatchError, match=r"message 2 has 1048577 bytes"):
         payloads.put([(1, b"x"), (2, b"x" * (MAX_PAYLOAD_BYTES + 1))])
@@ -44,12 +44,12 @@ def test_a_kept_payload_that_is_too_long_is_refused_before_anything_is_written(s
     payloads.put([(2, b"x" * MAX_PAYLOAD_BYTES)])
 
 
-def test_texts_are_cut(source, connect) -> None:
+def test_dead_letter_texts_are_truncated(source, connect) -> None:
     acker: Acker = connect()
     long = "ä" * 100_000
     acker.dead_letters.add([DeadLetter(1, long, 1, long, long, long)])
     (found,) = acker.dead_letters.read()
-    assert {found.run_id, found.reason, found.last_stage, found.detail} == {"ä" * TEXT_CHARS}
+    assert {found.run_id, found.reason, found.last_component, found.detail} == {"ä" * TEXT_CHARS}
 
 
 def damage(raw: Any) -> list[bytes]:
@@ -61,7 +61,7 @@ def damage(raw: Any) -> list[bytes]:
     return [*entry_ids, raw.xadd(KEY, {b"message_id": b"\xff", b"attempts": b""})]
 
 
-def test_a_damaged_entry_blocks_nothing(source, raw, connect, caplog) -> None:
+def test_damaged_entries_do_not_block_reading(source, raw, connect, caplog) -> None:
     acker: Acker = connect()
     entry_ids = [entry_id.decode() for entry_id in damage(raw)]
     assert [letter.message_id for letter in acker.dead_letters.read()] == [1, 2]
@@ -73,16 +73,16 @@ def test_a_damaged_entry_blocks_nothing(source, raw, connect, caplog) -> None:
     assert [letter.entry_id for letter in damaged] == entry_ids
     assert [letter.why for letter in damaged] == [
         "it has no field message_id",
-        "message_id, attempts, task or first_secs is no number",
+        "message_id, attempts, spout_id or first_secs is no number",
         "it has no field attempts",
-        "message_id, attempts, task or first_secs is no number",
+        "message_id, attempts, spout_id or first_secs is no number",
     ]
     assert damaged[0].fields == {b"theirs": b"\xff"}
     assert acker.dead_letters.delete(letter.entry_id for letter in damaged) == 4
     assert len(list(acker.dead_letters.scan())) == 2
 
 
-def test_a_damaged_entry_is_printed_with_its_entry_id(url, raw, connect) -> None:
+def test_damaged_entry_is_printed_with_its_entry_id(url, raw, connect) -> None:
     connect()
     entry_ids = [entry_id.decode() for entry_id in damage(raw)]
     result = run("dead-letters", "--app", "test", "--redis", url)
@@ -111,7 +111,7 @@ def pages(monkeypatch) -> list[int]:
     return asked
 
 
-def test_letters_are_read_page_by_page(source, connect, pages) -> None:
+def test_scan_reads_letters_in_growing_chunks(source, connect, pages) -> None:
     acker: Acker = connect()
     acker.dead_letters.add(letters(3_000))
     found = list(acker.dead_letters.scan())
@@ -124,7 +124,7 @@ def test_letters_are_read_page_by_page(source, connect, pages) -> None:
     assert [letter.message_id for letter in acker.dead_letters.read(3, after=half)] == [1_500, 1_501, 1_502]
 
 
-def test_a_page_of_long_letters_is_short(source, connect, pages) -> None:
+def test_scan_reads_long_letters_in_small_chunks(source, connect, pages) -> None:
     acker: Acker = connect()
     acker.dead_letters.add(letters(40, b"x" * (MAX_PAYLOAD_BYTES // 2)))
     assert len(list(acker.dead_letters.scan())) == 40
@@ -132,14 +132,14 @@ def test_a_page_of_long_letters_is_short(source, connect, pages) -> None:
     assert set(pages[1:]) <= {1, 2}
 
 
-def test_the_first_is_there_before_the_others_are_read(url, raw, connect, pages) -> None:
+def test_scan_yields_the_first_letter_before_reading_more(url, raw, connect, pages) -> None:
     acker: Acker = connect()
     acker.dead_letters.add(letters(3_000))
     (first,) = islice(acker.dead_letters.scan(), 1)
     assert (first.entry_id, pages) == (raw.xrange(KEY, count=1)[0][0].decode(), [16])
 
 
-def test_the_command_line_prints_as_it_reads(url, connect, pages) -> None:
+def test_dead_letters_command_prints_and_deletes_chunk_by_chunk(url, connect, pages) -> None:
     acker: Acker = connect()
     acker.dead_letters.add(letters(3_000))
     result = run("dead-letters", "--app", "test", "--redis", url, "--count", "2500", "--json", "--delete")
@@ -149,22 +149,22 @@ def test_the_command_line_prints_as_it_reads(url, connect, pages) -> None:
     assert [letter.message_id for letter in acker.dead_letters.read(1)] == [2_500]
 
 
-def test_replay_is_counted_first_and_then_asked_for(url, connect) -> None:
+def test_replay_command_counts_letters_and_asks_for_confirmation(url, connect) -> None:
     acker: Acker = connect()
-    acker.dead_letters.add([one._replace(replay="payload", task=one.message_id % 2) for one in letters(5)])
+    acker.dead_letters.add([one._replace(replay="payload", spout_id=one.message_id % 2) for one in letters(5)])
     acker.dead_letters.add(letters(1))
     ask = ("dead-letters", "replay", "--app", "test", "--redis", url, "--text", "BAD")
     refused = CliRunner().invoke(app, ask, input="n\n")
     assert refused.exit_code == 1
-    assert "6 letters, of which 5 can be replayed (3 by task 0, 2 by task 1)" in refused.stdout
+    assert "6 letters, of which 5 can be replayed (3 by spout_id 0, 2 by spout_id 1)" in refused.stdout
     assert "1 can't be replayed by themselves" in refused.stderr
     assert acker.dead_letters.replaying() == 0
     done = run(*ask, "--yes", "--rate", "1000")
     assert done.exit_code == 0, done.exception
     assert "5 letters are to be replayed" in done.stdout
-    assert [acker.dead_letters.replaying(task) for task in (0, 1)] == [3, 2]
+    assert [acker.dead_letters.replaying(spout_id) for spout_id in (0, 1)] == [3, 2]
     assert run(*ask, "--yes").exit_code == 0  # asked twice is asked once
-    assert [acker.dead_letters.replaying(task) for task in (0, 1)] == [3, 2]
+    assert [acker.dead_letters.replaying(spout_id) for spout_id in (0, 1)] == [3, 2]
 
 
 @pytest.mark.parametrize(
@@ -176,14 +176,16 @@ def test_replay_is_counted_first_and_then_asked_for(url, connect) -> None:
         (("--since", "yesterday"), 2, "--since"),
     ],
 )
-def test_replay_of_nothing_or_of_nonsense(url, connect, options: tuple[str, ...], status: int, said: str) -> None:
+def test_replay_command_without_match_or_with_bad_options_fails(
+    url, connect, options: tuple[str, ...], status: int, said: str
+) -> None:
     connect().dead_letters.add(letters(1))
     done = run("dead-letters", "replay", "--app", "test", "--redis", url, "--yes", *options)
     assert done.exit_code == status
     assert said in done.stdout + done.stderr
 
 
-def test_letters_are_shown_by_what_they_say(url, connect) -> None:
+def test_dead_letters_command_filters_by_id_and_reason(url, connect) -> None:
     connect().dead_letters.add(letters(3))
     shown = run("dead-letters", "--app", "test", "--redis", url, "--id", "1", "--reason", "failed", "--json")
     assert [json.loads(line)["message_id"] for line in shown.stdout.splitlines()] == [1]

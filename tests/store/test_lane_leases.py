@@ -17,12 +17,12 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane_leases, "RENEW_SECS", 0.2)
 
 
-def test_a_second_run_on_a_lane_is_refused_at_its_start(source: Any, connect: Any) -> None:
+def test_second_run_on_a_lane_is_refused_at_start(source: Any, connect: Any) -> None:
     first = app_of(connect(lanes=2)).lease(lane=0, run_id="first")
     first.take()
     second = Spout(connect(lanes=2), "second")
     second.add(np.array([1]))
-    with pytest.raises(BadConfigError, match=r"lane 0 .* in use by another run .*first .*task of its own"):
+    with pytest.raises(BadConfigError, match=r"lane 0 .* in use by another run .*first .*spout_id of its own"):
         run_spout(second, lambda emission: None)
     assert second.counts.emitted == 0
     beside = app_of(connect(lanes=2)).lease(lane=1, run_id="beside")
@@ -32,7 +32,7 @@ def test_a_second_run_on_a_lane_is_refused_at_its_start(source: Any, connect: An
         lease.release()
 
 
-def test_a_lease_is_held_for_as_long_as_its_process_lives(source: Any, connect: Any) -> None:
+def test_lease_is_held_while_its_process_lives(source: Any, connect: Any) -> None:
     lease = app_of(connect()).lease(lane=0, run_id="first")
     lease.take()
     for _ in range(2):
@@ -44,7 +44,7 @@ def test_a_lease_is_held_for_as_long_as_its_process_lives(source: Any, connect: 
     second.release()
 
 
-def test_a_dead_ones_lane_is_taken_and_who_stood_still_ends(source: Any, connect: Any) -> None:
+def test_expired_lease_is_taken_over_and_its_old_holder_ends(source: Any, connect: Any) -> None:
     still: Acker = connect()
     lease = app_of(still).lease(lane=0, run_id="still")
     lease.renew_secs = 4  # says nothing for longer than its lease lasts
@@ -65,7 +65,7 @@ def test_a_dead_ones_lane_is_taken_and_who_stood_still_ends(source: Any, connect
     successor.release()
 
 
-def test_a_server_that_forgot_the_lease_gets_it_again(source: Any, connect: Any, raw: Any) -> None:
+def test_lease_deleted_on_the_server_is_renewed(source: Any, connect: Any, raw: Any) -> None:
     lease = app_of(connect()).lease(lane=0, run_id="first")
     lease.take()
     (key,) = raw.keys("*:lane:0")

@@ -36,7 +36,7 @@ def run(*arguments: str) -> Any:
     return CliRunner().invoke(app, arguments)
 
 
-def test_limits_are_set_read_and_removed(source: Any, raw: Any, connect: Callable[..., Acker]) -> None:
+def test_limits_can_be_set_read_and_removed(source: Any, raw: Any, connect: Callable[..., Acker]) -> None:
     acker = connect(app="orders", shards=2)
     assert acker.admin.limits() == NONE
     all_of_them = Limits(max_pending=1000, max_payload_bytes=0)
@@ -64,7 +64,7 @@ def test_limits_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
         Limits(**wrong)
 
 
-def test_what_is_no_limit_is_said(source: Any, raw: Any, connect: Callable[..., Acker]) -> None:
+def test_damaged_limits_raise_an_error_naming_the_command(source: Any, raw: Any, connect: Callable[..., Acker]) -> None:
     acker = connect(app="orders")
     raw.hset("acker:{orders}:limits", "max_pending", "many")
     with pytest.raises(DamagedDataError, match="acker-redis limit --app orders"):
@@ -73,7 +73,7 @@ def test_what_is_no_limit_is_said(source: Any, raw: Any, connect: Callable[..., 
 
 @pytest.mark.parametrize("shards", [1, 8, 64, 1000])
 @pytest.mark.parametrize("most", [1, 100, 1000, 100_000, 3_000_000])
-def test_a_shard_has_room_for_chance(shards: int, most: int) -> None:
+def test_shard_limit_leaves_room_for_uneven_hashing(shards: int, most: int) -> None:
     """A spout at the limit is refused nothing by any shard: whole blocks of 32, spread by the hash."""
     part = part_of(Limits(max_pending=most), shards)
     assert part is not None
@@ -83,7 +83,7 @@ def test_a_shard_has_room_for_chance(shards: int, most: int) -> None:
     assert part * shards <= max(2 * most, most + 4000 * shards)
 
 
-def test_one_shard_refuses_at_the_limit_and_goes_on_below_it(source: Any, connect: Callable[..., Acker]) -> None:
+def test_shard_refuses_inits_at_the_limit_and_accepts_below(source: Any, connect: Callable[..., Acker]) -> None:
     acker = connect(app="orders", shards=1)
     acker.admin.set_limits(Limits(max_pending=100))
     roots = np.arange(1, 101)
@@ -97,7 +97,7 @@ def test_one_shard_refuses_at_the_limit_and_goes_on_below_it(source: Any, connec
     assert connect(app="another", shards=1).init(1, 7, 0)
 
 
-def test_what_was_refused_is_sent_again_under_its_token(source: Any, connect: Callable[..., Acker]) -> None:
+def test_refused_batch_is_completed_under_its_idempotency_key(source: Any, connect: Callable[..., Acker]) -> None:
     acker = connect(app="orders", shards=4)
     acker.admin.set_limits(Limits(max_pending=300))
     other = acker.new_roots(300)
@@ -110,14 +110,14 @@ def test_what_was_refused_is_sent_again_under_its_token(source: Any, connect: Ca
             break
     roots = acker.new_roots(2000)
     with pytest.raises(PendingLimitError):
-        acker.init_many(roots, roots, 0, token="batch")
+        acker.init_many(roots, roots, 0, idempotency_key="batch")
     acker.admin.set_limits(NONE)
-    acker.init_many(roots, roots, 0, token="batch")
+    acker.init_many(roots, roots, 0, idempotency_key="batch")
     assert {record.state for record in acker.inspect_many(roots) if record} == {"owned"}
     assert None not in acker.inspect_many(roots)
 
 
-def test_a_shard_made_anew_after_a_loss_has_its_part(source: Any, raw: Any, connect: Callable[..., Acker]) -> None:
+def test_recovered_shard_keeps_its_part_of_the_limit(source: Any, raw: Any, connect: Callable[..., Acker]) -> None:
     acker = connect(app="orders", shards=2)
     allowed = Limits(max_pending=3)
     acker.admin.set_limits(allowed)
@@ -164,7 +164,7 @@ def looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("looks_at_once")
 @pytest.mark.parametrize("max_spout_pending", [None, 1000, 20])
-def test_a_spout_keeps_to_what_others_leave(
+def test_spout_emits_only_up_to_the_remaining_limit(
     source: Any, connect: Callable[..., Acker], max_spout_pending: int | None
 ) -> None:
     acker, other = connect(app="orders", lanes=2), connect(app="orders", lanes=2)
@@ -182,7 +182,7 @@ def test_a_spout_keeps_to_what_others_leave(
 
 
 @pytest.mark.usefixtures("looks_at_once")
-def test_a_spout_without_room_says_so_once_and_goes_on_when_there_is_some(
+def test_spout_without_room_logs_once_and_resumes_when_freed(
     source: Any, connect: Callable[..., Acker], caplog: pytest.LogCaptureFixture
 ) -> None:
     acker, other = connect(app="orders", lanes=2), connect(app="orders", lanes=2)
@@ -199,7 +199,7 @@ def test_a_spout_without_room_says_so_once_and_goes_on_when_there_is_some(
     assert caplog.text.count("as many as its operator allows") == 1
 
 
-def test_a_run_that_is_refused_waits_and_no_attempt_is_counted(
+def test_run_refused_by_the_limit_waits_and_counts_no_attempt(
     source: Any, connect: Callable[..., Acker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with several spouts that took the same room: what looked free is not."""
@@ -229,7 +229,7 @@ def test_a_run_that_is_refused_waits_and_no_attempt_is_counted(
 # -- payloads
 
 
-def test_messages_above_the_limit_are_not_kept(source: Any, connect: Callable[..., Acker]) -> None:
+def test_payloads_above_the_limit_are_not_kept(source: Any, connect: Callable[..., Acker]) -> None:
     acker, operator = connect(app="orders"), connect(app="orders")
     kept = app_of(acker).payloads("run")
     kept.put([(1, b"12345"), (2, b"123456")])
@@ -241,7 +241,7 @@ def test_messages_above_the_limit_are_not_kept(source: Any, connect: Callable[..
     assert kept.get([5, 6]) == [None, b""]
 
 
-def test_letters_are_kept_without_messages_above_the_limit(source: Any, connect: Callable[..., Acker]) -> None:
+def test_dead_letters_above_the_limit_are_kept_without_payload(source: Any, connect: Callable[..., Acker]) -> None:
     acker = connect(app="orders")
     acker.admin.set_limits(Limits(max_payload_bytes=5))
     letter = DeadLetter(1, "run", 3, "failed")
@@ -287,7 +287,7 @@ def test_apps_have_equal_parts_of_a_rotator(url: str, connect: Callable[..., Ack
 # -- the command
 
 
-def test_the_command_sets_what_is_given_and_leaves_the_rest(url: str, connect: Callable[..., Acker]) -> None:
+def test_limit_command_sets_given_limits_and_keeps_the_rest(url: str, connect: Callable[..., Acker]) -> None:
     acker = connect(app="orders")
     of_app = ("--app", "orders", "--redis", url)
     shown = run("limit", *of_app)
@@ -303,6 +303,6 @@ def test_the_command_sets_what_is_given_and_leaves_the_rest(url: str, connect: C
     assert acker.admin.limits() == NONE
 
 
-def test_of_an_app_that_is_not_there_nothing_is_limited(url: str, raw: Any) -> None:
+def test_limit_command_on_a_missing_app_creates_no_key(url: str, raw: Any) -> None:
     assert run("limit", "--app", "nobody", "--redis", url, "--max-pending", "1").exit_code == 1
     assert raw.dbsize() == 0

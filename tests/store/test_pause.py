@@ -45,7 +45,7 @@ class Running:
         self.acker.ack_many(others, np.full(len(others), 7))
 
 
-def test_a_paused_spout_takes_outcomes_and_emits_nothing(
+def test_paused_spout_receives_outcomes_and_emits_nothing(
     source: Any, connect: Callable[..., Acker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "PAUSE_SECS", 0.0)
@@ -71,7 +71,7 @@ def test_a_paused_spout_takes_outcomes_and_emits_nothing(
     assert running.emitted > 1
 
 
-def test_a_run_of_a_paused_app_waits_from_the_beginning(
+def test_run_started_on_a_paused_app_waits_for_resume(
     source: Any, connect: Callable[..., Acker], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(loop, "PAUSE_SECS", 0.0)
@@ -87,12 +87,12 @@ def test_a_run_of_a_paused_app_waits_from_the_beginning(
     assert running.spout.counts.acked == 30
 
 
-def test_the_reason_has_a_limit(source: Any, connect: Callable[..., Acker]) -> None:
+def test_pause_reason_over_200_characters_is_refused(source: Any, connect: Callable[..., Acker]) -> None:
     with pytest.raises(BadConfigError, match="at most 200"):
         connect(app="orders").admin.pause(reason="x" * 201)
 
 
-def test_the_commands(url: str, connect: Callable[..., Acker]) -> None:
+def test_pause_drain_rotate_and_resume_commands_work_together(url: str, connect: Callable[..., Acker]) -> None:
     acker = connect(app="orders")
     roots = acker.new_roots(10)
     acker.init_many(roots, roots, 0)
@@ -121,7 +121,7 @@ def test_the_commands(url: str, connect: Callable[..., Acker]) -> None:
 
 
 @pytest.mark.parametrize("value", ["0 by hand", "by hand"])
-def test_what_was_paused_by_hand_is_paused_since_nobody_knows(
+def test_pause_key_set_by_hand_pauses_without_a_start_time(
     url: str, raw: Any, connect: Callable[..., Acker], value: str
 ) -> None:
     acker = connect(app="orders")
@@ -132,6 +132,6 @@ def test_what_was_paused_by_hand_is_paused_since_nobody_knows(
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "drain", "rotate"])
-def test_of_an_app_that_is_not_there_nothing_is_made(url: str, raw: Any, command: str) -> None:
+def test_commands_on_a_missing_app_create_no_key(url: str, raw: Any, command: str) -> None:
     assert run(command, "--app", "nobody", "--redis", url).exit_code == 1
     assert raw.dbsize() == 0

@@ -8,7 +8,7 @@ from acker_redis import Acker, AckerConfig, BadConfigError
 from acker_redis.acker import app_of
 
 
-def test_a_run_id_is_claimed_once_per_app(connect: Any, source: Any) -> None:
+def test_run_id_claimed_twice_in_an_app_is_refused(connect: Any, source: Any) -> None:
     app_of(connect(app="one")).claim_run("monday")
     with pytest.raises(BadConfigError, match=r"'monday' was used by an earlier run of app 'one', .*: give each run"):
         app_of(connect(app="one")).claim_run("monday")
@@ -17,7 +17,7 @@ def test_a_run_id_is_claimed_once_per_app(connect: Any, source: Any) -> None:
 
 
 @pytest.mark.parametrize("run_id", ["", "x" * 101, "half \ud800 a pair", 5, None])
-def test_what_is_no_name_is_refused(connect: Any, url: str, run_id: Any) -> None:
+def test_invalid_run_id_is_refused(connect: Any, url: str, run_id: Any) -> None:
     with pytest.raises(BadConfigError, match="1 to 100 characters"):
         app_of(connect()).claim_run(run_id)
 
@@ -26,14 +26,14 @@ def test_what_is_no_name_is_refused(connect: Any, url: str, run_id: Any) -> None
     ("settings", "secs"),
     [({}, 7 * 86400), ({"message_timeout_secs": 3 * 86400.0, "max_age_secs": 86400.0}, 13 * 86400)],
 )
-def test_a_claim_outlives_what_could_be_taken_for_its_own(
+def test_run_id_claim_lasts_a_week_or_more_for_long_timeouts(
     connect: Any, raw: Any, url: str, settings: dict[str, Any], secs: int
 ) -> None:
     app_of(connect(**settings)).claim_run("monday")
     assert secs - 60 < raw.ttl("acker:{test}:run:monday") <= secs
 
 
-def test_a_claim_whose_reply_was_lost_is_ones_own(monkeypatch: pytest.MonkeyPatch, connect: Any, url: str) -> None:
+def test_run_id_claim_with_a_lost_reply_succeeds(monkeypatch: pytest.MonkeyPatch, connect: Any, url: str) -> None:
     acker: Acker = connect()
     send = app_of(acker).client._send_to_one
 

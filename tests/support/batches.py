@@ -5,31 +5,31 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from acker_redis.spark.protocol.columns import ANCHORS, EDGE
+from acker_redis.spark.protocol.columns import ROOTS, SHARE
 from acker_redis.spark.protocol.shares import MASK
-from acker_redis.spark.worker.failures import Report
+from acker_redis.spark.worker.failures import Failure
 
 
-class Received(list[Report]):
-    """Takes reports as an accumulator does."""
+class ReceivedFailures(list[Failure]):
+    """Takes failures as an accumulator does."""
 
-    def add(self, reports: list[Report]) -> None:
-        self.extend(reports)
+    def add(self, failures: list[Failure]) -> None:
+        self.extend(failures)
 
 
 def received() -> Any:
-    return Received()
+    return ReceivedFailures()
 
 
 def tracked(
-    edges: list[int | None],
+    shares: list[int | None],
     anchors: list[list[int] | None] | None = None,
     columns: dict[str, list[Any]] | None = None,
 ) -> Any:
-    """A batch with a column `id` (0, 1, ...), further columns, edge and anchors; none given: each row has one root, 100 up."""
-    roots = [[100 + at] for at in range(len(edges))] if anchors is None else anchors
-    given = {"id": list(range(len(edges))), **(columns or {}), EDGE: edges, ANCHORS: roots}
-    types = {"id": pa.int64(), EDGE: pa.int64(), ANCHORS: pa.list_(pa.int64())}
+    """A batch with a column `id` (0, 1, ...), further columns, share and anchors; none given: each row has one root, 100 up."""
+    roots = [[100 + at] for at in range(len(shares))] if anchors is None else anchors
+    given = {"id": list(range(len(shares))), **(columns or {}), SHARE: shares, ROOTS: roots}
+    types = {"id": pa.int64(), SHARE: pa.int64(), ROOTS: pa.list_(pa.int64())}
     return pa.RecordBatch.from_arrays([pa.array(given[name], types.get(name)) for name in given], names=list(given))
 
 
@@ -37,5 +37,5 @@ def some_edges(count: int, seed: int = 0) -> list[int | None]:
     return [int(one) for one in np.random.default_rng(seed).integers(0, MASK, count, endpoint=True)]
 
 
-def roots_of(report: Report) -> dict[str, list[int]]:
-    return {reason.text: np.frombuffer(packed, np.int64).tolist() for reason, packed in report.reasons.items()}
+def roots_of(failure: Failure) -> dict[str, list[int]]:
+    return {reason.text: np.frombuffer(packed, np.int64).tolist() for reason, packed in failure.reasons.items()}

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from acker_redis import Acker, AckerConfig
-from acker_redis.client.client import PATIENCE_SECS
+from acker_redis.client.client import OUTAGE_TIMEOUT_SECS
 from acker_redis.testing import wait_until
 from acker_redis.testing.server import Server
 from tests.support.proxy import Proxy
@@ -46,8 +46,8 @@ def open_acker() -> Iterator[Callable[..., Acker]]:
 
     def make(source: Any, **settings: Any) -> Acker:
         settings.setdefault("app", "test")
-        patience_secs = settings.pop("patience_secs", PATIENCE_SECS)
-        acker = Acker.connect(source, AckerConfig(**settings), patience_secs=patience_secs)
+        outage_timeout_secs = settings.pop("outage_timeout_secs", OUTAGE_TIMEOUT_SECS)
+        acker = Acker.connect(source, AckerConfig(**settings), outage_timeout_secs=outage_timeout_secs)
         made.append(acker)
         return acker
 

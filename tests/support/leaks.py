@@ -34,7 +34,7 @@ def assert_no_leaks(raw: Any, app: str) -> None:
 
 
 def run_out(acker: Acker) -> list[Outcome]:
-    """Turn the ring once around and confirm every outcome: what was pending times out, and no token is left."""
+    """Turn the ring once around and confirm every outcome: what was pending times out, and no idempotency key is left."""
     found: list[Outcome] = []
     for _ in range(acker.config.num_buckets + 1):
         acker.admin.rotate(force=True)

@@ -16,14 +16,14 @@ def unconfirmed(raw: Any) -> int:
     return sum(raw.xlen(key) + raw.xinfo_groups(key)[0]["pending"] for key in streams(raw))
 
 
-def complete(acker: Acker, count: int, first: int = 1, task: int = 0) -> set[int]:
+def complete(acker: Acker, count: int, first: int = 1, spout_id: int = 0) -> set[int]:
     """Roots that complete at once, packed into as few entries as the batch allows."""
-    acker.init_many(np.arange(first, first + count), np.zeros(count, np.int64), task)
+    acker.init_many(np.arange(first, first + count), np.zeros(count, np.int64), spout_id)
     return set(range(first, first + count))
 
 
-def time_out(acker: Acker, roots: Any, task: int = 0) -> None:
-    acker.init_many(roots, np.ones(len(roots), np.int64), task)
+def time_out(acker: Acker, roots: Any, spout_id: int = 0) -> None:
+    acker.init_many(roots, np.ones(len(roots), np.int64), spout_id)
     expire(acker)
 
 

@@ -43,17 +43,17 @@ def full_round(acker: Acker) -> None:
     """Every public operation on an app that holds nothing: 300 roots, 100 acked, 50 failed, 150 timed out; 64 more acked."""
     roots = np.arange(1, 301)
     vals = roots * 7919
-    assert acker.init_many(roots, vals, 3, token="round") == Applied(300, False)
-    assert acker.init_many(roots, vals, 3, token="round") == Applied(0, True)
+    assert acker.init_many(roots, vals, 3, idempotency_key="round") == Applied(300, False)
+    assert acker.init_many(roots, vals, 3, idempotency_key="round") == Applied(0, True)
     assert acker.poll(block_ms=20) == []
     acker.admin.set_limits(Limits(max_pending=1000))
     assert (acker.admin.limits(), acker.pending()) == (Limits(max_pending=1000), 300)
     acker.admin.set_limits(Limits())
 
-    assert acker.ack_many(roots[:99], vals[:99], stage="split").applied == 99
-    acker.ack(100, int(vals[99]), stage="count")
-    with acker.batch(token="fails") as batch:
-        batch.fail_many(roots[100:149], reason="malformed", stage="split")
+    assert acker.ack_many(roots[:99], vals[:99], component="split").applied == 99
+    acker.ack(100, int(vals[99]), component="count")
+    with acker.batch(idempotency_key="fails") as batch:
+        batch.fail_many(roots[100:149], reason="malformed", component="split")
         batch.ack(300, 12345)
     acker.fail(150, reason="malformed")
     assert acker.reset_timeout_many(roots[150:]) == 150
@@ -61,7 +61,7 @@ def full_round(acker: Acker) -> None:
 
     record = acker.inspect(300)
     assert record is not None
-    assert (record.val, record.task, record.ticks_left) == (int(vals[299]) ^ 12345, 3, acker.config.num_buckets)
+    assert (record.val, record.spout_id, record.ticks_left) == (int(vals[299]) ^ 12345, 3, acker.config.num_buckets)
     assert 0 <= record.age_ms < 60_000
     assert acker.inspect_many([1, 2])[1] is None
     stats = acker.stats()
@@ -71,7 +71,7 @@ def full_round(acker: Acker) -> None:
 
     outcomes = take(acker, 150)
     assert {o.root for o in outcomes if o.kind == "ack"} == set(range(1, 101))
-    assert {o.last_stage for o in outcomes if o.kind == "ack"} == {"split", "count"}
+    assert {o.last_component for o in outcomes if o.kind == "ack"} == {"split", "count"}
     assert {o.detail for o in outcomes if o.kind == "fail"} == {"malformed"}
 
     assert expire_all(acker) == 150
@@ -82,7 +82,7 @@ def full_round(acker: Acker) -> None:
 
     minted = acker.new_roots(64)  # whole records: another way through the scripts
     assert acker.init_many(minted, minted, 3).applied == 64
-    assert acker.ack_many(minted, np.full(64, 5), stage="split").applied == 64
+    assert acker.ack_many(minted, np.full(64, 5), component="split").applied == 64
     exact_values(acker, minted, minted ^ 5)
     assert acker.ack_many(minted, minted ^ 5).applied == 64
     assert {o.root for o in take(acker, 64)} == set(minted.tolist())

@@ -1,8 +1,8 @@
 """Which process of the suite takes which file of tests.
 
-Files that start Spark programs want more than a core, those that share the process's Spark session most of one, and all others
-wait most of their time, for servers, ticks and time-outs. So each process begins with a kind of its own: at any time there is
-something of each, and no core is idle.
+Files that start Spark programs want more than a core, those that share the process's Spark session most of one, and all
+others wait most of their time, for servers, ticks and time-outs. So each process begins with a kind of its own: at any
+time there is something of each, and no core is idle.
 """
 
 from functools import cache

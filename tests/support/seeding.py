@@ -49,21 +49,21 @@ class Record(NamedTuple):
     """The record of a root that is alone in its block: 22 bytes. Its slot is the caller's."""
 
     val: int
-    task: int = 7
+    spout_id: int = 7
     flags: int = OWNED
-    stage: int = 0
+    component: int = 0
     stamp: int = TICK
     start: Moment = 0
 
     def packed(self, slot: int) -> bytes:
-        head = _RECORD.pack(self.val, self.stage, self.flags + 4 * slot, self.stamp, self.task)
+        head = _RECORD.pack(self.val, self.component, self.flags + 4 * slot, self.stamp, self.spout_id)
         return head + int(self.start).to_bytes(6, "big")
 
 
 def unpacked(data: bytes) -> tuple[int, Record]:
     """The slot, and the record."""
-    val, stage, flags, stamp, task = _RECORD.unpack(data[:16])
-    return flags // 4, Record(val, task, flags % 4, stage, stamp, int.from_bytes(data[16:], "big"))
+    val, component, flags, stamp, spout_id = _RECORD.unpack(data[:16])
+    return flags // 4, Record(val, spout_id, flags % 4, component, stamp, int.from_bytes(data[16:], "big"))
 
 
 class Slot(NamedTuple):
@@ -71,7 +71,7 @@ class Slot(NamedTuple):
 
     val: int
     flags: int = OWNED
-    stage: int = 0
+    component: int = 0
     settled: bool = False
 
 
@@ -79,7 +79,7 @@ class Shared(NamedTuple):
     """The record of a block of roots: slot number -> what there is of it."""
 
     slots: dict[int, Slot]
-    task: int = 7
+    spout_id: int = 7
     stamp: int = TICK
     start: Moment = 0
 
@@ -91,14 +91,14 @@ class Shared(NamedTuple):
             "failed": [n for n in numbers if self.slots[n].flags in (FAILED, CLOSED)],
             "settled": [n for n in numbers if self.slots[n].settled],
         }
-        head = struct.pack(">HI", self.stamp, self.task) + int(self.start).to_bytes(6, "big")
+        head = struct.pack(">HI", self.stamp, self.spout_id) + int(self.start).to_bytes(6, "big")
         masks = b"".join(mask_of(found).to_bytes(4, "big") for found in kinds.values())
         vals = b"".join(struct.pack(">q", self.slots[n].val) for n in numbers)
-        return head + masks + vals + bytes(self.slots[n].stage for n in numbers)
+        return head + masks + vals + bytes(self.slots[n].component for n in numbers)
 
 
 def unpacked_shared(data: bytes) -> Shared:
-    stamp, task = struct.unpack(">HI", data[:6])
+    stamp, spout_id = struct.unpack(">HI", data[:6])
     present, owned, failed, settled = (slots_of(mask) for mask in struct.unpack(">4I", data[12:28]))
     assert len(data) == 28 + 9 * len(present)
     assert set(present) >= {*owned, *failed, *settled} and set(owned) >= set(settled)
@@ -108,7 +108,7 @@ def unpacked_shared(data: bytes) -> Shared:
         (val,) = struct.unpack_from(">q", data, 28 + 8 * place)
         flags = (n in owned) + 2 * (n in failed)
         slots[n] = Slot(val, flags, data[28 + 8 * len(present) + place], n in settled)
-    return Shared(slots, task, stamp, int.from_bytes(data[6:12], "big"))
+    return Shared(slots, spout_id, stamp, int.from_bytes(data[6:12], "big"))
 
 
 def mask_of(slots: Iterable[int]) -> int:
@@ -135,10 +135,10 @@ class Failure(NamedTuple):
     """One entry of a fail stream."""
 
     root: int
-    task: int
+    spout_id: int
     reason: str
     age_ms: Moment
-    last_stage: str = ""
+    last_component: str = ""
     detail: str | None = None
 
 
@@ -147,7 +147,7 @@ class Done(NamedTuple):
 
     root: int
     age_ms: Moment = 0
-    stage: int = 0
+    component: int = 0
 
 
 def pack_blocks(*roots: int) -> bytes:
@@ -186,8 +186,8 @@ def pack_pairs(*pairs: tuple[int, int]) -> bytes:
 class State:
     """Everything a shard holds. Slots, lanes and fields that hold nothing are left out.
 
-    Roots that are alone stand in `ledger`, shared records in `blocks`. The counter `unowned` is left out: seeds don't keep it,
-    and the state machine compares it after every step.
+    Roots that are alone stand in `ledger`, shared records in `blocks`. The counter `unowned` is left out: seeds don't
+    keep it, and the state machine compares it after every step.
     """
 
     ledger: dict[int, Record]
@@ -223,7 +223,7 @@ class Lab:
         self.keys: dict[str, Any] = {name: _PREFIX + name for name in ("ledger", "meta", "stats", "samples", "latency")}
         for name, count in (
             ("bucket", self.slots),
-            ("fence", self.slots),
+            ("dedup", self.slots),
             ("acked", self.lanes),
             ("failed", self.lanes),
             ("scratch", 2),
@@ -249,13 +249,13 @@ class Lab:
     # -- seeding
 
     def put(
-        self, root: int, val: int, *, task: int = 7, flags: int = OWNED, stage: int = 0, tick: int | None = None,
+        self, root: int, val: int, *, spout_id: int = 7, flags: int = OWNED, component: int = 0, tick: int | None = None,
         ago_ms: int = 5000, cohort: bool = True,
     ) -> Record:  # fmt: skip
         """Seed a record that entered the nursery at `tick`, with a cohort of its own unless told otherwise."""
         tick = self.tick if tick is None else tick
         record = Record(
-            val, task if flags in (OWNED, CLOSED) else 0, flags, stage, tick % 65536, self.seeded_ms - ago_ms
+            val, spout_id if flags in (OWNED, CLOSED) else 0, flags, component, tick % 65536, self.seeded_ms - ago_ms
         )
         self.raw.hset(self.keys["ledger"], pack_blocks(root), record.packed(split(root)[1]))
         if cohort:
@@ -263,11 +263,11 @@ class Lab:
         return record
 
     def put_shared(
-        self, block: int, slots: dict[int, Slot], *, task: int = 7, tick: int | None = None, ago_ms: int = 5000
+        self, block: int, slots: dict[int, Slot], *, spout_id: int = 7, tick: int | None = None, ago_ms: int = 5000
     ) -> Shared:
         """Seed the record of a block, with a cohort of its own."""
         tick = self.tick if tick is None else tick
-        record = Shared(slots, task, tick % 65536, self.seeded_ms - ago_ms)
+        record = Shared(slots, spout_id, tick % 65536, self.seeded_ms - ago_ms)
         self.raw.hset(self.keys["ledger"], pack_blocks(block), record.packed())
         self.cohort(tick, block)
         return record
@@ -302,22 +302,22 @@ class Lab:
             aged[name.decode().partition(":")[0]] += int(count)
         return _ms(time), settled, aged
 
-    def init(self, *pairs: tuple[int, int], task: int = 7, token: bytes = TOKEN, repeats: int = 0) -> Any:
-        return self.run("init", token, DIGEST, task, repeats, pack_pairs(*pairs))
+    def init(self, *pairs: tuple[int, int], spout_id: int = 7, idempotency_key: bytes = TOKEN, repeats: int = 0) -> Any:
+        return self.run("init", idempotency_key, DIGEST, spout_id, repeats, pack_pairs(*pairs))
 
-    def ack(self, *pairs: tuple[int, int], stage: int = 0, token: bytes = TOKEN) -> Any:
-        return self.run("ack", token, DIGEST, stage, pack_pairs(*pairs))
+    def ack(self, *pairs: tuple[int, int], component: int = 0, idempotency_key: bytes = TOKEN) -> Any:
+        return self.run("ack", idempotency_key, DIGEST, component, pack_pairs(*pairs))
 
-    def fail(self, *roots: int, stage: int = 0, detail: str = "", token: bytes = TOKEN) -> Any:
-        return self.run("fail", token, DIGEST, stage, detail, pack_updates(*roots))
+    def fail(self, *roots: int, component: int = 0, detail: str = "", idempotency_key: bytes = TOKEN) -> Any:
+        return self.run("fail", idempotency_key, DIGEST, component, detail, pack_updates(*roots))
 
     def age(self, record: Record) -> Between:
         """Age of a seeded record when the script ran."""
         return Between(self.now.low - record.start, self.now.high - record.start)
 
-    def fenced(self, token: bytes = TOKEN) -> dict[int, set[bytes]]:
-        """The fences after one applied batch."""
-        return {self.nursery: {token, token + DIGEST}}
+    def deduplicated(self, idempotency_key: bytes = TOKEN) -> dict[int, set[bytes]]:
+        """The dedup windows after one applied batch."""
+        return {self.nursery: {idempotency_key, idempotency_key + DIGEST}}
 
     # -- reading back
 
@@ -329,7 +329,7 @@ class Lab:
                 pipe.hgetall(keys[name])
             for key in keys["bucket"]:
                 pipe.zrange(key, 0, -1, withscores=True)
-            for key in keys["fence"]:
+            for key in keys["dedup"]:
                 pipe.smembers(key)
             for key in (*keys["acked"], *keys["failed"]):
                 pipe.xrange(key)
@@ -340,7 +340,7 @@ class Lab:
             ledger=dict(_alone(k, v) for k, v in ledger.items() if len(v) == 22),
             blocks={unpack_blocks(k)[0]: unpacked_shared(v) for k, v in ledger.items() if len(v) != 22},
             buckets=_filled({unpack_blocks(member): score for member, score in next(replies)} for _ in keys["bucket"]),
-            fences=_filled(set(next(replies)) for _ in keys["fence"]),
+            fences=_filled(set(next(replies)) for _ in keys["dedup"]),
             acked=_filled(sorted(_done(fields) for _, fields in next(replies)) for _ in keys["acked"]),
             failed=_filled([_failure(fields) for _, fields in next(replies)] for _ in keys["failed"]),
             stats={k.decode(): int(v) for k, v in stats.items() if k != b"unowned"},
@@ -362,10 +362,10 @@ def _number(text: str) -> int | str:
 
 
 def _done(fields: dict[bytes, bytes]) -> tuple[int, list[Done]]:
-    assert list(fields) == [b"task", b"blocks"]
-    return int(fields[b"task"]), [
-        Done(joined(block, slot), age_ms, stage)
-        for block, mask, age_ms, stage in struct.iter_unpack(">QIIB", fields[b"blocks"])
+    assert list(fields) == [b"spout_id", b"blocks"]
+    return int(fields[b"spout_id"]), [
+        Done(joined(block, slot), age_ms, component)
+        for block, mask, age_ms, component in struct.iter_unpack(">QIIB", fields[b"blocks"])
         for slot in slots_of(mask)
     ]
 
@@ -380,4 +380,6 @@ def _failure(fields: dict[bytes, bytes]) -> Failure:
     text = {name.decode(): value.decode() for name, value in fields.items()}
     assert len(text["root"]) == 16
     root = int.from_bytes(bytes.fromhex(text["root"]), "big", signed=True)
-    return Failure(root, int(text["task"]), text["reason"], int(text["age_ms"]), text["last_stage"], text.get("detail"))
+    return Failure(
+        root, int(text["spout_id"]), text["reason"], int(text["age_ms"]), text["last_component"], text.get("detail")
+    )

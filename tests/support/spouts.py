@@ -19,7 +19,7 @@ def spout(acker: Acker, messages: int = 3, **options: object) -> Spout:
 def emit(made: Spout) -> Emission:
     emission = made.next_emission()
     assert emission is not None
-    made.acker.init_many(emission.roots, np.full(len(emission.roots), 7), made.task)
+    made.acker.init_many(emission.roots, np.full(len(emission.roots), 7), made.spout_id)
     return emission
 
 

@@ -10,27 +10,27 @@ from acker_redis.ledger.outcomes.consumer import Consumer
 from acker_redis.testing import expire, fake_acker, settle, wait_until
 
 
-def test_the_example_of_the_documentation() -> None:
+def test_documented_example_settles_an_acked_root() -> None:
     acker = fake_acker()
-    acker.init(root=1, val=5, task=0)
+    acker.init(root=1, val=5, spout_id=0)
     acker.ack(1, 5)
     assert settle(acker) == {1: "ack"}
     assert settle(acker) == {}
 
 
-def test_fakes_share_nothing() -> None:
+def test_fake_ackers_share_no_data() -> None:
     one, other = fake_acker(), fake_acker()
     one.init(1, 5, 0)
     assert other.inspect(1) is None
     assert other.stats().inits == 0
 
 
-def test_a_config_of_ones_own() -> None:
+def test_fake_acker_uses_given_config() -> None:
     config = AckerConfig(app="mine", num_buckets=2, clock="last_update")
     assert fake_acker(config).config is config
 
 
-def test_expire_turns_what_is_pending_into_timeouts() -> None:
+def test_expire_turns_pending_roots_into_timeouts() -> None:
     acker = fake_acker()
     acker.init(1, 5, 0)
     acker.init(2, 5, 0)
@@ -52,7 +52,7 @@ def test_wait_until_fails_with_its_description() -> None:
         wait_until(lambda: False, "the moon", timeout_secs=0)
 
 
-def test_who_waits_for_outcomes_does_not_ask_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocking_poll_of_fake_acker_asks_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """As fakeredis does not wait where it is asked to."""
     asked: list[str] = []
     wait = Consumer._wait_for_new
@@ -67,7 +67,7 @@ def test_who_waits_for_outcomes_does_not_ask_all_the_time(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("missing", ["fakeredis", "lupa"])
-def test_without_fakeredis_the_error_says_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fake_acker_without_fakeredis_names_pip_install_command(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def blocked(name: str, *args: Any, **kwargs: Any) -> Any:

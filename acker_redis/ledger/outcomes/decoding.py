@@ -19,12 +19,12 @@ from acker_redis.model.arrays import Int64Array
 
 StageName: TypeAlias = Callable[[int], str | None]
 
-_ROW = np.dtype([("block", ">u8"), ("mask", ">u4"), ("age_ms", ">u4"), ("stage", "u1")])
-_ACK_TASK, _ACK_BLOCKS = 1, 3
-_ROOT, _TASK, _REASON, _AGE, _STAGE, _DETAIL = 1, 3, 5, 7, 9, 11
+_ROW = np.dtype([("block", ">u8"), ("mask", ">u4"), ("age_ms", ">u4"), ("component", "u1")])
+_ACK_SPOUT_ID, _ACK_BLOCKS = 1, 3
+_ROOT, _SPOUT_ID, _REASON, _AGE, _COMPONENT, _DETAIL = 1, 3, 5, 7, 9, 11
 
 _Key: TypeAlias = tuple[bytes, bytes | None, bytes | None, bytes | None]
-"""Task, reason, last stage and detail: what outcomes of one batch have in common."""
+"""Task, reason, last component and detail: what outcomes of one batch have in common."""
 
 
 @dataclass(eq=False)
@@ -50,20 +50,20 @@ class OutcomeBatch(NamedTuple):
 
     Attributes:
         kind: `ack`, or `fail`.
-        task: the spout task that initialised the roots.
+        spout_id: the spout_id that initialised the roots.
         roots: signed 64-bit root ids. One that got two outcomes may stand there twice.
         reason: None for acks, else `failed` or `timeout`.
-        last_stage: of fails; None for acks (take `Outcome` for that).
+        last_component: of fails; None for acks (take `Outcome` for that).
         redelivered: the entries were handed out before and not confirmed since.
         detail: the `reason=` text of the fail calls, where one was given.
         receipt: for `Acker.confirm_batches`; stands for all of the entries.
     """
 
     kind: Literal["ack", "fail"]
-    task: int
+    spout_id: int
     roots: Int64Array
     reason: Literal["failed", "timeout"] | None
-    last_stage: str | None
+    last_component: str | None
     redelivered: bool
     detail: str | None
     receipt: Receipt
@@ -75,10 +75,10 @@ class Outcome(NamedTuple):
     Attributes:
         kind: `ack`, or `fail`.
         root: signed 64-bit root id.
-        task: the spout task that initialised the root.
+        spout_id: the spout_id that initialised the root.
         reason: None for an ack, else `failed` (a bolt failed it) or `timeout`.
         age_ms: from the root's first message of any kind to its end, by the server's clock.
-        last_stage: the stage that touched the root last, where stages are named.
+        last_component: the component that touched the root last, where components are named.
         redelivered: this outcome was handed out before and not confirmed since.
         detail: the `reason=` text of the fail call, where one was given.
         receipt: for `Acker.confirm`; shared by all outcomes of one entry.
@@ -86,10 +86,10 @@ class Outcome(NamedTuple):
 
     kind: Literal["ack", "fail"]
     root: int
-    task: int
+    spout_id: int
     reason: Literal["failed", "timeout"] | None
     age_ms: int
-    last_stage: str | None
+    last_component: str | None
     redelivered: bool
     detail: str | None
     receipt: EntryReceipt
@@ -125,9 +125,9 @@ class Entries:
     def batches(self) -> Iterator[OutcomeBatch]:
         """All outcomes, those that are alike together."""
         roots_of = _ack_roots if self.kind == "ack" else _fail_roots
-        for (task, reason, stage, detail), entry_ids, fields in self._alike():
+        for (spout_id, reason, component, detail), entry_ids, fields in self._alike():
             yield OutcomeBatch(
-                self.kind, int(task), roots_of(fields), _reason(reason), _text(stage), self.redelivered, _text(detail),
+                self.kind, int(spout_id), roots_of(fields), _reason(reason), _text(component), self.redelivered, _text(detail),
                 Receipt(self.stream, entry_ids, fields),
             )  # fmt: skip
 
@@ -144,25 +144,27 @@ class Entries:
         for key, chosen in rows.items():
             yield key, [self.entry_ids[row] for row in chosen], [self.fields[row] for row in chosen]
 
-    def outcomes(self, stage_name: StageName) -> Iterator[Outcome]:
+    def outcomes(self, component_name: StageName) -> Iterator[Outcome]:
         """All outcomes one by one; those of an entry share a receipt."""
         outcomes_of = self._acked if self.kind == "ack" else self._failed
         for entry_id, fields in zip(self.entry_ids, self.fields, strict=True):
-            yield from outcomes_of(entry_id, fields, stage_name)
+            yield from outcomes_of(entry_id, fields, component_name)
 
-    def _acked(self, entry_id: bytes, fields: Flat, stage_name: StageName) -> Iterator[Outcome]:
-        task, rows, roots = int(fields[_ACK_TASK]), _rows_of([fields]), _ack_roots([fields]).tolist()
+    def _acked(self, entry_id: bytes, fields: Flat, component_name: StageName) -> Iterator[Outcome]:
+        spout_id, rows, roots = int(fields[_ACK_SPOUT_ID]), _rows_of([fields]), _ack_roots([fields]).tolist()
         receipt = EntryReceipt(self.stream, entry_id, set(roots))
         roots_per_row = blocks.counts_of(rows["mask"])
-        ages, stages = (np.repeat(rows[name], roots_per_row).tolist() for name in ("age_ms", "stage"))
-        for root, age_ms, stage in zip(roots, ages, stages, strict=True):
-            yield Outcome("ack", root, task, None, age_ms, stage_name(stage), self.redelivered, None, receipt)
+        ages, components = (np.repeat(rows[name], roots_per_row).tolist() for name in ("age_ms", "component"))
+        for root, age_ms, component in zip(roots, ages, components, strict=True):
+            yield Outcome(
+                "ack", root, spout_id, None, age_ms, component_name(component), self.redelivered, None, receipt
+            )
 
     def _failed(self, entry_id: bytes, fields: Flat, _: StageName) -> Iterator[Outcome]:
-        ((task, reason, stage, detail),) = _fail_keys([fields])
+        ((spout_id, reason, component, detail),) = _fail_keys([fields])
         root = ids.to_int64(int(fields[_ROOT], 16))
         yield Outcome(
-            "fail", root, int(task), _reason(reason), int(fields[_AGE]), _text(stage), self.redelivered, _text(detail),
+            "fail", root, int(spout_id), _reason(reason), int(fields[_AGE]), _text(component), self.redelivered, _text(detail),
             EntryReceipt(self.stream, entry_id, {root}),
         )  # fmt: skip
 
@@ -180,11 +182,11 @@ def times_of(batch: OutcomeBatch) -> tuple[Int64Array, Int64Array]:
 
 
 def _ack_keys(entries: list[Flat]) -> list[_Key]:
-    return [(fields[_ACK_TASK], None, None, None) for fields in entries]
+    return [(fields[_ACK_SPOUT_ID], None, None, None) for fields in entries]
 
 
 def _fail_keys(entries: list[Flat]) -> list[_Key]:
-    return [(f[_TASK], f[_REASON], f[_STAGE], f[_DETAIL] if len(f) > _DETAIL else None) for f in entries]
+    return [(f[_SPOUT_ID], f[_REASON], f[_COMPONENT], f[_DETAIL] if len(f) > _DETAIL else None) for f in entries]
 
 
 def _ack_roots(entries: Iterable[Flat]) -> Int64Array:

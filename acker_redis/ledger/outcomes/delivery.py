@@ -35,7 +35,7 @@ class Delivery:
         self._shard_of = {stream.key: stream.shard for stream in self._streams}
         self._views: dict[tuple[str, int | None], SingleOutcomes] = {}  # by name and lane of their consumers
         self._process = os.getpid()
-        self._stage_names: dict[int, str] = {}
+        self._component_names: dict[int, str] = {}
 
     def close(self) -> None:
         """End what is being read ahead; it stays in the streams, for the next process of this consumer."""
@@ -47,7 +47,7 @@ class Delivery:
         for view in self._own().values():
             view.consumer.wait()
         self._views.clear()
-        self._stage_names.clear()
+        self._component_names.clear()
 
     def poll(self, max_outcomes: int, block_ms: int, consumer: str, lane: int | None) -> list[Outcome]:
         """Up to `max_outcomes` outcomes; see `Acker.poll`."""
@@ -124,7 +124,7 @@ class Delivery:
             reader = Consumer(
                 self._shards, streams, consumer, lambda stream, gone: self._confirm_entries({stream: [gone]})
             )
-            views[consumer, lane] = SingleOutcomes(reader, self._stage_name)
+            views[consumer, lane] = SingleOutcomes(reader, self._component_name)
         return views[consumer, lane]
 
     def _own(self) -> dict[tuple[str, int | None], SingleOutcomes]:
@@ -134,13 +134,13 @@ class Delivery:
             self._views = {}
         return self._views
 
-    def _stage_name(self, number: int) -> str | None:
+    def _component_name(self, number: int) -> str | None:
         if number == 0:
             return None
-        if number not in self._stage_names:
-            (pairs,) = self._shards.client.pipeline([("HGETALL", keys.stages(self._shards.config.app))])
-            self._stage_names = {int(value): name.decode() for name, value in as_dict(pairs).items()}
-        return self._stage_names.get(number, str(number))
+        if number not in self._component_names:
+            (pairs,) = self._shards.client.pipeline([("HGETALL", keys.components(self._shards.config.app))])
+            self._component_names = {int(value): name.decode() for name, value in as_dict(pairs).items()}
+        return self._component_names.get(number, str(number))
 
 
 def _in_order(parts: list[list[bytes]]) -> list[bytes]:

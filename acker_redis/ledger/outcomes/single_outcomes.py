@@ -16,10 +16,10 @@ class SingleOutcomes:
         consumer: reads the entries.
     """
 
-    def __init__(self, consumer: Consumer, stage_name: StageName) -> None:
-        """Read nothing yet; `stage_name` gives the name of a stage's number."""
+    def __init__(self, consumer: Consumer, component_name: StageName) -> None:
+        """Read nothing yet; `component_name` gives the name of a component's number."""
         self.consumer = consumer
-        self._stage_name = stage_name
+        self._component_name = component_name
         self._rest: deque[Outcome] = deque()
         self._held: EntryReceipt | None = None
 
@@ -45,8 +45,8 @@ class SingleOutcomes:
     def _read(self, wanted: int, block_ms: int) -> None:
         taken = self.consumer.poll(wanted, block_ms)
         try:
-            outcomes = [outcome for entries in taken for outcome in entries.outcomes(self._stage_name)]
-        except AckerError:  # the name of a stage could not be read
+            outcomes = [outcome for entries in taken for outcome in entries.outcomes(self._component_name)]
+        except AckerError:  # the name of a component could not be read
             self.consumer.begin_again()
             raise
         self._rest.extend(outcomes)

@@ -12,7 +12,7 @@ import numpy as np
 from acker_redis.errors import AckerError, OperatorBrokenError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.proof.metrics import Processed
-from acker_redis.spark.worker.failures import Report
+from acker_redis.spark.worker.failures import Failure
 from acker_redis.spout.in_flight import Emission, Mask
 
 MANY = 20
@@ -48,13 +48,13 @@ class Evidence:
         self._failed: dict[str, set[int]] = {}
 
     def judge(
-        self, emission: Emission, failed: Sequence[Report], processed: Mapping[str, Processed], *, is_last: bool
+        self, emission: Emission, failed: Sequence[Failure], processed: Mapping[str, Processed], *, is_last: bool
     ) -> Verdict:
         """Which failures of an emission count.
 
         Args:
             emission: whose.
-            failed: its reports.
+            failed: its failures.
             processed: what its operators have processed without failing.
             is_last: whether every message of the source was emitted by now.
         """
@@ -65,17 +65,18 @@ class Evidence:
         for operator, rows in processed.items():
             self._note(operator, set(message_of.of(np.array(sorted(rows.roots), np.int64)).tolist()))
         counted, doubtful = [none], [none]
-        for report in failed:
-            for reason, packed in report.reasons.items():
+        for failure in failed:
+            for reason, packed in failure.reasons.items():
                 roots = np.frombuffer(packed, np.int64)
                 by_others = np.zeros(len(roots), np.bool_)
                 messages = message_of.of(roots)
                 if not reason.is_expected:
-                    by_others = self._is_doubtful(report.stage, messages)
-                    self._failed.setdefault(report.stage, set()).update(messages[by_others].tolist())
-                    if by_others.any() and self._is_broken(report.stage):
+                    by_others = self._is_doubtful(failure.component, messages)
+                    self._failed.setdefault(failure.component, set()).update(messages[by_others].tolist())
+                    if by_others.any() and self._is_broken(failure.component):
                         return Verdict(
-                            emission.roots, _broken(report.stage, len(self._failed[report.stage]), reason.text)
+                            emission.roots,
+                            _broken(failure.component, len(self._failed[failure.component]), reason.text),
                         )
                     by_others &= self._goes_on or not is_last
                 counted.append(roots[~by_others])

@@ -66,7 +66,7 @@ class Messages:
         keeping: puts them there.
         fetch: gives messages for replays.
         gone: messages that `fetch` did not give, an array per emission.
-        brought: payloads that came with the reports of failed messages, by id.
+        brought: payloads that came with the failures of failed messages, by id.
     """
 
     frame: DataFrame

@@ -19,9 +19,9 @@ from acker_redis.model.arrays import Int64Array, UInt64Array
 from acker_redis.model.blocks import Index
 from acker_redis.model.roots import SLOT_BITS, root_salt
 from acker_redis.model.xxhash64 import hash_longs, hash_salt
-from acker_redis.spark.proof.failure_reports import cause_of
+from acker_redis.spark.proof.received_failures import cause_of
 from acker_redis.spark.protocol import shares
-from acker_redis.spark.worker.failures import REASON_CHARS, Report
+from acker_redis.spark.worker.failures import REASON_CHARS, Failure
 from acker_redis.spout.in_flight import Emission, Rows
 from acker_redis.spout.spout import Spout
 
@@ -44,12 +44,12 @@ _SENDERS = 2
 
 
 def salts(app: str, run_id: str, number: int) -> tuple[str, str]:
-    """Of roots and of edges of an emission."""
-    return root_salt(app, run_id, number), ids.derive_salt("edge", app, run_id, number)
+    """Of roots and of shares of an emission."""
+    return root_salt(app, run_id, number), ids.derive_salt("share", app, run_id, number)
 
 
-def edges_of(salt: str, emission: Emission) -> Int64Array:
-    """The edges of an emission's messages, as `sql.spouted` computes them."""
+def shares_of(salt: str, emission: Emission) -> Int64Array:
+    """The shares of an emission's messages, as `sql.spouted` computes them."""
     hashed = hash_longs(np.ascontiguousarray(emission.message_ids).view(np.uint64), seed=hash_salt(salt))
     return (np.asarray(hashed) & np.uint64(shares.MASK)).view(np.int64)
 
@@ -63,14 +63,14 @@ class Roots:
         Args:
             spout: of the run, their owner.
             emission: its roots and number.
-            own: the edge of each; a root's ack value while its job runs is made of it.
+            own: the share of each; a root's ack value while its job runs is made of it.
         """
         self._spout, self._acker = spout, spout.acker
         order = _by_block(emission)
         _tell_of_sparse_ids(spout.acker.config.app, emission.message_ids[order])
         self._roots = emission.roots[order]
         self._own = own[order].view(np.uint64)
-        self._token = f"{spout.run_id}:{emission.number}"
+        self._idempotency_key = f"{spout.run_id}:{emission.number}"
         self._stop = threading.Event()
         self._initialised = threading.Event()
         self._error: BaseException | None = None
@@ -99,7 +99,7 @@ class Roots:
             except AckerError as exc:
                 log.warning("the messages of a failed emission time out, as the server could not be told: %s", exc)
 
-    def close(self, failed: Iterable[Report]) -> None:
+    def close(self, failed: Iterable[Failure]) -> None:
         """Fail the roots that were reported, and ack the others.
 
         Raises:
@@ -109,7 +109,7 @@ class Roots:
         rows = self._fail_reported(failed)
         self._send("ack", self._ack, rows)
 
-    def release(self, failed: Iterable[Report], delay_secs: float = 0.0) -> None:
+    def release(self, failed: Iterable[Failure], delay_secs: float = 0.0) -> None:
         """Fail the roots that were reported, and hold the others, which fail, too; see `Marks.hold`.
 
         Raises:
@@ -120,36 +120,38 @@ class Roots:
         self._spout.marks.hold(held, delay_secs)
         self._send("release", partial(self._fail, HELD, None), rows)
 
-    def _fail_reported(self, failed: Iterable[Report]) -> Int64Array | None:
+    def _fail_reported(self, failed: Iterable[Failure]) -> Int64Array | None:
         """Which roots are left then; None: all."""
         failed = list(failed)
         index = Index(self._roots[: None if failed else 0].view(np.uint64))
-        for report in failed:
-            found = [index.find(np.frombuffer(packed, np.uint64)) for packed in report.reasons.values()]
+        for failure in failed:
+            found = [index.find(np.frombuffer(packed, np.uint64)) for packed in failure.reasons.values()]
             foreign = sum(int(np.count_nonzero(rows < 0)) for rows in found)
-            if foreign or report.rootless:
+            if foreign or failure.rootless:
                 raise NotExactError(
-                    f"{report.rows:,} rows failed in {report.stage!r}; {report.rootless:,} of them name no message, and "
+                    f"{failure.rows:,} rows failed in {failure.component!r}; {failure.rootless:,} of them name no message, and "
                     f"{foreign:,} messages that they name are not this emission's. So which messages failed is not known, and "
-                    "nothing is acked. Keep the column _anchors as it is, also in what you unite with other rows"
+                    "nothing is acked. Keep the column _roots as it is, also in what you unite with other rows"
                 )
         self._initialised.wait()
         if self._error is not None:
             raise self._error
         is_open = np.ones(len(self._roots), np.bool_)
         told = [
-            (reason, report.stage, f"fail:{report.number}:{number}", packed)
-            for report in failed
-            for number, (reason, packed) in enumerate(report.reasons.items())
+            (reason, failure.component, f"fail:{failure.number}:{number}", packed)
+            for failure in failed
+            for number, (reason, packed) in enumerate(failure.reasons.items())
         ]
-        for reason, stage, token, packed in sorted(told, key=lambda one: one[0].retry):  # the final ones decide
+        for reason, component, idempotency_key, packed in sorted(
+            told, key=lambda one: one[0].retry
+        ):  # the final ones decide
             rows = index.find(np.frombuffer(packed, np.uint64))
             rows = rows[is_open[rows]]
             if len(rows):
                 is_open[rows] = False
                 if not reason.retry:
                     self._spout.marks.non_retryable(self._roots[rows])
-                self._send(token, partial(self._fail, reason.text, stage), rows)
+                self._send(idempotency_key, partial(self._fail, reason.text, component), rows)
         return np.flatnonzero(is_open) if told else None
 
     def _keep(self) -> None:
@@ -179,9 +181,9 @@ class Roots:
             if broken.is_set():
                 return
             part = slice(at, min(at + PART, count)) if rows is None else rows[at : at + PART]
-            token = f"{self._token}:{what}:{at}"
+            idempotency_key = f"{self._idempotency_key}:{what}:{at}"
             try:
-                self._send_part(partial(do, part, token))
+                self._send_part(partial(do, part, idempotency_key))
             except BaseException:
                 broken.set()
                 raise
@@ -203,21 +205,26 @@ class Roots:
             do()
 
     def _vals(self, rows: Rows) -> UInt64Array:
-        """Ack values while the job runs: the edges, and a bit that is none of theirs, so that they are never zero."""
+        """Ack values while the job runs: the shares, and a bit that is none of theirs, so that they are never zero."""
         return self._own[rows] | np.uint64(1 << shares.BITS)
 
-    def _init(self, rows: Rows, token: str) -> None:
-        self._acker.init_many(self._roots[rows], self._vals(rows), self._spout.task, token=token)
-
-    def _ack(self, rows: Rows, token: str) -> None:
-        self._acker.ack_many(self._roots[rows], self._vals(rows), token=token)
-
-    def _fail(self, reason: str, stage: str | None, rows: Rows, token: str) -> None:
-        self._acker.fail_many(
-            self._roots[rows], token=token, reason=reason[:REASON_CHARS].encode(errors="replace").decode(), stage=stage
+    def _init(self, rows: Rows, idempotency_key: str) -> None:
+        self._acker.init_many(
+            self._roots[rows], self._vals(rows), self._spout.spout_id, idempotency_key=idempotency_key
         )
 
-    def _renew(self, rows: Rows, token: str) -> None:  # noqa: ARG002
+    def _ack(self, rows: Rows, idempotency_key: str) -> None:
+        self._acker.ack_many(self._roots[rows], self._vals(rows), idempotency_key=idempotency_key)
+
+    def _fail(self, reason: str, component: str | None, rows: Rows, idempotency_key: str) -> None:
+        self._acker.fail_many(
+            self._roots[rows],
+            idempotency_key=idempotency_key,
+            reason=reason[:REASON_CHARS].encode(errors="replace").decode(),
+            component=component,
+        )
+
+    def _renew(self, rows: Rows, idempotency_key: str) -> None:  # noqa: ARG002
         self._acker.reset_timeout_many(self._roots[rows])
 
 

@@ -24,11 +24,11 @@ from acker_redis.errors import (
 )
 from acker_redis.spark.emission.evidence import Evidence, Verdict
 from acker_redis.spark.emission.messages import as_json
-from acker_redis.spark.emission.roots import Roots, edges_of, salts
+from acker_redis.spark.emission.roots import Roots, salts, shares_of
 from acker_redis.spark.emission.whole_output import Whole
 from acker_redis.spark.operators import sql
 from acker_redis.spark.proof.blame import Blame, blame_of, forget, line_of
-from acker_redis.spark.proof.equation import Form
+from acker_redis.spark.proof.equation import Equation
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol import shares
 from acker_redis.spark.runtime.jobs import counted, ended_after, running
@@ -38,7 +38,7 @@ from acker_redis.spark.sinks.exports import Origin
 from acker_redis.spark.sinks.output_modes import Outputs
 from acker_redis.spark.sources.files import has_corrupt, without_corrupt
 from acker_redis.spark.tracker import Tracker
-from acker_redis.spark.worker.failures import Report
+from acker_redis.spark.worker.failures import Failure
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.spout import Spout
 
@@ -71,7 +71,7 @@ class Emitting:
         url: the acker's server as executors reach it.
         timeout_secs: the jobs of an emission may take so long; None: as long as they like.
         whole: the output, where that is one; None: what is written belongs to the messages of an emission.
-        payload_bytes: longest payload of a message that can't be read, which comes along with its report.
+        payload_bytes: longest payload of a message that can't be read, which comes along with its failure.
         brought: takes these payloads, by message id; None: they aren't wanted.
     """
 
@@ -131,8 +131,8 @@ class Emitting:
         spout, session = self.spout, messages.sparkSession
         acker, app = spout.acker, spout.acker.config.app
         of_emission = salts(app, spout.run_id, emission.number)
-        own = edges_of(of_emission[1], emission)
-        proof = Proof(session, key, shares.total(own), len(own), tag, app_of(acker).ledger.stage_number)
+        own = shares_of(of_emission[1], emission)
+        proof = Proof(session, key, shares.total(own), len(own), tag, app_of(acker).ledger.component_number)
         outputs = Outputs("by_message" if self.whole is None else "whole")
         tracker = Tracker(
             spout.run_id, emission.number, batch_id,
@@ -153,8 +153,8 @@ class Emitting:
                     roots.close([])  # these are in the output
                     return Verdict(emission.roots[:0])
                 source.keep_messages(emission)
-                form = Form(key, proof.add("spout", "spout", []).name)
-                tracked = sql.spouted(messages, self.id_column, of_emission, form)
+                equation = Equation(key, proof.add("spout", "spout", []).name)
+                tracked = sql.spouted(messages, self.id_column, of_emission, equation)
                 if has_corrupt(messages):
                     is_wanted = bool(self.payload_bytes) and self.brought is not None
                     payload = as_json(self.payload_bytes, messages.columns) if is_wanted else None
@@ -177,10 +177,10 @@ class Emitting:
             proof.end()
             forget(tag)
 
-    def _take_payloads(self, emission: Emission, failed: Sequence[Report]) -> None:
+    def _take_payloads(self, emission: Emission, failed: Sequence[Failure]) -> None:
         if self.brought is None:
             return
-        by_root = {root: payload for report in failed for root, payload in report.payloads.items()}
+        by_root = {root: payload for failure in failed for root, payload in failure.payloads.items()}
         if by_root:
             own = np.isin(emission.roots.view(np.int64), np.array(list(by_root), np.int64))
             roots, ids = emission.roots.view(np.int64)[own].tolist(), emission.message_ids[own].tolist()

@@ -14,7 +14,7 @@ from acker_redis.spark.proof.blame import Blame, blame_of, line_of
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.runtime.worker_errors import acker_error_in
 from acker_redis.spark.sinks.output_modes import Outputs
-from acker_redis.spark.worker.failures import Report
+from acker_redis.spark.worker.failures import Failure
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.spout import Spout
 
@@ -72,7 +72,7 @@ class Whole:
         self,
         emission: Emission,
         outputs: Outputs,
-        failed: Sequence[Report],
+        failed: Sequence[Failure],
         roots: Roots,
         proof: Proof,
         *,
@@ -137,7 +137,7 @@ class Whole:
             )
 
 
-def _told(failed: Sequence[Report]) -> str:
+def _told(failed: Sequence[Failure]) -> str:
     if not failed:
         return "messages were lost or timed out while it ran"
-    return f"{failed[0].stage!r}: {next(iter(failed[0].reasons)).text}"
+    return f"{failed[0].component!r}: {next(iter(failed[0].reasons)).text}"

@@ -1,4 +1,4 @@
-"""Operators in SQL: frames in, frames out, no Python per row. Each keeps the sum of edges, or meters what it drops."""
+"""Operators in SQL: frames in, frames out, no Python per row. Each keeps the sum of shares, or meters what it drops."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -27,10 +27,10 @@ from pyspark.sql.types import (
 
 from acker_redis.errors import PipelineError
 from acker_redis.spark.proof import metrics
-from acker_redis.spark.proof.equation import Form
+from acker_redis.spark.proof.equation import Equation
 from acker_redis.spark.protocol import arguments, shares
 from acker_redis.spark.protocol.arguments import quoted
-from acker_redis.spark.protocol.columns import ANCHORS, EDGE, OUT, STAYS, VALUE
+from acker_redis.spark.protocol.columns import OUT, ROOTS, SHARE, STAYS, VALUE
 
 _MEETS, _GONE, _CHILDREN, _COUNT, _PLACE, _CHILD = (
     f"_acker_{name}" for name in ("meets", "gone", "children", "count", "place", "child")
@@ -46,34 +46,34 @@ _CHAR = "__CHAR_VARCHAR_TYPE_STRING"
 _PLAIN = (BinaryType, BooleanType, DateType, DecimalType, IntegralType, TimestampNTZType, TimestampType)
 
 
-def spouted(messages: DataFrame, id_column: str, salts: tuple[str, str], form: Form) -> DataFrame:
-    """Messages with their edge and root; `root_ids` and `emission.edges_of` derive the same in the driver."""
-    root_salt, edge_salt = map(arguments.literal, salts)
+def spouted(messages: DataFrame, id_column: str, salts: tuple[str, str], equation: Equation) -> DataFrame:
+    """Messages with their share and root; `root_ids` and `emission.shares_of` derive the same in the driver."""
+    root_salt, share_salt = map(arguments.literal, salts)
     message = f"cast({quoted(id_column)} AS bigint)"
     block = f"xxhash64({root_salt}, shiftright({message}, 5)) & {(1 << 59) - 1}L"
     root = f"shiftleft({message} & 31L, 59) | ({block})"
-    edge = f"xxhash64({edge_salt}, {message}) & {shares.MASK}L"
-    return messages.withColumns({EDGE: form.column(edge), ANCHORS: form.roots(f"array({root})")})
+    share = f"xxhash64({share_salt}, {message}) & {shares.MASK}L"
+    return messages.withColumns({SHARE: equation.column(share), ROOTS: equation.roots(f"array({root})")})
 
 
-def filtered(frame: DataFrame, condition: str | Column, meter: str, form: Form) -> DataFrame:
+def filtered(frame: DataFrame, condition: str | Column, meter: str, equation: Equation) -> DataFrame:
     """Rows that meet a condition; the others are metered before they are dropped."""
-    marked = frame.withColumns({_MEETS: _column(condition), EDGE: form.column(EDGE)})
+    marked = frame.withColumns({_MEETS: _column(condition), SHARE: equation.column(SHARE)})
     return _without_gone(marked, _MEETS, f"NOT coalesce({_MEETS}, false)", meter)
 
 
 def without_failed(frame: DataFrame, meter: str) -> DataFrame:
-    """Rows that no function in SQL's midst has failed; `OUT` has the report of the others."""
+    """Rows that no function in SQL's midst has failed; `OUT` has the failure of the others."""
     return metrics.leaving_python(frame, meter, "1").where(f"{OUT} = {STAYS}").drop(OUT)
 
 
 def without_residue(frame: DataFrame, meter: str) -> DataFrame:
     """Rows that a step in Python gave, without the rows that carry its residue; those have the number of rows as anchor."""
-    root = f"get({ANCHORS}, 0)"
+    root = f"get({ROOTS}, 0)"
     return metrics.leaving_python(frame, meter, root, root=root).where(f"{OUT} = {STAYS}").drop(OUT)
 
 
-def exploded(frame: DataFrame, children: str | Column, name: str, meter: str, form: Form) -> DataFrame:
+def exploded(frame: DataFrame, children: str | Column, name: str, meter: str, equation: Equation) -> DataFrame:
     """One row per element of the array `children`; rows whose array is empty or null are metered and dropped.
 
     Raises:
@@ -88,11 +88,18 @@ def exploded(frame: DataFrame, children: str | Column, name: str, meter: str, fo
         output = [F.col(f"{_CHILD}.{quoted(column)}") for column in kind.elementType.names]
     else:
         output = [F.col(_CHILD).alias(VALUE)]
-    return _one_row_per_child(marked, [], output, name, meter, form)
+    return _one_row_per_child(marked, [], output, name, meter, equation)
 
 
 def looked_up(
-    frame: DataFrame, table: DataFrame, on: Sequence[str], name: str, meter: str, form: Form, *, keep_unmatched: bool
+    frame: DataFrame,
+    table: DataFrame,
+    on: Sequence[str],
+    name: str,
+    meter: str,
+    equation: Equation,
+    *,
+    keep_unmatched: bool,
 ) -> DataFrame:
     """Join with a table that isn't tracked: one row per match.
 
@@ -105,23 +112,23 @@ def looked_up(
     matches = table.groupBy(
         *(_cast(column, one.right).alias(key) for key, column, one in zip(keys, on, compared, strict=True))
     ).agg(_as_array(table, others).alias(_CHILDREN))
-    own = [quoted(column) for column in frame.columns if column not in (EDGE, ANCHORS)]
+    own = [quoted(column) for column in frame.columns if column not in (SHARE, ROOTS)]
     wanted = {key: _cast(column, one.left) for key, column, one in zip(keys, on, compared, strict=True)}
     found = frame.withColumns(wanted).join(matches, keys, "left")
     if keep_unmatched:
         nothing = F.lit(None).cast(matches.schema[_CHILDREN].dataType.elementType)  # type: ignore[attr-defined]
         found = found.withColumn(_CHILDREN, F.coalesce(_CHILDREN, F.array(nothing)))
     output = [F.col(f"{_CHILD}.{quoted(column)}") for column in others]
-    return _one_row_per_child(found, own, output, name, meter, form)
+    return _one_row_per_child(found, own, output, name, meter, equation)
 
 
 def matched(
-    left: DataFrame, right: DataFrame, on: Sequence[str], how: str, name: str, meter: str, form: Form
+    left: DataFrame, right: DataFrame, on: Sequence[str], how: str, name: str, meter: str, equation: Equation
 ) -> DataFrame:
-    """Join two tracked frames. Each row has a part of the edges of the two it was made of.
+    """Join two tracked frames. Each row has a part of the shares of the two it was made of.
 
-    It has the keys that Spark's own join gives it: those of the side that is kept. Where equal ones may differ, as 1 and '01'
-    do, rows carry their own.
+    It has the keys that Spark's own join gives it: those of the side that is kept. Where equal ones may differ, as 1
+    and '01' do, rows carry their own.
     """
     compared = _compared(left, right, on, name, how)
     keys = [f"_acker_key{i}" for i in range(len(on))]
@@ -139,14 +146,14 @@ def matched(
     alone = {"left": f"{_LEFT} IS NULL", "right": f"{_RIGHT} IS NULL", "full": "false"}  # without the side that is kept
     goes = alone.get(how, f"{_LEFT} IS NULL OR {_RIGHT} IS NULL")
     sums = [
-        f"coalesce(aggregate({side}, 0L, (sum, row) -> (sum + row.{EDGE}) & {shares.MASK}L), 0L)"
+        f"coalesce(aggregate({side}, 0L, (sum, row) -> (sum + row.{SHARE}) & {shares.MASK}L), 0L)"
         for side in (_LEFT, _RIGHT)
     ]
     counts = " + ".join(f"IF({side} IS NULL, 0, size({side}))" for side in (_LEFT, _RIGHT))
     marked = met.withColumn(_GONE, F.expr(goes)).withColumn(
-        EDGE, F.expr(f"IF({_GONE}, ({sums[0]} + {sums[1]}) & {shares.MASK}L, NULL)")
+        SHARE, F.expr(f"IF({_GONE}, ({sums[0]} + {sums[1]}) & {shares.MASK}L, NULL)")
     )
-    rows = _without_gone(marked, _GONE, _GONE, meter, counts).drop(EDGE)
+    rows = _without_gone(marked, _GONE, _GONE, meter, counts).drop(SHARE)
     for side in (_LEFT, _RIGHT):
         nothing = F.lit(None).cast(met.schema[side].dataType.elementType)  # type: ignore[attr-defined]
         rows = rows.withColumn(side, F.coalesce(side, F.array(nothing)))
@@ -159,65 +166,67 @@ def matched(
         _own_key(own_keys[column], how) if column in own_keys else F.col(key)
         for key, column in zip(keys, on, strict=True)
     ]
-    own = [  # of a side that a row lacks, the edge is null, of which a hash would be a number
-        f"IF({side}.{EDGE} IS NULL, 0L, "
-        f"{shares.split_in_sql(f'{side}.{EDGE}', salt, f'cast({place} AS bigint)', f'cast({count} AS bigint)')})"
+    own = [  # of a side that a row lacks, the share is null, of which a hash would be a number
+        f"IF({side}.{SHARE} IS NULL, 0L, "
+        f"{shares.split_in_sql(f'{side}.{SHARE}', salt, f'cast({place} AS bigint)', f'cast({count} AS bigint)')})"
         for side, place, count in ((_LEFT, _PLACE, _COUNT), (_RIGHT, _LEFT_PLACE, _LEFT_COUNT))
     ]
     output = [
         F.col(f"{side}.{quoted(column)}")
         for frame, side in ((left, _LEFT), (right, _RIGHT))
         for column in frame.columns
-        if column not in (*on, EDGE, ANCHORS)
+        if column not in (*on, SHARE, ROOTS)
     ]
     return rows.select(
         *(key.alias(column) for key, column in zip(given, on, strict=True)),
         *output,
-        form.column(f"({own[0]} + {own[1]}) & {shares.MASK}L"),
-        form.roots(f"array_union({_roots_of(f'{_LEFT}.')}, {_roots_of(f'{_RIGHT}.')})"),
+        equation.column(f"({own[0]} + {own[1]}) & {shares.MASK}L"),
+        equation.roots(f"array_union({_roots_of(f'{_LEFT}.')}, {_roots_of(f'{_RIGHT}.')})"),
     )
 
 
-def grouped(frame: DataFrame, keys: Sequence[str | Column], aggregates: Sequence[Column], form: Form) -> DataFrame:
-    """One row per group, with the sum of its rows' edges, and their roots."""
+def grouped(
+    frame: DataFrame, keys: Sequence[str | Column], aggregates: Sequence[Column], equation: Equation
+) -> DataFrame:
+    """One row per group, with the sum of its rows' shares, and their roots."""
     made = frame.groupBy(*keys).agg(
         *aggregates,
-        F.sum(F.expr(f"{EDGE} & {(1 << shares.LOW_BITS) - 1}L")).alias(_LOW),
-        F.sum(F.shiftright(EDGE, shares.LOW_BITS)).alias(_HIGH),
-        form.roots(f"array_distinct(flatten(collect_set({_roots_of()})))"),
+        F.sum(F.expr(f"{SHARE} & {(1 << shares.LOW_BITS) - 1}L")).alias(_LOW),
+        F.sum(F.shiftright(SHARE, shares.LOW_BITS)).alias(_HIGH),
+        equation.roots(f"array_distinct(flatten(collect_set({_roots_of()})))"),
     )
     high = f"shiftleft({_HIGH} & {(1 << (shares.BITS - shares.LOW_BITS)) - 1}L, {shares.LOW_BITS})"
-    both = form.column(f"(({_LOW} & {shares.MASK}L) + {high}) & {shares.MASK}L")
-    return made.withColumn(EDGE, both).drop(_LOW, _HIGH)
+    both = equation.column(f"(({_LOW} & {shares.MASK}L) + {high}) & {shares.MASK}L")
+    return made.withColumn(SHARE, both).drop(_LOW, _HIGH)
 
 
 def grouped_by_message(
-    frame: DataFrame, keys: Sequence[str | Column], aggregates: Sequence[Column], name: str, form: Form
+    frame: DataFrame, keys: Sequence[str | Column], aggregates: Sequence[Column], name: str, equation: Equation
 ) -> DataFrame:
     """As `grouped`, by keys that have the message id: a group with rows of several messages fails the job."""
-    roots = [F.expr(f"{of}(get({ANCHORS}, 0))").alias(column) for of, column in (("min", _LEAST), ("max", _GREATEST))]
-    most = F.expr(f"max(size({ANCHORS}))").alias(_COUNT)
-    made = grouped(frame, keys, [*aggregates, *roots, most], form)
-    return _of_one(made, f"{_LEAST} <> {_GREATEST} OR {_COUNT} > 1", name, form).drop(_LEAST, _GREATEST, _COUNT)
+    roots = [F.expr(f"{of}(get({ROOTS}, 0))").alias(column) for of, column in (("min", _LEAST), ("max", _GREATEST))]
+    most = F.expr(f"max(size({ROOTS}))").alias(_COUNT)
+    made = grouped(frame, keys, [*aggregates, *roots, most], equation)
+    return _of_one(made, f"{_LEAST} <> {_GREATEST} OR {_COUNT} > 1", name, equation).drop(_LEAST, _GREATEST, _COUNT)
 
 
-def of_one_message(frame: DataFrame, name: str, form: Form) -> DataFrame:
+def of_one_message(frame: DataFrame, name: str, equation: Equation) -> DataFrame:
     """Rows of which each comes from one message, or from none: another fails the job."""
-    return _of_one(frame, f"size({ANCHORS}) > 1", name, form)
+    return _of_one(frame, f"size({ROOTS}) > 1", name, equation)
 
 
-def _of_one(frame: DataFrame, several: str, name: str, form: Form) -> DataFrame:
+def _of_one(frame: DataFrame, several: str, name: str, equation: Equation) -> DataFrame:
     text = (  # on a line of its own, as `worker_errors` reads it
         f"\nacker_redis.errors.NotExactError: {name!r}: rows of several messages came together, though a key is called like "
         "the column of message ids: does the column hold something else by now? Give it another name, and partial=True where "
         "rows of this emission's messages may come together\n"
     )
-    return frame.withColumn(EDGE, form.column(f"IF({several}, raise_error({arguments.literal(text)}), {EDGE})"))
+    return frame.withColumn(SHARE, equation.column(f"IF({several}, raise_error({arguments.literal(text)}), {SHARE})"))
 
 
 def weighed(frame: DataFrame, shift: int) -> DataFrame:
-    """The same rows, their edges multiplied by `edges.weight(shift)`."""
-    return frame.withColumn(EDGE, F.expr(shares.weighed_in_sql(EDGE, shift)))
+    """The same rows, their shares multiplied by `shares.weight(shift)`."""
+    return frame.withColumn(SHARE, F.expr(shares.weighed_in_sql(SHARE, shift)))
 
 
 def _without_gone(frame: DataFrame, column: str, gone: str, meter: str, rows: str = "1") -> DataFrame:
@@ -226,14 +235,14 @@ def _without_gone(frame: DataFrame, column: str, gone: str, meter: str, rows: st
 
 
 def _one_row_per_child(
-    frame: DataFrame, own: Sequence[str], output: Sequence[Column], name: str, meter: str, form: Form
+    frame: DataFrame, own: Sequence[str], output: Sequence[Column], name: str, meter: str, equation: Equation
 ) -> DataFrame:
-    """Rows for the elements of `_CHILDREN`, with parts of their parent's edge."""
+    """Rows for the elements of `_CHILDREN`, with parts of their parent's share."""
     counted = frame.withColumn(_COUNT, F.expr(f"cast(greatest(coalesce(size({_CHILDREN}), 0), 0) AS bigint)"))
     kept = _without_gone(counted.withColumn(_GONE, F.expr(f"{_COUNT} = 0")), _GONE, _GONE, meter)
-    rows = kept.select(*own, EDGE, ANCHORS, _COUNT, F.posexplode(_CHILDREN).alias(_PLACE, _CHILD))
-    part = shares.split_in_sql(EDGE, shares.salt_of(name), f"cast({_PLACE} AS bigint)", _COUNT)
-    return rows.select(*own, *output, form.column(part), ANCHORS)
+    rows = kept.select(*own, SHARE, ROOTS, _COUNT, F.posexplode(_CHILDREN).alias(_PLACE, _CHILD))
+    part = shares.split_in_sql(SHARE, shares.salt_of(name), f"cast({_PLACE} AS bigint)", _COUNT)
+    return rows.select(*own, *output, equation.column(part), ROOTS)
 
 
 class _Key(NamedTuple):
@@ -318,8 +327,8 @@ def _is_plain(kind: DataType) -> bool:
 
 def _roots_of(row: str = "") -> str:
     """The roots of a row, in SQL; of one that has lost them, 0, which is nobody's: if what is made of it fails, that shows."""
-    lost = f"coalesce(size({row}{ANCHORS}), 0) < 1 AND coalesce({row}{EDGE}, 0L) <> 0L"
-    return f"IF({lost}, array(0L), coalesce({row}{ANCHORS}, cast(array() AS array<bigint>)))"
+    lost = f"coalesce(size({row}{ROOTS}), 0) < 1 AND coalesce({row}{SHARE}, 0L) <> 0L"
+    return f"IF({lost}, array(0L), coalesce({row}{ROOTS}, cast(array() AS array<bigint>)))"
 
 
 def _own_key(field: str, how: str) -> Column:

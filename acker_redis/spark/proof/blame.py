@@ -1,7 +1,7 @@
 """Who is to blame for an emission that broke: one of its rows, something that can't be reached, or the pipeline itself.
 
-A failure is a job's only if a job with the emission's tag failed. What goes wrong in the driver without one (a typo, a missing
-library or class, a path that isn't there) would go wrong with any message.
+A failure is a job's only if a job with the emission's tag failed. What goes wrong in the driver without one (a typo, a
+missing library or class, a path that isn't there) would go wrong with any message.
 """
 
 import re
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from acker_redis.client.backoff import is_outage, tells_of_outage
 from acker_redis.errors import AckerError
-from acker_redis.spark.proof.failure_reports import cause_of
+from acker_redis.spark.proof.received_failures import cause_of
 from acker_redis.spark.runtime.worker_errors import broke_in_a_job, chain_of, is_of_java, text_of
 
 _BUS_MS = 10_000

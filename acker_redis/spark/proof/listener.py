@@ -1,7 +1,7 @@
 """What Spark metered, execution by execution: a QueryExecutionListener in Python, one per JVM session.
 
-`Observation` would report the first action on a frame only, which may have been a `show`. Nobody waits for ever: an execution
-of the tracker's own behind another one marks that everything before it was heard of.
+`Observation` would report the first action on a frame only, which may have been a `show`. Nobody waits for ever: an
+execution of the tracker's own behind another one marks that everything before it was heard of.
 """
 
 import threading

@@ -1,6 +1,7 @@
 """Sums that Spark takes while rows pass: CollectMetrics nodes, by the name of which the listener finds them again.
 
-Expressions are texts of SQL: each method of a Column costs half a dozen calls of the JVM, for which a micro-batch has no time.
+Expressions are texts of SQL: each method of a Column costs half a dozen calls of the JVM, for which a micro-batch has
+no time.
 """
 
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis.spark.protocol.columns import CHILDLESS, EDGE, OUT, STAYS
+from acker_redis.spark.protocol.columns import CHILDLESS, OUT, SHARE, STAYS
 from acker_redis.spark.protocol.shares import LOW_BITS, joined
 
 PREFIX = "acker:"
@@ -23,11 +24,11 @@ class Passed(NamedTuple):
     """What passed a meter.
 
     Attributes:
-        edges: their sum.
+        shares: their sum.
         rows: how many.
     """
 
-    edges: int
+    shares: int
     rows: int
 
 
@@ -49,24 +50,24 @@ class Left(NamedTuple):
     Attributes:
         dropped: rows without children.
         failed: rows that failed.
-        reports: numbers of the reports that name the failed ones, of the tasks whose rows passed.
+        failures: numbers of the failures that name the failed ones, of the tasks whose rows passed.
         processed: what the step has processed without failing.
     """
 
     dropped: Passed
     failed: Passed
-    reports: frozenset[int]
+    failures: frozenset[int]
     processed: "Processed"
 
     @property
-    def edges(self) -> int:
+    def shares(self) -> int:
         """The sum of all that left."""
-        return self.dropped.edges + self.failed.edges
+        return self.dropped.shares + self.failed.shares
 
 
 def passing(frame: DataFrame, meter: str, rows: str = "1") -> DataFrame:
     """Meter all rows. `rows`: how many a row stands for, in SQL."""
-    return _observed(frame, meter, *_sums(EDGE), f"sum({rows}) AS rows")
+    return _observed(frame, meter, *_sums(SHARE), f"sum({rows}) AS rows")
 
 
 def passed(metrics: Metrics, meter: str) -> Passed:
@@ -77,7 +78,7 @@ def passed(metrics: Metrics, meter: str) -> Passed:
 
 def leaving(frame: DataFrame, gone: str, meter: str, rows: str = "1") -> DataFrame:
     """Meter the rows for which `gone` is true; they stay. `rows`: how many a row stands for. Both are SQL."""
-    return _observed(frame, meter, *_sums(f"IF({gone}, {EDGE}, NULL)"), f"sum(IF({gone}, {rows}, NULL)) AS rows")
+    return _observed(frame, meter, *_sums(f"IF({gone}, {SHARE}, NULL)"), f"sum(IF({gone}, {rows}, NULL)) AS rows")
 
 
 def leaving_python(
@@ -95,8 +96,8 @@ def leaving_python(
     dropped, failed, other = f"{OUT} = {CHILDLESS}", f"{OUT} > {CHILDLESS}", f"{OUT} = {STAYS}"
     return _observed(
         frame, meter,
-        *_sums(f"IF({dropped}, {EDGE}, NULL)"), f"sum(IF({dropped}, {rows}, NULL)) AS rows",
-        *_sums(f"IF({failed}, {EDGE}, NULL)", "failed_"), f"sum(IF({failed}, {rows}, NULL)) AS failed_rows",
+        *_sums(f"IF({dropped}, {SHARE}, NULL)"), f"sum(IF({dropped}, {rows}, NULL)) AS rows",
+        *_sums(f"IF({failed}, {SHARE}, NULL)", "failed_"), f"sum(IF({failed}, {rows}, NULL)) AS failed_rows",
         f"collect_set(IF({failed}, {OUT}, NULL)) AS reports",
         f"sum(IF({other}, {stays}, NULL)) AS stayed",
         f"min(IF({other}, {root}, NULL)) AS first_root", f"max(IF({other}, {root}, NULL)) AS last_root",
@@ -105,19 +106,19 @@ def leaving_python(
 
 def left_python(metrics: Metrics, meter: str) -> Left:
     """What `leaving_python` metered."""
-    low, high, rows, failed_low, failed_high, failed_rows, reports, stayed, first, last = metrics[meter]
+    low, high, rows, failed_low, failed_high, failed_rows, failures, stayed, first, last = metrics[meter]
     # Of dropped rows the roots are not known.
     roots = frozenset(root for root in (first, last) if root is not None) if not rows else frozenset()
     return Left(
         Passed(joined(low, high), rows or 0),
         Passed(joined(failed_low, failed_high), failed_rows or 0),
-        frozenset(reports),
+        frozenset(failures),
         Processed((stayed or 0) + (rows or 0), roots),
     )
 
 
-def _sums(edge: str, prefix: str = "") -> tuple[str, str]:
-    low, high = f"({edge}) & {(1 << LOW_BITS) - 1}L", f"shiftright({edge}, {LOW_BITS})"
+def _sums(share: str, prefix: str = "") -> tuple[str, str]:
+    low, high = f"({share}) & {(1 << LOW_BITS) - 1}L", f"shiftright({share}, {LOW_BITS})"
     return f"sum({low}) AS {prefix}low", f"sum({high}) AS {prefix}high"
 
 

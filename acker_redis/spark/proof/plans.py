@@ -8,7 +8,7 @@ from typing import Any
 from py4j.java_gateway import JavaObject
 
 from acker_redis.spark.proof.equation import node_in
-from acker_redis.spark.protocol.columns import EDGE
+from acker_redis.spark.protocol.columns import SHARE
 
 _OURS = "_acker_"
 """Begins a column in every node that the tracker adds, but for its unions."""
@@ -22,10 +22,10 @@ _MOST_CHARS = 120
 _MOST = 3
 """Operators that are named; a longer list helps nobody."""
 
-_GROUP, _JOIN = "tracker.group for aggregates", "tracker.join for joins"
+_GROUP, _JOIN = "tracker.group_by for aggregates", "tracker.join for joins"
 _PART = "tracker.filter for what takes a part of the rows, or give the run fewer messages"
 _SETS = "tracker.filter, join or group for operations on sets"
-_BOLT = "tracker.bolt_arrow for functions of record batches"
+_BOLT = "tracker.flat_map_arrow for functions of record batches"
 _CUT = "tracker.checkpoint for checkpoints, files and tables"
 _INSTEAD = {
     "Filter": "tracker.filter for where",
@@ -42,7 +42,7 @@ _INSTEAD = {
     "Sample": 'tracker.filter(rows, "rand() < 0.1") for samples',
     "Generate": "tracker.explode or a bolt for several rows of one",
     "Unpivot": "tracker.explode or a bolt for several rows of one",
-    "Union": "tracker.union for unions",
+    "Union": "tracker.union_by_name for unions",
     **dict.fromkeys(("Intersect", "IntersectAll", "Except", "ExceptAll"), _SETS),
     **dict.fromkeys(
         ("MapInArrow", "MapInPandas", "MapPartitions", "FlatMapGroupsInPandas", "FlatMapGroupsInArrow"), _BOLT
@@ -93,7 +93,7 @@ def is_cached(query: JavaObject) -> bool:
     below = [query.withCachedData()]
     while below:
         plan = below.pop()
-        if plan.nodeName().startswith("InMemoryRelation") and _edge(plan) is not None:
+        if plan.nodeName().startswith("InMemoryRelation") and _share(plan) is not None:
             return True
         below += each(plan.children())
     return False
@@ -130,29 +130,29 @@ class _Walk:
 
     def below(self, plan: JavaObject, here: str | None, above: str) -> None:
         """Go down from a node of the tracker's frame `here`, which `above` takes."""
-        edge = _edge(plan)
+        share = _share(plan)
         text = plan.simpleString(200)
         is_ours = _OURS in text or _OURS in plan.output().toString()
-        if edge is None and not is_ours:
+        if share is None and not is_ours:
             return  # rows that aren't tracked, or not yet
-        node = None if edge is None else node_in(edge.metadata().json())
+        node = None if share is None else node_in(share.metadata().json())
         if node is not None and here is not None and node != here:
             above = here
         here = node or here
         kind = plan.nodeName().replace(" ", "")
         is_half = kind == "LocalLimit" and self.found and self.found[-1].what.startswith("GlobalLimit")
-        if kind in _INSTEAD and not is_ours and node is not None and not is_half:  # our unions have no form yet
+        if kind in _INSTEAD and not is_ours and node is not None and not is_half:  # our unions have no equation yet
             self.found.append(Change(_told(plan), node, above, _INSTEAD[kind]))
         for child in each(plan.children()):
             self.below(child, here, above)
 
 
-def _edge(plan: JavaObject) -> JavaObject | None:
-    """The column of edges among those that a node gives."""
+def _share(plan: JavaObject) -> JavaObject | None:
+    """The column of shares among those that a node gives."""
     output = plan.output()
-    if f"{EDGE}#" not in output.toString():
+    if f"{SHARE}#" not in output.toString():
         return None
-    return next((one for one in each(output) if one.name() == EDGE), None)
+    return next((one for one in each(output) if one.name() == SHARE), None)
 
 
 def _told(plan: JavaObject) -> str:

@@ -13,14 +13,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.errors import NotExactError, NotProvenError, PipelineError
 from acker_redis.spark.proof import metrics, plans
-from acker_redis.spark.proof.equation import Form, form_of
-from acker_redis.spark.proof.failure_reports import Received
+from acker_redis.spark.proof.equation import Equation, equation_of
 from acker_redis.spark.proof.listener import Execution, listener_of
+from acker_redis.spark.proof.received_failures import ReceivedFailures
 from acker_redis.spark.protocol import arguments
 from acker_redis.spark.protocol.shares import BITS, MASK
 from acker_redis.spark.runtime import reruns
 from acker_redis.spark.runtime.jobs import described
-from acker_redis.spark.worker.failures import Report
+from acker_redis.spark.worker.failures import Failure
 
 _ADVICE = (
     "No operator of yours between the tracker's explains it. A cached frame has to be filled as a whole, as count does, "
@@ -49,7 +49,7 @@ class Node:
 
 class _Meter(NamedTuple):
     operator: str
-    has_reports: bool
+    has_failures: bool
 
 
 @dataclass
@@ -59,10 +59,10 @@ class Proof:
     Attributes:
         session: Spark.
         key: of the emission: run and number; begins the names of its meters.
-        total: E, the sum of the edges of its messages.
+        total: E, the sum of the shares of its messages.
         count: of its messages.
         job_tag: of the jobs of the emission.
-        name_stage: has the acker number the name of an operator, of which it takes a few hundred.
+        name_component: has the acker number the name of an operator, of which it takes a few hundred.
         proven: names of actions that were.
         processed: name of an operator in Python, or of a sink -> what it has processed without failing.
     """
@@ -72,19 +72,19 @@ class Proof:
     total: int
     count: int
     job_tag: str
-    name_stage: Callable[[str], object]
+    name_component: Callable[[str], object]
     proven: list[str] = field(default_factory=list)
     processed: dict[str, metrics.Processed] = field(default_factory=dict)
     _nodes: dict[str, Node] = field(default_factory=dict)
     _covered: set[str] = field(default_factory=set)
     _actions: list[str] = field(default_factory=list)
-    _failed: dict[int, Report] = field(default_factory=dict)
+    _failed: dict[int, Failure] = field(default_factory=dict)
     _meters: dict[str, _Meter] = field(default_factory=dict)
     _shifts: int = 0
 
     def __post_init__(self) -> None:
         self._listener = listener_of(self.session)
-        self._received = Received(self.session.sparkContext, f"{metrics.PREFIX}{self.key}:")
+        self._received = ReceivedFailures(self.session.sparkContext, f"{metrics.PREFIX}{self.key}:")
 
     def add(self, kind: str, name: str | None, sources: Iterable[str]) -> Node:
         """A new operator; without a name it is numbered.
@@ -98,14 +98,14 @@ class Proof:
         arguments.operator_name(name)
         if name in self._nodes:
             raise PipelineError(f"name={name!r}: an operator of this emission has this name: give each one of its own")
-        self.name_stage(name)
+        self.name_component(name)
         node = self._nodes[name] = Node(name, tuple(sources))
         return node
 
-    def meter(self, node: Node, *, has_reports: bool = False) -> str:
-        """The name of a new meter of an operator; whether rows that pass it name reports of failed rows."""
+    def meter(self, node: Node, *, has_failures: bool = False) -> str:
+        """The name of a new meter of an operator; whether rows that pass it name failures of failed rows."""
         meter = f"{metrics.PREFIX}{self.key}:{node.name}#{len(self._meters) + 1}"
-        self._meters[meter] = _Meter(node.name, has_reports)
+        self._meters[meter] = _Meter(node.name, has_failures)
         return meter
 
     def next_shift(self) -> int:
@@ -113,9 +113,9 @@ class Proof:
         self._shifts += 1
         return (self._shifts - 1) % (BITS - 1) + 1
 
-    def form_of(self, frame: DataFrame, operator: str) -> Form:
-        """The form of a frame that an operator takes."""
-        return form_of(frame, self.key, operator)
+    def equation_of(self, frame: DataFrame, operator: str) -> Equation:
+        """The equation of a frame that an operator takes."""
+        return equation_of(frame, self.key, operator)
 
     def begin(self, kind: str, name: str | None, sources: Iterable[str]) -> Node:
         """A new operator that is an action, which has to be proven."""
@@ -131,13 +131,13 @@ class Proof:
         """What leads to this operator only needs no action."""
         self._cover(node)
 
-    def prove(self, node: Node, meter: str, form: Form, *, written: bool, final: bool = True) -> int:
-        """Hold an action that has ended well against its form; returns the sum of what was dropped and failed before it.
+    def prove(self, node: Node, meter: str, equation: Equation, *, written: bool, final: bool = True) -> int:
+        """Hold an action that has ended well against its equation; returns the sum of what was dropped and failed before it.
 
         Args:
             node: the action.
             meter: that all its rows passed.
-            form: what they must sum to.
+            equation: what they must sum to.
             written: whether a command of Spark's has to have taken the metered rows.
             final: whether nothing has to be done with the rows any more.
 
@@ -150,10 +150,10 @@ class Proof:
             return meter in (heard.written if written else heard.metrics)
 
         heard = self._listener.find(wanted, self.session)
-        told = [self._balance(node, meter, form, one) for one in heard]
+        told = [self._balance(node, meter, equation, one) for one in heard]
         if not written and not any(one.is_balanced for one in told):  # another one may have taken all rows
             heard = self._listener.find(wanted, self.session, every=True)
-            told = [self._balance(node, meter, form, one) for one in heard]
+            told = [self._balance(node, meter, equation, one) for one in heard]
         if not told:
             self._refuse(
                 f"{node.name!r}: Spark told of no execution that wrote its rows as they are. Give a function that calls one "
@@ -165,7 +165,7 @@ class Proof:
             bad = next(one for one in told if one.text is not None)
             self._refuse(bad.text or "", bad.execution, node, meter)
         for one in good:
-            self._failed |= {report.number: report for report in one.named}
+            self._failed |= {failure.number: failure for failure in one.named}
             for operator, processed in one.processed.items():
                 self._note(operator, processed)
         if final:
@@ -175,9 +175,9 @@ class Proof:
                 self._note(node.name, metrics.Processed(good[0].rows))
         return good[0].residue
 
-    def fail(self, report: Report) -> None:
+    def fail(self, failure: Failure) -> None:
         """Take note of rows that an action failed as a whole."""
-        self._failed[report.number] = report
+        self._failed[failure.number] = failure
 
     def close(self) -> None:
         """See that everything is covered.
@@ -193,19 +193,19 @@ class Proof:
             )
         if not self.proven:
             raise NotExactError(
-                "the pipeline ran no sink, so no message of it can be done: end each way through it with write, write_source, "
-                "write_partitions, write_with or export, or give the frame to tracker.discard"
+                "the pipeline ran no sink, so no message of it can be done: end each way through it with write, write_data_source, "
+                "write_partitions, write_dataframe or export, or give the frame to tracker.discard"
             )
         taken = {source for node in self._nodes.values() for source in node.sources}
         open_ends = [name for name in self._nodes if name not in self._covered | taken]
         if open_ends:
             raise NotExactError(
                 f"the pipeline did nothing with the rows of {', '.join(map(repr, open_ends))}, so these can't be done: "
-                "end each way through it with write, write_source, write_partitions, write_with or export, or give the frame "
+                "end each way through it with write, write_data_source, write_partitions, write_dataframe or export, or give the frame "
                 "to tracker.discard"
             )
 
-    def failed(self) -> list[Report]:
+    def failed(self) -> list[Failure]:
         """Which messages failed, and why, of all actions."""
         return list(self._failed.values())
 
@@ -220,21 +220,21 @@ class Proof:
             roots = before.roots | processed.roots if before.roots and processed.roots else frozenset()
             self.processed[operator] = metrics.Processed(processed.rows, roots)
 
-    def _balance(self, node: Node, meter: str, form: Form, execution: Execution) -> "_Balance":
-        """Hold what one execution metered against a form."""
+    def _balance(self, node: Node, meter: str, equation: Equation, execution: Execution) -> "_Balance":
+        """Hold what one execution metered against a equation."""
         metered = execution.metrics
         gone: dict[str, _Gone] = {}
         missing = []
-        for one in form.residues:
+        for one in equation.residues:
             known = self._meters[one]
             if one not in metered:
                 missing.append(known.operator)
-            elif not known.has_reports:
+            elif not known.has_failures:
                 gone[one] = _Gone(known.operator, metrics.passed(metered, one), metrics.Passed(0, 0), ())
             else:
                 left = metrics.left_python(metered, one)
-                named = self._received.find(one, left.reports)
-                if named is None or sum(report.parts for report in named) & MASK != left.failed.edges:
+                named = self._received.find(one, left.failures)
+                if named is None or sum(failure.parts for failure in named) & MASK != left.failed.shares:
                     missing.append(known.operator)
                 else:
                     gone[one] = _Gone(known.operator, left.dropped, left.failed, named, left.processed)
@@ -246,11 +246,11 @@ class Proof:
                 "a plan, and fill a cache by count()",
             )
         got = metrics.passed(metered, meter)
-        residues = {one: left.edges for one, left in gone.items()}
-        if got.edges != form.expected(self.total, residues):
+        residues = {one: left.shares for one, left in gone.items()}
+        if got.shares != equation.expected(self.total, residues):
             return _Balance(execution, self._mismatch(node, got, gone))
-        residue = sum(form.residues[one] * edges for one, edges in residues.items())
-        named = [report for left in gone.values() for report in left.named]
+        residue = sum(equation.residues[one] * shares for one, shares in residues.items())
+        named = [failure for left in gone.values() for failure in left.named]
         processed = {left.operator: left.processed for left in gone.values()}
         return _Balance(execution, None, residue, named, processed, got.rows)
 
@@ -292,7 +292,7 @@ class _Balance:
         execution: the one.
         text: why it is not balanced; None: it is.
         residue: the sum of what was dropped and failed before it, weighed.
-        named: reports of failed rows.
+        named: failures of failed rows.
         processed: operator in Python -> what it has processed without failing.
         rows: that reached the action.
     """
@@ -300,7 +300,7 @@ class _Balance:
     execution: Execution
     text: str | None
     residue: int = 0
-    named: Sequence[Report] = ()
+    named: Sequence[Failure] = ()
     processed: Mapping[str, metrics.Processed] = field(default_factory=dict)
     rows: int = 0
 
@@ -314,12 +314,12 @@ class _Gone:
     operator: str
     dropped: metrics.Passed
     failed: metrics.Passed
-    named: Sequence[Report]
+    named: Sequence[Failure]
     processed: metrics.Processed = field(default_factory=metrics.Processed)
 
     @property
-    def edges(self) -> int:
-        return self.dropped.edges + self.failed.edges
+    def shares(self) -> int:
+        return self.dropped.shares + self.failed.shares
 
     @property
     def rows(self) -> int:

@@ -2,7 +2,7 @@
 
 Whoever picks them up carries on the same trees on the same acker: the edges are acked there. Handing over sends nothing.
 
-Forms: `binary`: root and edge, 8 bytes each, big-endian, for each anchor of the row (for the key, value or headers of a
+Encodings: `binary`: root and edge, 8 bytes each, big-endian, for each anchor of the row (for the key, value or headers of a
 message broker); `json`: a text, `[["<root>", "<edge>"], ...]` in 16 hex digits each; `array`: `array<bigint>`, root, edge,
 root, edge ... as in a tracked DataFrame (for parquet).
 """
@@ -16,29 +16,29 @@ from pyspark.sql.types import ArrayType, BinaryType, StringType
 from acker_redis.errors import PipelineError
 from acker_redis.spark.protocol import arguments
 
-Form: TypeAlias = Literal["binary", "json", "array"]
-FORMS: tuple[Form, ...] = ("binary", "json", "array")
+Encoding: TypeAlias = Literal["binary", "json", "array"]
+ENCODINGS: tuple[Encoding, ...] = ("binary", "json", "array")
 
 
-def check(form: str) -> None:
-    """It is one of the forms."""
-    if form not in FORMS:
-        raise PipelineError(f"form={form!r}: use one of {', '.join(FORMS)}")
+def check(encoding: str) -> None:
+    """It is one of the encodings."""
+    if encoding not in ENCODINGS:
+        raise PipelineError(f"encoding={encoding!r}: use one of {', '.join(ENCODINGS)}")
 
 
-def packed(form: Form, column: str) -> Column:
-    """A column of roots and edges, as an array, in this form."""
-    if form == "array":
+def packed(encoding: Encoding, column: str) -> Column:
+    """A column of roots and edges, as an array, in this encoding."""
+    if encoding == "array":
         return F.coalesce(column, F.expr("cast(array() AS array<bigint>)"))
     digits = f"transform({column}, id -> lpad(hex(id), 16, '0'))"
-    if form == "binary":
+    if encoding == "binary":
         return F.expr(f"unhex(coalesce(array_join({digits}, ''), ''))")
     pairs = f"transform(sequence(0, size({column}) div 2 - 1), i -> slice(transform({digits}, d -> lower(d)), 2 * i + 1, 2))"
     return F.expr(f"IF(coalesce(size({column}), 0) = 0, '[]', to_json({pairs}))")
 
 
 def unpacked(frame: DataFrame, column: str, name: str) -> Column:
-    """Anchors out of a column of any form. A null or empty one makes an untracked row, a damaged one an error.
+    """Anchors out of a column of any encoding. A null or empty one makes an untracked row, a damaged one an error.
 
     Raises:
         PipelineError: there is no such column, or it is of another type.

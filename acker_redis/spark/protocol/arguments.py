@@ -49,7 +49,7 @@ def column_names(columns: Iterable[str], name: str, made_here: Container[str | N
     taken = [column for column in columns if column not in made_here and is_own(column)]
     if taken:
         raise PipelineError(
-            f"{name!r}: {', '.join(taken)}: names that begin with _acker_, _edge and _anchors are the tracker's own: "
+            f"{name!r}: {', '.join(taken)}: names that begin with _acker_, _share and _roots are the tracker's own: "
             "rename the columns, and name those you want instead of giving *"
         )
 

@@ -1,7 +1,7 @@
-"""The edges of rows: numbers of 61 bits whose sum mod 2^61 no operator changes.
+"""The shares of rows: numbers of 61 bits whose sum mod 2^61 no operator changes.
 
 Sums, and not XOR as in the ledger, so that a row that stands twice shows. 61 bits, so that SQL can subtract two of them
-without overflow. What one row becomes splits its edge; what is made of several rows has the sum of theirs.
+without overflow. What one row becomes splits its share; what is made of several rows has the sum of theirs.
 """
 
 from typing import Any
@@ -23,13 +23,13 @@ _CACHED = 32768
 
 
 def from_arrow(column: Any) -> Int64Array:
-    """The edges of a column of bigint; null, as an outer join makes it, is 0."""
+    """The shares of a column of bigint; null, as an outer join makes it, is 0."""
     return np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False), np.int64)
 
 
-def total(edges: Int64Array) -> int:
+def total(shares: Int64Array) -> int:
     """Their sum mod 2^61."""
-    return int(edges.view(np.uint64).sum(dtype=np.uint64)) & MASK
+    return int(shares.view(np.uint64).sum(dtype=np.uint64)) & MASK
 
 
 def joined(low: int | None, high: int | None) -> int:
@@ -37,33 +37,33 @@ def joined(low: int | None, high: int | None) -> int:
     return ((low or 0) + ((high or 0) << LOW_BITS)) & MASK
 
 
-def split(edges: Int64Array, counts: Int64Array, salt: int) -> Int64Array:
-    """The edges of the children of each row: those of one parent side by side, in the order of the parents.
+def split(shares: Int64Array, counts: Int64Array, salt: int) -> Int64Array:
+    """The shares of the children of each row: those of one parent side by side, in the order of the parents.
 
     They sum to the parent's, and are the same whenever and wherever they are made: child p has cut(p) - cut(p + 1), where
-    cut(0) is the parent's edge, cut(p) = xxhash64(edge, salt, p), of 61 bits, and 0 after the last. SQL does the same.
+    cut(0) is the parent's share, cut(p) = xxhash64(share, salt, p), of 61 bits, and 0 after the last. SQL does the same.
 
     Args:
-        edges: of the parents.
-        counts: number of children of each; there is no child to take over the edge where it is 0.
+        shares: of the parents.
+        counts: number of children of each; there is no child to take over the share where it is 0.
         salt: of the operator, see `salt_of`.
     """
     children = int(counts.sum())
-    rows = max(1, _CACHED * len(edges) // max(1, children))
-    if rows < len(edges):
-        begins = range(0, len(edges), rows)
-        return np.concatenate([_split(edges[at : at + rows], counts[at : at + rows], salt) for at in begins])
-    return _split(edges, counts, salt)
+    rows = max(1, _CACHED * len(shares) // max(1, children))
+    if rows < len(shares):
+        begins = range(0, len(shares), rows)
+        return np.concatenate([_split(shares[at : at + rows], counts[at : at + rows], salt) for at in begins])
+    return _split(shares, counts, salt)
 
 
-def _split(edges: Int64Array, counts: Int64Array, salt: int) -> Int64Array:
-    parents = edges[counts > 0].view(np.uint64)
+def _split(shares: Int64Array, counts: Int64Array, salt: int) -> Int64Array:
+    parents = shares[counts > 0].view(np.uint64)
     ends = np.cumsum(counts)
     positions = np.arange(int(counts.sum())) - np.repeat(ends - counts, counts)
     first, last = np.flatnonzero(positions == 0), ends[counts > 0] - 1
     begins = parents
     if len(positions) > len(parents):
-        seeds = np.repeat(np.asarray(hash_longs(edges.view(np.uint64), salt)), counts)
+        seeds = np.repeat(np.asarray(hash_longs(shares.view(np.uint64), salt)), counts)
         begins = np.asarray(hash_longs(positions.view(np.uint64), seed=seeds), np.uint64)
         begins[first] = parents
     cuts = np.append(begins[1:], np.uint64(0))
@@ -72,25 +72,25 @@ def _split(edges: Int64Array, counts: Int64Array, salt: int) -> Int64Array:
 
 
 def salt_of(name: str) -> int:
-    """What keeps the children's edges of two operators apart: 63 bits from the operator's name."""
+    """What keeps the children's shares of two operators apart: 63 bits from the operator's name."""
     return ids.derive("operator", name) & ((1 << 63) - 1)
 
 
-def cut_in_sql(edge: str, salt: int, place: str) -> str:
+def cut_in_sql(share: str, salt: int, place: str) -> str:
     """The cut before a child, in SQL; `place` is a bigint."""
-    return f"(xxhash64({edge}, {salt}L, {place}) & {MASK}L)"
+    return f"(xxhash64({share}, {salt}L, {place}) & {MASK}L)"
 
 
-def split_in_sql(edge: str, salt: int, place: str, count: str) -> str:
-    """The edge of the child at `place` of `count`, in SQL; both are bigints."""
-    before = f"IF({place} = 0L, {edge}, {cut_in_sql(edge, salt, place)})"
-    behind = f"IF({place} = {count} - 1L, 0L, {cut_in_sql(edge, salt, f'({place} + 1L)')})"
-    return f"IF({count} < 2L, {edge}, ({before} - {behind}) & {MASK}L)"
+def split_in_sql(share: str, salt: int, place: str, count: str) -> str:
+    """The share of the child at `place` of `count`, in SQL; both are bigints."""
+    before = f"IF({place} = 0L, {share}, {cut_in_sql(share, salt, place)})"
+    behind = f"IF({place} = {count} - 1L, 0L, {cut_in_sql(share, salt, f'({place} + 1L)')})"
+    return f"IF({count} < 2L, {share}, ({before} - {behind}) & {MASK}L)"
 
 
-def weighed_in_sql(edge: str, shift: int) -> str:
-    """An edge times 2^shift + 1, modulo 2^61, without overflow."""
-    return f"(({edge} + shiftleft({edge} & {(1 << (BITS - shift)) - 1}L, {shift})) & {MASK}L)"
+def weighed_in_sql(share: str, shift: int) -> str:
+    """An share times 2^shift + 1, modulo 2^61, without overflow."""
+    return f"(({share} + shiftleft({share} & {(1 << (BITS - shift)) - 1}L, {shift})) & {MASK}L)"
 
 
 def weight(shift: int) -> int:

@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame
 from acker_redis.errors import BadConfigError
 from acker_redis.model.roots import root_ids
 from acker_redis.spark.emission.messages import Messages, with_message_ids
-from acker_redis.spark.emission.roots import edges_of, salts
+from acker_redis.spark.emission.roots import salts, shares_of
 from acker_redis.spark.emission.runner import Pipeline
 from acker_redis.spark.operators import sql
-from acker_redis.spark.proof.equation import Form
+from acker_redis.spark.proof.equation import Equation
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol import arguments, shares
 from acker_redis.spark.runs.options import MessageIds, message_ids
@@ -93,8 +93,8 @@ def check_pipeline(
         messages: one row per message.
         pipeline: a function of a tracker and tracked messages.
         rows: how many to try.
-        ids: the column of message ids, or `MessageIds.offsets(...)`, whose progress is left as it is. None: of the `file` and
-            `row` of `read_files`.
+        ids: the column of message ids, or `MessageIds.offsets(...)`, whose progress is left as it is. None: of the
+            `file` and `row` of `read_files`.
         output: `by_message` or `whole`, as the run is to have it.
 
     Raises:
@@ -119,19 +119,19 @@ def check_pipeline(
             known = Messages(frame, column).read_ids(None, wanted.partition, wanted.offset)
             roots = root_ids(_APP, run_id, known, 0)
             of_emission = salts(_APP, run_id, 0)
-            own = edges_of(of_emission[1], Emission(0, known, np.zeros_like(known), roots))
+            own = shares_of(of_emission[1], Emission(0, known, np.zeros_like(known), roots))
             proof = Proof(session, key, shares.total(own), len(known), tag, lambda name: None)
             try:
                 tracker = Tracker(run_id, 0, _proof=proof, _origin=None, _id_column=column, _outputs=outputs)
-                form = Form(key, proof.add("spout", "spout", []).name)
-                tracked = sql.spouted(frame, column, of_emission, form)
+                equation = Equation(key, proof.add("spout", "spout", []).name)
+                tracked = sql.spouted(frame, column, of_emission, equation)
                 pipeline(tracker, without_corrupt(tracker, tracked) if has_corrupt(frame) else tracked)
                 proof.close()
                 message_of = dict(zip(roots.tolist(), known.tolist(), strict=True))
                 failed = {
-                    FailedMessage(message_of[root], report.stage, reason.text)
-                    for report in proof.failed()
-                    for reason, packed in report.reasons.items()
+                    FailedMessage(message_of[root], failure.component, reason.text)
+                    for failure in proof.failed()
+                    for reason, packed in failure.reasons.items()
                     for root in np.frombuffer(packed, np.int64).tolist()
                     if root in message_of
                 }

@@ -51,7 +51,7 @@ def run_tracked(
     max_spout_pending: int | None = None,
     emit_timeout_secs: float | None = None,
     run_id: str | None = None,
-    task: int = 0,
+    spout_id: int = 0,
     executor_url: str | None = None,
     on_messages_done: Callable[[Int64Array], object] | None = None,
     progress: OnProgress | None = None,
@@ -72,17 +72,18 @@ def run_tracked(
             What it writes to must not depend on how messages are spread over emissions. Files that a function writes itself
             carry `tracker.run_id` and `tracker.emission` in their names, so that a replay adds to them.
         acker: of this process, which takes the outcomes.
-        ids: integer column of message ids, distinct and not null; or `MessageIds.offsets(...)`, which makes them of partition
-            and offset, and may note what is done. None: of the `file` and `row` of `read_files`.
+        ids: integer column of message ids, distinct and not null; or `MessageIds.offsets(...)`, which makes them of
+            partition and offset, and may note what is done. None: of the `file` and `row` of `read_files`.
         replay: where failed messages are read again from; see `ReplayFrom`. None: from `messages`.
         retry: when to emit again; see `RetryPolicy`. An attempt counts only against a message that can be to blame: its own
             row failed, another application failed it, it was exported and timed out, or a job failed that had it alone.
-        output: `by_message`: what is written belongs to the messages of an emission, so sinks append, groups are partial, and
-            failed messages are written later without the others. `whole`: it is made of all messages that are acked, and
-            replaces what was there, so sinks overwrite. Nothing is written before every frame of an emission was computed and
-            proven and nothing in it failed; failed messages are tried again alone, until each comes through or is a dead
-            letter, and then the whole. Where there were messages and each is a dead letter, nothing is written. It goes with
-            no progress of offsets, `max_spout_pending`, `replay` from elsewhere than the source, or export.
+        output: `by_message`: what is written belongs to the messages of an emission, so sinks append, groups are
+            partial, and failed messages are written later without the others. `whole`: it is made of all messages that
+            are acked, and replaces what was there, so sinks overwrite. Nothing is written before every frame of an
+            emission was computed and proven and nothing in it failed; failed messages are tried again alone, until each
+            comes through or is a dead letter, and then the whole. Where there were messages and each is a dead letter,
+            nothing is written. It goes with no progress of offsets, `max_spout_pending`, `replay` from elsewhere than
+            the source, or export.
         stop_if_all_fail: end with `OperatorBrokenError` where 20 messages failed by an exception that the pipeline does not
             declare, in an operator that has processed none. False: such exceptions count as an attempt from the first on, as
             they do where the source has fewer than 20 messages.
@@ -92,7 +93,7 @@ def run_tracked(
             found like one that kills its worker: the emission goes out again in parts, until it is alone. Has to be longer
             than the jobs of all messages together take; what the pipeline does in the driver is not ended. None: never.
         run_id: unique per run: one that an earlier run had is refused; None: a random one.
-        task: owner of the roots; see `Spout`.
+        spout_id: owner of the roots; see `Spout`.
         executor_url: the acker's server as executors reach it, where that is not as this process does. Executors speak to it
             in exports, and with `ReplayFrom.redis`, only; one is asked before anything is emitted.
         on_messages_done: called with the ids of messages that were acked or are kept as dead letters. Where it raises it is
@@ -103,20 +104,20 @@ def run_tracked(
         PipelineError: no such column or one of a type that Python workers can't have, or message ids are null or not
             distinct, or `_corrupt_record` of `read_files` was left out; nothing was emitted.
         BadConfigError: a setting is out of range or of another type; the offsets are another app's or source's, in use, or
-            inside the source's folder; an executor does not find the acker by `executor_url`; an earlier run had this run id.
-            Nothing was emitted.
+            inside the source's folder; an executor does not find the acker by `executor_url`; an earlier run had this
+            run id. Nothing was emitted.
         NotExactError: the messages can't be read again, or the pipeline ran no sink, leaves rows without one, or drops or
             copies rows otherwise than by the tracker's operators. Nothing was acked.
         OperatorBrokenError: see `stop_if_all_fail`; nothing was dead-lettered for it.
         NotAcceptedError: the output is a whole, and in `max_attempts + 2` emissions of all messages that were left something
-            failed; or every message is a dead letter, so that the output would be empty. Nothing was acked, and what was there
-            before is there, unless a writer has broken it.
+            failed; or every message is a dead letter, so that the output would be empty. Nothing was acked, and what
+            was there before is there, unless a writer has broken it.
         AckerError: as `run_spout`. An error of the library's own in a Python worker is raised as what it was there.
         Exception: what the pipeline function raised in the driver: it ends the run at once, and counts as nobody's attempt.
             Connection and timeout errors don't: they are waited for, for up to ten minutes.
     """
     settings = run_settings(
-        "run_tracked", pipeline, acker=acker, executor_url=executor_url, task=task, retry=retry,
+        "run_tracked", pipeline, acker=acker, executor_url=executor_url, spout_id=spout_id, retry=retry,
         stop_if_all_fail=stop_if_all_fail, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
         dead_letter_bytes=dead_letter_bytes, on_messages_done=on_messages_done, progress=progress,
     )  # fmt: skip
@@ -162,14 +163,14 @@ def run_dataframe(
         keeping = KeepStep(str(url), acker.config, run_id, replay.max_bytes) if keeps else None
         source = Messages(messages, column, letter_bytes, kept, keeping, replay.fetch_messages)
         spout = Spout(
-            acker, run_id, settings.task, settings.retry, settings.max_spout_pending,
+            acker, run_id, settings.spout_id, settings.retry, settings.max_spout_pending,
             payload=source.payloads if letter_bytes else None,
             # What is kept in Redis goes with its dead letter; one message can't be added to an output that is a whole.
             replay=None if keeps or output == "whole" else _messages_of, replays_from=FROM_RUN,
         )  # fmt: skip
         completed = _Completed(spout, offsets, kept, on_done)
         spout.on_done = completed.done
-        with noting(acker, spout.lane, run_id, settings.task):
+        with noting(acker, spout.lane, run_id, settings.spout_id):
             with own_errors(), described(messages.sparkSession, f"message ids of {acker.config.app}:{run_id}"):
                 spout.add(source.read_ids(offsets, ids.partition, ids.offset))
             if claimed:
@@ -192,14 +193,14 @@ def run_dataframe(
                 progress(progress_of(spout, is_emitting=is_emitting))
 
         def emit_nothing() -> None:  # what the pipeline does of nothing is still done, and has to be right
-            with noting(acker, spout.lane, run_id, settings.task):
+            with noting(acker, spout.lane, run_id, settings.spout_id):
                 emit(spout.state.empty_emission())
 
         if not spout.state.fresh and whole is None:
             emit_nothing()
         run_spout(spout, inheritable_thread_target(session)(emit), between)
         if whole is not None and not whole.written:
-            with noting(acker, spout.lane, run_id, settings.task):
+            with noting(acker, spout.lane, run_id, settings.spout_id):
                 whole.check_some_left()
         while whole is not None and not whole.written:  # there was no message
             if whole.refused:

@@ -27,7 +27,7 @@ def run_exported(
     pipeline: Pipeline,
     *,
     acker: Acker,
-    task: int,
+    spout_id: int,
     column: str = "anchors",
     replay: ReplayFrom | None = None,
     retry: RetryPolicy | None = None,
@@ -41,11 +41,11 @@ def run_exported(
 ) -> RunResult:
     """Carry on the messages of rows that `Tracker.export` wrote; they need the same app of the same server.
 
-        run_exported(spark.read.parquet(path), pipeline, acker=acker, task=1)
+        run_exported(spark.read.parquet(path), pipeline, acker=acker, spout_id=1)
 
     Every row is a message of this run, which is tried again here where it fails, and renewed upstream meanwhile. When it is
-    done its edges are acked upstream; when it is a dead letter, the messages upstream that it came from fail. Its settings are
-    those of `run_tracked`, but for `ids`, which are made of the anchors, and `output`, which is by message.
+    done its edges are acked upstream; when it is a dead letter, the messages upstream that it came from fail. Its
+    settings are those of `run_tracked`, but for `ids`, which are made of the anchors, and `output`, which is by message.
 
     Guarantee: a message upstream is acked only when all of its rows were done here. Not guaranteed: that rows that are read
     again after a crash are known to have been done; their edges are then acked twice, so that the messages upstream time out
@@ -56,7 +56,7 @@ def run_exported(
         pipeline: called once per emission with a tracker and the tracked messages, which have a column `message_id` in place
             of the anchors.
         acker: of the app of the program that exported the rows.
-        task: owner of this run's messages; another than that of the run that exported the rows, in another lane.
+        spout_id: owner of this run's messages; another than that of the run that exported the rows, in another lane.
         column: of anchors, in any of the forms of `Tracker.export`.
         replay: where failed messages are read again from; see `ReplayFrom`. None: from `rows`.
         retry: when to emit again; see `RetryPolicy`.
@@ -74,7 +74,7 @@ def run_exported(
         AckerError: as `run_tracked`.
     """
     settings = run_settings(
-        "run_exported", pipeline, acker=acker, executor_url=executor_url, task=task, retry=retry,
+        "run_exported", pipeline, acker=acker, executor_url=executor_url, spout_id=spout_id, retry=retry,
         stop_if_all_fail=stop_if_all_fail, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
         dead_letter_bytes=dead_letter_bytes, progress=progress,
     )  # fmt: skip
@@ -132,12 +132,17 @@ class _Upstream:
         dead = np.array([one for one in message_ids.tolist() if one in spout.dead_letters], np.int64)
         rows = self._rows(np.setdiff1d(message_ids, dead))
         if len(rows):
-            self._acker.ack_many(self._roots[rows], self._edges[rows], token=self._token(spout, rows))
+            self._acker.ack_many(
+                self._roots[rows], self._edges[rows], idempotency_key=self._idempotency_key(spout, rows)
+            )
         for message in dead.tolist():
             letter, rows = spout.dead_letters[message], self._rows(np.array([message]))
             reason = letter.detail or letter.reason
             self._acker.fail_many(
-                self._roots[rows], token=self._token(spout, rows), reason=reason, stage=letter.last_stage
+                self._roots[rows],
+                idempotency_key=self._idempotency_key(spout, rows),
+                reason=reason,
+                component=letter.last_component,
             )
         self._open[self._rows(message_ids)] = False
 
@@ -156,7 +161,7 @@ class _Upstream:
         )
         return rows
 
-    def _token(self, spout: Spout, rows: Int64Array) -> str:
+    def _idempotency_key(self, spout: Spout, rows: Int64Array) -> str:
         return f"{spout.run_id}:upstream:{ids.derive(rows.tobytes()):x}"
 
     def _next_renewal(self) -> float:

@@ -154,7 +154,7 @@ class RunSettings:
 
     acker: Acker
     executor_url: str | None = field(repr=False)  # may hold a password
-    task: int
+    spout_id: int
     retry: RetryPolicy
     stop_if_all_fail: bool
     emit_timeout_secs: float | None
@@ -188,7 +188,7 @@ def run_settings(
     *,
     acker: Acker,
     executor_url: str | None,
-    task: int,
+    spout_id: int,
     retry: RetryPolicy | None,
     stop_if_all_fail: bool,
     emit_timeout_secs: float | None,
@@ -226,7 +226,7 @@ def run_settings(
         if callback is not None and not callable(callback):
             raise BadConfigError(f"{call}: {name}={callback!r} can't be called. Give a function, or leave it out")
     return RunSettings(
-        acker, executor_url, ids.to_task(task), RetryPolicy() if retry is None else retry, stop_if_all_fail,
+        acker, executor_url, ids.to_spout_id(spout_id), RetryPolicy() if retry is None else retry, stop_if_all_fail,
         emit_timeout_secs, max_spout_pending, dead_letter_bytes,
     )  # fmt: skip
 

@@ -34,7 +34,8 @@ class RedisGroup:
     def read(self, count: int, block_ms: int) -> list[tuple[bytes, Fields]]:
         """At most so many entries: first those that an earlier process of this consumer left, then claimed and new ones.
 
-        Of an entry that was deleted from the stream meanwhile there are no fields. Waits for new ones, if there are no others.
+        Of an entry that was deleted from the stream meanwhile there are no fields. Waits for new ones, if there are no
+        others.
 
         Raises:
             AckerError: the server can't be reached.

@@ -60,7 +60,7 @@ def run_redis_stream(
     stop_wait_secs: float = 2.0,
     block_ms: int = 1000,
     emit_timeout_secs: float | None = None,
-    task: int = 0,
+    spout_id: int = 0,
     executor_url: str | None = None,
     progress: OnProgress | None = None,
 ) -> RunResult:
@@ -69,19 +69,19 @@ def run_redis_stream(
         run_redis_stream(spark, pipeline, source=url, stream="orders", fields=["item"], group="g", consumer="c1",
                          stop=stop, acker=acker)
 
-    Entries are read with a consumer group, and read on while earlier ones are in flight; whatever was read when the job of an
-    emission ends is the next one. An entry is acknowledged (XACK) when it was acked or is a dead letter, in any order, so one
-    that hangs holds up no other. Several processes may share a group, each under a name of its own. The stream is not trimmed;
-    other groups may read it.
+    Entries are read with a consumer group, and read on while earlier ones are in flight; whatever was read when the job
+    of an emission ends is the next one. An entry is acknowledged (XACK) when it was acked or is a dead letter, in any
+    order, so one that hangs holds up no other. Several processes may share a group, each under a name of its own. The
+    stream is not trimmed; other groups may read it.
 
     Guarantee: an entry that is not acknowledged comes again, to the next process of this consumer's name at once, or to
     another one of the group after `claim_secs`. Not guaranteed: that attempts are counted over a restart.
 
     Args:
         spark: session.
-        pipeline: called once per emission with a tracker and the tracked messages, which have the columns `entry_id` (string),
-            `message_id`, and one of strings per field. The message id is made of the entry's: 65 536 times its milliseconds,
-            plus its number.
+        pipeline: called once per emission with a tracker and the tracked messages, which have the columns `entry_id`
+            (string), `message_id`, and one of strings per field. The message id is made of the entry's: 65 536 times
+            its milliseconds, plus its number.
         acker: of this process, which takes the outcomes.
         source: URL of the server with the stream, which need not be the acker's.
         stream: its key.
@@ -97,7 +97,7 @@ def run_redis_stream(
         stop_wait_secs: after `stop`, wait so long for what is in flight. What is left comes again with the next start.
         block_ms: wait so long for new entries before looking at `stop` again.
         emit_timeout_secs: the jobs of an emission are cancelled after so long; see `run_tracked`. None: never.
-        task: owner of the roots; each process that shares the app needs one of its own, in a lane of its own.
+        spout_id: owner of the roots; each process that shares the app needs one of its own, in a lane of its own.
         executor_url: the acker's server as executors reach it, where that is not as this process does.
         progress: called several times a second with a `Progress`.
 
@@ -107,7 +107,7 @@ def run_redis_stream(
     """
     started = time.monotonic()
     settings = run_settings(
-        "run_redis_stream", pipeline, acker=acker, executor_url=executor_url, task=task, retry=retry,
+        "run_redis_stream", pipeline, acker=acker, executor_url=executor_url, spout_id=spout_id, retry=retry,
         stop_if_all_fail=stop_if_all_fail, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
         dead_letter_bytes=dead_letter_bytes, progress=progress,
     )  # fmt: skip
@@ -134,7 +134,7 @@ def run_redis_stream(
         redis_group = RedisGroup(client, stream, group, consumer, claim_secs)
         under_way = _UnderWay(spark, redis_group, fields, dead_letter_bytes)
         spout = Spout(
-            acker, uuid.uuid4().hex, settings.task, settings.retry,
+            acker, uuid.uuid4().hex, settings.spout_id, settings.retry,
             payload=under_way.payloads if dead_letter_bytes else None, on_done=under_way.done, keep_letters=LETTERS,
             replay=under_way.load_replays, replays_from=FROM_SOURCE, goes_on=True,
         )  # fmt: skip

@@ -13,7 +13,7 @@ from acker_redis.spark.operators.map_in_arrow import in_python
 from acker_redis.spark.proof import metrics
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol import anchor_codec, arguments
-from acker_redis.spark.protocol.columns import EDGE, PAIRS, TRACKING
+from acker_redis.spark.protocol.columns import PAIRS, SHARE, TRACKING
 from acker_redis.spark.runtime.executor_check import check_url
 from acker_redis.spark.sinks.output_modes import Outputs
 from acker_redis.spark.worker.export import ExportStep
@@ -38,7 +38,7 @@ def export(
     outputs: Outputs,
     tracked: DataFrame,
     write: Callable[[DataFrameWriter], object],
-    form: anchor_codec.Form,
+    encoding: anchor_codec.Encoding,
     column: str,
     name: str | None,
 ) -> None:
@@ -51,10 +51,10 @@ def export(
     arguments.function(
         write, "export", "a function of the DataFrameWriter, such as lambda writer: writer.parquet(path)"
     )
-    anchor_codec.check(form)
+    anchor_codec.check(encoding)
     given = [found for found in tracked.schema.fields if found.name not in TRACKING]
     arguments.column_names([*(found.name for found in given), column], "export")
-    equation = proof.form_of(tracked, "export" if name is None else name)
+    equation = proof.equation_of(tracked, "export" if name is None else name)
     node = proof.begin("export", name, [equation.node])
     if outputs.wait or origin is None:
         outputs.call_dry(write, tracked.withColumn(column, F.lit(None)), outputs.writes(node.name, any_mode=True))
@@ -64,13 +64,13 @@ def export(
     meter = proof.meter(node)
     prefix = f"{proof.key}:{node.name}"
     left = [StructField(found.name, found.dataType, True, found.metadata) for found in given]
-    output = [*left, StructField(PAIRS, ArrayType(LongType())), StructField(EDGE, LongType())]
+    output = [*left, StructField(PAIRS, ArrayType(LongType())), StructField(SHARE, LongType())]
     sent = in_python(
         tracked,
         lambda names: ExportStep(url, origin.acker.config, prefix, node.name, names),
         StructType(output),
     )
-    rows = metrics.passing(sent, meter).withColumn(PAIRS, anchor_codec.packed(form, PAIRS)).drop(EDGE)
+    rows = metrics.passing(sent, meter).withColumn(PAIRS, anchor_codec.packed(encoding, PAIRS)).drop(SHARE)
     with proof.describing(node):
         write(rows.withColumnRenamed(PAIRS, column).write)
     proof.prove(node, meter, equation, written=True)

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, DataFrameWriter
 
 from acker_redis.errors import BadConfigError, NotExactError
 from acker_redis.spark.proof import metrics
-from acker_redis.spark.proof.equation import Form, with_form
+from acker_redis.spark.proof.equation import Equation, with_equation
 from acker_redis.spark.proof.proof import Node, Proof
 from acker_redis.spark.protocol.columns import TRACKING
 from acker_redis.spark.protocol.shares import MASK
@@ -270,16 +270,16 @@ class Outputs:
             )
         return dry.calls
 
-    def kept(self, proof: Proof, tracked: DataFrame, node: Node, form: Form) -> tuple[DataFrame, Form]:
+    def kept(self, proof: Proof, tracked: DataFrame, node: Node, equation: Equation) -> tuple[DataFrame, Equation]:
         """The rows of a sink, computed and proven; and what they must sum to. `release` lets go of them."""
         meter = proof.meter(node)
         with proof.describing(node):
             rows = self.keep(metrics.passing(tracked, meter).localCheckpoint())
-        residue = proof.prove(node, meter, form, written=False)
-        form = replace(form, residues={}, known=(form.known + residue) & MASK)
+        residue = proof.prove(node, meter, equation, written=False)
+        equation = replace(equation, residues={}, known=(equation.known + residue) & MASK)
         if self.only_checked:
             self.counts[node.name] = rows.count()
-        return with_form(rows, form), form
+        return with_equation(rows, equation), equation
 
     def keep(self, rows: DataFrame) -> DataFrame:
         """Rows of a local checkpoint; `release` lets go of them."""

@@ -9,16 +9,16 @@ from pyspark.sql.types import LongType, StructField, StructType
 from acker_redis.errors import PipelineError
 from acker_redis.spark.operators.map_in_arrow import in_python
 from acker_redis.spark.proof import metrics
-from acker_redis.spark.proof.equation import Form
-from acker_redis.spark.proof.failure_reports import accumulator_of
+from acker_redis.spark.proof.equation import Equation
 from acker_redis.spark.proof.proof import Node, Proof
+from acker_redis.spark.proof.received_failures import accumulator_of
 from acker_redis.spark.protocol import arguments
-from acker_redis.spark.protocol.columns import ANCHORS, EDGE, OUT, ROWS
+from acker_redis.spark.protocol.columns import OUT, ROOTS, ROWS, SHARE
 from acker_redis.spark.sinks.output_modes import Outputs
 from acker_redis.spark.worker.failures import NoRetry, OnError
 from acker_redis.spark.worker.partitions import PartitionsStep, Write
 
-_CONSUMED = StructType([StructField(column, LongType()) for column in (EDGE, ROWS, OUT)])
+_CONSUMED = StructType([StructField(column, LongType()) for column in (SHARE, ROWS, OUT)])
 
 
 def write_partitions(
@@ -38,24 +38,24 @@ def write_partitions(
     arguments.no_retry(no_retry, "write_partitions")
     if no_retry and on_error == "raise":
         raise PipelineError("write_partitions: no_retry is of rows that fail: give on_error='fail', too")
-    form = proof.form_of(tracked, kind if name is None else name)
-    node = proof.begin(kind, name, [form.node])
+    equation = proof.equation_of(tracked, kind if name is None else name)
+    node = proof.begin(kind, name, [equation.node])
     if not outputs.wait:
-        return _consume(proof, tracked, write, on_error, no_retry, node, form)()
-    rows, form = outputs.kept(proof, tracked, node, form)
-    outputs.later(_consume(proof, rows, write, on_error, no_retry, node, form))
+        return _consume(proof, tracked, write, on_error, no_retry, node, equation)()
+    rows, equation = outputs.kept(proof, tracked, node, equation)
+    outputs.later(_consume(proof, rows, write, on_error, no_retry, node, equation))
     return rows.count()
 
 
 def _consume(
-    proof: Proof, tracked: DataFrame, write: Write, on_error: OnError, no_retry: NoRetry, node: Node, form: Form
+    proof: Proof, tracked: DataFrame, write: Write, on_error: OnError, no_retry: NoRetry, node: Node, equation: Equation
 ) -> Callable[[], int]:
     """The action, to be called. The function that it runs is as it is now, also where the call comes later."""
-    meter, failed = proof.meter(node), proof.meter(node, has_reports=True)
-    reports = accumulator_of(proof.session.sparkContext)
-    rows = tracked if on_error == "fail" else tracked.drop(ANCHORS)
+    meter, failed = proof.meter(node), proof.meter(node, has_failures=True)
+    failures = accumulator_of(proof.session.sparkContext)
+    rows = tracked if on_error == "fail" else tracked.drop(ROOTS)
     consumed = in_python(
-        rows, lambda columns: PartitionsStep(node.name, failed, write, on_error, reports, no_retry, columns), _CONSUMED
+        rows, lambda columns: PartitionsStep(node.name, failed, write, on_error, failures, no_retry, columns), _CONSUMED
     )
     metered = metrics.passing(metrics.leaving_python(consumed, failed, ROWS, stays=ROWS), meter, ROWS)
 
@@ -63,7 +63,7 @@ def _consume(
         with proof.describing(node):
             counts = metered.select(ROWS).toArrow().column(0).to_pylist()
         # Failed rows have reached the sink, too: they are part of the sum, and no residue.
-        proof.prove(node, meter, replace(form, residues={**form.residues, failed: 0}), written=False)
+        proof.prove(node, meter, replace(equation, residues={**equation.residues, failed: 0}), written=False)
         return sum(counts)
 
     return run

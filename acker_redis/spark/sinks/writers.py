@@ -11,15 +11,15 @@ from pyspark.sql.datasource import DataSource
 from acker_redis.errors import BadConfigError, PipelineError
 from acker_redis.spark.proof import metrics
 from acker_redis.spark.proof.blame import failed_in_a_job, handled
-from acker_redis.spark.proof.equation import Form
-from acker_redis.spark.proof.failure_reports import cause_of
+from acker_redis.spark.proof.equation import Equation
 from acker_redis.spark.proof.proof import Node, Proof
+from acker_redis.spark.proof.received_failures import cause_of
 from acker_redis.spark.protocol import arguments
-from acker_redis.spark.protocol.columns import ANCHORS, EDGE, TRACKING
+from acker_redis.spark.protocol.columns import ROOTS, SHARE, TRACKING
 from acker_redis.spark.sinks.captured_variables import Used
 from acker_redis.spark.sinks.output_modes import GuardedWriter, Outputs
 from acker_redis.spark.worker.data_source import consuming
-from acker_redis.spark.worker.failures import OnError, Reason, report_of
+from acker_redis.spark.worker.failures import OnError, Reason, failure_of
 
 
 def write(
@@ -38,7 +38,7 @@ def write(
     arguments.function(
         write, "write", 'a function of the DataFrameWriter, such as lambda writer: writer.mode("append").parquet(path)'
     )
-    node, form = _begin(proof, "write", name, tracked)
+    node, equation = _begin(proof, "write", name, tracked)
     writes = outputs.writes(node.name, may_overwrite=allow_overwrite)
     if outputs.wait:  # refused before rows are computed, and seen: later a loop's variable has another value
         writes.expected = outputs.call_dry(write, tracked, writes)
@@ -47,10 +47,10 @@ def write(
         write(GuardedWriter(rows, writes))
         writes.check_all_made()
 
-    _act(proof, outputs, tracked, as_before, on_error, node, form, written=True)
+    _act(proof, outputs, tracked, as_before, on_error, node, equation, written=True)
 
 
-def write_with(
+def write_dataframe(
     proof: Proof,
     outputs: Outputs,
     tracked: DataFrame,
@@ -58,14 +58,14 @@ def write_with(
     on_error: OnError,
     name: str | None,
 ) -> None:
-    """As `Tracker.write_with`."""
-    arguments.on_error(on_error, "write_with")
-    outputs.refuse_on_error(on_error, "write_with")
-    arguments.function(write, "write_with", "a function of the DataFrame")
-    node, form = _begin(proof, "write_with", name, tracked)
+    """As `Tracker.write_dataframe`."""
+    arguments.on_error(on_error, "write_dataframe")
+    outputs.refuse_on_error(on_error, "write_dataframe")
+    arguments.function(write, "write_dataframe", "a function of the DataFrame")
+    node, equation = _begin(proof, "write_dataframe", name, tracked)
     if outputs.wait:
         outputs.check_first(partial(_check_unchanged, node.name, Used(write)))
-    _act(proof, outputs, tracked, write, on_error, node, form, written=False)
+    _act(proof, outputs, tracked, write, on_error, node, equation, written=False)
 
 
 def _check_unchanged(sink: str, used: Used) -> None:
@@ -77,7 +77,7 @@ def _check_unchanged(sink: str, used: Used) -> None:
         )
 
 
-def write_source(
+def write_data_source(
     proof: Proof,
     outputs: Outputs,
     tracked: DataFrame,
@@ -89,16 +89,16 @@ def write_source(
     *,
     allow_overwrite: bool,
 ) -> None:
-    """As `Tracker.write_source`."""
-    arguments.on_error(on_error, "write_source")
-    outputs.refuse_on_error(on_error, "write_source")
-    outputs.writes("write_source" if name is None else name, may_overwrite=allow_overwrite).check_mode(mode)
+    """As `Tracker.write_data_source`."""
+    arguments.on_error(on_error, "write_data_source")
+    outputs.refuse_on_error(on_error, "write_data_source")
+    outputs.writes("write_data_source" if name is None else name, may_overwrite=allow_overwrite).check_mode(mode)
     if not (isinstance(source, type) and issubclass(source, DataSource)):
         raise PipelineError(
-            f"write_source: {source!r} is no Python data source: give a class derived from pyspark.sql.datasource.DataSource, "
+            f"write_data_source: {source!r} is no Python data source: give a class derived from pyspark.sql.datasource.DataSource, "
             "or use tracker.write for Spark's own formats"
         )
-    node, form = _begin(proof, "write_source", name, tracked)
+    node, equation = _begin(proof, "write_data_source", name, tracked)
     made = consuming(source)
     tracked.sparkSession.dataSource.register(made)
     options = dict(options)  # as they are now, also where it writes later
@@ -106,12 +106,12 @@ def write_source(
     def save(rows: DataFrame) -> None:
         rows.write.format(made.name()).mode(mode).options(**options).save()
 
-    _act(proof, outputs, tracked, save, on_error, node, form, written=True)
+    _act(proof, outputs, tracked, save, on_error, node, equation, written=True)
 
 
-def _begin(proof: Proof, kind: str, name: str | None, tracked: DataFrame) -> tuple[Node, Form]:
-    form = proof.form_of(tracked, kind if name is None else name)
-    return proof.begin(kind, name, [form.node]), form
+def _begin(proof: Proof, kind: str, name: str | None, tracked: DataFrame) -> tuple[Node, Equation]:
+    equation = proof.equation_of(tracked, kind if name is None else name)
+    return proof.begin(kind, name, [equation.node]), equation
 
 
 def _act(
@@ -121,15 +121,15 @@ def _act(
     act: Callable[[DataFrame], object],
     on_error: OnError,
     node: Node,
-    form: Form,
+    equation: Equation,
     *,
     written: bool,
 ) -> None:
     if outputs.wait:
-        rows, form = outputs.kept(proof, tracked, node, form)
-        outputs.later(partial(_act_now, proof, rows, act, "raise", node, form, written=written))
+        rows, equation = outputs.kept(proof, tracked, node, equation)
+        outputs.later(partial(_act_now, proof, rows, act, "raise", node, equation, written=written))
     else:
-        _act_now(proof, tracked, act, on_error, node, form, written=written)
+        _act_now(proof, tracked, act, on_error, node, equation, written=written)
 
 
 def _act_now(
@@ -138,7 +138,7 @@ def _act_now(
     act: Callable[[DataFrame], object],
     on_error: OnError,
     node: Node,
-    form: Form,
+    equation: Equation,
     *,
     written: bool,
 ) -> None:
@@ -150,20 +150,20 @@ def _act_now(
     except Exception as exc:
         if on_error == "raise" or not failed_in_a_job(exc, proof.session, proof.job_tag):
             raise
-        _fail(proof, tracked, node, form, cause_of(exc))
+        _fail(proof, tracked, node, equation, cause_of(exc))
         handled(proof.session, proof.job_tag)
     else:
-        proof.prove(node, meter, form, written=written)
+        proof.prove(node, meter, equation, written=written)
 
 
-def _fail(proof: Proof, tracked: DataFrame, node: Node, form: Form, reason: Reason) -> None:
+def _fail(proof: Proof, tracked: DataFrame, node: Node, equation: Equation, reason: Reason) -> None:
     """Fail the messages of all rows, once it is proven that these are all."""
     meter = proof.meter(node)
     each = metrics.passing(tracked, meter).select(
-        F.explode_outer(ANCHORS).alias("root"), F.expr(f"coalesce({EDGE}, 0) <> 0 AS is")
+        F.explode_outer(ROOTS).alias("root"), F.expr(f"coalesce({SHARE}, 0) <> 0 AS is")
     )
     with proof.describing(node):
         told = each.where("root IS NOT NULL OR is").distinct().toArrow().column("root").combine_chunks()
-    proof.prove(node, meter, form, written=False)
+    proof.prove(node, meter, equation, written=False)
     roots = told.drop_null().to_numpy()
-    proof.fail(report_of(node.name, reason, np.unique(roots), told.null_count))
+    proof.fail(failure_of(node.name, reason, np.unique(roots), told.null_count))

@@ -32,11 +32,11 @@ def read_dead_letters(
     """Read the dead letters of an app as a DataFrame: when each was written, and all that `DeadLetter` has.
 
         letters = read_dead_letters(spark, acker, since=datetime(2026, 1, 31, tzinfo=UTC))
-        letters.groupBy("reason", "last_stage").count().show()
+        letters.groupBy("reason", "last_component").count().show()
 
-    Executors read them, each a span of time, when an action asks for them. Letters stay where they are, so several actions may
-    differ if some were deleted meanwhile. Letters written after this call are not among them. Entries that are no letters are
-    left out, and logged.
+    Executors read them, each a span of time, when an action asks for them. Letters stay where they are, so several
+    actions may differ if some were deleted meanwhile. Letters written after this call are not among them. Entries that
+    are no letters are left out, and logged.
 
     Args:
         spark: session.

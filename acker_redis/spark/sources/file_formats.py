@@ -1,7 +1,7 @@
 """What is in a file, as numbered records in record batches. A damaged file is an error that names it.
 
-Of text, JSON and CSV only the lines are found here: Spark parses them, see `parsing`. What Spark would read as something else
-than what is there, or not refuse, is told apart here: those records come in `CORRUPT` instead of `RECORD`.
+Of text, JSON and CSV only the lines are found here: Spark parses them, see `parsing`. What Spark would read as
+something else than what is there, or not refuse, is told apart here: those records come in `CORRUPT` instead of `RECORD`.
 """
 
 import csv

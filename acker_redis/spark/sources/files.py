@@ -1,7 +1,7 @@
 """Files as a tracked source: every row knows its file and its place in it, which is its offset.
 
-Spark's own readers don't number the rows of text, CSV and JSON. Here the lines of a file are numbered by one task, in Python,
-and Spark parses them: where only numbers are asked for, as for message ids, nothing is parsed.
+Spark's own readers don't number the rows of text, CSV and JSON. Here the lines of a file are numbered by one task, in
+Python, and Spark parses them: where only numbers are asked for, as for message ids, nothing is parsed.
 """
 
 import os
@@ -47,14 +47,15 @@ def read_files(
         orders = read_files(spark, "s3://bucket/orders", "json", "order bigint, items string")
         run_tracked(orders, pipeline, acker=acker)
 
-    A file is known by its path. It has to be complete when it is read, and stay as it is: rows put in front of others get the
-    numbers those had, and with `OffsetFile` a file that replaces another under its name is taken for the one it replaced.
-    Write under another name and rename, as log rotation does.
+    A file is known by its path. It has to be complete when it is read, and stay as it is: rows put in front of others
+    get the numbers those had, and with `OffsetFile` a file that replaces another under its name is taken for the one it
+    replaced. Write under another name and rename, as log rotation does.
 
-    A record of JSON or CSV that can't be read exactly, or has a value that its column can't have, comes as a row of nulls with
-    its text in a last column `_corrupt_record`, which is null in all other rows. `run_tracked` fails such rows before the
-    pipeline gets them, so they are dead letters at once; rename the column to get them yourself. A `select` has to keep it:
-    without it such rows would pass for rows of nulls, so `run_tracked` refuses the frame. The pipeline may leave it out.
+    A record of JSON or CSV that can't be read exactly, or has a value that its column can't have, comes as a row of
+    nulls with its text in a last column `_corrupt_record`, which is null in all other rows. `run_tracked` fails such
+    rows before the pipeline gets them, so they are dead letters at once; rename the column to get them yourself. A
+    `select` has to keep it: without it such rows would pass for rows of nulls, so `run_tracked` refuses the frame. The
+    pipeline may leave it out.
 
     Args:
         spark: session.
@@ -62,7 +63,8 @@ def read_files(
             a URI that pyarrow knows, such as `s3://`. Names that end in `.gz`, `.bz2`, `.zst` or `.lz4` are decompressed.
         file_format: `text` (a column `value` per line), `json` (an object per line), `csv` (with a header; empty, `null`,
             `NULL`, `NA` and `N/A` are nulls but in strings), `parquet`. Times without a zone are UTC.
-        schema: of the rows, as DDL or StructType; None: that of the first file, where CSV has strings only, and JSON no times.
+        schema: of the rows, as DDL or StructType; None: that of the first file, where CSV has strings only, and JSON no
+            times.
 
     Raises:
         BadConfigError: there is no such file, the format is not known, or has no values of a type. Where a file is damaged,

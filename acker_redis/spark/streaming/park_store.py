@@ -1,12 +1,12 @@
 """Where a stream keeps what it has parked: snapshots beside the checkpoint, on any file system that Spark writes to.
 
-`query.json` says whose the folder is, and which snapshot is the newest, so that one that is missing is noticed. A snapshot is
-a Parquet file `<batch>-<number>.parquet` with all that was parked when that micro-batch ended, or later. It counts once Spark
-has committed the batch: a batch that Spark gives again is still whole in its source, so the latest snapshot of an earlier
-batch is what is parked then. Numbers count the snapshots of a folder from 0.
+`query.json` says whose the folder is, and which snapshot is the newest, so that one that is missing is noticed. A
+snapshot is a Parquet file `<batch>-<number>.parquet` with all that was parked when that micro-batch ended, or later. It
+counts once Spark has committed the batch: a batch that Spark gives again is still whole in its source, so the latest
+snapshot of an earlier batch is what is parked then. Numbers count the snapshots of a folder from 0.
 
-Kept are the snapshots that count for the next micro-batch and for the one before it. Where a checkpoint was set back further,
-what was parked then is not known, unless the first snapshot of all is there.
+Kept are the snapshots that count for the next micro-batch and for the one before it. Where a checkpoint was set back
+further, what was parked then is not known, unless the first snapshot of all is there.
 """
 
 import json

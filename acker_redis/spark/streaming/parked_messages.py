@@ -18,9 +18,9 @@ BEHIND: Cause = ("behind", None)
 class ParkedMessages:
     """Owns what is parked. Attempts, causes and delays are read from the spout's state, rows and the queue are kept here.
 
-    A message is parked once it has a row here: it left its micro-batch, and is not done. Ids are distinct among messages that
-    were given to the spout; a later message of an id is queued until the earlier one is done. Messages of dead letters that
-    are replayed have a row, too, and are in no snapshot: the letter keeps them.
+    A message is parked once it has a row here: it left its micro-batch, and is not done. Ids are distinct among
+    messages that were given to the spout; a later message of an id is queued until the earlier one is done. Messages of
+    dead letters that are replayed have a row, too, and are in no snapshot: the letter keeps them.
     """
 
     def __init__(self, state: SpoutState, replaying: Callable[[], Sequence[int]]) -> None:

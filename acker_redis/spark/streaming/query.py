@@ -1,7 +1,8 @@
 """One start of a streaming query: its spout, which goes on from micro-batch to micro-batch, and between them.
 
-The holder of the lock steps the spout: the thread of a micro-batch while there is one, else a thread of this module's, so that
-outcomes are taken, and parked messages go out by themselves where the source is quiet. `query_states` has the states of it.
+The holder of the lock steps the spout: the thread of a micro-batch while there is one, else a thread of this module's,
+so that outcomes are taken, and parked messages go out by themselves where the source is quiet. `query_states` has the
+states of it.
 """
 
 import logging
@@ -69,7 +70,7 @@ class StreamStatus:
             attempt; a reason of "" has those in flight for the first time, one of "behind" those that wait for an earlier
             message of their id.
         oldest_secs: since when the oldest of them is parked.
-        done_until: by partition, the first offset that is not known to be done; see `Acker.completed_offsets`.
+        completed_offsets: by partition, the first offset that is not known to be done; see `Acker.completed_offsets`.
         is_full: whether a micro-batch waits because more than `max_parked` messages are not done, or `max_spout_pending` are
             in flight.
         error: what ended it, in a line; the next micro-batch or `drain` raises it. None: it goes on.
@@ -81,7 +82,7 @@ class StreamStatus:
     in_flight: int = 0
     parked: Mapping[Cause, int] = field(default_factory=dict)
     oldest_secs: float = 0.0
-    done_until: Mapping[str, int] = field(default_factory=dict)
+    completed_offsets: Mapping[str, int] = field(default_factory=dict)
     is_full: bool = False
     error: str | None = None
 
@@ -109,7 +110,7 @@ class TrackedQuery:
         self._session, self._pipeline, self._acker, self._url = session, pipeline, acker, url
         self._options, self._park = options, park
         self._spout = Spout(
-            acker, uuid.uuid4().hex, options.task, options.retry, options.max_spout_pending,
+            acker, uuid.uuid4().hex, options.spout_id, options.retry, options.max_spout_pending,
             payload=self._payloads if options.dead_letter_bytes else None, on_done=self._on_done, keep_letters=LETTERS,
             replay=self._load_replays, is_exact=self._is_exact, on_letters=self._on_letters, goes_on=True,
         )  # fmt: skip
@@ -143,7 +144,7 @@ class TrackedQuery:
         try:
             snapshot = self._park.load(before)
             must_save = self._park.begin(before)
-            self._offsets = CompletedOffsets(self._acker.completed_offsets(self._options.task))
+            self._offsets = CompletedOffsets(self._acker.completed_offsets(self._options.spout_id))
             java = active_query(self._session, self._park.query, self.run)
             self._rows.stream = None if java is None else java.analyzedPlan().schema().json()
             if snapshot is not None:
@@ -247,7 +248,7 @@ class TrackedQuery:
             in_flight=self._spout.pending,
             parked=self._messages.counts(),
             oldest_secs=0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000),
-            done_until=dict(self._offsets.values),
+            completed_offsets=dict(self._offsets.values),
             is_full=self._states.state is QueryState.BATCH_FULL,
             error=None if self.error is None else f"{type(self.error).__name__}: {line_of(self.error)}",
         )
@@ -508,7 +509,7 @@ class TrackedQuery:
         gone = self._offsets.update(self._messages.left_ids())
         changed = self._offsets.unpublished
         try:
-            app_of(self._acker).write_completed_offsets(changed, gone, task=self._options.task)
+            app_of(self._acker).write_completed_offsets(changed, gone, spout_id=self._options.spout_id)
         except ServerUnavailableError as exc:
             log.warning("other programs do not learn now of what is done: %s", exc)
             return

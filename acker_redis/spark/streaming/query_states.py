@@ -56,8 +56,8 @@ TRANSITIONS: Mapping[QueryState, frozenset[QueryState]] = {
 class QueryStates:
     """The state that a query is in.
 
-    It changes under the query's lock; any thread may read it. A stop is a request and no state: any thread may make it at any
-    time, and the thread that has the lock breaks off at its next step.
+    It changes under the query's lock; any thread may read it. A stop is a request and no state: any thread may make it
+    at any time, and the thread that has the lock breaks off at its next step.
 
     Attributes:
         stop_requested: whether what is under way is to break off.

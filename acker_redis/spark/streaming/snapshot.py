@@ -21,7 +21,7 @@ VERSION = 4
 _COLUMNS = pa.schema([
     ("id", pa.int64()), ("attempts", pa.int64()), ("exempted", pa.int32()), ("losses", pa.int16()),
     ("max_group", pa.int32()), ("first_secs", pa.uint32()), ("wait_ms", pa.int64()), ("since_ms", pa.int64()),
-    ("reason", pa.string()), ("last_stage", pa.string()), ("queued", pa.bool_()), ("row", pa.binary()),
+    ("reason", pa.string()), ("last_component", pa.string()), ("queued", pa.bool_()), ("row", pa.binary()),
 ])  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def to_parquet(snapshot: Snapshot) -> bytes:
             [*(snapshot.delays_secs * 1000).astype(np.int64).tolist(), *zeros],
             [*(row.since_ms for row in snapshot.rows), *(row.since_ms for _, row in queued)],
             [*(reason for reason, _ in causes), *([""] * len(queued))],
-            [*(stage for _, stage in causes), *([None] * len(queued))],
+            [*(component for _, component in causes), *([None] * len(queued))],
             [*([False] * len(attempts)), *([True] * len(queued))],
             [*(row.data for row in snapshot.rows), *(row.data for _, row in queued)],
         ],
@@ -114,7 +114,7 @@ def from_parquet(data: bytes) -> Snapshot:
     is_queued = table.column("queued")
     emitted, queued = table.filter(pc.invert(is_queued)), table.filter(is_queued)
     attempts = Attempts.first(emitted.column("id").to_numpy())
-    pairs = list(zip(emitted.column("reason").to_pylist(), emitted.column("last_stage").to_pylist(), strict=True))
+    pairs = list(zip(emitted.column("reason").to_pylist(), emitted.column("last_component").to_pylist(), strict=True))
     causes: list[Cause] = list(dict.fromkeys(pairs))
     numbers = {cause: number for number, cause in enumerate(causes)}
     return Snapshot(

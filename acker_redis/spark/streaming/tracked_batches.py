@@ -36,14 +36,14 @@ class TrackedBatches:
 
     A micro-batch runs the pipeline over its messages, waits a little for their outcomes, and returns, so that Spark commits
     it. What failed, or has no outcome yet, is parked: its rows are kept in the driver's memory and in the parking location,
-    and go out again with a later micro-batch, or by themselves when none comes for `batch_wait_secs`. So a message that hangs
-    or fails holds up no other. An object serves one query at a time, and another when that has ended.
+    and go out again with a later micro-batch, or by themselves when none comes for `batch_wait_secs`. So a message that
+    hangs or fails holds up no other. An object serves one query at a time, and another when that has ended.
 
-    Guarantee: every message of a batch that Spark commits was acked, is a dead letter, or is parked, whenever the driver dies;
-    a start of the query under the same checkpoint and parking location goes on with what is parked. A message that is not done
-    when another one of its id comes goes first; the other waits behind it. Not guaranteed: that work is done once; sinks have
-    to be idempotent by message. What a micro-batch writes is not what Spark gave under its number alone: don't overwrite by
-    `Tracker.batch_id`.
+    Guarantee: every message of a batch that Spark commits was acked, is a dead letter, or is parked, whenever the
+    driver dies; a start of the query under the same checkpoint and parking location goes on with what is parked. A
+    message that is not done when another one of its id comes goes first; the other waits behind it. Not guaranteed:
+    that work is done once; sinks have to be idempotent by message. What a micro-batch writes is not what Spark gave
+    under its number alone: don't overwrite by `Tracker.batch_id`.
     """
 
     def __init__(
@@ -60,21 +60,22 @@ class TrackedBatches:
         max_parked: int = 10_000,
         batch_wait_secs: float = 2.0,
         emit_timeout_secs: float | None = None,
-        task: int = 0,
+        spout_id: int = 0,
         executor_url: str | None = None,
         on_messages_done: Callable[[Int64Array], object] | None = None,
     ) -> None:
         """Check the settings, and the parking location, before the query starts.
 
         Args:
-            pipeline: called once per emission with a tracker and the tracked messages; has to run its sinks before it returns.
+            pipeline: called once per emission with a tracker and the tracked messages; has to run its sinks before it
+                returns.
             acker: of this process, which takes the outcomes.
-            parking_location: folder for what is parked, on any file system that Spark writes to; of this query alone, and kept
-                like its checkpoint. Made if the query is new.
-            ids: integer column of message ids, not null; or `MessageIds.offsets(...)`, without progress, as Spark's checkpoint
-                has it. None: made of columns `file` and `row`.
-            retry: when to emit again; see `RetryPolicy`. Messages that kill their workers while nothing else gets through are
-                parked, and no attempt counts, until something has.
+            parking_location: folder for what is parked, on any file system that Spark writes to; of this query alone,
+                and kept like its checkpoint. Made if the query is new.
+            ids: integer column of message ids, not null; or `MessageIds.offsets(...)`, without progress, as Spark's
+                checkpoint has it. None: made of columns `file` and `row`.
+            retry: when to emit again; see `RetryPolicy`. Messages that kill their workers while nothing else gets
+                through are parked, and no attempt counts, until something has.
             stop_if_all_fail: end with `OperatorBrokenError` where 20 messages failed by an exception that the pipeline does
                 not declare, in an operator that has processed none. A micro-batch whose first 20 messages are bad ends the
                 query at every start; False lets them become dead letters.
@@ -84,7 +85,7 @@ class TrackedBatches:
                 log and in `status`.
             batch_wait_secs: a micro-batch waits so long for outcomes at most.
             emit_timeout_secs: the jobs of an emission are cancelled after so long; see `run_tracked`. None: never.
-            task: owner of the roots; see `Spout`.
+            spout_id: owner of the roots; see `Spout`.
             executor_url: the acker's server as executors reach it, where that is not as this process does.
             on_messages_done: called with the ids of messages that were acked or are kept as dead letters. Where it raises it
                 is called again with the same ids, twice; then the query ends.
@@ -94,7 +95,7 @@ class TrackedBatches:
                 another app's, or damaged; an executor does not find the acker by `executor_url`.
         """
         settings = run_settings(
-            "TrackedBatches", pipeline, acker=acker, executor_url=executor_url, task=task, retry=retry,
+            "TrackedBatches", pipeline, acker=acker, executor_url=executor_url, spout_id=spout_id, retry=retry,
             stop_if_all_fail=stop_if_all_fail, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
             dead_letter_bytes=dead_letter_bytes, on_messages_done=on_messages_done,
         )  # fmt: skip

@@ -7,13 +7,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from acker_redis.errors import LedgerLostError, NotExactError, TokenReusedError
+from acker_redis.errors import IdempotencyKeyReusedError, LedgerLostError, NotExactError
 from acker_redis.model import ids
 from acker_redis.model.arrays import UInt64Array
 from acker_redis.model.config import AckerConfig
 from acker_redis.model.xxhash64 import hash_longs
 from acker_redis.spark.protocol import shares
-from acker_redis.spark.protocol.columns import ANCHORS, ARROW_EDGE, ARROW_PAIRS, EDGE
+from acker_redis.spark.protocol.columns import ARROW_PAIRS, ARROW_SHARE, ROOTS, SHARE
 from acker_redis.spark.worker.failures import rootless
 from acker_redis.spark.worker.process import acker_of_worker, keep_imports, partition_id, while_lost
 
@@ -32,14 +32,14 @@ class ExportStep:
         url: of the server, as executors reach it.
         config: of the app.
         prefix: names run, emission and action: the token of a partition's ack is made of it, and so are the edges.
-        stage: name of the operator.
-        columns: see `BoltStep`.
+        component: name of the operator.
+        columns: see `FlatMapStep`.
     """
 
     url: str = field(repr=False)  # may hold a password
     config: AckerConfig
     prefix: str
-    stage: str
+    component: str
     columns: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -54,21 +54,21 @@ class ExportStep:
         salt = shares.salt_of(self.prefix)
         for given in batches:
             batch = given.rename_columns(list(self.columns)) if self.columns else given
-            starts, roots = _distinct_roots(batch.column(ANCHORS))
+            starts, roots = _distinct_roots(batch.column(ROOTS))
             rows = np.repeat(np.arange(batch.num_rows), np.diff(starts))
-            own = shares.from_arrow(batch.column(EDGE))
+            own = shares.from_arrow(batch.column(SHARE))
             if rootless(own, np.diff(starts)) or not roots.all():
                 raise NotExactError(
-                    f"export {self.stage!r}: rows without anchors came from a message, which would be done before they are: "
-                    f"nothing is acked. Keep the column {ANCHORS} as it is"
+                    f"export {self.component!r}: rows without anchors came from a message, which would be done before they are: "
+                    f"nothing is acked. Keep the column {ROOTS} as it is"
                 )
             fresh = np.asarray(hash_longs(own[rows].view(np.uint64), salt, roots), np.uint64)
             fresh = np.where(fresh == 0, np.uint64(1), fresh)
             introduced.add(roots, fresh)
-            plain = batch.drop_columns([ANCHORS, EDGE])
+            plain = batch.drop_columns([ROOTS, SHARE])
             yield pa.RecordBatch.from_arrays(
                 [*plain.columns, _pairs(starts, roots, fresh), pa.array(own)],
-                schema=pa.schema([*plain.schema, ARROW_PAIRS, ARROW_EDGE]),
+                schema=pa.schema([*plain.schema, ARROW_PAIRS, ARROW_SHARE]),
             )
         self._introduce(*introduced.combined())
 
@@ -76,17 +76,17 @@ class ExportStep:
         if not len(roots):
             return
         acker = acker_of_worker(self.url, self.config)
-        token = f"{self.prefix}:{partition_id()}"
+        idempotency_key = f"{self.prefix}:{partition_id()}"
         try:
             try:
-                acker.ack_many(roots, vals, token=token, stage=self.stage)
+                acker.ack_many(roots, vals, idempotency_key=idempotency_key, component=self.component)
             except LedgerLostError:
                 # The spout learns of the loss by itself and replays; these roots then wait for no one and expire.
                 while_lost(acker.recover)
-                acker.ack_many(roots, vals, token=token, stage=self.stage)
-        except TokenReusedError as exc:
+                acker.ack_many(roots, vals, idempotency_key=idempotency_key, component=self.component)
+        except IdempotencyKeyReusedError as exc:
             raise NotExactError(
-                f"export {self.stage!r}: the task of a partition ran again and gave other rows, after "
+                f"export {self.component!r}: the task of a partition ran again and gave other rows, after "
                 "those of its first run had been introduced. Make the functions before it deterministic"
             ) from exc
 

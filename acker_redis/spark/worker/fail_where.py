@@ -1,4 +1,4 @@
-"""Rows that SQL fails: their edges, anchors and reasons are all that comes to the Python worker."""
+"""Rows that SQL fails: their shares, anchors and reasons are all that comes to the Python worker."""
 
 from collections.abc import Callable, Iterator
 
@@ -8,47 +8,47 @@ import pyarrow.compute as pc
 from pyspark.accumulators import Accumulator
 
 from acker_redis.spark.protocol import shares
-from acker_redis.spark.protocol.columns import ANCHORS, STAYS
-from acker_redis.spark.worker.failures import Failures, Reason, Report
+from acker_redis.spark.protocol.columns import ROOTS, STAYS
+from acker_redis.spark.worker.failures import Failure, FailureCollector, Reason
 
-ROOTS = f"array_join({ANCHORS}, ',', '0')"
+ROOTS_AS_TEXT = f"array_join({ROOTS}, ',', '0')"
 """The roots of a row in SQL, as a text: an array costs PySpark twenty times as much per row, in those that stay, too."""
 
 
 def failing(
-    stage: str, operator: str, reports: Accumulator[list[Report]], *, retry: bool
+    component: str, operator: str, failures: Accumulator[list[Failure]], *, retry: bool
 ) -> Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]:
-    """The function for `arrow_udf` that gives each row its `OUT`: 0 if it stays, else the number of the report.
+    """The function for `arrow_udf` that gives each row its `OUT`: 0 if it stays, else the number of the failure.
 
-    Its arguments are edge, `ROOTS` and reason, and the payload if rows are messages and bring it along; each is null where
+    Its arguments are share, `ROOTS` and reason, and the payload if rows are messages and bring it along; each is null where
     the row stays. The reason is what decides. The report is sent
     when the input has ended.
 
     Args:
-        stage: name of the operator.
-        operator: its tag in reports.
-        reports: where the report goes.
+        component: name of the operator.
+        operator: its tag in failures.
+        failures: where the failure goes.
         retry: whether the messages are to be emitted again.
     """
 
     def fail_where(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:  # Spark reads the annotations
-        failures = Failures(operator, stage, reports)
-        for edge, roots, reason, *payload in batches:
+        collector = FailureCollector(operator, component, failures)
+        for share, roots, reason, *payload in batches:
             fails = reason.is_valid()
             if fails.true_count:
-                own = shares.from_arrow(edge.filter(fails))
+                own = shares.from_arrow(share.filter(fails))
                 reasons = [Reason(text, retry) for text in reason.filter(fails).to_pylist()]
-                anchors = _anchors(roots.filter(fails))
-                failures.add(own, anchors, reasons)
+                anchors = _roots(roots.filter(fails))
+                collector.add(own, anchors, reasons)
                 for brought in payload:
-                    failures.bring(anchors.flatten().to_numpy(), brought.filter(fails).to_pylist())
-            yield pa.array(np.where(fails.to_numpy(zero_copy_only=False), failures.number, STAYS), pa.int64())
-        failures.residue()
+                    collector.bring(anchors.flatten().to_numpy(), brought.filter(fails).to_pylist())
+            yield pa.array(np.where(fails.to_numpy(zero_copy_only=False), collector.number, STAYS), pa.int64())
+        collector.residue()
 
     return fail_where
 
 
-def _anchors(roots: pa.StringArray) -> pa.ListArray:
+def _roots(roots: pa.StringArray) -> pa.ListArray:
     """The arrays that `ROOTS` made texts of; null where there is none."""
     some = pc.if_else(pc.equal(roots, ""), pa.scalar(None, pa.string()), roots)
     return pc.split_pattern(some, ",").cast(pa.list_(pa.int64()))

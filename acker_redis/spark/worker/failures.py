@@ -1,4 +1,4 @@
-"""Rows that failed, on their way to the driver: their roots by an accumulator, the sum of their edges beside the data.
+"""Rows that failed, on their way to the driver: their roots by an accumulator, the sum of their shares beside the data.
 
 The driver compares both, so no failed row gets lost. A task that runs again, or a step that Spark evaluates twice, makes a
 report of another number; the driver takes those whose numbers it meets in the data.
@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from acker_redis.client.backoff import is_outage
-from acker_redis.errors import FailedError
+from acker_redis.errors import RowFailedError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.protocol import shares
 from acker_redis.spark.protocol.columns import CHILDLESS
@@ -49,8 +49,8 @@ class Reason(NamedTuple):
     Attributes:
         text: for people.
         retry: whether its message is to be emitted again.
-        is_expected: whether the pipeline said so itself, or something could not be reached. Anything else may be a mistake in
-            the pipeline, and counts only once the operator has processed other rows.
+        is_expected: whether the pipeline said so itself, or something could not be reached. Anything else may be a
+            mistake in the pipeline, and counts only once the operator has processed other rows.
     """
 
     text: str
@@ -58,28 +58,28 @@ class Reason(NamedTuple):
     is_expected: bool = True
 
 
-class UnexpectedError(FailedError):
+class UnexpectedError(RowFailedError):
     """How a row function's exception, which it did not declare, goes from row to report."""
 
 
 @dataclass(frozen=True)
-class Report:
+class Failure:
     """The failed rows of one operator in one task.
 
     Attributes:
         number: drawn at random, 2 <= number < 2**42.
         operator: its tag, given by the driver.
-        stage: its name.
-        parts: sum of the rows' edges, mod 2^61.
+        component: its name.
+        parts: sum of the rows' shares, mod 2^61.
         rows: how many they are.
         reasons: for each reason the distinct roots of its rows, as packed int64 of the machine's byte order.
-        rootless: how many rows have an edge and no root: whose they are is not known.
+        rootless: how many rows have a share and no root: whose they are is not known.
         payloads: of roots that brought theirs along.
     """
 
     number: int
     operator: str
-    stage: str
+    component: str
     parts: int
     rows: int
     reasons: dict[Reason, bytes]
@@ -87,14 +87,14 @@ class Report:
     payloads: dict[int, bytes] = field(default_factory=dict)
 
 
-class Reports(AccumulatorParam[list[Report]]):
-    """How Spark adds up reports: all of them, in the order in which their tasks end."""
+class FailuresParam(AccumulatorParam[list[Failure]]):
+    """How Spark adds up failures: all of them, in the order in which their tasks end."""
 
-    def zero(self, value: list[Report]) -> list[Report]:
-        """No reports."""
+    def zero(self, value: list[Failure]) -> list[Failure]:
+        """No failures."""
         return []
 
-    def addInPlace(self, value1: list[Report], value2: list[Report]) -> list[Report]:  # noqa: N802  # Spark's name
+    def addInPlace(self, value1: list[Failure], value2: list[Failure]) -> list[Failure]:  # noqa: N802  # Spark's name
         """Both."""
         value1.extend(value2)
         return value1
@@ -130,26 +130,26 @@ class Residue(NamedTuple):
     rows: int
 
 
-class Failures:
+class FailureCollector:
     """Collects the failed rows of one operator in one task. Nothing is sent before `residue`."""
 
-    def __init__(self, operator: str, stage: str, reports: Accumulator[list[Report]]) -> None:
-        """Begin a report.
+    def __init__(self, operator: str, component: str, failures: Accumulator[list[Failure]]) -> None:
+        """Begin a failure.
 
         Args:
             operator: tag of the operator.
-            stage: its name.
-            reports: where the report goes.
+            component: its name.
+            failures: where the failure goes.
         """
         self.number = CHILDLESS + 1 + secrets.randbelow(_NUMBERS - CHILDLESS - 1)
-        self._operator, self._stage, self._reports = operator, stage, reports
+        self._operator, self._component, self._failures = operator, component, failures
         self._parts = self._rows = self._rootless = 0
         self._roots: dict[Reason, Roots] = {}
         self._payloads: dict[int, bytes] = {}
         self._payload_bytes = 0
 
     def add(self, own: Int64Array, anchors: pa.ListArray, reasons: Sequence[Reason]) -> None:
-        """Rows that failed: the edge, the anchors and the reason of each."""
+        """Rows that failed: the share, the anchors and the reason of each."""
         self._parts += shares.total(own)
         self._rows += len(own)
         named = {reason: self._named(reason) for reason in dict.fromkeys(reasons)}
@@ -163,7 +163,7 @@ class Failures:
             self._roots[reason].add(roots[by_root == number])
 
     def add_all(self, parts: int, rows: int, roots: Roots, reason: Reason, without: int = 0) -> None:
-        """Rows that failed for one reason: the sum of their edges, their number and their roots; how many are without."""
+        """Rows that failed for one reason: the sum of their shares, their number and their roots; how many are without."""
         self._parts += parts
         self._rows += rows
         self._rootless += without
@@ -177,15 +177,15 @@ class Failures:
                 self._payload_bytes += len(payload)
 
     def residue(self) -> Residue | None:
-        """Send the report, once, at the end of the partition; None if no row failed, and nothing is sent."""
+        """Send the failure, once, at the end of the partition; None if no row failed, and nothing is sent."""
         if not self._rows:
             return None
         parts = self._parts & shares.MASK
         reasons = {reason: roots.distinct().tobytes() for reason, roots in self._roots.items()}
-        report = Report(
-            self.number, self._operator, self._stage, parts, self._rows, reasons, self._rootless, self._payloads
+        failure = Failure(
+            self.number, self._operator, self._component, parts, self._rows, reasons, self._rootless, self._payloads
         )
-        self._reports.add([report])
+        self._failures.add([failure])
         return Residue(self.number, parts, self._rows)
 
     def _named(self, reason: Reason) -> Reason:
@@ -199,27 +199,27 @@ class Failures:
 
 
 def rootless(own: Int64Array, roots: npt.NDArray[np.integer[Any]]) -> int:
-    """How many rows have an edge, and so came from a message, but no root; given their edges and numbers of roots."""
+    """How many rows have a share, and so came from a message, but no root; given their shares and numbers of roots."""
     return int(np.count_nonzero((own != 0) & (roots == 0)))
 
 
 def reason_of(exc: BaseException, no_retry: NoRetry = ()) -> Reason:
     """Why a row failed whose function raised."""
     retry = not isinstance(exc, no_retry)
-    if isinstance(exc, FailedError):
+    if isinstance(exc, RowFailedError):
         return Reason(str(exc), retry and exc.retry, not isinstance(exc, UnexpectedError))
     return Reason(f"{type(exc).__name__}: {exc}", retry, not retry or is_outage(exc))
 
 
-def as_reason(given: str | FailedError) -> Reason:
+def as_reason(given: str | RowFailedError) -> Reason:
     """A reason as functions of the user's give it for a row."""
     return Reason(given) if isinstance(given, str) else reason_of(given)
 
 
-def report_of(stage: str, reason: Reason, roots: Int64Array, without: int = 0) -> Report:
+def failure_of(component: str, reason: Reason, roots: Int64Array, without: int = 0) -> Failure:
     """A report that the driver makes itself, of rows that no task has named; `without`: how many have no root."""
     number = CHILDLESS + 1 + secrets.randbelow(_NUMBERS - CHILDLESS - 1)
-    return Report(number, "", stage, 0, len(roots), {_cut(reason): roots.tobytes()}, without)
+    return Failure(number, "", component, 0, len(roots), {_cut(reason): roots.tobytes()}, without)
 
 
 def _cut(reason: Reason) -> Reason:

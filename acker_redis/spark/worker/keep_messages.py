@@ -36,7 +36,7 @@ class KeepStep:
 
         Raises:
             PipelineError: the ids are no integers.
-            OutOfMemoryError: the server is above maxmemory; some may have been kept.
+            ServerOutOfMemoryError: the server is above maxmemory; some may have been kept.
         """
         keep_imports()
         count = 0

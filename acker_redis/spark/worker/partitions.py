@@ -10,17 +10,17 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.accumulators import Accumulator
 
-from acker_redis.errors import NotExactError, PipelineError, RefusedError
+from acker_redis.errors import NotExactError, PipelineError, RowsRefusedError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.protocol import shares
-from acker_redis.spark.protocol.columns import ANCHORS, ARROW_EDGE, ARROW_OUT, ARROW_ROWS, EDGE, STAYS
+from acker_redis.spark.protocol.columns import ARROW_OUT, ARROW_ROWS, ARROW_SHARE, ROOTS, SHARE, STAYS
 from acker_redis.spark.worker.failures import (
     REASON_CHARS,
-    Failures,
+    Failure,
+    FailureCollector,
     NoRetry,
     OnError,
     Reason,
-    Report,
     Roots,
     as_reason,
     reason_of,
@@ -33,7 +33,7 @@ log = logging.getLogger("acker_redis.spark")
 Write: TypeAlias = Callable[[Iterator[pa.RecordBatch], int], object]
 """Called with the batches of a partition and its number. What it returns makes no difference."""
 
-_SCHEMA = pa.schema([ARROW_EDGE, ARROW_ROWS, ARROW_OUT])
+_SCHEMA = pa.schema([ARROW_SHARE, ARROW_ROWS, ARROW_OUT])
 
 
 @dataclass
@@ -48,23 +48,23 @@ class _Consumed:
 
     def add(self, batch: pa.RecordBatch, *, with_roots: bool) -> None:
         """With roots: some 20 bytes of each row are kept, copied, as a column would hold its batch."""
-        own = shares.from_arrow(batch.column(EDGE))
+        own = shares.from_arrow(batch.column(SHARE))
         self.parts = (self.parts + shares.total(own)) & shares.MASK
         self.rows += batch.num_rows
         if with_roots:
-            anchors = batch.column(ANCHORS)
+            anchors = batch.column(ROOTS)
             self._own.append(own.copy())
             self._counts.append(anchors.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).copy())
             self._roots.append(anchors.flatten().fill_null(0).to_numpy(zero_copy_only=False).copy())
 
     @property
     def own(self) -> Int64Array:
-        """The edge of each row."""
+        """The share of each row."""
         return np.concatenate([np.array([], np.int64), *self._own])
 
     @property
     def rootless(self) -> int:
-        """How many rows have an edge, but no root."""
+        """How many rows have a share, but no root."""
         return rootless(self.own, np.concatenate([np.array([], np.int32), *self._counts]))
 
     @property
@@ -76,25 +76,25 @@ class _Consumed:
 
 @dataclass(frozen=True)
 class PartitionsStep:
-    """The function for `mapInArrow`: one row (`EDGE`, `ROWS`, `OUT`) per partition says what was consumed.
+    """The function for `mapInArrow`: one row (`SHARE`, `ROWS`, `OUT`) per partition says what was consumed.
 
     Attributes:
-        stage: name of the sink.
-        operator: its tag in reports.
+        component: name of the sink.
+        operator: its tag in failures.
         write: the function; it gets the user's columns.
         on_error: `raise`: what it raises ends the task, and Spark tries it again. `fail`: every row of the partition fails,
-            with the error as reason, or those that a `RefusedError` names; the anchors are among the input columns for it.
-            What goes wrong before the sink, in the rows' making, is raised in both cases.
-        reports: where failed rows are reported.
+            with the error as reason, or those that a `RowsRefusedError` names; the anchors are among the input columns
+            for it. What goes wrong before the sink, in the rows' making, is raised in both cases.
+        failures: where failed rows are reported.
         no_retry: exceptions after which the messages of the partition are not emitted again.
-        columns: see `BoltStep`.
+        columns: see `FlatMapStep`.
     """
 
-    stage: str
+    component: str
     operator: str
     write: Write
     on_error: OnError
-    reports: Accumulator[list[Report]] = field(repr=False)
+    failures: Accumulator[list[Failure]] = field(repr=False)
     no_retry: NoRetry = ()
     columns: tuple[str, ...] = ()
 
@@ -109,21 +109,21 @@ class PartitionsStep:
         consumed = _Consumed()
         broken: list[Exception] = []
         stream = self._watched(batches, consumed, broken)
-        failures = Failures(self.operator, self.stage, self.reports)
+        collector = FailureCollector(self.operator, self.component, self.failures)
         try:
             self.write((batch.drop_columns(self._own) for batch in stream), partition_id())
             self._ended(batches, broken)
         except NotExactError:  # a mistake, and no reason to fail rows
             raise
-        except RefusedError as exc:
+        except RowsRefusedError as exc:
             self._ended(batches, broken)
-            self._refuse(failures, consumed, exc)
+            self._refuse(collector, consumed, exc)
         except Exception as exc:
             if self.on_error == "raise" or broken:
                 raise
-            self._fail(failures, consumed, batches, reason_of(exc, self.no_retry))
+            self._fail(collector, consumed, batches, reason_of(exc, self.no_retry))
         stays = consumed.parts, consumed.rows, STAYS
-        residue = failures.residue()
+        residue = collector.residue()
         if residue is None:  # also where it failed before its first row, and had none
             made = [stays]
         else:
@@ -138,36 +138,40 @@ class PartitionsStep:
             raise broken[0]
         if any(batch.num_rows for batch in batches):
             raise NotExactError(
-                f"sink {self.stage!r}: the function returned before it had consumed its partition: nothing is acked. Have it "
+                f"sink {self.component!r}: the function returned before it had consumed its partition: nothing is acked. Have it "
                 "iterate over all of its batches, and drop rows with tracker.filter before"
             )
 
-    def _refuse(self, failures: Failures, consumed: _Consumed, refused: RefusedError) -> None:
+    def _refuse(self, collector: FailureCollector, consumed: _Consumed, refused: RowsRefusedError) -> None:
         """Fail the rows that the store refused."""
         if self.on_error == "raise":
-            raise PipelineError(f"sink {self.stage!r}: {refused}: give on_error='fail', so that rows can fail alone")
+            raise PipelineError(
+                f"sink {self.component!r}: {refused}: give on_error='fail', so that rows can fail alone"
+            )
         numbers = list(refused.rows)
         if any(not isinstance(one, (int, np.integer)) or not 0 <= one < consumed.rows for one in numbers):
             raise PipelineError(
-                f"sink {self.stage!r}: it refused rows that are not among the {consumed.rows} of its partition"
+                f"sink {self.component!r}: it refused rows that are not among the {consumed.rows} of its partition"
             )
         if numbers:
             rows = np.array(numbers, np.int64)
             reasons = [as_reason(reason) for reason in refused.rows.values()]
-            failures.add(consumed.own[rows], consumed.anchors.take(pa.array(rows)), reasons)
+            collector.add(consumed.own[rows], consumed.anchors.take(pa.array(rows)), reasons)
 
-    def _fail(self, failures: Failures, consumed: _Consumed, batches: Iterator[pa.RecordBatch], reason: Reason) -> None:
+    def _fail(
+        self, collector: FailureCollector, consumed: _Consumed, batches: Iterator[pa.RecordBatch], reason: Reason
+    ) -> None:
         """Fail all rows of the partition."""
-        log.warning("sink %r failed the rows of a partition: %s", self.stage, reason.text[:REASON_CHARS])
+        log.warning("sink %r failed the rows of a partition: %s", self.component, reason.text[:REASON_CHARS])
         for batch in self._renamed(batches):
             consumed.add(batch, with_roots=True)
         roots = Roots()
         roots.add(consumed.anchors.values.to_numpy())
-        failures.add_all(consumed.parts, consumed.rows, roots, reason, consumed.rootless)
+        collector.add_all(consumed.parts, consumed.rows, roots, reason, consumed.rootless)
 
     @property
     def _own(self) -> list[str]:
-        return [EDGE, ANCHORS] if self.on_error == "fail" else [EDGE]
+        return [SHARE, ROOTS] if self.on_error == "fail" else [SHARE]
 
     def _renamed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return (batch.rename_columns(list(self.columns)) for batch in batches) if self.columns else batches

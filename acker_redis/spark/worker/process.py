@@ -55,8 +55,8 @@ def while_lost(do: Callable[[], _T]) -> _T:
 def keep_imports() -> None:
     """Once per process: what it holds by now is not looked through for garbage any more; whatever it makes later is.
 
-    Spark's workers collect after each task (`pyspark/daemon.py`, 4.3). Over the modules that a bolt needs this takes 40 ms of
-    CPU, more than all the rest of a small task.
+    Spark's workers collect after each task (`pyspark/daemon.py`, 4.3). Over the modules that a bolt needs this takes 40
+    ms of CPU, more than all the rest of a small task.
     """
     gc.freeze()
 

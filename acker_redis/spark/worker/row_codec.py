@@ -1,8 +1,9 @@
 """Rows as bytes and back, exactly: what is kept in Redis for replays.
 
-A row is taken as Arrow has it in its buffers: numbers, dates, times and intervals as integers of their width, floats by their
-bits, texts as bytes. So nothing is printed and parsed, and no calendar, time zone or encoding has a part in it. The values of
-a row are pickled, because that is the fastest way in Python, and read by an unpickler that makes nothing but plain values.
+A row is taken as Arrow has it in its buffers: numbers, dates, times and intervals as integers of their width, floats by
+their bits, texts as bytes. So nothing is printed and parsed, and no calendar, time zone or encoding has a part in it.
+The values of a row are pickled, because that is the fastest way in Python, and read by an unpickler that makes nothing
+but plain values.
 """
 
 import io

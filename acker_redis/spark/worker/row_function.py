@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
 
-from acker_redis.errors import FailedError, PipelineError
-from acker_redis.spark.worker.arrow_function import BoltOutput
+from acker_redis.errors import PipelineError, RowFailedError
+from acker_redis.spark.worker.arrow_function import FlatMapOutput
 from acker_redis.spark.worker.failures import NoRetry, OnError, Reason, UnexpectedError, reason_of
 
 Row: TypeAlias = Mapping[str, Any] | Sequence[Any]
@@ -21,7 +21,7 @@ Row: TypeAlias = Mapping[str, Any] | Sequence[Any]
 
 
 @runtime_checkable
-class RowBolt(Protocol):
+class RowFunctionStep(Protocol):
     """An object that emits by calling a collector (Storm: IBasicBolt)."""
 
     def execute(self, row: dict[str, Any], collector: "Collector") -> None:
@@ -34,7 +34,7 @@ RowFunction: TypeAlias = Callable[[dict[str, Any]], Iterable[Row] | None]
 
 @dataclass
 class Collector:
-    """What a `RowBolt` emits through (Storm: BasicOutputCollector). Every row is anchored to the input row.
+    """What a `RowFunctionStep` emits through (Storm: BasicOutputCollector). Every row is anchored to the input row.
 
         class Split:
             def execute(self, row, collector):
@@ -65,9 +65,9 @@ class Collector:
                 collector.fail("no customer", retry=False)
 
         Raises:
-            FailedError: always; it has the same arguments.
+            RowFailedError: always; it has the same arguments.
         """
-        raise FailedError(reason, retry=retry)
+        raise RowFailedError(reason, retry=retry)
 
 
 @dataclass(frozen=True)
@@ -78,30 +78,30 @@ class RowByRow:
         bolt: function or object.
         schema: of the output rows.
         on_error: `fail`: a row whose function raises, or gives rows that don't fit the schema, fails with a text that says
-            why, the others go on; `raise`: the task fails, and Spark tries it again. `FailedError` fails the row in both
+            why, the others go on; `raise`: the task fails, and Spark tries it again. `RowFailedError` fails the row in both
             cases, and so do those of `no_retry`.
         no_retry: exceptions after which the row's message is not emitted again.
     """
 
-    bolt: RowFunction | RowBolt
+    bolt: RowFunction | RowFunctionStep
     schema: pa.Schema
     on_error: OnError
     no_retry: NoRetry = ()
 
-    def __call__(self, batch: pa.RecordBatch) -> BoltOutput:
+    def __call__(self, batch: pa.RecordBatch) -> FlatMapOutput:
         """Work on one record batch."""
-        derive = self._derive_with_collector if isinstance(self.bolt, RowBolt) else self.bolt
+        derive = self._derive_with_collector if isinstance(self.bolt, RowFunctionStep) else self.bolt
         rows: list[Row] = []
         ends = [0]
-        failed: dict[int, str | FailedError] = {}
+        failed: dict[int, str | RowFailedError] = {}
         for number, row in enumerate(batch.to_pylist()):
             try:
                 rows.extend(_derived(derive(row)))
             except Exception as exc:
-                if self.on_error == "raise" and not isinstance(exc, (FailedError, *self.no_retry)):
+                if self.on_error == "raise" and not isinstance(exc, (RowFailedError, *self.no_retry)):
                     raise
                 reason = reason_of(exc, self.no_retry)
-                kind = FailedError if reason.is_expected else UnexpectedError
+                kind = RowFailedError if reason.is_expected else UnexpectedError
                 failed[number] = reason.text if reason == Reason(reason.text) else kind(reason.text, retry=reason.retry)
                 del rows[ends[-1] :]
             ends.append(len(rows))
@@ -110,7 +110,7 @@ class RowByRow:
         except Exception:  # in bulk nobody says which row is to blame
             rows, ends = self._fitting(rows, ends, failed)
             made = self._batch(rows)
-        return BoltOutput(made, np.repeat(np.arange(batch.num_rows), np.diff(ends)), failed or None)
+        return FlatMapOutput(made, np.repeat(np.arange(batch.num_rows), np.diff(ends)), failed or None)
 
     def _derive_with_collector(self, row: dict[str, Any]) -> list[Row]:
         collector = Collector()
@@ -146,7 +146,7 @@ class RowByRow:
         return row
 
     def _fitting(
-        self, rows: list[Row], ends: list[int], failed: dict[int, str | FailedError]
+        self, rows: list[Row], ends: list[int], failed: dict[int, str | RowFailedError]
     ) -> tuple[list[Row], list[int]]:
         """The rows of those inputs whose rows all fit the schema; the other inputs fail, with the reason.
 

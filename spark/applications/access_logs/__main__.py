@@ -1,7 +1,7 @@
 """`python -m spark.applications.access_logs`: access logs, tracked line by line, as a streaming query over files of them.
 
-Killed at any moment and started again with the same --out it goes on with the micro-batch that was under way, and with what is
-parked. Work is then done twice and counts once: both sinks know messages by their ids.
+Killed at any moment and started again with the same --out it goes on with the micro-batch that was under way, and with
+what is parked. Work is then done twice and counts once: both sinks know messages by their ids.
 """
 
 import json

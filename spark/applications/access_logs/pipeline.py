@@ -1,8 +1,9 @@
 """The pipeline over access logs: parses, enriches and aggregates files of them, tracked line by line.
 
 files -> lines (roots) -> bolt `parse` -> join `sections` with a reference table -> bolt `enrich`, whose rows go two ways:
-to `parquet`, a sink of every hit, and through group `per-minute` to `sqlite`, a sink of the sums. A line that can't be parsed,
-or that `enrich` can't work on, is tried again as often as the retry policy says, and ends as a dead letter with its text.
+to `parquet`, a sink of every hit, and through group `per-minute` to `sqlite`, a sink of the sums. A line that can't be
+parsed, or that `enrich` can't work on, is tried again as often as the retry policy says, and ends as a dead letter with
+its text.
 """
 
 import re
@@ -14,7 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from acker_redis import FailedError
+from acker_redis import RowFailedError
 from acker_redis.spark import Tracker
 from spark.applications.access_logs.store import Store
 
@@ -48,28 +49,28 @@ def lines_of(session: SparkSession, logs: Path, files: int) -> DataFrame:
 
 def pipeline(store: Store, sections: DataFrame, tracker: Tracker, lines: DataFrame) -> None:
     """One emission: all lines of a micro-batch, or those of them to be tried again."""
-    hits = lines.transform(tracker.bolt, parse, HIT)
+    hits = lines.transform(tracker.flat_map, parse, HIT)
     known = tracker.join(hits, sections, on="prefix", how="left", name="sections")
-    enriched = known.transform(tracker.bolt, enrich, ENRICHED)
+    enriched = known.transform(tracker.flat_map, enrich, ENRICHED)
     # A replay writes another file: readers take each message id once.
     tracker.write(enriched, lambda writer: writer.mode("append").parquet(str(store.hits)), name="parquet")
     # Not sums: of the lines of a group some may come again, in a group of another emission. So the ids go along.
     hits_of_group = F.collect_list(F.struct(*COUNTED)).alias("hits")
-    groups = tracker.group(enriched, ["minute", "section"], hits_of_group, partial=True, name="per-minute")
-    tracker.write_with(groups, lambda rows: store.count(tracker.batch_id, rows.collect()), name="sqlite")
+    groups = tracker.group_by(enriched, ["minute", "section"], hits_of_group, partial=True, name="per-minute")
+    tracker.write_dataframe(groups, lambda rows: store.count(tracker.batch_id, rows.collect()), name="sqlite")
 
 
 def parse(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Bolt: the parts of a line in combined log format; one that isn't fails, and will whenever it is tried."""
     found = LINE.fullmatch(row["line"])
     if found is None:
-        raise FailedError("not in combined log format")
+        raise RowFailedError("not in combined log format")
     try:
         at = datetime.strptime(found["time"], "%d/%b/%Y:%H:%M:%S %z").astimezone(UTC)
     except ValueError:
-        raise FailedError(f"no such time: {found['time']}") from None
+        raise RowFailedError(f"no such time: {found['time']}") from None
     if not 100 <= int(found["status"]) <= 599:
-        raise FailedError(f"no such status: {found['status']}")
+        raise RowFailedError(f"no such status: {found['status']}")
     yield {
         **{name: row[name] for name in ("message_id", "file", "row")},
         **{name: found[name] for name in ("ip", "method", "path", "referer", "agent")},

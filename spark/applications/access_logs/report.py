@@ -91,7 +91,7 @@ def result(
         counted=len(counted),
         minutes=len({minute.minute for minute in minutes}),
         sections=len({minute.section for minute in minutes}),
-        dead_letters=dict(Counter(f"{of[0].reason} in {of[0].last_stage}" for of in letters.values())),
+        dead_letters=dict(Counter(f"{of[0].reason} in {of[0].last_component}" for of in letters.values())),
         checks=checks,
     )
 
@@ -118,7 +118,7 @@ def _as_told(
     letters: dict[tuple[str, int], list[DeadLetter]], places: list[Place], stage: str, max_attempts: int
 ) -> bool:
     return all(
-        {(one.last_stage, one.attempts, json.loads(one.payload or b"{}").get("line")) for one in found}
+        {(one.last_component, one.attempts, json.loads(one.payload or b"{}").get("line")) for one in found}
         == {(stage, max_attempts, place.line)}
         for place in places
         for found in [letters.get((place.file, place.row), [])]

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 _TABLES = """
 CREATE TABLE IF NOT EXISTS counted (message_id INTEGER PRIMARY KEY, batch INTEGER);
 CREATE TABLE IF NOT EXISTS per_minute (
-    minute TEXT, section TEXT, hits INTEGER, bytes INTEGER, errors INTEGER, over_budget INTEGER, PRIMARY KEY (minute, section)
+    minute TEXT, section TEXT, hits INTEGER, bytes INTEGER, errors INTEGER, over_budget INTEGER, PRIMARY KEY (minute,
+    section)
 );
 """
 _COUNT_IT = "INSERT OR IGNORE INTO counted VALUES (?, ?)"

@@ -39,10 +39,10 @@ def run(session: SparkSession, acker: Acker, executor_url: str | None, orders: i
 
 def export(folder: Path, tracker: Tracker, orders: DataFrame) -> None:
     """One emission: all orders, or those that are tried again."""
-    items = tracker.bolt(orders, items_of, ITEM, name="items")
+    items = tracker.flat_map(orders, items_of, ITEM, name="items")
     name = f"{tracker.run_id}-{tracker.emission}"
     draft = folder / f".{name}"
-    tracker.export(items, lambda writer: writer.parquet(str(draft)), form="array", name="export")
+    tracker.export(items, lambda writer: writer.parquet(str(draft)), encoding="array", name="export")
     draft.rename(folder / name)  # it appears whole
 
 

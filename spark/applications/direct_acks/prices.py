@@ -1,7 +1,7 @@
 """The second application: its executors price items, write them, and ack each one directly, with the bare acker.
 
-There is no tracker and no pipeline here: rows carry their roots and edges in the column `anchors`, and `foreachPartition` does
-the rest. Any program does that acks the edges it was given; Spark is not needed for it.
+There is no tracker and no pipeline here: rows carry their roots and edges in the column `anchors`, and
+`foreachPartition` does the rest. Any program does that acks the edges it was given; Spark is not needed for it.
 """
 
 import json
@@ -16,7 +16,7 @@ from acker_redis import Acker
 from spark.applications.direct_acks.orders import OVER
 
 PRICES = {"tea": 300, "milk": 120, "bread": 250, "salt": 90}
-STAGE = "price"
+COMPONENT = "price"
 
 
 @cache
@@ -33,15 +33,15 @@ def price_partition(url: str, app: str, name: str, target: Path, rows: Iterable[
     """
     context = TaskContext.get()
     partition = context.partitionId() if context else 0
-    with acker_of_worker(url, app).batch(token=f"{name}:{partition}") as batch:
+    with acker_of_worker(url, app).batch(idempotency_key=f"{name}:{partition}") as batch:
         priced = []
         for row in rows:
             roots, edges = row.anchors[::2], row.anchors[1::2]
             if row.item in PRICES:
                 priced.append({"order": row.order, "item": row.item, "price": PRICES[row.item] * row["count"]})
-                batch.ack_many(roots, edges, stage=STAGE)
+                batch.ack_many(roots, edges, component=COMPONENT)
             else:  # the order fails where it came from, and is exported again or a dead letter there
-                batch.fail_many(roots, reason=f"no price of {row.item!r}", stage=STAGE)
+                batch.fail_many(roots, reason=f"no price of {row.item!r}", component=COMPONENT)
         draft = target / f".{name}-{partition}"
         draft.write_text("".join(json.dumps(one) + "\n" for one in priced), encoding="utf-8")
         draft.rename(target / f"{name}-{partition}.jsonl")

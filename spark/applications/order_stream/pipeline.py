@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from acker_redis import FailedError
+from acker_redis import RowFailedError
 from acker_redis.spark import Tracker
 from spark.applications.order_stream.orders import HASTY_SECS, kind_of
 from spark.applications.order_stream.store import Store
@@ -21,22 +21,22 @@ CHECKED = "id bigint, item string, cents bigint"
 
 def pipeline(store: Store, tracker: Tracker, orders: DataFrame) -> None:
     """One emission."""
-    checked = orders.transform(tracker.bolt, partial(check, store.kill), CHECKED)
+    checked = orders.transform(tracker.flat_map, partial(check, store.kill), CHECKED)
     tracker.write(checked, lambda writer: writer.mode("append").parquet(str(store.parquet)), name="parquet")
-    tracker.write_with(checked, lambda rows: store.insert(rows.collect()), name="sqlite")
+    tracker.write_dataframe(checked, lambda rows: store.insert(rows.collect()), name="sqlite")
 
 
 def check(kill: Path, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Bolt: the price in cents."""
     _die_if_told(kill)
     if kind_of(row["id"]) == "hasty" and time.time() < row["made_ms"] / 1000 + HASTY_SECS:
-        raise FailedError("the customer is still choosing")
+        raise RowFailedError("the customer is still choosing")
     if kind_of(row["id"]) == "hopeless":
         raise RuntimeError("out of stock")
     try:
         cents = round(float(row["price"]) * 100)
     except ValueError:
-        raise FailedError(f"no price: {row['price']}", retry=False) from None
+        raise RowFailedError(f"no price: {row['price']}", retry=False) from None
     yield {"id": row["id"], "item": row["item"], "cents": cents}
 
 

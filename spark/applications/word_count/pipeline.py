@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from acker_redis.model import ids
-from acker_redis.spark import BoltOutput, Tracker
+from acker_redis.spark import FlatMapOutput, Tracker
 
 NOT_WORD = "[^a-z0-9_']+"
 OCCURRENCE = "line bigint, position int, word string"
@@ -74,10 +74,10 @@ def split_in_sql(faults: Faults, tracker: Tracker, lines: DataFrame) -> DataFram
 
 def split_in_python(faults: Faults, tracker: Tracker, lines: DataFrame) -> DataFrame:
     """A row per word of each line, in Arrow batches."""
-    return tracker.bolt_arrow(lines, partial(split, faults), OCCURRENCE, name="split")
+    return tracker.flat_map_arrow(lines, partial(split, faults), OCCURRENCE, name="split")
 
 
-def split(faults: Faults, batch: pa.RecordBatch) -> BoltOutput:
+def split(faults: Faults, batch: pa.RecordBatch) -> FlatMapOutput:
     """The words of a batch of lines."""
     if faults.kill_mark is not None:
         die_once(faults.kill_mark)
@@ -89,7 +89,7 @@ def split(faults: Faults, batch: pa.RecordBatch) -> BoltOutput:
     position = np.arange(len(parent)) - np.searchsorted(parent, parent)
     failing = np.flatnonzero(chosen(faults.fail_rate, "fail", lines))
     rows = pa.record_batch({"line": lines[parent], "position": pa.array(position, pa.int32()), "word": word})
-    return BoltOutput(rows, parent, dict.fromkeys(failing.tolist(), REASON))
+    return FlatMapOutput(rows, parent, dict.fromkeys(failing.tolist(), REASON))
 
 
 def chosen_in_sql(rate: float, salt: str, *columns: str | Column) -> Column:

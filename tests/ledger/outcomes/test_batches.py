@@ -10,54 +10,60 @@ from acker_redis.acker import app_of
 from tests.support.outcomes import complete, expire, roots_of, time_out, unconfirmed
 
 
-def test_outcomes_that_are_alike_come_in_few_packs(real_url, raw, connect) -> None:
+def test_similar_outcomes_arrive_in_few_batches(real_url, raw, connect) -> None:
     acker: Acker = connect(shards=4)
     roots = np.random.default_rng(7).integers(-(2**63), 2**63 - 1, 10_000)
     time_out(acker, roots)
     packed = acker.poll_batches(max_outcomes=10_000)
     assert roots_of(packed) == sorted(roots.tolist())
     assert len(packed) <= 50
-    assert {(one.kind, one.task, one.reason, one.last_stage, one.detail, one.redelivered) for one in packed} == {
-        ("fail", 0, "timeout", None, None, False)
-    }
+    assert {
+        (one.kind, one.spout_id, one.reason, one.last_component, one.detail, one.redelivered) for one in packed
+    } == {("fail", 0, "timeout", None, None, False)}
     assert acker.confirm_batches(packed) == 10_000
     assert unconfirmed(raw) == 0
 
 
-def test_outcomes_that_differ_come_in_packs_of_their_own(source, raw, connect) -> None:
+def test_differing_outcomes_arrive_in_separate_batches(source, raw, connect) -> None:
     acker: Acker = connect(shards=1)
-    for task in (0, 1):
-        roots = np.arange(24) + 1_000 * task
-        acker.init_many(roots, np.ones(24, np.int64), task)
-        acker.ack_many(roots[::2], np.full(12, 2), stage="parse")
+    for spout_id in (0, 1):
+        roots = np.arange(24) + 1_000 * spout_id
+        acker.init_many(roots, np.ones(24, np.int64), spout_id)
+        acker.ack_many(roots[::2], np.full(12, 2), component="parse")
         acker.fail_many(roots[0:4])
-        acker.fail_many(roots[4:8], stage="write")
-        acker.fail_many(roots[8:12], reason="full", stage="write")
-        acker.fail_many(roots[12:16], reason="vollständig", stage="write")
+        acker.fail_many(roots[4:8], component="write")
+        acker.fail_many(roots[8:12], reason="full", component="write")
+        acker.fail_many(roots[12:16], reason="vollständig", component="write")
     expire(acker)
     packed = acker.poll_batches()
-    found = {(one.task, one.reason, one.last_stage, one.detail): sorted(one.roots.tolist()) for one in packed}
+    found = {(one.spout_id, one.reason, one.last_component, one.detail): sorted(one.roots.tolist()) for one in packed}
     assert len(found) == len(packed)
     expected: dict[tuple[int, str | None, str | None, str | None], list[int]] = {
-        **{(task, "failed", "parse", None): [1_000 * task + i for i in (0, 2)] for task in (0, 1)},
-        **{(task, "failed", None, None): [1_000 * task + i for i in (1, 3)] for task in (0, 1)},
-        **{(task, "failed", "write", None): [1_000 * task + i for i in range(4, 8)] for task in (0, 1)},
-        **{(task, "failed", "write", "full"): [1_000 * task + i for i in range(8, 12)] for task in (0, 1)},
-        **{(task, "failed", "write", "vollständig"): [1_000 * task + i for i in range(12, 16)] for task in (0, 1)},
-        **{(task, "timeout", "parse", None): [1_000 * task + i for i in range(16, 24, 2)] for task in (0, 1)},
-        **{(task, "timeout", None, None): [1_000 * task + i for i in range(17, 24, 2)] for task in (0, 1)},
+        **{(spout_id, "failed", "parse", None): [1_000 * spout_id + i for i in (0, 2)] for spout_id in (0, 1)},
+        **{(spout_id, "failed", None, None): [1_000 * spout_id + i for i in (1, 3)] for spout_id in (0, 1)},
+        **{(spout_id, "failed", "write", None): [1_000 * spout_id + i for i in range(4, 8)] for spout_id in (0, 1)},
+        **{(spout_id, "failed", "write", "full"): [1_000 * spout_id + i for i in range(8, 12)] for spout_id in (0, 1)},
+        **{
+            (spout_id, "failed", "write", "vollständig"): [1_000 * spout_id + i for i in range(12, 16)]
+            for spout_id in (0, 1)
+        },
+        **{
+            (spout_id, "timeout", "parse", None): [1_000 * spout_id + i for i in range(16, 24, 2)]
+            for spout_id in (0, 1)
+        },
+        **{(spout_id, "timeout", None, None): [1_000 * spout_id + i for i in range(17, 24, 2)] for spout_id in (0, 1)},
     }
     assert found == expected
-    some = [one for one in packed if one.task == 1]
+    some = [one for one in packed if one.spout_id == 1]
     assert acker.confirm_batches(some) == 24
     assert raw.xlen("acker:{test:0}:failed:0") == 24
     again = connect(shards=1).poll_batches()
-    assert {one.task for one in again} == {0}
+    assert {one.spout_id for one in again} == {0}
     assert acker.confirm_batches(again) == 24
     assert unconfirmed(raw) == 0
 
 
-def test_packs_that_were_not_confirmed_are_delivered_again_as_a_whole(source, raw, connect) -> None:
+def test_unconfirmed_batches_are_redelivered_whole(source, raw, connect) -> None:
     acker: Acker = connect(shards=2)
     time_out(acker, np.arange(200))
     complete(acker, 200, first=1_000)
@@ -72,7 +78,7 @@ def test_packs_that_were_not_confirmed_are_delivered_again_as_a_whole(source, ra
     assert connect(shards=2).poll_batches() == []
 
 
-def test_a_packed_poll_takes_no_more_fails_than_it_was_asked_for(source, connect) -> None:
+def test_poll_batches_returns_at_most_max_outcomes_fails(source, connect) -> None:
     acker: Acker = connect(shards=2)
     time_out(acker, np.arange(500))
     sizes = []
@@ -82,7 +88,7 @@ def test_a_packed_poll_takes_no_more_fails_than_it_was_asked_for(source, connect
     assert sizes == [150, 150, 150, 50]
 
 
-def test_what_was_read_ahead_is_handed_out_once(source, raw, connect) -> None:
+def test_outcomes_read_ahead_are_delivered_once(source, raw, connect) -> None:
     acker: Acker = connect(shards=2)
     time_out(acker, np.arange(900))
     found = [roots_of(acker.poll_batches(max_outcomes=200))]
@@ -96,7 +102,7 @@ def test_what_was_read_ahead_is_handed_out_once(source, raw, connect) -> None:
 
 
 @pytest.mark.parametrize("way", ["ends", "recovers"])
-def test_what_was_read_ahead_and_not_handed_out_is_not_lost(source, raw, connect, way) -> None:
+def test_outcomes_read_ahead_survive_close_and_recover(source, raw, connect, way) -> None:
     acker: Acker = connect(shards=1)
     time_out(acker, np.arange(600))
     acker.confirm_batches(packed := acker.poll_batches(max_outcomes=100))
@@ -113,7 +119,7 @@ def test_what_was_read_ahead_and_not_handed_out_is_not_lost(source, raw, connect
     assert unconfirmed(raw) == 0
 
 
-def test_an_error_met_while_reading_ahead_comes_with_the_next_poll(source, connect, monkeypatch) -> None:
+def test_error_while_reading_ahead_is_raised_by_the_next_poll(source, connect, monkeypatch) -> None:
     acker: Acker = connect(shards=1)
     time_out(acker, np.arange(300))
     assert len(acker.poll(max_outcomes=1)) == 1
@@ -135,7 +141,7 @@ def test_an_error_met_while_reading_ahead_comes_with_the_next_poll(source, conne
     assert set(taken) >= set(range(300)) - {0}
 
 
-def test_one_poll_may_go_on_where_the_other_ended(source, raw, connect) -> None:
+def test_poll_and_poll_batches_can_be_mixed(source, raw, connect) -> None:
     acker: Acker = connect(shards=1)
     time_out(acker, np.arange(20))
     outcomes = acker.poll(max_outcomes=7)
@@ -146,7 +152,7 @@ def test_one_poll_may_go_on_where_the_other_ended(source, raw, connect) -> None:
     assert unconfirmed(raw) == 0
 
 
-def test_no_command_reads_so_much_that_it_holds_the_server(connect, source, monkeypatch) -> None:
+def test_stream_reads_are_bounded_to_1000_entries(connect, source, monkeypatch) -> None:
     acker: Acker = connect(shards=8)
     sent: list[tuple[Any, ...]] = []
     send = app_of(acker).client._send

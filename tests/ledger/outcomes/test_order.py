@@ -13,7 +13,7 @@ from tests.support.outcomes import complete, streams
 from tests.support.rounds import full_round, take
 
 
-def test_outcomes_come_in_the_order_in_which_roots_settled(source, connect) -> None:
+def test_outcomes_arrive_in_the_order_roots_settled(source, connect) -> None:
     acker: Acker = connect(shards=1)
     order = [5, 3, 9, 1, 7]
     acker.init_many(order, order, 0)
@@ -28,7 +28,7 @@ def test_outcomes_come_in_the_order_in_which_roots_settled(source, connect) -> N
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_no_more_than_max_outcomes_and_no_fewer_than_there_are(source, connect, shards) -> None:
+def test_poll_returns_max_outcomes_while_available(source, connect, shards) -> None:
     acker: Acker = connect(shards=shards)
     roots = complete(acker, 2_500)
     acker.init_many([9_001, 9_002], [1, 1], 0)
@@ -46,7 +46,7 @@ def test_no_more_than_max_outcomes_and_no_fewer_than_there_are(source, connect, 
     assert [len(acker.poll(max_outcomes=1)) for _ in range(4)] == [1, 1, 1, 0]
 
 
-def test_a_poll_that_waits_returns_as_soon_as_there_is_an_outcome(real_url, raw, connect) -> None:
+def test_blocking_poll_returns_with_the_first_outcome(real_url, raw, connect) -> None:
     waiting, working = connect(shards=4), connect(shards=4)
     with ThreadPoolExecutor(1) as pool:
         began = time.monotonic()
@@ -58,7 +58,7 @@ def test_a_poll_that_waits_returns_as_soon_as_there_is_an_outcome(real_url, raw,
     assert time.monotonic() - began < 20
 
 
-def test_a_poll_that_waits_longer_than_the_socket_may_be_silent(real_url, plain) -> None:
+def test_blocking_poll_outlasts_a_short_socket_timeout(real_url, plain) -> None:
     """A client given with a short socket timeout is not taken for a lost connection."""
     given = plain(real_url, socket_timeout=0.4)
     with Acker.connect(given, AckerConfig(app="test")) as acker:
@@ -70,7 +70,7 @@ def test_a_poll_that_waits_longer_than_the_socket_may_be_silent(real_url, plain)
     assert not any(outcome.redelivered for outcome in outcomes)
 
 
-def test_a_poll_that_does_not_wait_returns_at_once(source, connect) -> None:
+def test_non_blocking_poll_returns_at_once(source, connect) -> None:
     acker: Acker = connect()
     acker.poll()
     began = time.monotonic()
@@ -79,9 +79,9 @@ def test_a_poll_that_does_not_wait_returns_at_once(source, connect) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_a_lane_holds_the_outcomes_of_its_tasks_only(source, connect) -> None:
+def test_lane_delivers_only_outcomes_of_its_spout_ids(source, connect) -> None:
     acker: Acker = connect(shards=2, lanes=3)
-    roots_of = {task: complete(acker, 50, first=task * 1_000, task=task) for task in range(6)}
+    roots_of = {spout_id: complete(acker, 50, first=spout_id * 1_000, spout_id=spout_id) for spout_id in range(6)}
     acker.init_many([90_000, 90_001], [1, 1], 4)
     acker.fail_many([90_000])
     acker.admin.rotate(force=True)
@@ -91,13 +91,13 @@ def test_a_lane_holds_the_outcomes_of_its_tasks_only(source, connect) -> None:
     for lane in range(3):
         outcomes = acker.poll(consumer=f"spout-{lane}", lane=lane)
         assert {outcome.root for outcome in outcomes} == roots_of[lane] | roots_of[lane + 3]
-        assert {outcome.task % 3 for outcome in outcomes} == {lane}
+        assert {outcome.spout_id % 3 for outcome in outcomes} == {lane}
         acker.confirm(outcomes)
     assert acker.poll() == []
     assert acker.stats().unconfirmed_outcomes == 0
 
 
-def test_consumers_share_the_work_and_no_outcome_is_given_twice(real_url, connect) -> None:
+def test_consumers_share_outcomes_without_duplicates(real_url, connect) -> None:
     acker: Acker = connect(shards=2)
     count = 6_000
     acker.init_many(np.arange(1, count + 1), np.ones(count, np.int64), 0)
@@ -119,7 +119,7 @@ def test_consumers_share_the_work_and_no_outcome_is_given_twice(real_url, connec
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_a_client_given_may_speak_either_protocol(real_url, raw, protocol) -> None:
+def test_provided_client_works_with_resp2_and_resp3(real_url, raw, protocol) -> None:
     given = redis.Redis.from_url(real_url, protocol=protocol)
     with Acker.connect(given, app="test", shards=2, lanes=2) as acker:
         full_round(acker)
@@ -140,7 +140,7 @@ def test_a_client_given_may_speak_either_protocol(real_url, raw, protocol) -> No
     given.close()
 
 
-def test_a_small_poll_takes_about_what_it_was_asked_for(real_url, raw, connect) -> None:
+def test_small_poll_reads_few_entries(real_url, raw, connect) -> None:
     acker: Acker = connect(shards=2)
     for first in range(1, 100_000, 2_000):
         complete(acker, 2_000, first)

@@ -19,7 +19,7 @@ from tests.support.outcomes import roots_of, time_out
 READER = "acker-read"
 
 
-def test_closing_does_not_wait_for_a_silent_server(start_server, open_acker, monkeypatch) -> None:
+def test_close_does_not_wait_for_a_silent_server(start_server, open_acker, monkeypatch) -> None:
     server = start_server()
     acker: Acker = open_acker(server.url, shards=1)
     time_out(acker, np.arange(300))
@@ -46,7 +46,7 @@ def test_closing_does_not_wait_for_a_silent_server(start_server, open_acker, mon
         os.kill(server.pid, signal.SIGCONT)
 
 
-def test_what_came_after_it_was_read_ahead_is_found_by_the_next_poll(source, connect) -> None:
+def test_next_poll_gets_outcomes_newer_than_an_empty_read_ahead(source, connect) -> None:
     acker: Acker = connect(shards=1)
     time_out(acker, np.arange(100))
     assert len(roots_of(acker.poll_batches(max_outcomes=100))) == 100
@@ -57,7 +57,7 @@ def test_what_came_after_it_was_read_ahead_is_found_by_the_next_poll(source, con
     assert sorted(roots_of(acker.poll_batches(max_outcomes=100))) == list(range(100, 150))
 
 
-def test_after_closing_every_call_says_so(source, connect) -> None:
+def test_every_call_after_close_raises_closed_error(source, connect) -> None:
     acker: Acker = connect(shards=1)
     time_out(acker, np.arange(300))
     packed = acker.poll_batches(max_outcomes=100)
@@ -75,7 +75,7 @@ def test_after_closing_every_call_says_so(source, connect) -> None:
             call()
 
 
-def test_a_call_under_way_in_another_thread_ends_when_the_acker_is_closed(real_url, raw, connect) -> None:
+def test_close_ends_a_blocking_poll_in_another_thread(real_url, raw, connect) -> None:
     acker: Acker = connect(shards=1)
     met: list[BaseException] = []
 
@@ -124,7 +124,7 @@ with Acker.connect(url, app="test", shards=1) as acker:
 """
 
 
-def test_a_forked_process_reads_ahead_by_itself(url, raw) -> None:
+def test_forked_process_reads_ahead_independently(url, raw) -> None:
     """It begins like any new process of the consumer: with what was taken and not confirmed."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS, url],

@@ -12,7 +12,7 @@ from tests.support.outcomes import complete, roots_of, streams, time_out, unconf
 from tests.support.rounds import take
 
 
-def test_after_a_crash_the_same_consumer_gets_them_again_at_once(source, connect) -> None:
+def test_restarted_consumer_gets_unconfirmed_outcomes_at_once(source, connect) -> None:
     config = {"shards": 2}
     crashed: Acker = connect(**config)
     roots = complete(crashed, 20)
@@ -32,7 +32,7 @@ def test_after_a_crash_the_same_consumer_gets_them_again_at_once(source, connect
     assert connect(**config).poll(consumer="spout-a") == []
 
 
-def test_after_a_crash_another_consumer_gets_them_after_a_message_timeout(source, raw, connect) -> None:
+def test_another_consumer_claims_outcomes_after_message_timeout(source, raw, connect) -> None:
     config = {"shards": 2, "message_timeout_secs": 0.4}
     crashed: Acker = connect(**config)
     roots = complete(crashed, 20)
@@ -53,7 +53,7 @@ def test_after_a_crash_another_consumer_gets_them_after_a_message_timeout(source
     assert unconfirmed(raw) == 0
 
 
-def test_what_a_dead_consumer_left_is_taken_over_bit_by_bit(source, raw, connect) -> None:
+def test_dead_consumers_outcomes_are_taken_over_by_small_polls(source, raw, connect) -> None:
     """Small polls must get past entries that a living consumer holds."""
     config = {"shards": 1, "message_timeout_secs": 0.4}
     dead: Acker = connect(**config)
@@ -73,7 +73,7 @@ def test_what_a_dead_consumer_left_is_taken_over_bit_by_bit(source, raw, connect
     assert unconfirmed(raw) == 0
 
 
-def test_a_packed_entry_is_confirmed_with_its_last_outcome(source, raw, connect) -> None:
+def test_shared_entry_is_confirmed_with_its_last_outcome(source, raw, connect) -> None:
     config = {"shards": 1}
     acker: Acker = connect(**config)
     roots = complete(acker, 10)
@@ -100,7 +100,7 @@ def test_an_outcome_given_twice_confirms_its_entry_once(source, raw, connect) ->
 def test_outcomes_whose_stage_could_not_be_read_come_with_the_next_poll(source, raw, connect, monkeypatch) -> None:
     acker: Acker = connect(shards=1)
     acker.init_many([1, 2], [5, 6], 0)
-    acker.ack_many([1, 2], [5, 6], stage="parse")
+    acker.ack_many([1, 2], [5, 6], component="parse")
 
     def cut(commands: object) -> None:
         raise ConnectionLostError("cut")
@@ -110,12 +110,12 @@ def test_outcomes_whose_stage_could_not_be_read_come_with_the_next_poll(source, 
         with pytest.raises(ConnectionLostError):
             acker.poll()
     outcomes = acker.poll()
-    assert {(outcome.root, outcome.last_stage) for outcome in outcomes} == {(1, "parse"), (2, "parse")}
+    assert {(outcome.root, outcome.last_component) for outcome in outcomes} == {(1, "parse"), (2, "parse")}
     acker.confirm(outcomes)
     assert unconfirmed(raw) == 0
 
 
-def test_confirming_twice_changes_nothing(source, raw, connect) -> None:
+def test_second_confirm_of_outcomes_changes_nothing(source, raw, connect) -> None:
     acker: Acker = connect(shards=1)
     complete(acker, 10)
     outcomes = acker.poll()
@@ -127,7 +127,7 @@ def test_confirming_twice_changes_nothing(source, raw, connect) -> None:
     assert len(acker.poll()) == 5
 
 
-def test_confirmed_outcomes_leave_nothing(real_url, raw, connect) -> None:
+def test_confirmed_outcomes_leave_no_memory_behind(real_url, raw, connect) -> None:
     acker: Acker = connect(shards=2, lanes=2)
 
     def round_trip(first: int) -> int:
@@ -144,7 +144,7 @@ def test_confirmed_outcomes_leave_nothing(real_url, raw, connect) -> None:
     assert sizes[-1] <= sizes[3] * 1.1
 
 
-def test_an_error_does_not_swallow_what_was_taken_off_the_streams(url, raw, connect) -> None:
+def test_outcomes_already_read_survive_a_flush_of_the_server(url, raw, connect) -> None:
     acker: Acker = connect(shards=1)
     acker.init_many(np.arange(1, 11), np.zeros(10, np.int64), 0)
     assert len(acker.poll(max_outcomes=4)) == 4
@@ -152,7 +152,7 @@ def test_an_error_does_not_swallow_what_was_taken_off_the_streams(url, raw, conn
     assert len(acker.poll()) == 6
 
 
-def test_the_process_that_lost_its_place_gets_unconfirmed_outcomes_again(source, raw, connect) -> None:
+def test_unconfirmed_outcomes_return_after_message_timeout(source, raw, connect) -> None:
     """Without a restart: whoever took outcomes and did not confirm them gets them again after a message timeout."""
     acker: Acker = connect(shards=2, message_timeout_secs=0.2)
     roots = complete(acker, 20)
@@ -170,7 +170,7 @@ def test_the_process_that_lost_its_place_gets_unconfirmed_outcomes_again(source,
     assert unconfirmed(raw) == 0
 
 
-def test_what_was_read_and_not_handed_out_yet_is_not_claimed_from_oneself(source, connect) -> None:
+def test_outcomes_still_buffered_are_not_claimed_again(source, connect) -> None:
     acker: Acker = connect(shards=1, message_timeout_secs=0.05)
     complete(acker, 30)
     found = acker.poll(max_outcomes=10)
@@ -184,7 +184,7 @@ def test_what_was_read_and_not_handed_out_yet_is_not_claimed_from_oneself(source
     assert not any(outcome.redelivered for outcome in found)
 
 
-def test_a_confirm_that_met_an_error_can_be_repeated(real_url, raw, connect, monkeypatch) -> None:
+def test_failed_confirm_can_be_repeated(real_url, raw, connect, monkeypatch) -> None:
     acker: Acker = connect(shards=1)
     complete(acker, 10)
     outcomes = acker.poll()
@@ -196,7 +196,7 @@ def test_a_confirm_that_met_an_error_can_be_repeated(real_url, raw, connect, mon
     assert unconfirmed(raw) == 0
 
 
-def test_outcomes_whose_reply_was_lost_are_handed_out_when_asked_for_again(source, raw, connect) -> None:
+def test_outcomes_of_a_lost_reply_return_with_again(source, raw, connect) -> None:
     acker: Acker = connect(shards=1)
     acker.poll_batches()
     roots = complete(acker, 10)
@@ -210,7 +210,7 @@ def test_outcomes_whose_reply_was_lost_are_handed_out_when_asked_for_again(sourc
 
 
 @pytest.mark.parametrize("consumer", ["spout", "another"])
-def test_entries_that_were_deleted_are_dropped_from_the_group(source, raw, connect, consumer) -> None:
+def test_deleted_entries_are_dropped_from_the_consumer_group(source, raw, connect, consumer) -> None:
     """By hand, or by a server that lost its last writes: there is nothing to deliver any more."""
     config = {"shards": 1, "message_timeout_secs": 0.05}
     acker: Acker = connect(**config)
@@ -231,7 +231,7 @@ def test_entries_that_were_deleted_are_dropped_from_the_group(source, raw, conne
     assert unconfirmed(raw) == 0
 
 
-def test_an_entry_that_poll_began_is_among_what_is_asked_for_again(source, raw, connect) -> None:
+def test_partly_polled_entry_returns_whole_with_again(source, raw, connect) -> None:
     """An entry of many acks can be handed out in part; asked for again it comes whole, and its rest not once more."""
     acker: Acker = connect(shards=1)
     roots = complete(acker, 10)

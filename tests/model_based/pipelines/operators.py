@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from acker_redis import FailedError
-from acker_redis.spark import BoltOutput, Tracker
+from acker_redis import RowFailedError
+from acker_redis.spark import FlatMapOutput, Tracker
 from tests.model_based.pipelines.data import COLUMNS, Data, Row
 from tests.model_based.pipelines.faults import Fault
 
-TRACKING = ["_edge", "_anchors"]
+TRACKING = ["_share", "_roots"]
 
 
 @dataclass
@@ -188,11 +188,11 @@ def children_of(row: Row, salt: int, fails: bool) -> list[Row]:
     """What bolts make of a row: nothing, one row, or several.
 
     Raises:
-        FailedError: for some rows, if `fails`.
+        RowFailedError: for some rows, if `fails`.
     """
     drawn = zlib.crc32(f"{salt}:{row['path']}".encode()) % 16
     if drawn == 0 and fails:
-        raise FailedError(f"bolt {salt} says no")
+        raise RowFailedError(f"bolt {salt} says no")
     count = (0, 0, 2, 2, 3)[drawn] if drawn < 5 else 1
     return [{**row, "path": f"{row['path']}.{i}"} for i in range(count)]
 
@@ -216,7 +216,7 @@ class _Vectorised:
     local: str
     schema: pa.Schema
 
-    def __call__(self, batch: pa.RecordBatch) -> BoltOutput:
+    def __call__(self, batch: pa.RecordBatch) -> FlatMapOutput:
         made: list[Row] = []
         parents: list[int] = []
         failed: dict[int, str] = {}
@@ -225,19 +225,19 @@ class _Vectorised:
                 self.bolt.fault.strike(row["path"], self.marks, self.local)
             try:
                 children = children_of(row, self.bolt.salt, self.bolt.fails)
-            except FailedError as exc:
+            except RowFailedError as exc:
                 failed[number] = str(exc)
                 continue
             made += children
             parents += [number] * len(children)
         order = np.random.default_rng(self.bolt.salt).permutation(len(made))  # parents in any order
         rows = pa.RecordBatch.from_pylist([made[i] for i in order], self.schema)
-        return BoltOutput(rows, np.array(parents, np.int64)[order], failed)
+        return FlatMapOutput(rows, np.array(parents, np.int64)[order], failed)
 
 
 @dataclass(frozen=True)
 class Bolt(Operator):
-    """`tracker.bolt`, or `bolt_arrow`."""
+    """`tracker.flat_map`, or `flat_map_arrow`."""
 
     salt: int
     arrow: bool
@@ -249,17 +249,17 @@ class Bolt(Operator):
         tracker, schema = playing.tracker, playing.data.schema
         if not self.arrow:
             run = _RowByRow(self, playing.marks, playing.local)
-            return tracker.bolt(frames[0], run, schema, on_error=self.on_error)  # type: ignore[arg-type]
+            return tracker.flat_map(frames[0], run, schema, on_error=self.on_error)  # type: ignore[arg-type]
         kind = to_arrow_schema(schema, timezone="UTC")
         made = _Vectorised(self, playing.marks, playing.local, kind)
-        return tracker.bolt_arrow(frames[0], made, schema)
+        return tracker.flat_map_arrow(frames[0], made, schema)
 
     def mean(self, failed: set[int], *rows: Rows) -> Rows:
         made: Rows = []
         for one in rows[0]:
             try:
                 made += [Known(row, one.messages) for row in children_of(one.row, self.salt, self.fails)]
-            except FailedError:
+            except RowFailedError:
                 failed.update(one.messages)
         return made
 
@@ -369,7 +369,7 @@ class JoinTracked(Operator):
 
 @dataclass(frozen=True)
 class Group(Operator):
-    """`tracker.group`."""
+    """`tracker.group_by`."""
 
     by: str
 
@@ -382,7 +382,7 @@ class Group(Operator):
             F.min("own_k").alias("g_k"),
             F.expr("md5(concat_ws(',', sort_array(collect_list(path))))").alias("g_path"),
         ]
-        made = playing.tracker.group(given, keys, wanted, partial=True)
+        made = playing.tracker.group_by(given, keys, wanted, partial=True)
         own = [
             F.col(f"g_{name}").alias(name)
             if name in ("id", "n", "k", "path")
@@ -420,7 +420,7 @@ class Group(Operator):
 
 @dataclass(frozen=True)
 class Union(Operator):
-    """`tracker.union`; `marked`: rows say which way they came."""
+    """`tracker.union_by_name`; `marked`: rows say which way they came."""
 
     inputs: ClassVar[int] = 2
     marked: bool
@@ -430,7 +430,7 @@ class Union(Operator):
             frame.withColumn("path", F.expr(f"concat(path, '|{i}')")) if self.marked else frame
             for i, frame in enumerate(frames)
         ]
-        return playing.tracker.union(*ways)
+        return playing.tracker.union_by_name(*ways)
 
     def mean(self, failed: set[int], *rows: Rows) -> Rows:
         return [

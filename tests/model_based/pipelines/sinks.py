@@ -41,14 +41,14 @@ class Sink:
 
 @dataclass(frozen=True)
 class Files(Sink):
-    """`tracker.write` to parquet, JSON or a table, or `write_with`."""
+    """`tracker.write` to parquet, JSON or a table, or `write_dataframe`."""
 
     form: str
 
     def write(self, playing: Playing, frame: DataFrame, folder: Path) -> None:
         tracker, path = playing.tracker, str(folder)
         if self.form == "with":
-            tracker.write_with(frame, lambda rows: rows.write.mode("append").parquet(path))
+            tracker.write_dataframe(frame, lambda rows: rows.write.mode("append").parquet(path))
         elif self.form == "table":
             name = f"s_{playing.tracker.run_id}_{folder.parent.name}_{folder.name}"
             tracker.write(frame, lambda writer: writer.mode("append").option("path", path).saveAsTable(name))
@@ -66,10 +66,10 @@ class Files(Sink):
 
 @dataclass(frozen=True)
 class Blocked(Sink):
-    """`tracker.write_with`, of which the job fails at its first row; the messages of its rows fail."""
+    """`tracker.write_dataframe`, of which the job fails at its first row; the messages of its rows fail."""
 
     def write(self, playing: Playing, frame: DataFrame, folder: Path) -> None:
-        playing.tracker.write_with(
+        playing.tracker.write_dataframe(
             frame, lambda rows: rows.selectExpr("raise_error('full')").collect(), on_error="fail"
         )
 
@@ -169,13 +169,13 @@ class Store(DataSource):
 
 @dataclass(frozen=True)
 class Source(Sink):
-    """`tracker.write_source`."""
+    """`tracker.write_data_source`."""
 
     refuses: int = 0
 
     def write(self, playing: Playing, frame: DataFrame, folder: Path) -> None:
         options = {"folder": str(folder), "refuses": str(self.refuses)}
-        playing.tracker.write_source(frame, Store, options=options, on_error="fail" if self.refuses else "raise")
+        playing.tracker.write_data_source(frame, Store, options=options, on_error="fail" if self.refuses else "raise")
 
     def read(self, folder: Path) -> Found:
         manifest = folder / "manifest"

@@ -86,7 +86,7 @@ HARMFUL: dict[str, Callable[[DataFrame], DataFrame]] = {
         frame.mapInPandas(lambda batches: batches, frame.schema) if "marks" not in frame.columns else frame.limit(7)
     ),
     "where rand": lambda frame: frame.where("rand(4) < 0.8"),
-    "edges set to 0": lambda frame: frame.withColumn("_edge", F.lit(0).cast("bigint")),
+    "shares set to 0": lambda frame: frame.withColumn("_share", F.lit(0).cast("bigint")),
 }
 """Name -> what it does."""
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from acker_redis import Acker, FailedError
+from acker_redis import Acker, RowFailedError
 from spark.applications.access_logs.demo import until_counted
 from spark.applications.access_logs.logs import Place, Truth, generate
 from spark.applications.access_logs.pipeline import LINE, enrich, parse
@@ -35,7 +35,7 @@ def lines_of(folder: Path) -> dict[tuple[str, int], str]:
     }
 
 
-def test_the_same_seed_gives_the_same_logs_and_another_seed_gives_others(tmp_path: Path) -> None:
+def test_generated_logs_depend_on_the_seed_only(tmp_path: Path) -> None:
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
         generate(tmp_path / name, 300, seed, 3)
     contents = {
@@ -46,7 +46,7 @@ def test_the_same_seed_gives_the_same_logs_and_another_seed_gives_others(tmp_pat
     assert len(contents["a"]) == 5
 
 
-def test_the_truth_is_that_of_the_lines(tmp_path: Path) -> None:
+def test_generated_truth_matches_the_parsed_lines(tmp_path: Path) -> None:
     """Counted anew from the text, with the pipeline's parser, which the generator doesn't know."""
     made = generate(tmp_path, 2000, 5, 7)
     truth = Truth.read(tmp_path / "truth.json")
@@ -61,7 +61,7 @@ def test_the_truth_is_that_of_the_lines(tmp_path: Path) -> None:
     for place, line in lines.items():
         try:
             (hit,) = parse({"line": line, "message_id": 1, "file": "", "row": 0})
-        except FailedError:
+        except RowFailedError:
             unparsed.add(place)
             continue
         if hit["prefix"] == "/legacy":
@@ -75,7 +75,7 @@ def test_the_truth_is_that_of_the_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("module", "option"), [("logs", "--out"), ("demo", "--folder")])
-def test_logs_are_not_written_among_others(tmp_path: Path, module: str, option: str) -> None:
+def test_log_generator_refuses_a_non_empty_folder(tmp_path: Path, module: str, option: str) -> None:
     (tmp_path / "logs").mkdir()
     command = [sys.executable, "-m", f"spark.applications.access_logs.{module}", option, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
@@ -86,7 +86,7 @@ def test_logs_are_not_written_among_others(tmp_path: Path, module: str, option: 
 GOOD = '192.0.2.1 - - [02/Mar/2026:09:59:59 +0100] "GET /cart?x=1 HTTP/1.1" 503 - "-" "curl/8"'
 
 
-def test_a_line_is_parsed_into_utc() -> None:
+def test_log_line_time_is_parsed_into_utc() -> None:
     (hit,) = parse({"line": GOOD, "message_id": 1, "file": "f", "row": 0})
     assert (hit["prefix"], hit["minute"], hit["status"], hit["bytes"]) == ("/cart", "2026-03-02 08:59", 503, 0)
 
@@ -100,12 +100,12 @@ def test_a_line_is_parsed_into_utc() -> None:
         ("\x16\x03\x01\x00\xff", "not in combined log format"),
     ],
 )
-def test_a_malformed_line_says_what_is_wrong_with_it(line: str, reason: str) -> None:
-    with pytest.raises(FailedError, match=reason):
+def test_malformed_log_line_fails_with_its_reason(line: str, reason: str) -> None:
+    with pytest.raises(RowFailedError, match=reason):
         list(parse({"line": line, "message_id": 1, "file": "f", "row": 0}))
 
 
-def test_a_broken_row_of_the_reference_table_fails_the_line() -> None:
+def test_broken_reference_row_fails_the_log_line() -> None:
     with pytest.raises(ValueError, match="'n/a'"):
         list(enrich({"budget_bytes": "n/a", "bytes": 5, "section": "legacy"}))
     (row,) = enrich({"budget_bytes": None, "bytes": 5, "section": None})
@@ -117,7 +117,7 @@ def group(minute: str, *messages: int) -> dict[str, Any]:
     return {"minute": minute, "section": "home", "hits": hits}
 
 
-def test_a_message_counts_once_however_often_and_in_whichever_group_it_comes(tmp_path: Path) -> None:
+def test_message_repeated_in_groups_is_counted_once(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.count(0, [group("08:00", 1, 2), group("08:01", 3)])
     store.count(0, [group("08:00", 1, 2)])
@@ -126,14 +126,14 @@ def test_a_message_counts_once_however_often_and_in_whichever_group_it_comes(tmp
     assert store.counted() == {1, 2, 3, 4}
 
 
-def test_ids_and_sums_change_together_or_not_at_all(tmp_path: Path) -> None:
+def test_ids_and_sums_are_stored_atomically(tmp_path: Path) -> None:
     store = Store(tmp_path)
     with pytest.raises(KeyError):
         store.count(0, [group("08:00", 1), {"minute": "08:01"}])
     assert (store.minutes(), store.counted()) == ([], set())
 
 
-def test_the_walkthrough_quotes_what_is_there() -> None:
+def test_log_pipeline_docs_quote_the_actual_code() -> None:
     page = (ROOT / "docs" / "guides" / "log-pipeline.md").read_text(encoding="utf-8")
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "spark" / "access_logs").glob("*.py")]
     bare = ["".join(source.split()) for source in sources]  # the formatter breaks lines elsewhere in a page
@@ -155,9 +155,7 @@ def rotator(url: str) -> Iterator[None]:
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("rotator")
-def test_killed_in_the_middle_and_started_again_every_line_is_where_it_has_to_be(
-    url: str, warm: Warm, tmp_path: Path
-) -> None:
+def test_killed_and_restarted_log_job_accounts_for_every_line(url: str, warm: Warm, tmp_path: Path) -> None:
     """Both from the outside and by the program's own comparison."""
     truth = generate(tmp_path, 600, 11, 4)
     out = tmp_path / "out"
@@ -217,7 +215,7 @@ def assert_letters(letters: dict[tuple[str, int], list[Any]], places: list[Place
     assert places
     for place in places:
         for letter in letters[place.file, place.row]:
-            assert (letter.reason, letter.last_stage, letter.attempts) == ("failed", stage, 3)
+            assert (letter.reason, letter.last_component, letter.attempts) == ("failed", stage, 3)
             assert json.loads(letter.payload)["line"] == place.line
             assert stage == "parse" or letter.detail == "ValueError: invalid literal for int() with base 10: 'n/a'"
 

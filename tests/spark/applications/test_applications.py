@@ -83,7 +83,7 @@ ALL = {(message, child) for message in range(1, MESSAGES) for child in range(CHI
 """Message 0 has no children."""
 
 
-def test_an_application_that_is_killed_leaves_the_other_untouched(
+def test_killed_application_leaves_another_app_untouched(
     begin: Begin, start: Callable[..., Any], url: str, raw: Any, tmp_path: Path
 ) -> None:
     """Both hold still in the middle of their sinks; two is killed there, one goes on, and two begins again."""
@@ -112,7 +112,7 @@ def test_an_application_that_is_killed_leaves_the_other_untouched(
     assert {key.split(b"{")[1].split(b"}")[0].split(b":")[0] for key in raw.scan_iter("acker:*")} == {b"one", b"two"}
 
 
-def test_a_tree_that_starts_in_one_application_completes_in_another(
+def test_tree_begun_in_an_application_completes_in_another(
     begin: Begin, start: Callable[..., Any], url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "between").mkdir()
@@ -132,7 +132,7 @@ def test_a_tree_that_starts_in_one_application_completes_in_another(
 
 
 @pytest.mark.usefixtures("rotator")
-def test_what_an_application_that_died_had_taken_over_is_replayed_by_the_first(
+def test_rows_taken_by_a_killed_application_are_replayed(
     begin: Begin, start: Callable[..., Any], url: str, tmp_path: Path
 ) -> None:
     """The second is killed with one partition written and one not. The first emits all again, and a new second ends them."""

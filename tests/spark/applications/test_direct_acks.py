@@ -14,7 +14,7 @@ from spark.applications.direct_acks.prices import acker_of_worker, price_partiti
 from tests.docs.test_readme import ROOT
 
 
-def test_a_task_that_runs_again_writes_the_same_and_counts_once(url: str, tmp_path: Path) -> None:
+def test_rerun_task_writes_the_same_and_acks_once(url: str, tmp_path: Path) -> None:
     """Two items of order 7 and one of order 8, in two partitions of which one runs twice."""
     acker_of_worker.cache_clear()
     rows = [
@@ -23,12 +23,12 @@ def test_a_task_that_runs_again_writes_the_same_and_counts_once(url: str, tmp_pa
         Row(order=8, item="unicorn", count=1, anchors=[-80, 9]),
     ]
     with Acker.connect(url, AckerConfig(app="by-hand")) as acker:
-        acker.init_many([70, -80], [5 ^ 6 ^ 1, 9 ^ 1], task=0)
+        acker.init_many([70, -80], [5 ^ 6 ^ 1, 9 ^ 1], spout_id=0)
         for _ in range(2):
             price_partition(url, "by-hand", "first", tmp_path, rows)
-        assert acker.stats().fenced > 0
+        assert acker.stats().deduplicated > 0
         (failed,) = acker.poll()
-        assert (failed.root, failed.detail, failed.last_stage) == (-80, "no price of 'unicorn'", "price")
+        assert (failed.root, failed.detail, failed.last_component) == (-80, "no price of 'unicorn'", "price")
         acker.ack(
             70, 1
         )  # the application that exported has closed its part; it would be open if an edge had cancelled itself
@@ -42,7 +42,7 @@ def test_a_task_that_runs_again_writes_the_same_and_counts_once(url: str, tmp_pa
 
 
 @pytest.mark.spark
-def test_both_applications_as_a_user_runs_them() -> None:
+def test_direct_acks_demo_completes_both_applications() -> None:
     env = {name: value for name, value in os.environ.items() if name != "ACKER_REDIS_URL"}
     done = subprocess.run(
         [sys.executable, "-m", "spark.applications.direct_acks.demo", "--orders", "200"],

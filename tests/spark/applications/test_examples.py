@@ -21,14 +21,14 @@ def promised(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_an_example_is_short_and_listed(name: str) -> None:
+def test_example_is_short_and_listed_in_the_readme(name: str) -> None:
     lines = (FOLDER / f"{name}.py").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 30
     assert f"[{name}.py]({name}.py)" in (FOLDER / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.spark
-def test_the_examples_print_what_they_say(url: str, warm: Warm) -> None:
+def test_examples_print_their_documented_output(url: str, warm: Warm) -> None:
     assert len(PROGRAMS) == 8
     rotator = subprocess.Popen(
         [sys.executable, "-m", "acker_redis", "rotator", "--redis", url, "--all"], stderr=subprocess.DEVNULL

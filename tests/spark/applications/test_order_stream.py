@@ -49,7 +49,7 @@ def table_is_filled(folder: Path) -> bool:
 
 
 @pytest.mark.spark
-def test_ended_in_the_middle_and_started_again_nothing_is_lost(url: str, warm: Warm, tmp_path: Path) -> None:
+def test_order_stream_interrupted_and_restarted_loses_nothing(url: str, warm: Warm, tmp_path: Path) -> None:
     folder = tmp_path / "stream"
     options = ("--folder", str(folder), "--redis", url, "--rate", "100", "--kill-every", "5", "--master", "local[2,4]")
     first = start(*options)
@@ -75,7 +75,7 @@ def test_ended_in_the_middle_and_started_again_nothing_is_lost(url: str, warm: W
         assert store.letters() == set(made) - good
 
 
-def test_the_source_goes_on_counting(tmp_path: Path) -> None:
+def test_order_source_continues_numbering_after_a_restart(tmp_path: Path) -> None:
     first = Orders(tmp_path, 100)
     for count in (3, POISON, 7):
         first.write(count)
@@ -86,26 +86,26 @@ def test_the_source_goes_on_counting(tmp_path: Path) -> None:
     assert (again.ages_secs(np.array([0, POISON + 10])) < 600).all()
 
 
-def test_one_order_in_a_hundred_is_poison_of_each_kind() -> None:
+def test_poison_orders_of_each_kind_are_equally_frequent() -> None:
     kinds = [kind_of(number) for number in range(6 * POISON)]
     assert {kind: kinds.count(kind) for kind in set(kinds) - {""}} == {"malformed": 2, "hasty": 2, "hopeless": 2}
 
 
-def test_the_account_finds_what_is_wrong(tmp_path: Path) -> None:
+def test_account_detects_missing_orders(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         found = account(store, 3, [1], all_read=False)
         assert (found.made, found.in_both, found.to_come, found.wrong) == (3, 0, 3, [])
         assert account(store, 3, [1], all_read=True).wrong == [0, 1, 2]
 
 
-def test_a_second_stream_in_one_folder_is_refused(tmp_path: Path) -> None:
+def test_second_stream_in_a_folder_is_refused(tmp_path: Path) -> None:
     with Store(tmp_path), pytest.raises(AckerError, match="in use by another stream"):
         Store(tmp_path)
     with Store(tmp_path):
         pass
 
 
-def test_the_page_says_how_long_orders_take() -> None:
+def test_status_shows_counts_and_order_latencies() -> None:
     from acker_redis.spark import StreamStatus
 
     latencies = Latencies()

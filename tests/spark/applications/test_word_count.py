@@ -32,14 +32,14 @@ def demo(*arguments: str, **environment: str) -> tuple[int, dict[str, Any], str]
     return done.returncode, json.loads(done.stdout) if done.stdout.strip() else {}, done.stderr
 
 
-def test_every_line_is_accounted_for_and_nothing_but_errors_is_said() -> None:
+def test_word_count_demo_accounts_for_every_line_without_errors() -> None:
     status, result, errors = demo("--kill-task", "--max-lines", "2500", *FAULTS)
     assert (status, errors) == (0, "")
     assert result["workers_killed"] == 1
     assert_accounted_for(result)
 
 
-def test_in_sql_too(url: str, warm: Warm) -> None:
+def test_word_count_in_sql_accounts_for_every_line(url: str, warm: Warm) -> None:
     arguments = (*ALWAYS, "--max-lines", "2500", "--operators", "sql", *FAULTS)
     status, printed, errors = warm.run_module("spark.applications.word_count", *arguments, url=url)
     assert status == 0, errors  # which say that nobody rotates
@@ -56,7 +56,7 @@ def assert_accounted_for(result: dict[str, Any]) -> None:
     assert result["top_words"][0][0] == "the"
 
 
-def test_lost_words_end_the_run_and_nothing_is_acked(url: str, warm: Warm) -> None:
+def test_word_count_losing_words_fails_and_acks_nothing(url: str, warm: Warm) -> None:
     arguments = (*ALWAYS, "--max-lines", "500", "--lose-rate", "0.02")
     status, _, errors = warm.run_module("spark.applications.word_count", *arguments, url=url)
     assert status == 3
@@ -66,7 +66,7 @@ def test_lost_words_end_the_run_and_nothing_is_acked(url: str, warm: Warm) -> No
         assert acker.stats().acked == 0
 
 
-def test_lines_that_never_succeed_end_as_dead_letters_on_a_server_of_ones_own(tmp_path: Path, url: str) -> None:
+def test_failing_lines_become_dead_letters_on_a_given_server(tmp_path: Path, url: str) -> None:
     text = tmp_path / "text.txt"
     text.write_text("a b\n\nb c\nno one is spared\n" * 50)
     status, result, errors = demo(
@@ -79,11 +79,11 @@ def test_lines_that_never_succeed_end_as_dead_letters_on_a_server_of_ones_own(tm
     with Acker.open_existing(url, "word-count") as acker:
         letters = acker.dead_letters.read()
     assert len(letters) == result["dead_lettered"]
-    assert {(letter.detail, letter.last_stage) for letter in letters} == {("failed on purpose", "split")}
+    assert {(letter.detail, letter.last_component) for letter in letters} == {("failed on purpose", "split")}
     assert all(json.loads(letter.payload or b"")["line"] == letter.message_id for letter in letters)
 
 
-def test_without_java_the_wheel_stands_in_and_a_server_program_on_path_is_used_when_asked_for(tmp_path: Path) -> None:
+def test_demo_without_java_runs_on_a_server_program_in_path(tmp_path: Path) -> None:
     servers.REDIS7.program()
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -109,7 +109,7 @@ def test_without_java_the_wheel_stands_in_and_a_server_program_on_path_is_used_w
         (("--master", "locall"), "Could not parse Master URL: 'locall'"),
     ],
 )
-def test_wrong_arguments_say_what_is_wrong(arguments: tuple[str, ...], text: str) -> None:
+def test_wrong_arguments_are_explained_without_a_traceback(arguments: tuple[str, ...], text: str) -> None:
     status, _, errors = demo(*arguments)
     assert status in (2, 3)
     assert text in errors
@@ -123,7 +123,7 @@ def test_wrong_arguments_say_what_is_wrong(arguments: tuple[str, ...], text: str
         ("spark.applications.direct_acks.demo", ("--orders", "100000")),
     ],
 )
-def test_ctrl_c_ends_everything_it_started(module: str, arguments: tuple[str, ...]) -> None:
+def test_ctrl_c_stops_every_process_of_the_demo(module: str, arguments: tuple[str, ...]) -> None:
     """Once Spark runs with its Python workers."""
     process = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],

@@ -11,7 +11,7 @@ from acker_redis import ConnectionLostError, Limits, NotExactError, PendingLimit
 from acker_redis.model.ids import shard_of
 from acker_redis.model.roots import root_ids
 from acker_redis.spark.emission.roots import Roots
-from acker_redis.spark.worker.failures import Reason, report_of
+from acker_redis.spark.worker.failures import Reason, failure_of
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.spout import Spout
 from acker_redis.testing import fake_acker
@@ -26,7 +26,7 @@ def roots_of(message_ids: Any, app: str) -> Roots:
     return Roots(Spout(fake_acker(app=app), "run"), emission(message_ids), np.arange(1, len(message_ids) + 1))
 
 
-def test_roots_go_out_in_the_order_of_their_records_whatever_order_the_ids_come_in() -> None:
+def test_roots_are_sent_block_by_block_for_any_order_of_ids() -> None:
     message_ids = np.random.default_rng(1).permutation(np.arange(-320, 320))
     roots = roots_of(message_ids, "order")
     blocks = (roots._roots.view(np.uint64) & np.uint64(2**59 - 1)).tolist()
@@ -46,7 +46,7 @@ def test_roots_go_out_in_the_order_of_their_records_whatever_order_the_ids_come_
     ],
     ids=["counting", "eight to a record", "fewer", "alone", "too few to tell"],
 )
-def test_sparse_ids_are_said_once(message_ids: Any, said: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_sparse_ids_are_warned_about_once(message_ids: Any, said: bool, caplog: pytest.LogCaptureFixture) -> None:
     app = uuid.uuid4().hex
     with caplog.at_level(logging.WARNING, "acker_redis.spark"):
         for _ in range(2):
@@ -54,7 +54,7 @@ def test_sparse_ids_are_said_once(message_ids: Any, said: bool, caplog: pytest.L
     assert [f"the ids of app '{app}' are sparse" in record.getMessage() for record in caplog.records] == [True] * said
 
 
-def test_roots_that_a_limit_let_through_fail_at_once_and_cost_no_attempt() -> None:
+def test_roots_accepted_before_pending_limit_consume_no_attempt() -> None:
     """One shard takes its part of them, the other is full."""
     acker = fake_acker(shards=2)
     acker.admin.set_limits(Limits(max_pending=10))
@@ -76,21 +76,21 @@ def test_roots_that_a_limit_let_through_fail_at_once_and_cost_no_attempt() -> No
 
 
 @pytest.mark.parametrize(("foreign", "without"), [([7], 0), ([], 1), ([0], 0)])
-def test_failed_rows_that_name_no_message_or_none_of_these_ack_nothing(foreign: list[int], without: int) -> None:
+def test_failed_rows_of_unknown_messages_prevent_all_acks(foreign: list[int], without: int) -> None:
     spout = Spout(fake_acker(), "run", retry=RetryPolicy(max_attempts=1))
     spout.add(np.arange(40))
     sent = spout.next_emission()
     assert sent is not None
     named = np.array([*sent.roots[:3].tolist(), *foreign], np.int64)
-    good = report_of("first", Reason("bad"), sent.roots[3:5])
+    good = failure_of("first", Reason("bad"), sent.roots[3:5])
     with pytest.raises(NotExactError, match="in 'second'"), Roots(spout, sent, np.arange(1, 41)) as roots:
-        roots.close([good, report_of("second", Reason("bad"), named, without)])
+        roots.close([good, failure_of("second", Reason("bad"), named, without)])
     while spout.poll():
         pass
     assert (spout.counts.acked, spout.counts.failed) == (0, 40)
 
 
-def test_parts_behind_one_that_can_not_be_sent_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_after_a_failed_send_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each would wait for the server as long as the first."""
     monkeypatch.setattr("acker_redis.spark.emission.roots.PART", 32)
     roots = roots_of(np.arange(32 * 50), "broken")
@@ -105,7 +105,7 @@ def test_parts_behind_one_that_can_not_be_sent_are_left_out(monkeypatch: pytest.
     assert len(tried) <= 2
 
 
-def test_all_parts_are_sent_once_whoever_sends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_parts_of_roots_are_sent_exactly_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("acker_redis.spark.emission.roots.PART", 32)
     roots = roots_of(np.arange(32 * 50 + 7), "parts")
     sent: dict[str, list[int]] = {}

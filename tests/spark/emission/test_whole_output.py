@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceWriter, WriterCommitMessage
 
-from acker_redis import BadConfigError, FailedError, NotAcceptedError
+from acker_redis import BadConfigError, NotAcceptedError, RowFailedError
 from acker_redis.spark import MessageIds, Pipeline, ReplayFrom, Tracker, read_dead_letters, read_files, run_tracked
 from acker_redis.spark.emission.roots import Roots
 from acker_redis.spout.offset_file import OffsetFile
@@ -36,7 +36,7 @@ def whole(run: Case, pipeline: Pipeline, attempts: int = 3, **options: Any) -> E
 
 
 def sums(tracker: Tracker, rows: DataFrame) -> DataFrame:
-    return tracker.group(rows, (F.col("id") % 4).alias("key"), F.sum("id").alias("sum"))
+    return tracker.group_by(rows, (F.col("id") % 4).alias("key"), F.sum("id").alias("sum"))
 
 
 def over(run: Case, name: str = "out") -> Callable[[DataFrameWriter], object]:
@@ -62,13 +62,13 @@ def fails_until(marks: Path, bad: set[int], times: int) -> Callable[[dict[str, A
             with mark.open("a") as file:
                 file.write(".")
             if mark.stat().st_size <= times:
-                raise FailedError("not yet")
+                raise RowFailedError("not yet")
         return [row]
 
     return step
 
 
-def test_it_replaces_what_was_there_in_one_emission(case: MakeCase) -> None:
+def test_whole_output_replaces_existing_output_in_its_emission(case: MakeCase) -> None:
     run = case(n=40)
     yesterday(run)
     before = kept(run)
@@ -82,7 +82,7 @@ def test_it_replaces_what_was_there_in_one_emission(case: MakeCase) -> None:
     assert kept(run) == before
 
 
-def test_what_fails_at_first_is_in_it(case: MakeCase, tmp_path: Path) -> None:
+def test_whole_output_includes_messages_that_failed_at_first(case: MakeCase, tmp_path: Path) -> None:
     run = case(n=40)
     yesterday(run)
     seen: list[tuple[int, list[Any]]] = []
@@ -91,7 +91,7 @@ def test_what_fails_at_first_is_in_it(case: MakeCase, tmp_path: Path) -> None:
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         seen.append((messages.count(), run.written()))
-        rows = tracker.bolt(messages, fails_until(marks, {3, 7, 11}, 1), IDS)
+        rows = tracker.flat_map(messages, fails_until(marks, {3, 7, 11}, 1), IDS)
         tracker.write(sums(tracker, rows), over(run))
 
     ended = whole(run, pipeline)
@@ -106,7 +106,7 @@ def test_what_fails_at_first_is_in_it(case: MakeCase, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("retry", [True, False])
-def test_dead_letters_are_not_in_it(case: MakeCase, retry: bool) -> None:
+def test_whole_output_excludes_dead_letters(case: MakeCase, retry: bool) -> None:
     run = case(n=40)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
@@ -121,7 +121,7 @@ def test_dead_letters_are_not_in_it(case: MakeCase, retry: bool) -> None:
     assert all(letter.replay is None for letter in ended.letters.values())
 
 
-def test_without_messages_the_output_is_empty(case: MakeCase) -> None:
+def test_whole_output_without_messages_is_empty(case: MakeCase) -> None:
     run = case(n=0)
     run.spark.createDataFrame([(9,)], IDS).write.parquet(run.out)
 
@@ -133,7 +133,7 @@ def test_without_messages_the_output_is_empty(case: MakeCase) -> None:
 
 
 @pytest.mark.parametrize("retry", [True, False])
-def test_where_every_message_is_a_dead_letter_yesterdays_output_stays(case: MakeCase, retry: bool) -> None:
+def test_whole_output_of_dead_letters_only_keeps_existing_output(case: MakeCase, retry: bool) -> None:
     run = case(n=5)
     run.spark.createDataFrame([(9,)], IDS).write.parquet(run.out)
 
@@ -148,7 +148,7 @@ def test_where_every_message_is_a_dead_letter_yesterdays_output_stays(case: Make
     assert run.acker.admin.ends()[0].error.startswith("NotAcceptedError")
 
 
-def test_a_wrong_schema_does_not_replace_the_output_by_nothing(case: MakeCase, tmp_path: Path) -> None:
+def test_whole_output_with_a_wrong_schema_keeps_existing_output(case: MakeCase, tmp_path: Path) -> None:
     run = case(n=1)
     run.spark.createDataFrame([(9,)], IDS).write.parquet(run.out)
     (tmp_path / "in").mkdir()
@@ -164,7 +164,7 @@ def test_a_wrong_schema_does_not_replace_the_output_by_nothing(case: MakeCase, t
     assert run.written() == [(9,)]
 
 
-def test_a_group_that_fails_as_a_whole_only_ends_in_dead_letters(case: MakeCase) -> None:
+def test_group_failing_only_in_whole_output_makes_dead_letters(case: MakeCase) -> None:
     run = case(n=40)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
@@ -178,14 +178,14 @@ def test_a_group_that_fails_as_a_whole_only_ends_in_dead_letters(case: MakeCase)
 
 
 @pytest.mark.parametrize("times", [1, 99])
-def test_a_writer_that_fails_is_tried_again_with_all(case: MakeCase, times: int) -> None:
+def test_whole_output_with_a_failing_writer_is_retried_entirely(case: MakeCase, times: int) -> None:
     run = case(n=40)
     yesterday(run, "second")
     tried: list[int] = []
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         rows = sums(tracker, messages)
-        tracker.write_with(rows, first)
+        tracker.write_dataframe(rows, first)
         tracker.write(rows, over(run, "second"))
 
     def first(rows: DataFrame) -> None:
@@ -207,7 +207,7 @@ def test_a_writer_that_fails_is_tried_again_with_all(case: MakeCase, times: int)
     assert run.written(name="second") == [(9, 9)]
 
 
-def test_a_message_that_breaks_its_job_is_found_with_nothing_written(case: MakeCase) -> None:
+def test_poison_search_of_whole_output_writes_nothing(case: MakeCase) -> None:
     run = case(n=40)
     yesterday(run)
 
@@ -222,7 +222,7 @@ def test_a_message_that_breaks_its_job_is_found_with_nothing_written(case: MakeC
     assert sorted(run.written()) == [(key, total - (5 if key == 1 else 0)) for key, total in SUMS]
 
 
-def test_what_never_comes_through_together_ends_the_run(case: MakeCase) -> None:
+def test_messages_never_passing_together_end_a_whole_output_run(case: MakeCase) -> None:
     """Rows fail in emissions of all, and never alone."""
     run = case(n=40)
     yesterday(run)
@@ -238,7 +238,7 @@ def test_what_never_comes_through_together_ends_the_run(case: MakeCase) -> None:
     assert (ended.acked, ended.letters, run.written()) == (set(), {}, [(9, 9)])
 
 
-def test_acks_that_get_lost_are_sent_again_without_another_write(
+def test_lost_acks_of_whole_output_are_resent_without_rewriting(
     case: MakeCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = case(n=40)
@@ -263,7 +263,7 @@ def test_acks_that_get_lost_are_sent_again_without_another_write(
     assert sorted(run.written()) == SUMS
 
 
-def test_every_kind_of_sink(case: MakeCase) -> None:
+def test_whole_output_supports_every_sink(case: MakeCase) -> None:
     run = case(n=40)
     tries = run.folder / "tries"
     tries.mkdir()
@@ -278,8 +278,8 @@ def test_every_kind_of_sink(case: MakeCase) -> None:
         rows = tracker.fail_where(messages, f"id = 3 AND {tracker.emission} = 0", "once")
         made = sums(tracker, rows)
         tracker.write(made, lambda writer: writer.saveAsTable("whole_sums", mode="overwrite"))
-        tracker.write_with(made, lambda given: given.write.mode("overwrite").parquet(str(run.folder / "with")))
-        tracker.write_source(made, Once, mode="overwrite", options={"folder": str(run.folder)})
+        tracker.write_dataframe(made, lambda given: given.write.mode("overwrite").parquet(str(run.folder / "with")))
+        tracker.write_data_source(made, Once, mode="overwrite", options={"folder": str(run.folder)})
         counted.append(tracker.write_partitions(made, put))
         assert not any(tries.iterdir())
 
@@ -334,7 +334,7 @@ def nothing(ids: list[int]) -> Any:
     ],
     ids=lambda options: next(iter(options)),
 )
-def test_what_does_not_go_with_it(case: MakeCase, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_whole_output_refuses_incompatible_options(case: MakeCase, tmp_path: Path, options: dict[str, Any]) -> None:
     run = case(n=4)
     name, given = next(iter(options.items()))
     if name == "progress of offsets":
@@ -351,7 +351,7 @@ def test_what_does_not_go_with_it(case: MakeCase, tmp_path: Path, options: dict[
         (lambda t, rows, path: t.write(rows, lambda w: w.parquet(path)), "mode 'errorifexists'"),
         (lambda t, rows, path: t.write(rows, lambda w: w.insertInto("whole_none")), "mode 'append'"),
         (lambda t, rows, path: t.write(rows, lambda w: w.mode("overwrite").parquet(path), on_error="fail"), "on_error"),
-        (lambda t, rows, path: t.write_source(rows, Once), "mode 'append'"),
+        (lambda t, rows, path: t.write_data_source(rows, Once), "mode 'append'"),
         (lambda t, rows, path: t.write_partitions(rows, consume, on_error="fail"), "on_error"),
         (lambda t, rows, path: t.export(rows, lambda w: w.parquet(path)), "export"),
         (
@@ -363,7 +363,7 @@ def test_what_does_not_go_with_it(case: MakeCase, tmp_path: Path, options: dict[
         ),
         (
             lambda t, rows, path: [
-                t.write_with(rows, lambda f: f.write.mode("overwrite").parquet(f"{path}/{n}"))  # noqa: B023
+                t.write_dataframe(rows, lambda f: f.write.mode("overwrite").parquet(f"{path}/{n}"))  # noqa: B023
                 for n in "ab"
             ],
             "'n', which changed",
@@ -388,7 +388,7 @@ def test_what_does_not_go_with_it(case: MakeCase, tmp_path: Path, options: dict[
         (lambda t, rows, path: a_dict_changes(t, rows, path), "'options', which changed"),
     ],
 )
-def test_a_sink_that_is_refused(case: MakeCase, sink: Callable[..., object], told: str) -> None:
+def test_whole_output_refuses_unsuitable_sinks(case: MakeCase, sink: Callable[..., object], told: str) -> None:
     run = case(n=4)
     found = run.refused(lambda tracker, rows: sink(tracker, rows, run.out), BadConfigError, output="whole")
     assert told in found
@@ -426,19 +426,19 @@ def a_saver_changes(tracker: Tracker, rows: DataFrame, path: str) -> None:
     saver = Saver()
     for name in "ab":
         saver.table = f"{path}/{name}"
-        tracker.write_with(rows, saver.save)
+        tracker.write_dataframe(rows, saver.save)
 
 
 def a_dict_changes(tracker: Tracker, rows: DataFrame, path: str) -> None:
     options: dict[str, str] = {}
     for name in "ab":
         options["path"] = f"{path}/{name}"
-        tracker.write_with(
+        tracker.write_dataframe(
             rows, lambda given: given.write.format("parquet").mode("overwrite").options(**options).save()
         )
 
 
-def test_a_source_has_the_options_that_it_was_given(case: MakeCase) -> None:
+def test_data_source_options_are_copied_when_given(case: MakeCase) -> None:
     run = case(n=4)
     (run.folder / "a").mkdir()
     (run.folder / "b").mkdir()
@@ -447,14 +447,14 @@ def test_a_source_has_the_options_that_it_was_given(case: MakeCase) -> None:
         options: dict[str, str] = {}
         for name in "ab":
             options["folder"] = str(run.folder / name)
-            tracker.write_source(sums(tracker, rows), Once, mode="overwrite", options=options)
+            tracker.write_data_source(sums(tracker, rows), Once, mode="overwrite", options=options)
 
     run.complete(pipeline, output="whole")
     assert (run.folder / "a" / "source").exists()
     assert (run.folder / "b" / "source").exists()
 
 
-def test_what_a_sink_itself_changes_is_no_change(case: MakeCase) -> None:
+def test_sinks_changing_their_own_state_are_accepted(case: MakeCase) -> None:
     """Sinks of one function, which counts and calls what is defined below it; and others with many options."""
     run = case(n=4)
     saved: list[str] = []
@@ -469,7 +469,7 @@ def test_what_a_sink_itself_changes_is_no_change(case: MakeCase) -> None:
             below(given, name)
 
         for name in "ab":
-            tracker.write_with(rows, partial(save, name=name))
+            tracker.write_dataframe(rows, partial(save, name=name))
             tracker.write(rows.withColumn("key", F.lit(1)), partial(with_options, name=name))
 
         def below(given: DataFrame, name: str) -> None:
@@ -480,7 +480,7 @@ def test_what_a_sink_itself_changes_is_no_change(case: MakeCase) -> None:
     assert [len(run.written(name=name)) for name in ("a", "b", "a2", "b2")] == [4] * 4
 
 
-def test_killed_between_two_writers_and_run_again_both_are_of_today(spark: Any, url: str, tmp_path: Path) -> None:
+def test_rerun_after_a_kill_between_two_writers_replaces_both(spark: Any, url: str, tmp_path: Path) -> None:
     def run() -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "tests.support.jobs.whole_job", url, str(tmp_path)]
         return subprocess.run(
@@ -505,7 +505,7 @@ def test_killed_between_two_writers_and_run_again_both_are_of_today(spark: Any, 
 ORDERS = 3000
 
 
-def test_the_nightly_job_is_exact_under_failures(case: MakeCase, tmp_path: Path) -> None:
+def test_nightly_job_under_failures_is_exact(case: MakeCase, tmp_path: Path) -> None:
     """Lines that can't be read, keys that are missing, a step that fails at first, a worker that dies, a sink that is away."""
     run = case(n=1)
     (tmp_path / "in").mkdir()
@@ -538,9 +538,9 @@ def test_the_nightly_job_is_exact_under_failures(case: MakeCase, tmp_path: Path)
         assert not (tmp_path / "out").exists()
         named = tracker.join(orders, customers, "customer", "left")
         known = tracker.fail_where(named, "name IS NULL", "no such customer", retry=False)
-        fees = tracker.bolt(known, fee, "name string, cents bigint")
-        sums = tracker.group(fees, "name", [F.count("*").alias("orders"), F.sum("cents").alias("cents")])
-        tracker.write_with(sums, replace)
+        fees = tracker.flat_map(known, fee, "name string, cents bigint")
+        sums = tracker.group_by(fees, "name", [F.count("*").alias("orders"), F.sum("cents").alias("cents")])
+        tracker.write_dataframe(sums, replace)
         tracker.write(sums.orderBy("name"), lambda writer: writer.mode("overwrite").parquet(str(tmp_path / "out")))
 
     orders = read_files(run.spark, str(tmp_path / "in"), "json", "order bigint, customer bigint, cents bigint")
@@ -565,14 +565,16 @@ def test_the_nightly_job_is_exact_under_failures(case: MakeCase, tmp_path: Path)
 
 
 @pytest.mark.parametrize("where", ["in a job", "in the driver"])
-def test_a_store_that_is_away_is_waited_for(case: MakeCase, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+def test_unreachable_store_delays_whole_output_without_attempts(
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     """It costs no message an attempt, and is none of the emissions after which a run gives up."""
     monkeypatch.setattr("acker_redis.spout.emitter.WAIT_BASE_SECS", 0.001)
     run = case(n=40)
     tried: list[int] = []
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        tracker.write_with(sums(tracker, messages), replace)
+        tracker.write_dataframe(sums(tracker, messages), replace)
 
     def replace(rows: DataFrame) -> None:
         tried.append(1)
@@ -588,11 +590,11 @@ def test_a_store_that_is_away_is_waited_for(case: MakeCase, monkeypatch: pytest.
     assert sorted(run.written()) == SUMS
 
 
-def test_a_mistake_in_a_writer_ends_the_run_at_once(case: MakeCase) -> None:
+def test_writer_with_a_programming_error_ends_the_run_at_once(case: MakeCase) -> None:
     run = case(n=40)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        tracker.write_with(sums(tracker, messages), lambda rows: rows.no_such_method())  # type: ignore[operator]
+        tracker.write_dataframe(sums(tracker, messages), lambda rows: rows.no_such_method())  # type: ignore[operator]
 
     ended = whole(run, pipeline)
     assert isinstance(ended.error, AttributeError)

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from acker_redis import BadConfigError, NotExactError, PipelineError
-from acker_redis.spark import BoltOutput, Tracker
+from acker_redis.spark import FlatMapOutput, Tracker
 from acker_redis.spark.protocol.columns import TRACKING
 from acker_redis.spout.retry import RetryPolicy
 from tests.support.spark.cases import MakeCase, Row
@@ -37,7 +37,7 @@ def rows(found: list[Any]) -> Counter[Row]:
 
 
 @pytest.mark.parametrize("how", ["inner", "left"])
-def test_a_join_with_a_table_that_is_not_tracked(case: MakeCase, how: str) -> None:
+def test_join_with_an_untracked_table_completes(case: MakeCase, how: str) -> None:
     run = case(n=20)
     table = run.spark.createDataFrame(
         [(1, "a", 0.5), (1, "b", 1.5), (2, "c", None), (2, "c", None)], "key int, x string, y double"
@@ -54,7 +54,7 @@ def test_a_join_with_a_table_that_is_not_tracked(case: MakeCase, how: str) -> No
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "right", "full"])
-def test_a_join_of_two_tracked_dataframes(case: MakeCase, how: str) -> None:
+def test_join_of_two_tracked_dataframes_completes(case: MakeCase, how: str) -> None:
     run = case(n=60)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
@@ -67,7 +67,7 @@ def test_a_join_of_two_tracked_dataframes(case: MakeCase, how: str) -> None:
     assert rows(run.written("key", "id", "other")) == rows(truth)
 
 
-def test_a_joined_row_that_fails_fails_the_messages_of_both_sides(case: MakeCase) -> None:
+def test_failed_joined_row_fails_the_messages_of_both_sides(case: MakeCase) -> None:
     run = case(n=60)
     left, right = two_sides(None, run.messages)
     lost = left.join(right, "key").orderBy("id", "other").collect()[0]
@@ -82,13 +82,13 @@ def test_a_joined_row_that_fails_fails_the_messages_of_both_sides(case: MakeCase
     assert len(ended.acked) == 58
 
 
-def test_a_group_that_fails_fails_the_messages_of_all_its_rows(case: MakeCase) -> None:
+def test_failed_group_fails_the_messages_of_all_its_rows(case: MakeCase) -> None:
     run = case(n=50)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         many = tracker.explode(messages, "transform(sequence(0, cast(id % 3 AS int)), i -> struct(id, i))")
         wanted = [F.count("*").alias("n"), F.max("id").alias("m")]
-        grouped = tracker.group(many, (F.col("id") % 5).alias("key"), wanted, partial=True)
+        grouped = tracker.group_by(many, (F.col("id") % 5).alias("key"), wanted, partial=True)
         tracker.write(tracker.fail_where(grouped, "key = 3", "three"), run.append())
 
     ended = run.done(pipeline, retry=ONCE)
@@ -97,42 +97,42 @@ def test_a_group_that_fails_fails_the_messages_of_all_its_rows(case: MakeCase) -
     assert set(ended.letters) == set(range(3, 50, 5))
 
 
-def test_a_group_that_a_bolt_goes_on_from(case: MakeCase) -> None:
+def test_flat_map_on_grouped_rows_completes(case: MakeCase) -> None:
     run = case(n=50)
 
-    def twice(batch: pa.RecordBatch) -> BoltOutput:
+    def twice(batch: pa.RecordBatch) -> FlatMapOutput:
         parents = np.repeat(np.arange(batch.num_rows), 2)
-        return BoltOutput(batch.select(["total"]).take(pa.array(parents)), parents)
+        return FlatMapOutput(batch.select(["total"]).take(pa.array(parents)), parents)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        grouped = tracker.group(messages, F.col("id") % 5, F.sum("id").alias("total"), partial=True)
-        derived = tracker.bolt_arrow(grouped, twice, "total bigint")
-        total = tracker.group(derived, [], F.sum("total").alias("total"), partial=True, name="all")
+        grouped = tracker.group_by(messages, F.col("id") % 5, F.sum("id").alias("total"), partial=True)
+        derived = tracker.flat_map_arrow(grouped, twice, "total bigint")
+        total = tracker.group_by(derived, [], F.sum("total").alias("total"), partial=True, name="all")
         tracker.write(total, run.append())
 
     run.complete(pipeline)
     assert run.written() == [(2 * sum(range(50)),)]
 
 
-def test_a_message_that_is_reached_twice(case: MakeCase) -> None:
+def test_self_join_of_a_message_completes(case: MakeCase) -> None:
     """A self-join: rows of which both sides came from one message."""
     run = case(n=30)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         joined = tracker.join(messages, messages.withColumn("half", F.col("id") % 2), "id")
-        tracker.write(tracker.group(joined, "half", F.max("id").alias("last"), partial=True), run.append())
+        tracker.write(tracker.group_by(joined, "half", F.max("id").alias("last"), partial=True), run.append())
 
     run.complete(pipeline)
     assert sorted(run.written()) == [(0, 28), (1, 29)]
 
 
-def test_a_union_of_two_and_of_one_with_itself(case: MakeCase) -> None:
+def test_union_by_name_with_itself_completes(case: MakeCase) -> None:
     run = case(n=60)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         left, right = two_sides(tracker, messages)
-        both = tracker.union(left, right.withColumnRenamed("other", "id"))
-        tracker.write(tracker.union(both, both, both).repartition(3, "id"), run.append())
+        both = tracker.union_by_name(left, right.withColumnRenamed("other", "id"))
+        tracker.write(tracker.union_by_name(both, both, both).repartition(3, "id"), run.append())
 
     run.complete(pipeline)
     assert Counter(id for id, _ in run.written()) == dict.fromkeys(range(60), 3)
@@ -145,19 +145,19 @@ def test_a_union_of_two_and_of_one_with_itself(case: MakeCase) -> None:
         lambda left, right: (left.union(left.where("id = 3")), right.where("id <> 3")),
     ],
 )
-def test_a_row_lost_on_one_way_and_copied_on_another_shows(
+def test_row_lost_in_a_branch_and_copied_in_another_is_detected(
     case: MakeCase, broken: Callable[[DataFrame, DataFrame], tuple[DataFrame, DataFrame]]
 ) -> None:
     """The ways of a union weigh differently, so that what one loses another can't make up for."""
     run = case(n=20)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        tracker.write(tracker.union(*broken(messages, messages)), run.append())
+        tracker.write(tracker.union_by_name(*broken(messages, messages)), run.append())
 
     assert "not everything" in run.refused(pipeline, NotExactError)
 
 
-def test_filter_explode_join_and_group_in_a_row(case: MakeCase) -> None:
+def test_filter_explode_join_and_group_by_in_sequence_complete(case: MakeCase) -> None:
     run = case(n=40)
     table = run.spark.createDataFrame([(i, chr(97 + i % 3)) for i in range(6)], "item int, letter string")
 
@@ -165,14 +165,14 @@ def test_filter_explode_join_and_group_in_a_row(case: MakeCase) -> None:
         kept = tracker.filter(messages, "id % 4 > 0")
         items = tracker.explode(kept, "transform(sequence(0, cast(id % 8 AS int)), i -> struct(id, i AS item))")
         some = tracker.filter(tracker.join(items, table, ["item"]), "letter <> 'c'")
-        tracker.write(tracker.group(some, "letter", [F.count("*").alias("n")], partial=True), run.append())
+        tracker.write(tracker.group_by(some, "letter", [F.count("*").alias("n")], partial=True), run.append())
 
     run.complete(pipeline)
     items_of = [i for n in range(40) if n % 4 for i in range(n % 8 + 1) if i < 6]
     assert set(run.written()) == set(Counter(chr(97 + i % 3) for i in items_of if i % 3 != 2).items())
 
 
-def test_a_task_that_dies_half_way_behind_a_join_counts_once(case: MakeCase) -> None:
+def test_task_dying_behind_a_join_counts_once(case: MakeCase) -> None:
     run = case(n=60)
     died = run.folder / "died"
 
@@ -201,12 +201,14 @@ def test_a_task_that_dies_half_way_behind_a_join_counts_once(case: MakeCase) -> 
         (lambda t, rows, table: t.join(rows.withColumn("x", F.lit(1)), table, "id"), "rename"),
         (lambda t, rows, table: t.join(rows.withColumn("k", F.map_from_arrays(F.array(), F.array())),
                                        table.select(F.lit(1).alias("k")), "k"), "cast one side"),
-        (lambda t, rows, table: t.union(rows), "two or more"),
-        (lambda t, rows, table: t.union(rows, table), "isn't tracked"),
-        (lambda t, rows, table: t.group(rows, "id", F.max("id").alias("ID")), "columns of one name"),
+        (lambda t, rows, table: t.union_by_name(rows), "two or more"),
+        (lambda t, rows, table: t.union_by_name(rows, table), "isn't tracked"),
+        (lambda t, rows, table: t.group_by(rows, "id", F.max("id").alias("ID")), "columns of one name"),
     ],
 )  # fmt: skip
-def test_what_is_refused(case: MakeCase, call: Callable[[Tracker, DataFrame, DataFrame], object], text: str) -> None:
+def test_invalid_join_group_by_and_union_calls_are_refused(
+    case: MakeCase, call: Callable[[Tracker, DataFrame, DataFrame], object], text: str
+) -> None:
     run = case(n=3)
     table = run.spark.createDataFrame([(1, 2)], "id bigint, x bigint")
     assert text in run.refused(lambda tracker, messages: call(tracker, messages, table), PipelineError)
@@ -218,13 +220,13 @@ def once_bad(tracker: Tracker, rows: DataFrame) -> DataFrame:
 
 
 @pytest.mark.parametrize("key", ["id", "ID", "column"])
-def test_a_group_of_one_message_is_whole(case: MakeCase, key: str) -> None:
+def test_group_by_message_id_needs_no_partial_option(case: MakeCase, key: str) -> None:
     run = case(n=30)
     by = F.col("id") if key == "column" else key
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         many = tracker.explode(once_bad(tracker, messages), "transform(sequence(0, id % 3), i -> struct(id, i))")
-        groups = tracker.group(many, [by, F.lit(1).alias("one")], F.count("*").alias("n"))
+        groups = tracker.group_by(many, [by, F.lit(1).alias("one")], F.count("*").alias("n"))
         both = groups if key == "ID" else tracker.join(groups, many, "id")
         tracker.write(both.select("id", "n", *TRACKING), run.append())
 
@@ -236,13 +238,13 @@ def test_a_group_of_one_message_is_whole(case: MakeCase, key: str) -> None:
 @pytest.mark.parametrize(
     "bring",
     [
-        lambda t, rows, **by: t.group(rows, (F.col("id") % 5).alias("key"), F.count("*").alias("n"), **by),
-        lambda t, rows, **by: t.group(rows, [], F.count("*").alias("n"), **by),
-        lambda t, rows, **by: t.group(rows, "half", F.count("*").alias("n"), **by),
+        lambda t, rows, **by: t.group_by(rows, (F.col("id") % 5).alias("key"), F.count("*").alias("n"), **by),
+        lambda t, rows, **by: t.group_by(rows, [], F.count("*").alias("n"), **by),
+        lambda t, rows, **by: t.group_by(rows, "half", F.count("*").alias("n"), **by),
         lambda t, rows, **by: t.join(rows, rows.withColumnRenamed("id", "other"), "half", **by),
     ],
 )
-def test_what_brings_messages_together_has_to_be_said(case: MakeCase, bring: Callable[..., DataFrame]) -> None:
+def test_combining_messages_requires_partial_or_whole_output(case: MakeCase, bring: Callable[..., DataFrame]) -> None:
     run = case(n=10)
 
     def pipeline(tracker: Tracker, messages: DataFrame, **by: bool) -> None:
@@ -264,15 +266,15 @@ def test_what_brings_messages_together_has_to_be_said(case: MakeCase, bring: Cal
 @pytest.mark.parametrize(
     "bring",
     [
-        lambda t, rows: t.group(rows, "id", F.count("*").alias("n")),
-        lambda t, rows: t.group(rows, F.lit(1).alias("id"), F.count("*").alias("n")),
+        lambda t, rows: t.group_by(rows, "id", F.count("*").alias("n")),
+        lambda t, rows: t.group_by(rows, F.lit(1).alias("id"), F.count("*").alias("n")),
         lambda t, rows: t.join(rows, rows.withColumnRenamed("half", "other"), "id"),
-        lambda t, rows: t.group(
-            t.group(rows, "half", F.min("id").alias("id"), partial=True), "id", F.count("*").alias("n")
+        lambda t, rows: t.group_by(
+            t.group_by(rows, "half", F.min("id").alias("id"), partial=True), "id", F.count("*").alias("n")
         ),
     ],
 )
-def test_a_column_that_has_only_the_name_of_the_message_id(case: MakeCase, bring: Callable[..., DataFrame]) -> None:
+def test_column_named_like_the_message_id_only_is_refused(case: MakeCase, bring: Callable[..., DataFrame]) -> None:
     run = case(n=10)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:

@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis import AckerError, FailedError, JobFailedError, PipelineError
-from acker_redis.spark import BoltOutput, Collector, Tracker
+from acker_redis import AckerError, JobFailedError, PipelineError, RowFailedError
+from acker_redis.spark import Collector, FlatMapOutput, Tracker
 from acker_redis.spark.protocol.columns import TRACKING
 from acker_redis.spout.retry import RetryPolicy
 from tests.support.spark.cases import CHILD, IDS, Case, MakeCase, Row
@@ -52,78 +52,78 @@ def items_of(ids: range) -> list[Row]:
     return [(id, item) for id in ids for item in range(id)]
 
 
-def test_bolts_chain_and_a_row_without_children_is_acked(case: MakeCase) -> None:
+def test_chained_flat_maps_complete_and_childless_rows_are_acked(case: MakeCase) -> None:
     run = case(n=50)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> DataFrame:
-        first = messages.transform(tracker.bolt_arrow, partial(fan_out, 2), CHILD)
-        return tracker.bolt_arrow(first.repartition(3, "child"), partial(fan_out, 4), CHILD, name="second")
+        first = messages.transform(tracker.flat_map_arrow, partial(fan_out, 2), CHILD)
+        return tracker.flat_map_arrow(first.repartition(3, "child"), partial(fan_out, 4), CHILD, name="second")
 
     run.complete(writing(run, pipeline))
     assert sorted(run.written()) == sorted((id, child) for id in range(1, 50) for child in [*range(4)] * 2)
 
 
-def test_a_generator_derives_rows(case: MakeCase) -> None:
+def test_flat_map_generator_derives_rows(case: MakeCase) -> None:
     run = case(n=6)
-    run.complete(writing(run, lambda t, rows: rows.transform(t.bolt, items, CHILD).repartition(2, "child")))
+    run.complete(writing(run, lambda t, rows: rows.transform(t.flat_map, items, CHILD).repartition(2, "child")))
     assert sorted(run.written()) == items_of(range(6))
 
 
-def test_an_object_emits_through_a_collector_and_may_fail_its_row(case: MakeCase) -> None:
+def test_flat_map_object_emits_and_fails_through_a_collector(case: MakeCase) -> None:
     run = case(n=6)
-    ended = run.done(writing(run, lambda t, rows: t.bolt(rows, Splitter(), CHILD)), retry=ONCE)
+    ended = run.done(writing(run, lambda t, rows: t.flat_map(rows, Splitter(), CHILD)), retry=ONCE)
     assert sorted(run.written()) == [row for row in items_of(range(6)) if row[0] != 3]
     assert ended.acked == {0, 1, 2, 4, 5}
     assert ended.reasons == {("three is right out", "Splitter"): 1}
 
 
-def test_a_failed_row_fails_its_message_with_the_reason(case: MakeCase) -> None:
+def test_failed_row_fails_its_message_with_its_reason(case: MakeCase) -> None:
     run = case(n=20)
 
-    def fail_two(batch: pa.RecordBatch) -> BoltOutput:
+    def fail_two(batch: pa.RecordBatch) -> FlatMapOutput:
         ids = batch.column("id").to_numpy()
         bad = {int(row): "odd one" for row in np.flatnonzero(np.isin(ids, [3, 15]))}
-        return BoltOutput(pa.record_batch({"id": ids}), np.arange(len(ids)), bad)
+        return FlatMapOutput(pa.record_batch({"id": ids}), np.arange(len(ids)), bad)
 
-    ended = run.done(writing(run, lambda t, rows: t.bolt_arrow(rows, fail_two, IDS, name="check")))
+    ended = run.done(writing(run, lambda t, rows: t.flat_map_arrow(rows, fail_two, IDS, name="check")))
     assert ended.reasons == {("odd one", "check"): 2}
     assert (set(ended.letters), {len(ended.kinds[id]) for id in (3, 15)}) == ({3, 15}, {2})
     ended.check({id: [(id,)] for id in range(20)}, run.written())
 
 
-def test_an_exception_fails_its_row_with_its_message_and_the_others_go_on(case: MakeCase) -> None:
+def test_flat_map_exception_fails_only_its_row(case: MakeCase) -> None:
     run = case(n=4)
 
     def divide(row: dict[str, Any]) -> Iterator[tuple[int, int]]:
         yield row["id"], 6 // row["id"]
 
-    ended = run.done(writing(run, lambda t, rows: t.bolt(rows, divide, CHILD)), retry=ONCE)
+    ended = run.done(writing(run, lambda t, rows: t.flat_map(rows, divide, CHILD)), retry=ONCE)
     assert ended.acked == {1, 2, 3}
     assert ended.reasons == {("ZeroDivisionError: integer division or modulo by zero", "divide"): 1}
 
 
-def test_an_exception_may_fail_the_task_and_a_failure_still_fails_the_row(case: MakeCase) -> None:
+def test_flat_map_with_on_error_raise_fails_the_task(case: MakeCase) -> None:
     def broken(row: dict[str, Any]) -> list[tuple[int, int]]:
         raise ZeroDivisionError("on purpose")
 
     def failing(row: dict[str, Any]) -> list[tuple[int, int]]:
-        raise FailedError("no")
+        raise RowFailedError("no")
 
     run = case(n=4)
-    ended = run.run(writing(run, lambda t, rows: t.bolt(rows, broken, CHILD, on_error="raise")), retry=ONCE)
+    ended = run.run(writing(run, lambda t, rows: t.flat_map(rows, broken, CHILD, on_error="raise")), retry=ONCE)
     assert (ended.acked, set(ended.letters)) == (set(), set(range(4)))
     assert "on purpose" in str(ended.reasons)
     other = case(n=4)
-    ended = other.done(writing(other, lambda t, rows: t.bolt(rows, failing, CHILD, on_error="raise")), retry=ONCE)
+    ended = other.done(writing(other, lambda t, rows: t.flat_map(rows, failing, CHILD, on_error="raise")), retry=ONCE)
     assert ended.reasons == {("no", "failing"): 4}
 
 
-def test_rows_that_do_not_fit_the_schema_fail_alone(case: MakeCase) -> None:
+def test_rows_not_fitting_the_schema_fail_alone(case: MakeCase) -> None:
     def fit(row: dict[str, Any]) -> list[Any]:
         return [{0: (1, 2, 3), 4: (2, "x"), 5: {"id": 3}}.get(row["id"], (row["id"], 0))]
 
     run = case(n=6)
-    ended = run.done(writing(run, lambda t, rows: t.bolt(rows, fit, CHILD)), retry=ONCE)
+    ended = run.done(writing(run, lambda t, rows: t.flat_map(rows, fit, CHILD)), retry=ONCE)
     assert ended.acked == {1, 2, 3}
     assert [(ended.letters[id].detail or "")[:38] for id in (0, 5, 4)] == [
         "a derived row has 3 values, the schema",
@@ -135,25 +135,25 @@ def test_rows_that_do_not_fit_the_schema_fail_alone(case: MakeCase) -> None:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda t, rows: t.bolt(rows, items, CHILD, on_error="skip"), "on_error='skip': use 'fail' or 'raise'"),
-        (lambda t, rows: t.bolt(rows, 5, CHILD), "function of one row"),
-        (lambda t, rows: t.bolt(rows, items, CHILD, name=""), "1 to 100 characters"),
-        (lambda t, rows: t.bolt(rows, items, "id bigint, _acker_x string"), "_acker_x"),
-        (lambda t, rows: t.bolt(rows, items, "id bigint, ID string"), "columns of one name"),
+        (lambda t, rows: t.flat_map(rows, items, CHILD, on_error="skip"), "on_error='skip': use 'fail' or 'raise'"),
+        (lambda t, rows: t.flat_map(rows, 5, CHILD), "function of one row"),
+        (lambda t, rows: t.flat_map(rows, items, CHILD, name=""), "1 to 100 characters"),
+        (lambda t, rows: t.flat_map(rows, items, "id bigint, _acker_x string"), "_acker_x"),
+        (lambda t, rows: t.flat_map(rows, items, "id bigint, ID string"), "columns of one name"),
         (lambda t, rows: t.explode(rows, "id"), "expected an array"),
         (lambda t, rows: t.explode(rows, "array(struct(*))"), r"instead of giving \*"),
         (lambda t, rows: t.explode(rows, "array(struct(id, 'all' AS _Acker_dropped))"), "_Acker_dropped"),
         (lambda t, rows: t.explode(rows, "array(named_struct('a', id, 'A', id))"), "columns of one name"),
         (lambda t, rows: t.fail_where(rows, "id = 1", ""), "what is wrong"),
-        (lambda t, rows: t.bolt(rows, "split", "id bigint"), "give a function of one row"),
-        (lambda t, rows: t.bolt_arrow(rows, "id bigint", CHILD), "'id bigint' can't be called"),
+        (lambda t, rows: t.flat_map(rows, "split", "id bigint"), "give a function of one row"),
+        (lambda t, rows: t.flat_map_arrow(rows, "id bigint", CHILD), "'id bigint' can't be called"),
         (lambda t, rows: t.join(rows, rows.sparkSession.range(3), "ID"), "spelled alike; missing: \\['ID'\\]"),
         (lambda t, rows: t.write(rows.sparkSession.range(3), print), "isn't tracked"),
-        (lambda t, rows: t.bolt(rows.sparkSession.range(3), items, CHILD), "isn't tracked"),
-        (lambda t, rows: t.bolt(rows.drop("_anchors"), items, CHILD), "_anchors is missing"),
+        (lambda t, rows: t.flat_map(rows.sparkSession.range(3), items, CHILD), "isn't tracked"),
+        (lambda t, rows: t.flat_map(rows.drop("_roots"), items, CHILD), "_roots is missing"),
     ],
 )
-def test_mistakes_are_told_before_a_row_is_read(
+def test_invalid_operator_arguments_are_refused_before_reading(
     case: MakeCase, call: Callable[[Tracker, DataFrame], object], text: str
 ) -> None:
     run = case(n=5)
@@ -164,29 +164,29 @@ def test_mistakes_are_told_before_a_row_is_read(
 @pytest.mark.parametrize(
     ("execute", "text"),
     [
-        (lambda batch: BoltOutput(batch, np.zeros(1, np.int64)), "give one parent per row"),
-        (lambda batch: BoltOutput(batch.rename_columns(["other"]), np.arange(batch.num_rows)), "its schema says"),
+        (lambda batch: FlatMapOutput(batch, np.zeros(1, np.int64)), "give one parent per row"),
+        (lambda batch: FlatMapOutput(batch.rename_columns(["other"]), np.arange(batch.num_rows)), "its schema says"),
     ],
 )
-def test_a_mistake_that_shows_in_a_worker_ends_the_run_at_once(
-    case: MakeCase, execute: Callable[[pa.RecordBatch], BoltOutput], text: str
+def test_invalid_flat_map_output_ends_the_run_at_once(
+    case: MakeCase, execute: Callable[[pa.RecordBatch], FlatMapOutput], text: str
 ) -> None:
     run = case(n=20)
-    assert text in run.refused(writing(run, lambda t, rows: t.bolt_arrow(rows, execute, IDS)), PipelineError)
+    assert text in run.refused(writing(run, lambda t, rows: t.flat_map_arrow(rows, execute, IDS)), PipelineError)
 
 
-def test_sql_on_sql_on_python_on_sql(case: MakeCase) -> None:
+def test_chained_sql_and_python_operators_complete(case: MakeCase) -> None:
     run = case(n=9)
 
-    def same(batch: pa.RecordBatch) -> BoltOutput:
-        return BoltOutput(batch.select(["value"]), np.arange(batch.num_rows))
+    def same(batch: pa.RecordBatch) -> FlatMapOutput:
+        return FlatMapOutput(batch.select(["value"]), np.arange(batch.num_rows))
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> DataFrame:
         first = tracker.explode(messages, ITEMS)
         assert first.columns == ["id", "item", *TRACKING]
         second = tracker.filter(first, first["item"] % 2 == 1)
         third = tracker.explode(second, F.array("item", "item"))
-        fourth = tracker.bolt_arrow(third, same, "value int")
+        fourth = tracker.flat_map_arrow(third, same, "value int")
         return tracker.filter(fourth.repartition(3, "value"), "value > 1")
 
     run.complete(writing(run, pipeline))
@@ -194,7 +194,7 @@ def test_sql_on_sql_on_python_on_sql(case: MakeCase) -> None:
     assert sorted(run.written()) == sorted((item,) for item in odd + odd if item > 1)
 
 
-def test_sql_fails_rows_with_a_reason_and_the_others_go_on(case: MakeCase) -> None:
+def test_fail_where_fails_matching_rows_with_a_reason(case: MakeCase) -> None:
     """Before and behind other operators in SQL; what was dropped or failed before is not asked again."""
     run = case(n=12)
 
@@ -214,7 +214,7 @@ def test_sql_fails_rows_with_a_reason_and_the_others_go_on(case: MakeCase) -> No
     ended.check(truth, [(value,) for (value,) in run.written() if value is not None] + [(None,)] * 16)
 
 
-def test_what_was_dropped_is_not_evaluated(case: MakeCase) -> None:
+def test_dropped_rows_are_not_evaluated_by_later_operators(case: MakeCase) -> None:
     run = case(n=6)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> DataFrame:
@@ -226,7 +226,7 @@ def test_what_was_dropped_is_not_evaluated(case: MakeCase) -> None:
     assert sorted(run.written()) == [(value,) for value in range(1, 6)]
 
 
-def test_sql_that_is_not_repeatable_is_evaluated_once(case: MakeCase) -> None:
+def test_nondeterministic_sql_is_evaluated_once(case: MakeCase) -> None:
     run = case(n=400)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> DataFrame:
@@ -238,7 +238,7 @@ def test_sql_that_is_not_repeatable_is_evaluated_once(case: MakeCase) -> None:
     assert 0 < len(ended.letters) < 200
 
 
-def test_arrays_hold_nulls_and_nested_types_or_are_long(case: MakeCase) -> None:
+def test_explode_handles_nulls_nested_types_and_long_arrays(case: MakeCase) -> None:
     run = case(n=4, partitions=1)
     structs = """CASE id WHEN 0 THEN array(struct(id, map('a', array(1)) AS m), NULL) WHEN 1 THEN NULL WHEN 2 THEN array()
         ELSE transform(sequence(1, 50000), i -> struct(id, map('b', array(i)) AS m)) END"""
@@ -250,7 +250,7 @@ def test_arrays_hold_nulls_and_nested_types_or_are_long(case: MakeCase) -> None:
 @pytest.mark.parametrize(
     "array", ['cast(parse_json(\'[{"a": 1}, {"b": 2}]\') AS array<variant>)', "array_repeat(named_struct(), 2)"]
 )
-def test_types_that_do_not_cross_to_python(case: MakeCase, array: str) -> None:
+def test_explode_handles_types_unknown_to_python(case: MakeCase, array: str) -> None:
     run = case(n=3)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> DataFrame:
@@ -260,7 +260,7 @@ def test_types_that_do_not_cross_to_python(case: MakeCase, array: str) -> None:
     assert run.written() == [(1,)] * 6
 
 
-def test_names_of_columns_may_hold_dots_and_backticks(case: MakeCase) -> None:
+def test_column_names_with_dots_and_backticks_are_accepted(case: MakeCase) -> None:
     run = case(n=6)
 
     def whole(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -272,8 +272,8 @@ def test_names_of_columns_may_hold_dots_and_backticks(case: MakeCase) -> None:
         prices = run.spark.createDataFrame([("k1", 3), ("k2", 4)], "`k.1` string, `pr.ice` int")
         priced = tracker.join(good, prices, "k.1", "left")
         keys = tracker.explode(priced, "array(struct(`k.1`, `o``r` AS `x.y`))")
-        both = tracker.join(priced, tracker.bolt(keys, whole, "`k.1` string, `x.y` bigint"), "k.1", partial=True)
-        total = tracker.group(both, ["p.q", "k.1"], F.sum("`pr.ice`").alias("to.tal"), partial=True)
+        both = tracker.join(priced, tracker.flat_map(keys, whole, "`k.1` string, `x.y` bigint"), "k.1", partial=True)
+        total = tracker.group_by(both, ["p.q", "k.1"], F.sum("`pr.ice`").alias("to.tal"), partial=True)
         tracker.write(total.withColumnsRenamed({"p.q": "pq", "k.1": "k", "to.tal": "total"}), run.append())
 
     ended = run.done(pipeline, retry=ONCE)
@@ -287,7 +287,7 @@ def test_names_of_columns_may_hold_dots_and_backticks(case: MakeCase) -> None:
     ]
 
 
-def test_an_error_of_sparks_own_ends_in_dead_letters_that_tell_it(case: MakeCase) -> None:
+def test_spark_sql_error_ends_the_run_with_its_text_in_letters(case: MakeCase) -> None:
     run = case(n=4)
     ended = run.run(writing(run, lambda t, rows: rows.withColumn("x", F.expr("raise_error('too bad')"))), retry=ONCE)
     assert ended.acked == set()

@@ -15,13 +15,13 @@ from pyspark.sql import functions as F
 from acker_redis import PipelineError
 from acker_redis.spark import Tracker
 from acker_redis.spark.operators import sql
-from acker_redis.spark.proof.equation import Form
+from acker_redis.spark.proof.equation import Equation
 from tests.support.spark.cases import MakeCase
 
 pytestmark = pytest.mark.spark
 
-FORM = Form("emission", "spout")
-SALTS = ("roots", "edges")
+EQUATION = Equation("emission", "spout")
+SALTS = ("roots", "shares")
 
 VALUES = {
     "boolean": "true, false",
@@ -68,14 +68,14 @@ def side(spark: SparkSession, kind: str, name: str) -> DataFrame:
 def ways(spark: SparkSession, one: str, other: str, how: str) -> list[DataFrame] | None:
     """Spark's own join and the tracker's two; None: all three refuse."""
     left, right = side(spark, one, "l"), side(spark, other, "r")
-    mine, theirs = sql.spouted(left, "l", SALTS, FORM), sql.spouted(right, "r", SALTS, FORM)
+    mine, theirs = sql.spouted(left, "l", SALTS, EQUATION), sql.spouted(right, "r", SALTS, EQUATION)
     made: list[Callable[[], DataFrame]] = [
         lambda: left.join(right, "key", how),
-        lambda: sql.matched(mine, theirs, ["key"], how, "join", uuid4().hex, FORM),
+        lambda: sql.matched(mine, theirs, ["key"], how, "join", uuid4().hex, EQUATION),
     ]
     if how in ("inner", "left"):
         made.append(
-            lambda: sql.looked_up(mine, right, ["key"], "join", uuid4().hex, FORM, keep_unmatched=how == "left")
+            lambda: sql.looked_up(mine, right, ["key"], "join", uuid4().hex, EQUATION, keep_unmatched=how == "left")
         )
     frames = []
     for make in made:
@@ -97,7 +97,7 @@ def rows(pairs: list[DataFrame]) -> Counter[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "right", "full"])
-def test_keys_of_any_two_types_are_compared_and_given_as_by_spark(spark: SparkSession, ansi: bool, how: str) -> None:
+def test_join_keys_of_any_two_types_match_as_in_spark(spark: SparkSession, ansi: bool, how: str) -> None:
     some = product(["bigint", "double"], VALUES)
     pairs = combinations_with_replacement(VALUES, 2) if how == "inner" else some
     compared = [
@@ -122,7 +122,7 @@ def ended(frame: DataFrame) -> Any:
 
 @pytest.mark.parametrize("ansi", ["ansi"], indirect=True)
 @pytest.mark.parametrize("other", ["bigint", "decimal(10,2)", "boolean", "date", "timestamp", "double"])
-def test_a_text_that_spark_can_not_cast_is_the_same_error(spark: SparkSession, ansi: bool, other: str) -> None:
+def test_join_key_text_that_cannot_be_cast_raises_as_in_spark(spark: SparkSession, ansi: bool, other: str) -> None:
     for one, how in product(TEXTS, ("inner", "full")):
         found = ways(spark, one, other, how)
         assert found is not None
@@ -133,7 +133,7 @@ def test_a_text_that_spark_can_not_cast_is_the_same_error(spark: SparkSession, a
 
 @pytest.mark.parametrize("ansi", ["not ansi"], indirect=True)
 @pytest.mark.parametrize("other_side", ["tracked", "table"])
-def test_texts_that_are_one_number(case: MakeCase, ansi: bool, other_side: str) -> None:
+def test_join_of_text_and_number_keys_matches_equal_numbers(case: MakeCase, ansi: bool, other_side: str) -> None:
     run = case(n=4)
     texts = run.spark.createDataFrame([("1", 10), ("02", 20), (" 3", 30), ("4.0", 40)], "key string, other bigint")
 
@@ -142,22 +142,22 @@ def test_texts_that_are_one_number(case: MakeCase, ansi: bool, other_side: str) 
         right = texts
         if other_side == "tracked":
             text = F.element_at(F.array(*map(F.lit, ("1", "02", " 3", "4.0"))), (F.col("id") + 1).cast("int"))
-            right = messages.select(text.alias("key"), (10 * (F.col("id") + 1)).alias("other"), "_edge", "_anchors")
+            right = messages.select(text.alias("key"), (10 * (F.col("id") + 1)).alias("other"), "_share", "_roots")
         tracker.write(tracker.join(left, right, "key", partial=True), run.append())
 
     run.complete(pipeline)
     assert sorted(run.written("key", "other")) == [(1, 10), (2, 20), (3, 30), (4, 40)]
 
 
-def test_what_spark_compares_by_more_than_casts_is_refused(spark: SparkSession) -> None:
+def test_join_keys_compared_by_more_than_casts_are_refused(spark: SparkSession) -> None:
     """char is padded: by a function, before it is compared."""
     for kind in ("char(3)", "char(5)"):
         spark.sql(f"CREATE TABLE c{kind[5]} (key {kind}, n{kind[5]} bigint) USING parquet")
     try:
         short, long = spark.table("c3"), spark.table("c5")
-        left = sql.spouted(short, "n3", SALTS, FORM)
+        left = sql.spouted(short, "n3", SALTS, EQUATION)
         with pytest.raises(PipelineError, match="by more than casts"):
-            sql.looked_up(left, long, ["key"], "join", "meter", FORM, keep_unmatched=False)
+            sql.looked_up(left, long, ["key"], "join", "meter", EQUATION, keep_unmatched=False)
     finally:
         spark.sql("DROP TABLE c3")
         spark.sql("DROP TABLE c5")

@@ -65,12 +65,12 @@ EXACT: dict[str, Change] = {
     "repartitionById": lambda rows: rows.repartitionById(3, (F.col("id") % 3).cast("int")),
     "repartitionByRange": lambda rows: rows.repartitionByRange(3, "id"),
     "replace": lambda rows: rows.replace("a", "b", subset=["text"]),
-    "select": lambda rows: rows.select("id", (F.col("id") + 1).alias("more"), "_anchors", "_edge"),
-    "selectExpr": lambda rows: rows.selectExpr("id % 2 AS half", "_edge", "_anchors"),
+    "select": lambda rows: rows.select("id", (F.col("id") + 1).alias("more"), "_roots", "_share"),
+    "selectExpr": lambda rows: rows.selectExpr("id % 2 AS half", "_share", "_roots"),
     "sort": lambda rows: rows.sort("text"),
     "sortWithinPartitions": lambda rows: rows.sortWithinPartitions("text"),
     "to": lambda rows: rows.to(rows.schema),
-    "toDF": lambda rows: rows.toDF("number", "letters", "_edge", "_anchors"),
+    "toDF": lambda rows: rows.toDF("number", "letters", "_share", "_roots"),
     "transform": lambda rows: rows.transform(lambda frame: frame.withColumn("more", F.lit(1))),
     "unpersist": lambda rows: rows.unpersist(),
     "withColumn": lambda rows: rows.withColumn("rank", F.expr("row_number() OVER (PARTITION BY id % 2 ORDER BY id)")),
@@ -85,25 +85,25 @@ EXACT: dict[str, Change] = {
 """Of messages 0 ... 19, columns `id` and `text`."""
 
 CAUGHT: dict[str, list[Change]] = {
-    "agg": [lambda rows: rows.agg(F.sum("_edge").alias("_edge"), F.first("_anchors").alias("_anchors"))],
+    "agg": [lambda rows: rows.agg(F.sum("_share").alias("_share"), F.first("_roots").alias("_roots"))],
     "checkpoint": [lambda rows: rows.checkpoint()],
     "crossJoin": [
         lambda rows: rows.crossJoin(rows.sparkSession.range(0).toDF("other")),
         lambda rows: rows.crossJoin(rows.sparkSession.range(2).toDF("other")),
     ],
-    "cube": [lambda rows: rows.cube("id").agg(F.sum("_edge").alias("_edge"))],
+    "cube": [lambda rows: rows.cube("id").agg(F.sum("_share").alias("_share"))],
     "describe": [lambda rows: rows.describe("id")],
     "distinct": [lambda rows: rows.union(rows).distinct().limit(3), lambda rows: rows.select("id").distinct()],
-    "drop": [lambda rows: rows.drop("_edge"), lambda rows: rows.drop("_anchors")],
+    "drop": [lambda rows: rows.drop("_share"), lambda rows: rows.drop("_roots")],
     "dropDuplicates": [lambda rows: rows.dropDuplicates(["id"])],
     "drop_duplicates": [lambda rows: rows.drop_duplicates(["id"])],
     "dropna": [lambda rows: rows.withColumn("x", F.expr("nullif(id, 7)")).dropna()],
     "exceptAll": [lambda rows: rows.exceptAll(rows.where("id = 7"))],
     "fillna": [lambda rows: rows.fillna(0)],
     "filter": [lambda rows: rows.filter("id <> 7")],
-    "groupBy": [lambda rows: rows.groupBy("id").agg(F.sum("_edge").alias("_edge"), F.first("_anchors").alias("_anchors"))],
+    "groupBy": [lambda rows: rows.groupBy("id").agg(F.sum("_share").alias("_share"), F.first("_roots").alias("_roots"))],
     "groupby": [lambda rows: rows.groupby("id").count()],
-    "groupingSets": [lambda rows: rows.groupingSets([["id"], []], "id").agg(F.sum("_edge").alias("_edge"))],
+    "groupingSets": [lambda rows: rows.groupingSets([["id"], []], "id").agg(F.sum("_share").alias("_share"))],
     "intersect": [lambda rows: rows.intersect(rows.where("id <> 7"))],
     "intersectAll": [lambda rows: rows.intersectAll(rows.where("id <> 7"))],
     "join": [
@@ -121,9 +121,9 @@ CAUGHT: dict[str, list[Change]] = {
     "localCheckpoint": [lambda rows: rows.localCheckpoint()],
     "mapInArrow": [lambda rows: rows.mapInArrow(lambda batches: (batch.slice(1) for batch in batches), rows.schema)],
     "mapInPandas": [
-        lambda rows: rows.drop("_anchors").mapInPandas(firsts, "id long, _edge long")
+        lambda rows: rows.drop("_roots").mapInPandas(firsts, "id long, _share long")
     ],
-    "melt": [lambda rows: rows.melt(["_edge", "_anchors"], ["id", "child"], "name", "value")],
+    "melt": [lambda rows: rows.melt(["_share", "_roots"], ["id", "child"], "name", "value")],
     "na": [lambda rows: rows.withColumn("x", F.expr("nullif(id, 7)")).na.drop()],
     "nearestByJoin": [
         lambda rows: rows.nearestByJoin(ids(rows).toDF("other"), F.abs(F.col("id") - F.col("other")), 2, "exact", "distance")
@@ -131,32 +131,32 @@ CAUGHT: dict[str, list[Change]] = {
     "offset": [lambda rows: rows.offset(1)],
     "randomSplit": [lambda rows: rows.randomSplit([0.5, 0.5], 3)[0]],
     "replace": [lambda rows: rows.replace(7, 8)],
-    "rollup": [lambda rows: rows.rollup("id").agg(F.sum("_edge").alias("_edge"))],
+    "rollup": [lambda rows: rows.rollup("id").agg(F.sum("_share").alias("_share"))],
     "sample": [lambda rows: rows.sample(0.5, 3), lambda rows: rows.sample(True, 2.0, 3)],
     "sampleBy": [lambda rows: rows.sampleBy("child", {0: 0.5}, 3)],
     "select": [lambda rows: rows.select("id"), lambda rows: rows.select("*", F.explode(F.array(F.lit(1), F.lit(2))))],
     "selectExpr": [
-        lambda rows: rows.selectExpr("id", "_edge + 1 AS _edge", "_anchors"),
+        lambda rows: rows.selectExpr("id", "_share + 1 AS _share", "_roots"),
         lambda rows: rows.selectExpr("*", "stack(2, 1, 2)"),
     ],
     "subtract": [lambda rows: rows.subtract(rows.where("id = 7"))],
     "summary": [lambda rows: rows.select("id").summary()],
     "toDF": [lambda rows: rows.toDF("a", "b", "c", "d")],
-    "transpose": [lambda rows: rows.select("id", "_edge").transpose()],
+    "transpose": [lambda rows: rows.select("id", "_share").transpose()],
     "union": [lambda rows: rows.union(rows)],
     "unionAll": [lambda rows: rows.unionAll(rows)],
     "unionByName": [lambda rows: rows.unionByName(rows)],
-    "unpivot": [lambda rows: rows.unpivot(["_edge", "_anchors"], ["id", "child"], "name", "value")],
+    "unpivot": [lambda rows: rows.unpivot(["_share", "_roots"], ["id", "child"], "name", "value")],
     "where": [lambda rows: rows.where("id <> 7"), lambda rows: rows.where("false")],
     "withColumn": [
-        lambda rows: rows.withColumn("_edge", F.col("_edge") + 0),
-        lambda rows: rows.withColumn("_anchors", F.array()),
+        lambda rows: rows.withColumn("_share", F.col("_share") + 0),
+        lambda rows: rows.withColumn("_roots", F.array()),
     ],
     "withColumnRenamed": [
-        lambda rows: rows.withColumnRenamed("_edge", "edge"),
-        lambda rows: rows.drop("_anchors").withColumnRenamed("child", "_anchors"),
+        lambda rows: rows.withColumnRenamed("_share", "share"),
+        lambda rows: rows.drop("_roots").withColumnRenamed("child", "_roots"),
     ],
-    "withMetadata": [lambda rows: rows.withMetadata("_edge", {}), lambda rows: rows.withMetadata("_anchors", {})],
+    "withMetadata": [lambda rows: rows.withMetadata("_share", {}), lambda rows: rows.withMetadata("_roots", {})],
 }  # fmt: skip
 """Of two rows per message, columns `id` and `child`, behind a filter."""
 
@@ -214,7 +214,7 @@ NO_EFFECT: dict[str, Change] = {
 ELSEWHERE = {"asTable", "dropDuplicatesWithinWatermark", "executionInfo", "pandas_api", "plot", "writeStream"}
 
 
-def test_the_table_has_every_public_member_and_every_line_an_example() -> None:
+def test_operators_table_covers_every_dataframe_member() -> None:
     found = table()
     assert len(found) == len(set(found)), "a line stands twice"
     assert {kind for _, kind in found} == set(KINDS)
@@ -231,7 +231,7 @@ def run(case: MakeCase) -> Case:
     return made
 
 
-def test_what_is_exact_completes(run: Case) -> None:
+def test_exact_dataframe_operators_complete(run: Case) -> None:
     """One sink for each; the messages are in a file, which has metadata columns."""
     run.messages.withColumn("text", F.expr("nullif(chr(97 + id % 5), 'c')")).write.parquet(str(run.folder / "in"))
 
@@ -242,7 +242,7 @@ def test_what_is_exact_completes(run: Case) -> None:
     run.complete(pipeline, run.spark.read.parquet(str(run.folder / "in")))
 
 
-def test_what_has_no_effect_may_be_called_before_and_behind_the_sink(run: Case) -> None:
+def test_dataframe_members_without_effect_change_nothing(run: Case) -> None:
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         rows = tracker.explode(
             tracker.filter(messages, "id > 3"), "array(struct(id, 0 AS child), struct(id, 1 AS child))"
@@ -261,7 +261,7 @@ def test_what_has_no_effect_may_be_called_before_and_behind_the_sink(run: Case) 
     assert sorted(run.written()) == [(id, child) for id in range(4, 20) for child in range(2)]
 
 
-def test_what_is_caught_acks_nothing(run: Case) -> None:
+def test_inexact_dataframe_operators_are_refused_and_ack_nothing(run: Case) -> None:
     told: dict[str, list[str]] = {}
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
@@ -285,7 +285,7 @@ def test_what_is_caught_acks_nothing(run: Case) -> None:
     assert all("tracker" in text for texts in told.values() for text in texts)
 
 
-def test_a_writer_that_does_not_write_is_named(case: MakeCase) -> None:
+def test_writer_in_ignore_mode_that_writes_nothing_is_named(case: MakeCase) -> None:
     run = case(n=20)
 
     def ignored(tracker: Tracker, messages: DataFrame) -> None:
@@ -300,8 +300,12 @@ BETWEEN: dict[str, tuple[Change, str, str]] = {
     "limit": (lambda rows: rows.limit(3), "GlobalLimit (3)", "tracker.filter for what takes a part"),
     "offset": (lambda rows: rows.offset(3), "Offset (3)", "tracker.filter for what takes a part"),
     "sample": (lambda rows: rows.sample(0.5, 3), "Sample (", "rand() < 0.1"),
-    "distinct": (lambda rows: rows.union(rows).distinct().limit(3), "Deduplicate (", "tracker.group for aggregates"),
-    "dropDuplicates": (lambda rows: rows.dropDuplicates(["id"]), "Deduplicate ([id])", "tracker.group for aggregates"),
+    "distinct": (lambda rows: rows.union(rows).distinct().limit(3), "Deduplicate (", "tracker.group_by for aggregates"),
+    "dropDuplicates": (
+        lambda rows: rows.dropDuplicates(["id"]),
+        "Deduplicate ([id])",
+        "tracker.group_by for aggregates",
+    ),
     "join": (
         lambda rows: rows.join(ids(rows, 7, 7), "id", "left_semi"),
         "Join (LeftSemi, (id = id))",
@@ -312,22 +316,22 @@ BETWEEN: dict[str, tuple[Change, str, str]] = {
         "Generate (explode(sequence(",
         "tracker.explode or a bolt",
     ),
-    "union": (lambda rows: rows.union(rows), "Union (", "tracker.union for unions"),
+    "union": (lambda rows: rows.union(rows), "Union (", "tracker.union_by_name for unions"),
     "exceptAll": (lambda rows: rows.exceptAll(rows.where("id = 7")), "Except", "tracker.filter, join or group"),
-    "mapInArrow": (CAUGHT["mapInArrow"][0], "MapInArrow (", "tracker.bolt_arrow for functions"),
+    "mapInArrow": (CAUGHT["mapInArrow"][0], "MapInArrow (", "tracker.flat_map_arrow for functions"),
 }
 """Operators of Spark's -> how they are named, and what is to be used instead."""
 
 
 @pytest.mark.parametrize("kind", BETWEEN)
-def test_the_operator_that_changed_the_rows_is_named_with_its_place(run: Case, kind: str) -> None:
+def test_untracked_operator_is_named_with_its_place(run: Case, kind: str) -> None:
     change, told, instead = BETWEEN[kind]
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         kept = tracker.filter(messages, "id > 3", name="keep")
         rows = tracker.explode(kept, "array(struct(id, 0 AS child), struct(id, 1 AS child))", name="split")
         later = tracker.filter(change(rows).withColumn("more", F.lit(1)), "id < 100", name="again")
-        tracker.write(tracker.union(later, later).repartition(2), run.append(), name="save")
+        tracker.write(tracker.union_by_name(later, later).repartition(2), run.append(), name="save")
 
     # what is read from the source is nobody's mistake
     text = run.refused(pipeline, NotExactError, run.messages.where("id >= 0"))
@@ -338,13 +342,13 @@ def test_the_operator_that_changed_the_rows_is_named_with_its_place(run: Case, k
     assert "No operator of yours" not in text
 
 
-def test_an_operator_in_front_of_a_group_and_a_join_is_named(run: Case) -> None:
+def test_untracked_operator_before_group_by_and_join_is_named(run: Case) -> None:
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         some = tracker.filter(messages.where("id <> 7"), "id > 3", name="keep")
-        both = tracker.join(some, some.select("id", "_edge", "_anchors"), "id", name="meet")
+        both = tracker.join(some, some.select("id", "_share", "_roots"), "id", name="meet")
         table = both.sparkSession.range(30).where("id <> 8").withColumn("x", F.lit(1))
         counted = F.count("*").alias("n")
-        total = tracker.group(tracker.join(both, table, "id"), "x", counted, partial=True, name="total")
+        total = tracker.group_by(tracker.join(both, table, "id"), "x", counted, partial=True, name="total")
         tracker.write(total, run.append(), name="save")
 
     text = run.refused(pipeline, NotExactError)
@@ -352,9 +356,11 @@ def test_an_operator_in_front_of_a_group_and_a_join_is_named(run: Case) -> None:
     assert "id = 8" not in text
 
 
-def test_a_limit_inside_a_sinks_function_is_named(run: Case) -> None:
+def test_limit_inside_a_sink_function_is_named(run: Case) -> None:
     text = run.refused(
-        lambda tracker, rows: tracker.write_with(rows.coalesce(1), lambda found: found.limit(3).collect(), name="save"),
+        lambda tracker, rows: tracker.write_dataframe(
+            rows.coalesce(1), lambda found: found.limit(3).collect(), name="save"
+        ),
         NotExactError,
     )
     assert "Limit (3), between 'save' and 'save'" in text

@@ -39,7 +39,7 @@ def typo(tracker: Tracker, messages: DataFrame) -> None:
 
 
 def missing_column(tracker: Tracker, messages: DataFrame) -> None:
-    tracker.write_partitions(messages.select("price", "id", "_edge", "_anchors"), consume)
+    tracker.write_partitions(messages.select("price", "id", "_share", "_roots"), consume)
 
 
 def missing_path(tracker: Tracker, messages: DataFrame) -> None:
@@ -78,7 +78,7 @@ DRIVER: dict[str, tuple[Pipeline, Any]] = {
 
 
 @pytest.mark.parametrize("what", DRIVER)
-def test_an_error_of_the_driver_ends_the_run_and_is_nobodys_attempt(case: MakeCase, what: str) -> None:
+def test_driver_error_ends_the_run_without_counting_attempts(case: MakeCase, what: str) -> None:
     pipeline, kind = DRIVER[what]
     run = case(n=20)
     ended = run.run(pipeline, retry=ONCE)
@@ -89,7 +89,7 @@ def test_an_error_of_the_driver_ends_the_run_and_is_nobodys_attempt(case: MakeCa
     assert run.acker.stats().pending == 0
 
 
-def test_an_error_behind_a_sink_is_nobodys_attempt(case: MakeCase) -> None:
+def test_error_after_a_sink_counts_no_attempt(case: MakeCase) -> None:
     run = case(n=20)
     ended = run.run(partial(written_before, run.folder), retry=ONCE)
     assert isinstance(ended.error, RuntimeError)
@@ -97,7 +97,7 @@ def test_an_error_behind_a_sink_is_nobodys_attempt(case: MakeCase) -> None:
 
 
 @pytest.mark.parametrize("broken", [typo, jdbc])
-def test_the_repaired_program_does_what_the_broken_one_did_not(case: MakeCase, tmp_path: Path, broken: Any) -> None:
+def test_repaired_program_completes_every_message(case: MakeCase, tmp_path: Path, broken: Any) -> None:
     run = case(n=20)
     messages = run.messages.selectExpr("id", "'all' AS file", "id AS row")
     ids = MessageIds.offsets(progress=OffsetFile(tmp_path / "offsets.json"))
@@ -114,7 +114,7 @@ def test_the_repaired_program_does_what_the_broken_one_did_not(case: MakeCase, t
     assert run.acker.dead_letters.count() == 0
 
 
-def test_a_store_that_the_driver_can_not_reach_is_waited_for(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_unreachable_from_the_driver_is_waited_for(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("acker_redis.spout.emitter.WAIT_BASE_SECS", 0.01)
     run, tries = case(n=20), []
 
@@ -128,7 +128,7 @@ def test_a_store_that_the_driver_can_not_reach_is_waited_for(case: MakeCase, mon
     assert (len(ended.acked), ended.letters, len(tries)) == (20, {}, 4)
 
 
-def test_a_sink_that_can_not_be_reached_is_waited_for(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_sink_is_waited_for(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("acker_redis.spout.emitter.WAIT_BASE_SECS", 0.01)
     run = case(n=20)
     down = run.folder / "down"
@@ -150,10 +150,10 @@ def test_a_sink_that_can_not_be_reached_is_waited_for(case: MakeCase, monkeypatc
     assert (len(ended.acked), ended.letters) == (20, {})
 
 
-def test_a_job_whose_failure_was_dealt_with_is_not_to_blame_for_what_comes_after_it(case: MakeCase) -> None:
+def test_handled_job_failure_is_not_blamed_for_a_later_error(case: MakeCase) -> None:
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         few = tracker.filter(messages, "id < 2")
-        tracker.write_with(few, lambda rows: rows.selectExpr("assert_true(id < 0)").collect(), on_error="fail")
+        tracker.write_dataframe(few, lambda rows: rows.selectExpr("assert_true(id < 0)").collect(), on_error="fail")
         jdbc("fail", tracker, messages)
 
     ended = case(n=20).run(pipeline, retry=ONCE)
@@ -161,7 +161,7 @@ def test_a_job_whose_failure_was_dealt_with_is_not_to_blame_for_what_comes_after
     assert (ended.emissions, ended.letters) == (1, {})
 
 
-def test_a_jvm_that_is_gone_is_not_waited_for(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_jvm_ends_the_run_at_once(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("acker_redis.spark.proof.blame.is_gone", lambda session: True)
     run = case(n=20)
 
@@ -190,14 +190,14 @@ def below_20(message: int) -> bool:
 
 def with_bolt(bad: Callable[[int], bool]) -> Pipeline:
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        derived = tracker.bolt(messages, partial(attribute, bad), "id bigint", name="split")
+        derived = tracker.flat_map(messages, partial(attribute, bad), "id bigint", name="split")
         tracker.write_partitions(derived, consume)
 
     return pipeline
 
 
 @pytest.mark.parametrize("options", [{}, {"max_spout_pending": 7}])
-def test_an_operator_that_fails_every_row_is_broken_and_not_the_data(case: MakeCase, options: Any) -> None:
+def test_operator_failing_every_row_ends_the_run_as_broken(case: MakeCase, options: Any) -> None:
     run = case(n=200)
     ended = run.run(with_bolt(every), retry=ONCE, **options)
     assert isinstance(ended.error, OperatorBrokenError)
@@ -207,26 +207,26 @@ def test_an_operator_that_fails_every_row_is_broken_and_not_the_data(case: MakeC
     assert run.acker.stats().pending == 0
 
 
-def test_an_exception_counts_where_the_operator_works(case: MakeCase) -> None:
+def test_exception_of_a_working_operator_fails_its_rows_only(case: MakeCase) -> None:
     ended = case(n=200).done(with_bolt(third), retry=ONCE)
     assert (set(ended.letters), len(ended.acked)) == ({3}, 199)
     ended = case(n=200).done(with_bolt(below_20), retry=ONCE)
     assert (set(ended.letters), len(ended.acked)) == (set(range(20)), 180)
 
 
-def test_everything_counts_in_a_small_source_or_if_asked_for(case: MakeCase) -> None:
+def test_all_failures_count_in_a_small_source_or_by_option(case: MakeCase) -> None:
     assert case(n=19).done(with_bolt(every), retry=ONCE).letters.keys() == set(range(19))
     assert case(n=40).done(with_bolt(every), retry=ONCE, stop_if_all_fail=False).letters.keys() == set(range(40))
 
 
-def test_what_the_pipeline_declares_counts_though_all_fail(case: MakeCase) -> None:
+def test_declared_failures_count_even_if_every_row_fails(case: MakeCase) -> None:
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         tracker.write_partitions(tracker.fail_where(messages, "true", "all of them"), consume)
 
     assert len(case(n=40).done(pipeline, retry=ONCE).letters) == 40
 
     def raising(tracker: Tracker, messages: DataFrame) -> None:
-        derived = tracker.bolt(messages, partial(attribute, every), "id bigint", no_retry=(AttributeError,))
+        derived = tracker.flat_map(messages, partial(attribute, every), "id bigint", no_retry=(AttributeError,))
         tracker.write_partitions(derived, consume)
 
     assert len(case(n=40).done(raising, retry=ONCE).letters) == 40
@@ -236,7 +236,7 @@ def refuse_all(batches: Iterator[pa.RecordBatch], partition: int) -> None:
     raise KeyError("table")
 
 
-def test_a_sink_that_fails_everything_is_broken(case: MakeCase) -> None:
+def test_sink_failing_every_row_ends_the_run_as_broken(case: MakeCase) -> None:
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         tracker.write_partitions(messages, refuse_all, on_error="fail", name="store")
 
@@ -245,7 +245,7 @@ def test_a_sink_that_fails_everything_is_broken(case: MakeCase) -> None:
     assert "'store'" in str(ended.error)
 
 
-def test_a_failing_sink_is_a_line_per_emission_and_its_stack_stands_once(
+def test_failing_sink_logs_a_line_per_emission_and_a_stack_once(
     case: MakeCase, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = case(n=3)
@@ -263,9 +263,7 @@ def test_a_failing_sink_is_a_line_per_emission_and_its_stack_stands_once(
     assert [bool(one.exc_info) for one in told] == [True] + [False] * (len(told) - 1)
 
 
-def test_an_error_of_the_driver_ends_a_query_and_the_repaired_one_goes_on(
-    spark: Any, acker: Acker, tmp_path: Path
-) -> None:
+def test_driver_error_ends_a_query_and_its_repair_resumes_it(spark: Any, acker: Acker, tmp_path: Path) -> None:
     give(tmp_path, range(30), range(30, 60))
     with handler_of(acker, tmp_path, typo, retry=ONCE) as handler:
         query = start(spark, tmp_path, handler)
@@ -285,9 +283,7 @@ def test_an_error_of_the_driver_ends_a_query_and_the_repaired_one_goes_on(
     assert (status.counts.acked, status.error, acker.dead_letters.count()) == (60, None, 0)
 
 
-def test_an_error_between_micro_batches_is_in_the_status_and_raised_by_a_drain(
-    spark: Any, acker: Acker, tmp_path: Path
-) -> None:
+def test_error_between_micro_batches_shows_in_status_and_drain(spark: Any, acker: Acker, tmp_path: Path) -> None:
     def breaks_later(tracker: Tracker, messages: DataFrame) -> None:
         if tracker.batch_id is None:
             raise NameError("a typo")
@@ -309,7 +305,7 @@ def test_an_error_between_micro_batches_is_in_the_status_and_raised_by_a_drain(
     assert (acker.dead_letters.count(), parked(tmp_path)) == (0, [3])
 
 
-def test_an_operator_that_fails_a_first_micro_batch_ends_the_query(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_operator_failing_the_first_micro_batch_ends_the_query(spark: Any, acker: Acker, tmp_path: Path) -> None:
     give(tmp_path, range(30))
     for _ in range(2):  # at every start
         with handler_of(acker, tmp_path, with_bolt(every), retry=ONCE) as handler:
@@ -330,11 +326,9 @@ def killing(bad: Callable[[int], bool], row: Any) -> list[tuple[int]]:
     return [(row["id"],)]
 
 
-def test_a_first_micro_batch_that_kills_its_workers_is_parked_until_others_got_through(
-    spark: Any, acker: Acker, tmp_path: Path
-) -> None:
+def test_first_batch_killing_workers_is_parked_until_others_pass(spark: Any, acker: Acker, tmp_path: Path) -> None:
     def run(tracker: Tracker, messages: DataFrame) -> None:
-        derived = tracker.bolt(messages, partial(killing, third), "id bigint", name="work")
+        derived = tracker.flat_map(messages, partial(killing, third), "id bigint", name="work")
         tracker.write_partitions(derived, consume)
 
     give(tmp_path, [3])

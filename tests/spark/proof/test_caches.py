@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis import FailedError, NotExactError, NotProvenError
+from acker_redis import NotExactError, NotProvenError, RowFailedError
 from acker_redis.spark import Tracker
 from tests.support.spark.cases import MakeCase
 from tests.support.spark.faults import evict
@@ -18,14 +18,14 @@ pytestmark = pytest.mark.spark
 def some(row: dict[str, Any]) -> Iterator[tuple[int]]:
     """None of every tenth row; every other tenth fails."""
     if row["id"] % 10 == 3:
-        raise FailedError("three", retry=False)
+        raise RowFailedError("three", retry=False)
     if row["id"] % 10 != 4:
         yield (row["id"],)
 
 
 KEPT: dict[str, tuple[Callable[[Tracker, DataFrame], DataFrame], set[int], set[int]]] = {
     "filter": (lambda tracker, rows: tracker.filter(rows, "id % 10 <> 3"), {3}, set()),
-    "bolt": (lambda tracker, rows: tracker.bolt(rows, some, "id bigint"), {3, 4}, {3}),
+    "bolt": (lambda tracker, rows: tracker.flat_map(rows, some, "id bigint"), {3, 4}, {3}),
     "fail_where": (lambda tracker, rows: tracker.fail_where(rows, "id % 10 = 3", "three", retry=False), {3}, {3}),
     "explode": (lambda tracker, rows: tracker.explode(rows, "IF(id % 10 = 3, array(), array(struct(id)))"), {3}, set()),
 }
@@ -33,7 +33,7 @@ KEPT: dict[str, tuple[Callable[[Tracker, DataFrame], DataFrame], set[int], set[i
 
 
 @pytest.mark.parametrize("kind", KEPT)
-def test_a_cache_that_lost_a_part_is_not_the_pipelines_mistake(case: MakeCase, kind: str) -> None:
+def test_lost_part_of_a_cache_is_emitted_again(case: MakeCase, kind: str) -> None:
     run = case(n=60)
     operator, gone, failing = KEPT[kind]
     calls: list[int] = []
@@ -54,7 +54,7 @@ def test_a_cache_that_lost_a_part_is_not_the_pipelines_mistake(case: MakeCase, k
     ended.check({id: [(id,)] for id in range(60) if id % 10 not in gone - failing}, run.written())
 
 
-def test_a_cache_that_was_filled_in_part_is_tried_again(case: MakeCase) -> None:
+def test_partly_filled_cache_is_emitted_again(case: MakeCase) -> None:
     run = case(n=60)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
@@ -67,7 +67,7 @@ def test_a_cache_that_was_filled_in_part_is_tried_again(case: MakeCase) -> None:
     assert ended.emissions > 1
 
 
-def test_a_mistake_above_a_cache_ends_with_both_possibilities(case: MakeCase) -> None:
+def test_untracked_filter_above_a_cache_names_both_causes(case: MakeCase) -> None:
     run = case(n=60)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
@@ -84,7 +84,7 @@ def test_a_mistake_above_a_cache_ends_with_both_possibilities(case: MakeCase) ->
     assert "use tracker.filter for where" in str(ended.error)
 
 
-def test_a_cached_table_is_no_excuse(case: MakeCase) -> None:
+def test_cached_untracked_table_does_not_hide_lost_rows(case: MakeCase) -> None:
     """Its rows aren't tracked, and have no meters."""
     run = case(n=20)
     table = run.spark.range(30).withColumn("x", F.lit(1)).cache()

@@ -49,13 +49,13 @@ def in_sql(run: Case, tracker: Tracker, messages: DataFrame) -> None:
     items = tracker.explode(kept, "transform(sequence(1, cast(id % 3 AS int)), i -> struct(id, i AS item))")
     priced = tracker.join(items, run.spark.range(3).selectExpr("cast(id AS int) AS item", "id * 10 AS price"), "item")
     tracker.write(priced.repartition(3, "id"), run.append())
-    total = tracker.group(tracker.union(priced, priced), "item", F.sum("price").alias("total"), partial=True)
-    counts = tracker.group(priced, "item", F.count("*").alias("n"), partial=True)
+    total = tracker.group_by(tracker.union_by_name(priced, priced), "item", F.sum("price").alias("total"), partial=True)
+    counts = tracker.group_by(priced, "item", F.count("*").alias("n"), partial=True)
     both = tracker.join(total, counts, "item", partial=True)
     tracker.write(tracker.local_checkpoint(both), run.append("totals"))
 
 
-def test_a_pipeline_in_sql_has_no_python_no_cache_and_no_anchors_in_its_plans(case: MakeCase) -> None:
+def test_sql_pipeline_plan_has_no_python_cache_or_roots_column(case: MakeCase) -> None:
     run = case(n=200)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
@@ -68,12 +68,12 @@ def test_a_pipeline_in_sql_has_no_python_no_cache_and_no_anchors_in_its_plans(ca
         run.complete(pipeline)
     assert len(run.written()) == sum(id % 3 for id in range(200))
     assert len(plans.texts) == 1
-    for word in ("Python", "MapInArrow", "InMemory", "_anchors", "ArrowEval"):
+    for word in ("Python", "MapInArrow", "InMemory", "_roots", "ArrowEval"):
         assert word not in plans.texts[0], plans.texts[0]
     assert "CollectMetrics" in plans.texts[0]
 
 
-def test_joins_and_groups_in_sql_stay_in_sql(case: MakeCase) -> None:
+def test_sql_joins_and_groups_have_no_python_in_their_plans(case: MakeCase) -> None:
     run = case(n=60)
     with Plans(run.spark) as plans:
         run.complete(lambda tracker, messages: in_sql(run, tracker, messages))
@@ -82,7 +82,7 @@ def test_joins_and_groups_in_sql_stay_in_sql(case: MakeCase) -> None:
         assert "Python" not in text
         assert "MapInArrow" not in text
         assert "InMemory" not in text
-    assert "_anchors" not in plans.texts[0]
+    assert "_roots" not in plans.texts[0]
 
 
 def commands(url: str) -> Counter[str]:
@@ -92,7 +92,7 @@ def commands(url: str) -> Counter[str]:
 
 
 @pytest.mark.parametrize("n", [100, 20_000])
-def test_nothing_is_sent_per_row(case: MakeCase, url: str, n: int) -> None:
+def test_redis_calls_do_not_grow_with_rows_per_message(case: MakeCase, url: str, n: int) -> None:
     """Init and ack calls for roots, some thousands at a time; nothing from workers, and no more for more rows of each."""
     few, many = updates_of(case(n=n), url, 1), updates_of(case(n=n), url, 50)
     assert max(few, many) < 60 + n / 100

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from acker_redis import Acker, BadConfigError, NotExactError, PipelineError
 from acker_redis.spark import Progress, RunResult, Tracker, run_exported
-from acker_redis.spark.protocol.anchor_codec import Form
+from acker_redis.spark.protocol.anchor_codec import Encoding
 from acker_redis.spout.retry import RetryPolicy
 from tests.support.spark.cases import Case, Ended, MakeCase
 
@@ -39,21 +39,21 @@ def exporting(run: Case, then: Callable[[], object], export: Callable[[Tracker, 
 def importing(run: Case, pipeline: Callable[[Tracker, DataFrame], object], **options: Any) -> RunResult:
     with Acker.connect(run.url, run.acker.config) as acker:
         rows = run.spark.read.parquet(run.out)
-        return run_exported(rows, pipeline, acker=acker, task=1, retry=ONCE, **options)
+        return run_exported(rows, pipeline, acker=acker, spout_id=1, retry=ONCE, **options)
 
 
-@pytest.mark.parametrize("form", ["binary", "json", "array"])
-def test_messages_are_done_when_another_run_has_carried_their_rows_on(case: MakeCase, form: Form) -> None:
+@pytest.mark.parametrize("encoding", ["binary", "json", "array"])
+def test_exported_messages_complete_after_run_exported(case: MakeCase, encoding: Encoding) -> None:
     run = case(n=30, lanes=2)
 
     def export(tracker: Tracker, messages: DataFrame) -> None:
         rows = tracker.explode(tracker.filter(messages, "id <> 4"), THREE)
-        tracker.export(rows.repartition(3, "child"), lambda writer: writer.parquet(run.out), form=form)
+        tracker.export(rows.repartition(3, "child"), lambda writer: writer.parquet(run.out), encoding=encoding)
 
     def carry_on(tracker: Tracker, rows: DataFrame) -> None:
-        assert rows.columns == ["id", "child", "message_id", "_edge", "_anchors"]
+        assert rows.columns == ["id", "child", "message_id", "_share", "_roots"]
         kept = tracker.fail_where(tracker.filter(rows, "child < 2"), "id = 7 AND child = 1", "seven", name="check")
-        tracker.write(kept.select("id", "child", "_edge", "_anchors"), run.append("carried-on"))
+        tracker.write(kept.select("id", "child", "_share", "_roots"), run.append("carried-on"))
 
     ended = exporting(run, partial(importing, run, carry_on), export)
     assert run.acker.stats().inits == 30 + 87
@@ -62,12 +62,12 @@ def test_messages_are_done_when_another_run_has_carried_their_rows_on(case: Make
     assert (len(ended.acked), run.acker.stats().unowned) == (29, 0)
 
 
-def test_rows_of_several_messages_are_carried_on(case: MakeCase) -> None:
+def test_exported_groups_complete_after_run_exported(case: MakeCase) -> None:
     """Groups: when one fails, all of its messages do."""
     run = case(n=40, lanes=2)
 
     def export(tracker: Tracker, messages: DataFrame) -> None:
-        groups = tracker.group(messages, (F.col("id") % 4).alias("key"), F.count("*").alias("n"), partial=True)
+        groups = tracker.group_by(messages, (F.col("id") % 4).alias("key"), F.count("*").alias("n"), partial=True)
         tracker.export(groups, lambda writer: writer.parquet(run.out))
 
     def carry_on(tracker: Tracker, rows: DataFrame) -> None:
@@ -87,13 +87,13 @@ def pairs_of(run: Case) -> dict[tuple[Any, ...], list[tuple[int, int]]]:
     }
 
 
-def test_messages_are_done_when_a_program_with_a_bare_acker_has_acked_all_their_rows(case: MakeCase) -> None:
+def test_exported_messages_complete_by_acks_of_a_bare_acker(case: MakeCase) -> None:
     run = case(n=10)
     acked: list[int] = []
 
     def export(tracker: Tracker, messages: DataFrame) -> None:
         rows = tracker.explode(messages, THREE)
-        tracker.export(rows, lambda writer: writer.parquet(run.out), form="json")
+        tracker.export(rows, lambda writer: writer.parquet(run.out), encoding="json")
         tracker.write(rows, run.append("other"))
 
     def ack_each() -> None:
@@ -114,7 +114,7 @@ def test_messages_are_done_when_a_program_with_a_bare_acker_has_acked_all_their_
     assert ended.acked == set(range(10)) - {5}
 
 
-def test_an_export_whose_task_runs_again_introduces_each_edge_once(case: MakeCase) -> None:
+def test_export_task_rerun_registers_each_row_once(case: MakeCase) -> None:
     """A count and a second look at the rows before, a worker that dies: the edges that left are those in the files."""
     run = case(n=60)
 
@@ -125,18 +125,18 @@ def test_an_export_whose_task_runs_again_introduces_each_edge_once(case: MakeCas
     def export(tracker: Tracker, messages: DataFrame) -> None:
         rows = tracker.explode(messages.repartition(3, "id"), THREE)
         rows.count()
-        tracker.export(rows, counted_and_written, form="json")
+        tracker.export(rows, counted_and_written, encoding="json")
 
     def ack_all() -> None:
         with Acker.connect(run.url, run.acker.config) as acker:
             found = [pair for pairs in pairs_of(run).values() for pair in pairs]
             roots, edges = (np.array(part, np.uint64) for part in zip(*found, strict=True))
-            acker.ack_many(roots, edges, token="all")
+            acker.ack_many(roots, edges, idempotency_key="all")
 
     assert len(exporting(run, ack_all, export).acked) == 60
 
 
-def test_rows_lost_in_front_of_an_export_acks_nothing(case: MakeCase) -> None:
+def test_rows_lost_before_an_export_ack_nothing(case: MakeCase) -> None:
     run = case(n=10)
 
     def export(tracker: Tracker, messages: DataFrame) -> None:
@@ -146,11 +146,11 @@ def test_rows_lost_in_front_of_an_export_acks_nothing(case: MakeCase) -> None:
 
 
 @pytest.mark.parametrize("damaged", ["X'0102'", "'[[\"00\"]]'", "'nonsense'", "array(1L)"])
-def test_damaged_anchors_are_an_error(case: MakeCase, damaged: str) -> None:
+def test_run_exported_of_damaged_roots_column_is_an_error(case: MakeCase, damaged: str) -> None:
     run = case(n=1, lanes=2)
     rows = run.spark.range(1).selectExpr(f"{damaged} AS anchors")
     with pytest.raises(Exception, match="holds no anchors"):
-        run_exported(rows, lambda tracker, rows: None, acker=run.acker, task=1)
+        run_exported(rows, lambda tracker, rows: None, acker=run.acker, spout_id=1)
 
 
 @pytest.mark.parametrize(
@@ -163,26 +163,26 @@ def test_damaged_anchors_are_an_error(case: MakeCase, damaged: str) -> None:
         ("X'' AS anchors, 1 AS message_id", "anchors", "rename it"),
     ],
 )
-def test_what_can_not_be_imported_is_refused(case: MakeCase, select: str, column: str, text: str) -> None:
+def test_run_exported_refuses_unusable_rows(case: MakeCase, select: str, column: str, text: str) -> None:
     run = case(n=1, lanes=2)
     with pytest.raises(PipelineError, match=text):
         run_exported(
             run.messages.selectExpr(*select.split(", ")),
             lambda tracker, rows: None,
             acker=run.acker,
-            task=1,
+            spout_id=1,
             column=column,
         )
 
 
-def test_an_import_is_refused_where_it_would_take_the_exporters_outcomes(case: MakeCase) -> None:
+def test_run_exported_on_a_single_lane_app_is_refused(case: MakeCase) -> None:
     run = case(n=1)
     with pytest.raises(BadConfigError, match=r"has one lane.*lanes=2"):
-        run_exported(run.messages, lambda tracker, rows: None, acker=run.acker, task=1)
+        run_exported(run.messages, lambda tracker, rows: None, acker=run.acker, spout_id=1)
 
 
-@pytest.mark.parametrize("options", [{"form": "xml"}, {"column": "Id"}, {"column": "_edge"}])
-def test_what_can_not_be_exported_is_refused(case: MakeCase, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [{"encoding": "xml"}, {"column": "Id"}, {"column": "_share"}])
+def test_export_refuses_invalid_options(case: MakeCase, options: dict[str, Any]) -> None:
     run = case(n=1)
     run.refused(
         lambda tracker, rows: tracker.export(rows, lambda writer: writer.parquet(run.out), **options), PipelineError

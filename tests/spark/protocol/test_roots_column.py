@@ -18,45 +18,45 @@ NONE, EMPTY, FOREIGN = (f"CAST({array} AS array<bigint>)" for array in ("NULL", 
 
 
 def swapped(rows: DataFrame) -> Column:
-    return F.coalesce(F.lag("_anchors").over(Window.orderBy("id")), "_anchors")
+    return F.coalesce(F.lag("_roots").over(Window.orderBy("id")), "_roots")
 
 
 def grouped(tracker: Tracker, rows: DataFrame) -> DataFrame:
     """Rows of a group, with the anchors of one of its members."""
-    total = tracker.group(rows, (F.col("id") % 5).alias("key"), F.max("id").alias("id"), partial=True)
-    return total.drop("_anchors").join(rows.where("id < 5").selectExpr("id AS key", "_anchors"), "key").drop("key")
+    total = tracker.group_by(rows, (F.col("id") % 5).alias("key"), F.max("id").alias("id"), partial=True)
+    return total.drop("_roots").join(rows.where("id < 5").selectExpr("id AS key", "_roots"), "key").drop("key")
 
 
 REFUSED: dict[str, Callable[[Tracker, DataFrame], DataFrame]] = {
-    "null": lambda t, rows: rows.withColumn("_anchors", F.expr(NONE)),
-    "empty": lambda t, rows: rows.withColumn("_anchors", F.expr(EMPTY)),
-    "foreign": lambda t, rows: rows.withColumn("_anchors", F.expr(FOREIGN)),
-    "in SQL": lambda t, rows: rows.selectExpr("id", "_edge", "array(7L) AS _anchors"),
-    "swapped": lambda t, rows: rows.withColumn("_anchors", swapped(rows)),
-    "cast": lambda t, rows: rows.withColumn("_anchors", F.col("_anchors").cast("array<string>").cast("array<bigint>")),
+    "null": lambda t, rows: rows.withColumn("_roots", F.expr(NONE)),
+    "empty": lambda t, rows: rows.withColumn("_roots", F.expr(EMPTY)),
+    "foreign": lambda t, rows: rows.withColumn("_roots", F.expr(FOREIGN)),
+    "in SQL": lambda t, rows: rows.selectExpr("id", "_share", "array(7L) AS _roots"),
+    "swapped": lambda t, rows: rows.withColumn("_roots", swapped(rows)),
+    "cast": lambda t, rows: rows.withColumn("_roots", F.col("_roots").cast("array<string>").cast("array<bigint>")),
     "renamed": lambda t, rows: (
-        rows.drop("_anchors").withColumn("mine", F.expr(FOREIGN)).withColumnRenamed("mine", "_anchors")
+        rows.drop("_roots").withColumn("mine", F.expr(FOREIGN)).withColumnRenamed("mine", "_roots")
     ),
-    "dropped and added": lambda t, rows: rows.drop("_anchors").withColumn("_anchors", F.expr(EMPTY)),
-    "metadata": lambda t, rows: rows.withMetadata("_anchors", {}),
+    "dropped and added": lambda t, rows: rows.drop("_roots").withColumn("_roots", F.expr(EMPTY)),
+    "metadata": lambda t, rows: rows.withMetadata("_roots", {}),
     "another frame's": grouped,
-    "filled": lambda t, rows: rows.withColumn("_anchors", F.coalesce("_anchors", F.expr(EMPTY))),
+    "filled": lambda t, rows: rows.withColumn("_roots", F.coalesce("_roots", F.expr(EMPTY))),
 }
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_anchors_that_were_computed_are_refused(case: MakeCase, kind: str) -> None:
+def test_roots_column_computed_by_the_user_is_refused(case: MakeCase, kind: str) -> None:
     run = case(n=20)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         changed = REFUSED[kind](tracker, messages)
         tracker.write(tracker.fail_where(changed, "id = 7", "seven"), run.append())
 
-    assert "_anchors was computed by something else" in run.refused(pipeline, NotExactError)
+    assert "_roots was computed by something else" in run.refused(pipeline, NotExactError)
 
 
 @pytest.mark.parametrize("own", TRACKING)
-def test_another_spelling_is_refused(case: MakeCase, own: str) -> None:
+def test_tracking_column_renamed_in_case_is_refused(case: MakeCase, own: str) -> None:
     run = case(n=3)
     other = own.upper()
     text = run.refused(
@@ -65,7 +65,7 @@ def test_another_spelling_is_refused(case: MakeCase, own: str) -> None:
     assert f"rename it to {own}" in text
 
 
-def test_columns_that_differ_in_case_only_are_the_users_where_spark_tells_them_apart(case: MakeCase) -> None:
+def test_case_sensitive_spark_keeps_similar_user_column_names(case: MakeCase) -> None:
     run = case(n=20)
     run.spark.conf.set("spark.sql.caseSensitive", "true")
     try:
@@ -88,8 +88,8 @@ def test_columns_that_differ_in_case_only_are_the_users_where_spark_tells_them_a
 
 def lossy(rows: DataFrame, anchors: str | None) -> DataFrame:
     """A union of Spark's, which takes the metadata of its first: the rows from 7 on have other anchors."""
-    rest = rows.where("id >= 7").drop("_anchors")
-    given = rest if anchors is None else rest.withColumn("_anchors", F.expr(anchors))
+    rest = rows.where("id >= 7").drop("_roots")
+    given = rest if anchors is None else rest.withColumn("_roots", F.expr(anchors))
     return rows.where("id < 7").unionByName(given, allowMissingColumns=True)
 
 
@@ -98,11 +98,11 @@ def fails_where(run: Case, tracker: Tracker, rows: DataFrame) -> None:
 
 
 def fails_in_a_bolt(run: Case, tracker: Tracker, rows: DataFrame) -> None:
-    tracker.write(tracker.bolt(rows, lambda row: [(1 // (row["id"] - 7),)], "id bigint"), run.append())
+    tracker.write(tracker.flat_map(rows, lambda row: [(1 // (row["id"] - 7),)], "id bigint"), run.append())
 
 
 def fails_in_a_group(run: Case, tracker: Tracker, rows: DataFrame) -> None:
-    total = tracker.group(rows, (F.col("id") % 5).alias("key"), F.max("id").alias("id"), partial=True)
+    total = tracker.group_by(rows, (F.col("id") % 5).alias("key"), F.max("id").alias("id"), partial=True)
     tracker.write(tracker.fail_where(total, "key = 2", "two"), run.append())
 
 
@@ -116,7 +116,7 @@ def fails_in_partitions(run: Case, tracker: Tracker, rows: DataFrame) -> None:
 
 
 def fails_as_a_sink(run: Case, tracker: Tracker, rows: DataFrame) -> None:
-    tracker.write_with(rows, lambda found: found.selectExpr("raise_error('full')").collect(), on_error="fail")
+    tracker.write_dataframe(rows, lambda found: found.selectExpr("raise_error('full')").collect(), on_error="fail")
 
 
 def leaves(run: Case, tracker: Tracker, rows: DataFrame) -> None:
@@ -135,24 +135,26 @@ FAILS = (
 
 @pytest.mark.parametrize("fails", [*FAILS, leaves])
 @pytest.mark.parametrize("anchors", [None, NONE, EMPTY, FOREIGN], ids=["missing", "null", "empty", "foreign"])
-def test_rows_that_fail_and_name_no_message_of_the_emission_ack_nothing(
+def test_failed_rows_without_valid_roots_column_ack_nothing(
     case: MakeCase, fails: Callable[[Case, Tracker, DataFrame], None], anchors: str | None
 ) -> None:
     if fails is leaves and anchors is FOREIGN:
         return  # what leaves is not compared with the emission, as nothing of it comes back to the driver
     run = case(n=20)
     text = run.refused(lambda tracker, rows: fails(run, tracker, lossy(rows, anchors)), NotExactError)
-    assert "Keep the column _anchors as it is" in text
+    assert "Keep the column _roots as it is" in text
 
 
 @pytest.mark.parametrize("fails", FAILS)
-def test_rows_of_no_message_may_fail(case: MakeCase, fails: Callable[[Case, Tracker, DataFrame], None]) -> None:
+def test_failed_rows_of_no_message_leave_all_messages_acked(
+    case: MakeCase, fails: Callable[[Case, Tracker, DataFrame], None]
+) -> None:
     """A group of no rows is one row, of nobody's; so is one that an outer join of Spark's adds."""
     run = case(n=20)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         last = F.coalesce(F.max("id"), F.lit(7)).alias("id")
-        none = tracker.group(tracker.filter(messages, "false"), [], last, partial=True)
+        none = tracker.group_by(tracker.filter(messages, "false"), [], last, partial=True)
         fails(run, tracker, none)
 
     ended = run.done(pipeline, retry=RetryPolicy(max_attempts=1))

@@ -37,25 +37,28 @@ def never(*given: Any) -> None:
     raise AssertionError("it was called")
 
 
-def test_it_says_what_would_be_written_and_what_failed(spark: Any, tmp_path: Path) -> None:
+def test_check_pipeline_lists_writes_and_failures(spark: Any, tmp_path: Path) -> None:
     before = spark.sparkContext._jsc.getPersistentRDDs().size()
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         good = tracker.fail_where(messages, "id = 2", "two", name="look")
-        items = tracker.bolt(good, split, "id bigint, item bigint")
+        items = tracker.flat_map(good, split, "id bigint, item bigint")
         tracker.write(items, lambda writer: writer.mode("append").parquet(str(tmp_path / "out")), name="save")
-        tracker.write_with(items, never)
+        tracker.write_dataframe(items, never)
         tracker.write_partitions(items, never)
-        tracker.write_source(items, RowsToFiles, options={"folder": str(tmp_path)})
+        tracker.write_data_source(items, RowsToFiles, options={"folder": str(tmp_path)})
         tracker.export(items, lambda writer: writer.parquet(str(tmp_path / "exported")), name="out")
 
     found = check_pipeline(spark.range(0, 1000, 1, 4), pipeline, rows=6, ids="id")
     assert found.rows == 6
-    assert found.written == dict.fromkeys(("save", "write_with", "never", "write_source", "out"), 8)
+    assert found.written == dict.fromkeys(("save", "write_dataframe", "never", "write_data_source", "out"), 8)
     assert found.failed == ((2, "look", "two"), (4, "split", "ValueError: four"))
     assert str(found).splitlines() == [
         "tried with 6 messages; nothing was written",
-        *(f"  {sink!r} would write 8 rows" for sink in ("save", "write_with", "never", "write_source", "out")),
+        *(
+            f"  {sink!r} would write 8 rows"
+            for sink in ("save", "write_dataframe", "never", "write_data_source", "out")
+        ),
         "  message 2 failed in 'look': two",
         "  message 4 failed in 'split': ValueError: four",
     ]
@@ -68,13 +71,13 @@ def test_it_says_what_would_be_written_and_what_failed(spark: Any, tmp_path: Pat
     [
         (lambda t, rows: t.write(rows, lambda w: w.mode("overwrite").parquet("x")), BadConfigError, "mode 'overwrite'"),
         (lambda t, rows: t.write(rows, lambda w: w.mode("append")), NotExactError, "called no method"),
-        (lambda t, rows: t.write_with(rows.limit(2), never), NotExactError, "not everything"),
-        (lambda t, rows: t.group(rows, "half", F.count("*").alias("n")), BadConfigError, "partial=True"),
+        (lambda t, rows: t.write_dataframe(rows.limit(2), never), NotExactError, "not everything"),
+        (lambda t, rows: t.group_by(rows, "half", F.count("*").alias("n")), BadConfigError, "partial=True"),
         (lambda t, rows: t.filter(rows, "half = 0"), NotExactError, "ran no sink"),
         (lambda t, rows: t.filter(rows.select("id"), "id = 0"), PipelineError, "isn't tracked"),
     ],
 )
-def test_what_a_run_would_refuse(
+def test_check_pipeline_refuses_invalid_pipelines(
     spark: Any, sink: Callable[[Tracker, DataFrame], object], kind: type[AckerError], told: str
 ) -> None:
     with pytest.raises(kind, match=told):
@@ -92,14 +95,16 @@ def test_what_a_run_would_refuse(
         (lambda spark: spark.range(5), {"ids": "id", "output": "all"}, "output='all'"),
     ],
 )
-def test_messages_that_a_run_would_refuse(spark: Any, messages: Any, options: Any, told: str) -> None:
+def test_check_pipeline_refuses_invalid_messages_and_options(
+    spark: Any, messages: Any, options: Any, told: str
+) -> None:
     with pytest.raises((PipelineError, BadConfigError), match=told):
         check_pipeline(messages(spark), lambda t, rows: t.write_partitions(rows, consume), **options)
 
 
-def test_of_an_output_that_is_a_whole(spark: Any) -> None:
+def test_check_pipeline_of_whole_output_writes_nothing(spark: Any) -> None:
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        groups = tracker.group(messages, (F.col("id") % 2).alias("key"), F.count("*").alias("n"))
+        groups = tracker.group_by(messages, (F.col("id") % 2).alias("key"), F.count("*").alias("n"))
         tracker.write(groups, lambda writer: writer.mode("overwrite").saveAsTable("nowhere"))
 
     found = check_pipeline(spark.range(9), pipeline, ids="id", output="whole")
@@ -107,7 +112,7 @@ def test_of_an_output_that_is_a_whole(spark: Any) -> None:
     assert not spark.catalog.tableExists("nowhere")
 
 
-def test_rows_that_can_not_be_read(spark: Any, tmp_path: Path) -> None:
+def test_check_pipeline_lists_corrupt_rows_as_failed(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "orders.json").write_text('{"order": 1}\n{broken\n{"order": 2}\n')
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
@@ -118,7 +123,7 @@ def test_rows_that_can_not_be_read(spark: Any, tmp_path: Path) -> None:
     assert [one.reason.partition(":")[0] for one in found.failed] != []
 
 
-def test_messages_that_failed_alike_are_a_line_and_all_of_them_a_hint() -> None:
+def test_check_pipeline_text_merges_equal_failures_and_hints() -> None:
     failed = tuple(FailedMessage(number, "split", "KeyError: 'ordr'") for number in range(10))
     assert str(PipelineCheck(10, {}, failed)).splitlines()[1:] == [
         "  10 messages (0, 1 ...) failed in 'split': KeyError: 'ordr'",

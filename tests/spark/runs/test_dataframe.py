@@ -18,14 +18,14 @@ from acker_redis import (
     Acker,
     BadConfigError,
     ConnectionLostError,
-    FailedError,
     NotExactError,
     OffsetFile,
     PipelineError,
+    RowFailedError,
 )
 from acker_redis.model.types import MAX_PAYLOAD_BYTES
 from acker_redis.spark import (
-    BoltOutput,
+    FlatMapOutput,
     Progress,
     ReplayFrom,
     RunResult,
@@ -61,12 +61,12 @@ def write_ids(folder: Path, emission: str, batches: Iterator[pa.RecordBatch], pa
 
 def fails_at_first(row: dict[str, Any]) -> list[tuple[int]]:
     if row["id"] % 10 == 7:
-        raise FailedError("never")
+        raise RowFailedError("never")
     return [(row["id"],)]
 
 
 def pipeline(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
-    derived = messages.transform(tracker.bolt, fails_at_first, "id bigint", name="pass")
+    derived = messages.transform(tracker.flat_map, fails_at_first, "id bigint", name="pass")
     tracker.write_partitions(derived, partial(write_ids, folder, f"{tracker.run_id}-{tracker.emission}"))
 
 
@@ -75,10 +75,10 @@ def written(folder: Path) -> list[int]:
     return sorted(found, key=lambda i: (i is None, i))
 
 
-def test_every_message_is_acked_or_a_dead_letter(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_every_message_is_acked_or_dead_lettered(spark: Any, acker: Acker, tmp_path: Path) -> None:
     result = run_tracked(spark.range(100), partial(pipeline, tmp_path), acker=acker, ids="id", retry=QUICK)
     assert sorted(result.dead_letters) == list(range(7, 100, 10))
-    assert {(e.attempts, e.reason, e.last_stage, e.detail) for e in result.dead_letters.values()} == {
+    assert {(e.attempts, e.reason, e.last_component, e.detail) for e in result.dead_letters.values()} == {
         (3, "failed", "pass", "never")
     }
     assert (result.counts.acked, result.counts.dead_lettered, result.counts.lost) == (90, 10, 0)
@@ -88,7 +88,7 @@ def test_every_message_is_acked_or_a_dead_letter(spark: Any, acker: Acker, tmp_p
 
 def fails_for_good(row: dict[str, Any]) -> list[tuple[int]]:
     if row["id"] % 10 in (1, 2):
-        raise FailedError("never" if row["id"] % 10 == 1 else "not now", retry=row["id"] % 10 == 2)
+        raise RowFailedError("never" if row["id"] % 10 == 1 else "not now", retry=row["id"] % 10 == 2)
     if row["id"] % 10 == 7:
         raise KeyError("never")
     return [(row["id"],)]
@@ -101,38 +101,36 @@ class FailsThroughTheCollector:
         collector.emit((row["id"],))
 
 
-def fails_batches(batch: pa.RecordBatch) -> BoltOutput:
-    bad = {at: FailedError("never", retry=False) for at, i in enumerate(batch["id"].to_pylist()) if i % 10 == 4}
-    return BoltOutput(batch, np.arange(batch.num_rows), bad)
+def fails_batches(batch: pa.RecordBatch) -> FlatMapOutput:
+    bad = {at: RowFailedError("never", retry=False) for at, i in enumerate(batch["id"].to_pylist()) if i % 10 == 4}
+    return FlatMapOutput(batch, np.arange(batch.num_rows), bad)
 
 
 def fails_its_partition(folder: Path, name: str, batches: Iterator[pa.RecordBatch], partition: int) -> None:
     rows = [i for batch in batches for i in batch["id"].to_pylist()]
     if any(i % 10 == 6 for i in rows):
-        raise FailedError("never", retry=False)
+        raise RowFailedError("never", retry=False)
     write_ids(folder, name, iter([pa.record_batch({"id": rows}, SCHEMA)]), partition)
 
 
 def gives_up(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
-    rows = messages.transform(tracker.bolt, fails_for_good, "id bigint", no_retry=(LookupError,), name="first")
-    rows = rows.transform(tracker.bolt, FailsThroughTheCollector(), "id bigint", name="second")
-    rows = rows.transform(tracker.bolt_arrow, fails_batches, "id bigint", name="third")
+    rows = messages.transform(tracker.flat_map, fails_for_good, "id bigint", no_retry=(LookupError,), name="first")
+    rows = rows.transform(tracker.flat_map, FailsThroughTheCollector(), "id bigint", name="second")
+    rows = rows.transform(tracker.flat_map_arrow, fails_batches, "id bigint", name="third")
     rows = tracker.fail_where(rows, "id % 10 = 5", "never", retry=False, name="fourth")
     rows = rows.repartition(5, F.expr("id % 10"))
     sink = partial(fails_its_partition, folder, f"{tracker.run_id}-{tracker.emission}")
     tracker.write_partitions(rows, sink, on_error="fail", name="fifth")
 
 
-def test_a_row_that_fails_for_good_makes_its_message_a_dead_letter_at_once(
-    spark: Any, acker: Acker, tmp_path: Path
-) -> None:
+def test_no_retry_failure_dead_letters_its_message_at_once(spark: Any, acker: Acker, tmp_path: Path) -> None:
     result = run_tracked(spark.range(20), partial(gives_up, tmp_path), acker=acker, ids="id", retry=QUICK)
     letters = result.dead_letters
     for digit, stage in enumerate(("first", "first", "second", "third", "fourth", "fifth", "first"), 1):
         attempts = 3 if digit == 2 else 1
         for message in (digit, 10 + digit):
             letter = letters[message]
-            assert (letter.attempts, letter.last_stage) == (attempts, stage)
+            assert (letter.attempts, letter.last_component) == (attempts, stage)
             assert letter.detail == {2: "not now", 7: "KeyError: 'never'"}.get(digit, "never")
     beside = set(letters) - {tens + digit for tens in (0, 10) for digit in range(1, 8)}  # in the partition of the sixes
     assert {letters[message].attempts for message in beside} <= {1}
@@ -140,14 +138,14 @@ def test_a_row_that_fails_for_good_makes_its_message_a_dead_letter_at_once(
 
 
 def two_ways_to_fail(row: dict[str, Any]) -> list[tuple[int]]:
-    raise FailedError("for good" if row["way"] else "for now", retry=not row["way"])
+    raise RowFailedError("for good" if row["way"] else "for now", retry=not row["way"])
 
 
-def test_one_row_that_fails_for_good_decides(spark: Any, acker: Acker) -> None:
+def test_no_retry_failure_outweighs_a_retryable_row(spark: Any, acker: Acker) -> None:
     def both(tracker: Tracker, messages: DataFrame) -> None:
         rows = tracker.explode(messages, "array(struct(id, false AS way), struct(id, true AS way))")
         tracker.write(
-            rows.transform(tracker.bolt, two_ways_to_fail, "id bigint"),
+            rows.transform(tracker.flat_map, two_ways_to_fail, "id bigint"),
             lambda w: w.format("noop").mode("append").save(),
         )
 
@@ -164,18 +162,18 @@ def described_jobs(spark: Any) -> list[str]:
 def at_first(now: Path, later: Path, row: dict[str, Any]) -> list[tuple[int]]:
     """Message 1 fails for good, and 2 for now, until there is a file for each."""
     if row["id"] == 1 and not now.exists():
-        raise FailedError("no store", retry=False)
+        raise RowFailedError("no store", retry=False)
     if row["id"] == 2 and not later.exists():
-        raise FailedError("not yet")
+        raise RowFailedError("not yet")
     return [(row["id"],)]
 
 
-def test_a_run_that_goes_on_replays_its_own_letters(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_active_run_replays_its_own_dead_letters(spark: Any, acker: Acker, tmp_path: Path) -> None:
     now, later = tmp_path / "now", tmp_path / "later"
     asked: list[int] = []
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        rows = messages.transform(tracker.bolt, partial(at_first, now, later), "id bigint")
+        rows = messages.transform(tracker.flat_map, partial(at_first, now, later), "id bigint")
         tracker.write(rows, lambda writer: writer.mode("append").parquet(str(tmp_path / "out")))
 
     def progress(_: Progress) -> None:
@@ -219,7 +217,7 @@ class Jobs:
         implements = ("org.apache.spark.scheduler.SparkListenerInterface",)
 
 
-def test_a_listener_of_sparks_sees_what_became_of_the_messages(spark: Any, acker: Acker) -> None:
+def test_spark_listener_sees_message_counts_as_job_properties(spark: Any, acker: Acker) -> None:
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         tracker.write_partitions(tracker.fail_where(messages, "id = 1", "a one"), consume, name="files")
 
@@ -238,7 +236,7 @@ def test_a_listener_of_sparks_sees_what_became_of_the_messages(spark: Any, acker
     assert spark.sparkContext.getLocalProperty("acker.left") is None
 
 
-def test_sparks_ui_says_what_each_job_is_for(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_spark_ui_shows_a_description_of_each_job(spark: Any, acker: Acker, tmp_path: Path) -> None:
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         messages.count()
         cut = tracker.local_checkpoint(messages, name="cut")
@@ -259,7 +257,7 @@ def plain(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
     tracker.write_partitions(messages, partial(write_ids, folder, f"{tracker.run_id}-{tracker.emission}"))
 
 
-def test_messages_in_flight_are_bounded(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_messages_in_flight_are_bounded_by_max_spout_pending(spark: Any, acker: Acker, tmp_path: Path) -> None:
     pending: list[int] = []
     result = run_tracked(
         spark.range(50), partial(plain, tmp_path), acker=acker, ids="ID", max_spout_pending=20,
@@ -270,14 +268,14 @@ def test_messages_in_flight_are_bounded(spark: Any, acker: Acker, tmp_path: Path
     assert written(tmp_path) == [*range(50)]
 
 
-def test_rows_without_id_are_refused(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_messages_with_a_null_id_are_refused(spark: Any, acker: Acker, tmp_path: Path) -> None:
     messages = spark.range(60).selectExpr("IF(id < 50, id, NULL) AS id")
     with pytest.raises(PipelineError, match="10 messages have no id"):
         run_tracked(messages, partial(plain, tmp_path), acker=acker, ids="id")
     assert acker.stats().inits == 0
 
 
-def test_ids_that_are_no_integers_are_refused_with_what_to_do(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_non_integer_ids_are_refused_with_advice(spark: Any, acker: Acker, tmp_path: Path) -> None:
     texts = spark.range(5).selectExpr("CAST(id AS string) AS `order id`")
     with pytest.raises(PipelineError, match=r"is string, not bigint: .*xxhash64\(`order id`\)"):
         run_tracked(texts, partial(plain, tmp_path), acker=acker, ids="order id")
@@ -285,7 +283,7 @@ def test_ids_that_are_no_integers_are_refused_with_what_to_do(spark: Any, acker:
     assert run_tracked(hashed, partial(plain, tmp_path), acker=acker, ids="id").counts.acked == 5
 
 
-def test_ids_that_stand_twice_are_refused(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_duplicate_message_ids_are_refused(spark: Any, acker: Acker, tmp_path: Path) -> None:
     twice = spark.range(5).unionByName(spark.range(2))
     with pytest.raises(PipelineError, match=r"2 rows have the id of another \(0, for one\)"):
         run_tracked(twice, partial(plain, tmp_path), acker=acker, ids="id")
@@ -294,10 +292,10 @@ def test_ids_that_stand_twice_are_refused(spark: Any, acker: Acker, tmp_path: Pa
 
 def two_sinks(folder: Path, fail: str, tracker: Tracker, messages: DataFrame) -> None:
     tracker.write_partitions(messages, partial(write_ids, folder, f"{tracker.run_id}-{tracker.emission}"))
-    tracker.write_source(messages, RowsToFiles, on_error="fail", options={"folder": str(folder), "fail": fail})
+    tracker.write_data_source(messages, RowsToFiles, on_error="fail", options={"folder": str(folder), "fail": fail})
 
 
-def test_a_data_source_is_a_sink_of_a_run(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_data_source_sink_completes_a_run(spark: Any, acker: Acker, tmp_path: Path) -> None:
     messages = spark.range(40).selectExpr("nullif(id, -1) AS id")
     result = run_tracked(messages, partial(two_sinks, tmp_path, ""), acker=acker, ids="id")
     assert (result.counts.acked, result.counts.emitted, result.counts.lost) == (40, 40, 0)
@@ -305,7 +303,7 @@ def test_a_data_source_is_a_sink_of_a_run(spark: Any, acker: Acker, tmp_path: Pa
     assert (tmp_path / "committed").read_text() == "40"
 
 
-def test_messages_that_have_other_ids_when_they_are_read_again_are_told_at_once(spark: Any, acker: Acker) -> None:
+def test_unstable_message_ids_are_refused_at_once(spark: Any, acker: Acker) -> None:
     def drain(tracker: Tracker, messages: DataFrame) -> None:
         tracker.write_partitions(messages, consume)
 
@@ -314,7 +312,7 @@ def test_messages_that_have_other_ids_when_they_are_read_again_are_told_at_once(
         run_tracked(messages, drain, acker=acker, ids="id")
 
 
-def test_a_run_id_serves_one_run(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_run_id_used_again_is_refused(spark: Any, acker: Acker, tmp_path: Path) -> None:
     def run() -> RunResult:
         return run_tracked(spark.range(5), partial(pipeline, tmp_path), acker=acker, ids="id", run_id="monday")
 
@@ -324,7 +322,7 @@ def test_a_run_id_serves_one_run(spark: Any, acker: Acker, tmp_path: Path) -> No
     assert acker.stats().inits == 5
 
 
-def test_a_wrong_executor_url_is_told_before_anything_is_emitted(
+def test_wrong_executor_url_is_refused_before_emitting(
     spark: Any, url: str, acker: Acker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(wrong: str) -> None:
@@ -343,7 +341,7 @@ def test_a_wrong_executor_url_is_told_before_anything_is_emitted(
 
 
 @pytest.mark.parametrize("letter_bytes", [-1, MAX_PAYLOAD_BYTES + 1, 1.5, True, "1"])
-def test_a_limit_for_payloads_that_can_not_be_kept_is_refused_before_anything_runs(letter_bytes: Any) -> None:
+def test_payload_limit_out_of_range_is_refused_before_running(letter_bytes: Any) -> None:
     nothing: Any = None
     with pytest.raises(BadConfigError, match=f"dead_letter_bytes={letter_bytes!r}"):
         run_tracked(nothing, print, acker=fake_acker(), dead_letter_bytes=letter_bytes)
@@ -357,15 +355,13 @@ def test_a_limit_for_payloads_that_can_not_be_kept_is_refused_before_anything_ru
         ("claim_secs", math.nan), ("block_ms", 0.5),
     ],
 )  # fmt: skip
-def test_settings_with_which_a_run_would_wait_for_ever_are_refused_before_anything_runs(
-    setting: str, value: float
-) -> None:
+def test_settings_that_wait_forever_are_refused_before_running(setting: str, value: float) -> None:
     nothing: Any = None
     acker = fake_acker(lanes=2)
     of_stream = {"source": "", "stream": "s", "fields": ["v"], "group": "g", "consumer": "c", "stop": nothing}
     calls: dict[str, Callable[..., object]] = {
         "run_tracked": partial(run_tracked, nothing, print, acker=acker),
-        "run_exported": partial(run_exported, nothing, print, acker=acker, task=1),
+        "run_exported": partial(run_exported, nothing, print, acker=acker, spout_id=1),
         "TrackedBatches": partial(TrackedBatches, print, acker=acker, parking_location="parked"),
         "run_redis_stream": partial(run_redis_stream, nothing, print, acker=acker, **of_stream),
     }
@@ -398,7 +394,7 @@ def test_settings_with_which_a_run_would_wait_for_ever_are_refused_before_anythi
         ({"progress": 1}, "progress=1 can't be called"),
     ],
 )
-def test_what_is_of_the_wrong_kind_is_refused_when_the_run_is_called(
+def test_arguments_of_a_wrong_type_are_refused_by_run_tracked(
     spark: Any, acker: Acker, given: dict[str, Any], said: str
 ) -> None:
     options: dict[str, Any] = {

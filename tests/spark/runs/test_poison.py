@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from acker_redis import Acker, AckerError, RetryPolicy
-from acker_redis.spark import BoltOutput, Tracker, run_tracked
+from acker_redis.spark import FlatMapOutput, Tracker, run_tracked
 from acker_redis.testing import wait_until
 from tests.spark.runs.test_dataframe import write_ids, written
 from tests.spark.streaming.test_streams import give, handler_of, start
@@ -42,10 +42,10 @@ def rows(do: Callable[[], object], row: dict[str, Any]) -> list[tuple[int]]:
     return [(row["id"],)]
 
 
-def batches(do: Callable[[], object], batch: pa.RecordBatch) -> BoltOutput:
+def batches(do: Callable[[], object], batch: pa.RecordBatch) -> FlatMapOutput:
     if BAD in batch["id"].to_pylist():
         do()
-    return BoltOutput(batch, np.arange(batch.num_rows))
+    return FlatMapOutput(batch, np.arange(batch.num_rows))
 
 
 def die() -> None:
@@ -90,10 +90,10 @@ def pipeline(folder: Path, bolt: str, function: Any, tracker: Tracker, messages:
         pytest.param(
             "bolt", partial(rows, partial(sys.exit, 4)), "SystemExit: 4", id="sys.exit", marks=pytest.mark.chaos
         ),
-        pytest.param("bolt_arrow", partial(batches, die), CRASHED, id="Arrow batches", marks=pytest.mark.chaos),
+        pytest.param("flat_map_arrow", partial(batches, die), CRASHED, id="Arrow batches", marks=pytest.mark.chaos),
     ],
 )
-def test_one_row_that_breaks_its_job_is_a_dead_letter(
+def test_poison_search_dead_letters_the_row_breaking_its_job(
     spark: Any, acker: Acker, tmp_path: Path, bolt: str, function: Any, said: str
 ) -> None:
     run = partial(pipeline, tmp_path, bolt, function)
@@ -105,7 +105,7 @@ def test_one_row_that_breaks_its_job_is_a_dead_letter(
     assert acker.stats().pending == 0
 
 
-def test_one_row_that_never_returns_is_ended_and_found(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_poison_search_identifies_a_row_that_never_returns(spark: Any, acker: Acker, tmp_path: Path) -> None:
     run = partial(pipeline, tmp_path, "bolt", partial(rows, hang))
     messages = spark.range(BAD - 1, BAD + 2).coalesce(1)  # few, as each try takes its whole time
     result = run_tracked(messages, run, acker=acker, ids="id", retry=ONCE, emit_timeout_secs=12)
@@ -115,9 +115,7 @@ def test_one_row_that_never_returns_is_ended_and_found(spark: Any, acker: Acker,
     assert sorted(set(written(tmp_path))) == [BAD - 1, BAD + 1]
 
 
-def test_what_breaks_every_emission_is_raised_and_is_no_messages_fault(
-    spark: Any, acker: Acker, tmp_path: Path
-) -> None:
+def test_error_in_every_emission_is_raised_without_dead_letters(spark: Any, acker: Acker, tmp_path: Path) -> None:
     def store(batches: Iterator[pa.RecordBatch], partition: int) -> None:
         raise OSError("the store is down")
 
@@ -129,11 +127,9 @@ def test_what_breaks_every_emission_is_raised_and_is_no_messages_fault(
     assert acker.dead_letters.count() == 0
 
 
-def test_a_stream_goes_on_while_a_row_that_kills_its_worker_is_searched_for(
-    spark: Any, acker: Acker, tmp_path: Path
-) -> None:
+def test_stream_continues_during_a_poison_search(spark: Any, acker: Acker, tmp_path: Path) -> None:
     def run(tracker: Tracker, messages: DataFrame) -> None:
-        derived = tracker.bolt(messages, partial(rows, killed), "id bigint", name="work")
+        derived = tracker.flat_map(messages, partial(rows, killed), "id bigint", name="work")
         tracker.write(derived, lambda writer: writer.mode("append").parquet(str(tmp_path / "out")))
 
     give(tmp_path, range(20), range(20, 30))

@@ -46,7 +46,7 @@ def run(
     return counts.acked + counts.dead_lettered, counts
 
 
-def test_entries_are_acknowledged_when_all_that_came_of_them_is_done(
+def test_stream_entry_is_acknowledged_after_its_rows_are_done(
     spark: Any, url: str, acker: Acker, raw: Any, tmp_path: Path
 ) -> None:
     for n in range(11):
@@ -73,7 +73,7 @@ def test_entries_are_acknowledged_when_all_that_came_of_them_is_done(
     assert f"{letter.message_id >> 16}-{letter.message_id & 0xFFFF}".encode() == entry_id
 
 
-def test_an_entry_that_hangs_holds_up_no_other_and_nobody_claims_it(
+def test_hanging_stream_entry_delays_no_other_and_stays_held(
     spark: Any, url: str, acker: Acker, raw: Any, tmp_path: Path
 ) -> None:
     """Somebody else has what came of the first entry; 30 others go through meanwhile, five at a time."""
@@ -94,7 +94,7 @@ def test_an_entry_that_hangs_holds_up_no_other_and_nobody_claims_it(
     assert held["time_since_delivered"] < 3000  # so nobody could have claimed it
 
 
-def test_entries_of_a_dead_consumer_are_claimed_and_its_name_finds_them_at_once(
+def test_dead_consumers_entries_are_resumed_by_name_or_claimed(
     spark: Any, url: str, acker: Acker, raw: Any, tmp_path: Path
 ) -> None:
     entries = [raw.xadd("orders", {"value": f"v{n}"}) for n in range(6)]
@@ -111,7 +111,7 @@ def test_entries_of_a_dead_consumer_are_claimed_and_its_name_finds_them_at_once(
     assert raw.xpending("orders", "g")["pending"] == 0
 
 
-def test_several_processes_share_a_group(spark: Any, url: str, raw: Any, tmp_path: Path) -> None:
+def test_consumers_of_a_group_share_its_entries(spark: Any, url: str, raw: Any, tmp_path: Path) -> None:
     for n in range(40):
         raw.xadd("orders", {"value": f"v{n}"})
     config = AckerConfig(app="shared", shards=2, lanes=2)
@@ -131,7 +131,7 @@ def test_several_processes_share_a_group(spark: Any, url: str, raw: Any, tmp_pat
 
             return run_redis_stream(
                 spark, pipeline, acker=acker, source=url, stream="orders", fields=["value"], group="g",
-                consumer=f"c{task}", task=task, stop=stop, max_spout_pending=4, block_ms=50, progress=progress,
+                consumer=f"c{task}", spout_id=task, stop=stop, max_spout_pending=4, block_ms=50, progress=progress,
             ).counts.acked  # fmt: skip
 
         with ThreadPoolExecutor(2) as pool:
@@ -141,7 +141,7 @@ def test_several_processes_share_a_group(spark: Any, url: str, raw: Any, tmp_pat
     assert sorted(map(str, saved_values(tmp_path))) == sorted(f"v{n}" for n in range(40))
 
 
-def test_what_a_run_that_broke_down_did_not_acknowledge_goes_back(
+def test_unacknowledged_entries_of_a_failed_run_are_read_again(
     spark: Any, url: str, acker: Acker, raw: Any, tmp_path: Path
 ) -> None:
     """Entries the dead consumer held come first, and those deleted meanwhile hold nobody up."""
@@ -164,7 +164,7 @@ def test_what_a_run_that_broke_down_did_not_acknowledge_goes_back(
     assert {*saved_values(tmp_path)} >= {f"v{n}" for n in range(12) if n != 1} | {None}
 
 
-def test_a_stream_that_is_lost_in_the_middle_is_read_from_its_new_beginning(
+def test_recreated_stream_is_read_from_its_beginning(
     spark: Any, url: str, acker: Acker, raw: Any, tmp_path: Path
 ) -> None:
     for n in range(3):
@@ -188,7 +188,7 @@ def saved_values(folder: Path) -> list[str | None]:
     return [v for path in folder.glob("*.parquet") for v in pq.read_table(path)["value"].to_pylist()]
 
 
-def test_field_names_are_checked(spark: Any, url: str, acker: Acker) -> None:
+def test_invalid_redis_stream_options_are_refused(spark: Any, url: str, acker: Acker) -> None:
     with pytest.raises(BadConfigError, match="give a list of one or more names"):
         run_redis_stream(
             spark, lambda *_: None, acker=acker, source=url, stream="s", fields=["message_id"], group="g",
@@ -208,7 +208,7 @@ def test_field_names_are_checked(spark: Any, url: str, acker: Acker) -> None:
             )  # fmt: skip
 
 
-def test_dead_letters_are_replayed_from_the_stream_or_from_their_payload(
+def test_dead_letters_are_replayed_from_stream_or_payload(
     spark: Any, url: str, acker: Acker, raw: Any, tmp_path: Path
 ) -> None:
     entry_ids = [raw.xadd("orders", {"id": n, "value": f"v{n}"}) for n in range(5)]

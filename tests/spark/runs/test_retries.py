@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis.spark import BoltOutput, Tracker
+from acker_redis.spark import FlatMapOutput, Tracker
 from tests.support.spark import drawing
 from tests.support.spark.cases import CHILD, IDS, MakeCase, by_message, consume
 from tests.support.spark.faults import (
@@ -34,13 +34,11 @@ def children(n: int, each: int) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("act", [raise_error, kill_self])
 @pytest.mark.parametrize("where", ["bolt", "sink", "behind the sink"])
-def test_a_task_that_dies_half_way_and_runs_again_counts_once(
-    case: MakeCase, act: Callable[[], None], where: str
-) -> None:
+def test_dying_task_that_runs_again_counts_once(case: MakeCase, act: Callable[[], None], where: str) -> None:
     run = case(n=1000)
     mark = run.folder / "died"
 
-    def bolt(batch: pa.RecordBatch) -> BoltOutput:
+    def bolt(batch: pa.RecordBatch) -> FlatMapOutput:
         if where == "bolt" and 300 in batch.column("id").to_pylist():
             once(mark, act)
         return fan_out(3, batch)
@@ -54,7 +52,7 @@ def test_a_task_that_dies_half_way_and_runs_again_counts_once(
             once(mark, act)  # the file is there, and nobody knows
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        derived = tracker.bolt_arrow(messages, bolt, CHILD)
+        derived = tracker.flat_map_arrow(messages, bolt, CHILD)
         files = run.partition_files(tracker)
         tracker.write_partitions(derived.repartition(2, "child"), partial(write, files))
 
@@ -63,7 +61,7 @@ def test_a_task_that_dies_half_way_and_runs_again_counts_once(
     assert sorted(run.written(name="rows")) == children(1000, 3)
 
 
-def test_a_stage_that_runs_again_for_lost_shuffle_files_counts_once(case: MakeCase) -> None:
+def test_stage_rerun_after_lost_shuffle_files_counts_once(case: MakeCase) -> None:
     """Three of four partitions are written when the map output is lost; the fourth needs it again."""
     run = case(n=400)
     local = Path(run.spark.sparkContext.getConf().get("spark.local.dir"))
@@ -72,7 +70,7 @@ def test_a_stage_that_runs_again_for_lost_shuffle_files_counts_once(case: MakeCa
     for folder in (mapped, written, done):
         folder.mkdir()
 
-    def bolt(batch: pa.RecordBatch) -> BoltOutput:
+    def bolt(batch: pa.RecordBatch) -> FlatMapOutput:
         note_attempt(mapped)
         return fan_out(3, batch)
 
@@ -91,7 +89,7 @@ def test_a_stage_that_runs_again_for_lost_shuffle_files_counts_once(case: MakeCa
         (done / str(partition)).touch()
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        some = tracker.filter(tracker.bolt_arrow(messages, bolt, CHILD), "child < 2")
+        some = tracker.filter(tracker.flat_map_arrow(messages, bolt, CHILD), "child < 2")
         checked = tracker.fail_where(some, "id = 7 AND child = 1", "seven")
         files = run.partition_files(tracker)
         tracker.write_partitions(checked.repartition(4, "id"), partial(write, files))
@@ -118,11 +116,11 @@ def self_join(tracker: Tracker, messages: DataFrame, bolt: Killing) -> DataFrame
 
 def union(tracker: Tracker, messages: DataFrame, bolt: Killing) -> DataFrame:
     low, high = tracker.filter(messages, "id < 200"), tracker.filter(messages, "id >= 200")
-    return bolt("after", tracker.union(bolt("low", low), bolt("high", high.repartition(3, "id"))))
+    return bolt("after", tracker.union_by_name(bolt("low", low), bolt("high", high.repartition(3, "id"))))
 
 
 @pytest.mark.parametrize(("shape", "rows", "bolts"), [(sorted_rows, 4, 2), (self_join, 8, 3), (union, 4, 3)])
-def test_workers_killed_on_both_sides_of_a_shuffle(
+def test_workers_killed_around_a_shuffle_keep_outcomes_exact(
     case: MakeCase, shape: Callable[[Tracker, DataFrame, Killing], DataFrame], rows: int, bolts: int
 ) -> None:
     """Two children per bolt; a worker of each bolt and of the sink is killed once, in the middle of its partition."""
@@ -132,12 +130,12 @@ def test_workers_killed_on_both_sides_of_a_shuffle(
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         def bolt(name: str, frame: DataFrame) -> DataFrame:
-            def double(batch: pa.RecordBatch) -> BoltOutput:
+            def double(batch: pa.RecordBatch) -> FlatMapOutput:
                 if 333 in batch.column("id").to_pylist() or 133 in batch.column("id").to_pylist():
                     once(marks / name, kill_self)
                 return fan_out(2, batch)
 
-            return tracker.bolt_arrow(frame, double, CHILD, name=name)
+            return tracker.flat_map_arrow(frame, double, CHILD, name=name)
 
         def write(into: Callable[..., None], batches: Iterator[pa.RecordBatch], partition: int) -> None:
             kept = list(batches)
@@ -156,42 +154,44 @@ def test_workers_killed_on_both_sides_of_a_shuffle(
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
-def test_a_partition_that_take_abandoned_is_exact_when_it_is_written(case: MakeCase, shuffled: bool) -> None:
+def test_partition_abandoned_by_take_is_exact_when_written(case: MakeCase, shuffled: bool) -> None:
     """`take` has its rows while the bolt still is in the middle; then everything is written."""
     run = case(n=1000)
     taken, abandoned = run.folder / "taken", run.folder / "abandoned"
     seen: list[int] = []  # of one task: it is unpickled anew for each
 
-    def wide(batch: pa.RecordBatch) -> BoltOutput:
+    def wide(batch: pa.RecordBatch) -> FlatMapOutput:
         seen.append(batch.num_rows)
         if len(seen) == 3 and context().partitionId() == 0:
             abandoned.touch()
             wait_for(taken)
         text = pa.array(["x" * 4000] * batch.num_rows)  # more than the pipes between Python and Java hold
         failed = {row: "five" for row, id in enumerate(batch.column("id").to_pylist()) if id == 5}
-        return BoltOutput(pa.record_batch({"id": batch.column("id"), "text": text}), np.arange(batch.num_rows), failed)
+        return FlatMapOutput(
+            pa.record_batch({"id": batch.column("id"), "text": text}), np.arange(batch.num_rows), failed
+        )
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         tracked = messages.repartition(2, "id") if shuffled else messages
-        derived = tracker.bolt_arrow(tracked, wide, "id bigint, text string")
+        derived = tracker.flat_map_arrow(tracked, wide, "id bigint, text string")
         if not taken.exists():
             assert len(derived.take(5)) == 5
             wait_for(abandoned)
             taken.touch()
-        tracker.write(derived.select("id", "_edge", "_anchors").repartition(3, "id"), run.append())
+        tracker.write(derived.select("id", "_share", "_roots").repartition(3, "id"), run.append())
 
     ended = run.done(pipeline)
     assert set(ended.letters) == {5}
     ended.check({id: [(id,)] for id in range(1000)}, run.written())
 
 
-def test_a_bolt_that_draws_under_killed_workers(case: MakeCase) -> None:
+def test_random_flat_map_under_killed_workers_is_exact(case: MakeCase) -> None:
     """Random children; a message is acked when all of one drawing was written. What the successful tasks wrote counts."""
     run = case(n=200)
     out = run.folder / "drawn"
     out.mkdir()
 
-    def draw(batch: pa.RecordBatch) -> BoltOutput:
+    def draw(batch: pa.RecordBatch) -> FlatMapOutput:
         ids = batch.column("id").to_numpy()
         if 60 in ids:
             once(out / "killed-in-bolt", kill_self)
@@ -202,7 +202,7 @@ def test_a_bolt_that_draws_under_killed_workers(case: MakeCase) -> None:
         once(out / "killed-in-sink", kill_self)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        derived = tracker.bolt_arrow(messages, draw, drawing.DDL)
+        derived = tracker.flat_map_arrow(messages, draw, drawing.DDL)
         derived.count()  # another drawing
         tracker.write_partitions(derived.repartition(3, "draw", "child"), partial(write, f"{tracker.emission}"))
 
@@ -212,21 +212,21 @@ def test_a_bolt_that_draws_under_killed_workers(case: MakeCase) -> None:
     assert drawing.whole(out) == set(range(200))
 
 
-def test_an_emission_that_spark_broke_off_is_emitted_again(case: MakeCase) -> None:
+def test_emission_aborted_by_spark_is_emitted_again(case: MakeCase) -> None:
     """Four attempts of a task die, which ends the job: a failed attempt of every message."""
     run = case(n=40, partitions=1)
     ran = run.folder / "ran"
 
-    def die(batch: pa.RecordBatch) -> BoltOutput:
+    def die(batch: pa.RecordBatch) -> FlatMapOutput:
         note_attempt(ran)
         if attempts(ran)[0] <= 4:
             raise_error()
-        return BoltOutput(batch.select(["id"]), np.arange(batch.num_rows))
+        return FlatMapOutput(batch.select(["id"]), np.arange(batch.num_rows))
 
     ran.mkdir()
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        tracker.write(tracker.bolt_arrow(messages, die, IDS), run.append())
+        tracker.write(tracker.flat_map_arrow(messages, die, IDS), run.append())
         tracker.write_partitions(messages, consume)
 
     ended = run.done(pipeline)

@@ -34,7 +34,9 @@ def run_scenarios(cluster: Cluster, warm: Warm, url: str, folder: Path, *scenari
     return dict(found)
 
 
-def test_an_executor_killed_in_the_middle_of_a_stage(cluster: Cluster, warm: Warm, url: str, tmp_path: Path) -> None:
+def test_executor_killed_during_a_stage_keeps_outcomes_exact(
+    cluster: Cluster, warm: Warm, url: str, tmp_path: Path
+) -> None:
     """Killed in the sink's stage, it takes its map output along: the bolt's stage runs again."""
     found = run_scenarios(cluster, warm, url, tmp_path, "kill:bolt", "kill:sink", "kill-late:sink")
     assert sum(found["kill:bolt"]["bolt"].values()) > 2
@@ -43,13 +45,15 @@ def test_an_executor_killed_in_the_middle_of_a_stage(cluster: Cluster, warm: War
         assert sum(found[scenario]["bolt"].values()) > 2, "no map output was lost"
 
 
-def test_a_speculative_copy_beside_its_first_attempt(cluster: Cluster, warm: Warm, url: str, tmp_path: Path) -> None:
+def test_speculative_task_copies_keep_outcomes_exact(cluster: Cluster, warm: Warm, url: str, tmp_path: Path) -> None:
     found = run_scenarios(cluster, warm, url, tmp_path, "race:bolt", "race:sink", "lose:sink")
     for scenario, result in found.items():
         assert max(result[scenario.partition(":")[2]].values()) > 1, "no copy ran"
 
 
-def test_a_stream_whose_tasks_have_speculative_copies(cluster: Cluster, warm: Warm, url: str, tmp_path: Path) -> None:
+def test_speculative_task_copies_in_a_stream_keep_outcomes_exact(
+    cluster: Cluster, warm: Warm, url: str, tmp_path: Path
+) -> None:
     """What is parked goes out with later micro-batches, beside copies of slow tasks; nothing is acked falsely."""
     batches = [range(at, at + 40) for at in (0, 100, 200)]
     give(tmp_path, *batches)

@@ -33,14 +33,14 @@ def found(monkeypatch: pytest.MonkeyPatch, answer: bytes | AckerError | None) ->
     return asked
 
 
-def test_an_outage_is_no_wrong_url(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_outage_is_not_reported_as_wrong_executor_url(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch, ServerBusyError("a script runs"))
     with pytest.raises(ServerBusyError, match=r"Spark's workers: a script runs\. .*`executor_url`"):
         check_url(session, "redis://x", fake_acker())
 
 
 @pytest.mark.parametrize("refusal", [BadConfigError("no Redis URL"), AuthenticationError("wrong password")])
-def test_what_waiting_does_not_change_is_a_wrong_url(
+def test_permanent_refusal_is_reported_as_wrong_executor_url(
     session: Any, monkeypatch: pytest.MonkeyPatch, refusal: AckerError
 ) -> None:
     found(monkeypatch, refusal)
@@ -49,7 +49,7 @@ def test_what_waiting_does_not_change_is_a_wrong_url(
 
 
 @pytest.mark.parametrize("generation", [None, b"another"])
-def test_a_server_without_this_app_is_a_wrong_url(
+def test_server_without_app_is_reported_as_wrong_executor_url(
     session: Any, monkeypatch: pytest.MonkeyPatch, generation: bytes | None
 ) -> None:
     found(monkeypatch, generation)
@@ -57,7 +57,7 @@ def test_a_server_without_this_app_is_a_wrong_url(
         check_url(session, "redis://x", fake_acker())
 
 
-def test_the_app_is_looked_for_once(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_executor_url_is_checked_once(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_acker() as acker:
         asked = found(monkeypatch, app_of(acker).shards.generations[0])
         assert [check_url(session, "redis://x", acker) for _ in range(2)] == ["redis://x"] * 2

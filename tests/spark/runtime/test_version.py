@@ -21,7 +21,7 @@ def imported(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("version", ["3.5.6", "4.0.1", "4.2.0", "4.30.0", "5.0.0"])
-def test_a_version_that_is_not_supported_is_told_in_one_sentence(version: str, tmp_path: Path) -> None:
+def test_unsupported_pyspark_version_is_named_in_the_error(version: str, tmp_path: Path) -> None:
     (tmp_path / "pyspark").mkdir()
     (tmp_path / "pyspark" / "__init__.py").write_text(f"__version__ = {version!r}\n")
     assert imported(tmp_path) == (
@@ -30,7 +30,7 @@ def test_a_version_that_is_not_supported_is_told_in_one_sentence(version: str, t
     )
 
 
-def test_where_there_is_none_the_command_that_installs_it_is_told(tmp_path: Path) -> None:
+def test_missing_pyspark_error_names_pip_install_command(tmp_path: Path) -> None:
     (tmp_path / "pyspark.py").write_text("raise ModuleNotFoundError(\"No module named 'pyspark'\", name='pyspark')\n")
     assert imported(tmp_path) == (
         "acker_redis.errors.SparkVersionError: acker_redis.spark needs PySpark 4.3, "
@@ -38,7 +38,7 @@ def test_where_there_is_none_the_command_that_installs_it_is_told(tmp_path: Path
     )
 
 
-def test_the_versions_are_those_of_the_package() -> None:
+def test_supported_versions_match_spark_extra_of_pyproject() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (wanted,) = (one for one in project["optional-dependencies"]["spark"] if one.startswith("pyspark"))
     assert wanted == f"pyspark=={SUPPORTED[-1]}.*"

@@ -4,8 +4,15 @@ import pytest
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from acker_redis import AckerError, BadBatchError, ConnectionLostError, FailedError, NotExactError, OutOfMemoryError
-from acker_redis.spark.proof.failure_reports import cause_of
+from acker_redis import (
+    AckerError,
+    BadBatchError,
+    ConnectionLostError,
+    NotExactError,
+    RowFailedError,
+    ServerOutOfMemoryError,
+)
+from acker_redis.spark.proof.received_failures import cause_of
 from acker_redis.spark.runtime.worker_errors import acker_error_in, own_errors
 
 WORKER = (
@@ -37,8 +44,8 @@ QUERY = (
 
 @pytest.mark.parametrize("text", [WORKER, COMMIT, JOB, JVM, QUERY])
 @pytest.mark.parametrize("told", ["h:1 is above maxmemory", "two\nlines: of text", ""])
-@pytest.mark.parametrize("kind", [OutOfMemoryError, NotExactError, AckerError])
-def test_an_error_of_a_worker_is_the_error_it_was(text: str, told: str, kind: type[AckerError]) -> None:
+@pytest.mark.parametrize("kind", [ServerOutOfMemoryError, NotExactError, AckerError])
+def test_worker_error_is_raised_with_its_type_and_text(text: str, told: str, kind: type[AckerError]) -> None:
     last_line = f"acker_redis.errors.{kind.__name__}" + (f": {told}" if told else "")
     error = PySparkException(text.replace("{}", last_line))
     with pytest.raises(AckerError) as caught, own_errors():
@@ -46,7 +53,7 @@ def test_an_error_of_a_worker_is_the_error_it_was(text: str, told: str, kind: ty
     assert (type(caught.value), str(caught.value), caught.value.__cause__) == (kind, told, error)
 
 
-def test_of_several_in_a_traceback_it_is_the_last() -> None:
+def test_last_library_error_in_traceback_is_used() -> None:
     chained = (
         "acker_redis.errors.ConnectionLostError: gone\n\nDuring handling of the above exception, another exception "
         'occurred:\n\nTraceback (most recent call last):\n  File "x", line 1, in f\nacker_redis.errors.BadBatchError: wrong'
@@ -60,7 +67,7 @@ class OfTheUsers(ConnectionLostError):
         super().__init__(f"{host}:{port} is gone")
 
 
-def test_an_error_that_was_wrapped_is_found() -> None:
+def test_library_error_behind_wrapper_is_raised() -> None:
     wrapper = RuntimeError("the program's own")
     wrapper.__cause__ = OfTheUsers("h", 1)
     with pytest.raises(ConnectionLostError, match="h:1 is gone") as caught, own_errors():
@@ -68,7 +75,7 @@ def test_an_error_that_was_wrapped_is_found() -> None:
     assert caught.value.__cause__ is wrapper
 
 
-def test_an_error_of_the_library_is_left_as_it_is() -> None:
+def test_library_error_is_raised_unchanged() -> None:
     ours = OfTheUsers("h", 1)
     with pytest.raises(OfTheUsers) as caught, own_errors():
         raise ours
@@ -92,7 +99,7 @@ class JavaIsGone(Py4JError):  # type: ignore[misc]
         JavaIsGone(),
     ],
 )
-def test_other_errors_stay_what_they_are(error: Exception) -> None:
+def test_foreign_errors_are_raised_unchanged(error: Exception) -> None:
     assert acker_error_in(error) is None
     with pytest.raises(type(error)) as caught, own_errors():
         raise error
@@ -110,7 +117,7 @@ class Counting(Py4JJavaError):  # type: ignore[misc]
         return WORKER.format("OSError: disk full")
 
 
-def test_java_is_asked_for_a_text_once() -> None:
+def test_text_of_java_error_is_requested_once() -> None:
     error = Counting()
     assert acker_error_in(error) is None
     assert cause_of(error).text == cause_of(error).text == "OSError: disk full"
@@ -122,9 +129,9 @@ def test_java_is_asked_for_a_text_once() -> None:
     [
         (PySparkException(WORKER.format("OSError: disk full")), "OSError: disk full"),
         (OSError("disk full"), "OSError: disk full"),
-        (FailedError("no such customer"), "no such customer"),
+        (RowFailedError("no such customer"), "no such customer"),
         (JavaIsGone(), "JavaIsGone"),
     ],
 )
-def test_a_dead_letter_tells_what_was_raised_and_not_where(error: Exception, told: str) -> None:
+def test_cause_of_error_has_its_text_without_traceback(error: Exception, told: str) -> None:
     assert cause_of(error).text == told

@@ -49,7 +49,7 @@ def save(rows: object) -> object:
     return rows, TABLE
 
 
-def test_a_variable_of_the_module_that_a_function_it_calls_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_module_variable_of_called_function_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     used = Used(lambda rows: [save(row) for row in rows])
     assert used.changed() == []
     monkeypatch.setitem(globals(), "TABLE", "b")
@@ -72,7 +72,9 @@ def test_a_variable_of_the_module_that_a_function_it_calls_uses(monkeypatch: pyt
         (lambda it: setattr(it["saver"], "table", "b"), lambda it: partial(it["saver"].save)),
     ],
 )
-def test_what_is_seen(change: Callable[[Any], object], make: Callable[[Any], object]) -> None:
+def test_changes_inside_captured_objects_are_detected(
+    change: Callable[[Any], object], make: Callable[[Any], object]
+) -> None:
     it = {
         "x": 1, "deep": [[0]], "set": {0}, "settings": Settings(), "space": SimpleNamespace(table="a"), "saver": Saver(),
     }  # fmt: skip
@@ -82,7 +84,7 @@ def test_what_is_seen(change: Callable[[Any], object], make: Callable[[Any], obj
     assert len(used.changed()) == 1
 
 
-def test_equal_values_are_no_change() -> None:
+def test_captured_variable_set_to_equal_value_is_unchanged() -> None:
     table, names, log = "a", ["x"], object()
 
     def write(rows: object) -> object:
@@ -97,7 +99,7 @@ def test_equal_values_are_no_change() -> None:
     assert used.changed() == ["log", "table"]
 
 
-def test_it_never_raises() -> None:
+def test_captured_variables_of_any_kind_raise_no_error() -> None:
     turning: list[object] = []
     turning.append(turning)
     odd, array, many = Odd(), np.arange(3), list(range(2 * MOST))

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from acker_redis import BadConfigError, FailedError, NotExactError, PipelineError, RefusedError
+from acker_redis import BadConfigError, NotExactError, PipelineError, RowFailedError, RowsRefusedError
 from acker_redis.spark import Tracker
 from acker_redis.spark.worker.failures import OnError
 from acker_redis.spout.retry import RetryPolicy
@@ -45,7 +45,7 @@ BOTH = [(id, child) for id in range(20) for child in range(2)]
 
 
 @pytest.mark.parametrize("format", ["parquet", "json", "orc", "csv"])
-def test_sparks_own_writers(case: MakeCase, format: str) -> None:
+def test_spark_writers_of_every_format_complete(case: MakeCase, format: str) -> None:
     run = case(n=20)
     run.complete(
         writing(
@@ -56,7 +56,7 @@ def test_sparks_own_writers(case: MakeCase, format: str) -> None:
     assert sorted(map(tuple, found)) == BOTH
 
 
-def test_tables_and_folders_by_value(case: MakeCase) -> None:
+def test_tables_and_partitioned_folders_complete(case: MakeCase) -> None:
     run = case(n=20)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
@@ -74,7 +74,7 @@ def test_tables_and_folders_by_value(case: MakeCase) -> None:
     assert sorted(run.written("id", "child")) == BOTH
 
 
-def test_nothing_is_acked_before_the_pipeline_has_returned(case: MakeCase) -> None:
+def test_acks_are_sent_only_after_the_pipeline_returns(case: MakeCase) -> None:
     run = case(n=20)
     acked: list[int] = []
 
@@ -87,7 +87,7 @@ def test_nothing_is_acked_before_the_pipeline_has_returned(case: MakeCase) -> No
     assert acked == [0]
 
 
-def test_a_function_of_the_dataframe_is_a_sink(case: MakeCase) -> None:
+def test_dataframe_function_is_a_sink(case: MakeCase) -> None:
     run = case(n=20)
 
     def merge(rows: DataFrame) -> None:
@@ -95,13 +95,13 @@ def test_a_function_of_the_dataframe_is_a_sink(case: MakeCase) -> None:
         rows.createOrReplaceTempView("merged")
         rows.sparkSession.sql("SELECT * FROM merged").write.parquet(run.out)
 
-    run.complete(writing(lambda tracker, rows: tracker.write_with(rows, merge)))
+    run.complete(writing(lambda tracker, rows: tracker.write_dataframe(rows, merge)))
     assert ordered(run) == BOTH
 
 
-def test_a_function_of_the_dataframe_that_runs_nothing_proves_nothing(case: MakeCase) -> None:
+def test_dataframe_function_running_nothing_is_refused(case: MakeCase) -> None:
     run = case(n=20)
-    text = run.refused(writing(lambda tracker, rows: tracker.write_with(rows, lambda frame: None)), NotExactError)
+    text = run.refused(writing(lambda tracker, rows: tracker.write_dataframe(rows, lambda frame: None)), NotExactError)
     assert "no execution" in text
 
 
@@ -111,11 +111,11 @@ def raising(rows: Any) -> None:
 
 SINKS: dict[str, Callable[[Case, Tracker, DataFrame, Any], object]] = {
     "write": lambda run, tracker, rows, on_error: tracker.write(rows, raising, on_error=on_error),
-    "write_with": lambda run, tracker, rows, on_error: tracker.write_with(rows, raising, on_error=on_error),
-    "write_source": lambda run, tracker, rows, on_error: tracker.write_source(
+    "write_dataframe": lambda run, tracker, rows, on_error: tracker.write_dataframe(rows, raising, on_error=on_error),
+    "write_data_source": lambda run, tracker, rows, on_error: tracker.write_data_source(
         rows, RowsToFiles, options={"folder": str(run.folder), "fail": "write"}, on_error=on_error
     ),
-    "commit": lambda run, tracker, rows, on_error: tracker.write_source(
+    "commit": lambda run, tracker, rows, on_error: tracker.write_data_source(
         rows, RowsToFiles, options={"folder": str(run.folder), "fail": "commit"}, on_error=on_error
     ),
     "write_partitions": lambda run, tracker, rows, on_error: tracker.write_partitions(
@@ -126,7 +126,7 @@ SINKS: dict[str, Callable[[Case, Tracker, DataFrame, Any], object]] = {
 
 @pytest.mark.parametrize("sink", SINKS)
 @pytest.mark.parametrize(("on_error", "emissions"), [("raise", 1), ("fail", 2)])
-def test_a_sink_that_raises_ends_the_emission_or_fails_its_rows(
+def test_raising_sink_ends_the_emission_or_fails_its_rows(
     case: MakeCase, sink: str, on_error: OnError, emissions: int
 ) -> None:
     """Either way nothing is acked. Rows that fail end their messages; what raises in the driver is nobody's attempt."""
@@ -135,12 +135,12 @@ def test_a_sink_that_raises_ends_the_emission_or_fails_its_rows(
         writing(lambda tracker, rows: SINKS[sink](run, tracker, rows, on_error)),
         retry=RetryPolicy(max_attempts=emissions, first_delay_secs=0),
     )
-    if on_error == "raise" and sink == "write_source":  # which raises for one message, and is that one's alone
+    if on_error == "raise" and sink == "write_data_source":  # which raises for one message, and is that one's alone
         assert (ended.acked, set(ended.letters)) == (set(range(1, 6)), {0})
         assert "disk full" in str(ended.letters[0].detail)
         return
     assert ended.acked == set()
-    if sink in ("write", "write_with", "commit"):  # no job failed
+    if sink in ("write", "write_dataframe", "commit"):  # no job failed
         assert (ended.emissions, ended.letters) == (1, {})
     if on_error == "raise" or not ended.letters:
         assert ("no commit" if sink == "commit" else "disk full") in str(ended.error)
@@ -150,13 +150,13 @@ def test_a_sink_that_raises_ends_the_emission_or_fails_its_rows(
     assert all(("no commit" if sink == "commit" else "disk full") in (x.detail or "") for x in ended.letters.values())
 
 
-def test_failed_rows_of_a_sink_fail_their_messages_only(case: MakeCase) -> None:
+def test_failed_rows_of_a_sink_fail_only_their_messages(case: MakeCase) -> None:
     run = case(n=20)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         rows = tracker.explode(messages, TWO)
         failing = {"folder": str(run.folder), "fail": "write"}
-        tracker.write_source(
+        tracker.write_data_source(
             tracker.filter(rows, "id < 5"), RowsToFiles, options=failing, on_error="fail", name="never"
         )
         tracker.write(tracker.filter(rows, "id >= 5"), run.append())
@@ -167,7 +167,7 @@ def test_failed_rows_of_a_sink_fail_their_messages_only(case: MakeCase) -> None:
     ended.check({id: [(id, 0), (id, 1)] for id in range(20)}, run.written())
 
 
-def test_a_partition_whose_write_raises_fails_its_rows(case: MakeCase) -> None:
+def test_partition_write_raising_fails_its_rows(case: MakeCase) -> None:
     run = case(n=20, partitions=2)
     counts: list[int] = []
 
@@ -184,18 +184,18 @@ def test_a_partition_whose_write_raises_fails_its_rows(case: MakeCase) -> None:
 def refusing_some(out: str, batches: Iterator[pa.RecordBatch], partition: int) -> None:
     """A store that takes no child 1 of every seventh message, and no message 3 at all."""
     rows = [row for batch in batches for row in batch.to_pylist()]
-    refused: dict[int, str | FailedError] = {
+    refused: dict[int, str | RowFailedError] = {
         at: "duplicate" for at, row in enumerate(rows) if row["id"] % 7 == 0 and row["child"]
     }
-    refused |= {at: FailedError("too long", retry=False) for at, row in enumerate(rows) if row["id"] == 3}
+    refused |= {at: RowFailedError("too long", retry=False) for at, row in enumerate(rows) if row["id"] == 3}
     taken = pa.Table.from_pylist([row for at, row in enumerate(rows) if at not in refused], CHILD_ARROW)
     pq.write_table(taken, Path(out) / f"{uuid.uuid4().hex}.parquet")
     if refused:
-        raise RefusedError(refused)
+        raise RowsRefusedError(refused)
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_rows_that_a_store_refuses_fail_and_the_others_are_acked(case: MakeCase, partitions: int) -> None:
+def test_rows_refused_by_a_store_fail_and_others_are_acked(case: MakeCase, partitions: int) -> None:
     run = case(n=20, partitions=partitions)
     Path(run.out).mkdir()
     counts: list[int] = []
@@ -213,14 +213,12 @@ def test_rows_that_a_store_refuses_fail_and_the_others_are_acked(case: MakeCase,
 
 
 @pytest.mark.parametrize("on_error", ["raise", "fail"])
-def test_what_a_commit_that_fails_in_the_driver_left_is_made_up_for_by_the_next_run(
-    case: MakeCase, on_error: OnError
-) -> None:
+def test_commit_failure_in_the_driver_is_recovered_by_a_rerun(case: MakeCase, on_error: OnError) -> None:
     run = case(n=20)
     options = {"folder": str(run.folder), "fail": "first commit"}
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        tracker.write_source(messages.repartition(3, "id"), RowsToFiles, options=options, on_error=on_error)
+        tracker.write_data_source(messages.repartition(3, "id"), RowsToFiles, options=options, on_error=on_error)
 
     ended = run.run(pipeline, retry=ONCE)
     assert ended.error is not None
@@ -230,7 +228,7 @@ def test_what_a_commit_that_fails_in_the_driver_left_is_made_up_for_by_the_next_
 
 
 @pytest.mark.parametrize("sink", ["write_partitions", "write"])
-def test_an_error_of_a_bolt_is_not_the_sinks(case: MakeCase, sink: str) -> None:
+def test_flat_map_error_is_not_attributed_to_the_sink(case: MakeCase, sink: str) -> None:
     """A sink that fails rows does not fail those that never reached it: the emission ends."""
     run = case(n=2)  # each emission that breaks takes seconds
 
@@ -238,7 +236,7 @@ def test_an_error_of_a_bolt_is_not_the_sinks(case: MakeCase, sink: str) -> None:
         raise ZeroDivisionError("on purpose")
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        derived = tracker.bolt(messages, broken, CHILD, on_error="raise")
+        derived = tracker.flat_map(messages, broken, CHILD, on_error="raise")
         if sink == "write":
             tracker.write(derived, run.append(), on_error="fail")
         else:
@@ -251,9 +249,11 @@ def test_an_error_of_a_bolt_is_not_the_sinks(case: MakeCase, sink: str) -> None:
 
 
 @pytest.mark.parametrize("source", [RowsToFiles, BatchesToFiles])
-def test_python_data_sources(case: MakeCase, source: type[DataSource]) -> None:
+def test_python_data_source_sinks_complete(case: MakeCase, source: type[DataSource]) -> None:
     run = case(n=20)
-    run.complete(writing(lambda tracker, rows: tracker.write_source(rows, source, options={"folder": str(run.folder)})))
+    run.complete(
+        writing(lambda tracker, rows: tracker.write_data_source(rows, source, options={"folder": str(run.folder)}))
+    )
     assert (run.folder / "committed").read_text() == "40"
 
 
@@ -274,13 +274,13 @@ def take_one(batches: Iterator[pa.RecordBatch], partition: int) -> None:
     next(batches, None)
 
 
-@pytest.mark.parametrize("sink", ["write_partitions", "write_source"])
-def test_a_sink_that_leaves_rows_behind_is_an_error(case: MakeCase, sink: str) -> None:
+@pytest.mark.parametrize("sink", ["write_partitions", "write_data_source"])
+def test_sink_leaving_rows_unread_is_an_error(case: MakeCase, sink: str) -> None:
     run = case(n=1000)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        if sink == "write_source":
-            tracker.write_source(messages, Careless, options={"folder": str(run.folder)})
+        if sink == "write_data_source":
+            tracker.write_data_source(messages, Careless, options={"folder": str(run.folder)})
         else:
             tracker.write_partitions(messages, take_one)
 
@@ -289,30 +289,30 @@ def test_a_sink_that_leaves_rows_behind_is_an_error(case: MakeCase, sink: str) -
     assert (ended.acked, run.acker.stats().acked) == (set(), 0)
 
 
-def test_bad_arguments(case: MakeCase) -> None:
+def test_invalid_sink_arguments_are_refused(case: MakeCase) -> None:
     run = case(n=1)
     calls: list[Callable[[Tracker, DataFrame], object]] = [
         lambda tracker, rows: tracker.write_partitions(rows, consume, on_error="ignore"),  # type: ignore[arg-type]
         lambda tracker, rows: tracker.write(rows, raising, on_error="ignore"),  # type: ignore[arg-type]
-        lambda tracker, rows: tracker.write_with(rows, raising, on_error="timeout"),  # type: ignore[arg-type]
-        lambda tracker, rows: tracker.write_source(rows, RowsToFiles, on_error="ignore"),  # type: ignore[arg-type]
+        lambda tracker, rows: tracker.write_dataframe(rows, raising, on_error="timeout"),  # type: ignore[arg-type]
+        lambda tracker, rows: tracker.write_data_source(rows, RowsToFiles, on_error="ignore"),  # type: ignore[arg-type]
     ]
     for call in calls:
         assert "use 'fail' or 'raise'" in run.refused(call, PipelineError)
     unwritable: list[tuple[Callable[[Tracker, DataFrame], object], str]] = [
         (lambda tracker, rows: tracker.write(rows, "items"), "write: 'items' can't be called"),  # type: ignore[arg-type]
-        (lambda tracker, rows: tracker.write_with(rows, None), "write_with: None can't be called"),  # type: ignore[arg-type]
+        (lambda tracker, rows: tracker.write_dataframe(rows, None), "write_dataframe: None can't be called"),  # type: ignore[arg-type]
         (lambda tracker, rows: tracker.write_partitions(rows, "x"), "write_partitions: 'x' can't be"),  # type: ignore[arg-type]
         (lambda tracker, rows: tracker.export(rows, "items"), "export: 'items' can't be called"),  # type: ignore[arg-type]
-        (lambda tracker, rows: tracker.write_source(rows, "parquet"), "'parquet' is no Python data"),  # type: ignore[arg-type]
-        (lambda tracker, rows: tracker.write_source(rows, object), "is no Python data source"),  # type: ignore[arg-type]
+        (lambda tracker, rows: tracker.write_data_source(rows, "parquet"), "'parquet' is no Python data"),  # type: ignore[arg-type]
+        (lambda tracker, rows: tracker.write_data_source(rows, object), "is no Python data source"),  # type: ignore[arg-type]
     ]
     for call, text in unwritable:
         assert text in run.refused(call, PipelineError)
     for types in (KeyError, (KeyError(),), ["KeyError"], (BaseException,)):
         wrong: Any = types
         for name, call in {
-            "bolt": lambda tracker, rows: tracker.bolt(rows, list, "id bigint", no_retry=wrong),  # noqa: B023
+            "bolt": lambda tracker, rows: tracker.flat_map(rows, list, "id bigint", no_retry=wrong),  # noqa: B023
             "write_partitions": lambda tracker, rows: tracker.write_partitions(rows, consume, no_retry=wrong),  # noqa: B023
         }.items():
             assert f"'{name}': no_retry={wrong!r}: use a tuple of exceptions" in run.refused(call, PipelineError)
@@ -321,7 +321,7 @@ def test_bad_arguments(case: MakeCase) -> None:
     )
 
 
-def test_a_writer_that_writes_twice_is_taken_once(case: MakeCase) -> None:
+def test_writer_writing_twice_counts_once(case: MakeCase) -> None:
     """Each of the two wrote everything."""
     run = case(n=20)
 
@@ -333,7 +333,7 @@ def test_a_writer_that_writes_twice_is_taken_once(case: MakeCase) -> None:
     assert ordered(run) == ordered(run, "again") == BOTH
 
 
-def test_columns_of_the_trackers_do_not_reach_a_sink(case: MakeCase) -> None:
+def test_tracking_columns_do_not_reach_a_sink(case: MakeCase) -> None:
     run = case(n=5)
     seen: list[str] = []
 
@@ -341,7 +341,7 @@ def test_columns_of_the_trackers_do_not_reach_a_sink(case: MakeCase) -> None:
         seen.extend(rows.columns)
         rows.count()
 
-    run.complete(writing(lambda tracker, rows: tracker.write_with(rows, look)))
+    run.complete(writing(lambda tracker, rows: tracker.write_dataframe(rows, look)))
     assert seen == ["id", "child"]
 
 
@@ -364,7 +364,7 @@ MODES: list[tuple[str, Callable[[DataFrameWriter, str], object]]] = [
 
 @pytest.mark.parametrize("on_error", ["raise", "fail"])
 @pytest.mark.parametrize(("mode", "write"), MODES)
-def test_by_message_a_writer_has_to_append(
+def test_writer_that_does_not_append_is_refused(
     case: MakeCase, mode: str, write: Callable[[DataFrameWriter, str], object], on_error: OnError
 ) -> None:
     """Messages that failed are written again without the others."""
@@ -381,16 +381,16 @@ def test_by_message_a_writer_has_to_append(
     assert run.spark.catalog.listTables() == tables
 
 
-def test_a_source_has_to_append_too(case: MakeCase) -> None:
+def test_data_source_that_does_not_append_is_refused(case: MakeCase) -> None:
     run = case(n=6)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        tracker.write_source(messages, RowsToFiles, mode="overwrite", options={"folder": run.out})
+        tracker.write_data_source(messages, RowsToFiles, mode="overwrite", options={"folder": run.out})
 
     assert "mode 'overwrite' would replace" in run.refused(pipeline, BadConfigError)
 
 
-def test_a_partition_for_each_message_may_be_replaced(case: MakeCase) -> None:
+def test_partition_overwrite_is_accepted_with_allow_overwrite(case: MakeCase) -> None:
     """By those who say so. A mode that leaves out what is new may not be had for that."""
     run = case(n=6)
     options = {"partitionOverwriteMode": "dynamic"}

@@ -40,9 +40,9 @@ def put(raw: Any, seconds: float, message: int, **fields: Any) -> str:
     return str(raw.xadd("acker:{letters}:dead", given, id=f"{millis}-*").decode())
 
 
-def test_a_letter_is_a_row(spark: Any, acker: Acker) -> None:
+def test_dead_letter_is_read_as_a_row(spark: Any, acker: Acker) -> None:
     given = DeadLetter(7, "run-1", 5, "failed", "parse", "no such customer", '{"id": 7, "text": "schön"}'.encode())
-    given = given._replace(first_secs=1_700_000_000, replay="payload", task=3)
+    given = given._replace(first_secs=1_700_000_000, replay="payload", spout_id=3)
     acker.dead_letters.add([given, DeadLetter(-8, "run-1", 1, "timeout")])
     written = [letter.entry_id for letter in acker.dead_letters.read()]
     rows = read_dead_letters(spark, acker, payload_schema=MESSAGES).orderBy("entry_id").collect()
@@ -61,7 +61,7 @@ def test_a_letter_is_a_row(spark: Any, acker: Acker) -> None:
     assert abs(age) < timedelta(minutes=10)
 
 
-def test_letters_of_a_span_of_time(spark: Any, acker: Acker, raw: Any) -> None:
+def test_dead_letters_are_selected_by_time_range(spark: Any, acker: Acker, raw: Any) -> None:
     for message, seconds in enumerate((0, 0, 0.001, 59.999, 60, 3600)):
         put(raw, seconds, message)
 
@@ -81,7 +81,9 @@ def test_letters_of_a_span_of_time(spark: Any, acker: Acker, raw: Any) -> None:
         read_dead_letters(spark, acker, since="today")  # type: ignore[arg-type]
 
 
-def test_many_letters_are_read_in_parts(spark: Any, acker: Acker, raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_dead_letters_are_read_in_several_partitions(
+    spark: Any, acker: Acker, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dead_letters, "_LETTERS_PER_PARTITION", 700)
     with raw.pipeline(transaction=False) as pipe:
         for message in range(2500):
@@ -96,9 +98,7 @@ def test_many_letters_are_read_in_parts(spark: Any, acker: Acker, raw: Any, monk
     assert letters.groupBy("reason").count().collect()[0]["count"] == 2500
 
 
-def test_no_letters_are_no_rows_and_damaged_ones_are_left_out(
-    spark: Any, acker: Acker, raw: Any, tmp_path: Path
-) -> None:
+def test_damaged_dead_letters_are_skipped_when_read(spark: Any, acker: Acker, raw: Any, tmp_path: Path) -> None:
     assert read_dead_letters(spark, acker).collect() == []
     put(raw, 0, 1, payload=b"\xff{")
     raw.xadd("acker:{letters}:dead", {"what": "ever"})
@@ -108,7 +108,7 @@ def test_no_letters_are_no_rows_and_damaged_ones_are_left_out(
     assert (row.message_id, row.payload, row.message) == (1, "�{", (None, None))
 
 
-def test_later_letters_are_not_among_them(spark: Any, acker: Acker, raw: Any) -> None:
+def test_dead_letters_added_after_the_read_are_excluded(spark: Any, acker: Acker, raw: Any) -> None:
     put(raw, 0, 1)
     letters = read_dead_letters(spark, acker)
     put(raw, 10**9, 2)

@@ -60,7 +60,7 @@ RECORDS = st.tuples(st.none() | st.integers(-(2**63), 2**63 - 1), st.text(st.cha
     block=st.sampled_from([1, 50, 1 << 20]),
 )  # fmt: skip
 @settings(max_examples=200, deadline=None, derandomize=True)
-def test_good_and_bad_records_keep_their_numbers(
+def test_good_and_bad_records_of_a_file_keep_their_order(
     tmp_path_factory: pytest.TempPathFactory, values: list[Any], bad: set[int], block: int
 ) -> None:
     folder = tmp_path_factory.mktemp("files")
@@ -84,7 +84,7 @@ def test_good_and_bad_records_keep_their_numbers(
             ]
 
 
-def test_columns_of_a_file_are_taken_with_care(tmp_path: Path) -> None:
+def test_file_schema_keeps_ambiguous_values_as_strings(tmp_path: Path) -> None:
     """A code that looks like a number, or a text like a time, would not come out as it went in."""
     path = written(tmp_path / "a.csv", b'zip,"a, b"\n007,1\n')
     assert file_formats.schema_of(SYSTEM, str(path), "csv") == pa.schema([("zip", pa.string()), ("a, b", pa.string())])
@@ -108,7 +108,7 @@ PACKED: list[tuple[str, Callable[[bytes], bytes]]] = [
 ]  # fmt: skip
 
 
-def test_compressed_files_whatever_the_case_of_their_names(tmp_path: Path) -> None:
+def test_compressed_files_are_read_for_any_case_of_suffix(tmp_path: Path) -> None:
     for name, pack in PACKED:
         content = pack(b"n,t\n1,x\n") + pack(b"2,y\n")
         assert rows(written(tmp_path / name, content), "csv") == [("1,x", None), ("2,y", None)]
@@ -116,7 +116,7 @@ def test_compressed_files_whatever_the_case_of_their_names(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", ["text", "json", "csv", "parquet"])
-def test_a_damaged_file_is_named(tmp_path: Path, kind: Format) -> None:
+def test_damaged_file_is_named_in_the_error(tmp_path: Path, kind: Format) -> None:
     whole = gzip.compress(b'n,t\n{"n": 1}\n' * 10_000)
     for name, content in [
         ("cut.gz", whole[: len(whole) // 2]),
@@ -135,7 +135,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, kind: Format) -> None:
             file_formats.schema_of(SYSTEM, str(tmp_path / "cut.gz"), kind)
 
 
-def test_files_with_other_columns_are_named(tmp_path: Path) -> None:
+def test_files_with_other_columns_are_named_in_the_error(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", b"1,x\n2,y\n")  # no header
     with pytest.raises(BadConfigError, match=r"a\.csv has no columns \['n', 't'\], only \['1', 'x'\]"):
         rows(path, "csv")
@@ -187,7 +187,7 @@ class _Store:
         (EOFError("timed out"), False),
     ],
 )
-def test_a_store_that_can_not_be_reached_is_no_damaged_file(error: Exception, is_passed: bool) -> None:
+def test_unreachable_store_is_not_reported_as_damaged_file(error: Exception, is_passed: bool) -> None:
     store: Any = _Store(error)
     doubts = doubts_about(StructType().add("n", LongType()))
     reads: list[Callable[[], object]] = [

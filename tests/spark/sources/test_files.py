@@ -52,7 +52,7 @@ BAD_JSON = [
 ]  # fmt: skip
 
 
-def test_a_bad_line_of_json_is_one_row(spark: Any, tmp_path: Path) -> None:
+def test_bad_json_line_is_a_single_corrupt_row(spark: Any, tmp_path: Path) -> None:
     good = b'{"n": 1, "t": "x", "other": [1]}\n\n  \r\n{"t": "y", "other": "2"}\r\n'
     content = good + b"".join(bad + b"\n{}\n" for bad in BAD_JSON) + BAD_JSON[0]
     path = written(tmp_path / "a.json", b"\xef\xbb\xbf" + content)
@@ -62,7 +62,7 @@ def test_a_bad_line_of_json_is_one_row(spark: Any, tmp_path: Path) -> None:
     assert rows(spark, path, "json") == [*expected, "{"]
 
 
-def test_lines_of_json_that_only_look_odd(spark: Any, tmp_path: Path) -> None:
+def test_unusual_valid_json_lines_are_read_exactly(spark: Any, tmp_path: Path) -> None:
     """A name that stands in two places of a value, escapes, and of a name that comes twice the last value."""
     path = written(
         tmp_path / "a.json",
@@ -85,7 +85,7 @@ BAD_CSV = [
 ]  # fmt: skip
 
 
-def test_a_bad_line_of_csv_is_one_row(spark: Any, tmp_path: Path) -> None:
+def test_bad_csv_line_is_a_single_corrupt_row(spark: Any, tmp_path: Path) -> None:
     good = b'n,t\n007,007\r\n\n,"a ""b"", c"\n3,5" pipe\n'
     content = good + b"".join(bad + b"\nNULL,NULL\n" for bad, _ in BAD_CSV) + BAD_CSV[5][0]
     path = written(tmp_path / "a.csv", b"\xef\xbb\xbf" + content)
@@ -97,7 +97,7 @@ def test_a_bad_line_of_csv_is_one_row(spark: Any, tmp_path: Path) -> None:
     assert one.where("t = 'y'").count() == 0
 
 
-def test_values_with_lines_in_them_and_quotes_that_are_not_closed(spark: Any, tmp_path: Path) -> None:
+def test_csv_line_breaks_in_quotes_and_open_quotes_are_separated(spark: Any, tmp_path: Path) -> None:
     lines = [f"{n},x\n" for n in range(200_000)]
     content = 'n,t\n1,"two\r\n""lines"""\n2,"open\n3,"x"\n4,"\n\nx"\n5,"open\n' + "".join(lines)
     found = rows(spark, written(tmp_path / "a.csv", content.encode()), "csv")
@@ -105,7 +105,7 @@ def test_values_with_lines_in_them_and_quotes_that_are_not_closed(spark: Any, tm
     assert len(found) == 200_005
 
 
-def test_files_with_their_columns_in_another_order(spark: Any, tmp_path: Path) -> None:
+def test_csv_columns_are_matched_by_each_files_header(spark: Any, tmp_path: Path) -> None:
     written(tmp_path / "a", b"")
     written(tmp_path / "b", b"n,more,t\n1,2,x\n")
     written(tmp_path / "c", b't,n\n"a ""b"",\r\nc",2\nx,y\n1\n\xff,1\n')
@@ -117,7 +117,7 @@ def test_files_with_their_columns_in_another_order(spark: Any, tmp_path: Path) -
     assert bad[0] == "x,y"
 
 
-def test_spark_reads_records_of_csv_as_python_does(spark: Any) -> None:
+def test_csv_rows_are_parsed_as_by_python(spark: Any) -> None:
     """What is handed to Spark is what Python's strict parser takes for one record."""
     some = random.Random(7)
     odd = ['"', '""', ",", "a", " ", "\r", "\n", "\0", "\\", "#", ";", "\U0001f600"]
@@ -134,7 +134,7 @@ def test_spark_reads_records_of_csv_as_python_does(spark: Any) -> None:
     assert found == list(expected.values())
 
 
-def test_texts_come_out_of_json_as_they_went_in(spark: Any) -> None:
+def test_json_texts_round_trip_unchanged(spark: Any) -> None:
     some = random.Random(7)
     odd = ['"', "\\", "/", "\n", "\0", "\u2028", "\U0001f600", "\ufffd", "\ue000", "u", "{", "}", "]", "a"]
     texts = ["".join(some.choices(odd, k=some.randint(0, 9))) for _ in range(2_000)]
@@ -145,7 +145,7 @@ def test_texts_come_out_of_json_as_they_went_in(spark: Any) -> None:
     assert [row[0] for row in parsed(records, "json", columns, ()).collect()] == texts
 
 
-def test_types(spark: Any, tmp_path: Path) -> None:
+def test_typed_values_are_read_from_csv_and_json(spark: Any, tmp_path: Path) -> None:
     schema = "at timestamp, day date, price decimal(5,2), f double, b boolean"
     content = (
         "f,b,price,day,at\n0.5,true,1.50,2026-01-02,2026-01-02 03:04:05\n"
@@ -227,7 +227,7 @@ VALUES: dict[str, tuple[dict[str, str | None], dict[str, str | None]]] = {
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
-def test_every_value_is_exact_or_its_record_corrupt(spark: Any, tmp_path: Path, zone: str) -> None:
+def test_every_value_is_exact_or_its_line_corrupt(spark: Any, tmp_path: Path, zone: str) -> None:
     before = {name: spark.conf.get(name) for name in ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")}
     spark.conf.set("spark.sql.session.timeZone", zone)
     spark.conf.set("spark.sql.ansi.enabled", str(zone == "UTC").lower())
@@ -250,7 +250,7 @@ def test_every_value_is_exact_or_its_record_corrupt(spark: Any, tmp_path: Path, 
             spark.conf.set(name, value)
 
 
-def test_values_inside_of_others(spark: Any, tmp_path: Path) -> None:
+def test_nested_json_values_are_exact_or_their_line_corrupt(spark: Any, tmp_path: Path) -> None:
     schema = (
         "tags array<string>, prices array<decimal(4,1)>, at struct<d: date, n: tinyint, t: string>, "
         "items array<struct<sku: string, price: decimal(4,1), f: double, days: array<date>>>, deep array<array<string>>"

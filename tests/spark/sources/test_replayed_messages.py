@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from acker_redis import Acker, AckerConfig, BadConfigError, FailedError, Limits, PipelineError
+from acker_redis import Acker, AckerConfig, BadConfigError, Limits, PipelineError, RowFailedError
 from acker_redis.spark import MessageIds, ReplayFrom, Tracker, check_pipeline, read_files, run_tracked
 from acker_redis.spark.emission.messages import Messages, with_message_ids
 from acker_redis.spark.protocol.columns import TRACKING
@@ -45,7 +45,7 @@ def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
     return sorted((Path(row["file"]).name, *row[1:]) for row in frame.collect())
 
 
-def test_lines_of_text_files(spark: Any, tmp_path: Path) -> None:
+def test_text_files_are_read_line_by_line(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "a.txt").write_bytes(b"one\r\n\ntw\xffo\nlast")
     with gzip.open(tmp_path / "sub" / "b.gz", "wb") as file:
@@ -63,7 +63,7 @@ def test_lines_of_text_files(spark: Any, tmp_path: Path) -> None:
     assert rows_of(read_files(spark, (tmp_path / "a.txt").as_uri())) == expected[:4]
 
 
-def test_records_of_json_csv_and_parquet_files(spark: Any, tmp_path: Path) -> None:
+def test_json_csv_and_parquet_files_are_read_row_by_row(spark: Any, tmp_path: Path) -> None:
     table = pa.table({"n": pa.array([1, None, 3]), "t": ["x", "y", "z, w"]})
     (tmp_path / "json").mkdir()
     (tmp_path / "json" / "a.jsonl").write_text("\n".join(json.dumps(row) for row in table.to_pylist()))
@@ -79,7 +79,7 @@ def test_records_of_json_csv_and_parquet_files(spark: Any, tmp_path: Path) -> No
             assert found.columns == ["file", "row", "n", "t", *([] if kind == "parquet" else ["_corrupt_record"])]
 
 
-def test_names_and_emptiness_of_files(spark: Any, tmp_path: Path) -> None:
+def test_unusual_file_names_and_empty_files_are_read(spark: Any, tmp_path: Path) -> None:
     """Names that mean something in a URI, files without rows, without columns, and with a very long record."""
     odd, csv, parquet = tmp_path / "odd", tmp_path / "csv", tmp_path / "parquet"
     for folder in (odd, csv, parquet):
@@ -104,7 +104,7 @@ def test_names_and_emptiness_of_files(spark: Any, tmp_path: Path) -> None:
         read_files(spark, str(tmp_path / "none"), "json")
 
 
-def test_what_can_not_be_read_is_said_at_once(spark: Any, tmp_path: Path) -> None:
+def test_unreadable_path_or_format_is_refused_at_once(spark: Any, tmp_path: Path) -> None:
     pq.write_table(pa.table({"row": [1]}), tmp_path / "a.parquet")
     with pytest.raises(BadConfigError, match="there is no"):
         read_files(spark, str(tmp_path / "none"))
@@ -117,7 +117,7 @@ def test_what_can_not_be_read_is_said_at_once(spark: Any, tmp_path: Path) -> Non
         read_files(spark, str(tmp_path / "empty"))
 
 
-def test_letters_of_records_that_can_not_be_read_need_no_second_reading(
+def test_letters_of_corrupt_rows_need_no_second_read(
     spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.json"
@@ -146,7 +146,7 @@ def test_letters_of_records_that_can_not_be_read_need_no_second_reading(
     assert read == []
 
 
-def test_a_record_that_can_not_be_read_is_a_dead_letter_and_a_damaged_file_an_error(
+def test_corrupt_row_is_a_dead_letter_and_damaged_file_an_error(
     spark: Any, url: str, acker: Acker, tmp_path: Path
 ) -> None:
     (tmp_path / "a.csv").write_text("n,value\n1,x\nno number,y\n3,z\n")
@@ -160,7 +160,7 @@ def test_a_record_that_can_not_be_read_is_a_dead_letter_and_a_damaged_file_an_er
     )  # fmt: skip
     assert saved(out) == ["x", "z"]
     (letter,) = acker.dead_letters.read()
-    assert (letter.attempts, letter.last_stage, result.counts.replayed) == (1, "read_files", 0)
+    assert (letter.attempts, letter.last_component, result.counts.replayed) == (1, "read_files", 0)
     assert letter.detail is not None
     assert letter.detail.startswith("the record can't be read with these columns: row 1 of ")
     assert letter.detail.endswith("/a.csv: no number,y")
@@ -179,9 +179,7 @@ def test_a_record_that_can_not_be_read_is_a_dead_letter_and_a_damaged_file_an_er
         run_tracked(damaged, partial(save, out), acker=acker)
 
 
-def test_records_that_can_not_be_read_are_never_taken_for_rows_of_nulls(
-    spark: Any, acker: Acker, tmp_path: Path
-) -> None:
+def test_messages_without_their_corrupt_column_are_refused(spark: Any, acker: Acker, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"n": 1}\nnot json\n')
     messages = read_files(spark, str(tmp_path), "json", "n bigint")
     left_out = messages.select("n", "row", F.col("file").alias("path"))
@@ -199,7 +197,7 @@ def test_records_that_can_not_be_read_are_never_taken_for_rows_of_nulls(
         check_corrupt(kept)
 
 
-def test_ids_are_read_without_parsing(spark: Any, tmp_path: Path) -> None:
+def test_message_ids_are_read_without_parsing_json(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"n": 1}\n' * 100)
     messages, column = with_message_ids(read_files(spark, str(tmp_path), "json", "n bigint"), None, "file", "row")
     of_all, of_ids = (
@@ -228,7 +226,7 @@ def saved(folder: Path) -> list[str]:
     return sorted(v for path in folder.glob("*.parquet") for v in pq.read_table(path)["value"].to_pylist())
 
 
-def test_a_restarted_run_leaves_out_what_is_done_and_waits_for_nobody(
+def test_restarted_run_skips_completed_messages_without_waiting(
     spark: Any, url: str, acker: Acker, tmp_path: Path
 ) -> None:
     """The first run ends with messages undone, which fail at once: no bucket is rotated for the second to go on."""
@@ -289,14 +287,14 @@ def fails_first(folder: Path, row: dict[str, Any]) -> list[dict[str, Any]]:
     mark = folder / str(row["id"])
     if row["value"] == "never" or not mark.exists():
         mark.touch()
-        raise FailedError("on purpose")
+        raise RowFailedError("on purpose")
     return [row]
 
 
 def replayed(marks: Path, out: Path, tracker: Tracker, messages: DataFrame) -> None:
     marks.mkdir(exist_ok=True)
     own = messages.drop(*TRACKING)
-    derived = tracker.bolt(messages, partial(fails_first, marks), own.schema, name="once")
+    derived = tracker.flat_map(messages, partial(fails_first, marks), own.schema, name="once")
     rows = f"{tracker.run_id}-{tracker.emission}"
     told = derived.select(F.to_json(F.struct(*own.columns)).alias("value"), *TRACKING)
     tracker.write_partitions(told, partial(write_values, out, rows), name="save")
@@ -305,7 +303,7 @@ def replayed(marks: Path, out: Path, tracker: Tracker, messages: DataFrame) -> N
 WHEN = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 
 
-def test_messages_are_replayed_from_redis_as_they_were(
+def test_messages_replayed_from_redis_are_unchanged(
     spark: Any, url: str, acker: Acker, raw: Any, tmp_path: Path
 ) -> None:
     """The source is gone after the first emission, so what is replayed can have come from Redis only."""
@@ -378,7 +376,7 @@ def messages_of_any_type(draw: st.DrawFn) -> pa.Table:
 @settings(
     max_examples=2, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )
-def test_kept_messages_come_back_as_they_were_whatever_their_type(
+def test_kept_messages_of_any_type_are_unchanged(
     spark: Any, url: str, acker: Acker, table: pa.Table, zone: str
 ) -> None:
     before = spark.conf.get("spark.sql.session.timeZone")
@@ -418,7 +416,7 @@ def test_kept_messages_come_back_as_they_were_whatever_their_type(
             assert found == values_of(table[name].combine_chunks()), name
 
 
-def test_messages_that_python_workers_can_not_have_are_refused_at_once(spark: Any, url: str, acker: Acker) -> None:
+def test_messages_of_types_unknown_to_python_are_refused_at_once(spark: Any, url: str, acker: Acker) -> None:
     for value, kind in [
         ("interval '1-2' year to month", "year to month"),
         ("array(make_interval(1))", "array<interval>"),
@@ -429,16 +427,16 @@ def test_messages_that_python_workers_can_not_have_are_refused_at_once(spark: An
     assert acker.stats().inits == 0
 
 
-def test_a_dead_letter_without_kept_payloads_is_read_from_the_source(
+def test_dead_letter_payload_not_kept_is_read_from_the_source(
     spark: Any, url: str, acker: Acker, tmp_path: Path
 ) -> None:
     messages = spark.createDataFrame([(1, "never"), (2, "never" * 100)], "id long, value string")
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         def fail(row: dict[str, Any]) -> list[Any]:
-            raise FailedError("bad")
+            raise RowFailedError("bad")
 
-        tracker.write_partitions(tracker.bolt(messages, fail, "id long"), consume)
+        tracker.write_partitions(tracker.flat_map(messages, fail, "id long"), consume)
 
     result = run_tracked(
         messages,
@@ -452,12 +450,10 @@ def test_a_dead_letter_without_kept_payloads_is_read_from_the_source(
     letters = {letter.message_id: letter for letter in acker.dead_letters.read()}
     assert letters[1].payload == b'{"id":1,"value":"never"}'
     assert letters[2].payload is None
-    assert {letter.last_stage for letter in letters.values()} == {"fail"}
+    assert {letter.last_component for letter in letters.values()} == {"fail"}
 
 
-def test_messages_that_fetch_does_not_give_become_dead_letters(
-    spark: Any, url: str, acker: Acker, tmp_path: Path
-) -> None:
+def test_messages_missing_from_fetch_become_dead_letters(spark: Any, url: str, acker: Acker, tmp_path: Path) -> None:
     messages = spark.createDataFrame([(1, "x"), (2, "x")], "id long, value string")
     out = tmp_path / "out"
     out.mkdir()
@@ -468,7 +464,7 @@ def test_messages_that_fetch_does_not_give_become_dead_letters(
     assert (result.counts.acked, result.dead_letters[2].reason) == (1, "lost")
 
 
-def test_ids_made_of_partition_and_offset_count(spark: Any) -> None:
+def test_ids_from_partition_and_offset_are_unique_and_stable(spark: Any) -> None:
     places = spark.range(0, 3000).selectExpr("concat('file-', id % 3) AS file", "id - 100 AS row")
     frame, column = with_message_ids(places, None, "file", "row")
     rows = frame.collect()
@@ -483,7 +479,7 @@ def gives_nothing(ids: list[int]) -> Any:
     return None
 
 
-def test_fetch_has_to_give_all_columns(spark: Any, url: str, acker: Acker, tmp_path: Path) -> None:
+def test_fetch_and_offset_arguments_are_checked(spark: Any, url: str, acker: Acker, tmp_path: Path) -> None:
     messages = spark.createDataFrame([(1, "x")], "id long, value string")
     noted = MessageIds.offsets(progress=OffsetFile(tmp_path / "offsets"))
     with pytest.raises(PipelineError, match=r"without \['value'\]"):
@@ -508,7 +504,7 @@ def test_fetch_has_to_give_all_columns(spark: Any, url: str, acker: Acker, tmp_p
         )  # fmt: skip
 
 
-def test_a_full_loss_of_redis_in_the_middle_of_a_run(
+def test_redis_flushed_during_a_run_loses_no_message(
     spark: Any, url: str, acker: Acker, raw: Any, tmp_path: Path
 ) -> None:
     """Everything is flushed while rows are on their way, twice, payloads too: each message is processed or dead-lettered."""
@@ -519,10 +515,10 @@ def test_a_full_loss_of_redis_in_the_middle_of_a_run(
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         def check(row: dict[str, Any]) -> list[dict[str, Any]]:
             if row["id"] == 13:
-                raise FailedError("poison")
+                raise RowFailedError("poison")
             return [row]
 
-        derived = tracker.bolt(messages, check, "id long, value string").repartition(2, "id")
+        derived = tracker.flat_map(messages, check, "id long, value string").repartition(2, "id")
         if tracker.emission in (0, 1):
             derived.cache().count()
             wait_until(lambda: acker.stats().pending > 0, "the roots are there")
@@ -539,9 +535,7 @@ def test_a_full_loss_of_redis_in_the_middle_of_a_run(
     assert acker.dead_letters.count() == 1
 
 
-def test_of_two_limits_of_payloads_the_smaller_counts(
-    spark: Any, url: str, raw: Any, acker: Acker, tmp_path: Path
-) -> None:
+def test_smaller_of_two_payload_limits_applies(spark: Any, url: str, raw: Any, acker: Acker, tmp_path: Path) -> None:
     """The operator's: what is longer is read again from the source, and its letter has its id only."""
     out = tmp_path / "out"
     out.mkdir()

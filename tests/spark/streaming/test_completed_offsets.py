@@ -13,7 +13,7 @@ def array(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-def test_what_is_open_bounds_its_partition() -> None:
+def test_completed_offsets_stop_at_open_messages() -> None:
     offsets = CompletedOffsets({})
     offsets.add(array(1, 2, 3, 4), ("p", "q"), array(0, 0, 0, 1), array(10, 11, 12, 5))
     offsets.update(array(2))
@@ -25,14 +25,14 @@ def test_what_is_open_bounds_its_partition() -> None:
     assert offsets.values == {"p": 14, "q": 6}
 
 
-def test_a_batch_that_comes_again_takes_nothing_back() -> None:
+def test_repeated_batch_does_not_lower_completed_offsets() -> None:
     offsets = CompletedOffsets({"p": 20})
     offsets.add(array(1, 2), ("p",), array(0, 0), array(10, 11))
     offsets.update(array(1))
     assert offsets.values == {"p": 20}
 
 
-def test_what_was_open_before_a_restart_still_is() -> None:
+def test_open_messages_bound_completed_offsets_after_restart() -> None:
     offsets = CompletedOffsets({"p": 3, "q": 7})
     offsets.add(array(1, 2), ("p",), array(0, 0), array(3, 9))
     offsets.update(array(1, 2))
@@ -43,7 +43,7 @@ def test_what_was_open_before_a_restart_still_is() -> None:
     assert offsets.values == {"p": 10, "q": 7}
 
 
-def test_never_further_than_what_is_done() -> None:
+def test_completed_offset_equals_the_first_open_offset() -> None:
     draw = random.Random(7)
     for _ in range(200):
         offsets, done, at, left = CompletedOffsets({}), set[int](), 0, set[int]()
@@ -59,7 +59,7 @@ def test_never_further_than_what_is_done() -> None:
             assert offsets.values.get("p", 0) == truth
 
 
-def test_partitions_are_bounded_and_those_seen_last_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_completed_partitions_are_dropped_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(completed_offsets, "MOST_PARTITIONS", 2)
     offsets = CompletedOffsets({})
     gone = []

@@ -58,7 +58,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "park").iterdir()}
 
 
-def test_a_checkpoint_that_is_set_back_by_one_batch_loses_nothing(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_checkpoint_set_back_by_a_batch_loses_nothing(spark: Any, acker: Acker, tmp_path: Path) -> None:
     """Also where a snapshot was written when the batch was committed already, as a late ack does."""
     give(tmp_path, [1, 7], [2, 17, 50], [3, 27])
     with handler_of(acker, tmp_path, retry=RetryPolicy(max_attempts=50)) as handler:
@@ -75,9 +75,7 @@ def test_a_checkpoint_that_is_set_back_by_one_batch_loses_nothing(spark: Any, ac
     assert set(written(tmp_path)) == {1, 2, 3, 7, 17, 27, 50}  # what was acked since comes again, too
 
 
-def test_a_checkpoint_that_is_set_back_too_far_is_refused_and_everything_is_kept(
-    spark: Any, acker: Acker, tmp_path: Path
-) -> None:
+def test_checkpoint_set_back_too_far_is_refused_without_change(spark: Any, acker: Acker, tmp_path: Path) -> None:
     for first in (0, 10, 20, 30):
         give(tmp_path, [first + 1, first + 7])
         go_on(spark, acker, tmp_path)
@@ -97,9 +95,7 @@ def test_a_checkpoint_that_is_set_back_too_far_is_refused_and_everything_is_kept
     assert written(tmp_path) == [1, 7, 11, 17, 21, 27, 31, 37]
 
 
-def test_a_snapshot_that_was_uncommitted_does_not_count_when_its_batch_came_again(
-    spark: Any, acker: Acker, tmp_path: Path
-) -> None:
+def test_uncommitted_snapshot_is_replaced_when_its_batch_repeats(spark: Any, acker: Acker, tmp_path: Path) -> None:
     """The batch comes again, and this time nothing of it fails: there is nothing to park, and yet it has to be written."""
     give(tmp_path, [1, 7])
     go_on(spark, acker, tmp_path)
@@ -110,7 +106,7 @@ def test_a_snapshot_that_was_uncommitted_does_not_count_when_its_batch_came_agai
 
 
 @pytest.mark.parametrize("missing", ["all", "newest"])
-def test_a_snapshot_that_is_missing_is_noticed(spark: Any, acker: Acker, tmp_path: Path, missing: str) -> None:
+def test_missing_snapshot_is_refused(spark: Any, acker: Acker, tmp_path: Path, missing: str) -> None:
     for first in (0, 10):
         give(tmp_path, [first + 1, first + 7])
         go_on(spark, acker, tmp_path)
@@ -126,7 +122,7 @@ def test_a_snapshot_that_is_missing_is_noticed(spark: Any, acker: Acker, tmp_pat
 
 
 @pytest.mark.parametrize("batches", [1, 2])
-def test_a_folder_that_is_deleted_while_a_batch_runs_is_made_anew_with_all_that_is_parked(
+def test_parking_deleted_during_a_batch_is_recreated_complete(
     spark: Any, acker: Acker, tmp_path: Path, batches: int
 ) -> None:
     """That batch comes again."""
@@ -146,7 +142,7 @@ def test_a_folder_that_is_deleted_while_a_batch_runs_is_made_anew_with_all_that_
     assert acker.dead_letters.count() == 0
 
 
-def test_a_folder_that_is_deleted_between_batches_is_noticed_though_nothing_changes(
+def test_parking_deleted_between_batches_is_detected_when_idle(
     spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     give(tmp_path, [1, 7])
@@ -186,7 +182,7 @@ def test_micro_batches_that_change_nothing_that_is_parked_write_no_snapshot(
             query.stop()
 
 
-def test_what_a_process_that_died_left_of_query_json_is_taken(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_draft_of_query_json_left_by_a_dead_process_is_used(spark: Any, acker: Acker, tmp_path: Path) -> None:
     give(tmp_path, [1, 7])
     go_on(spark, acker, tmp_path)
     about = tmp_path / "park" / "query.json"
@@ -197,9 +193,7 @@ def test_what_a_process_that_died_left_of_query_json_is_taken(spark: Any, acker:
     assert json.loads(about.read_text())["newest"] == snapshots(tmp_path)[-2]
 
 
-def test_snapshots_without_query_json_and_those_of_an_older_version_are_refused(
-    spark: Any, acker: Acker, tmp_path: Path
-) -> None:
+def test_parking_without_query_json_or_in_old_format_is_refused(spark: Any, acker: Acker, tmp_path: Path) -> None:
     give(tmp_path, [1, 7])
     go_on(spark, acker, tmp_path)
     about = tmp_path / "park" / "query.json"
@@ -227,7 +221,7 @@ def fill(folder: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", ["0000000001-000001.parquet", "query.json"])
-def test_a_full_disk_is_waited_for(
+def test_full_parking_disk_is_waited_for(
     spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     give(tmp_path, [1, 7])
@@ -244,7 +238,7 @@ def test_a_full_disk_is_waited_for(
     assert parked(tmp_path) == [7, 17]
 
 
-def test_a_disk_that_stays_full_ends_the_query_and_the_next_start_goes_on(
+def test_parking_disk_staying_full_ends_the_query_without_loss(
     spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give(tmp_path, [1, 7])
@@ -263,7 +257,7 @@ def test_a_disk_that_stays_full_ends_the_query_and_the_next_start_goes_on(
     assert acker.dead_letters.count() == 0
 
 
-def test_a_query_that_is_stopped_does_not_wait_for_a_full_disk(
+def test_stopped_query_does_not_wait_for_a_full_parking_disk(
     spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give(tmp_path, [1, 7])

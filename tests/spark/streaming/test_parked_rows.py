@@ -54,7 +54,7 @@ class Stream:
         return from_parquet(to_parquet(self.messages.snapshot(SCHEMA, "id", None)))
 
 
-def test_messages_of_one_id_come_one_after_another_in_their_order() -> None:
+def test_parked_messages_of_same_id_come_in_their_order() -> None:
     messages = Stream().messages
     queued = [(1, row("second")), (1, row("third")), (2, row("alone"))]
     snapshot = Snapshot(Attempts.first(np.array([1])), np.zeros(1), [("", None)], [row("first")], queued, SCHEMA, "id")
@@ -160,7 +160,7 @@ def test_the_version_changes_when_a_parked_message_fails_or_follows_another() ->
 
 
 @pytest.mark.parametrize("jump_secs", [-3600, 3600])
-def test_no_clock_decides_when_a_message_is_due(monkeypatch: pytest.MonkeyPatch, jump_secs: int) -> None:
+def test_parked_delays_do_not_depend_on_the_clock(monkeypatch: pytest.MonkeyPatch, jump_secs: int) -> None:
     """The rest of its wait runs again, whatever the clock of another machine says."""
     attempts = replace(Attempts.first(np.array([1, 2])), previous=np.array([1, 3]))
     snapshot = Snapshot(attempts, np.array([0.25, 90.0]), [("failed", None)], [row("a"), row("b")], [], SCHEMA, "id")
@@ -173,7 +173,7 @@ def test_no_clock_decides_when_a_message_is_due(monkeypatch: pytest.MonkeyPatch,
     assert (loaded.rows, loaded.id_column, loaded.schema) == ([row("a"), row("b")], "id", SCHEMA)
 
 
-def test_a_full_disk_is_waited_for_ten_minutes_in_waits_of_half_a_minute_at_most(
+def test_parking_on_full_disk_waits_ten_minutes_then_raises(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     outage, now, tries = ParkOutage(), 1000.0, 0

@@ -41,7 +41,7 @@ def run_stream(spark: Any, folder: Path, handle: Any) -> None:
     query.awaitTermination()
 
 
-def test_what_broke_in_the_driver_is_done_again_by_the_next_start(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_driver_error_is_recovered_by_the_next_start(spark: Any, acker: Acker, tmp_path: Path) -> None:
     """The query ends, and no message counts an attempt; another start, whose rows are spread otherwise, goes on."""
     spark.range(40).write.parquet(str(tmp_path / "in"))
     seen: list[tuple[int | None, int]] = []
@@ -52,7 +52,7 @@ def test_what_broke_in_the_driver_is_done_again_by_the_next_start(spark: Any, ac
         spread = tracker.filter(derived.repartition(partitions, "id", "child"), "id < 100")
         if partitions == 3:
             raise LookupError("the driver finds no store")
-        tracker.write_source(spread, RowsToFiles, options={"folder": str(tmp_path)})
+        tracker.write_data_source(spread, RowsToFiles, options={"folder": str(tmp_path)})
 
     def handler(partitions: int) -> TrackedBatches:
         return TrackedBatches(
@@ -75,7 +75,7 @@ def test_what_broke_in_the_driver_is_done_again_by_the_next_start(spark: Any, ac
     assert (stats.acked, stats.pending, stats.unowned, stats.duplicate_inits) == (40, 0, 0, 0)
 
 
-def test_a_micro_batch_that_spark_gives_again_is_a_new_emission(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_repeated_micro_batch_is_a_new_emission(spark: Any, acker: Acker, tmp_path: Path) -> None:
     """Written and closed, then the query died: everything is written again, and every root has one outcome."""
     spark.range(40).write.parquet(str(tmp_path / "in"))
     batches: list[int | None] = []
@@ -83,7 +83,7 @@ def test_a_micro_batch_that_spark_gives_again_is_a_new_emission(spark: Any, acke
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         batches.append(tracker.batch_id)
-        roots.extend(row[0] for row in messages.select(F.explode("_anchors")).collect())
+        roots.extend(row[0] for row in messages.select(F.explode("_roots")).collect())
         out = str(tmp_path / "out" / str(tracker.batch_id))
         tracker.write(
             messages.repartition(len(batches) + 2, "id"),
@@ -154,7 +154,7 @@ def whole_messages(folder: Path, run: str) -> set[int]:
 
 
 @pytest.mark.parametrize("where", [pytest.param("middle", marks=pytest.mark.chaos), "written"])
-def test_a_stream_killed_in_a_micro_batch_goes_on_in_another_process_with_other_settings(
+def test_killed_stream_resumes_in_a_process_with_other_settings(
     spark: Any, url: str, tmp_path: Path, where: str
 ) -> None:
     """No message is acked whose rows are not in the sink, at any time; in the end all are acked, and nothing is left."""

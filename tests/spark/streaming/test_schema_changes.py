@@ -57,17 +57,17 @@ def refitted(old: StructType, new: StructType, row: dict[str, Any], *, case_sens
          {"s": [("k", {"a": 1}), ("l", None)]}, {"s": [("k", {"a": 1, "b": None}), ("l", None)]}),
     ],
 )  # fmt: skip
-def test_a_row_keeps_what_it_has_whatever_became_of_the_columns(
+def test_parked_row_keeps_its_values_when_columns_change(
     old: StructType, new: StructType, row: dict[str, Any], wanted: dict[str, Any]
 ) -> None:
     assert refitted(old, new, row) == wanted
 
 
-def test_names_that_differ_in_case_are_others_where_case_matters() -> None:
+def test_columns_of_other_case_differ_if_case_sensitive() -> None:
     assert refitted(of(a=INT), of(A=INT), {"a": 1}, case_sensitive=True) == {"A": None}
 
 
-def test_columns_that_are_there_and_can_not_be_null_are_no_change() -> None:
+def test_column_that_became_not_null_is_no_schema_change() -> None:
     assert (
         row_converter(of(a=INT), of(a=INT, nullable=False), case_sensitive=False) is None
     )  # the frame has them nullable
@@ -78,7 +78,7 @@ def nested(nullable: bool) -> list[StructType]:
     return [of(s=one) for one in types]
 
 
-def test_what_is_nested_may_become_nullable_and_not_the_other_way_round() -> None:
+def test_nested_fields_may_become_nullable_but_not_required() -> None:
     for null, never in zip(nested(True), nested(False), strict=True):
         assert row_converter(never, null, case_sensitive=False) is None
         with pytest.raises(BadConfigError, match=r"column 's\.\w+' can't be null now.*drain"):
@@ -101,10 +101,10 @@ def test_what_is_nested_may_become_nullable_and_not_the_other_way_round() -> Non
         (of(ab=INT), of(Ab=INT, AB=INT), r"\['ab'\] of the rows that are parked are \['Ab', 'AB'\] now"),
     ],
 )
-def test_what_can_not_be_the_same_is_refused(old: StructType, new: StructType, told: str) -> None:
+def test_incompatible_or_ambiguous_columns_are_refused(old: StructType, new: StructType, told: str) -> None:
     with pytest.raises(BadConfigError, match=f"{told}.*drain"):
         row_converter(old, new, case_sensitive=False)
 
 
-def test_a_text_is_one_in_any_collation() -> None:
+def test_string_with_another_collation_is_no_schema_change() -> None:
     assert row_converter(of(a=TEXT), of(a=StringType("UNICODE_CI")), case_sensitive=False) is None

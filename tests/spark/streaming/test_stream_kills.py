@@ -58,7 +58,7 @@ def dead(url: str) -> list[Any]:
 
 
 @some_and_all(("after-snapshot", "re-emitting"), parking_job.POINTS)
-def test_nothing_that_is_parked_is_lost(url: str, warm: Warm, tmp_path: Path, points: Sequence[str]) -> None:
+def test_killed_driver_loses_no_parked_message(url: str, warm: Warm, tmp_path: Path, points: Sequence[str]) -> None:
     give(tmp_path, *(range(at, at + 40) for at in (0, 40, 80)))
     module = "tests.support.jobs.parking_job"
     for number, point in enumerate(points):
@@ -78,9 +78,7 @@ def is_stopped(pid: int) -> bool:
 @pytest.mark.parametrize(
     "point", ["after-snapshot", pytest.param("written", marks=pytest.mark.chaos)], ids=["parked", "written"]
 )
-def test_a_driver_that_stood_still_while_another_took_over_ends_and_harms_nothing(
-    url: str, warm: Warm, tmp_path: Path, point: str
-) -> None:
+def test_resumed_driver_ends_harmlessly_after_a_takeover(url: str, warm: Warm, tmp_path: Path, point: str) -> None:
     """Both have the same checkpoint, park and lane."""
     give(tmp_path, *(range(at, at + 40) for at in (0, 40, 80)))
     module = "tests.support.jobs.parking_job"
@@ -99,7 +97,7 @@ def test_a_driver_that_stood_still_while_another_took_over_ends_and_harms_nothin
 
 
 @some_and_all(("acknowledging",), redis_stream_job.POINTS)
-def test_no_entry_of_a_redis_stream_is_lost(
+def test_killed_driver_loses_no_redis_stream_entry(
     url: str, raw: Any, warm: Warm, tmp_path: Path, points: Sequence[str]
 ) -> None:
     of_entry = {raw.xadd("orders", {"id": one}): one for one in sorted(EVERYTHING)}

@@ -31,7 +31,7 @@ def killing(server: Server) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("keeps", [True, False], ids=["appendonly", "in memory"])
-def test_a_redis_that_is_killed_costs_no_message(spark: Any, tmp_path: Path, keeps: bool) -> None:
+def test_redis_killed_under_a_stream_loses_no_message(spark: Any, tmp_path: Path, keeps: bool) -> None:
     """Before the sinks, behind them, and between micro-batches."""
     give(tmp_path, *(range(at, at + 40) for at in range(0, BATCHES * 100, 100)))
     options = ["--appendonly", "yes", "--appendfsync", "always"] if keeps else []

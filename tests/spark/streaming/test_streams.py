@@ -65,7 +65,9 @@ def pipeline(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
     """Sevens fail, and what hangs is exported to somebody who never acks it; the others are written."""
     kept = tracker.fail_where(messages, "id % 10 = 7", "a seven")
     tracker.export(
-        tracker.filter(kept, HANGS), lambda writer: writer.mode("append").parquet(str(folder / "hung")), form="array"
+        tracker.filter(kept, HANGS),
+        lambda writer: writer.mode("append").parquet(str(folder / "hung")),
+        encoding="array",
     )
     tracker.write(
         tracker.filter(kept, f"NOT ({HANGS})"), lambda writer: writer.mode("append").parquet(str(folder / "out"))
@@ -92,9 +94,7 @@ def snapshots(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "park").iterdir() if not path.name.startswith("."))
 
 
-def test_what_fails_goes_out_with_later_micro_batches_and_ends_as_dead_letter(
-    spark: Any, acker: Acker, tmp_path: Path
-) -> None:
+def test_failed_messages_join_later_batches_and_then_dead_letter(spark: Any, acker: Acker, tmp_path: Path) -> None:
     give(tmp_path, *(range(at, at + 40) for at in (0, 60, 110)))
     emissions: list[tuple[int | None, int]] = []
 
@@ -122,7 +122,7 @@ def test_what_fails_goes_out_with_later_micro_batches_and_ends_as_dead_letter(
     assert acker.stats().pending == 0
 
 
-def test_what_hangs_holds_up_no_other_and_a_late_ack_ends_it(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_hanging_message_delays_no_other_until_its_late_ack(spark: Any, acker: Acker, tmp_path: Path) -> None:
     give(tmp_path, range(40, 60), range(60, 80), range(80, 100))
     with handler_of(acker, tmp_path) as handler:  # the one that hangs is not waited for
         start(spark, tmp_path, handler).awaitTermination()
@@ -138,7 +138,7 @@ def test_what_hangs_holds_up_no_other_and_a_late_ack_ends_it(spark: Any, acker: 
     assert sorted(letter.message_id for letter in acker.dead_letters.read()) == [47, 57, 67, 77, 87, 97]
 
 
-def test_a_silent_source_another_start_goes_on_with_what_is_parked(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_restart_with_a_silent_source_resumes_parked_messages(spark: Any, acker: Acker, tmp_path: Path) -> None:
     """The second handler is given no micro-batch; the query is there, and that is enough."""
     give(tmp_path, range(40, 60))
     with handler_of(
@@ -147,7 +147,7 @@ def test_a_silent_source_another_start_goes_on_with_what_is_parked(spark: Any, a
         start(spark, tmp_path, one).awaitTermination()
     assert parked(tmp_path) == [47, 50, 57]
     found = pq.read_table(max((tmp_path / "park").glob("*.parquet"))).to_pylist()
-    assert {(row["id"], row["attempts"], row["reason"], row["last_stage"]) for row in found} == {
+    assert {(row["id"], row["attempts"], row["reason"], row["last_component"]) for row in found} == {
         (47, 1, "failed", "fail_where"), (57, 1, "failed", "fail_where"), (50, 1, "", None),
     }  # fmt: skip
     assert all(row["wait_ms"] > 2_800_000 for row in found if row["id"] != 50)
@@ -186,7 +186,7 @@ def test_a_query_that_starts_after_a_drain_works_between_its_batches(spark: Any,
             query.stop()
 
 
-def test_a_second_message_of_an_id_waits_for_the_first(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_second_message_of_an_id_waits_for_the_first(spark: Any, acker: Acker, tmp_path: Path) -> None:
     def of(value: str) -> pa.Table:
         return pa.table({"id": pa.array([1, 2], pa.int64()), "value": [value, "fine"]})
 
@@ -211,9 +211,7 @@ def test_a_second_message_of_an_id_waits_for_the_first(spark: Any, acker: Acker,
     assert acker.dead_letters.count() == 1
 
 
-def test_a_snapshot_has_the_message_that_took_the_place_of_another_of_its_id(
-    spark: Any, acker: Acker, tmp_path: Path
-) -> None:
+def test_parking_snapshot_holds_the_newest_message_of_an_id(spark: Any, acker: Acker, tmp_path: Path) -> None:
     """Both failed once, one after the other in one micro-batch, so that nothing but the row has changed."""
 
     def of(value: str) -> pa.Table:
@@ -234,7 +232,7 @@ def test_a_snapshot_has_the_message_that_took_the_place_of_another_of_its_id(
     assert sorted(found) == ["first", "second"]
 
 
-def test_columns_may_come_and_go_and_may_not_change(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_columns_may_be_added_or_dropped_but_not_retyped(spark: Any, acker: Acker, tmp_path: Path) -> None:
     give(tmp_path, pa.table({"id": pa.array([7, 8], pa.int64()), "old": ["x", "y"]}))
     with handler_of(acker, tmp_path) as handler:
         start(spark, tmp_path, handler, "id bigint, old string").awaitTermination()
@@ -258,7 +256,7 @@ def test_columns_may_come_and_go_and_may_not_change(spark: Any, acker: Acker, tm
 
 
 @pytest.mark.parametrize("closed", ["acker", "handler"])
-def test_a_handler_ends_quietly_with_its_query_whichever_is_closed_first(
+def test_tracked_batches_ends_quietly_in_either_close_order(
     closed: str, spark: Any, url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     give(tmp_path, range(5, 9))  # a seven is parked, and its thread works on
@@ -273,7 +271,7 @@ def test_a_handler_ends_quietly_with_its_query_whichever_is_closed_first(
         assert handler.drain(60).parked == {}
 
 
-def test_what_a_stopped_query_was_at_is_said_in_a_line(
+def test_stopped_query_logs_single_lines_without_a_stack(
     spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     give(tmp_path, range(20))
@@ -286,7 +284,7 @@ def test_what_a_stopped_query_was_at_is_said_in_a_line(
         yield row
 
     def run(tracker: Tracker, messages: DataFrame) -> None:
-        plain(tmp_path, tracker, messages.transform(tracker.bolt, sleeps, "id bigint"))
+        plain(tmp_path, tracker, messages.transform(tracker.flat_map, sleeps, "id bigint"))
 
     with handler_of(acker, tmp_path, run) as handler:
         query = start(spark, tmp_path, handler)
@@ -297,15 +295,13 @@ def test_what_a_stopped_query_was_at_is_said_in_a_line(
     assert all("\n" not in one.getMessage() and not one.exc_info for one in ours), caplog.text
 
 
-def test_a_column_that_is_never_null_may_come_while_messages_are_parked(
-    spark: Any, acker: Acker, tmp_path: Path
-) -> None:
+def test_non_null_column_may_be_added_while_messages_are_parked(spark: Any, acker: Acker, tmp_path: Path) -> None:
     """The pipeline gets the same columns whether messages are fresh, parked or both."""
     give(tmp_path, [1, 7, 17])
     seen: list[Any] = []
 
     def run(tracker: Tracker, messages: DataFrame) -> None:
-        seen.append((tracker.emission, messages.drop("_edge", "_anchors").schema))
+        seen.append((tracker.emission, messages.drop("_share", "_roots").schema))
         seen.extend((row["id"], row["source"]) for row in messages.collect())
         plain(tmp_path, tracker, tracker.fail_where(messages, f"id % 10 = 7 AND {tracker.emission} = 0", "a seven"))
 
@@ -324,7 +320,7 @@ def test_a_column_that_is_never_null_may_come_while_messages_are_parked(
     assert acker.dead_letters.count() == 0
 
 
-def test_a_column_whose_name_changes_in_case_only_keeps_what_it_has(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_column_renamed_in_case_keeps_its_parked_values(spark: Any, acker: Acker, tmp_path: Path) -> None:
     give(tmp_path, pa.table({"id": pa.array([7], pa.int64()), "Item": ["unicorn"]}))
     with handler_of(acker, tmp_path) as handler:
         start(spark, tmp_path, handler, "id bigint, Item string").awaitTermination()
@@ -338,7 +334,7 @@ def test_a_column_whose_name_changes_in_case_only_keeps_what_it_has(spark: Any, 
     }  # fmt: skip
 
 
-def test_what_is_parked_waits_for_columns_that_have_changed_while_the_source_is_silent(
+def test_parked_messages_wait_for_new_columns_of_a_silent_source(
     spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The program of now wants a column that parked rows get with the first micro-batch, which says what it is."""
@@ -360,7 +356,7 @@ def test_what_is_parked_waits_for_columns_that_have_changed_while_the_source_is_
     assert acker.dead_letters.count() == 0
 
 
-def test_ids_of_another_column_are_refused_while_messages_are_parked(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_changed_id_column_is_refused_while_messages_are_parked(spark: Any, acker: Acker, tmp_path: Path) -> None:
     """Else parked rows would be emitted under ids that are not theirs."""
     table = pa.table({"id": pa.array([7], pa.int64()), "other": pa.array([1], pa.int64())})
     give(tmp_path, table)
@@ -375,7 +371,7 @@ def test_ids_of_another_column_are_refused_while_messages_are_parked(spark: Any,
     assert parked(tmp_path) == [7]
 
 
-def test_rows_that_make_no_frame_count_against_no_message(
+def test_unreadable_parked_rows_count_against_no_message(
     spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give(tmp_path, [7, 50])
@@ -407,7 +403,7 @@ def test_rows_that_make_no_frame_count_against_no_message(
     assert acker.dead_letters.count() == 0
 
 
-def test_a_micro_batch_waits_while_too_many_messages_are_not_done(
+def test_micro_batch_waits_while_max_parked_is_exceeded(
     spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     give(tmp_path, range(40), range(40, 80))
@@ -425,7 +421,7 @@ def test_a_micro_batch_waits_while_too_many_messages_are_not_done(
     assert "batch 0 of app 'streams' waits: 40 messages are not done" in caplog.text
 
 
-def test_a_micro_batch_waits_for_room_in_flight(
+def test_micro_batch_waits_for_room_within_max_spout_pending(
     spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two hang, and no more than two may be in flight: the next batch waits until one of them is acked."""
@@ -444,7 +440,7 @@ def test_a_micro_batch_waits_for_room_in_flight(
     assert "waits: 3 messages are not done, of which 2 are in flight" in caplog.text
 
 
-def test_a_park_that_could_not_be_read_leaves_the_lane_to_the_next_start(
+def test_unreadable_parking_location_releases_the_lane(
     spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give(tmp_path, [1])
@@ -460,9 +456,7 @@ def test_a_park_that_could_not_be_read_leaves_the_lane_to_the_next_start(
     assert written(tmp_path) == [1]
 
 
-def test_a_park_that_is_not_this_querys_is_refused_before_anything_is_begun(
-    spark: Any, acker: Acker, tmp_path: Path
-) -> None:
+def test_parking_location_of_another_query_is_refused_at_start(spark: Any, acker: Acker, tmp_path: Path) -> None:
     park = tmp_path / "park"
     give(tmp_path, range(40))
     with handler_of(acker, tmp_path) as handler:
@@ -513,9 +507,7 @@ def test_a_park_that_is_not_this_querys_is_refused_before_anything_is_begun(
     assert set(range(40, 80)) <= set(written(tmp_path))
 
 
-def test_dead_letters_are_replayed_from_their_payload_and_go_when_they_are_done(
-    spark: Any, acker: Acker, tmp_path: Path
-) -> None:
+def test_dead_letters_replayed_from_payload_are_then_removed(spark: Any, acker: Acker, tmp_path: Path) -> None:
     def run(tracker: Tracker, messages: DataFrame) -> None:
         bad = "false" if (tmp_path / "repaired").exists() else "id % 10 = 7"
         kept = tracker.fail_where(messages, f"{bad} OR id = 8", "a seven")
@@ -550,7 +542,7 @@ def test_dead_letters_are_replayed_from_their_payload_and_go_when_they_are_done(
     assert handler.status().parked == {}
 
 
-def test_others_learn_up_to_where_all_is_done(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_completed_offsets_stop_at_the_first_undone_message(spark: Any, acker: Acker, tmp_path: Path) -> None:
     """Offset 7 of the first partition always fails, so it is parked behind the first batch, and over a restart."""
     schema = "topic int, at bigint, id bigint"  # Kafka's partitions are numbers, from 0
 
@@ -567,17 +559,15 @@ def test_others_learn_up_to_where_all_is_done(spark: Any, acker: Acker, tmp_path
     give(tmp_path, rows(*range(10), 20, 21))
     with handler_of(acker, tmp_path, run, **options) as handler:
         start(spark, tmp_path, handler, schema).awaitTermination()
-        assert handler.status().done_until == acker.completed_offsets() == {"0": 7, "1": 22}
+        assert handler.status().completed_offsets == acker.completed_offsets() == {"0": 7, "1": 22}
     give(tmp_path, rows(9, 22))
     with handler_of(acker, tmp_path, run, **options) as handler:
         start(spark, tmp_path, handler, schema).awaitTermination()
         assert acker.completed_offsets() == {"0": 7, "1": 23}  # what was parked before is not passed over
-        assert handler.drain(60).done_until == acker.completed_offsets() == {"0": 10, "1": 23}
+        assert handler.drain(60).completed_offsets == acker.completed_offsets() == {"0": 10, "1": 23}
 
 
-def test_a_second_message_of_an_id_in_the_same_micro_batch_goes_after_the_first(
-    spark: Any, acker: Acker, tmp_path: Path
-) -> None:
+def test_duplicate_ids_in_a_micro_batch_are_emitted_in_turn(spark: Any, acker: Acker, tmp_path: Path) -> None:
     together: list[int] = []
 
     def run(tracker: Tracker, messages: DataFrame) -> None:
@@ -595,7 +585,7 @@ def test_a_second_message_of_an_id_in_the_same_micro_batch_goes_after_the_first(
     assert handler.status().parked == {}
 
 
-def test_a_function_that_is_told_of_what_is_done_and_raises_now_and_then_holds_up_nothing(
+def test_on_messages_done_raising_at_times_delays_nothing(
     spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its work is done by then: it is called again, and the query goes on."""
@@ -616,7 +606,7 @@ def test_a_function_that_is_told_of_what_is_done_and_raises_now_and_then_holds_u
     assert acker.admin.ends()[0].state == "finished"
 
 
-def test_a_query_that_breaks_again_and_again_leaves_one_letter_of_a_message(
+def test_query_failing_repeatedly_leaves_a_letter_per_message(
     spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The letter is written before what breaks the query; its message comes again with the next start."""
@@ -643,7 +633,7 @@ def test_a_query_that_breaks_again_and_again_leaves_one_letter_of_a_message(
     assert acker.admin.ends()[0].state == "finished"
 
 
-def test_a_query_that_was_stopped_in_a_micro_batch_is_no_failed_run(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_query_stopped_in_a_micro_batch_is_marked_interrupted(spark: Any, acker: Acker, tmp_path: Path) -> None:
     give(tmp_path, [50])  # hangs: the micro-batch waits for it
     with handler_of(acker, tmp_path, max_parked=0) as handler:
         query = start(spark, tmp_path, handler)
@@ -653,7 +643,7 @@ def test_a_query_that_was_stopped_in_a_micro_batch_is_no_failed_run(spark: Any, 
     assert acker.stats(oldest=False).pending == 0
 
 
-def test_a_handler_is_closed_while_a_micro_batch_waits(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_tracked_batches_closed_during_a_wait_ends_the_query(spark: Any, acker: Acker, tmp_path: Path) -> None:
     give(tmp_path, [50])  # hangs: the micro-batch waits for it
     handler = handler_of(acker, tmp_path, max_parked=0)
     query = start(spark, tmp_path, handler)
@@ -687,9 +677,7 @@ JSON_DOES_NOT = {
 }  # fmt: skip
 
 
-def test_a_letter_whose_payload_gives_the_message_as_it_was_is_replayed_from_it(
-    spark: Any, acker: Acker, tmp_path: Path
-) -> None:
+def test_letter_with_an_exact_payload_is_replayed_from_it(spark: Any, acker: Acker, tmp_path: Path) -> None:
     columns = [f"{expression} AS {name}_" for name, expression in JSON_CARRIES.items()]
     frame = spark.range(7, 8).selectExpr("id", *columns)
     frame.coalesce(1).write.parquet(str(tmp_path / "in"))
@@ -711,7 +699,7 @@ def test_a_letter_whose_payload_gives_the_message_as_it_was_is_replayed_from_it(
 
 
 @pytest.mark.parametrize("name", JSON_DOES_NOT)
-def test_a_letter_whose_payload_gives_another_message_promises_no_replay(
+def test_letter_with_an_inexact_payload_is_not_replayable(
     spark: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     frame = spark.range(7, 8).selectExpr("id", f"{JSON_DOES_NOT[name]} AS {name}")

@@ -9,25 +9,25 @@ import pytest
 
 from acker_redis import PipelineError
 from acker_redis.spark.protocol import shares
-from acker_redis.spark.protocol.columns import ANCHORS, EDGE, OUT
+from acker_redis.spark.protocol.columns import OUT, ROOTS, SHARE
 from acker_redis.spark.protocol.shares import MASK
-from acker_redis.spark.worker.arrow_function import BoltOutput, BoltStep
+from acker_redis.spark.worker.arrow_function import FlatMapOutput, FlatMapStep
 from acker_redis.spark.worker.row_function import RowByRow
 from tests.support.batches import received, roots_of, some_edges, tracked
 
 SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("s", pa.struct([("x", pa.string())]))])
 
 
-def output(values: list[int], parents: Any, failed: Any = None) -> BoltOutput:
+def output(values: list[int], parents: Any, failed: Any = None) -> FlatMapOutput:
     columns = [pa.array(values, pa.int64()), pa.nulls(len(values), SCHEMA.field("s").type)]
-    return BoltOutput(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), parents, failed)
+    return FlatMapOutput(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), parents, failed)
 
 
-def step(execute: Callable[[pa.RecordBatch], BoltOutput], reports: Any = None, **given: Any) -> BoltStep:
-    return BoltStep("split", "split-1", execute, SCHEMA, received() if reports is None else reports, **given)
+def step(execute: Callable[[pa.RecordBatch], FlatMapOutput], failures: Any = None, **given: Any) -> FlatMapStep:
+    return FlatMapStep("split", "split-1", execute, SCHEMA, received() if failures is None else failures, **given)
 
 
-def run(bolt: BoltStep, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
+def run(bolt: FlatMapStep, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
     made = list(bolt(iter(batches)))
     for batch in made:
         batch.validate(full=True)
@@ -36,29 +36,29 @@ def run(bolt: BoltStep, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
     return [row for batch in made for row in batch.to_pylist()]
 
 
-def test_children_share_their_parents_edge_and_have_its_anchors() -> None:
+def test_child_rows_split_share_of_parent_and_keep_its_roots() -> None:
     own = some_edges(3)
     given = tracked(own, [[1], [2, 3], None])
     rows = run(step(lambda batch: output([10, 11, 12, 13], np.array([0, 1, 1, 2]))), given)
     cut = shares.split(np.array(own, np.int64), np.array([1, 2, 1]), shares.salt_of("split")).tolist()
     assert rows == [
-        {"n": n, "s": None, EDGE: edge, ANCHORS: anchors, OUT: 0}
-        for n, edge, anchors in zip([10, 11, 12, 13], cut, [[1], [2, 3], [2, 3], None], strict=True)
+        {"n": n, "s": None, SHARE: share, ROOTS: anchors, OUT: 0}
+        for n, share, anchors in zip([10, 11, 12, 13], cut, [[1], [2, 3], [2, 3], None], strict=True)
     ]
 
 
-def test_the_children_of_a_parent_may_stand_anywhere_in_any_order() -> None:
+def test_child_rows_of_a_parent_may_come_in_any_order() -> None:
     own = some_edges(3)
     together = run(step(lambda batch: output([0, 1, 2, 3, 4], np.array([0, 0, 2, 2, 2]))), tracked(own))
     apart = run(step(lambda batch: output([2, 0, 3, 1, 4], np.array([2, 0, 2, 0, 2]))), tracked(own))
     assert sorted(apart, key=lambda row: (row[OUT], row["n"] or 0)) == together
 
 
-def test_rows_without_children_and_failed_rows_leave_as_sums_behind_the_last_batch() -> None:
+def test_childless_and_failed_rows_are_summed_after_last_batch() -> None:
     own = some_edges(8)
-    reports = received()
+    failures = received()
 
-    def keep_even(batch: pa.RecordBatch) -> BoltOutput:
+    def keep_even(batch: pa.RecordBatch) -> FlatMapOutput:
         ids = batch.column("id").to_pylist()
         kept = [at for at, one in enumerate(ids) if one % 2 == 0]
         return output(
@@ -66,54 +66,54 @@ def test_rows_without_children_and_failed_rows_leave_as_sums_behind_the_last_bat
         )
 
     first, second = tracked(own[:4]), tracked(own[4:], [[7], None, [8], [9]])
-    rows = run(step(keep_even, reports), first, second)
-    (report,) = reports
+    rows = run(step(keep_even, failures), first, second)
+    (failure,) = failures
     assert [row["n"] for row in rows] == [0, 0, None, None]
     childless = sum(own[at] or 0 for at in (1, 3, 5, 7)) & MASK
     both = [(own[2] or 0) + (own[6] or 0)][0] & MASK
-    assert [(row[OUT], row[EDGE], row[ANCHORS]) for row in rows[2:]] == [
+    assert [(row[OUT], row[SHARE], row[ROOTS]) for row in rows[2:]] == [
         (1, childless, [4]),
-        (report.number, both, [2]),
+        (failure.number, both, [2]),
     ]
-    assert sum(row[EDGE] for row in rows) & MASK == sum(one or 0 for one in own) & MASK
-    assert (report.parts, report.rows, report.operator, report.stage) == (both, 2, "split-1", "split")
-    assert roots_of(report) == {"no 2": [8, 102]}
+    assert sum(row[SHARE] for row in rows) & MASK == sum(one or 0 for one in own) & MASK
+    assert (failure.parts, failure.rows, failure.operator, failure.component) == (both, 2, "split-1", "split")
+    assert roots_of(failure) == {"no 2": [8, 102]}
 
 
-def test_a_partition_without_rows_gives_none() -> None:
+def test_partition_without_rows_gives_no_rows() -> None:
     assert run(step(lambda batch: output([], []))) == []
     assert run(step(lambda batch: output([], [])), tracked([])) == []
 
 
-def test_an_edge_that_is_null_is_zero() -> None:
+def test_null_share_counts_as_zero() -> None:
     rows = run(step(lambda batch: output([1, 2, 3], np.array([0, 0, 1]))), tracked([None, 5]))
-    assert (rows[0][EDGE] + rows[1][EDGE]) & MASK == 0
-    assert rows[2][EDGE] == 5
+    assert (rows[0][SHARE] + rows[1][SHARE]) & MASK == 0
+    assert rows[2][SHARE] == 5
 
 
-def test_abandoned_it_reports_nothing() -> None:
-    reports = received()
-    made = step(lambda batch: output([1], [1], {0: "no"}), reports)(iter([tracked(some_edges(2))] * 3))
+def test_abandoned_partition_sends_no_failures() -> None:
+    failures = received()
+    made = step(lambda batch: output([1], [1], {0: "no"}), failures)(iter([tracked(some_edges(2))] * 3))
     next(made)
     made.close()  # type: ignore[attr-defined]
-    assert reports == []
+    assert failures == []
 
 
-def test_the_function_sees_the_users_columns_under_the_users_names() -> None:
+def test_function_sees_columns_under_user_names() -> None:
     seen: list[list[str]] = []
 
-    def execute(batch: pa.RecordBatch) -> BoltOutput:
+    def execute(batch: pa.RecordBatch) -> FlatMapOutput:
         seen.append(batch.schema.names)
         return output([1], [0])
 
     given = tracked([5], columns={"_1": ["x"]})
-    run(step(execute, columns=("id", "a.b", EDGE, ANCHORS)), given)
+    run(step(execute, columns=("id", "a.b", SHARE, ROOTS)), given)
     assert seen == [["id", "a.b"]]
 
 
 def test_output_is_cast_to_the_declared_types() -> None:
     rows = pa.RecordBatch.from_arrays([pa.array([7], pa.int8()), pa.nulls(1, SCHEMA.field("s").type)], names=["n", "s"])
-    assert run(step(lambda batch: BoltOutput(rows, np.array([0]))), tracked([5]))[0]["n"] == 7
+    assert run(step(lambda batch: FlatMapOutput(rows, np.array([0]))), tracked([5]))[0]["n"] == 7
 
 
 @pytest.mark.parametrize(
@@ -124,49 +124,49 @@ def test_output_is_cast_to_the_declared_types() -> None:
         (output([1], [-1]), "parents names a row outside"),
         (output([1], [0.5]), "parents: expected numbers of input rows, got float64"),
         (output([1], [0], {2: "x"}), "failed names a row outside the 2 rows"),
-        (BoltOutput(pa.record_batch({"m": [1]}), np.array([0])), r"rows have columns \['m'\], its schema says"),
+        (FlatMapOutput(pa.record_batch({"m": [1]}), np.array([0])), r"rows have columns \['m'\], its schema says"),
     ],
 )
-def test_output_that_can_not_be_right(made: BoltOutput, message: str) -> None:
+def test_invalid_flat_map_output_is_refused(made: FlatMapOutput, message: str) -> None:
     with pytest.raises(PipelineError, match=f"^bolt 'split': {message}"):
         run(step(lambda batch: made), tracked(some_edges(2)))
 
 
-def test_row_by_row_it_is_the_same_bolt() -> None:
+def test_row_function_keeps_sum_of_shares_like_arrow_function() -> None:
     def derive(row: dict[str, Any]) -> list[Any]:
         if row["id"] == 1:
             raise ValueError("bad")
         return [(row["id"], None)] * row["id"]
 
-    reports = received()
+    failures = received()
     own = some_edges(4)
-    rows = run(step(RowByRow(derive, SCHEMA, "fail"), reports), tracked(own))
+    rows = run(step(RowByRow(derive, SCHEMA, "fail"), failures), tracked(own))
     assert [row["n"] for row in rows] == [2, 2, 3, 3, 3, None, None]
-    assert [row[OUT] for row in rows[5:]] == [1, reports[0].number]
-    assert roots_of(reports[0]) == {"ValueError: bad": [101]}
-    assert sum(row[EDGE] for row in rows) & MASK == sum(one or 0 for one in own) & MASK
+    assert [row[OUT] for row in rows[5:]] == [1, failures[0].number]
+    assert roots_of(failures[0]) == {"ValueError: bad": [101]}
+    assert sum(row[SHARE] for row in rows) & MASK == sum(one or 0 for one in own) & MASK
 
 
-def test_random_outputs_conserve_edges_and_lose_no_row() -> None:
+def test_random_outputs_keep_sum_of_shares_and_every_row() -> None:
     random = np.random.default_rng(5)
     for _ in range(50):
         count = int(random.integers(1, 30))
-        own, reports = some_edges(count, int(random.integers(1 << 30))), received()
+        own, failures = some_edges(count, int(random.integers(1 << 30))), received()
         parents = random.integers(0, count, int(random.integers(0, 200)))
         bad = {int(at): f"r{at % 3}" for at in random.integers(0, count, int(random.integers(0, 5)))}
-        rows = run(step(lambda batch, p=parents, b=bad: output(p.tolist(), p, b), reports), tracked(own))  # type: ignore[misc]
-        assert sum(row[EDGE] for row in rows) & MASK == sum(one or 0 for one in own) & MASK
+        rows = run(step(lambda batch, p=parents, b=bad: output(p.tolist(), p, b), failures), tracked(own))  # type: ignore[misc]
+        assert sum(row[SHARE] for row in rows) & MASK == sum(one or 0 for one in own) & MASK
         stay = [row for row in rows if row[OUT] == 0]
         assert [row["n"] for row in stay] == [p for p in parents.tolist() if p not in bad]
-        assert [row[ANCHORS] for row in stay] == [[100 + row["n"]] for row in stay]
+        assert [row[ROOTS] for row in stay] == [[100 + row["n"]] for row in stay]
         kept = [p for p in parents.tolist() if p not in bad]
         cut = shares.split(
             np.array(own), np.bincount(np.array(kept, np.int64), minlength=count), shares.salt_of("split")
         )
         by_parent = sorted(range(len(kept)), key=lambda at: (kept[at], at))
-        assert [stay[at][EDGE] for at in by_parent] == cut.tolist()
+        assert [stay[at][SHARE] for at in by_parent] == cut.tolist()
         childless = count - len({*parents.tolist(), *bad})
-        residue = {row[OUT]: row[ANCHORS] for row in rows if row[OUT]}
-        assert residue == {**({1: [childless]} if childless else {}), **{r.number: [len(bad)] for r in reports}}
-        found = [root for report in reports for roots in roots_of(report).values() for root in roots]
+        residue = {row[OUT]: row[ROOTS] for row in rows if row[OUT]}
+        assert residue == {**({1: [childless]} if childless else {}), **{r.number: [len(bad)] for r in failures}}
+        found = [root for failure in failures for roots in roots_of(failure).values() for root in roots]
         assert sorted(found) == sorted(100 + at for at in bad)

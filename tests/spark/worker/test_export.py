@@ -12,7 +12,7 @@ from acker_redis.acker import app_of
 from acker_redis.errors import ConnectionLostError
 from acker_redis.model.xxhash64 import hash_longs
 from acker_redis.spark.protocol import shares
-from acker_redis.spark.protocol.columns import ANCHORS, EDGE, PAIRS
+from acker_redis.spark.protocol.columns import PAIRS, ROOTS, SHARE
 from acker_redis.spark.worker import export
 from acker_redis.spark.worker.export import ExportStep, Introduced
 from acker_redis.testing import fake_acker, settle
@@ -41,7 +41,7 @@ def pairs(row: dict[str, Any]) -> list[tuple[int, int]]:
     return list(zip(row[PAIRS][::2], row[PAIRS][1::2], strict=True))
 
 
-def test_a_tree_completes_when_every_exported_row_was_acked_and_the_driver_closed_it(acker: Acker) -> None:
+def test_tree_completes_after_acks_of_exported_rows_and_driver(acker: Acker) -> None:
     acker.init_many([1, 2, 3], [11, 12, 13], 0)
     rows = run(step(acker), tracked(some_edges(3), [[1], [1, 2], [2]]), tracked([*some_edges(1), None], [[3], None]))
     assert [[root for root, _ in pairs(row)] for row in rows] == [[1], [1, 2], [2], [3], []]
@@ -55,15 +55,15 @@ def test_a_tree_completes_when_every_exported_row_was_acked_and_the_driver_close
     assert settle(acker) == {3: "ack"}
 
 
-def test_rows_keep_their_columns_and_their_edge(acker: Acker) -> None:
-    (batch,) = step(acker, columns=("id", "a.b", EDGE, ANCHORS))(iter([tracked([5, None], columns={"_1": ["x", "y"]})]))
+def test_exported_rows_keep_their_columns_and_share(acker: Acker) -> None:
+    (batch,) = step(acker, columns=("id", "a.b", SHARE, ROOTS))(iter([tracked([5, None], columns={"_1": ["x", "y"]})]))
     batch.validate(full=True)
-    assert batch.schema.names == ["id", "a.b", PAIRS, EDGE]
-    assert batch.column(EDGE).to_pylist() == [5, 0]
+    assert batch.schema.names == ["id", "a.b", PAIRS, SHARE]
+    assert batch.column(SHARE).to_pylist() == [5, 0]
     assert batch.column("a.b").to_pylist() == ["x", "y"]
 
 
-def test_fresh_edges_are_derived_from_edge_and_root_in_whatever_order_rows_come(acker: Acker) -> None:
+def test_ledger_edges_depend_on_share_and_root_not_on_row_order(acker: Acker) -> None:
     own = [*some_edges(3)]
     own[1] = 0  # a row of no message
     rows = run(step(acker), tracked(own[:2], [[7, -2], None]), tracked(own[2:], [[7]]))
@@ -76,7 +76,7 @@ def test_fresh_edges_are_derived_from_edge_and_root_in_whatever_order_rows_come(
     assert pairs(rows[2]) == [(7, fresh(2, 7))]
 
 
-def test_a_root_stands_once_in_a_row_and_no_edge_is_zero(acker: Acker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exported_row_has_each_root_once_with_nonzero_edge(acker: Acker, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = run(step(acker), tracked([5, 6], [[1], [1, 1, 2]]))
     assert [root for root, _ in pairs(rows[1])] == [1, 2]  # two equal edges of one row would cancel out
     made = [edge for row in rows for _, edge in pairs(row)]
@@ -87,31 +87,31 @@ def test_a_root_stands_once_in_a_row_and_no_edge_is_zero(acker: Acker, monkeypat
     assert pairs(row) == [(1, 1)]
 
 
-def test_a_task_that_runs_again_gives_the_same_and_changes_nothing(acker: Acker) -> None:
+def test_spark_task_that_runs_again_exports_the_same_rows(acker: Acker) -> None:
     acker.init_many([1, 2], [11, 12], 0)
     batch = tracked(some_edges(2), [[1], [2]])
     first = run(step(acker), batch)
-    turned = run(step(acker), tracked(batch.column(EDGE).to_pylist()[::-1], [[2], [1]]))
+    turned = run(step(acker), tracked(batch.column(SHARE).to_pylist()[::-1], [[2], [1]]))
     assert [pairs(row) for row in turned] == [pairs(row) for row in first[::-1]]
     before = acker.inspect_many([1, 2])
     assert run(step(acker), batch) == first
     assert [one and one.val for one in acker.inspect_many([1, 2])] == [one and one.val for one in before]
 
 
-def test_a_task_that_runs_again_and_gives_other_rows(acker: Acker) -> None:
+def test_spark_task_that_reruns_with_other_rows_raises(acker: Acker) -> None:
     run(step(acker), tracked([5, 6], [[1], [2]]))
     with pytest.raises(NotExactError, match="export 'hand on': the task of a partition ran again and gave other rows"):
         run(step(acker), tracked([7, 6], [[1], [2]]))
 
 
 @pytest.mark.parametrize("anchors", [[[1], None], [[1], []], [[1], [0]]])
-def test_rows_that_have_lost_their_anchors_are_introduced_by_nobody(acker: Acker, anchors: Any) -> None:
+def test_row_of_a_message_without_roots_raises_not_exact(acker: Acker, anchors: Any) -> None:
     with pytest.raises(NotExactError, match="rows without anchors came from a message"):
         run(step(acker), tracked([5, 6], anchors))
     assert acker.stats().pending == 0
 
 
-def test_abandoned_or_broken_it_introduces_nothing(acker: Acker) -> None:
+def test_abandoned_or_broken_export_changes_no_ledger(acker: Acker) -> None:
     def broken() -> Iterator[pa.RecordBatch]:
         yield tracked([5], [[1]])
         raise ArithmeticError
@@ -127,7 +127,7 @@ def test_abandoned_or_broken_it_introduces_nothing(acker: Acker) -> None:
     assert acker.stats().pending == 0
 
 
-def test_data_that_the_server_lost_is_no_reason_to_end_the_task(acker: Acker) -> None:
+def test_export_after_lost_ledger_does_not_fail_the_spark_task(acker: Acker) -> None:
     """The spout learns of it by itself and replays."""
     acker.init(1, 11, 0)
     app_of(acker).client.redis.flushall()
@@ -135,7 +135,7 @@ def test_data_that_the_server_lost_is_no_reason_to_end_the_task(acker: Acker) ->
     assert acker.inspect(1) is not None
 
 
-def test_an_outage_is_raised(acker: Acker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_during_an_outage_raises(acker: Acker, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(*args: Any, **kwargs: Any) -> None:
         raise ConnectionLostError("gone")
 
@@ -144,7 +144,7 @@ def test_an_outage_is_raised(acker: Acker, monkeypatch: pytest.MonkeyPatch) -> N
         run(step(acker), tracked([5], [[1]]))
 
 
-def test_memory_is_bounded_by_distinct_roots(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_export_is_bounded_by_distinct_roots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "_COMPACT_ROWS", 100)
     drawn = np.random.default_rng(1).integers(0, 30, (500, 7)).astype(np.uint64)
     vals = np.random.default_rng(2).integers(0, 1 << 63, (500, 7)).astype(np.uint64)
@@ -159,5 +159,5 @@ def test_memory_is_bounded_by_distinct_roots(monkeypatch: pytest.MonkeyPatch) ->
     assert dict(zip(found_roots.tolist(), found_vals.tolist(), strict=True)) == want
 
 
-def test_its_url_is_not_shown(acker: Acker) -> None:
+def test_repr_of_export_step_hides_the_url(acker: Acker) -> None:
     assert "s3cret" not in repr(step(acker))

@@ -27,7 +27,7 @@ def batch(ids: Any, *rows: tuple[int, str] | None) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([ids, structs], names=["a.b", "_acker_payload"])
 
 
-def test_payloads_are_kept_under_their_message_ids_and_come_back(acker: Any) -> None:
+def test_payloads_are_stored_by_message_id_and_read_back(acker: Any) -> None:
     step = KeepStep("redis://user:s3cret@host", acker.config, "run", 100)
     given = [
         batch(pa.array([1, None, 3], pa.int32()), (1, "one"), (2, "no id"), (3, "x" * 200)),
@@ -43,10 +43,10 @@ def test_payloads_are_kept_under_their_message_ids_and_come_back(acker: Any) -> 
     assert "s3cret" not in repr(step)
 
 
-def test_a_partition_without_rows(acker: Any) -> None:
+def test_partition_without_rows_stores_no_payloads(acker: Any) -> None:
     assert [one.to_pylist() for one in KeepStep("", acker.config, "run", 100)(iter([]))] == [[{"rows": 0}]]
 
 
-def test_ids_that_are_no_integers(acker: Any) -> None:
+def test_message_ids_of_other_types_are_refused(acker: Any) -> None:
     with pytest.raises(PipelineError, match="message ids are string: expected bigint"):
         list(KeepStep("", acker.config, "run", 100)(iter([batch(pa.array(["1"]), (1, "one"))])))

@@ -11,7 +11,7 @@ from acker_redis.acker import app_of
 from acker_redis.client.client import Client
 from acker_redis.errors import ConnectionLostError, LedgerLostError
 from acker_redis.spark.worker import export, partitions, process
-from acker_redis.spark.worker.arrow_function import BoltStep
+from acker_redis.spark.worker.arrow_function import FlatMapStep
 from acker_redis.spark.worker.export import ExportStep
 from acker_redis.spark.worker.keep_messages import KeepStep
 from acker_redis.spark.worker.partitions import PartitionsStep
@@ -43,7 +43,7 @@ def test_a_process_connects_once_per_server_and_app(made: list[Any]) -> None:
     assert made == [("redis://x", "a"), ("redis://x", "b"), ("redis://y", "a")]
 
 
-def test_a_server_that_executors_do_not_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_unreachable_from_worker_error_names_executor_url(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(url: str, app: str) -> None:
         raise ConnectionLostError("nobody answers")
 
@@ -54,7 +54,7 @@ def test_a_server_that_executors_do_not_reach(monkeypatch: pytest.MonkeyPatch) -
     assert process._ackers == {}
 
 
-def test_it_waits_until_the_driver_has_made_anew_what_was_lost() -> None:
+def test_worker_waits_until_driver_recovered_the_lost_ledger() -> None:
     driver = fake_acker()
     worker = Acker(Client(app_of(driver).client.redis), driver.config, create=False)
     app_of(driver).client.redis.flushall()
@@ -73,7 +73,7 @@ def test_it_waits_until_the_driver_has_made_anew_what_was_lost() -> None:
     driver.close()
 
 
-def test_what_stays_lost_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ledger_that_stays_lost_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_LOST_BASE_SECS", 0.0)
     driver = fake_acker()
     worker = Acker(Client(app_of(driver).client.redis), driver.config, create=False)
@@ -83,13 +83,13 @@ def test_what_stays_lost_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     driver.close()
 
 
-def test_there_is_no_partition_outside_tasks() -> None:
+def test_partition_id_outside_spark_tasks_raises() -> None:
     with pytest.raises(AckerError, match="inside Spark tasks only"):
         partition_id()
 
 
 STEPS: list[Any] = [
-    BoltStep("s", "s-1", lambda batch: pytest.fail("there is no batch"), pa.schema([]), received()),
+    FlatMapStep("s", "s-1", lambda batch: pytest.fail("there is no batch"), pa.schema([]), received()),
     PartitionsStep("s", "s-1", lambda batches, partition: None, "raise", received()),
     ExportStep("redis://unused", A, "run", "s"),
     KeepStep("redis://unused", A, "run", 1),
@@ -97,9 +97,7 @@ STEPS: list[Any] = [
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: type(step).__name__)
-def test_spark_does_not_look_through_the_imports_of_a_worker_after_each_task(
-    step: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_imports_of_worker_are_frozen_once_for_garbage_collector(step: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "acker_of_worker", lambda url, config: None)
     monkeypatch.setattr(export, "partition_id", lambda: 0)
     monkeypatch.setattr(partitions, "partition_id", lambda: 0)

@@ -24,7 +24,7 @@ def tables(draw: st.DrawFn) -> tuple[list[pa.DataType], list[tuple[Any, ...]]]:
 
 @given(table=tables(), start=st.integers(0, 3))
 @settings(max_examples=300, deadline=None, derandomize=True)
-def test_a_row_comes_back_as_it_was(table: tuple[list[pa.DataType], list[tuple[Any, ...]]], start: int) -> None:
+def test_row_survives_encoding_and_decoding(table: tuple[list[pa.DataType], list[tuple[Any, ...]]], start: int) -> None:
     types, rows = table
     schema = pa.schema([(f"c{at % 2}", kind) for at, kind in enumerate(types)])
     columns = [array(kind, [row[at] for row in rows]) for at, kind in enumerate(types)]
@@ -45,7 +45,7 @@ def test_null_rows_and_long_rows_are_not_kept() -> None:
     assert to_bytes(rows, len(one) - 1)[0] is None
 
 
-def test_text_that_is_no_utf_8_and_bits_of_floats() -> None:
+def test_invalid_utf_8_and_float_bits_survive_row_codec() -> None:
     text = pa.array([b"\xff\xfe"], pa.binary()).view(pa.string())
     floats = pa.array(np.array([0x7FF8000000000001, 1 << 63], np.uint64).view(np.float64))
     (kept, zero) = to_bytes(pa.StructArray.from_arrays([pa.concat_arrays([text, text]), floats], ["t", "f"]), 100)
@@ -55,6 +55,6 @@ def test_text_that_is_no_utf_8_and_bits_of_floats() -> None:
     assert again.column("f").view(pa.uint64()).to_pylist() == [0x7FF8000000000001, 1 << 63]
 
 
-def test_what_somebody_else_wrote_runs_no_code() -> None:
+def test_foreign_pickle_is_refused_without_running_code() -> None:
     with pytest.raises(pickle.UnpicklingError, match="not written by a spout"):
         from_bytes([pickle.dumps((os.getcwd,))], pa.schema([("t", pa.string())]))

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 
-from acker_redis import FailedError, PipelineError
+from acker_redis import PipelineError, RowFailedError
 from acker_redis.spark.worker.row_function import Collector, RowByRow
 
 SCHEMA = pa.schema([("id", pa.int64()), ("child", pa.int8())])
@@ -45,7 +45,7 @@ def run(derive: Any, schema: pa.Schema = SCHEMA, on_error: Any = "fail") -> tupl
     ],
 )
 @pytest.mark.parametrize("good", [lambda i: {"id": i, "child": i}, lambda i: (i, i), lambda i: Row(child=i, id=i)])
-def test_a_row_that_does_not_fit_fails_alone_with_the_reason(bad: Any, reason: str, good: Any) -> None:
+def test_derived_row_that_does_not_fit_schema_fails_alone(bad: Any, reason: str, good: Any) -> None:
     rows, parents, failed = run(lambda row: bad if row["id"] == 1 else [good(row["id"])])
     assert rows == [{"id": 0, "child": 0}, {"id": 2, "child": 2}]
     assert parents == [0, 2]
@@ -75,7 +75,7 @@ def test_a_row_that_does_not_fit_fails_alone_with_the_reason(bad: Any, reason: s
         (pa.list_(pa.struct([("in", pa.list_(REQUIRED))])), [{"in": None}, None], [{"in": [None]}], "must not be"),
     ],
 )  # fmt: skip
-def test_values_that_a_column_can_not_hold(kind: Any, good: Any, bad: Any, reason: str) -> None:
+def test_value_that_its_column_can_not_hold_fails_the_row(kind: Any, good: Any, bad: Any, reason: str) -> None:
     schema = pa.schema([pa.field("v", kind)])
     rows, parents, failed = run(lambda row: [(bad,)] if row["id"] == 1 else [{"v": good}], schema)
     assert (len(rows), parents, [*failed]) == (2, [0, 2], [1])
@@ -83,19 +83,19 @@ def test_values_that_a_column_can_not_hold(kind: Any, good: Any, bad: Any, reaso
         raise AssertionError(failed[1])
 
 
-def test_a_null_in_a_column_that_takes_none() -> None:
+def test_null_in_required_column_fails_the_row() -> None:
     schema = pa.schema([pa.field("v", pa.int64(), nullable=False)])
     rows, _, failed = run(lambda row: [(None if row["id"] == 1 else 7,)], schema)
     assert (rows, [*failed]) == ([{"v": 7}, {"v": 7}], [1])
     assert str(failed[1]).startswith("column 'v' is bigint not null and can't hold None")
 
 
-def test_rows_that_fail_for_their_own_reason_stay_what_they_are() -> None:
+def test_row_that_fails_by_itself_keeps_its_own_reason() -> None:
     class Bolt:
         def execute(self, row: dict[str, Any], collector: Collector) -> None:
             collector.emit((row["id"], 300 if row["id"] == 2 else 1))
             if row["id"] == 0:
-                raise FailedError("no")
+                raise RowFailedError("no")
 
     rows, parents, failed = run(Bolt())
     assert (rows, parents, failed[0]) == ([{"id": 1, "child": 1}], [1], "no")
@@ -103,7 +103,7 @@ def test_rows_that_fail_for_their_own_reason_stay_what_they_are() -> None:
 
 
 @pytest.mark.parametrize("on_error", ["fail", "raise"])
-def test_errors_after_which_nothing_is_emitted_again_fail_their_row(on_error: Any) -> None:
+def test_no_retry_error_fails_its_row_without_retry(on_error: Any) -> None:
     def derive(row: dict[str, Any]) -> list[Any]:
         return [(row["id"], {0: 0}[row["id"]])] if row["id"] < 2 else [(2, 2)]
 

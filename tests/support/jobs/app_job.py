@@ -61,7 +61,7 @@ def alone(url: str, folder: Path, app: str) -> Any:
         write(folder / name, batches, partition)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        derived = tracker.bolt_arrow(messages, partial(fan_out, CHILDREN), CHILD, name="fan-out").repartition(
+        derived = tracker.flat_map_arrow(messages, partial(fan_out, CHILDREN), CHILD, name="fan-out").repartition(
             2, "child"
         )
         tracker.write_partitions(derived, partial(save, f"{app}-{tracker.run_id}-{tracker.emission}"))
@@ -83,7 +83,7 @@ def first(url: str, folder: Path, timeout_secs: str) -> Any:
     """Emits, and replays what nobody carried on."""
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        derived = tracker.bolt_arrow(messages, partial(fan_out, CHILDREN), CHILD, name="fan-out")
+        derived = tracker.flat_map_arrow(messages, partial(fan_out, CHILDREN), CHILD, name="fan-out")
         draft = folder / f".draft-{tracker.emission}"
         tracker.export(derived, lambda writer: writer.parquet(str(draft)))
         draft.rename(folder / "between" / f"{tracker.emission:03}-{tracker.run_id}")
@@ -118,7 +118,9 @@ def second(url: str, folder: Path, timeout_secs: str, folders: str) -> Any:
         done = noted.read_text().split() if noted.exists() else []
         for rows in sorted((folder / "between").iterdir()):
             if rows.name not in done:
-                run_exported(spark.read.parquet(str(rows)), partial(carry_on, f"out-{rows.name}"), acker=acker, task=1)
+                run_exported(
+                    spark.read.parquet(str(rows)), partial(carry_on, f"out-{rows.name}"), acker=acker, spout_id=1
+                )
                 with noted.open("a") as file:
                     file.write(f"{rows.name}\n")
         return (folder / "over").exists()

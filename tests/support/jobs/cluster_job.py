@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from acker_redis.spark import BoltOutput, Tracker
+from acker_redis.spark import FlatMapOutput, Tracker
 from tests.support.spark import cluster
 from tests.support.spark.cases import CHILD, Case
 from tests.support.spark.faults import attempts, context, fan_out, kill_executor, note_attempt, once, wait_for
@@ -52,7 +52,7 @@ Act = Callable[[str, str], None]
 def run_job(case: Case, folder: Path, act: Act) -> dict[str, Any]:
     """A bolt, a shuffle, rows that fail, a sink; what became of the messages, checked against the files."""
 
-    def bolt(batch: pa.RecordBatch) -> BoltOutput:
+    def bolt(batch: pa.RecordBatch) -> FlatMapOutput:
         note_attempt(folder / "bolt")
         if VICTIM in batch.column("id").to_pylist():
             act("bolt", "middle")
@@ -69,7 +69,7 @@ def run_job(case: Case, folder: Path, act: Act) -> dict[str, Any]:
             act("sink", "written")
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        derived = tracker.bolt_arrow(messages, bolt, CHILD)
+        derived = tracker.flat_map_arrow(messages, bolt, CHILD)
         some = tracker.fail_where(tracker.filter(derived, "child < 2"), f"id = {BAD}", "bad")
         files = case.partition_files(tracker)
         tracker.write_partitions(some.repartition(2, "id"), partial(write, files))

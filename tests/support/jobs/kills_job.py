@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis import Acker, AckerConfig
-from acker_redis.spark import BoltOutput, Progress, Tracker, run_tracked
+from acker_redis.spark import FlatMapOutput, Progress, Tracker, run_tracked
 from acker_redis.spout.retry import RetryPolicy
 from tests.support.jobs.cluster_job import SPECULATION, session
 from tests.support.spark import drawing
@@ -31,7 +31,7 @@ DIE_AFTER_WRITING = 0.15
 """Share of the tasks whose worker dies between its file and its end."""
 
 
-def draw(random: bool, batch: pa.RecordBatch) -> BoltOutput:
+def draw(random: bool, batch: pa.RecordBatch) -> FlatMapOutput:
     time.sleep(BATCH_SECS)
     return drawing.drawn(batch.column("id").to_numpy(), random=random)
 
@@ -52,7 +52,7 @@ def one_run(spark: SparkSession, acker: Acker, folder: Path, seed: str, random: 
     folder.mkdir()
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        derived = tracker.bolt_arrow(messages, partial(draw, random), drawing.DDL)
+        derived = tracker.flat_map_arrow(messages, partial(draw, random), drawing.DDL)
         name = f"{tracker.run_id}-{tracker.emission}"
         tracker.write_partitions(derived.repartition(4, "draw", "child"), partial(write, seed, folder, name))
 

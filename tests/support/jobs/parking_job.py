@@ -2,7 +2,8 @@
 
     python -m tests.support.jobs.parking_job redis://127.0.0.1:6379/0 FOLDER POINT SHUFFLE_PARTITIONS
 
-FOLDER has `in`; `out`, `checkpoint` and `park` are made. Sevens fail for ever; fifties are exported to nobody the first time.
+FOLDER has `in`; `out`, `checkpoint` and `park` are made. Sevens fail for ever; fifties are exported to nobody the first
+time.
 """
 
 import os

@@ -68,7 +68,7 @@ def pipeline(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
     with (folder / "runs").open("a") as runs:
         runs.write(f"{tracker.run_id}\n")
     held = messages.where(f"id = {STILL}").count()
-    spread = messages.transform(tracker.bolt_arrow, partial(fan_out, CHILDREN), CHILD).repartition("id", "child")
+    spread = messages.transform(tracker.flat_map_arrow, partial(fan_out, CHILDREN), CHILD).repartition("id", "child")
     tracker.write_partitions(spread, partial(write, folder, f"{tracker.run_id}-{tracker.emission}"))
     if held:
         once(folder / "written", partial(wait_for, folder / "never"))

@@ -19,9 +19,9 @@ MESSAGES = 200
 
 
 def pipeline(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
-    sums = tracker.group(messages, (F.col("id") % 4).alias("key"), F.sum("id").alias("sum"))
+    sums = tracker.group_by(messages, (F.col("id") % 4).alias("key"), F.sum("id").alias("sum"))
     tracker.write(sums, lambda writer: writer.mode("overwrite").parquet(str(folder / "first")))
-    tracker.write_with(sums, partial(second, folder))
+    tracker.write_dataframe(sums, partial(second, folder))
 
 
 def second(folder: Path, rows: DataFrame) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameWriter
 
-from acker_redis import Acker, AckerConfig, FailedError
+from acker_redis import Acker, AckerConfig, RowFailedError
 from acker_redis.ledger.outcomes.decoding import OutcomeBatch
 from acker_redis.model.roots import root_ids
 from acker_redis.spark import Pipeline, RunResult, Tracker, run_tracked
@@ -70,7 +70,7 @@ class Ended:
     @property
     def reasons(self) -> Counter[tuple[str | None, str | None]]:
         """Detail and last stage of dead letters."""
-        return Counter((letter.detail, letter.last_stage) for letter in self.letters.values())
+        return Counter((letter.detail, letter.last_component) for letter in self.letters.values())
 
     def check(self, truth: Truth, written: Iterable[Row]) -> None:
         """No false completion, no dead letter whose rows were all written, one outcome per root and message."""
@@ -202,7 +202,7 @@ def write_rows(
     """A whole file or none."""
     rows = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
     if bad is not None and any(map(bad, rows)):
-        raise FailedError("can't be written")
+        raise RowFailedError("can't be written")
     unfinished = folder / f"{emission}-{partition}.{uuid.uuid4().hex}"
     unfinished.write_text(json.dumps(rows, default=str))
     unfinished.rename(folder / f"{emission}-{partition}.rows")

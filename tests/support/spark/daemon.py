@@ -1,7 +1,7 @@
 """Spark's own daemon of Python workers, with imported what each worker would import anew: many tests end theirs.
 
-PySpark comes from where it is installed: of a zip file or jar on its path each worker reads the directory again, and compiles
-what it imports.
+PySpark comes from where it is installed: of a zip file or jar on its path each worker reads the directory again, and
+compiles what it imports.
 """
 
 import gc

@@ -10,20 +10,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from acker_redis.spark import BoltOutput
+from acker_redis.spark import FlatMapOutput
 from tests.support.spark.faults import context
 
 SCHEMA = pa.schema([("id", pa.int64()), ("draw", pa.int64()), ("child", pa.int32()), ("children", pa.int32())])
 DDL = "id bigint, draw bigint, child int, children int"
 
 
-def drawn(ids: np.ndarray, *, random: bool) -> BoltOutput:
+def drawn(ids: np.ndarray, *, random: bool) -> FlatMapOutput:
     """One to four children per row: drawn anew each time, or always the same."""
     counts = np.array([secrets.randbelow(4) + 1 if random else message % 4 + 1 for message in ids])
     draws = np.array([secrets.randbits(62) if random else message for message in ids])
     parents = np.repeat(np.arange(len(ids)), counts)
     ordinals = np.concatenate([np.arange(count) for count in counts])
-    return BoltOutput(pa.record_batch([ids[parents], draws[parents], ordinals, counts[parents]], SCHEMA), parents)
+    return FlatMapOutput(pa.record_batch([ids[parents], draws[parents], ordinals, counts[parents]], SCHEMA), parents)
 
 
 def write(rows: pa.Table, folder: Path, name: str) -> None:

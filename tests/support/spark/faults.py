@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import SparkContext, TaskContext
 
-from acker_redis.spark import BoltOutput
+from acker_redis.spark import FlatMapOutput
 from acker_redis.spark.runtime.jvm import of
 from acker_redis.testing import wait_until
 
@@ -18,13 +18,13 @@ WAIT_SECS = 150.0
 """No test waits longer for another process; the machine may be busy."""
 
 
-def fan_out(children: int, batch: pa.RecordBatch) -> BoltOutput:
+def fan_out(children: int, batch: pa.RecordBatch) -> FlatMapOutput:
     """So many children per row; row 0 of the messages has none."""
     ids = batch.column("id").to_numpy()
     counts = np.where(ids == 0, 0, children)
     parents = np.repeat(np.arange(len(ids)), counts)
     ordinal = np.concatenate([np.arange(count) for count in counts]) if len(parents) else np.array([], int)
-    return BoltOutput(pa.record_batch({"id": ids[parents], "child": pa.array(ordinal, pa.int32())}), parents)
+    return FlatMapOutput(pa.record_batch({"id": ids[parents], "child": pa.array(ordinal, pa.int32())}), parents)
 
 
 def once(mark: Path, act: Callable[[], None]) -> None:

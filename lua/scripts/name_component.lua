@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
 --[[
-name_stage: tell a shard the name of a stage number, so that the entries of its fail stream are readable.
+name_component: tell a shard the name of a component number, so that the entries of its fail stream are readable.
 
 KEYS
   meta  HASH  acker:{app:shard}:meta
 ARGV
   generation  marker the client read when it opened the shard
-  number      1 ... 255, from stage.lua
-  name        stage name
+  number      1 ... 255, from component.lua
+  name        component name
 Returns
   added  1, or 0 if the shard knew it
 Errors
@@ -18,4 +18,4 @@ local meta = KEYS[1]
 local generation, number, name = ARGV[1], ARGV[2], ARGV[3]
 
 if not open_shard(meta, generation) then return lost() end
-return {redis.call('HSET', meta, 'stage:' .. number, name)}
+return {redis.call('HSET', meta, 'component:' .. number, name)}
