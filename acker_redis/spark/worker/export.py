@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from acker_redis.errors import IdempotencyKeyReusedError, LedgerLostError, NotExactError
 from acker_redis.model import ids
-from acker_redis.model.arrays import UInt64Array
+from acker_redis.model.arrays import Int64Array, UInt64Array
 from acker_redis.model.config import AckerConfig
 from acker_redis.model.xxhash64 import hash_longs
 from acker_redis.spark.protocol import shares
@@ -118,7 +117,7 @@ class Introduced:
         return ids.xor_by_root(np.concatenate(self._roots), np.concatenate(self._vals))
 
 
-def _distinct_roots(anchors: pa.ListArray) -> tuple[npt.NDArray[np.int64], UInt64Array]:
+def _distinct_roots(anchors: pa.ListArray) -> tuple[Int64Array, UInt64Array]:
     """Where the roots of each row begin, and the roots, each once per row: two equal edges of one row would cancel out."""
     lengths = anchors.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     roots = np.asarray(anchors.flatten().to_numpy(zero_copy_only=False), np.int64).view(np.uint64)
@@ -131,6 +130,6 @@ def _distinct_roots(anchors: pa.ListArray) -> tuple[npt.NDArray[np.int64], UInt6
     return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64), roots
 
 
-def _pairs(starts: npt.NDArray[np.int64], roots: UInt64Array, vals: UInt64Array) -> pa.ListArray:
+def _pairs(starts: Int64Array, roots: UInt64Array, vals: UInt64Array) -> pa.ListArray:
     values = pa.array(np.stack([roots, vals], axis=1).reshape(-1).view(np.int64))
     return pa.ListArray.from_arrays(pa.array(starts * 2, pa.int32()), values, type=ARROW_PAIRS.type)
