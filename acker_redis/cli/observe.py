@@ -127,7 +127,7 @@ def pending(
     ] = 10_000,
     as_json: AsJson = False,
 ) -> None:
-    """Show what has no outcome yet, by the last component that touched it; or, with --message, what is pending of one message."""
+    """Show roots without outcome, by the last component that touched them; with --message, those of one message."""
     if (message_id is None) != (run_id is None):
         raise typer.BadParameter(
             "give --message ID and --run RUN together: a message id means something in its run only"
@@ -152,7 +152,8 @@ def _show_pending(client: Client, app_name: str, oldest: int, *, as_json: bool) 
     for component in found.components:
         share = 100 * component.count / found.looked_at
         output.line(
-            f"{component.component or '(no component yet)'}  {component.count} roots ({share:.0f} %), oldest {component.oldest_ms / 1000:.1f} s",
+            f"{component.component or '(no component yet)'}  {component.count} roots ({share:.0f} %), oldest "
+            f"{component.oldest_ms / 1000:.1f} s",
             *(f"  root {root.root}  spout_id {root.spout_id}  {root.age_ms / 1000:.1f} s" for root in component.oldest),
         )
 

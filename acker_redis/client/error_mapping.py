@@ -40,7 +40,10 @@ NOTHING_THERE = (
 """What to do where a first connection is refused."""
 
 LOST = "check that the server runs and the URL is right"
-LOST_UNDER_WAY = f"{LOST}. A batch of updates under way may have been applied in part; sending it again with the same idempotency key is exact"
+LOST_UNDER_WAY = (
+    f"{LOST}. A batch of updates under way may have been applied in part; sending it again with the same idempotency key "
+    "is exact"
+)
 
 _DETAIL_CHARS = 300
 _SCRIPT_DENIED = ("The user executing the script can't", "ACL failure in script")

@@ -19,7 +19,8 @@ from acker_redis.errors import ScriptFailedError
 from acker_redis.version import VERSION
 
 NAMES = (
-    "init", "ack", "fail", "reset_timeout", "rotate", "expire", "sweep", "open", "configure", "component", "name_component", "confirm",
+    "init", "ack", "fail", "reset_timeout", "rotate", "expire", "sweep", "open", "configure", "component", "name_component",
+    "confirm",
 )  # fmt: skip
 
 REPORTS = ("dashboard", "pending", "latency", "root", "dead_letters", "exporter")

@@ -36,8 +36,8 @@ _STATES: tuple[State, ...] = ("waiting", "owned", "failed", "closed")
 
 _WITH_OWNER = ("owned", "closed")
 _COUNTERS = (
-    "unowned", "inits", "acks", "fails", "acked", "failed", "timed_out", "orphaned", "closed", "duplicate_inits", "deduplicated",
-    "late_updates",
+    "unowned", "inits", "acks", "fails", "acked", "failed", "timed_out", "orphaned", "closed", "duplicate_inits",
+    "deduplicated", "late_updates",
 )  # fmt: skip
 
 _CALLS_AT_ONCE = 32
@@ -272,7 +272,8 @@ def _unpacked_alone(key: str, numbers: UInt64Array, records: Sequence[bytes]) ->
     starts = rows["start_high"].astype(np.int64) << 32 | rows["start_low"].astype(np.int64)
     components, spout_ids, stamps = (rows[name].astype(np.int64) for name in ("component", "spout_id", "stamp"))
     return _Slots(
-        ids.mint(numbers, slots.astype(np.uint64)), rows["val"].astype(np.int64), states.astype(np.int64), components, spout_ids,
+        ids.mint(numbers, slots.astype(np.uint64)), rows["val"].astype(np.int64), states.astype(np.int64),
+        components, spout_ids,
         starts, stamps,
     )  # fmt: skip
 

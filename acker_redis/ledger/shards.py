@@ -235,7 +235,8 @@ def _expected(config: AckerConfig) -> list[bytes]:
 def _other_format(app: str) -> FormatVersionError:
     return FormatVersionError(
         f"app {app!r} has shards in another format than this version's ({FORMAT}): another version of acker-redis made them. "
-        "Use that one; or, when nothing is pending, `acker-redis delete-app` of that version, and let this one make the app again"
+        "Use that one; or, when nothing is pending, `acker-redis delete-app` of that version, and let this one make "
+        "the app again"
     )
 
 

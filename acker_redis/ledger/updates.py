@@ -106,7 +106,7 @@ class Ledger:
         self._components: dict[str, int] = {}
 
     def init(self, roots: UInt64Array, vals: UInt64Array, spout_id: int) -> Init:
-        """Inits of one spout_id's roots; of a root that stands twice the first counts, the others are counted as duplicates."""
+        """Inits of one spout_id's roots; the first of equal roots counts, the others are counted as duplicates."""
         batch = Blocks.from_roots(roots, vals)
         return Init(batch, spout_id, len(roots) - len(batch.roots))
 
@@ -159,7 +159,8 @@ class Ledger:
         reused = sum(reply.status == _REUSED for reply in replies)
         if reused:
             raise IdempotencyKeyReusedError(
-                f"idempotency key {idempotency_key!r} was used before for a batch with other content: {reused} of {len(replies)} calls were "
+                f"idempotency key {idempotency_key!r} was used before for a batch with other content: {reused} of "
+                f"{len(replies)} calls were "
                 f"left out, {applied} updates applied. Use one idempotency key per batch"
             )
         return Applied(applied, any(reply.status == _SEEN for reply in replies))

@@ -105,7 +105,8 @@ class AckerConfig:
             )
         except (KeyError, ValueError) as exc:
             raise DamagedDataError(
-                f"the stored settings of app {app!r} are damaged ({exc}): delete the app with `acker-redis delete-app --app {app}`"
+                f"the stored settings of app {app!r} are damaged ({exc}): delete the app with `acker-redis "
+                f"delete-app --app {app}`"
             ) from exc
 
 

@@ -254,7 +254,8 @@ class Spout:
         others = {one.spout_id for one in packed} - {self.spout_id} - self.state.gone_spout_ids
         if others:
             raise BadConfigError(
-                f"outcomes of spout_id {min(others)} came to the spout of spout_id {self.spout_id}: both use lane {lane} of app "
+                f"outcomes of spout_id {min(others)} came to the spout of spout_id {self.spout_id}: both use lane "
+                f"{lane} of app "
                 f"{self.acker.config.app!r}, and would take each other's outcomes. Give the app more lanes than its highest "
                 "spout_id, or each program an app of its own. Theirs were not confirmed. If they are left over from a "
                 f"program that is gone, drop them: acker.confirm(acker.poll(consumer='spout-{self.spout_id}', lane={lane}))"

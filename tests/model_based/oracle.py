@@ -34,7 +34,7 @@ class End(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What a batch did: updates applied, calls whose idempotency key was seen, calls whose idempotency key came with other content."""
+    """What a batch did: updates applied, calls whose idempotency key was seen, and those where it had other content."""
 
     applied: int
     seen: int

@@ -1,4 +1,4 @@
-"""`acker-redis delete-app`: every key of an app goes and none of another's, on single servers and clusters, also when cut short."""
+"""`acker-redis delete-app`: every key of an app goes and none of another's, also when cut short."""
 
 from typing import Any
 

@@ -12,6 +12,7 @@ import pytest
 import acker_redis
 
 PACKAGE = Path(acker_redis.__file__).parent
+ROOT = Path(__file__).resolve().parents[2]
 OPTIONAL = (
     "pyspark",
     "pandas",
@@ -51,6 +52,13 @@ def imported(name: str) -> Iterator[tuple[str, bool]]:
                 short = module.removeprefix("acker_redis").removeprefix(".")
                 deeper = f"{short}.{member}".strip(".")
                 yield (deeper, False) if deeper in MODULES and member else (short, short in ("", "spark"))
+
+
+def test_imports_point_one_way() -> None:
+    """`[tool.importlinter]` in pyproject.toml has the layers."""
+    linter = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([linter, "--no-cache", "--no-logo"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name not in ("", "__main__")])

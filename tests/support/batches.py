@@ -26,7 +26,7 @@ def tracked(
     anchors: list[list[int] | None] | None = None,
     columns: dict[str, list[Any]] | None = None,
 ) -> Any:
-    """A batch with a column `id` (0, 1, ...), further columns, share and anchors; none given: each row has one root, 100 up."""
+    """A batch with a column `id` (0, 1, ...), further columns, share and roots; none given: one root a row, 100 up."""
     roots = [[100 + at] for at in range(len(shares))] if anchors is None else anchors
     given = {"id": list(range(len(shares))), **(columns or {}), SHARE: shares, ROOTS: roots}
     types = {"id": pa.int64(), SHARE: pa.int64(), ROOTS: pa.list_(pa.int64())}

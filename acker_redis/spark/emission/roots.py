@@ -129,7 +129,8 @@ class Roots:
             foreign = sum(int(np.count_nonzero(rows < 0)) for rows in found)
             if foreign or failure.rootless:
                 raise NotExactError(
-                    f"{failure.rows:,} rows failed in {failure.component!r}; {failure.rootless:,} of them name no message, and "
+                    f"{failure.rows:,} rows failed in {failure.component!r}; {failure.rootless:,} of them name no "
+                    "message, and "
                     f"{foreign:,} messages that they name are not this emission's. So which messages failed is not known, and "
                     "nothing is acked. Keep the column _roots as it is, also in what you unite with other rows"
                 )

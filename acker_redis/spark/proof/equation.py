@@ -131,7 +131,8 @@ def equation_of(frame: DataFrame, emission: str, operator: str) -> Equation:
     if fields[ROOTS].metadata.get(_KEY) != equation.anchors_metadata[_KEY]:
         raise NotExactError(
             f"{operator!r}: the column {ROOTS} was computed by something else than the tracker, or comes from another "
-            "frame, so rows that fail would fail other messages, or none: keep the column as it is; use tracker.group_by, join "
+            "frame, so rows that fail would fail other messages, or none: keep the column as it is; use "
+            "tracker.group_by, join "
             "or union to combine rows"
         )
     return equation

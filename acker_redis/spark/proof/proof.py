@@ -193,7 +193,8 @@ class Proof:
             )
         if not self.proven:
             raise NotExactError(
-                "the pipeline ran no sink, so no message of it can be done: end each way through it with write, write_data_source, "
+                "the pipeline ran no sink, so no message of it can be done: end each way through it with write, "
+                "write_data_source, "
                 "write_partitions, write_dataframe or export, or give the frame to tracker.discard"
             )
         taken = {source for node in self._nodes.values() for source in node.sources}
@@ -201,7 +202,8 @@ class Proof:
         if open_ends:
             raise NotExactError(
                 f"the pipeline did nothing with the rows of {', '.join(map(repr, open_ends))}, so these can't be done: "
-                "end each way through it with write, write_data_source, write_partitions, write_dataframe or export, or give the frame "
+                "end each way through it with write, write_data_source, write_partitions, write_dataframe or "
+                "export, or give the frame "
                 "to tracker.discard"
             )
 

@@ -95,7 +95,8 @@ def write_data_source(
     outputs.writes("write_data_source" if name is None else name, may_overwrite=allow_overwrite).check_mode(mode)
     if not (isinstance(source, type) and issubclass(source, DataSource)):
         raise PipelineError(
-            f"write_data_source: {source!r} is no Python data source: give a class derived from pyspark.sql.datasource.DataSource, "
+            f"write_data_source: {source!r} is no Python data source: give a class derived from "
+            "pyspark.sql.datasource.DataSource, "
             "or use tracker.write for Spark's own formats"
         )
     node, equation = _begin(proof, "write_data_source", name, tracked)

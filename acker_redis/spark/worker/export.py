@@ -58,7 +58,8 @@ class ExportStep:
             own = shares.from_arrow(batch.column(SHARE))
             if rootless(own, np.diff(starts)) or not roots.all():
                 raise NotExactError(
-                    f"export {self.component!r}: rows without anchors came from a message, which would be done before they are: "
+                    f"export {self.component!r}: rows without anchors came from a message, which would be done "
+                    "before they are: "
                     f"nothing is acked. Keep the column {ROOTS} as it is"
                 )
             fresh = np.asarray(hash_longs(own[rows].view(np.uint64), salt, roots), np.uint64)

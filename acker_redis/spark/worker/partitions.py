@@ -138,7 +138,8 @@ class PartitionsStep:
             raise broken[0]
         if any(batch.num_rows for batch in batches):
             raise NotExactError(
-                f"sink {self.component!r}: the function returned before it had consumed its partition: nothing is acked. Have it "
+                f"sink {self.component!r}: the function returned before it had consumed its partition: nothing is "
+                "acked. Have it "
                 "iterate over all of its batches, and drop rows with tracker.filter before"
             )
 
