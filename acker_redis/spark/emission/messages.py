@@ -18,6 +18,7 @@ from acker_redis.model.arrays import Int64Array
 from acker_redis.model.ids import SLOTS
 from acker_redis.model.roots import SLOT_BITS
 from acker_redis.spark.protocol import arguments
+from acker_redis.spark.protocol.message_json import FROM_JSON, TO_JSON
 from acker_redis.spark.runtime.jobs import described
 from acker_redis.spark.worker.keep_messages import KeepStep
 from acker_redis.spark.worker.row_codec import Rows
@@ -33,11 +34,6 @@ MESSAGE_ID = "message_id"
 
 PAYLOAD = "_acker_payload"
 _BEGIN = "_acker_begin"
-_JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
-"""Spark's default leaves out microseconds, and the seconds of old time zones."""
-
-PARSED = {**_JSON, "columnNameOfCorruptRecord": "_acker_none"}
-"""Spark would take a column `_corrupt_record` for its own, and leave it null."""
 
 
 class Places(NamedTuple):
@@ -198,13 +194,13 @@ def id_of(column: str) -> Column:
 def as_json(longest: int, columns: Sequence[str] | None = None) -> Column:
     """A row as JSON, or these columns of it; null, if it is longer than so many bytes."""
     row = F.struct("*") if columns is None else F.struct(*(F.col(arguments.quoted(name)) for name in columns))
-    text = F.encode(F.to_json(row, _JSON), "UTF-8")
+    text = F.encode(F.to_json(row, TO_JSON), "UTF-8")
     return F.when(F.length(text) <= longest, text)
 
 
 def from_json(column: str, schema: StructType) -> Column:
     """The row that `as_json` made a text of; null, where it is none."""
-    return F.from_json(F.col(column).cast("string"), schema, PARSED)
+    return F.from_json(F.col(column).cast("string"), schema, FROM_JSON)
 
 
 def read_ids(frame: DataFrame, column: str) -> Int64Array:

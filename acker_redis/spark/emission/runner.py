@@ -22,6 +22,7 @@ from acker_redis.errors import (
     PipelineError,
     ServerUnavailableError,
 )
+from acker_redis.spark.emission.corrupt_records import has_corrupt, without_corrupt
 from acker_redis.spark.emission.evidence import Evidence, Verdict
 from acker_redis.spark.emission.messages import as_json
 from acker_redis.spark.emission.roots import Roots, salts, shares_of
@@ -36,7 +37,6 @@ from acker_redis.spark.runtime.jvm import of
 from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.sinks.exports import Origin
 from acker_redis.spark.sinks.output_modes import Outputs
-from acker_redis.spark.sources.files import has_corrupt, without_corrupt
 from acker_redis.spark.tracker import Tracker
 from acker_redis.spark.worker.failures import Failure
 from acker_redis.spout.in_flight import Emission

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 
 from acker_redis.errors import BadConfigError
 from acker_redis.model.roots import root_ids
+from acker_redis.spark.emission.corrupt_records import check_corrupt, has_corrupt, without_corrupt
 from acker_redis.spark.emission.messages import Messages, with_message_ids
 from acker_redis.spark.emission.roots import salts, shares_of
 from acker_redis.spark.emission.runner import Pipeline
@@ -21,7 +22,6 @@ from acker_redis.spark.runs.options import MessageIds, message_ids
 from acker_redis.spark.runtime.jobs import running
 from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.sinks.output_modes import Output, Outputs, check_output
-from acker_redis.spark.sources.files import check_corrupt, has_corrupt, without_corrupt
 from acker_redis.spark.tracker import Tracker
 from acker_redis.spout.in_flight import Emission
 

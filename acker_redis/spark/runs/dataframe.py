@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from acker_redis.acker import Acker, app_of
 from acker_redis.errors import BadConfigError
 from acker_redis.model.arrays import Int64Array
+from acker_redis.spark.emission.corrupt_records import check_corrupt
 from acker_redis.spark.emission.evidence import MANY, Evidence
 from acker_redis.spark.emission.messages import Messages, not_done, with_message_ids
 from acker_redis.spark.emission.runner import Emitting, Pipeline
@@ -21,7 +22,7 @@ from acker_redis.spark.runs.run_result import OnProgress, RunResult, progress_of
 from acker_redis.spark.runtime.jobs import described
 from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.sinks.output_modes import Output, check_output
-from acker_redis.spark.sources.files import check_corrupt, check_outside
+from acker_redis.spark.sources.files import check_outside
 from acker_redis.spark.worker.keep_messages import KeepStep
 from acker_redis.spout.callbacks import insisting
 from acker_redis.spout.in_flight import Emission

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from acker_redis.acker import Acker
 from acker_redis.errors import BadConfigError
-from acker_redis.spark.emission.messages import PARSED
+from acker_redis.spark.protocol.message_json import FROM_JSON
 from acker_redis.spark.runtime.executor_check import check_url
 from acker_redis.spark.worker.dead_letters import SCHEMA, ReadDeadLetters
 from acker_redis.store.dead_letter import check_time, millis
@@ -67,5 +67,5 @@ def read_dead_letters(
     return (
         letters
         if payload_schema is None
-        else letters.withColumn("message", F.from_json("payload", payload_schema, PARSED))
+        else letters.withColumn("message", F.from_json("payload", payload_schema, FROM_JSON))
     )

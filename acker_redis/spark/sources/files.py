@@ -13,29 +13,23 @@ from typing import get_args
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from acker_redis.errors import BadConfigError, PipelineError
+from acker_redis.errors import BadConfigError
 from acker_redis.spark.protocol import arguments
 from acker_redis.spark.sources import file_formats, parsing
 from acker_redis.spark.sources.ambiguous_json import Doubts, doubts_about
 from acker_redis.spark.sources.file_formats import CORRUPT, Format
-from acker_redis.spark.tracker import Tracker
-from acker_redis.spark.worker.failures import REASON_CHARS
 
 FILE, ROW = "file", "row"
 """Columns that every row gets: path of its file, and its number in it from 0."""
 
-_PATH_CHARS = 120
-"""So much of a path's end is told with a record that can't be read, so that there is room for the record."""
-
-_READ_FROM = "acker_read_from"
+READ_FROM = "acker_read_from"
 """Metadata of the columns `file` and CORRUPT, which stay with them under other names, and when others are left out."""
 
-_READ_AS = "acker_read_as"
+READ_AS = "acker_read_as"
 """The format, among the metadata of `file`."""
 
 
@@ -84,7 +78,7 @@ def read_files(
             f"the files have columns {sorted(taken)}, which this source gives: rename them, or leave them out"
         )
     names = spark.createDataFrame(pa.table({FILE: paths}))
-    of_file = {_READ_FROM: path, _READ_AS: file_format}
+    of_file = {READ_FROM: path, READ_AS: file_format}
     file = StructField(FILE, StringType(), metadata=of_file)
     place = [file, StructField(ROW, LongType())]
     if not file_formats.is_parsed(file_format):
@@ -97,42 +91,7 @@ def read_files(
     corrupt = StructField(CORRUPT, StringType())
     records = names.mapInArrow(_Reading(path, file_format, about), StructType([*place, text, corrupt]))
     rows = parsing.parsed(records, file_format, output, header)
-    return rows.withMetadata(FILE, of_file).withMetadata(CORRUPT, {_READ_FROM: path})
-
-
-def has_corrupt(messages: DataFrame) -> bool:
-    """Whether messages come from `read_files` and still have its column of records that can't be read."""
-    return any(field.name == CORRUPT and _READ_FROM in field.metadata for field in messages.schema.fields)
-
-
-def check_corrupt(messages: DataFrame) -> None:
-    """Messages from `read_files` have its column of records that can't be read, under whatever name.
-
-    Raises:
-        PipelineError: it was left out.
-    """
-    marks = [field.metadata for field in messages.schema.fields if _READ_FROM in field.metadata]
-    formats = [mark[_READ_AS] for mark in marks if file_formats.is_parsed(mark.get(_READ_AS))]
-    if formats and all(_READ_AS in mark for mark in marks):
-        raise PipelineError(
-            f"the messages come from read_files of {formats[0]}, without its column {CORRUPT!r}. Records that can't be read "
-            "would be acked as rows of nulls. Keep the column in the select, or rename it to handle such rows yourself; if "
-            f'you have left them out already, say so with .withMetadata("{FILE}", {{}})'
-        )
-
-
-def without_corrupt(tracker: Tracker, tracked: DataFrame, payload: Column | None = None) -> DataFrame:
-    """Fail messages that could not be read, for good: their letters say where they stand, and how they begin.
-
-    So nobody has to read the source for that; a letter's message id is a hash. `payload` is what letters keep of them.
-    """
-    place = (
-        f"'row ', {ROW}, ' of ', right({FILE}, {_PATH_CHARS}), ': ', " if {FILE, ROW} <= set(tracked.columns) else ""
-    )
-    reason = f"concat('the record can''t be read with these columns: ', {place}left({CORRUPT}, {REASON_CHARS}))"
-    return tracker._fail_where(  # noqa: SLF001
-        tracked, f"{CORRUPT} IS NOT NULL", F.expr(reason), retry=False, name="read_files", payload=payload
-    )
+    return rows.withMetadata(FILE, of_file).withMetadata(CORRUPT, {READ_FROM: path})
 
 
 def list_files(path: str) -> list[str]:
@@ -159,7 +118,7 @@ def check_outside(frame: DataFrame, partition: str, place: Path) -> None:
     Raises:
         BadConfigError: it is, or will be when it was made.
     """
-    read_from = frame.schema[partition].metadata.get(_READ_FROM) if partition in frame.columns else None
+    read_from = frame.schema[partition].metadata.get(READ_FROM) if partition in frame.columns else None
     if read_from is None:
         return
     system, base = _system(read_from)

@@ -22,9 +22,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from acker_redis import Acker, AckerConfig, BadConfigError, Limits, PipelineError, RowFailedError
 from acker_redis.spark import MessageIds, ReplayFrom, Tracker, check_pipeline, read_files, run_tracked
+from acker_redis.spark.emission.corrupt_records import check_corrupt
 from acker_redis.spark.emission.messages import Messages, with_message_ids
 from acker_redis.spark.protocol.columns import TRACKING
-from acker_redis.spark.sources.files import check_corrupt
 from acker_redis.spout.offset_file import OffsetFile
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.testing import wait_until
