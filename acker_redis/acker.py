@@ -143,9 +143,9 @@ class Acker:
 
     @staticmethod
     def new_roots(count: int) -> Int64Array:
-        """So many distinct roots, drawn at random, 32 neighbours to a record: they cost a tenth of others.
+        """So many distinct roots, drawn at random, 32 neighbours to a block: they cost a tenth of others.
 
-        Initialise those of one call by one spout_id. Roots that share a record share its timeout, too: none is early, and
+        Initialise those of one call by one spout_id. Roots that share a block share its timeout, too: none is early, and
         `reset_timeout` of one, like an init that comes later, gives all of them a whole one again.
 
         >>> len(set(acker.new_roots(100).tolist()))
@@ -206,7 +206,7 @@ class Acker:
         """
         return self.reset_timeout_many(_one(root, "root")) == 1
 
-    # -- updates, many at once: split into calls of 500 records, pipelined
+    # -- updates, many at once: split into calls of 500 blocks, pipelined
 
     def init_many(
         self, roots: Ids, vals: Ids, spout_id: SupportsIndex, *, idempotency_key: str | None = None
@@ -268,7 +268,7 @@ class Acker:
     def reset_timeout_many(self, roots: Ids) -> int:
         """Move roots to the nursery (Storm: __ack_reset_timeout). Needs no idempotency key: a repeat only moves them again.
 
-        What shares a record with them moves along (`new_roots`, and a spout's roots, of neighbouring message ids).
+        Roots that share a block with them move along (`new_roots`, and a spout's roots, of neighbouring message ids).
         Returns how many are in the nursery now; unknown roots and those older than max_age_secs are left alone.
 
         >>> acker.init_many([1, 2], [5, 6], spout_id=0).applied
@@ -386,7 +386,7 @@ class Acker:
         return self._app.inspection.pending()
 
     def inspect(self, root: SupportsIndex) -> LedgerRoot | None:
-        """The record of one root, None if the ledger doesn't hold it (not seen, settled or expired).
+        """Look up one root; None if the ledger doesn't hold it (not seen, settled or expired).
 
         >>> acker.ack(1, 5, component="write")
         >>> acker.inspect(1).state, acker.inspect(1).last_component
@@ -395,11 +395,11 @@ class Acker:
         return self._app.inspection.inspect(_one(root, "root"))[0]
 
     def inspect_many(self, roots: Ids) -> list[LedgerRoot | None]:
-        """The record of each root.
+        """Look up each root.
 
         >>> acker.init(1, 5, spout_id=0)
         True
-        >>> [record and record.val for record in acker.inspect_many([1, 2])]
+        >>> [root and root.val for root in acker.inspect_many([1, 2])]
         [5, None]
         """
         return self._app.inspection.inspect(_array(roots))

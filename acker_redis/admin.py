@@ -95,7 +95,7 @@ class Admin:
         return self._app.ends()
 
     def each_pending(self) -> Iterator[tuple[int, Int64Array, Int64Array]]:
-        """Step by step through all ledgers: how many records were looked at, their pending roots, and whose spout_id they are.
+        """Step by step through all ledgers: how many blocks were looked at, their pending roots, and the roots' spout_ids.
 
         A root that is pending all the while comes once or more often; what begins or settles meanwhile may come or not.
 

@@ -79,10 +79,10 @@ class SettingsConflictError(AckerError):
 
 
 class FormatVersionError(AckerError):
-    """The app's shards hold another form of records than this version reads and writes. Nothing was changed.
+    """The app's shards, or its dead letters, have another format than this version reads and writes. Nothing was changed.
 
-    Operator action: use the version that made them; or, when nothing of the app is pending, delete it with
-    `acker-redis delete-app` of that version, and let this one make it anew.
+    Operator action: finish what is pending, and export the dead letters, with the version that wrote them; then delete the
+    app with `acker-redis delete-app`, and let this version create it again.
     """
 
 

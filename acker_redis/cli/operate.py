@@ -114,8 +114,8 @@ def abandon_run(
     """
     with exit_on_error(), connected(context, redis, redis_file) as client:
         config = stored_config(client, app_name)
-        records = Inspection(Shards(client, config, create=False)).records()
-        with typer.progressbar(length=records, label="looking") as bar:
+        blocks = Inspection(Shards(client, config, create=False)).blocks()
+        with typer.progressbar(length=blocks, label="looking") as bar:
             left = preview(client, config, run_id, bar.update)
         if not left.lanes:
             output.line(

@@ -114,7 +114,7 @@ class Client:
         for policy in sorted(policies):
             warnings.warn(
                 f"{self.address} has maxmemory-policy {policy}: under memory pressure it may evict ledgers, and "
-                "records in flight are lost to tracking. Set maxmemory-policy to noeviction.",
+                "messages in flight are lost to tracking. Set maxmemory-policy to noeviction.",
                 errors.EvictionPolicyWarning,
                 stacklevel=3,
             )

@@ -19,10 +19,10 @@ class Batch:
     Guarantees: bad ids raise at once, at the line that gave them. Left by an exception, nothing is sent. The same batch
     under the same idempotency key changes nothing the second time. An empty batch sends nothing.
 
-    Not guaranteed: that the batch is applied as a whole. It is cut into calls of 500 records, each atomic.
+    Not guaranteed: that the batch is applied as a whole. It is cut into calls of 500 blocks, each atomic.
 
     Attributes:
-        result: what was applied; None until the block is left.
+        result: what was applied; None until the `with` block is left.
     """
 
     def __init__(self, ledger: Ledger, idempotency_key: str | None) -> None:
@@ -99,7 +99,7 @@ class Batch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Send, unless an exception leaves the block."""
+        """Send, unless an exception leaves the `with` block."""
         if kind is None:
             self.result = self._ledger.send(self._updates(), self._idempotency_key)
 

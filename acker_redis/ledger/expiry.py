@@ -14,14 +14,14 @@ ROOTS_PER_EXPIRE = 250
 MAX_EXPIRE_ROUNDS = 4000
 """Expire calls per shard in one `rotate`: 1 million roots; the next `rotate` goes on."""
 
-RECORDS_PER_SWEEP = 250
-"""Records one sweep call looks at, roughly: what one step of HSCAN gives."""
+BLOCKS_PER_SWEEP = 250
+"""Blocks that one sweep call looks at, roughly: what one step of HSCAN returns."""
 
 TICKS_PER_PASS = 4
-"""The sweeps after so many ticks go through a whole ledger; decision 012 in docs/internals/decisions has the reasons."""
+"""The sweeps of so many ticks go through a whole ledger; decision 012 in docs/internals/decisions has the reasons."""
 
 MAX_SWEPT_PER_TICK = 8_000
-"""Records of one shard looked at after a tick at most: about 12 ms of the server. Above 32 000 a pass takes more ticks."""
+"""Blocks of one shard looked at after a tick at most: about 12 ms of the server. Above 32 000 a pass takes more ticks."""
 
 
 class Rotation:
@@ -31,7 +31,7 @@ class Rotation:
         self._shards = shards
 
     def rotate(self, *, force: bool = False, drain_calls: int | None = None) -> Rotated:
-        """As `try_rotate`, on all shards.
+        """Rotate all shards, as `try_rotate`.
 
         Raises:
             AckerError: as the server answered for some shard, after the others were done. Nothing is lost: what is on death
@@ -45,10 +45,10 @@ class Rotation:
     def try_rotate(
         self, *, force: bool = False, drain_calls: int | None = None, shards: Sequence[int] | None = None
     ) -> tuple[Rotated, list[AckerError]]:
-        """One guarded tick of each shard, and draining of what is on death row before and after it.
+        """Let each shard tick if a tick is due, and drain its death row before and after.
 
         A root put into the nursery expires on the num_buckets-th tick after. A tick waits until death row is empty. A shard
-        that ticked is swept: a part of its ledger is looked through for records that no bucket holds any more (it was
+        that ticked is swept: a part of its ledger is looked through for blocks that no bucket holds any more (it was
         evicted), and those expire too.
 
         Args:
@@ -99,19 +99,19 @@ class Rotation:
         timed_out = orphaned = 0
         looked_at, share = Counter[int](), dict[int, float]()
         while left:
-            replies = self._run("sweep", left, RECORDS_PER_SWEEP, failed)
+            replies = self._run("sweep", left, BLOCKS_PER_SWEEP, failed)
             left = []
-            for shard, (status, stale, without_owner, seen, records) in replies.items():
+            for shard, (status, stale, without_owner, seen, blocks) in replies.items():
                 timed_out, orphaned = timed_out + stale, orphaned + without_owner
                 idle = not (stale or without_owner)  # a step through an emptied table costs, too
-                looked_at[shard] += max(seen, RECORDS_PER_SWEEP // 2 if idle else 1)
-                share.setdefault(shard, min(max(records / TICKS_PER_PASS, RECORDS_PER_SWEEP), MAX_SWEPT_PER_TICK))
+                looked_at[shard] += max(seen, BLOCKS_PER_SWEEP // 2 if idle else 1)
+                share.setdefault(shard, min(max(blocks / TICKS_PER_PASS, BLOCKS_PER_SWEEP), MAX_SWEPT_PER_TICK))
                 if status == more and looked_at[shard] < share[shard]:
                     left.append(shard)
         return timed_out, orphaned
 
     def _run(self, script: str, todo: list[int], argument: int, failed: list[AckerError]) -> dict[int, list[int]]:
-        """Replies by shard. One that fails, as on a cluster's node that is gone, doesn't keep the others from their turn."""
+        """Run a script on some shards; replies by shard. A shard that fails, as on a lost cluster node, doesn't stop the others."""
         replies = self._shards.client.run_each([self._shards.call(script, shard, argument) for shard in todo])
         failed += [reply for reply in replies if isinstance(reply, AckerError)]
         return {shard: reply for shard, reply in zip(todo, replies, strict=True) if not isinstance(reply, AckerError)}

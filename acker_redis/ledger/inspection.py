@@ -41,15 +41,15 @@ _COUNTERS = (
 )  # fmt: skip
 
 _CALLS_AT_ONCE = 32
-"""Calls of one round trip: 16 000 roots, of which the server holds each call's for some 0.3 ms."""
+"""Calls of one round trip: 16 000 roots. Each call holds the server some 0.3 ms."""
 
-_RECORDS_PER_SCAN = 500
-"""Of one step through a ledger, roughly: 0.2 ms of the server."""
+_BLOCKS_PER_SCAN = 500
+"""Blocks of one step through a ledger, roughly: 0.2 ms of the server."""
 
 _COHORTS_PER_STEP = 4
 _MAX_OLDEST_STEPS = 200
 _SHARDS_AT_ONCE = 32
-"""Shards that are looked into together for their oldest root: 2 MB of records at most."""
+"""Shards that are looked into together for their oldest root: 2 MB of blocks at most."""
 
 
 class Inspection:
@@ -113,19 +113,19 @@ class Inspection:
         return sum(inits - acked - failed - timed_out for inits, acked, failed, timed_out in counted)
 
     def each_pending(self) -> Iterator[tuple[int, Int64Array, Int64Array]]:
-        """Step by step through all ledgers: how many records were looked at, their pending roots, and whose spout_id they are.
+        """Go through all ledgers step by step: how many blocks were looked at, their pending roots, and the roots' spout_ids.
 
-        A root that is pending all the while comes once or more often; what begins or settles meanwhile may come or not.
+        A root that is pending all the while comes once or more often; a root that begins or settles meanwhile may come or not.
 
         Raises:
-            DamagedDataError: a record is none of ours.
+            DamagedDataError: a block is damaged.
         """
         shards = self._shards
         for at in range(0, len(shards.keys), _SHARDS_AT_ONCE):
             cursors = {k.ledger: 0 for k in shards.keys[at : at + _SHARDS_AT_ONCE]}
             while cursors:
                 steps = shards.client.pipeline(
-                    [("HSCAN", ledger, cursor, "COUNT", _RECORDS_PER_SCAN) for ledger, cursor in cursors.items()]
+                    [("HSCAN", ledger, cursor, "COUNT", _BLOCKS_PER_SCAN) for ledger, cursor in cursors.items()]
                 )
                 for ledger, (cursor, fields) in zip(list(cursors), steps, strict=True):
                     slots = _unpacked(ledger, _numbers(ledger, list(fields)), list(fields.values()))
@@ -134,22 +134,22 @@ class Inspection:
                     cursors[ledger] = int(cursor)
                 cursors = {ledger: cursor for ledger, cursor in cursors.items() if cursor}
 
-    def records(self) -> int:
-        """Records in all ledgers; one is of 1 to 32 roots."""
+    def blocks(self) -> int:
+        """Count the blocks in all ledgers; each packs 1 to 32 roots."""
         return sum(self._shards.client.pipeline([("HLEN", k.ledger) for k in self._shards.keys]))
 
     def inspect(self, roots: UInt64Array) -> list[LedgerRoot | None]:
-        """The record of each root, None for a root the ledger does not hold.
+        """Look up each root; None for a root the ledger does not hold.
 
         Raises:
             LedgerLostError, DamagedDataError: as `stats`.
         """
         batch = Blocks.from_roots(roots)
         batch, cuts = self._shards.cut(batch, np.ones(len(batch.numbers), np.int64), ROOTS_PER_CALL)
-        records: dict[int, LedgerRoot] = {}
+        held: dict[int, LedgerRoot] = {}
         for at in range(0, len(cuts), _CALLS_AT_ONCE):
-            records.update((record.root, record) for record in self._inspect(cuts[at : at + _CALLS_AT_ONCE], batch))
-        return [records.get(root) for root in roots.view(np.int64).tolist()]
+            held.update((root.root, root) for root in self._inspect(cuts[at : at + _CALLS_AT_ONCE], batch))
+        return [held.get(root) for root in roots.view(np.int64).tolist()]
 
     def _inspect(self, cuts: Sequence[Cut], batch: Blocks) -> Iterator[LedgerRoot]:
         """The roots of some calls' worth of blocks, in one round trip, and one for the time."""
@@ -168,13 +168,13 @@ class Inspection:
             shards.check_generations([meta.get(b"generation")], first=shard)
         clocks = shards.client.ask(server_info.clocks_ms, [shards.keys[shard].meta for shard in among])
         now = dict(zip(among, clocks, strict=True))
-        for cut, records in zip(cuts, replies, strict=False):
-            slots = _unpacked(shards.keys[cut.shard].ledger, batch.numbers[cut.start : cut.stop], records)
+        for cut, blocks in zip(cuts, replies, strict=False):
+            slots = _unpacked(shards.keys[cut.shard].ledger, batch.numbers[cut.start : cut.stop], blocks)
             yield from self._ledger_roots(slots, cut.shard, metas[cut.shard], now[cut.shard])
 
     def _ledger_roots(self, slots: "_Slots", shard: int, meta: Fields, now_ms: int) -> Iterator[LedgerRoot]:
         num_buckets, tick = self._shards.config.num_buckets, _number(self._shards.keys[shard].meta, meta.get(b"tick"))
-        names = {number: meta.get(b"stage:%d" % number) for number in np.unique(slots.components).tolist()}
+        names = {number: meta.get(b"component:%d" % number) for number in np.unique(slots.components).tolist()}
         components = {number: name and name.decode(errors="replace") for number, name in names.items()}
         states = [_STATES[state] for state in slots.states.tolist()]
         owners = zip(slots.spout_ids.tolist(), states, strict=True)
@@ -215,9 +215,9 @@ class Inspection:
             )
             asked = [(shard, cohort) for (shard, _), cohorts in zip(order, rows, strict=True) for cohort in cohorts]
             reads = [_read(shards.keys[shard].ledger, cohort) for shard, cohort in asked]
-            records = iter(shards.client.pipeline(reads) if reads else [])
+            blocks = iter(shards.client.pipeline(reads) if reads else [])
             for (shard, (tick, offset)), cohorts in zip(order, rows, strict=True):
-                oldest = [self._oldest(shard, tick, next(records)) for _ in cohorts]
+                oldest = [self._oldest(shard, tick, next(blocks)) for _ in cohorts]
                 pending = [start for start in oldest if start is not None]
                 del at[shard]
                 if pending:
@@ -231,15 +231,15 @@ class Inspection:
     def _bucket(self, shard: int, tick: int) -> str:
         return self._shards.keys[shard].bucket[tick % (self._shards.config.num_buckets + 1)]
 
-    def _oldest(self, shard: int, tick: int, values: list[bytes | None]) -> int | None:
-        """Start of the oldest owned root of a cohort that was not put again since."""
-        slots = _unpacked(self._shards.keys[shard].ledger, np.zeros(len(values), np.uint64), values)
+    def _oldest(self, shard: int, tick: int, blocks: list[bytes | None]) -> int | None:
+        """Find the start of a cohort's oldest owned root whose block was not moved since."""
+        slots = _unpacked(self._shards.keys[shard].ledger, np.zeros(len(blocks), np.uint64), blocks)
         owned = slots.starts[(slots.states == _STATES.index("owned")) & (slots.stamps == tick % 65536)]
         return int(owned.min()) if len(owned) else None
 
 
 class _Slots(NamedTuple):
-    """Roots as the ledger has them, one row each; those that settled in a block that lives on are not among them."""
+    """Roots as the ledger has them, one row each; those that settled in a block that is still there are left out."""
 
     roots: UInt64Array
     vals: Int64Array
@@ -250,24 +250,24 @@ class _Slots(NamedTuple):
     stamps: Int64Array
 
 
-def _unpacked(key: str, numbers: UInt64Array, records: Sequence[bytes | None]) -> _Slots:
-    """What the records of some blocks say; nothing of those that are not there.
+def _unpacked(key: str, numbers: UInt64Array, blocks: Sequence[bytes | None]) -> _Slots:
+    """Unpack blocks, by their numbers; a block that is not there has no rows.
 
     Raises:
-        DamagedDataError: a record is none of ours.
+        DamagedDataError: a block is damaged.
     """
-    alone = [place for place, record in enumerate(records) if record and len(record) == _ALONE.itemsize]
-    parts = [_unpacked_alone(key, numbers[alone], [records[place] or b"" for place in alone])]
-    for number, record in zip(numbers, records, strict=True):
-        if record is not None and len(record) != _ALONE.itemsize:
-            parts.append(_unpacked_shared(key, number, record))
+    alone = [place for place, block in enumerate(blocks) if block and len(block) == _ALONE.itemsize]
+    parts = [_unpacked_alone(key, numbers[alone], [blocks[place] or b"" for place in alone])]
+    for number, block in zip(numbers, blocks, strict=True):
+        if block is not None and len(block) != _ALONE.itemsize:
+            parts.append(_unpacked_shared(key, number, block))
     return _Slots(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-def _unpacked_alone(key: str, numbers: UInt64Array, records: Sequence[bytes]) -> _Slots:
-    rows = np.frombuffer(b"".join(records), _ALONE)
+def _unpacked_alone(key: str, numbers: UInt64Array, blocks: Sequence[bytes]) -> _Slots:
+    rows = np.frombuffer(b"".join(blocks), _ALONE)
     if (rows["flags"] > _LAST_FLAGS).any():
-        raise DamagedDataError(f"{key}: a record has flags {rows['flags'].max()}, which this version does not know")
+        raise DamagedDataError(f"{key}: a block has flags {rows['flags'].max()}, which this version does not know")
     states, slots = rows["flags"] % 4, rows["flags"] // 4
     starts = rows["start_high"].astype(np.int64) << 32 | rows["start_low"].astype(np.int64)
     components, spout_ids, stamps = (rows[name].astype(np.int64) for name in ("component", "spout_id", "stamp"))
@@ -278,33 +278,33 @@ def _unpacked_alone(key: str, numbers: UInt64Array, records: Sequence[bytes]) ->
     )  # fmt: skip
 
 
-def _unpacked_shared(key: str, number: np.uint64, record: bytes) -> _Slots:
-    slots = (len(record) - _HEAD.size) // _SLOT_BYTES
-    masks = _HEAD.unpack_from(record)[4:] if slots > 0 else (0,) * 4
-    if len(record) != _HEAD.size + _SLOT_BYTES * slots or masks[0].bit_count() != slots:
-        raise DamagedDataError(f"{key}: a record of {len(record)} bytes is none that this version writes")
-    stamp, spout_id, start_high, start_low, *_ = _HEAD.unpack_from(record)
+def _unpacked_shared(key: str, number: np.uint64, block: bytes) -> _Slots:
+    slots = (len(block) - _HEAD.size) // _SLOT_BYTES
+    masks = _HEAD.unpack_from(block)[4:] if slots > 0 else (0,) * 4
+    if len(block) != _HEAD.size + _SLOT_BYTES * slots or masks[0].bit_count() != slots:
+        raise DamagedDataError(f"{key}: a block of {len(block)} bytes is none that this version writes")
+    stamp, spout_id, start_high, start_low, *_ = _HEAD.unpack_from(block)
     numbered = np.arange(ids.SLOTS)
     present, owned, failed, settled = ((np.array(mask) >> numbered & 1).astype(bool) for mask in masks)
-    there = ~settled[present]
-    vals = np.frombuffer(record, ">i8", slots, _HEAD.size).astype(np.int64)
-    components = np.frombuffer(record, np.uint8, slots, _HEAD.size + 8 * slots).astype(np.int64)
+    unsettled = ~settled[present]
+    vals = np.frombuffer(block, ">i8", slots, _HEAD.size).astype(np.int64)
+    components = np.frombuffer(block, np.uint8, slots, _HEAD.size + 8 * slots).astype(np.int64)
     states = (owned.astype(np.int64) + 2 * failed)[present]
     roots = ids.mint(np.full(slots, number), numbered[present].astype(np.uint64))
-    same = (np.full(int(there.sum()), value, np.int64) for value in (spout_id, start_high << 32 | start_low, stamp))
-    return _Slots(roots[there], vals[there], states[there], components[there], *same)
+    same = (np.full(int(unsettled.sum()), value, np.int64) for value in (spout_id, start_high << 32 | start_low, stamp))
+    return _Slots(roots[unsettled], vals[unsettled], states[unsettled], components[unsettled], *same)
 
 
 def _numbers(key: str, fields: Sequence[bytes]) -> UInt64Array:
-    """The numbers of blocks, as a ledger has them for names."""
+    """Read block numbers, the fields of a ledger."""
     packed = b"".join(fields)
     if any(len(name) != _BLOCK_BYTES for name in fields):
-        raise DamagedDataError(f"{key}: a record has a name that is no block's")
+        raise DamagedDataError(f"{key}: a field is no block number")
     return np.frombuffer(packed, ">u8").astype(np.uint64)
 
 
 def _read(key: str, packed: bytes) -> Command:
-    """Read the records of packed roots."""
+    """Read the blocks of packed numbers."""
     return ("HMGET", key, *(packed[at : at + 8] for at in range(0, len(packed), 8)))
 
 

@@ -24,8 +24,8 @@ from acker_redis.model.config import AckerConfig
 from acker_redis.model.keys import ShardKeys
 from acker_redis.store import limits
 
-FORMAT = 2
-"""Of the records and outcomes this version reads and writes: roots by the block. It stands in every shard's `meta`."""
+FORMAT = 3
+"""Version of the layout of keys, blocks and outcomes that this version reads and writes. It stands in every shard's `meta`."""
 
 _FORMAT = b"%d" % FORMAT
 
@@ -66,15 +66,16 @@ class Shards:
         calls = [script.call(_as_mapping(k, script), secrets.token_hex(8), *rest) for k in self.keys]
         replies = self.client.run(calls)
         created, conflict, other_format = (script.codes[code] for code in ("CREATED", "CONFLICT", "OTHER_FORMAT"))
-        if any(reply[0] == other_format for reply in replies):
-            raise _other_format(config.app)
+        other = next((reply[1] for reply in replies if reply[0] == other_format), None)
+        if other is not None:
+            raise _other_format(config.app, other)
         if any(reply[0] == conflict for reply in replies):
             raise _conflict(config.app)
         self.generations = [reply[1] for reply in replies]
         return [shard for shard, reply in enumerate(replies) if reply[0] == created]
 
     def reopen(self) -> list[int]:
-        """After a loss: open every shard again; or only adopt them, where that is how they were opened."""
+        """Open every shard again after a loss of data; or only adopt them, if that is how they were opened."""
         if self._create:
             return self.open()
         self.adopt()
@@ -100,8 +101,7 @@ class Shards:
         lost = [k.shard for k, (generation, *_) in zip(self.keys, metas, strict=True) if generation is None]
         if lost:
             raise lost_shards(self.client.address, self.config, lost)
-        if any(form != _FORMAT for _, form, *_ in metas):
-            raise _other_format(self.config.app)
+        _refuse_other_format(self.config.app, [form for _, form, *_ in metas])
         if any(values != expected for _, _, *values in metas):
             raise _conflict(self.config.app)
         self.generations = [generation for generation, *_ in metas]
@@ -121,7 +121,7 @@ class Shards:
         return bool(self.client.pipeline([_generation(self.config)]) == [generation])
 
     def call(self, name: str, shard: int, *args: Argument) -> Call:
-        """A call of a script on one shard; the generation goes first, as every shard script has it."""
+        """Make a call of a script on one shard; its first argument is the generation."""
         script = scripts.load(name)
         picked = self._picked.get((name, shard))
         if picked is None:
@@ -129,11 +129,11 @@ class Shards:
         return Call(script, picked, (self.generations[shard], *args))
 
     def call_all(self, name: str, *args: Argument) -> list[Call]:
-        """The same call on every shard."""
+        """Make the same call for every shard."""
         return [self.call(name, shard, *args) for shard in range(len(self.keys))]
 
     def cut(self, batch: Blocks, weights: Int64Array, limit: int) -> tuple[Blocks, list[Cut]]:
-        """A batch in the order of its shards, and calls of about `limit` of the weights of its blocks in it.
+        """Sort a batch by shard and cut it into calls whose blocks weigh about `limit` each.
 
         Blocks of one shard keep their order, so the cut of a batch is the same each time.
         """
@@ -145,7 +145,7 @@ class Shards:
             of_shard = ids.shard_of(batch.numbers, shards).astype(np.uint16)  # narrow: the stable sort is a radix sort
             order = np.argsort(of_shard, kind="stable")
             bounds = np.searchsorted(of_shard[order], np.arange(shards + 1))
-            batch, weights = batch.taken(order), weights[order]
+            batch, weights = batch.reordered(order), weights[order]
         before = np.concatenate(([0], np.cumsum(weights)))
         cuts = []
         for shard, (first, stop) in enumerate(pairwise(bounds.tolist())):
@@ -158,14 +158,14 @@ class Shards:
         (stored,) = self.client.pipeline([("HGETALL", keys.config(self.config.app))])
         if not stored:
             self._refuse_other_settings()  # before the first client writes its own
-        mine = self.config.as_fields()
-        pairs = [part for pair in mine.items() for part in pair]
+        own = self.config.as_fields()
+        pairs = [part for pair in own.items() for part in pair]
         (reply,) = self.client.run([scripts.load("configure").call({"config": keys.config(self.config.app)}, *pairs)])
-        theirs = as_texts(reply)
+        stored_settings = as_texts(reply)
         different = [
-            f"{name} is {theirs.get(name)!r} there, {mine[name]!r} here"
-            for name in mine
-            if theirs.get(name) != mine[name]
+            f"{name} is {stored_settings.get(name)!r} there, {value!r} here"
+            for name, value in own.items()
+            if stored_settings.get(name) != value
         ]
         if different:
             raise SettingsConflictError(
@@ -175,11 +175,10 @@ class Shards:
 
     def _refuse_other_settings(self) -> None:
         """Look whether shards are there that were created with other settings; nothing is written."""
-        settings, mine = _shard_settings(self.config), _expected(self.config)
+        settings, expected = _shard_settings(self.config), _expected(self.config)
         metas = self.client.pipeline([("HMGET", k.meta, "generation", "format", *settings) for k in self.keys])
-        if any(generation is not None and form != _FORMAT for generation, form, *_ in metas):
-            raise _other_format(self.config.app)
-        if any(generation is not None and theirs != mine for generation, _, *theirs in metas):
+        _refuse_other_format(self.config.app, [form for generation, form, *_ in metas if generation is not None])
+        if any(generation is not None and values != expected for generation, _, *values in metas):
             raise _conflict(self.config.app)
 
 
@@ -232,11 +231,18 @@ def _expected(config: AckerConfig) -> list[bytes]:
     return [str(value).encode() for value in _shard_settings(config).values()]
 
 
-def _other_format(app: str) -> FormatVersionError:
+def _refuse_other_format(app: str, stored: Sequence[bytes | None]) -> None:
+    other = next((form or b"" for form in stored if form != _FORMAT), None)
+    if other is not None:
+        raise _other_format(app, other)
+
+
+def _other_format(app: str, stored: bytes) -> FormatVersionError:
+    form = f"format {stored.decode(errors='replace')}" if stored else "a format without number"
     return FormatVersionError(
-        f"app {app!r} has shards in another format than this version's ({FORMAT}): another version of acker-redis made them. "
-        "Use that one; or, when nothing is pending, `acker-redis delete-app` of that version, and let this one make "
-        "the app again"
+        f"app {app!r} has shards of {form}, and this version of acker-redis can't read them: it reads format {FORMAT}. Nothing "
+        "was changed. Let the app's programs finish with the version that made it, export its dead letters with that version, "
+        f"then delete the app (`acker-redis delete-app --app {app}`) and start again; or use another app name"
     )
 
 

@@ -1,6 +1,6 @@
-"""Roots by the block: up to 32 neighbours share a record, and travel together (lua/lib/block.lua).
+"""Blocks of roots: a block packs up to 32 neighbours, which travel together (lua/lib/block.lua).
 
-A root's top five bits are its slot, the other 59 its block. A mask has one bit per slot of a block.
+A root's top five bits are its slot, the other 59 its block's number. A mask has one bit per slot of a block.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from acker_redis.model.ids import BLOCK_BITS, BLOCK_MASK, SLOTS
 UInt32Array = npt.NDArray[np.uint32]
 
 ROOTS_PER_CALL = 500
-"""Of roots that are alone in their blocks; of whole blocks one call takes 3 600. Holds the server about 1 ms."""
+"""Roots of one call that are alone in their blocks; of whole blocks a call takes 3 600. It holds the server about 1 ms."""
 
 _BLOCK, _MASK = np.uint64(BLOCK_MASK), (1 << SLOTS) - 1
 _SHIFT, _BACK = np.uint64(BLOCK_BITS), np.uint64(64 - BLOCK_BITS)
@@ -28,7 +28,7 @@ class Cut(NamedTuple):
 
     Attributes:
         shard: where it goes.
-        chunk: counted per shard, so that an idempotency key meets itself whichever other shards a batch has.
+        chunk: counted per shard, so that a call sent again has the same idempotency key whichever other shards the batch has.
         start: first block.
         stop: behind the last block.
     """
@@ -41,12 +41,12 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class Blocks:
-    """Distinct roots, block after block; and a value of each, or none.
+    """Distinct roots, block after block, each with a value or all without.
 
     Attributes:
-        numbers: the blocks, distinct.
-        masks: which roots of each are there.
-        sizes: how many those are.
+        numbers: of the blocks, distinct.
+        masks: the slots of each block that have a root here.
+        sizes: how many roots of each block are here.
         roots: all of them, those of a block together and by their slots.
         vals: of the roots; None where there are none.
     """
@@ -63,7 +63,7 @@ class Blocks:
     ) -> Self:
         """Bring roots into the order of their blocks; the order they come in makes no difference.
 
-        Where those of a block stand together already, as roots of ids that count do, no more than the blocks is sorted.
+        Where roots of a block stand together already, as those of consecutive ids do, only the blocks are sorted.
 
         Args:
             roots: in any order, any number of times.
@@ -80,10 +80,10 @@ class Blocks:
             roots, vals = _sorted(roots, vals, merge)
             numbers, slots, starts, _ = _runs(roots)
         batch = cls(numbers[starts], _masks(slots, starts), np.diff(starts, append=len(roots)), roots, vals)
-        return batch if order is None else batch.taken(order)
+        return batch if order is None else batch.reordered(order)
 
-    def taken(self, order: Int64Array) -> Self:
-        """These blocks in another order."""
+    def reordered(self, order: Int64Array) -> Self:
+        """Put the blocks into another order."""
         ends = np.cumsum(self.sizes)
         sizes = self.sizes[order]
         begins = np.cumsum(sizes) - sizes
@@ -92,7 +92,7 @@ class Blocks:
         return type(self)(self.numbers[order], self.masks[order], sizes, self.roots[rows], vals)
 
     def packed(self) -> tuple[bytes, list[int]]:
-        """What the scripts read: block, mask and values of each; and where each block begins, and the last one ends."""
+        """Pack what the scripts read: number, mask and values of each block; and where each begins and the last one ends."""
         words = 3 if self.vals is None else 3 + 2 * self.sizes
         ends = np.cumsum(np.broadcast_to(words, len(self.numbers)))
         begins = ends - words
@@ -110,10 +110,10 @@ class Blocks:
 
 
 class Index:
-    """Finds roots among many: their block first, then their slot. Those of a block may stand together, or anywhere."""
+    """Finds the rows of roots: first the block, then the slot. Roots of a block may stand together, or anywhere."""
 
     def __init__(self, roots: UInt64Array) -> None:
-        """Roots are distinct; where those of a block stand together, no more than the blocks is sorted."""
+        """Index distinct roots; where those of a block stand together, only the blocks are sorted."""
         self._order: Int64Array | None = None
         numbers, slots, starts, in_blocks = _runs(roots)
         heads = numbers[starts]
@@ -125,8 +125,8 @@ class Index:
             self._heads, by_head = numbers[starts], np.arange(len(starts))
         self._masks, self._starts = _masks(slots, starts)[by_head], starts[by_head]
 
-    def find(self, roots: UInt64Array) -> Int64Array:
-        """The row of each root, -1 for one that is not there. Quick where roots of a block stand together."""
+    def rows_of(self, roots: UInt64Array) -> Int64Array:
+        """Find the row of each root, -1 for a root that is not there. Quick where roots of a block stand together."""
         if not len(roots) or not len(self._heads):
             return np.full(len(roots), -1)
         numbers, slots, starts, _ = _runs(roots)
@@ -144,7 +144,7 @@ class Index:
 
 
 def distinct(roots: UInt64Array) -> UInt64Array:
-    """Each root once. Quick where those of a block stand together."""
+    """Drop repeated roots. Quick where those of a block stand together."""
     if not len(roots):
         return roots
     numbers, _, starts, in_blocks = _runs(roots)
@@ -153,7 +153,7 @@ def distinct(roots: UInt64Array) -> UInt64Array:
 
 
 def roots_of(numbers: UInt64Array, masks: UInt32Array) -> UInt64Array:
-    """All roots of some blocks, block after block and by their slots."""
+    """List all roots of some blocks, block after block and by their slots."""
     if len(masks) and int(masks[0]).bit_count() == 1 and (masks == masks[0]).all():  # each root alone, in one slot
         slot = np.uint64(int(masks[0]).bit_length() - 1)
         return np.asarray(numbers | slot << _SHIFT)
@@ -164,12 +164,12 @@ def roots_of(numbers: UInt64Array, masks: UInt32Array) -> UInt64Array:
 
 
 def counts_of(masks: UInt32Array) -> Int64Array:
-    """How many roots each mask stands for."""
+    """Count the roots that each mask stands for."""
     return np.asarray(_ONES[masks & np.uint32(0xFFFF)] + _ONES[masks >> np.uint32(16)])
 
 
 def _runs(roots: UInt64Array) -> tuple[UInt64Array, UInt64Array, Int64Array, bool]:
-    """Block and slot of each root, where each run of one block begins, and whether the slots of each run rise."""
+    """Give block number and slot of each root, where each run of one block begins, and whether the slots in each run rise."""
     numbers, slots = roots & _BLOCK, roots >> _SHIFT
     new = numbers[1:] != numbers[:-1]
     starts = np.flatnonzero(np.concatenate(([len(roots) > 0], new)))
@@ -183,14 +183,14 @@ def _masks(slots: UInt64Array, starts: Int64Array) -> UInt32Array:
 
 
 def _by_block(roots: UInt64Array) -> UInt64Array:
-    """Numbers by which roots sort by their blocks, and by their slots in these."""
+    """Give numbers that sort as the roots do by block and slot."""
     return np.asarray(roots << _BACK | roots >> _SHIFT)
 
 
 def _sorted(
     roots: UInt64Array, vals: UInt64Array | None, merge: Literal["xor", "first"]
 ) -> tuple[UInt64Array, UInt64Array | None]:
-    """By block and slot, each root once."""
+    """Sort by block and slot, each root once."""
     order = np.argsort(_by_block(roots), kind="stable" if merge == "first" else None)
     roots, vals = roots[order], None if vals is None else vals[order]
     starts = np.concatenate(([0], np.flatnonzero(roots[1:] != roots[:-1]) + 1))

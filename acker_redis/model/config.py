@@ -26,7 +26,7 @@ class AckerConfig:
             (Storm 2.x). `last_update`: every update does (Storm 0.9 and 1.x).
         max_age_secs: a root older than this is not put into the nursery any more, so it expires at most
             T * num_buckets / (num_buckets - 1) later, however often it is updated. None: no ceiling.
-            Of roots that share a record the first one's age counts for all.
+            Of roots that share a block the first one's age counts for all.
         lanes: outcome streams per shard and kind, 1 to 64; a root's outcome is written to lane `spout_id % lanes`.
 
     Raises:

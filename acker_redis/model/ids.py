@@ -20,18 +20,20 @@ Ids: TypeAlias = Int64Array | UInt64Array | Sequence[SupportsIndex] | Any
 """What the `*_many` calls take: a numpy integer array or any sequence of integers."""
 
 BLOCK_BITS = 59
-"""Of a root; the five above are its slot in the block."""
+"""Bits of a root that are its block's number; the five above are its slot in the block."""
 
 BLOCK_MASK = (1 << BLOCK_BITS) - 1
+"""The bits of a root that are its block's number."""
+
 SLOTS = 32
-"""Of a block: roots that share a record."""
+"""Slots of a block, which packs so many roots at most."""
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
 def to_uint64(value: SupportsIndex, name: str) -> int:
-    """One id as its unsigned 64-bit value.
+    """Convert one id to its unsigned 64-bit value.
 
     Raises:
         BadIdError: not an integer, or outside -2**63 ... 2**64 - 1.
@@ -51,12 +53,12 @@ def to_uint64(value: SupportsIndex, name: str) -> int:
 
 
 def to_int64(number: int) -> int:
-    """An unsigned 64-bit value as the signed integer with the same bits."""
+    """Convert an unsigned 64-bit value to the signed integer with the same bits."""
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
 def to_spout_id(spout_id: SupportsIndex) -> int:
-    """A spout_id.
+    """Check a spout_id.
 
     Raises:
         BadIdError: not an integer with 0 <= spout_id < 2**32.
@@ -71,7 +73,7 @@ def to_spout_id(spout_id: SupportsIndex) -> int:
 
 
 def to_uint64_array(values: Ids, name: str) -> UInt64Array:
-    """Many ids as a one-dimensional uint64 array; an int64 or uint64 array is not copied.
+    """Convert many ids to a one-dimensional uint64 array; an int64 or uint64 array is not copied.
 
     Raises:
         BadIdError: an element is not an integer in range; the message names the first one.
@@ -88,7 +90,7 @@ def to_uint64_array(values: Ids, name: str) -> UInt64Array:
 
 
 def to_pairs(roots: Ids, vals: Ids) -> tuple[UInt64Array, UInt64Array]:
-    """Roots and their values.
+    """Convert roots and their values.
 
     Raises:
         BadIdError, BadBatchError: as `to_uint64_array`; or there are more of one than of the other.
@@ -104,17 +106,17 @@ def _as_array(values: Any, name: str) -> npt.NDArray[Any]:
         raise BadBatchError(f"{name}: expected a numpy array or a sequence of integers, got {type(values).__name__}")
     if len(values) == 0:
         return np.empty(0, np.int64)
-    one_by_one = np.empty(len(values), dtype=object)
+    objects = np.empty(len(values), dtype=object)
     if any(isinstance(v, (bool, np.bool_)) for v in values):  # numpy would take True for 1
-        return one_by_one
+        return objects
     try:
         return np.asarray(values)
     except ValueError:  # elements of different shapes
-        return one_by_one
+        return objects
 
 
 def mix64(values: UInt64Array) -> UInt64Array:
-    """A bijective scramble of 64 bits (the splitmix64 finalizer)."""
+    """Scramble 64 bits by a bijection (the splitmix64 finalizer)."""
     x = values + np.uint64(_GOLDEN)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -122,7 +124,7 @@ def mix64(values: UInt64Array) -> UInt64Array:
 
 
 def derive(*parts: str | bytes | int) -> int:
-    """A signed 64-bit id from text, bytes or integers: equal parts give the equal id in every process, for ever."""
+    """Derive a signed 64-bit id from text, bytes or integers: equal parts give the equal id in every process, for ever."""
     digest = hashlib.blake2b(digest_size=8)
     for part in parts:
         data = part if isinstance(part, bytes) else str(part).encode()
@@ -131,43 +133,43 @@ def derive(*parts: str | bytes | int) -> int:
 
 
 def derive_salt(*parts: str | bytes | int) -> str:
-    """As `derive`, in 16 hexadecimal digits."""
+    """Derive an id as `derive` does, in 16 hexadecimal digits."""
     return f"{derive(*parts) & _MASK:016x}"
 
 
 def derive_many(seed: int, *columns: UInt64Array) -> UInt64Array:
-    """Ids from a seed (see `derive`) and integer columns of equal length: a hash chain, element by element."""
+    """Derive ids from a seed (see `derive`) and integer columns of equal length: a hash chain, element by element."""
     value = np.full(len(columns[0]), np.uint64(seed & _MASK), np.uint64)
     for column in columns:
         value = mix64(value ^ mix64(column))
     return value
 
 
-def mint(blocks: UInt64Array, slots: UInt64Array) -> UInt64Array:
-    """Roots that share records: of each, the block (59 bits; higher ones are dropped) and the slot (0 to 31) in it.
+def mint(numbers: UInt64Array, slots: UInt64Array) -> UInt64Array:
+    """Make roots from block numbers (59 bits; higher ones are dropped) and slots (0 to 31).
 
-    Distinct pairs are distinct roots. What shares a block has to be initialised by one spout_id.
+    Distinct pairs are distinct roots. Roots that share a block need one spout_id.
     """
-    return np.asarray(slots << np.uint64(BLOCK_BITS) | blocks & np.uint64(BLOCK_MASK))
+    return np.asarray(slots << np.uint64(BLOCK_BITS) | numbers & np.uint64(BLOCK_MASK))
 
 
 def new_roots(count: int) -> Int64Array:
-    """Distinct roots that fill blocks in order, drawn at random: no other call gives any of them, but by 59 bits of chance."""
+    """Draw distinct roots at random that fill blocks in order; another call gives one of them by a chance of 1 in 2**59."""
     start, step = (int.from_bytes(os.urandom(8), "big") for _ in range(2))
-    numbers = np.arange(count, dtype=np.uint64)
-    blocks = np.uint64(start) + numbers // np.uint64(SLOTS) * np.uint64(step | 1)  # odd: a bijection of 59 bits
-    return mint(blocks, numbers % np.uint64(SLOTS)).view(np.int64)
+    places = np.arange(count, dtype=np.uint64)
+    numbers = np.uint64(start) + places // np.uint64(SLOTS) * np.uint64(step | 1)  # odd: a bijection of 59 bits
+    return mint(numbers, places % np.uint64(SLOTS)).view(np.int64)
 
 
 def shard_of(roots: UInt64Array, shards: int) -> Int64Array:
-    """The shard of each root: hash of its block modulo the number of shards (Storm's fields grouping on the root)."""
+    """Choose the shard of each root: hash of its block number modulo the shards (Storm's fields grouping on the root)."""
     return (mix64(roots & np.uint64(BLOCK_MASK)) % np.uint64(shards)).astype(np.int64)
 
 
 def xor_by_root(roots: UInt64Array, vals: UInt64Array) -> tuple[UInt64Array, UInt64Array]:
     """Combine the values of equal roots by XOR; the result is sorted by root, so it does not depend on input order.
 
-    An ack is an XOR, so any number of acks of one root is one ack. This is what makes acks cheap to send.
+    An ack is an XOR, so any number of acks of one root is one ack: acks are cheap to send.
     """
     if len(roots) == 0:
         return roots, vals

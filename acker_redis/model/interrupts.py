@@ -1,6 +1,6 @@
-"""Ctrl-C, where an error stands in front of it.
+"""Find the interrupt (Ctrl-C) behind an error.
 
-What cleans up behind an interrupt may fail itself: PySpark cancels all jobs, and waits for the one that was under way, whose
+Code that cleans up after an interrupt may fail itself: PySpark cancels all jobs, and waits for the one that was under way, whose
 error then is what is raised.
 """
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 def interrupt_behind(error: BaseException | None) -> BaseException | None:
-    """What interrupted the program while it was doing what ended with this error; None: nothing did."""
+    """Find the interrupt that an error was raised after; None: there is none."""
     seen = set[int]()
     while error is not None and id(error) not in seen:
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
@@ -21,11 +21,11 @@ def interrupt_behind(error: BaseException | None) -> BaseException | None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise what interrupted the program, not what became of that."""
+    """Raise the interrupt instead of an error that followed it."""
     try:
         yield
     except Exception as exc:
-        found = interrupt_behind(exc)
-        if found is None:
+        interrupt = interrupt_behind(exc)
+        if interrupt is None:
             raise
-        raise found.with_traceback(None) from None
+        raise interrupt.with_traceback(None) from None

@@ -11,15 +11,15 @@ GROUP = "spout"
 """Name of the consumer group on every outcome stream (spelled in lua/scripts/open.lua and lua/scripts/confirm.lua too)."""
 
 CONFIG_PATTERN = "acker:{*}:config"
-"""SCAN pattern that finds every app of a server."""
+"""SCAN pattern of the settings of all apps."""
 
 EVERY_KEY = "acker:{*"
 """Pattern of all keys of all apps."""
 
 EVERY_KEY_OF_SHARDS = "acker:{*:*}:*"
-"""The same of those that are a shard's: not of settings, limits, dead letters, pauses."""
+"""Pattern of the keys of all shards: not of settings, limits, dead letters, pauses."""
 
-_KIND = re.compile(r"acker:\{[^{}]*\}:([a-z]+)")
+_KIND = re.compile(r"acker:\{[^{}]*\}:([a-z_]+)")
 _CONFIG_KEY = re.compile(r"acker:\{([^:{}]+)\}:config")
 
 
@@ -35,11 +35,16 @@ def config(app: str) -> str:
 
 def components(app: str) -> str:
     """HASH, component name -> number."""
-    return f"acker:{{{app}}}:stages"
+    return f"acker:{{{app}}}:components"
 
 
 def dead_letters(app: str) -> str:
-    """STREAM, messages that were given up."""
+    """STREAM, messages whose attempts are exhausted."""
+    return f"acker:{{{app}}}:dead_letters"
+
+
+def dead_letters_of_format_1(app: str) -> str:
+    """STREAM, dead letters of earlier versions, which this one can't read."""
     return f"acker:{{{app}}}:dead"
 
 
@@ -49,7 +54,7 @@ def payloads(app: str, run_id: str) -> str:
 
 
 def run(app: str, run_id: str) -> str:
-    """STRING, says that a run of this id was begun."""
+    """STRING, there once a run of this id has begun."""
     return f"acker:{{{app}}}:run:{run_id}"
 
 
@@ -64,7 +69,7 @@ def limits(app: str) -> str:
 
 
 def lane(app: str, number: int) -> str:
-    """STRING, the run that takes a lane's outcomes; runs out."""
+    """STRING, the run that takes a lane's outcomes; expires."""
     return f"acker:{{{app}}}:lane:{number}"
 
 
@@ -79,13 +84,13 @@ def ends(app: str) -> str:
 
 
 def replays(app: str, spout_id: int) -> str:
-    """ZSET, entry ids of dead letters that a spout of this spout_id is to replay, by when that was asked."""
+    """ZSET, entry ids of dead letters that the spout with this spout_id is to replay, by the time of the request."""
     return f"acker:{{{app}}}:replay:{spout_id}"
 
 
 def completed_offsets(app: str, spout_id: int) -> str:
-    """HASH, partition -> the first offset that is not known to be done, of the stream of a spout_id."""
-    return f"acker:{{{app}}}:until:{spout_id}"
+    """HASH, partition -> the first offset that is not completed, of the stream with this spout_id."""
+    return f"acker:{{{app}}}:completed_offsets:{spout_id}"
 
 
 def patterns_of(app: str) -> tuple[str, str]:
@@ -109,11 +114,11 @@ def app_of_config(key: str) -> str | None:
 class ShardKeys:
     """The keys of one shard, by the names that the script headers use.
 
-    Spelled whenever they are asked for: 4 096 shards of 1 000 buckets have eight million.
+    Each is spelled when it is used: 4 096 shards of 1 000 buckets have eight million keys.
     """
 
     def __init__(self, app: str, shard: int, num_buckets: int, lanes: int) -> None:
-        """Spell the keys of shard `shard`; the ring has one slot more than there are buckets."""
+        """Take the shard's number and sizes; the ring has one slot more than there are buckets."""
         self.shard = shard
         self._prefix = f"acker:{{{app}:{shard}}}:"
         self._slots = num_buckets + 1
@@ -121,7 +126,7 @@ class ShardKeys:
 
     @property
     def ledger(self) -> str:
-        """HASH, block -> record of the roots in it."""
+        """HASH, block number -> block: up to 32 roots."""
         return self._prefix + "ledger"
 
     @property
@@ -146,7 +151,7 @@ class ShardKeys:
 
     @property
     def bucket(self) -> list[str]:
-        """ZSETs, one per slot of the ring: cohorts of blocks by the time they were put."""
+        """ZSETs, one per slot of the ring: cohorts of block numbers, by the time they were put there."""
         return self._numbered("bucket", self._slots)
 
     @property
@@ -176,5 +181,5 @@ class ShardKeys:
 
 @cache
 def _endings(kind: str, count: int) -> list[str]:
-    """What the names of numbered keys end in, the same for all shards; joining is what a call can afford."""
+    """List the endings of numbered keys, which are the same for all shards; spelling them takes longer than joining."""
     return [f"{kind}:{number}" for number in range(count)]

@@ -3,11 +3,11 @@
 from typing import Literal, NamedTuple, TypeAlias
 
 MAX_PAYLOAD_BYTES = 1 << 20
-"""Longest message that is kept in Redis, for replay or with a dead letter."""
+"""Size of the longest message that is kept in Redis, for replay or with a dead letter."""
 
 LATE_TICKS, LATE_MS = 2, 2000
-"""Nobody rotates an app, where some shard has not ticked for so many tick times, and for one tick and so long at least. The
-reports have the same in lua/lib/lateness.lua."""
+"""Rotation is late when some shard has not ticked for so many tick times, and not for one tick time and so many milliseconds.
+The reports have the same numbers in lua/lib/lateness.lua."""
 
 
 class Applied(NamedTuple):
@@ -33,10 +33,10 @@ class LedgerRoot(NamedTuple):
         val: ack value now, signed; a tree completes when it is 0.
         spout_id: owner, or None while the init has not arrived.
         state: `waiting` for its init; `owned` and pending; `failed` and waiting for its init; `closed`: it failed and its
-            outcome is written, in a stream or delivered. A closed record changes no more and goes when its time is over.
+            outcome is written, in a stream or delivered. A closed root changes no more, and is removed when its block expires.
         age_ms: since the first message, by the server's clock.
         last_component: the component that touched the root last, where components are named.
-        ticks_left: ticks until the record expires if nothing happens: num_buckets in the nursery, 0 on death row.
+        ticks_left: ticks until its block expires if nothing happens: num_buckets in the nursery, 0 on death row.
     """
 
     root: int
@@ -72,7 +72,7 @@ class Stats(NamedTuple):
     Attributes:
         pending: owned roots without outcome now; exact.
         unowned: roots that wait for their init now.
-        closed: failed roots that are kept now, so that late updates are known for what they are.
+        closed: failed roots that are kept now, so that later updates of them count as late.
         oldest_age_ms: age of a pending root among those longest without being put into the nursery; None if none, or if
             more than a bounded number of settled cohorts hides it.
         inits: roots initialised.
@@ -85,8 +85,8 @@ class Stats(NamedTuple):
             that had left the ledger (acked, timed out, or closed and gone), which looks like one that precedes its init.
         duplicate_inits: inits of roots that had their owner; ignored.
         deduplicated: calls whose idempotency key was seen before, ignored.
-        late_updates: acks, fails and `reset_timeout` of roots that have failed already, as long as their record is there
-            (at least message_timeout_secs), or were acked, as long as other roots of their record are; and `reset_timeout`
+        late_updates: acks, fails and `reset_timeout` of roots that have failed already, as long as their block is there
+            (at least message_timeout_secs), or were acked, as long as other roots of their block are; and `reset_timeout`
             of roots the ledger does not know. They changed nothing.
         unconfirmed_outcomes: stream entries of outcomes that were not confirmed yet.
         last_rotation_ms: milliseconds since the shard that ticked longest ago did; a dead rotator shows here.
@@ -113,5 +113,5 @@ class Stats(NamedTuple):
 
     @property
     def rotation_is_late(self) -> bool:
-        """Whether nobody seems to rotate the app: a tick is overdue by far."""
+        """Whether the app seems to have no rotator: a tick is long overdue."""
         return self.last_rotation_ms > max(LATE_TICKS * self.tick_ms, self.tick_ms + LATE_MS)

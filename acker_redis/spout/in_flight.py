@@ -136,7 +136,7 @@ class InFlight:
 
     def find(self, roots: Int64Array) -> Int64Array:
         """For each root the row that is open for it, -1 for none."""
-        rows = self._index.find(roots.view(np.uint64))
+        rows = self._index.rows_of(roots.view(np.uint64))
         return np.where((rows >= 0) & self.open[rows], rows, -1)
 
     def close(self, rows: Int64Array) -> None:

@@ -1,4 +1,4 @@
-"""What is known of a message that was given up, and a choice among such letters."""
+"""The types of dead letters, and a filter for them."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,26 +8,26 @@ from acker_redis.client.replies import Fields
 from acker_redis.errors import BadConfigError
 
 FROM_PAYLOAD, FROM_SOURCE, FROM_RUN = "payload", "source", "run"
-"""How the message of a letter is to be had again."""
+"""Where a spout gets the message of a letter from, for a replay."""
 
 
 class DeadLetter(NamedTuple):
-    """A message that was given up.
+    """A message whose attempts are exhausted.
 
     Attributes:
         message_id: 64-bit id its source knows it by.
         run_id: of the spout.
-        attempts: that failed, timed out or got lost.
+        attempts: how many failed, timed out or got lost.
         reason: of the last one: `failed`, `timeout` or `lost`.
         last_component: that touched it, where components are named.
         detail: text of the last fail, where one was given.
         payload: the message, where the spout keeps it; None: `message_id` is the pointer to it.
         entry_id: in the stream; empty before it is written.
-        spout_id: of the spout.
+        spout_id: of the spout that emitted it.
         first_secs: when the message was emitted first, in seconds since 1970 by the spout's clock.
-        replay: how a spout of the spout_id gets the message again, if asked to: from the `payload` here, from its
-            `source`, or from the source of its `run`, as long as that goes on; None: it can't, and `message_id` is for
-            looking it up by hand.
+        replay: how the spout gets the message for a replay: from the `payload` here, from its
+            `source`, or from the source of its `run`, as long as that goes on; None: it can't be replayed, and `message_id` is
+            for looking it up by hand.
     """
 
     message_id: int
@@ -44,7 +44,7 @@ class DeadLetter(NamedTuple):
 
 
 def check_time(name: str, moment: object) -> None:
-    """Refuse what is neither a datetime nor None.
+    """Refuse a value that is neither a datetime nor None.
 
     Raises:
         BadConfigError: it is something else.
@@ -56,13 +56,13 @@ def check_time(name: str, moment: object) -> None:
 
 
 def millis(moment: datetime) -> int:
-    """Milliseconds since 1970; a time without a zone is in this machine's."""
+    """Convert a time to milliseconds since 1970; a time without a zone is in this machine's."""
     return round(moment.timestamp() * 1000)
 
 
 @dataclass(frozen=True)
 class DeadLetterFilter:
-    """Which letters; those that have all that is given.
+    """Chooses letters: those that match all fields that are given.
 
     Attributes:
         message_ids: any of these.
@@ -90,7 +90,7 @@ class DeadLetterFilter:
     until: datetime | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no time.
+        """Check the times.
 
         Raises:
             BadConfigError: a time is no datetime.
@@ -99,22 +99,23 @@ class DeadLetterFilter:
         check_time("until", self.until)
 
     def matches(self, letter: DeadLetter) -> bool:
-        """Whether a letter is one of these."""
-        wanted = (
+        """Whether a letter matches."""
+        pairs = (
             (self.run_id, letter.run_id), (self.reason, letter.reason), (self.last_component, letter.last_component),
         )  # fmt: skip
         return (
             (self.message_ids is None or letter.message_id in self.message_ids)
-            and all(one is None or one == other for one, other in wanted)
+            and all(wanted is None or wanted == value for wanted, value in pairs)
             and (self.text is None or self.text.casefold() in (letter.detail or "").casefold())
         )
 
 
 EVERY_LETTER = DeadLetterFilter()
+"""Matches all letters."""
 
 
-class Found(NamedTuple):
-    """Letters that were counted.
+class DeadLetterCounts(NamedTuple):
+    """Letters that match a filter, counted.
 
     Attributes:
         letters: how many there are.

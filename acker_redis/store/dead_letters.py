@@ -1,7 +1,7 @@
-"""The dead-letter stream of an app: messages that were given up after their last attempt, with what is known of them.
+"""The dead-letter stream of an app: messages whose attempts are exhausted, with what is known of them.
 
-A plain stream at `acker:{app}:dead`, readable with `XRANGE`. Nothing is removed from it but by `delete`, and by a spout that
-was asked to `replay` a letter and is done with its message.
+A plain stream at `acker:{app}:dead_letters`, readable with `XRANGE`. Letters are removed from it by `delete` only, and by a
+spout that was asked to `replay` a letter, once the message is done. Each entry has the version of its fields in `format`.
 """
 
 import logging
@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from acker_redis.client import server_info
-from acker_redis.client.client import WINDOW_BYTES, Client
+from acker_redis.client.client import WINDOW_BYTES, Client, raise_first
 from acker_redis.client.replies import Fields, as_dict
-from acker_redis.errors import BadBatchError
+from acker_redis.errors import AuthenticationError, BadBatchError, FormatVersionError
 from acker_redis.model import keys
 from acker_redis.model.types import MAX_PAYLOAD_BYTES
 from acker_redis.store import limits
@@ -24,14 +24,17 @@ from acker_redis.store.dead_letter import (
     DamagedLetter,
     DeadLetter,
     DeadLetterFilter,
-    Found,
+    DeadLetterCounts,
     millis,
 )
 
 log = logging.getLogger("acker_redis.dead_letters")
 
+FORMAT = 2
+"""Version of the fields of an entry. Entries of version 1 have no `format`, and stand under another key."""
+
 TEXT_CHARS = 1000
-"""Of each text of a letter so much is kept."""
+"""So many characters of each text of a letter are kept."""
 
 _MOST_LANES = 64
 _PER_PIPELINE = 1000
@@ -44,6 +47,7 @@ class DeadLetters:
     def __init__(self, client: Client, app: str) -> None:
         self._client, self._app = client, app
         self._key = keys.dead_letters(app)
+        self._knows_format = False
 
     def add(self, letters: Sequence[DeadLetter]) -> list[str]:
         """Write letters; returns their entry ids. One that is written twice, after a crash, stands there twice.
@@ -87,7 +91,7 @@ class DeadLetters:
         ]
 
     def read(self, count: int = 1000, after: str = "") -> list[DeadLetter]:
-        """The oldest letters, or those after an entry id, `count` at most. A damaged entry is left out, and logged.
+        """Read the oldest letters, or those after an entry id, `count` at most. A damaged entry is left out, and logged.
 
         >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed", detail="no such customer")])
         >>> [(letter.message_id, letter.detail) for letter in acker.dead_letters.read()]
@@ -96,14 +100,18 @@ class DeadLetters:
         return list(islice(self._sound(after), count))
 
     def scan(self, after: str = "", until: str = "") -> Iterator[DeadLetter | DamagedLetter]:
-        """All entries, the oldest first, or those after an entry id and up to another; read in pages of about WINDOW_BYTES.
+        """Read all entries, the oldest first, or those after an entry id and up to another, in pages of about WINDOW_BYTES.
 
         A number of milliseconds stands for the last entry id of that time.
+
+        Raises:
+            FormatVersionError: another version of this library wrote a letter.
 
         >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed")])
         >>> [letter.message_id for letter in acker.dead_letters.scan() if isinstance(letter, DeadLetter)]
         [7]
         """
+        self._refuse_format_1()
         page = _FIRST_PAGE
         while True:
             begin = f"({after}" if after else "-"
@@ -112,13 +120,13 @@ class DeadLetters:
             for entry_id, pairs in rows:
                 after, fields = entry_id.decode(), as_dict(pairs)
                 size += sum(map(len, fields.values()))
-                yield _letter(after, fields)
+                yield self._letter(after, fields)
             if len(rows) < page:
                 return
             page = max(1, min(_PER_PIPELINE, 4 * page, WINDOW_BYTES * page // size))
 
     def find(self, wanted: DeadLetterFilter = EVERY_LETTER) -> Iterator[DeadLetter]:
-        """The letters of a kind, the oldest first; damaged entries are left out, and logged.
+        """Find the letters that match a filter, the oldest first; damaged entries are left out, and logged.
 
         >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed"), DeadLetter(8, "run-1", 5, "timeout")])
         >>> [letter.message_id for letter in acker.dead_letters.find(DeadLetterFilter(reason="timeout"))]
@@ -134,31 +142,31 @@ class DeadLetters:
         return filter(wanted.matches, self._sound(after, "" if until_ms is None else str(until_ms - 1)))
 
     def get(self, entry_ids: Sequence[str]) -> list[DeadLetter | None]:
-        """The letters of entry ids; None for one that is gone or damaged.
+        """Get the letters of entry ids; None for one that is gone or damaged.
 
         >>> acker.dead_letters.get(["1-1"])
         [None]
         """
-        found = []
+        replies = []
         for start in range(0, len(entry_ids), _FIRST_PAGE):
             part = entry_ids[start : start + _FIRST_PAGE]
-            found += self._client.pipeline([("XRANGE", self._key, one, one) for one in part])
-        letters = [_letter(rows[0][0].decode(), as_dict(rows[0][1])) if rows else None for rows in found]
+            replies += self._client.pipeline([("XRANGE", self._key, entry_id, entry_id) for entry_id in part])
+        letters = [self._letter(rows[0][0].decode(), as_dict(rows[0][1])) if rows else None for rows in replies]
         return [letter if isinstance(letter, DeadLetter) else None for letter in letters]
 
-    def survey(self, wanted: DeadLetterFilter = EVERY_LETTER) -> Found:
+    def survey(self, wanted: DeadLetterFilter = EVERY_LETTER) -> DeadLetterCounts:
         """Count letters, before something is done with them.
 
         >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed")])
         >>> acker.dead_letters.survey()
-        Found(letters=1, replayable=0, spout_ids={})
+        DeadLetterCounts(letters=1, replayable=0, spout_ids={})
         """
         letters, spout_ids, runs = 0, Counter[int](), self._runs_under_way()
         for letter in self.find(wanted):
             letters += 1
             if self._can_replay(letter, runs):
                 spout_ids[letter.spout_id] += 1
-        return Found(letters, spout_ids.total(), dict(sorted(spout_ids.items())))
+        return DeadLetterCounts(letters, spout_ids.total(), dict(sorted(spout_ids.items())))
 
     def replay(
         self,
@@ -167,11 +175,11 @@ class DeadLetters:
         per_sec: float | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> int:
-        """Ask the spouts of these letters to emit their messages again, with all attempts; returns of how many it was asked.
+        """Ask spouts to emit the messages of letters again, with all attempts; returns how many letters this was asked for.
 
-        Those that are there now. The spout of a letter's spout_id takes it up, now or when it is started: within a
-        second in a stream, with `MOST_AT_ONCE` in it at a time. A letter is removed when its message was acked, or
-        became a new letter. Left out are letters that can't be replayed: those of a `run_tracked` that is over, whose
+        Only letters that are there now count. The spout with the letter's spout_id replays it, now or when it is started:
+        within a second in a stream, with at most `MOST_AT_ONCE` in flight. A letter is removed when its message was acked,
+        or became a new letter. Letters that can't be replayed are left out: those of a `run_tracked` that is over, whose
         messages are to be run again from their source, and those without their message.
 
         Args:
@@ -192,7 +200,7 @@ class DeadLetters:
         now_ms = self.now_ms() + 1  # a letter that a replay makes is not asked for once more
         until_ms = now_ms if wanted.until is None else min(now_ms, millis(wanted.until))
         runs = self._runs_under_way()
-        letters = (one for one in self._find(wanted, until_ms) if self._can_replay(one, runs))
+        letters = (letter for letter in self._find(wanted, until_ms) if self._can_replay(letter, runs))
         total = 0
         while part := list(islice(letters, step)):
             began = time.monotonic()
@@ -207,7 +215,7 @@ class DeadLetters:
         return total
 
     def replaying(self, spout_id: int = 0) -> int:
-        """How many letters of a spout_id's spout were asked to be replayed and are not done.
+        """Count the letters that the spout with this spout_id was asked to replay and that are not done.
 
         >>> acker.dead_letters.replaying()
         0
@@ -216,7 +224,7 @@ class DeadLetters:
         return int(count)
 
     def _runs_under_way(self) -> frozenset[str]:
-        """Run ids of the spouts that hold lanes now."""
+        """List the run ids of the spouts that hold lanes now."""
         holders = self._client.pipeline([("GET", keys.lane(self._app, lane)) for lane in range(_MOST_LANES)])
         return frozenset(holder.decode(errors="replace").rpartition(" ")[0] for holder in holders if holder is not None)
 
@@ -232,16 +240,17 @@ class DeadLetters:
                 log.warning("entry %s of %s is no dead letter: %s", letter.entry_id, self._key, letter.why)
 
     def count(self) -> int:
-        """How many there are.
+        """Count the entries of the stream.
 
         >>> acker.dead_letters.count()
         0
         """
+        self._refuse_format_1()
         (length,) = self._client.pipeline([("XLEN", self._key)])
         return int(length)
 
     def first_ms(self) -> int | None:
-        """When the oldest was written, in milliseconds by the server's clock; None where there is none.
+        """Tell when the oldest entry was written, in milliseconds by the server's clock; None if there is none.
 
         >>> acker.dead_letters.first_ms()
         """
@@ -249,7 +258,7 @@ class DeadLetters:
         return int(rows[0][0].partition(b"-")[0]) if rows else None
 
     def now_ms(self) -> int:
-        """The time by the server's clock, in milliseconds: one that is written later has no older entry id.
+        """Read the server's clock, in milliseconds: a letter that is written later has no smaller entry id.
 
         >>> acker.dead_letters.now_ms() > 0
         True
@@ -270,15 +279,43 @@ class DeadLetters:
         parts = [wanted[start : start + _PER_PIPELINE] for start in range(0, len(wanted), _PER_PIPELINE)]
         return sum(self._client.pipeline([("XDEL", self._key, *part) for part in parts]))
 
+    def _refuse_format_1(self) -> None:
+        """Refuse to read an app whose letters an earlier version wrote: they would be missing without a word."""
+        if self._knows_format:
+            return
+        key = keys.dead_letters_of_format_1(self._app)
+        (exists,) = self._client.pipeline_each([("EXISTS", key)])
+        if isinstance(exists, AuthenticationError):  # a user who may read this stream only
+            exists = 0
+        raise_first([exists])
+        if exists:
+            raise _other_format(self._app, key, "1")
+        self._knows_format = True
+
+    def _letter(self, entry_id: str, fields: Fields) -> DeadLetter | DamagedLetter:
+        version = fields.get(b"format", b"1").decode(errors="replace")
+        if version != str(FORMAT) and (b"format" in fields or b"message_id" in fields):
+            raise _other_format(self._app, f"entry {entry_id} of {self._key}", version)
+        return _decoded(entry_id, fields)
+
+
+def _other_format(app: str, place: str, version: str) -> FormatVersionError:
+    return FormatVersionError(
+        f"{place}: a dead letter of format {version}, and this version of acker-redis can't read it: it reads format {FORMAT}. "
+        "Nothing was changed. Read, export or replay these letters with the version that wrote them, then delete them "
+        f"(redis-cli DEL, or `acker-redis delete-app --app {app}`)"
+    )
+
 
 def _fields(letter: DeadLetter) -> Iterable[str | int | bytes]:
+    yield from ("format", FORMAT)
     for name, value in letter._asdict().items():
         if value is not None and name != "entry_id":
             yield name
             yield value[:TEXT_CHARS].encode(errors="replace") if isinstance(value, str) else value
 
 
-def _letter(entry_id: str, fields: Fields) -> DeadLetter | DamagedLetter:
+def _decoded(entry_id: str, fields: Fields) -> DeadLetter | DamagedLetter:
     def text(name: bytes) -> str | None:
         return fields[name].decode(errors="replace") if name in fields else None
 

@@ -1,17 +1,18 @@
--- block: records of up to 32 roots that stand side by side. A root's top five bits are its slot, the other 59 its block.
--- A field of the ledger is a block, 8 bytes; a mask has one bit per slot. Two forms of records, told apart by their length:
+-- block: a block packs up to 32 roots. A root's top five bits are its slot, the other 59 the number of its block.
+-- A field of the ledger is a block number, 8 bytes; its value is the block. A mask has one bit per slot. A block has one of
+-- two forms, which differ in length:
 --   alone, 22 bytes, for one root: value 8, last component 1, state + 4 * slot 1, tick stamp 2, spout_id 4, start ms 6
 --   shared, 28 + 9 n bytes: tick stamp 2, spout_id 4, start ms 6, masks 4 each: present, owned, failed, settled;
 --     then, in the order of the n present slots, the values 8 each, and the last components 1 each
--- Only an owned root settles. A closed one failed: its outcome is written, and it stays until its record's time is over, so
--- that later updates of it are known for what they are. A settled one was acked; it stays while the block does.
+-- Only an owned root settles. A closed root failed: its outcome is written, and it stays until its block expires, so that
+-- later updates of it count as late. A settled root was acked; it stays as long as the block.
 --- @include "lib/bytes"
 local sub, byte, char, rep, find, concat = string.sub, string.byte, string.char, string.rep, string.find, table.concat
 local WAITING, OWNED, FAILED, CLOSED = 0, 1, 2, 3
 local ALONE_BYTES, HEAD_BYTES = 22, 28
 local ZERO_VALUE, ZEROS = rep('\0', 8), rep('\0', 256)
 
--- The bits of the slots, as the masks have them; and for masks of one bit what stands for the slot in an alone record.
+-- The bit of each slot in a mask; and for masks of one bit the slot's part of an alone block's flags.
 -- Written out: every call runs these lines, and a loop took a third of what a call costs before it does anything.
 local BIT = {
   [0] = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288,
@@ -29,29 +30,29 @@ local function without(mask, other)
   return mask - band(mask, other)
 end
 
--- The places of the ones in a byte, lowest first; worked out when they are met.
-local ones_by_byte = {[0] = {}}
-local function ones_of(value)
-  local ones, rest = {}, value
+-- The places of the bits set in a byte, lowest first; computed at first use.
+local places_by_byte = {[0] = {}}
+local function bits_set_in(value)
+  local places, rest = {}, value
   for place = 0, 7 do
-    if rest % 2 == 1 then ones[#ones + 1] = place end
+    if rest % 2 == 1 then places[#places + 1] = place end
     rest = (rest - rest % 2) / 2
   end
-  ones_by_byte[value] = ones
-  return ones
+  places_by_byte[value] = places
+  return places
 end
 
 local function count_of(mask)
   local rest, count = mask % 4294967296, 0
   while rest > 0 do
     local low = rest % 256
-    count = count + #(ones_by_byte[low] or ones_of(low))
+    count = count + #(places_by_byte[low] or bits_set_in(low))
     rest = (rest - low) / 256
   end
   return count
 end
 
--- The slots of a mask, lowest first, and the place of each among them; remembered, as neighbours are alike.
+-- The slots of a mask, lowest first, and the place of each among them; cached, as neighbouring blocks often have equal masks.
 local slots_by_mask, places_by_mask = {}, {}
 local function slots_of(mask)
   local slots = slots_by_mask[mask]
@@ -61,9 +62,9 @@ local function slots_of(mask)
     while rest > 0 do
       local low = rest % 256
       if low > 0 then
-        local ones = ones_by_byte[low] or ones_of(low)
-        for i = 1, #ones do slots[n + i] = first + ones[i] end
-        n = n + #ones
+        local places = places_by_byte[low] or bits_set_in(low)
+        for i = 1, #places do slots[n + i] = first + places[i] end
+        n = n + #places
       end
       rest, first = (rest - low) / 256, first + 8
     end
@@ -82,7 +83,7 @@ local function places_of(mask)
   return places
 end
 
--- The columns of some slots, laid out for more: zeros where there was nothing.
+-- The columns of the slots of `mask`, laid out for the slots of `wider`: zeros for the added slots.
 local function spread(columns, mask, wider, width)
   if mask == wider then return columns end
   local places, parts, filled = places_of(wider), {}, 0
@@ -97,7 +98,7 @@ local function spread(columns, mask, wider, width)
   return concat(parts)
 end
 
--- The columns of some slots, of fewer of them.
+-- The columns of the slots of `fewer`, out of those of `mask`.
 local function picked(columns, mask, fewer, width)
   if mask == fewer then return columns end
   local places, parts = places_of(mask), {}
@@ -108,7 +109,7 @@ local function picked(columns, mask, fewer, width)
   return concat(parts)
 end
 
--- One-byte columns with the same byte put in for some of the slots.
+-- One-byte columns, with the same byte put in for the slots of `mask`.
 local function marked(columns, present, mask, char)
   if mask == present then return rep(char, #columns) end
   local places, parts, from = places_of(present), {}, 1
@@ -141,7 +142,7 @@ local function zeros_of(values, present)
   return mask
 end
 
--- The same of some of the slots, one by one: cheaper where they are few. Most often there is no zero at all.
+-- As `zeros_of`, for the slots of `mask` only: cheaper where they are few. Most often there is no zero at all.
 local function zeros_among(values, present, mask)
   if not find(values, ZERO_VALUE, 1, true) then return 0 end
   local places, zeros = places_of(present), 0
@@ -164,20 +165,20 @@ local function by_component(components, present, mask)
   return masks
 end
 
--- The root that has a slot of a block.
-local function root_at(block, slot)
-  local first = byte(block)
-  return char(first + 8 * slot) .. sub(block, 2)
+-- The root at a slot of the block with this number.
+local function root_at(number, slot)
+  local first = byte(number)
+  return char(first + 8 * slot) .. sub(number, 2)
 end
 
 local function pack_head(stamp, spout_id, start, present, owned, failed, settled)
   return pack_bytes('>I2I4I6i4i4i4i4', stamp, spout_id, start, present, owned, failed, settled)
 end
 
--- What the head of a shared record says. `over`: the slots that nothing changes any more. Remembered: neighbours are alike.
+-- The head of a shared block, unpacked. `over`: the slots that nothing changes any more. Cached: neighbours are often equal.
 local heads = {}
-local function head_of(record)
-  local text = sub(record, 1, HEAD_BYTES)
+local function head_of(block)
+  local text = sub(block, 1, HEAD_BYTES)
   local head = heads[text]
   if not head then
     local stamp, spout_id, start, present, owned, failed, settled = unpack_bytes('>I2I4I6i4i4i4i4', text)
@@ -190,24 +191,24 @@ local function head_of(record)
   return head
 end
 
-local function values_of(record, head)
-  return sub(record, HEAD_BYTES + 1, HEAD_BYTES + 8 * head.size)
+local function values_of(block, head)
+  return sub(block, HEAD_BYTES + 1, HEAD_BYTES + 8 * head.size)
 end
 
-local function components_of(record, head)
-  return sub(record, HEAD_BYTES + 1 + 8 * head.size)
+local function components_of(block, head)
+  return sub(block, HEAD_BYTES + 1 + 8 * head.size)
 end
 
--- An alone record in the shared form.
-local function as_shared(record)
-  if #record ~= ALONE_BYTES then return record end
-  local value, component, flags, stamp, spout_id, start = unpack_bytes('>c8BBI2I4I6', record)
+-- Convert an alone block to the shared form.
+local function as_shared(block)
+  if #block ~= ALONE_BYTES then return block end
+  local value, component, flags, stamp, spout_id, start = unpack_bytes('>c8BBI2I4I6', block)
   local state = flags % 4
   local present = BIT[(flags - state) / 4]
   local owned, failed = state % 2 == 1 and present or 0, state >= 2 and present or 0
   return pack_head(stamp, spout_id, start, present, owned, failed, 0) .. value .. char(component)
 end
 
-local function stamp_of(record)
-  return (unpack_bytes('>I2', record, #record == ALONE_BYTES and 11 or 1))
+local function stamp_of(block)
+  return (unpack_bytes('>I2', block, #block == ALONE_BYTES and 11 or 1))
 end

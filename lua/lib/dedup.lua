@@ -1,5 +1,6 @@
--- dedup window: has this update batch been applied before? A idempotency key lives in the ring beside the buckets for at least one
--- message timeout. Beside it stands idempotency key..digest, so that an idempotency key used again for other content is told apart.
+-- dedup: has this batch been applied before? An idempotency key stays in the dedup window, a ring of sets beside the buckets,
+-- for at least one message timeout. The key followed by the digest is a second member: it shows whether a key that comes again
+-- has the same content.
 local APPLIED, SEEN, REUSED = 0, 1, 2
 
 local function dedup_status(first, slots, idempotency_key, digest)

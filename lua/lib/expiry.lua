@@ -1,5 +1,5 @@
--- expiry: what becomes of records whose time is over. An owned root times out, as one entry of the fail stream; a closed
--- or settled one goes silently; one without owner goes silently and is counted. All is taken before the first write.
+-- expiry: expires blocks whose time is over. An owned root times out, as one entry of the fail stream; a closed or settled
+-- root is removed silently; a root without owner is removed silently and counted. All is read before the first write.
 --- @include "lib/block"
 --- @include "lib/shard"
 --- @include "lib/outcomes"
@@ -7,15 +7,15 @@ local function none_expired()
   return {gone = {}, seen = {}, timed_out = {}, orphaned = 0, closed = 0}
 end
 
-local function take_expired(expired, block, record, now)
-  if expired.seen[block] then return end
-  expired.seen[block] = true
-  expired.gone[#expired.gone + 1] = block
-  if #record == ALONE_BYTES then
-    local last_component, flags, _, spout_id, start = unpack_bytes('>BBI2I4I6', record, 9)
+local function take_expired(expired, number, block, now)
+  if expired.seen[number] then return end
+  expired.seen[number] = true
+  expired.gone[#expired.gone + 1] = number
+  if #block == ALONE_BYTES then
+    local last_component, flags, _, spout_id, start = unpack_bytes('>BBI2I4I6', block, 9)
     local state = flags % 4
     if state == OWNED then
-      expired.timed_out[#expired.timed_out + 1] = {root_at(block, (flags - state) / 4), spout_id, age_between(start, now), last_component}
+      expired.timed_out[#expired.timed_out + 1] = {root_at(number, (flags - state) / 4), spout_id, age_between(start, now), last_component}
     elseif state == CLOSED then
       expired.closed = expired.closed + 1
     else
@@ -23,12 +23,12 @@ local function take_expired(expired, block, record, now)
     end
     return
   end
-  local head = head_of(record)
+  local head = head_of(block)
   expired.closed = expired.closed + count_of(band(head.owned, head.failed))
   expired.orphaned = expired.orphaned + count_of(without(head.present, head.owned))
-  local places, components, age = places_of(head.present), components_of(record, head), age_between(head.start, now)
+  local places, components, age = places_of(head.present), components_of(block, head), age_between(head.start, now)
   for _, slot in ipairs(slots_of(without(head.owned, head.over))) do
-    expired.timed_out[#expired.timed_out + 1] = {root_at(block, slot), head.spout_id, age, string.byte(components, places[slot])}
+    expired.timed_out[#expired.timed_out + 1] = {root_at(number, slot), head.spout_id, age, string.byte(components, places[slot])}
   end
 end
 

@@ -1,16 +1,16 @@
--- fold: XORs the values of a call into those of shared records, many records at once.
--- Where a call touches DENSE slots of a block or more, both sides are laid out alike and BITOP does the work for all such
--- blocks together, on two scratch keys of the shard; few slots are XORed here. Break-even was measured at about four of 32.
+-- fold: XORs the values of a call into those of shared blocks, many blocks in one command.
+-- Where a call touches DENSE slots of a block or more, both sides are laid out alike and BITOP XORs all such blocks together,
+-- on two scratch keys of the shard; fewer slots are XORed in Lua. Break-even was measured at about four of 32.
 --- @include "lib/block"
 local DENSE = 4
 
--- Slots that nothing changes any more are left out by the caller; slots that were not there are added. `folds` gathers the
--- blocks of a call; `fold.values` is there once `fold_all` ran.
-local function fold_in(folds, block, record, head, mask, values)
+-- The caller leaves out slots that nothing changes any more; absent slots are added. `folds` gathers the blocks of a call;
+-- `fold.values` is final once `fold_all` ran.
+local function fold_in(folds, number, block, head, mask, values)
   local present = bor(head.present, mask)
-  local fold = {block = block, head = head, mask = mask, present = present, grown = present ~= head.present}
-  fold.values = spread(values_of(record, head), head.present, present, 8)
-  fold.components = spread(components_of(record, head), head.present, present, 1)
+  local fold = {number = number, head = head, mask = mask, present = present, grown = present ~= head.present}
+  fold.values = spread(values_of(block, head), head.present, present, 8)
+  fold.components = spread(components_of(block, head), head.present, present, 1)
   folds[#folds + 1] = fold
   if #values >= 8 * DENSE then
     fold.more = spread(values, mask, present, 8)
@@ -33,8 +33,8 @@ local function is_error(reply)
   return type(reply) == 'table' and reply.err
 end
 
--- Two lists of equal strings, XORed one by one and put together. An error reply where a command failed; the scratch keys are
--- gone in any case. They are for this node alone: neither replicas nor the AOF hear of them.
+-- Two lists of strings of equal lengths, XORed pair by pair and joined. An error reply where a command failed; the scratch
+-- keys are gone in any case. They exist on this node alone: they are not replicated and not in the AOF.
 local function xored(olds, news, left, right)
   if redis.set_repl then redis.set_repl(redis.REPL_NONE) end
   local reply = redis.pcall('SET', left, concat(olds))

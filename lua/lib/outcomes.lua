@@ -1,5 +1,5 @@
--- outcomes: writes what settled. Acked roots are packed into one stream entry per call and spout_id, as
--- (block 8 bytes, mask 4 bytes, age ms 4 bytes, last component 1 byte) x n; every failed root is one readable entry.
+-- outcomes: writes the outcomes of roots that settled. Acked roots are packed into one stream entry per call and spout_id, as
+-- (block number 8 bytes, mask 4 bytes, age ms 4 bytes, last component 1 byte) x n; every failed root is one readable entry.
 --- @include "lib/bytes"
 local function write_acked(first, lanes, by_spout_id)
   for spout_id, rows in pairs(by_spout_id) do

@@ -300,24 +300,24 @@ local function component_of(shard, number)
   return shard.names[number]
 end
 
--- The pending roots of a record by last component: calls back with one of them, their spout_id, start and number of the component, and how
--- many they are. Roots of one record have one start.
-local function each_pending(block, record, found)
-  if #record == ALONE_BYTES then
-    local component, flags, _, spout_id, start = unpack_bytes('>BBI2I4I6', record, 9)
+-- The pending roots of a block by last component: calls back with one of them, their spout_id, start and number of the component, and how
+-- many they are. Roots of one block have one start.
+local function each_pending(number, block, found)
+  if #block == ALONE_BYTES then
+    local component, flags, _, spout_id, start = unpack_bytes('>BBI2I4I6', block, 9)
     local state = flags % 4
-    if state == OWNED then found(root_at(block, (flags - state) / 4), spout_id, start, component, 1) end
+    if state == OWNED then found(root_at(number, (flags - state) / 4), spout_id, start, component, 1) end
     return
   end
-  local head = head_of(record)
+  local head = head_of(block)
   local pending = without(head.owned, head.over)
   if pending == 0 then return end
-  for component, mask in pairs(by_component(components_of(record, head), head.present, pending)) do
-    found(root_at(block, slots_of(mask)[1]), head.spout_id, head.start, component, count_of(mask))
+  for component, mask in pairs(by_component(components_of(block, head), head.present, pending)) do
+    found(root_at(number, slots_of(mask)[1]), head.spout_id, head.start, component, count_of(mask))
   end
 end
 
--- Looks at the pending roots that were put longest ago, of every shard in turn (or of `some`), until `room` records were read or
+-- Looks at the pending roots that were put longest ago, of every shard in turn (or of `some`), until `room` blocks were read or
 -- `enough` roots found in each. Gives the number found, `by_component` with count and oldest of each, the oldest of all, and
 -- `until_ms`: none was put before that and is not among these.
 local function sample_pending(app, room, enough, some)
@@ -351,14 +351,14 @@ local function sample_pending(app, room, enough, some)
           local cohort, at = cohorts[i], 1
           reached = tonumber(cohorts[i + 1])
           while at <= #cohort and left_over > 0 and found_here < enough do
-            local blocks = {}
-            for n = 1, math.min((#cohort - at + 1) / 8, group) do blocks[n] = sub(cohort, at + n * 8 - 8, at + n * 8 - 1) end
-            local records = ask('HMGET', shard.prefix .. 'ledger', unpack(blocks)) or {}
-            for n, block in ipairs(blocks) do
-              local record = records[n]
-              if record and found_here < enough and stamp_of(record) == stamp then each_pending(block, record, take) end
+            local numbers = {}
+            for n = 1, math.min((#cohort - at + 1) / 8, group) do numbers[n] = sub(cohort, at + n * 8 - 8, at + n * 8 - 1) end
+            local blocks = ask('HMGET', shard.prefix .. 'ledger', unpack(numbers)) or {}
+            for n, number in ipairs(numbers) do
+              local block = blocks[n]
+              if block and found_here < enough and stamp_of(block) == stamp then each_pending(number, block, take) end
             end
-            at, left_over, group = at + #blocks * 8, left_over - #blocks, math.min(group * 2, 64)
+            at, left_over, group = at + #numbers * 8, left_over - #numbers, math.min(group * 2, 64)
           end
         end
         if #cohorts < 2 * step then break end

@@ -14,7 +14,7 @@ Returns
 ]]
 --- @include "lib/page"
 local CALLS = 900
-local RECORDS = 6000
+local BLOCKS = 6000
 local SHARDS_SAMPLED = 100
 local ROOTS = 2000
 local HISTORIES = 64
@@ -125,7 +125,7 @@ end
 
 -- Dead letters, and reasons of the newest; nil where they are another node's.
 local function look_at_letters(app)
-  local stream = 'acker:{' .. app.name .. '}:dead'
+  local stream = 'acker:{' .. app.name .. '}:dead_letters'
   app.dead, app.reasons = ask('XLEN', stream), {}
   local counts = {}
   for _, entry in ipairs(app.dead and app.dead > 0 and ask('XREVRANGE', stream, '+', '-', 'COUNT', 100) or {}) do
@@ -206,7 +206,7 @@ local function look_at(app)
   app.failed_runs = failed_among(app.ends)
   app.memory = memory_of(app)
   local some = some_of(app, CALLS / SHARDS_SAMPLED)
-  app.sample = sample_pending(app, RECORDS / #apps, math.max(4, math.min(64, ROOTS / #apps / math.max(1, #some))), some)
+  app.sample = sample_pending(app, BLOCKS / #apps, math.max(4, math.min(64, ROOTS / #apps / math.max(1, #some))), some)
   app.state, app.since, app.why = state_of(app)
 end
 

@@ -24,7 +24,7 @@ end
 local apps = apps_here(names[1])
 local lines, here = {}, 0
 for _, app in ipairs(apps) do
-  local stream = 'acker:{' .. app.name .. '}:dead'
+  local stream = 'acker:{' .. app.name .. '}:dead_letters'
   local count, why = ask('XLEN', stream)
   if not count and names[1] then
     wrapped(app.name .. ': its dead letters are on another node (' .. clean(why) .. ')', lines)

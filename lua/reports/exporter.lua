@@ -11,7 +11,7 @@ Returns
          shows them as redis_script_values{key="orders:pending"}
 ]]
 --- @include "lib/page"
-local RECORDS = 2000
+local BLOCKS = 2000
 
 local pairs_found = {}
 local function say(app, name, value)
@@ -23,13 +23,13 @@ local apps = apps_here(nil)
 for _, app in ipairs(apps) do
   if open_app(app) then
     count_app(app, SAMPLED)
-    local sample = sample_pending(app, RECORDS / #apps, 4)
+    local sample = sample_pending(app, BLOCKS / #apps, 4)
     say(app, 'shards_lost', app.lost)
     say(app, 'pending', app.pending)
     for i = 1, SAMPLED do say(app, COUNTERS[i] .. '_total', app.counters[COUNTERS[i]]) end
     if app.rotated_ms then say(app, 'rotation_age_seconds', math.max(0, NOW - app.rotated_ms) / 1000) end
     if sample.oldest.start then say(app, 'oldest_pending_age_seconds', math.max(0, NOW - sample.oldest.start) / 1000) end
-    local dead = ask('XLEN', 'acker:{' .. app.name .. '}:dead')
+    local dead = ask('XLEN', 'acker:{' .. app.name .. '}:dead_letters')
     if dead then say(app, 'dead_letters', dead) end
     if dead then say(app, 'failed_runs', #failed_among(ends_of(app))) end
   end

@@ -9,10 +9,10 @@ ARGV
   count   roots to show of each component; 3
   --json  for programs: one JSON object
 Returns
-  report  text; looked at are those that were put longest ago, at most 20000 records
+  report  text; looked at are those that were put longest ago, at most 20000 blocks
 ]]
 --- @include "lib/page"
-local RECORDS = 20000
+local BLOCKS = 20000
 local ROOTS = 20000
 
 local names, words = arguments({['--json'] = true})
@@ -25,7 +25,7 @@ if not open_app(app) then
 end
 
 count_app(app, SAMPLED)
-local sample = sample_pending(app, RECORDS, math.max(32, ROOTS / math.max(1, #app.shards)))
+local sample = sample_pending(app, BLOCKS, math.max(32, ROOTS / math.max(1, #app.shards)))
 
 if words['--json'] then
   local components = {}

@@ -37,33 +37,33 @@ local STATES = {
   [CLOSED] = 'failed: its outcome is written; late acks of it are counted',
 }
 
--- State, ack value, last component, spout_id, start and stamp of a slot in a record; nil if it has none.
-local function slot_of(record, slot)
-  record = as_shared(record)
-  local head, bit_of = head_of(record), BIT[slot]
+-- State, ack value, last component, spout_id, start and stamp of a slot in a block; nil if it has none.
+local function slot_of(block, slot)
+  block = as_shared(block)
+  local head, bit_of = head_of(block), BIT[slot]
   if band(head.present, bit_of) == 0 then return nil end
   local place = places_of(head.present)[slot]
-  local hi, lo = unpack_bytes('>I4I4', values_of(record, head), place * 8 - 7)
+  local hi, lo = unpack_bytes('>I4I4', values_of(block, head), place * 8 - 7)
   local is_owned, has_failed = band(head.owned, bit_of) ~= 0, band(head.failed, bit_of) ~= 0
   local state = (is_owned and 1 or 0) + (has_failed and 2 or 0)
-  return band(head.settled, bit_of) == 0 and STATES[state] or 'acked', hi, lo, byte(components_of(record, head), place), head
+  return band(head.settled, bit_of) == 0 and STATES[state] or 'acked', hi, lo, byte(components_of(block, head), place), head
 end
 
 local function look_at_root()
   local bytes = string.gsub(string.lower(what), '%x%x', function(pair) return char(tonumber(pair, 16)) end)
   local slot = math.floor(byte(bytes) / 8)
-  local block = char(byte(bytes) % 8) .. sub(bytes, 2)
+  local number = char(byte(bytes) % 8) .. sub(bytes, 2)
   local seen = 0
   for _, shard in ipairs(app.shards) do
-    local record = ask('HGET', shard.prefix .. 'ledger', block)
-    if record then
-      local state, hi, lo, component, head = slot_of(record, slot)
+    local block = ask('HGET', shard.prefix .. 'ledger', number)
+    if block then
+      local state, hi, lo, component, head = slot_of(block, slot)
       if state then
         seen = seen + 1
         say('root %s of %s: %s', what, name, state)
         say('  shard %d, spout_id %d, ack value %08x%08x, last component %s', shard.number, head.spout_id, hi, lo,
           component_text(component_of(shard, component)))
-        say('  first heard of %s ago%s', duration(NOW - head.start), head.size > 1 and ', with others of its record' or '')
+        say('  first heard of %s ago%s', duration(NOW - head.start), head.size > 1 and ', with others of its block' or '')
         local ticks = shard.num_buckets - (shard.tick - head.stamp) % 65536
         say('  its time is over %s; a tick comes every %s', ticks <= 0 and 'now: it is being drained' or 'in ' .. ticks .. ' ticks',
           duration(shard.tick_ms))
@@ -84,7 +84,7 @@ local function look_at_root()
         local fields = as_table(entry[2])
         local rows = fields.blocks or ''
         for at = 1, #rows - 16, 17 do
-          if sub(rows, at, at + 7) == block then
+          if sub(rows, at, at + 7) == number then
             local mask, age, component = unpack_bytes('>i4I4B', rows, at + 8)
             if band(mask, BIT[slot]) ~= 0 then
               seen = seen + 1
@@ -105,14 +105,14 @@ end
 
 local function look_at_message()
   local prefix = 'acker:{' .. name .. '}:'
-  local count, why = ask('XLEN', prefix .. 'dead')
+  local count, why = ask('XLEN', prefix .. 'dead_letters')
   if not count then
     say('%s: its dead letters are on another node (%s)', name, clean(why))
     return
   end
   local last, looked, seen = '+', 0, 0
   while looked < LETTERS do
-    local entries = ask('XREVRANGE', prefix .. 'dead', last, '-', 'COUNT', LETTERS_PER_STEP) or {}
+    local entries = ask('XREVRANGE', prefix .. 'dead_letters', last, '-', 'COUNT', LETTERS_PER_STEP) or {}
     for _, entry in ipairs(entries) do
       local fields = as_table(entry[2])
       if fields.message_id == id and (not run or fields.run_id == run) and entry[1] ~= last then

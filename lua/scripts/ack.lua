@@ -11,15 +11,15 @@ KEYS
   stats   HASH     acker:{app:shard}:stats
   latency HASH     acker:{app:shard}:latency
   bucket  ZSET*    acker:{app:shard}:bucket:<slot>
-  dedup   SET*     acker:{app:shard}:dedup window:<slot>
+  dedup   SET*     acker:{app:shard}:dedup:<slot>
   acked   STREAM*  acker:{app:shard}:acked:<lane>
   scratch STRING*  acker:{app:shard}:scratch:<side>
 ARGV
   generation  marker the client read when it opened the shard
-  idempotency_key       names this batch; a batch whose idempotency key was seen changes nothing
+  idempotency_key  names this batch; a batch whose idempotency key was seen changes nothing
   digest      8 bytes, hash of the batch's content
-  component       number of the component that acks, 0 for none: then the root keeps the component it had
-  updates     (block 8 bytes, mask 4 bytes, values 8 bytes x slots of the mask) x n, blocks distinct, n <= 500
+  component   number of the component that acks, 0 for none: then the root keeps the component it had
+  updates     (block number 8 bytes, mask 4 bytes, values 8 bytes x slots of the mask) x n, blocks distinct, n <= 500
 Returns
   status      APPLIED 0, SEEN 1, REUSED 2
   applied     roots whose tree took this ack
@@ -27,7 +27,7 @@ Errors
   ACKERLOST
 ]]
 --- @include "lib/shard"
---- @include "lib/dedup window"
+--- @include "lib/dedup"
 --- @include "lib/fold"
 --- @include "lib/outcomes"
 local ledger, meta, stats, latency = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -50,8 +50,8 @@ local component_char = char(component)
 local now, stamp = shard.now, shard.stamp
 local cohort, by_spout_id, acked_count, applied, late, unowned = {}, {}, 0, 0, 0, 0
 
--- The last 14 bytes of alone records are the same in all of one init but for the slot, so what follows from them is worked
--- out once. A closed root has no next tail, which is told by false.
+-- The last 14 bytes of the alone blocks of one init are equal but for the slot, so the tail that follows an ack is computed
+-- once for each. A closed root has no next tail: `false`.
 local next_tails, moves, new_tails = {}, {}, {}
 local function tail_after(tail, state)
   if state == CLOSED then
@@ -61,8 +61,8 @@ local function tail_after(tail, state)
   local next_tail = tail
   if component > 0 then next_tail = component_char .. sub(tail, 2) end
   if shard.last_update then
-    local record_stamp, _, start = unpack_bytes('>I2I4I6', tail, 3)
-    if record_stamp ~= stamp and is_young(shard, start) then
+    local block_stamp, _, start = unpack_bytes('>I2I4I6', tail, 3)
+    if block_stamp ~= stamp and is_young(shard, start) then
       next_tail = sub(next_tail, 1, 2) .. pack_bytes('>I2', stamp) .. sub(next_tail, 5)
       moves[tail] = true
     end
@@ -82,7 +82,7 @@ local function rows_of_spout_id(spout_id)
   return by_spout_id[spout_id]
 end
 
--- What is written of the alone roots that end with this tail, and how many do.
+-- The outcome of alone roots that complete with this tail, and how many there are.
 local function done_of(tail)
   local last_component, flags, _, spout_id, start = unpack_bytes('>BBI2I4I6', tail)
   if component > 0 then last_component = component end
@@ -92,19 +92,19 @@ local function done_of(tail)
   return dones[tail]
 end
 
--- Alone records are done here at once, shared ones gathered. In groups: small calls cost less per root than large ones. All
--- is read and worked out before the first write to what is kept.
+-- Alone blocks are updated in this loop, shared ones gathered for later. In groups: small commands cost less per root than
+-- large ones. All is read and computed before the first write to a lasting key.
 local GROUP = 50
-local blocks, masks, his, los, values, sets, gone, folds = {}, {}, {}, {}, {}, {}, {}, {}
-local whole_blocks, whole_heads, whole_components, olds, news, whole_count = {}, {}, {}, {}, {}, 0
+local numbers, masks, his, los, values, sets, gone, folds = {}, {}, {}, {}, {}, {}, {}, {}
+local whole_numbers, whole_heads, whole_components, olds, news, whole_count = {}, {}, {}, {}, {}, 0
 local set_count, gone_count, at, size = 0, 0, 1, #updates
 
-local function set(block, record)
-  sets[set_count + 1], sets[set_count + 2] = block, record
+local function set(number, block)
+  sets[set_count + 1], sets[set_count + 2] = number, block
   set_count = set_count + 2
 end
 
--- What an ack of some present slots makes of a head: the head's text, and whether the block moves. Neighbours are alike.
+-- A head after an ack of some present slots: its text, and whether the block moves to the nursery. Neighbours are often equal.
 local function next_head(head)
   if not head.next_text then
     head.moves = head.stamp ~= stamp and shard.last_update and is_young(shard, head.start)
@@ -117,55 +117,55 @@ local function next_head(head)
   return head
 end
 
--- Few slots of a block, all of them open. Returns false where a tree ends, which is the others' work.
-local function put_few(block, record, head, mask, more)
+-- Ack a few slots of a block, all of them open. Returns false where a tree completes: `fold_in` does those.
+local function put_few(number, block, head, mask, more)
   local places, parts, n, from, size = places_of(head.present), {}, 1, HEAD_BYTES + 1, head.size
   local slots = slots_of(mask)
   for i = 1, #slots do
     local place = HEAD_BYTES + places[slots[i]] * 8 - 7
-    local hi, lo = unpack_bytes('>i4i4', record, place)
+    local hi, lo = unpack_bytes('>i4i4', block, place)
     local more_hi, more_lo = unpack_bytes('>i4i4', more, i * 8 - 7)
     hi, lo = bxor(hi, more_hi), bxor(lo, more_lo)
     if hi == 0 and lo == 0 then return false end
-    parts[n + 1], parts[n + 2] = sub(record, from, place - 1), pack_bytes('>i4i4', hi, lo)
+    parts[n + 1], parts[n + 2] = sub(block, from, place - 1), pack_bytes('>i4i4', hi, lo)
     n, from = n + 2, place + 8
   end
   if component > 0 then
     for i = 1, #slots do
       local place = HEAD_BYTES + 8 * size + places[slots[i]]
-      parts[n + 1], parts[n + 2] = sub(record, from, place - 1), component_char
+      parts[n + 1], parts[n + 2] = sub(block, from, place - 1), component_char
       n, from = n + 2, place + 1
     end
   end
-  parts[n + 1] = sub(record, from)
+  parts[n + 1] = sub(block, from)
   parts[1] = next_head(head).next_text
-  if head.moves then cohort[#cohort + 1] = block end
+  if head.moves then cohort[#cohort + 1] = number end
   applied = applied + #slots
-  set(block, concat(parts))
+  set(number, concat(parts))
   return true
 end
 
-local function gather(block, record, mask, more)
-  if not record then
+local function gather(number, block, mask, more)
+  if not block then
     local count = count_of(mask)
-    cohort[#cohort + 1] = block
+    cohort[#cohort + 1] = number
     unowned = unowned + count
     applied = applied + count
-    set(block, pack_head(stamp, 0, now, mask, 0, 0, 0) .. more .. rep(component_char, count))
+    set(number, pack_head(stamp, 0, now, mask, 0, 0, 0) .. more .. rep(component_char, count))
     return
   end
-  record = as_shared(record)
-  local head = head_of(record)
+  block = as_shared(block)
+  local head = head_of(block)
   if head.over == 0 and mask == head.present then
     applied = applied + head.size
     whole_count = whole_count + 1
-    whole_blocks[whole_count], whole_heads[whole_count] = block, head
-    whole_components[whole_count] = component == 0 and components_of(record, head)
-    olds[whole_count], news[whole_count] = values_of(record, head), more
+    whole_numbers[whole_count], whole_heads[whole_count] = number, head
+    whole_components[whole_count] = component == 0 and components_of(block, head)
+    olds[whole_count], news[whole_count] = values_of(block, head), more
     return
   end
   local open = without(mask, head.over)
-  if open == mask and band(mask, head.present) == mask and #more < 8 * DENSE and put_few(block, record, head, mask, more) then
+  if open == mask and band(mask, head.present) == mask and #more < 8 * DENSE and put_few(number, block, head, mask, more) then
     return
   end
   local count = #more / 8
@@ -175,93 +175,93 @@ local function gather(block, record, mask, more)
     late = late - count
   end
   applied = applied + count
-  if open ~= 0 then fold_in(folds, block, record, head, open, more) end
+  if open ~= 0 then fold_in(folds, number, block, head, open, more) end
 end
 
 while at <= size do
   local count = 0
   while count < GROUP and at <= size do
     count = count + 1
-    blocks[count], masks[count], his[count], los[count], at = unpack_bytes('>c8i4i4i4', updates, at)
+    numbers[count], masks[count], his[count], los[count], at = unpack_bytes('>c8i4i4i4', updates, at)
     if not SLOT_FLAGS[masks[count]] then
       local first = at - 8
       at = first + 8 * count_of(masks[count])
       values[count] = sub(updates, first, at - 1)
     end
   end
-  local records = redis.call('HMGET', ledger, unpack(blocks, 1, count))
+  local blocks = redis.call('HMGET', ledger, unpack(numbers, 1, count))
   for i = 1, count do
-    local block, record, mask, hi, lo = blocks[i], records[i], masks[i], his[i], los[i]
+    local number, block, mask, hi, lo = numbers[i], blocks[i], masks[i], his[i], los[i]
     local flags = SLOT_FLAGS[mask]
-    local state = flags and record and #record == ALONE_BYTES and byte(record, 10) - flags
-    if flags and not record then
-      cohort[#cohort + 1] = block
+    local state = flags and block and #block == ALONE_BYTES and byte(block, 10) - flags
+    if flags and not block then
+      cohort[#cohort + 1] = number
       unowned = unowned + 1
       applied = applied + 1
-      set(block, pack_bytes('>i4i4c14', hi, lo, new_tail(flags + WAITING)))
+      set(number, pack_bytes('>i4i4c14', hi, lo, new_tail(flags + WAITING)))
     elseif state and state >= WAITING and state <= CLOSED then
-      local old_hi, old_lo, tail = unpack_bytes('>i4i4c14', record)
+      local old_hi, old_lo, tail = unpack_bytes('>i4i4c14', block)
       hi, lo = bxor(hi, old_hi), bxor(lo, old_lo)
       if hi == 0 and lo == 0 and state == OWNED then
         local done = dones[tail] or done_of(tail)
         local rows = done.rows
         local row = #rows
-        rows[row + 1], rows[row + 2] = block, done.outcome
+        rows[row + 1], rows[row + 2] = number, done.outcome
         done.count = done.count + 1
         applied = applied + 1
         gone_count = gone_count + 1
-        gone[gone_count] = block
+        gone[gone_count] = number
       else
         local next_tail = next_tails[tail]
         if next_tail == nil then next_tail = tail_after(tail, state) end
         if next_tail then
-          if moves[tail] then cohort[#cohort + 1] = block end
+          if moves[tail] then cohort[#cohort + 1] = number end
           applied = applied + 1
-          set(block, pack_bytes('>i4i4c14', hi, lo, next_tail))
+          set(number, pack_bytes('>i4i4c14', hi, lo, next_tail))
         else
           late = late + 1
         end
       end
     else
-      gather(block, record, mask, flags and pack_bytes('>i4i4', hi, lo) or values[i])
+      gather(number, block, mask, flags and pack_bytes('>i4i4', hi, lo) or values[i])
     end
   end
 end
 
-local function settle(block, head, present, components, done)
+local function settle(number, head, present, components, done)
   local rows, age = rows_of_spout_id(head.spout_id), age_between(head.start, now)
   for last_component, mask in pairs(by_component(components, present, done)) do
-    rows[#rows + 1] = block .. pack_bytes('>i4I4B', mask, age, last_component)
+    rows[#rows + 1] = number .. pack_bytes('>i4I4B', mask, age, last_component)
   end
   local count = count_of(done)
   acked_count = acked_count + count
   ages[age] = (ages[age] or 0) + count
 end
 
--- Whole blocks: most of them stay as they are but for their values, or are done as a whole.
+-- Whole blocks: in most of them only values change, or all roots complete.
 if whole_count > 0 then
   local reply = xored(olds, news, KEYS[scratch], KEYS[scratch + 1])
   if is_error(reply) then return reply end
   local from = 1
   for i = 1, whole_count do
-    local block, head = whole_blocks[i], whole_heads[i]
+    local number, head = whole_numbers[i], whole_heads[i]
     local vals = sub(reply, from, from + 8 * head.size - 1)
     from = from + 8 * head.size
     next_head(head)
     local components = whole_components[i] or head.component_chars
     local done = find(vals, ZERO_VALUE, 1, true) and band(zeros_of(vals, head.present), head.owned) or 0
     if done == 0 then
-      if head.moves then cohort[#cohort + 1] = block end
-      set(block, head.next_text .. vals .. components)
+      if head.moves then cohort[#cohort + 1] = number end
+      set(number, head.next_text .. vals .. components)
     else
-      settle(block, head, head.present, components, done)
+      settle(number, head, head.present, components, done)
       if done == head.present then
         gone_count = gone_count + 1
-        gone[gone_count] = block
+        gone[gone_count] = number
       else
-        if head.moves then cohort[#cohort + 1] = block end
+        if head.moves then cohort[#cohort + 1] = number end
         local kept = head.moves and stamp or head.stamp
-        set(block, pack_head(kept, head.spout_id, head.start, head.present, head.owned, head.failed, done) .. vals .. components)
+        set(number, pack_head(kept, head.spout_id, head.start, head.present, head.owned, head.failed, done) .. vals .. components)
       end
     end
   end
@@ -275,18 +275,18 @@ for _, fold in ipairs(folds) do
   local settled = head.settled + done
   if fold.grown then unowned = unowned + count_of(without(present, head.present)) end
   if component > 0 then components = marked(components, present, fold.mask, component_char) end
-  if done ~= 0 then settle(fold.block, head, present, components, done) end
+  if done ~= 0 then settle(fold.number, head, present, components, done) end
   if settled == present then
     gone_count = gone_count + 1
-    gone[gone_count] = fold.block
+    gone[gone_count] = fold.number
   else
     local text = head.text
     local moved = head.stamp ~= stamp and (fold.grown or shard.last_update and is_young(shard, head.start))
-    if moved then cohort[#cohort + 1] = fold.block end
+    if moved then cohort[#cohort + 1] = fold.number end
     if moved or fold.grown or done ~= 0 then
       text = pack_head(moved and stamp or head.stamp, head.spout_id, head.start, present, head.owned, head.failed, settled)
     end
-    set(fold.block, text .. fold.values .. components)
+    set(fold.number, text .. fold.values .. components)
   end
 end
 

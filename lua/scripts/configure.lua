@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-configure: the first client of an app writes its settings; every client is told the settings in force.
+configure: write the settings of an app if this is its first client; return the settings in force.
 
 KEYS
   config  HASH  acker:{app}:config

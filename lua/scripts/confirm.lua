@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --[[
-confirm: the spout has acted on these stream entries; acknowledge and trim them in one step, so that neither a leaked
-entry nor a dangling acknowledgement can remain.
+confirm: acknowledge and trim stream entries that the spout has acted on, in one step, so that neither a leaked entry nor a
+dangling acknowledgement can remain.
 
 KEYS
   meta      HASH    acker:{app:shard}:meta
@@ -19,8 +19,8 @@ local meta, outcomes = KEYS[1], KEYS[2]
 local generation, ids = ARGV[1], ARGV[2]
 
 if not open_shard(meta, generation) then return lost() end
--- Trimming a stream from its head costs a tenth of deleting its entries one by one. Ids that were all pending were handed
--- out by this group, and so was everything before them: what of that is not pending any more was confirmed.
+-- Trimming a stream from its head costs a tenth of deleting its entries one by one. If all ids were pending, this group
+-- has delivered everything before them too: an earlier entry that is not pending any more was confirmed.
 local entries, removed = {}, 0
 for id in string.gmatch(ids, '%S+') do entries[#entries + 1] = id end
 local newest = entries[#entries]

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --[[
-expire: drain a bounded part of death row. A block that was not moved since it was put there goes. Its roots time out: an owned
-one becomes one entry of the fail stream; one without owner goes silently and is counted; a closed one goes silently.
+expire: drain a bounded part of death row. A block that was not moved since it was put there expires. An owned root of it times
+out, as one entry of the fail stream; a root without owner is removed silently and counted; a closed root is removed silently.
 Storm: the expiry callback of RotatingMap. Divergence: Storm's acker has no callback and leaves timeouts to the spout.
 
 KEYS
@@ -41,15 +41,15 @@ local expired, drained, rest, rest_score, room = none_expired(), {}, nil, nil, t
 local function look_at(cohort)
   local at = 1
   while at <= #cohort and room > 0 do
-    local blocks = {}
+    local numbers = {}
     for i = 1, math.min((#cohort - at + 1) / 8, GROUP, room) do
-      blocks[i] = string.sub(cohort, at + i * 8 - 8, at + i * 8 - 1)
+      numbers[i] = string.sub(cohort, at + i * 8 - 8, at + i * 8 - 1)
     end
-    local records = redis.call('HMGET', ledger, unpack(blocks))
-    for i, block in ipairs(blocks) do
+    local blocks = redis.call('HMGET', ledger, unpack(numbers))
+    for i, number in ipairs(numbers) do
       if room <= 0 then break end
-      local record, timed_out = records[i], #expired.timed_out
-      if record and stamp_of(record) == dead_stamp then take_expired(expired, block, record, shard.now) end
+      local block, timed_out = blocks[i], #expired.timed_out
+      if block and stamp_of(block) == dead_stamp then take_expired(expired, number, block, shard.now) end
       room = room - math.max(1, #expired.timed_out - timed_out)
       at = at + 8
     end

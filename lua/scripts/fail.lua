@@ -2,8 +2,8 @@
 --[[
 fail: mark each root's tree failed; one that has its owner settles at once, one that has not waits for its init.
 Storm: Acker.execute, stream __ack_fail. Divergences: failed beats zero, so the outcome does not depend on arrival order;
-a root that settles here is closed, and stays in the nursery for as long as a timeout, so that what comes later of it is known to
-be late; or no longer than its block, where others of it are pending: those keep their timeout.
+a root that settles here is closed. Its block moves to the nursery, so that later updates of the root count as late for a whole
+timeout; but not while other roots of the block are pending: those keep their timeout.
 
 KEYS
   ledger  HASH     acker:{app:shard}:ledger
@@ -11,15 +11,15 @@ KEYS
   stats   HASH     acker:{app:shard}:stats
   latency HASH     acker:{app:shard}:latency
   bucket  ZSET*    acker:{app:shard}:bucket:<slot>
-  dedup   SET*     acker:{app:shard}:dedup window:<slot>
+  dedup   SET*     acker:{app:shard}:dedup:<slot>
   failed  STREAM*  acker:{app:shard}:failed:<lane>
 ARGV
   generation  marker the client read when it opened the shard
-  idempotency_key       names this batch; a batch whose idempotency key was seen changes nothing
+  idempotency_key  names this batch; a batch whose idempotency key was seen changes nothing
   digest      8 bytes, hash of the batch's content
-  component       number of the component that fails, 0 for none: then the root keeps the component it had
+  component   number of the component that fails, 0 for none: then the root keeps the component it had
   detail      why, for people; empty for none. Not kept for a root that still waits for its init
-  updates     (block 8 bytes, mask 4 bytes) x n, blocks distinct; at most 300 roots in all
+  updates     (block number 8 bytes, mask 4 bytes) x n, blocks distinct; at most 300 roots in all
 Returns
   status      APPLIED 0, SEEN 1, REUSED 2
   applied     roots whose tree took this fail
@@ -28,7 +28,7 @@ Errors
 ]]
 --- @include "lib/block"
 --- @include "lib/shard"
---- @include "lib/dedup window"
+--- @include "lib/dedup"
 --- @include "lib/outcomes"
 local ledger, meta, stats, latency = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local generation, idempotency_key, digest, component, detail, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
@@ -45,27 +45,27 @@ if status ~= APPLIED then
 end
 
 local n, at = #updates / 12, 1
-local blocks, masks = {}, {}
-for i = 1, n do blocks[i], masks[i], at = unpack_bytes('>c8i4', updates, at) end
-local records = redis.call('HMGET', ledger, unpack(blocks))
+local numbers, masks = {}, {}
+for i = 1, n do numbers[i], masks[i], at = unpack_bytes('>c8i4', updates, at) end
+local blocks = redis.call('HMGET', ledger, unpack(numbers))
 
 component = tonumber(component)
 local now, stamp = shard.now, shard.stamp
 local sets, settled, cohort, applied, late, unowned = {}, {}, {}, 0, 0, 0
 
-local function settle(block, slot, spout_id, start, last_component)
-  settled[#settled + 1] = {root = root_at(block, slot), spout_id = spout_id, age = age_between(start, now), component = last_component}
+local function settle(number, slot, spout_id, start, last_component)
+  settled[#settled + 1] = {root = root_at(number, slot), spout_id = spout_id, age = age_between(start, now), component = last_component}
 end
 
-local function moves(record_stamp, start, always)
-  return record_stamp ~= stamp and (always or is_young(shard, start))
+local function moves(block_stamp, start, always)
+  return block_stamp ~= stamp and (always or is_young(shard, start))
 end
 
-local function fail_alone(block, record, flags)
-  local hi, lo, last_component, state, record_stamp, spout_id, start = 0, 0, component, WAITING, nil, 0, now
-  if record then
+local function fail_alone(number, block, flags)
+  local hi, lo, last_component, state, block_stamp, spout_id, start = 0, 0, component, WAITING, nil, 0, now
+  if block then
     local old_component
-    hi, lo, old_component, state, record_stamp, spout_id, start = unpack_bytes('>i4i4BBI2I4I6', record)
+    hi, lo, old_component, state, block_stamp, spout_id, start = unpack_bytes('>i4i4BBI2I4I6', block)
     state = state - flags
     if component == 0 then last_component = old_component end
   else
@@ -77,46 +77,46 @@ local function fail_alone(block, record, flags)
   end
   local closes = state == OWNED
   applied = applied + 1
-  if moves(record_stamp, start, closes or not record) then
-    record_stamp = stamp
-    cohort[#cohort + 1] = block
+  if moves(block_stamp, start, closes or not block) then
+    block_stamp = stamp
+    cohort[#cohort + 1] = number
   end
-  if closes then settle(block, flags / 4, spout_id, start, last_component) end
-  sets[#sets + 1] = block
-  sets[#sets + 1] = pack_bytes('>i4i4BBI2I4I6', hi, lo, last_component, flags + (closes and CLOSED or FAILED), record_stamp, spout_id, start)
+  if closes then settle(number, flags / 4, spout_id, start, last_component) end
+  sets[#sets + 1] = number
+  sets[#sets + 1] = pack_bytes('>i4i4BBI2I4I6', hi, lo, last_component, flags + (closes and CLOSED or FAILED), block_stamp, spout_id, start)
 end
 
-local function fail_shared(block, record, mask)
-  record = record and as_shared(record) or pack_head(stamp, 0, now, 0, 0, 0, 0)
-  local head = head_of(record)
+local function fail_shared(number, block, mask)
+  block = block and as_shared(block) or pack_head(stamp, 0, now, 0, 0, 0, 0)
+  local head = head_of(block)
   local open = without(mask, head.over)
   applied = applied + count_of(open)
   late = late + count_of(mask) - count_of(open)
   if open == 0 then return end
   local present, closes = bor(head.present, open), band(open, head.owned)
-  local components = spread(components_of(record, head), head.present, present, 1)
+  local components = spread(components_of(block, head), head.present, present, 1)
   local grown = present ~= head.present
   unowned = unowned + count_of(without(present, head.present))
   if component > 0 then components = marked(components, present, open, string.char(component)) end
   local places = places_of(present)
-  for _, slot in ipairs(slots_of(closes)) do settle(block, slot, head.spout_id, head.start, string.byte(components, places[slot])) end
+  for _, slot in ipairs(slots_of(closes)) do settle(number, slot, head.spout_id, head.start, string.byte(components, places[slot])) end
   local hangs = without(head.owned, bor(head.over, closes)) ~= 0
   local renews = grown or not hangs or shard.last_update
   local moved = renews and moves(head.stamp, head.start, grown or closes ~= 0 and not hangs)
-  if moved or head.size == 0 then cohort[#cohort + 1] = block end
-  sets[#sets + 1] = block
+  if moved or head.size == 0 then cohort[#cohort + 1] = number end
+  sets[#sets + 1] = number
   sets[#sets + 1] = pack_head(moved and stamp or head.stamp, head.spout_id, head.start, present, head.owned, bor(head.failed, open),
-    head.settled) .. spread(values_of(record, head), head.present, present, 8) .. components
+    head.settled) .. spread(values_of(block, head), head.present, present, 8) .. components
 end
 
 for i = 1, n do
-  local block, record, mask = blocks[i], records[i], masks[i]
+  local number, block, mask = numbers[i], blocks[i], masks[i]
   local flags = SLOT_FLAGS[mask]
-  local state = flags and record and #record == ALONE_BYTES and string.byte(record, 10) - flags
-  if flags and not record or state and state >= WAITING and state <= CLOSED then
-    fail_alone(block, record, flags)
+  local state = flags and block and #block == ALONE_BYTES and string.byte(block, 10) - flags
+  if flags and not block or state and state >= WAITING and state <= CLOSED then
+    fail_alone(number, block, flags)
   else
-    fail_shared(block, record, mask)
+    fail_shared(number, block, mask)
   end
 end
 

@@ -1,11 +1,11 @@
 #!lua
 --[[
-init: record the spout_id of each root and its first ack value; a tree that is already zero or failed settles.
+init: set the owner (spout_id) of each root and its first ack value; a tree that is already zero or failed settles.
 Storm: Acker.execute, stream __ack_init. An init of a root that already has its owner is ignored and counted. A root that
-fails here is closed, and its block moves to the nursery if it is alone or the last, as in fail.lua; so does a block that gets
-further roots.
-Where an operator limits the app's pending roots, a shard that has its part of them refuses the whole call; one that begins below
-it is taken whole.
+fails here is closed, and its block moves to the nursery if no other root of it is pending, as in fail.lua; so does a block that
+gets further roots.
+Where an operator limits the app's pending roots, a shard that has its part of them refuses the whole call; a call that begins
+below the limit is applied whole.
 
 KEYS
   ledger  HASH     acker:{app:shard}:ledger
@@ -13,17 +13,17 @@ KEYS
   stats   HASH     acker:{app:shard}:stats
   latency HASH     acker:{app:shard}:latency
   bucket  ZSET*    acker:{app:shard}:bucket:<slot>
-  dedup   SET*     acker:{app:shard}:dedup window:<slot>
+  dedup   SET*     acker:{app:shard}:dedup:<slot>
   acked   STREAM*  acker:{app:shard}:acked:<lane>
   failed  STREAM*  acker:{app:shard}:failed:<lane>
   scratch STRING*  acker:{app:shard}:scratch:<side>
 ARGV
   generation  marker the client read when it opened the shard
-  idempotency_key       names this batch; a batch whose idempotency key was seen changes nothing
+  idempotency_key  names this batch; a batch whose idempotency key was seen changes nothing
   digest      8 bytes, hash of the batch's content
-  spout_id        owner of every root of this call, 0 <= spout_id < 2^32
+  spout_id    owner of every root of this call, 0 <= spout_id < 2^32
   repeats     roots the client left out because they stand twice in its batch; counted as duplicate_inits
-  updates     (block 8 bytes, mask 4 bytes, values 8 bytes x slots of the mask) x n, blocks distinct, n <= 500
+  updates     (block number 8 bytes, mask 4 bytes, values 8 bytes x slots of the mask) x n, blocks distinct, n <= 500
 Returns
   status      APPLIED 0, SEEN 1, REUSED 2, OTHER_SPOUT_ID 3: a block has roots of another spout_id; nothing was changed
   applied     roots that took this init
@@ -32,7 +32,7 @@ Errors
   ACKERFULL
 ]]
 --- @include "lib/shard"
---- @include "lib/dedup window"
+--- @include "lib/dedup"
 --- @include "lib/fold"
 --- @include "lib/outcomes"
 local ledger, meta, stats, latency = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -64,43 +64,43 @@ local now, stamp = shard.now, shard.stamp
 local cohort, acked_rows, failed_rows, acked_count, duplicates, adopted, applied = {}, {}, {}, 0, 0, 0, 0
 
 local ages, failed_ages = {}, {}
-local function settle_acked(block, mask, age, last_component)
-  acked_rows[#acked_rows + 1] = block .. pack_bytes('>i4I4B', mask, age, last_component)
+local function settle_acked(number, mask, age, last_component)
+  acked_rows[#acked_rows + 1] = number .. pack_bytes('>i4I4B', mask, age, last_component)
   ages[age] = (ages[age] or 0) + count_of(mask)
 end
 
--- Alone records are done here at once, shared ones gathered. In groups: small calls cost less per root than large ones. All
--- is read and worked out before the first write to what is kept.
+-- Alone blocks are updated in this loop, shared ones gathered for later. In groups: small commands cost less per root than
+-- large ones. All is read and computed before the first write to a lasting key.
 local GROUP = 50
-local blocks, masks, values, sets, gone, folds = {}, {}, {}, {}, {}, {}
+local numbers, masks, values, sets, gone, folds = {}, {}, {}, {}, {}, {}
 local set_count, at, size = 0, 1, #updates
 
-local function set(block, record)
-  sets[set_count + 1], sets[set_count + 2] = block, record
+local function set(number, block)
+  sets[set_count + 1], sets[set_count + 2] = number, block
   set_count = set_count + 2
 end
 
 local new_heads, new_tails, no_components = {}, {}, {}
 
-local function put_new_alone(block, flags, value)
+local function put_new_alone(number, flags, value)
   applied = applied + 1
   if value == ZERO_VALUE then
     acked_count = acked_count + 1
-    settle_acked(block, BIT[flags / 4], 0, 0)
+    settle_acked(number, BIT[flags / 4], 0, 0)
     return
   end
   new_tails[flags] = new_tails[flags] or pack_bytes('>BBI2I4I6', 0, flags + OWNED, stamp, spout_id, now)
-  cohort[#cohort + 1] = block
-  sets[set_count + 1], sets[set_count + 2] = block, value .. new_tails[flags]
+  cohort[#cohort + 1] = number
+  sets[set_count + 1], sets[set_count + 2] = number, value .. new_tails[flags]
   set_count = set_count + 2
 end
 
-local function put_new(block, mask, values)
+local function put_new(number, mask, values)
   local count = count_of(mask)
   applied = applied + count
   local done = zeros_of(values, mask)
   if done ~= 0 then
-    settle_acked(block, done, 0, 0)
+    settle_acked(number, done, 0, 0)
     acked_count = acked_count + count_of(done)
     if done == mask then return end
   end
@@ -108,13 +108,13 @@ local function put_new(block, mask, values)
     new_heads[mask], no_components[mask] = pack_head(stamp, spout_id, now, mask, mask, 0, 0), sub(ZEROS, 1, count)
   end
   local head = done == 0 and new_heads[mask] or pack_head(stamp, spout_id, now, mask, mask, 0, done)
-  cohort[#cohort + 1] = block
-  set(block, head .. values .. no_components[mask])
+  cohort[#cohort + 1] = number
+  set(number, head .. values .. no_components[mask])
 end
 
--- An alone record that waits for this very root.
-local function put_owner(block, record, flags, value)
-  local hi, lo, last_component, state, record_stamp, _, start = unpack_bytes('>i4i4BBI2I4I6', record)
+-- An alone block whose root waits for this init.
+local function put_owner(number, block, flags, value)
+  local hi, lo, last_component, state, block_stamp, _, start = unpack_bytes('>i4i4BBI2I4I6', block)
   local value_hi, value_lo = unpack_bytes('>i4i4', value)
   local age = age_between(start, now)
   state = state - flags
@@ -122,54 +122,54 @@ local function put_owner(block, record, flags, value)
   applied = applied + 1
   adopted = adopted + 1
   if state == WAITING and hi == 0 and lo == 0 then
-    gone[#gone + 1] = block
+    gone[#gone + 1] = number
     acked_count = acked_count + 1
-    settle_acked(block, BIT[flags / 4], age, last_component)
+    settle_acked(number, BIT[flags / 4], age, last_component)
     return
   end
   local closes = state == FAILED
-  if record_stamp ~= stamp and (closes or shard.last_update and is_young(shard, start)) then
-    record_stamp = stamp
-    cohort[#cohort + 1] = block
+  if block_stamp ~= stamp and (closes or shard.last_update and is_young(shard, start)) then
+    block_stamp = stamp
+    cohort[#cohort + 1] = number
   end
-  if closes then failed_rows[#failed_rows + 1] = {root_at(block, flags / 4), age, last_component} end
-  set(block, pack_bytes('>i4i4BBI2I4I6', hi, lo, last_component, flags + (closes and CLOSED or OWNED), record_stamp, spout_id, start))
+  if closes then failed_rows[#failed_rows + 1] = {root_at(number, flags / 4), age, last_component} end
+  set(number, pack_bytes('>i4i4BBI2I4I6', hi, lo, last_component, flags + (closes and CLOSED or OWNED), block_stamp, spout_id, start))
 end
 
 while at <= size do
   local count = 0
   while count < GROUP and at <= size do
     count = count + 1
-    blocks[count], masks[count], values[count], at = unpack_bytes('>c8i4c8', updates, at)
+    numbers[count], masks[count], values[count], at = unpack_bytes('>c8i4c8', updates, at)
     if not SLOT_FLAGS[masks[count]] then
       local first = at - 8
       at = first + 8 * count_of(masks[count])
       values[count] = sub(updates, first, at - 1)
     end
   end
-  local records = redis.call('HMGET', ledger, unpack(blocks, 1, count))
+  local blocks = redis.call('HMGET', ledger, unpack(numbers, 1, count))
   for i = 1, count do
-    local block, record, mask, value = blocks[i], records[i], masks[i], values[i]
+    local number, block, mask, value = numbers[i], blocks[i], masks[i], values[i]
     local flags = SLOT_FLAGS[mask]
-    local state = flags and record and #record == ALONE_BYTES and byte(record, 10) - flags
-    if not record and flags then
-      put_new_alone(block, flags, value)
-    elseif not record then
-      put_new(block, mask, value)
+    local state = flags and block and #block == ALONE_BYTES and byte(block, 10) - flags
+    if not block and flags then
+      put_new_alone(number, flags, value)
+    elseif not block then
+      put_new(number, mask, value)
     elseif state == OWNED or state == CLOSED then
       duplicates = duplicates + 1
     elseif state == WAITING or state == FAILED then
-      put_owner(block, record, flags, value)
+      put_owner(number, block, flags, value)
     else
-      record = as_shared(record)
-      local head = head_of(record)
+      block = as_shared(block)
+      local head = head_of(block)
       local open = without(mask, head.owned)
       duplicates = duplicates + count_of(mask) - count_of(open)
       if open ~= 0 then
         if head.owned ~= 0 and head.spout_id ~= spout_id then return {OTHER_SPOUT_ID, 0} end
         applied = applied + count_of(open)
         adopted = adopted + count_of(band(open, head.present))
-        fold_in(folds, block, record, head, open, picked(value, mask, open, 8))
+        fold_in(folds, number, block, head, open, picked(value, mask, open, 8))
       end
     end
   end
@@ -178,30 +178,30 @@ end
 local problem = fold_all(folds, KEYS[scratch], KEYS[scratch + 1])
 if problem then return problem end
 for _, fold in ipairs(folds) do
-  local head, present, block, mask = fold.head, fold.present, fold.block, fold.mask
+  local head, present, number, mask = fold.head, fold.present, fold.number, fold.mask
   local closes = band(mask, head.failed)
   local done = zeros_among(fold.values, present, without(mask, closes))
   local age = age_between(head.start, now)
   local settled = head.settled + done
   if done ~= 0 then
     for last_component, alike in pairs(by_component(fold.components, present, done)) do
-      settle_acked(block, alike, age, last_component)
+      settle_acked(number, alike, age, last_component)
     end
     acked_count = acked_count + count_of(done)
   end
   local places = places_of(present)
   for _, slot in ipairs(slots_of(closes)) do
-    failed_rows[#failed_rows + 1] = {root_at(block, slot), age, byte(fold.components, places[slot])}
+    failed_rows[#failed_rows + 1] = {root_at(number, slot), age, byte(fold.components, places[slot])}
   end
   if settled == present then
-    gone[#gone + 1] = block
+    gone[#gone + 1] = number
   else
     local owned = bor(head.owned, mask)
-    local hangs = without(owned, bor(settled, bor(closes, head.over))) ~= 0 -- what is still pending keeps its timeout
+    local hangs = without(owned, bor(settled, bor(closes, head.over))) ~= 0 -- a root that is still pending keeps its timeout
     local moved = head.stamp ~= stamp
       and (fold.grown or closes ~= 0 and not hangs or shard.last_update and is_young(shard, head.start))
-    if moved then cohort[#cohort + 1] = block end
-    set(block, pack_head(moved and stamp or head.stamp, spout_id, head.start, present, owned, head.failed, settled)
+    if moved then cohort[#cohort + 1] = number end
+    set(number, pack_head(moved and stamp or head.stamp, spout_id, head.start, present, owned, head.failed, settled)
       .. fold.values .. fold.components)
   end
 end

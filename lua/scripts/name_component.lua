@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --[[
-name_component: tell a shard the name of a component number, so that the entries of its fail stream are readable.
+name_component: store the name of a component number in a shard, so that the entries of its fail stream are readable.
 
 KEYS
   meta  HASH  acker:{app:shard}:meta

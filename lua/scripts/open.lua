@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 --[[
-open: make one shard of an app ready, or find it ready, and tell its generation marker.
+open: create one shard of an app if it is not there, and return its generation marker.
 A shard without marker is new, or lost its data: it gets the marker the client drew. Clients that opened the shard before
-then learn of the loss from their next call (ACKERLOST). Where only the marker was lost, all the rest goes with it: records,
-cohorts and dedup windows of a ring whose position nobody knows would never expire. The outcomes go too; nothing is missed by
-that, because who learns of the loss emits again, under fresh roots, whatever it has no outcome of.
+then learn of the loss from their next call (ACKERLOST). Where only the marker was lost, all the rest is removed with it: blocks,
+cohorts and dedup windows of a ring whose position is unknown would never expire. The outcomes are removed too, and nothing is
+missing: a client that learns of the loss emits every message without outcome again, under fresh roots.
 
 KEYS
   meta    HASH     acker:{app:shard}:meta
@@ -13,7 +13,7 @@ KEYS
   samples HASH     acker:{app:shard}:samples
   latency HASH     acker:{app:shard}:latency
   bucket  ZSET*    acker:{app:shard}:bucket:<slot>
-  dedup   SET*     acker:{app:shard}:dedup window:<slot>
+  dedup   SET*     acker:{app:shard}:dedup:<slot>
   acked   STREAM*  acker:{app:shard}:acked:<lane>
   failed  STREAM*  acker:{app:shard}:failed:<lane>
 ARGV
@@ -24,12 +24,12 @@ ARGV
   max_age_ms   0: no ceiling
   tick_ms      time between two ticks
   shards       of the app
-  format       number of the form of records and outcomes that the client reads and writes
-  max_pending  the shard's part of the limit of pending roots, for one that is made anew; empty: no limit
+  format       version of the ledger's layout that the client reads and writes
+  max_pending  the shard's part of the limit of pending roots, for a shard that is created; empty: no limit
 Returns
-  status       OPENED 0, CREATED 1, CONFLICT 2: the shard was created with other settings, OTHER_FORMAT 3: it holds another
-               form of records; nothing was changed
-  generation   the shard's marker
+  status       OPENED 0, CREATED 1, CONFLICT 2: the shard was created with other settings, OTHER_FORMAT 3: it has another
+               format; nothing was changed
+  generation   the shard's marker; with OTHER_FORMAT its format instead, empty for none
 Errors
   NOPERM
 ]]
@@ -53,12 +53,12 @@ if redis.acl_check_cmd then
 end
 
 local status = OPENED
-local found = redis.call('HMGET', meta, 'generation', 'num_buckets', 'lanes', 'clock', 'max_age_ms', 'tick_ms', 'shards', 'format')
-local current = found[1]
+local stored = redis.call('HMGET', meta, 'generation', 'num_buckets', 'lanes', 'clock', 'max_age_ms', 'tick_ms', 'shards', 'format')
+local current = stored[1]
 if current then
-  if found[8] ~= format then return {OTHER_FORMAT, current} end
-  for i, mine in ipairs({num_buckets, lanes, clock, max_age_ms, tick_ms, shards}) do
-    if found[i + 1] ~= mine then return {CONFLICT, current} end
+  if stored[8] ~= format then return {OTHER_FORMAT, stored[8] or ''} end
+  for i, setting in ipairs({num_buckets, lanes, clock, max_age_ms, tick_ms, shards}) do
+    if stored[i + 1] ~= setting then return {CONFLICT, current} end
   end
 else
   local time = redis.call('TIME')
@@ -73,7 +73,7 @@ else
 end
 for lane = 0, 2 * lanes - 1 do
   local made = redis.pcall('XGROUP', 'CREATE', KEYS[acked + lane], 'spout', '0', 'MKSTREAM') -- those of failed are next
-  -- A group that exists already is what is wanted; a user who may not make it would take its lack for lost data.
+  -- It is no error that the group exists. For a user who may not create it, a missing group would look like lost data.
   if made.err and not string.find(tostring(made.err), 'BUSYGROUP', 1, true) then return made end
 end
 return {status, current}

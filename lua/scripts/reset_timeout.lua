@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 --[[
-reset_timeout: give each root a whole message timeout again by moving its block to the nursery, with all of its roots.
-Storm: Acker.execute, stream __ack_reset_timeout. Divergence: an unknown root is left unknown, and counted as late; so is a
-closed one. Needs no dedup window: a repeat only moves the block again. A block older than max_age_ms is not moved.
+reset_timeout: give each root a whole message timeout again, by moving its block to the nursery with all of its roots.
+Storm: Acker.execute, stream __ack_reset_timeout. Divergence: a root that is unknown or closed is left as it is, and counted as
+late. Needs no dedup window: a repeat only moves the block again. A block older than max_age_ms is not moved.
 
 KEYS
   ledger  HASH   acker:{app:shard}:ledger
@@ -11,7 +11,7 @@ KEYS
   bucket  ZSET*  acker:{app:shard}:bucket:<slot>
 ARGV
   generation  marker the client read when it opened the shard
-  updates     (block 8 bytes, mask 4 bytes) x n, blocks distinct, n <= 500
+  updates     (block number 8 bytes, mask 4 bytes) x n, blocks distinct, n <= 500
 Returns
   applied     roots that are in the nursery now
 Errors
@@ -27,41 +27,41 @@ if not shard then return lost() end
 local bucket = 4
 
 local n, at = #updates / 12, 1
-local blocks, masks = {}, {}
-for i = 1, n do blocks[i], masks[i], at = unpack_bytes('>c8i4', updates, at) end
-local records = redis.call('HMGET', ledger, unpack(blocks))
+local numbers, masks = {}, {}
+for i = 1, n do numbers[i], masks[i], at = unpack_bytes('>c8i4', updates, at) end
+local blocks = redis.call('HMGET', ledger, unpack(numbers))
 
 local new_stamp = pack_bytes('>I2', shard.stamp)
 local sets, cohort, applied, late = {}, {}, 0, 0
 
--- How many of the roots something may still become of, and the block's tick stamp and start.
-local function open_in(record, mask)
-  if #record == ALONE_BYTES then
-    local flags, record_stamp, _, start = unpack_bytes('>BI2I4I6', record, 10)
+-- How many of the roots are not settled or closed, and the block's tick stamp and start.
+local function count_open(block, mask)
+  if #block == ALONE_BYTES then
+    local flags, block_stamp, _, start = unpack_bytes('>BI2I4I6', block, 10)
     local state = flags % 4
     local known = state ~= CLOSED and band(mask, BIT[(flags - state) / 4]) ~= 0
-    return known and 1 or 0, record_stamp, start
+    return known and 1 or 0, block_stamp, start
   end
-  local head = head_of(record)
+  local head = head_of(block)
   return count_of(band(mask, without(head.present, head.over))), head.stamp, head.start
 end
 
 for i = 1, n do
-  local block, record, mask = blocks[i], records[i], masks[i]
-  local open, record_stamp, start = 0, nil, nil
-  if record then open, record_stamp, start = open_in(record, mask) end
+  local number, block, mask = numbers[i], blocks[i], masks[i]
+  local open, block_stamp, start = 0, nil, nil
+  if block then open, block_stamp, start = count_open(block, mask) end
   late = late + count_of(mask) - open
   if open > 0 then
-    if record_stamp == shard.stamp then
+    if block_stamp == shard.stamp then
       applied = applied + open
     elseif is_young(shard, start) then
       applied = applied + open
-      cohort[#cohort + 1] = block
-      sets[#sets + 1] = block
-      if #record == ALONE_BYTES then
-        sets[#sets + 1] = sub(record, 1, 10) .. new_stamp .. sub(record, 13)
+      cohort[#cohort + 1] = number
+      sets[#sets + 1] = number
+      if #block == ALONE_BYTES then
+        sets[#sets + 1] = sub(block, 1, 10) .. new_stamp .. sub(block, 13)
       else
-        sets[#sets + 1] = new_stamp .. sub(record, 3)
+        sets[#sets + 1] = new_stamp .. sub(block, 3)
       end
     end
   end

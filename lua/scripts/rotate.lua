@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --[[
 rotate: one tick. The oldest bucket becomes death row, a fresh one the nursery; the oldest dedup window is forgotten.
-Storm: RotatingMap.rotate. Guarded by the server's clock, so any number of rotators may call it and a tick happens once.
+Storm: RotatingMap.rotate. The server's clock decides, so any number of rotators may call it and each tick happens once.
 A tick waits while death row is still being drained, so an undrained row never becomes the nursery.
 Each tick leaves a sample of the counters, from which the dashboard has rates: a ring of 60, one per tick, or per 10 s where
 ticks come faster.
@@ -11,7 +11,7 @@ KEYS
   stats   HASH   acker:{app:shard}:stats
   samples HASH   acker:{app:shard}:samples
   bucket  ZSET*  acker:{app:shard}:bucket:<slot>
-  dedup   SET*   acker:{app:shard}:dedup window:<slot>
+  dedup   SET*   acker:{app:shard}:dedup:<slot>
 ARGV
   generation  marker the client read when it opened the shard
   force       1: tick now, whatever the clock says; 0: only when a tick is due
@@ -45,7 +45,7 @@ if dead > 0 then return {DRAINING, math.max(due_in, 0), dead} end
 -- Spaced from now, not from the missed time: a rotator that was away never expires a root before its timeout.
 redis.call('UNLINK', KEYS[dedup + dead_slot])
 redis.call('HSET', meta, 'tick', shard.tick + 1, 'last_rotation_ms', shard.now, 'next_rotation_ms', shard.now + tick_ms)
-local counters = redis.pcall('HMGET', stats, 'inits', 'acked', 'failed', 'timed_out') -- what is damaged holds up no tick
+local counters = redis.pcall('HMGET', stats, 'inits', 'acked', 'failed', 'timed_out') -- a damaged key holds up no tick
 if not counters.err then
   local text = tostring(shard.now)
   for i = 1, 4 do text = text .. ' ' .. (counters[i] or '0') end

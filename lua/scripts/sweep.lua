@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 --[[
-sweep: go through a bounded part of the ledger for stale records, and let them expire. A record is stale when the ring has
+sweep: look through a bounded part of the ledger for stale blocks, and expire them. A block is stale when the ring has
 turned past its tick stamp: its cohort is gone (an evicted bucket), so no draining of death row will ever meet it.
-One HSCAN step per call, which goes on where the last one ended. A step that finds more stale records than the limit is
-taken again by the next call. A small hash that the server keeps as a listpack comes in one step, whatever the limit is.
+One HSCAN step per call, from where the last call ended. A step with more stale blocks than the limit is repeated by the
+next call. A small hash that the server keeps as a listpack comes in one step, whatever the limit is.
 
 KEYS
   ledger  HASH     acker:{app:shard}:ledger
@@ -13,13 +13,13 @@ KEYS
   failed  STREAM*  acker:{app:shard}:failed:<lane>
 ARGV
   generation  marker the client read when it opened the shard
-  limit       COUNT of the HSCAN, and roots to time out, give or take one record's; at most 1000
+  limit       COUNT of the HSCAN, and roots to time out, up to one block more; at most 1000
 Returns
   status      DONE 0: the pass is over, the next call begins another; MORE 1
   timed_out   owned roots that expired
   orphaned    roots without owner that expired
-  looked_at   records this call was done with
-  records     records the ledger holds now
+  looked_at   blocks this call has dealt with
+  blocks      blocks the ledger holds now
 Errors
   ACKERLOST
 ]]
@@ -35,17 +35,17 @@ local failed = 5
 
 local from = redis.call('HGET', meta, 'sweep_cursor') or '0'
 local step = redis.call('HSCAN', ledger, from, 'COUNT', limit)
-local next_cursor, pairs_found = step[1], step[2]
+local next_cursor, numbers_and_blocks = step[1], step[2]
 local expired, room, cut, looked_at = none_expired(), tonumber(limit), false, 0
-for i = 1, #pairs_found, 2 do
-  local record = pairs_found[i + 1]
-  -- On death row (exactly num_buckets ticks old) a record is not stale: it is being drained.
-  if (shard.tick - stamp_of(record)) % 65536 > shard.num_buckets then
+for i = 1, #numbers_and_blocks, 2 do
+  local block = numbers_and_blocks[i + 1]
+  -- On death row (exactly num_buckets ticks old) a block is not stale: it is being drained.
+  if (shard.tick - stamp_of(block)) % 65536 > shard.num_buckets then
     if math.max(#expired.gone, #expired.timed_out) >= room then
       cut = true
       break
     end
-    take_expired(expired, pairs_found[i], record, shard.now)
+    take_expired(expired, numbers_and_blocks[i], block, shard.now)
   end
   looked_at = looked_at + 1
 end

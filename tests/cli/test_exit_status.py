@@ -107,7 +107,7 @@ def foreign_shard(place: Place) -> list[str]:
 
 
 def foreign_letters(place: Place) -> list[str]:
-    place.raw.set("acker:{orders}:dead", "theirs")
+    place.raw.set("acker:{orders}:dead_letters", "theirs")
     return sound(place)
 
 
@@ -220,7 +220,7 @@ def test_output_to_a_full_disk_exits_with_4_and_deletes_nothing(place, command) 
     assert done.returncode == 4, done.stderr
     assert done.stderr == "error: the output can't be written (No space left on device): nothing after this was done\n"
     assert place.raw.dbsize() == before
-    assert place.raw.xlen("acker:{orders}:dead") == 1
+    assert place.raw.xlen("acker:{orders}:dead_letters") == 1
 
 
 @pytest.mark.parametrize("command", [one for one in OUTPUTS if one != ("--help",)], ids=" ".join)
@@ -232,7 +232,7 @@ def test_output_to_a_closed_pipe_exits_with_4_quietly(place, command) -> None:
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (4, "")
-    assert place.raw.xlen("acker:{orders}:dead") == 1
+    assert place.raw.xlen("acker:{orders}:dead_letters") == 1
 
 
 def test_docs_and_help_show_the_exit_status_table() -> None:

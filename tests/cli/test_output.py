@@ -73,7 +73,7 @@ def nasty(monkeypatch) -> Acker:
     acker.init(1, 5, 0)
     acker.ack(1, 4, component=text[:100])
     acker.dead_letters.add([DeadLetter(7, text, 3, text, text, text, text.encode() + b"\xff\x9b")])
-    app_of(acker).client.redis.xadd("acker:{orders}:dead", {text: text})
+    app_of(acker).client.redis.xadd("acker:{orders}:dead_letters", {text: text})
     app_of(acker).client.redis.hset("acker:{damaged}:config", text, text)
     monkeypatch.setattr(
         "acker_redis.client.connection.connect_single", lambda url, **options: app_of(acker).client.redis

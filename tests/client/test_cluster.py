@@ -125,9 +125,9 @@ def test_ages_use_the_server_clock_not_the_client_clock(three_nodes, nodes, open
     acker.init(1, 1, 0)
     monkeypatch.setattr(time, "time", lambda: 1_000.0)
     assert 0 <= acker.stats().last_rotation_ms < 60_000
-    record = acker.inspect(1)
-    assert record is not None
-    assert 0 <= record.age_ms < 60_000
+    held = acker.inspect(1)
+    assert held is not None
+    assert 0 <= held.age_ms < 60_000
 
 
 def test_rotator_times_out_roots_on_every_node(three_nodes, nodes, open_acker) -> None:
@@ -168,7 +168,7 @@ def test_dead_node_raises_and_its_lost_shards_are_reported(three_nodes, nodes, o
         acker.ack_many(roots, roots, idempotency_key="acks")
     lost = set(acker.recover())
     assert 0 < len(lost) < 9
-    kept = roots[[record is not None for record in acker.inspect_many(roots)]]
+    kept = roots[[held is not None for held in acker.inspect_many(roots)]]
     assert 0 < len(kept) < len(roots)
     exact_values(acker, kept, (kept * 3) ^ kept)
 

@@ -152,8 +152,8 @@ def test_client_clock_set_back_changes_no_age_or_tick(source, connect, monkeypat
     monkeypatch.setattr(time, "time", lambda: 1_000.0)
     monkeypatch.setattr(time, "time_ns", lambda: 1_000 * 10**9)
     acker.ack(1, 5)
-    record = acker.inspect(2)
-    assert 0 <= record.age_ms < 60_000
+    held = acker.inspect(2)
+    assert 0 <= held.age_ms < 60_000
     stats = acker.stats()
     assert 0 <= stats.last_rotation_ms < 60_000
     assert 0 <= stats.oldest_age_ms < 60_000

@@ -70,17 +70,17 @@ def test_small_ledger_is_swept_in_a_single_call(source, connect, sweeps) -> None
 
 def test_large_ledger_is_swept_over_several_ticks(real_url, connect, sweeps, monkeypatch) -> None:
     acker: Acker = connect(shards=1)
-    records = 8_000
-    acker.init_many(np.arange(records), np.arange(1, records + 1), 0)
+    blocks = 8_000
+    acker.init_many(np.arange(blocks), np.arange(1, blocks + 1), 0)
     acker.admin.rotate(force=True)
     looked_at = [reply[3] for reply in sweeps()]
     assert len(looked_at) > 4
-    assert max(looked_at) < 2 * expiry.RECORDS_PER_SWEEP
-    share = records / expiry.TICKS_PER_PASS
-    assert share <= sum(looked_at) < share + 2 * expiry.RECORDS_PER_SWEEP
+    assert max(looked_at) < 2 * expiry.BLOCKS_PER_SWEEP
+    share = blocks / expiry.TICKS_PER_PASS
+    assert share <= sum(looked_at) < share + 2 * expiry.BLOCKS_PER_SWEEP
     monkeypatch.setattr(expiry, "MAX_SWEPT_PER_TICK", 500)
     acker.admin.rotate(force=True)
-    assert 500 <= sum(reply[3] for reply in sweeps()) < 500 + 2 * expiry.RECORDS_PER_SWEEP
+    assert 500 <= sum(reply[3] for reply in sweeps()) < 500 + 2 * expiry.BLOCKS_PER_SWEEP
 
 
 @pytest.mark.parametrize("kind", ["acked", "failed"])

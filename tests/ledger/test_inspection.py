@@ -16,7 +16,7 @@ def pack(*roots: int) -> bytes:
 
 
 class Ring:
-    """One shard whose records and cohorts a test writes itself."""
+    """One shard whose blocks and cohorts a test writes itself."""
 
     def __init__(self, acker: Acker, raw: Any, tick: int) -> None:
         self.acker, self.raw, self.tick = acker, raw, tick
@@ -25,7 +25,7 @@ class Ring:
         secs, micros = raw.time()
         self.seeded_ms = secs * 1000 + micros // 1000
 
-    def record(self, root: int, *, tick: int, ago_ms: int, flags: int = OWNED) -> None:
+    def put(self, root: int, *, tick: int, ago_ms: int, flags: int = OWNED) -> None:
         start = (self.seeded_ms - ago_ms).to_bytes(6, "big")
         self.raw.hset(LEDGER, pack(root), struct.pack(">qBBHI", 5, 0, flags, tick % 65536, 7) + start)
 
@@ -56,15 +56,15 @@ def test_oldest_age_is_of_the_oldest_owned_root_in_a_cohort(source, ring, tick, 
     for root, ago_ms, flags in (
         (1, 10_000, OWNED), (2, 30_000, OWNED), (3, 20_000, OWNED), (4, 90_000, WAITING), (5, 90_000, FAILED),
     ):  # fmt: skip
-        made.record(root, tick=put, ago_ms=ago_ms, flags=flags)
+        made.put(root, tick=put, ago_ms=ago_ms, flags=flags)
     made.cohort(put, 1, 2, 3, 4, 5, 6)
     assert made.oldest_ms() == 30_000
 
 
 def test_oldest_age_ignores_a_root_moved_to_another_cohort(source, ring) -> None:
     made: Ring = ring()
-    made.record(1, tick=10, ago_ms=90_000)
-    made.record(2, tick=8, ago_ms=20_000)
+    made.put(1, tick=10, ago_ms=90_000)
+    made.put(2, tick=8, ago_ms=20_000)
     made.cohort(7, 1)
     made.cohort(8, 2)
     assert made.oldest_ms() == 20_000
@@ -76,7 +76,7 @@ def test_oldest_age_looks_past_settled_roots(source, ring, settled) -> None:
     for root in range(100, 100 + settled):
         made.cohort(9, root, score=root)
     assert made.oldest_ms() is None
-    made.record(1, tick=9, ago_ms=40_000)
+    made.put(1, tick=9, ago_ms=40_000)
     made.cohort(9, 1, score=1_000)
     assert made.oldest_ms() == 40_000
 
@@ -84,7 +84,7 @@ def test_oldest_age_looks_past_settled_roots(source, ring, settled) -> None:
 def test_oldest_age_search_is_bounded(source, ring) -> None:
     made: Ring = ring()
     made.raw.zadd("acker:{test:0}:bucket:1", {pack(root): root for root in range(10, 1_000)})
-    made.record(1, tick=9, ago_ms=40_000)
+    made.put(1, tick=9, ago_ms=40_000)
     made.cohort(9, 1, score=1_000)
     assert made.oldest_ms() is None
 
@@ -92,7 +92,7 @@ def test_oldest_age_search_is_bounded(source, ring) -> None:
 @pytest.mark.parametrize("tick", [0, 1])
 def test_oldest_age_before_the_first_tick_is_known(source, ring, tick) -> None:
     made: Ring = ring(tick)
-    made.record(1, tick=0, ago_ms=40_000)
+    made.put(1, tick=0, ago_ms=40_000)
     made.cohort(0, 1)
     assert made.oldest_ms() == 40_000
 
@@ -124,7 +124,7 @@ def test_tick_in_the_future_has_age_zero(source, ring) -> None:
         (STATS, "acked", "many", r"acker:\{test:0\}:stats: b'many' stands there instead of a number"),
         (META, "last_rotation_ms", "now", r"acker:\{test:0\}:meta: b'now' stands there"),
         (META, "tick", "", r"acker:\{test:0\}:meta: b'' stands there"),
-        (LEDGER, pack(1), "short", r"acker:\{test:0\}:ledger: a record of 5 bytes is none that this version writes"),
+        (LEDGER, pack(1), "short", r"acker:\{test:0\}:ledger: a block of 5 bytes is none that this version writes"),
     ],
 )
 def test_damaged_field_is_named_in_the_error(source, ring, key, field, value, words) -> None:

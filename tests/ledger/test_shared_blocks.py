@@ -1,4 +1,4 @@
-"""Roots that share records: over reloads, restarts and replicas, updated in random parts; the truth is kept beside."""
+"""Roots that share blocks: over reloads, restarts and replicas, updated in random parts; the truth is kept beside."""
 
 import random
 from collections import Counter

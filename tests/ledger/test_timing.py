@@ -66,9 +66,9 @@ def test_touched_root_does_not_expire(connect, url, rotating, clock) -> None:
             acker.ack(1, 2)
         else:
             acker.reset_timeout(1)
-        record = acker.inspect(1)
-        assert record is not None
-        return record.age_ms > 3 * TIMEOUT_MS
+        held = acker.inspect(1)
+        assert held is not None
+        return held.age_ms > 3 * TIMEOUT_MS
 
     wait_until(touched, "the root is three timeouts old")
     acker.reset_timeout(1)

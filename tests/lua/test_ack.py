@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, Done, Record, blocks_of
+from tests.support.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, Done, AloneBlock, blocks_of
 
 APPLIED = 0
 MIN, MAX = -(2**63), 2**63 - 1
@@ -17,11 +17,11 @@ def test_an_ack_before_its_init_waits_in_the_nursery(lab) -> None:
     assert shard.state() == replace(
         before,
         ledger={
-            1: Record(5, spout_id=0, flags=WAITING, component=255, start=shard.now),
-            -1: Record(MIN, spout_id=0, flags=WAITING, component=255, start=shard.now),
+            1: AloneBlock(5, spout_id=0, flags=WAITING, component=255, start=shard.now),
+            -1: AloneBlock(MIN, spout_id=0, flags=WAITING, component=255, start=shard.now),
         },
         buckets={shard.nursery: {blocks_of(1, -1): shard.now}},
-        fences=shard.deduplicated(),
+        dedup=shard.deduplicated(),
         stats={"acks": 2},
     )
 
@@ -36,7 +36,7 @@ def test_an_ack_is_an_xor_of_64_bits(lab, val: int, ack: int) -> None:
     before = shard.state()
     assert shard.ack((1, ack)) == [APPLIED, 1]
     assert shard.state() == replace(
-        before, ledger={1: owned._replace(val=val ^ ack)}, fences=shard.deduplicated(), stats={"acks": 1}
+        before, ledger={1: owned._replace(val=val ^ ack)}, dedup=shard.deduplicated(), stats={"acks": 1}
     )
 
 
@@ -50,7 +50,7 @@ def test_a_tree_that_reaches_zero_completes(lab, val: int) -> None:
         before,
         ledger={},
         acked={0: [(7, [Done(1, shard.age(owned), 2)])]},
-        fences=shard.deduplicated(),
+        dedup=shard.deduplicated(),
         stats={"acks": 1, "acked": 1},
     )
 
@@ -62,7 +62,7 @@ def test_unowned_root_whose_value_reaches_zero_is_not_acked(lab, flags: int) -> 
     before = shard.state()
     shard.ack((1, 5))
     assert shard.state() == replace(
-        before, ledger={1: waiting._replace(val=0)}, fences=shard.deduplicated(), stats={"acks": 1}
+        before, ledger={1: waiting._replace(val=0)}, dedup=shard.deduplicated(), stats={"acks": 1}
     )
 
 
@@ -78,7 +78,7 @@ def test_an_ack_of_a_closed_root_is_late(lab, clock: str, ack: int) -> None:
     assert shard.state() == replace(
         before,
         ledger={1: closed, 2: owned._replace(val=1, component=4), 3: closed},
-        fences=shard.deduplicated(),
+        dedup=shard.deduplicated(),
         stats={"acks": 1, "late_updates": 2},
     )
 
@@ -112,7 +112,7 @@ def test_ack_moves_young_root_to_nursery_only_under_last_update(
         before,
         ledger={1: old._replace(val=1, stamp=TICK if moved else tick)},
         buckets=buckets,
-        fences=shard.deduplicated(),
+        dedup=shard.deduplicated(),
         stats={"acks": 1},
     )
 
@@ -127,17 +127,17 @@ def test_ack_without_max_age_moves_root_of_any_age(lab) -> None:
 def test_ack_outcomes_are_packed_by_spout_id_into_its_lane(lab) -> None:
     shard = lab(lanes=2)
     spout_ids = {1: 4, 2: 5, 3: 4, 4: 6, 5: 2**32 - 1}
-    records = {
+    blocks = {
         root: shard.put(root, root, spout_id=spout_id, ago_ms=1000 * root) for root, spout_id in spout_ids.items()
     }
     before = shard.state()
     assert shard.ack(*((root, root) for root in spout_ids)) == [APPLIED, 5]
-    done = {root: Done(root, shard.age(record)) for root, record in records.items()}
+    done = {root: Done(root, shard.age(block)) for root, block in blocks.items()}
     assert shard.state() == replace(
         before,
         ledger={},
         acked={0: [(4, [done[1], done[3]]), (6, [done[4]])], 1: [(5, [done[2]]), (2**32 - 1, [done[5]])]},
-        fences=shard.deduplicated(),
+        dedup=shard.deduplicated(),
         stats={"acks": 5, "acked": 5},
     )
 
@@ -152,13 +152,13 @@ def test_ack_of_roots_in_every_state_handles_each_in_one_call(lab) -> None:
     assert shard.state() == replace(
         before,
         ledger={
-            1: Record(9, spout_id=0, flags=WAITING, component=2, start=shard.now),
+            1: AloneBlock(9, spout_id=0, flags=WAITING, component=2, start=shard.now),
             2: open_tree._replace(val=1, component=2, stamp=TICK),
             4: fresh._replace(val=1, component=2),
         },
         buckets={**before.buckets, shard.nursery: {(4,): 1, (1, 2): shard.now}},
         acked={0: [(7, [Done(3, shard.age(completes), 2)])]},
-        fences=shard.deduplicated(),
+        dedup=shard.deduplicated(),
         stats={"acks": 4, "acked": 1},
     )
 
@@ -175,7 +175,7 @@ def test_ack_call_takes_a_thousand_roots(lab) -> None:
     shard = lab()
     shard.raw.hset(
         shard.keys["ledger"],
-        mapping={root.to_bytes(8, "big"): Record(root, start=shard.seeded_ms).packed(0) for root in range(1, 1001)},
+        mapping={root.to_bytes(8, "big"): AloneBlock(root, start=shard.seeded_ms).packed(0) for root in range(1, 1001)},
     )
     assert shard.ack(*((root, root) for root in range(1, 1001))) == [APPLIED, 1000]
     after = shard.state()

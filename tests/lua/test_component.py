@@ -4,7 +4,7 @@ from typing import Any
 
 from acker_redis.client import scripts
 
-KEY = "acker:{lab}:stages"
+KEY = "acker:{lab}:components"
 FULL = 0
 
 

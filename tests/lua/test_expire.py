@@ -12,7 +12,7 @@ DEAD = TICK - 3
 
 def test_owned_root_on_death_row_times_out(lab) -> None:
     shard = lab()
-    shard.raw.hset(shard.keys["meta"], "stage:3", "count")
+    shard.raw.hset(shard.keys["meta"], "component:3", "count")
     owned = shard.put(-1, 5, component=3, tick=DEAD)
     before = shard.state()
     assert shard.run("expire", 500) == [1, 0, 0]
@@ -146,12 +146,12 @@ def test_death_row_empties_in_bounded_calls(lab, limit: int) -> None:
 def test_expire_outcomes_go_to_lane_of_spout_id(lab) -> None:
     shard = lab(lanes=3)
     spout_ids = {1: 0, 2: 1, 3: 5, 4: 2**32 - 1}
-    records = {
+    blocks = {
         root: shard.put(root, 5, spout_id=spout_id, tick=DEAD, cohort=False) for root, spout_id in spout_ids.items()
     }
     shard.cohort(DEAD, *spout_ids)
     assert shard.run("expire", 500) == [4, 0, 0]
-    rows = {root: Failure(root, spout_ids[root], "timeout", shard.age(record)) for root, record in records.items()}
+    rows = {root: Failure(root, spout_ids[root], "timeout", shard.age(block)) for root, block in blocks.items()}
     assert shard.state().failed == {0: [rows[1], rows[4]], 1: [rows[2]], 2: [rows[3]]}
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.seeding import CLOSED, FAILED, TICK, WAITING, Failure, Record, blocks_of
+from tests.support.seeding import CLOSED, FAILED, TICK, WAITING, Failure, AloneBlock, blocks_of
 
 APPLIED = 0
 
@@ -28,7 +28,7 @@ def test_an_owned_root_fails_at_once_and_is_closed_in_the_nursery(lab, tick: int
         ledger={-2: owned._replace(flags=CLOSED, stamp=TICK)},
         buckets={**before.buckets, shard.nursery: {blocks_of(-2): shard.now}} if moved else before.buckets,
         failed={0: [Failure(-2, 7, "failed", shard.age(owned))]},
-        fences=shard.deduplicated(),
+        dedup=shard.deduplicated(),
         stats={"fails": 1, "failed": 1, "closed": 1},
     )
 
@@ -39,12 +39,12 @@ def test_a_fail_of_a_closed_root_is_late(lab, tick: int) -> None:
     shard.put(1, 5, flags=CLOSED, component=2, tick=tick)
     before = shard.state()
     assert shard.fail(1, component=3, detail="again") == [APPLIED, 0]
-    assert shard.state() == replace(before, fences=shard.deduplicated(), stats={"fails": 0, "late_updates": 1})
+    assert shard.state() == replace(before, dedup=shard.deduplicated(), stats={"fails": 0, "late_updates": 1})
 
 
 def test_fail_stream_entry_has_human_readable_fields(lab) -> None:
     shard = lab()
-    shard.raw.hset(shard.keys["meta"], "stage:4", "parse")
+    shard.raw.hset(shard.keys["meta"], "component:4", "parse")
     shard.put(0x0123456789ABCDEF, 5)
     shard.fail(0x0123456789ABCDEF, component=4, detail="line 3: not a number")
     ((_, fields),) = shard.raw.xrange(shard.keys["failed"][0])
@@ -62,12 +62,12 @@ def test_a_fail_before_its_init_waits_in_the_nursery(lab) -> None:
     shard = lab()
     before = shard.state()
     assert shard.fail(1, 2, component=3, detail="not kept") == [APPLIED, 2]
-    failed = Record(0, spout_id=0, flags=FAILED, component=3, start=shard.now)
+    failed = AloneBlock(0, spout_id=0, flags=FAILED, component=3, start=shard.now)
     assert shard.state() == replace(
         before,
         ledger={1: failed, 2: failed},
         buckets={shard.nursery: {(1, 2): shard.now}},
-        fences=shard.deduplicated(),
+        dedup=shard.deduplicated(),
         stats={"fails": 2},
     )
 
@@ -92,7 +92,7 @@ def test_fail_moves_young_unowned_root_to_nursery(lab, tick: int, ago_ms: int, m
         before,
         ledger={1: waiting._replace(flags=FAILED, stamp=TICK if moved else tick)},
         buckets=buckets,
-        fences=shard.deduplicated(),
+        dedup=shard.deduplicated(),
         stats={"fails": 1},
     )
 
@@ -119,9 +119,9 @@ def test_fail_keeps_last_named_component(lab, old: int, given: int, kept: int) -
 
 def test_fail_outcomes_go_to_lane_of_spout_id(lab) -> None:
     shard = lab(lanes=2)
-    records = {root: shard.put(root, root, spout_id=spout_id) for root, spout_id in {1: 4, 2: 5, 3: 2**32 - 1}.items()}
+    blocks = {root: shard.put(root, root, spout_id=spout_id) for root, spout_id in {1: 4, 2: 5, 3: 2**32 - 1}.items()}
     assert shard.fail(1, 2, 3, detail="why") == [APPLIED, 3]
-    rows = {r: Failure(r, record.spout_id, "failed", shard.age(record), "", "why") for r, record in records.items()}
+    rows = {r: Failure(r, block.spout_id, "failed", shard.age(block), "", "why") for r, block in blocks.items()}
     assert shard.state().failed == {0: [rows[1]], 1: [rows[2], rows[3]]}
 
 
@@ -135,14 +135,14 @@ def test_fail_of_roots_in_every_state_handles_each_in_one_call(lab) -> None:
     assert shard.state() == replace(
         before,
         ledger={
-            1: Record(0, spout_id=0, flags=FAILED, start=shard.now),
+            1: AloneBlock(0, spout_id=0, flags=FAILED, start=shard.now),
             2: owned._replace(flags=CLOSED, stamp=TICK),
             3: waiting._replace(flags=FAILED, stamp=TICK),
             4: closed,
         },
         buckets={**before.buckets, shard.nursery: {(1, 2, 3): shard.now}},
         failed={0: [Failure(2, 1, "failed", shard.age(owned))]},
-        fences=shard.deduplicated(),
+        dedup=shard.deduplicated(),
         stats={"fails": 3, "failed": 1, "closed": 1, "late_updates": 1},
     )
 
@@ -153,6 +153,6 @@ def test_fail_call_takes_five_hundred_roots(lab) -> None:
         shard.put(root, 5, tick=TICK - 1, cohort=False)
     assert shard.fail(*range(500)) == [APPLIED, 500]
     after = shard.state()
-    assert {(record.flags, record.stamp) for record in after.ledger.values()} == {(CLOSED, TICK)}
+    assert {(block.flags, block.stamp) for block in after.ledger.values()} == {(CLOSED, TICK)}
     assert after.buckets == {shard.nursery: {tuple(range(500)): shard.now}}
     assert [row.root for row in after.failed[0]] == list(range(500))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from acker_redis import PendingLimitError
-from tests.support.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, Done, Failure, Record, blocks_of
+from tests.support.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, Done, Failure, AloneBlock, blocks_of
 
 APPLIED, SEEN = 0, 1
 MIN, MAX = -(2**63), 2**63 - 1
@@ -17,9 +17,9 @@ def test_new_roots_are_recorded_in_one_cohort(lab) -> None:
     assert shard.init((1, 5), (MIN, -1), (MAX, MIN), spout_id=2**32 - 1) == [APPLIED, 3]
     assert shard.state() == replace(
         before,
-        ledger={root: Record(val, 2**32 - 1, start=shard.now) for root, val in ((1, 5), (MIN, -1), (MAX, MIN))},
+        ledger={root: AloneBlock(val, 2**32 - 1, start=shard.now) for root, val in ((1, 5), (MIN, -1), (MAX, MIN))},
         buckets={shard.nursery: {blocks_of(1, MIN, MAX): shard.now}},
-        fences=shard.deduplicated(),
+        dedup=shard.deduplicated(),
         stats={"inits": 3},
     )
 
@@ -31,7 +31,7 @@ def test_a_tree_without_edges_completes_at_once(lab) -> None:
     assert shard.state() == replace(
         before,
         acked={0: [(7, [Done(1), Done(2)])]},
-        fences=shard.deduplicated(),
+        dedup=shard.deduplicated(),
         stats={"inits": 2, "acked": 2},
     )
 
@@ -45,7 +45,7 @@ def test_unowned_root_whose_value_reaches_zero_at_init_is_acked(lab) -> None:
         before,
         ledger={},  # its cohort stays and is skipped when death row is drained
         acked={0: [(7, [Done(1, shard.age(waiting), 3)])]},
-        fences=shard.deduplicated(),
+        dedup=shard.deduplicated(),
         stats={"inits": 1, "acked": 1},
     )
 
@@ -58,7 +58,7 @@ def test_unowned_root_gets_owner_at_init_and_keeps_its_bucket(lab) -> None:
     assert shard.state() == replace(
         before,
         ledger={1: waiting._replace(val=7, spout_id=9, flags=OWNED)},
-        fences=shard.deduplicated(),
+        dedup=shard.deduplicated(),
         stats={"inits": 1},
     )
 
@@ -83,7 +83,7 @@ def test_init_under_last_update_moves_unowned_root_to_nursery(lab, ago_ms: int, 
         before,
         ledger={1: waiting._replace(val=3, spout_id=7, flags=OWNED, stamp=TICK if moved else tick)},
         buckets=buckets,
-        fences=shard.deduplicated(),
+        dedup=shard.deduplicated(),
         stats={"inits": 1},
     )
 
@@ -96,7 +96,7 @@ def test_max_age_holds_for_ages_beyond_four_bytes(lab) -> None:
     assert shard.state() == replace(
         before,
         ledger={1: waiting._replace(val=3, spout_id=7, flags=OWNED)},
-        fences=shard.deduplicated(),
+        dedup=shard.deduplicated(),
         stats={"inits": 1},
     )
 
@@ -106,7 +106,7 @@ def test_max_age_holds_for_ages_beyond_four_bytes(lab) -> None:
 def test_root_failed_before_its_init_fails_at_init(lab, val: int, component_name: str | None) -> None:
     shard = lab(lanes=2)
     if component_name:
-        shard.raw.hset(shard.keys["meta"], "stage:3", component_name)
+        shard.raw.hset(shard.keys["meta"], "component:3", component_name)
     failed = shard.put(-1, 5, flags=FAILED, component=3, tick=TICK - 1)  # failed beats zero
     before = shard.state()
     assert shard.init((-1, val), spout_id=7) == [APPLIED, 1]
@@ -115,7 +115,7 @@ def test_root_failed_before_its_init_fails_at_init(lab, val: int, component_name
         ledger={-1: failed._replace(val=5 ^ val, spout_id=7, flags=CLOSED, stamp=TICK)},
         buckets={**before.buckets, shard.nursery: {blocks_of(-1): shard.now}},
         failed={1: [Failure(-1, 7, "failed", shard.age(failed), component_name or "3")]},
-        fences=shard.deduplicated(),
+        dedup=shard.deduplicated(),
         stats={"inits": 1, "failed": 1, "closed": 1},
     )
 
@@ -140,7 +140,7 @@ def test_a_second_init_is_ignored_and_counted(lab, val: int, flags: int) -> None
     shard.put(1, 5, spout_id=7, tick=TICK - 1, flags=flags)
     before = shard.state()
     assert shard.init((1, val), spout_id=8) == [APPLIED, 0]
-    assert shard.state() == replace(before, fences=shard.deduplicated(), stats={"inits": 0, "duplicate_inits": 1})
+    assert shard.state() == replace(before, dedup=shard.deduplicated(), stats={"inits": 0, "duplicate_inits": 1})
 
 
 def test_repeats_of_the_batch_are_counted_as_duplicates(lab) -> None:
@@ -172,7 +172,7 @@ def test_init_of_roots_in_every_state_handles_each_in_one_call(lab) -> None:
     assert shard.state() == replace(
         before,
         ledger={
-            1: Record(9, start=shard.now),
+            1: AloneBlock(9, start=shard.now),
             3: waits._replace(val=1, spout_id=7, flags=OWNED),
             4: failed._replace(val=1, spout_id=7, flags=CLOSED),
             5: owned,
@@ -181,7 +181,7 @@ def test_init_of_roots_in_every_state_handles_each_in_one_call(lab) -> None:
         buckets={shard.nursery: {(2,): 1, (3,): 1, (4,): 1, (5,): 1, (7,): 1, (1,): shard.now}},
         acked={0: [(7, [Done(2, shard.age(completes), 2), Done(6)])]},
         failed={0: [Failure(4, 7, "failed", shard.age(failed))]},
-        fences=shard.deduplicated(),
+        dedup=shard.deduplicated(),
         stats={"inits": 5, "duplicate_inits": 2, "acked": 2, "failed": 1, "closed": 1},
     )
 
@@ -190,7 +190,7 @@ def test_init_call_takes_a_thousand_roots(lab) -> None:
     shard = lab()
     assert shard.init(*((root, root + 1) for root in range(1000))) == [APPLIED, 1000]
     after = shard.state()
-    assert after.ledger == {root: Record(root + 1, start=shard.now) for root in range(1000)}
+    assert after.ledger == {root: AloneBlock(root + 1, start=shard.now) for root in range(1000)}
     assert after.buckets == {shard.nursery: {tuple(range(1000)): shard.now}}
 
 

@@ -1,4 +1,4 @@
-"""lua/lib/block.lua and lib/fold.lua: records of several roots, and what the scripts make of them."""
+"""lua/lib/block.lua and lib/fold.lua: blocks of several roots, and what the scripts make of them."""
 
 from dataclasses import replace
 
@@ -17,8 +17,8 @@ from tests.support.seeding import (
     Done,
     Failure,
     Lab,
-    Record,
-    Shared,
+    AloneBlock,
+    SharedBlock,
     Slot,
     joined,
     mask_of,
@@ -55,7 +55,7 @@ def test_slot_of_single_root_is_kept_in_its_ledger_entry(lab) -> None:
     for slot in ALL:
         root, other = joined(1000 + slot, slot), joined(1000 + slot, (slot + 1) % 32)
         assert shard.init((root, 5), idempotency_key=f"init-{slot}".encode()) == [APPLIED, 1]
-        assert shard.state().ledger == {root: Record(5, start=shard.now)}
+        assert shard.state().ledger == {root: AloneBlock(5, start=shard.now)}
         assert shard.run("reset_timeout", pack_updates(other)) == [0]
         assert shard.ack((root, 5), idempotency_key=f"ack-{slot}".encode()) == [APPLIED, 1]
         assert shard.state().ledger == {}
@@ -67,14 +67,14 @@ def test_roots_of_same_block_share_a_ledger_entry(lab, slots: tuple[int, ...]) -
     shard = lab()
     before = shard.state()
     assert shard.init(*pairs(*slots)) == [APPLIED, len(slots)]
-    alone = {roots(*slots)[0]: Record(val_of(slots[0]), start=shard.now)} if len(slots) == 1 else {}
-    shared = {} if alone else {BLOCK: Shared(owned(*slots), start=shard.now)}
+    alone = {roots(*slots)[0]: AloneBlock(val_of(slots[0]), start=shard.now)} if len(slots) == 1 else {}
+    shared = {} if alone else {BLOCK: SharedBlock(owned(*slots), start=shard.now)}
     assert shard.state() == replace(
         before,
         ledger=alone,
         blocks=shared,
         buckets={shard.nursery: {(BLOCK,): shard.now}},
-        fences=shard.deduplicated(),
+        dedup=shard.deduplicated(),
         stats={"inits": len(slots)},
     )
 
@@ -154,8 +154,8 @@ def test_acks_before_their_inits_wait_in_the_block(lab, there: tuple[int, ...], 
     done = {done.root for _, rows in shard.state().acked.get(0, []) for done in rows}
     assert done == set(roots(*new))
     left = {slot: (val_of(slot), OWNED if slot in slots else WAITING) for slot in there}
-    (record,) = shard.state().blocks.values() or [Shared({})]
-    assert {slot: one[:2] for slot, one in record.slots.items() if not one.settled} == left
+    (block,) = shard.state().blocks.values() or [SharedBlock({})]
+    assert {slot: one[:2] for slot, one in block.slots.items() if not one.settled} == left
 
 
 @pytest.mark.parametrize("slots", CHOICES, ids=len)
@@ -181,8 +181,8 @@ def test_roots_failed_before_their_inits_fail_at_init(lab, slots: tuple[int, ...
     assert shard.init(*pairs(*ALL), idempotency_key=b"two") == [APPLIED, 32]
     after = shard.state()
     assert [row[:3] for row in after.failed[0]] == [(root, 7, "failed") for root in roots(*slots)]
-    (record,) = after.blocks.values()
-    assert {slot for slot, one in record.slots.items() if one.flags == CLOSED} == set(slots)
+    (block,) = after.blocks.values()
+    assert {slot for slot, one in block.slots.items() if one.flags == CLOSED} == set(slots)
     assert after.stats["closed"] == len(slots)
 
 
@@ -200,8 +200,8 @@ def test_block_of_failed_and_acked_roots_stays_until_timeout(lab) -> None:
     shard.put_shared(BLOCK, owned(1, 2), tick=TICK - 1)
     shard.fail(*roots(1), idempotency_key=b"one")
     shard.ack(*pairs(2), idempotency_key=b"two")
-    (record,) = shard.state().blocks.values()
-    assert {slot: (one.flags, one.settled) for slot, one in record.slots.items()} == {
+    (block,) = shard.state().blocks.values()
+    assert {slot: (one.flags, one.settled) for slot, one in block.slots.items()} == {
         1: (CLOSED, False),
         2: (OWNED, True),
     }
@@ -302,21 +302,21 @@ def test_expire_of_blocks_exceeds_its_limit_by_less_than_a_block(lab, limit: int
 def test_ack_call_with_many_blocks_settles_each_correctly(lab, mask: int) -> None:
     """Dense and sparse ones, roots alone and unknown blocks in one call, more than a group of them."""
     shard = lab()
-    there = range(100, 190)
-    for block in there:
-        shard.put_shared(block, {slot: Slot(block * 32 + slot) for slot in ALL})
-    touched = [(block, mask if block % 2 else mask_of(ALL)) for block in there]
-    acks = [(joined(block, slot), block * 32 + slot) for block, slots in touched for slot in slots_of(slots)]
+    numbers = range(100, 190)
+    for number in numbers:
+        shard.put_shared(number, {slot: Slot(number * 32 + slot) for slot in ALL})
+    touched = [(number, mask if number % 2 else mask_of(ALL)) for number in numbers]
+    acks = [(joined(number, slot), number * 32 + slot) for number, slots in touched for slot in slots_of(slots)]
     shard.put(7, 3)
     assert shard.ack(*acks, (7, 3), (9, 4)) == [APPLIED, len(acks) + 2]
     after = shard.state()
     ((_, done),) = after.acked[0]
     assert sorted(one.root for one in done) == sorted([root for root, _ in acks] + [7])
     assert set(after.ledger) == {9}
-    assert after.blocks.keys() == {block for block, slots in touched if slots != mask_of(ALL)}
-    for block, record in after.blocks.items():
-        pending = {slot: one.val for slot, one in record.slots.items() if not one.settled}
-        assert pending == {slot: block * 32 + slot for slot in ALL if not mask >> slot & 1}
+    assert after.blocks.keys() == {number for number, slots in touched if slots != mask_of(ALL)}
+    for number, block in after.blocks.items():
+        pending = {slot: one.val for slot, one in block.slots.items() if not one.settled}
+        assert pending == {slot: number * 32 + slot for slot in ALL if not mask >> slot & 1}
 
 
 def test_scratch_keys_are_deleted_when_a_command_fails(real_url: str) -> None:

@@ -53,4 +53,4 @@ def test_batch_with_another_idempotency_key_is_applied(lab, name: str) -> None:
     shard.raw.sadd(shard.keys["dedup"][shard.nursery], TOKEN, TOKEN + DIGEST)
     other = b"other-token-"
     assert shard.run(name, other, DIGEST, *UPDATES[name])[0] == 0
-    assert shard.state().fences == {shard.nursery: {TOKEN, TOKEN + DIGEST, other, other + DIGEST}}
+    assert shard.state().dedup == {shard.nursery: {TOKEN, TOKEN + DIGEST, other, other + DIGEST}}

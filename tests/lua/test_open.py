@@ -16,7 +16,7 @@ SETTINGS: dict[str, Any] = {
     "max_age_ms": 60_000,
     "tick_ms": TICK_MS,
     "shards": 1,
-    "format": 2,
+    "format": 3,
     "max_pending": "",
 }
 
@@ -47,13 +47,13 @@ def test_new_shard_gets_generation_settings_and_groups(lab) -> None:
         "max_age_ms": 60_000,
         "tick_ms": 15_000,
         "shards": 1,
-        "format": 2,
+        "format": 3,
         "created_ms": shard.now,
         "last_rotation_ms": shard.now,
         "next_rotation_ms": Between(shard.now.low + 15_000, shard.now.high + 15_000),
     }
     assert groups(shard) == {(stream, b"spout") for stream in (*shard.keys["acked"], *shard.keys["failed"])}
-    assert (after.ledger, after.buckets, after.fences, after.stats, after.others) == ({}, {}, {}, {}, set())
+    assert (after.ledger, after.buckets, after.dedup, after.stats, after.others) == ({}, {}, {}, {}, set())
 
 
 def opened(lab: Any) -> Any:
@@ -81,16 +81,16 @@ def test_shard_created_with_other_settings_is_a_conflict(lab, other: dict[str, A
     assert not any(map(shard.raw.exists, (*shard.keys["acked"], *shard.keys["failed"])))
 
 
-@pytest.mark.parametrize("found", [None, 1, 3], ids=["from before there were formats", "older", "newer"])
-def test_shard_of_another_format_is_refused_and_unchanged(lab, found: int | None) -> None:
+@pytest.mark.parametrize("stored", [None, 2, 4], ids=["none", "older", "newer"])
+def test_shard_of_another_format_is_refused_and_unchanged(lab, stored: int | None) -> None:
     shard = opened(lab)
     shard.put(1, 5)
-    if found is None:
+    if stored is None:
         shard.raw.hdel(shard.keys["meta"], "format")
     else:
-        shard.raw.hset(shard.keys["meta"], "format", found)
+        shard.raw.hset(shard.keys["meta"], "format", stored)
     before = shard.state()
-    assert open_shard(shard, "another", num_buckets=4) == [OTHER_FORMAT, GENERATION.encode()]
+    assert open_shard(shard, "another", num_buckets=4) == [OTHER_FORMAT, b"" if stored is None else b"%d" % stored]
     assert shard.state() == before
     assert not any(map(shard.raw.exists, (*shard.keys["acked"], *shard.keys["failed"])))
 
@@ -142,7 +142,7 @@ def test_leftovers_of_shard_without_generation_are_deleted(lab) -> None:
         shard.raw.xreadgroup("spout", "consumer", {stream: ">"})
         shard.raw.xadd(stream, {"spout_id": 7})
     mine = (shard.keys["ledger"], *streams, *shard.keys["bucket"])
-    others = [*(key.replace(":0}", ":1}") for key in mine), "acker:{lab}:config", "acker:{lab}:stages"]
+    others = [*(key.replace(":0}", ":1}") for key in mine), "acker:{lab}:config", "acker:{lab}:components"]
     for key in others:
         shard.raw.set(key, "not of this shard")
     shard.raw.delete(shard.keys["meta"])
@@ -150,7 +150,7 @@ def test_leftovers_of_shard_without_generation_are_deleted(lab) -> None:
     assert open_shard(shard, "new") == [CREATED, b"new"]
     after = shard.state()
     assert (after.meta["generation"], after.meta["tick"]) == ("new", 0)
-    assert (after.ledger, after.buckets, after.fences, after.stats) == ({}, {}, {}, {})
+    assert (after.ledger, after.buckets, after.dedup, after.stats) == ({}, {}, {}, {})
     assert not shard.raw.exists(shard.keys["samples"])
     assert groups(shard) == {(stream, b"spout") for stream in streams}
     for stream in streams:

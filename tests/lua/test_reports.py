@@ -318,7 +318,7 @@ def test_root_report_describes_a_root_by_its_id(real_url: str, make: Callable[..
     assert "waits for its init" in said(8)
     assert "nothing is known" in said(9)
     assert ": acked after 0." in said(int(roots[3]))
-    assert "with others of its record" in said(int(roots[63]))
+    assert "with others of its block" in said(int(roots[63]))
     for wrong in ([], ["orders"], ["orders", "12"], ["orders", "message"], ["orders", "message", "x"]):
         assert report(real_url, "root", *wrong).startswith("usage: ")
 

@@ -76,5 +76,5 @@ def test_reset_call_takes_five_hundred_roots(lab) -> None:
         shard.put(root, 5, tick=TICK - 1, cohort=False)
     assert shard.run("reset_timeout", pack_updates(*range(500))) == [500]
     after = shard.state()
-    assert {record.stamp for record in after.ledger.values()} == {TICK}
+    assert {block.stamp for block in after.ledger.values()} == {TICK}
     assert after.buckets == {shard.nursery: {tuple(range(500)): shard.now}}

@@ -57,8 +57,8 @@ def test_tick_retires_oldest_bucket_and_oldest_dedup_set(lab, num_buckets: int) 
         shard.raw.sadd(shard.keys["dedup"][slot], b"token-%d" % slot)
     before = shard.state()
     assert shard.run("rotate", FORCED) == [TICKED, TICK_MS, 2]
-    fences = {slot: idempotency_keys for slot, idempotency_keys in before.fences.items() if slot != shard.death_row}
-    assert shard.state() == ticked(shard, before, fences=fences)
+    dedup = {slot: idempotency_keys for slot, idempotency_keys in before.dedup.items() if slot != shard.death_row}
+    assert shard.state() == ticked(shard, before, dedup=dedup)
     death_row = (shard.tick + 2) % shard.slots  # of the tick that was just made
     assert before.buckets[death_row] == {(num_buckets - 1,): 1, (100,): 1}
 
@@ -125,7 +125,7 @@ def test_idempotency_key_lives_as_long_as_roots_of_its_batch(lab, tick: int) -> 
     assert shard.state().ledger == {}
     assert shard.init((1, 5)) == [1, 0]
     assert shard.run("rotate", FORCED)[0] == TICKED
-    assert shard.state().fences == {}
+    assert shard.state().dedup == {}
 
 
 def test_reset_root_lives_num_buckets_more_ticks(lab) -> None:

@@ -1,4 +1,4 @@
-"""lua/scripts/sweep.lua: records that no bucket holds any more are found, a bounded part of the ledger per call."""
+"""lua/scripts/sweep.lua: blocks that no bucket holds any more are found, a bounded part of the ledger per call."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,7 +12,7 @@ STALE = TICK - 4
 """Tick that the ring of a shard of three buckets has turned past: death row holds those of TICK - 3."""
 
 MANY = 2_000
-"""More records than any server keeps as a listpack."""
+"""More blocks than any server keeps as a listpack."""
 
 
 def passes(shard: Lab, limit: int) -> list[list[int]]:
@@ -32,7 +32,7 @@ def put_many(shard: Lab, ticks: dict[int, int], **others: Any) -> None:
 
 def test_an_owned_root_that_is_stale_times_out(lab) -> None:
     shard = lab()
-    shard.raw.hset(shard.keys["meta"], "stage:3", "count")
+    shard.raw.hset(shard.keys["meta"], "component:3", "count")
     owned = shard.put(-1, 5, component=3, tick=STALE, cohort=False)
     before = shard.state()
     assert shard.run("sweep", 250) == [DONE, 1, 0, 1, 0]
@@ -115,17 +115,17 @@ def test_sweep_continues_at_cursor_of_previous_call(lab) -> None:
     assert shard.state().meta["sweep_cursor"] not in (0, cursor)
 
 
-@pytest.mark.parametrize("records", [20, 300], ids=["listpack", "table or listpack"])
-def test_sweep_call_settles_no_more_roots_than_its_limit(lab, records: int) -> None:
+@pytest.mark.parametrize("blocks", [20, 300], ids=["listpack", "table or listpack"])
+def test_sweep_call_settles_no_more_roots_than_its_limit(lab, blocks: int) -> None:
     """A hash that the server keeps as a listpack comes whole: what is over the limit is for the next call."""
     shard = lab()
-    put_many(shard, dict.fromkeys(range(records), STALE))
+    put_many(shard, dict.fromkeys(range(blocks), STALE))
     replies = passes(shard, 7)
-    assert sum(reply[1] for reply in replies) == records
+    assert sum(reply[1] for reply in replies) == blocks
     assert max(reply[1] for reply in replies) == 7
     after = shard.state()
-    assert (after.ledger, after.stats) == ({}, {"timed_out": records})
-    assert sorted(row.root for row in after.failed[0]) == list(range(records))
+    assert (after.ledger, after.stats) == ({}, {"timed_out": blocks})
+    assert sorted(row.root for row in after.failed[0]) == list(range(blocks))
 
 
 def test_sweep_outcomes_go_to_lane_of_spout_id(lab) -> None:

@@ -29,9 +29,9 @@ def test_keys_of_shard_have_expected_names() -> None:
         "acker:{orders:3}:bucket:0",
         "acker:{orders:3}:bucket:1",
         "acker:{orders:3}:bucket:2",
-        "acker:{orders:3}:fence:0",
-        "acker:{orders:3}:fence:1",
-        "acker:{orders:3}:fence:2",
+        "acker:{orders:3}:dedup:0",
+        "acker:{orders:3}:dedup:1",
+        "acker:{orders:3}:dedup:2",
         "acker:{orders:3}:acked:0",
         "acker:{orders:3}:acked:1",
         "acker:{orders:3}:failed:0",
@@ -40,7 +40,7 @@ def test_keys_of_shard_have_expected_names() -> None:
 
 
 def test_keys_of_app_have_expected_names() -> None:
-    assert (keys.config("orders"), keys.components("orders")) == ("acker:{orders}:config", "acker:{orders}:stages")
+    assert (keys.config("orders"), keys.components("orders")) == ("acker:{orders}:config", "acker:{orders}:components")
 
 
 def test_all_keys_of_a_shard_are_in_one_cluster_slot() -> None:
@@ -69,7 +69,7 @@ def test_key_patterns_of_app_cover_no_other_app(other: str) -> None:
         ("acker:{orders}:config", "orders"),
         ("acker:{a.b-c_9}:config", "a.b-c_9"),
         ("acker:{orders:0}:config", None),
-        ("acker:{orders}:stages", None),
+        ("acker:{orders}:components", None),
         ("acker:{}:config", None),
         ("xacker:{orders}:config", None),
         ("acker:{orders}:config:x", None),

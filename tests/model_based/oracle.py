@@ -147,7 +147,7 @@ class Oracle:
         return sum(tree.state == "owned" for tree in self.trees.values())
 
     def unowned(self) -> int:
-        """Records that wait for their init."""
+        """Roots that wait for their init."""
         return sum(tree.spout_id is None for tree in self.trees.values())
 
     def _apply(self, update: Update, root: int, val: int) -> bool:

@@ -223,13 +223,13 @@ class AckerMachine(RuleBasedStateMachine):
             found.extend(outcomes)
         self.check_ends(found)
         self.held.extend(found)
-        for root, record in zip(self.roots, self.acker.inspect_many(self.roots), strict=True):
+        for root, held in zip(self.roots, self.acker.inspect_many(self.roots), strict=True):
             tree = self.oracle.trees.get(root)
-            assert (record is None) == (tree is None)
-            if record and tree:
+            assert (held is None) == (tree is None)
+            if held and tree:
                 left = self.acker.config.num_buckets - (self.oracle.tick - self.oracle.put_at(root))
-                assert record[:4] == (root, tree.val, tree.spout_id, tree.state)
-                assert (record.last_component, record.ticks_left) == (tree.component, left)
+                assert held[:4] == (root, tree.val, tree.spout_id, tree.state)
+                assert (held.last_component, held.ticks_left) == (tree.component, left)
         stats = self.acker.stats()
         counters = {name: value for name, value in stats._asdict().items() if name in COUNTERS}
         assert counters == {name: self.oracle.stats[name] for name in COUNTERS}

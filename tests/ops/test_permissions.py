@@ -165,7 +165,7 @@ def test_executor_user_is_refused_other_commands_and_keys(
         ("HGETALL", "acker:{payments}:config"), ("HGETALL", "acker:{payments:0}:ledger"),
         ("HSET", "acker:{payments:0}:meta", "a", 1),
         ("XADD", "acker:{payments:0}:acked:0", "*", "a", "b"), ("DEL", "acker:{payments:0}:ledger"),
-        ("DEL", "acker:{orders}:lane:0"), ("SET", "acker:{orders}:pause", "0 held"), ("XDEL", "acker:{orders}:dead", "1-1"),
+        ("DEL", "acker:{orders}:lane:0"), ("SET", "acker:{orders}:pause", "0 held"), ("XDEL", "acker:{orders}:dead_letters", "1-1"),
         ("XREADGROUP", "GROUP", "spout", "me", "STREAMS", "acker:{orders:0}:acked:0", ">"),
         ("XACK", "acker:{orders:0}:acked:0", "spout", "1-1"), ("UNLINK", "acker:{orders:0}:ledger"),
     )  # fmt: skip
@@ -177,7 +177,9 @@ def test_executor_user_is_refused_other_commands_and_keys(
             ("SCRIPT", "LOAD", "return 1"),
             ("FUNCTION", "FLUSH"),
         )
-        refuses(url, ("HSET", "acker:{orders}:config", "shards", 9), ("XADD", "acker:{orders}:dead", "*", "a", "b"))
+        refuses(
+            url, ("HSET", "acker:{orders}:config", "shards", 9), ("XADD", "acker:{orders}:dead_letters", "*", "a", "b")
+        )
         refuses(url, ("FCALL", function_library.library().functions["ack"], 1, "acker:{payments:0}:ledger"))
     else:
         refuses(url, ("EVAL", "return 1", 1, "acker:{payments:0}:ledger"))
@@ -261,8 +263,8 @@ def test_rotator_user_of_all_apps_writes_only_shards(
     refuses(
         url,
         ("HSET", "acker:{orders}:config", "shards", 9), ("HSET", "acker:{orders}:limits", "max_pending", 1),
-        ("UNLINK", "acker:{orders}:dead"), ("UNLINK", "acker:{orders}:pause"), ("UNLINK", "acker:{orders}:runs"),
-        ("HSET", "acker:{orders}:stages", "a", 1), ("UNLINK", "somebody's"), ("HGETALL", "somebody's"),
+        ("UNLINK", "acker:{orders}:dead_letters"), ("UNLINK", "acker:{orders}:pause"), ("UNLINK", "acker:{orders}:runs"),
+        ("HSET", "acker:{orders}:components", "a", 1), ("UNLINK", "somebody's"), ("HGETALL", "somebody's"),
     )  # fmt: skip
     with Acker.open_existing(url, "orders") as rotator, pytest.raises(AuthenticationError):
         rotator.admin.set_limits(Limits(max_pending=1))
@@ -284,7 +286,7 @@ def test_oncall_user_inspects_and_changes_nothing(
     refuses(
         url,
         ("HSET", "acker:{orders:0}:meta", "tick", 9), ("DEL", "acker:{orders:0}:meta"), ("SET", "acker:{orders}:pause", "0"),
-        ("XDEL", "acker:{orders}:dead", "1-1"), ("FLUSHALL",), ("CONFIG", "GET", "*"), ("KEYS", "*"), ("SCRIPT", "KILL"),
+        ("XDEL", "acker:{orders}:dead_letters", "1-1"), ("FLUSHALL",), ("CONFIG", "GET", "*"), ("KEYS", "*"), ("SCRIPT", "KILL"),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from acker_redis.model.types import MAX_PAYLOAD_BYTES
 from acker_redis.store.dead_letter import DamagedLetter
 from acker_redis.store.dead_letters import TEXT_CHARS
 
-KEY = "acker:{test}:dead"
+KEY = "acker:{test}:dead_letters"
 
 
 def run(*arguments: str) -> Any:

@@ -113,7 +113,7 @@ def test_refused_batch_is_completed_under_its_idempotency_key(source: Any, conne
         acker.init_many(roots, roots, 0, idempotency_key="batch")
     acker.admin.set_limits(NONE)
     acker.init_many(roots, roots, 0, idempotency_key="batch")
-    assert {record.state for record in acker.inspect_many(roots) if record} == {"owned"}
+    assert {held.state for held in acker.inspect_many(roots) if held} == {"owned"}
     assert None not in acker.inspect_many(roots)
 
 

@@ -29,7 +29,7 @@ def assert_no_leaks(raw: Any, app: str) -> None:
             assert raw.xlen(key) == 0, f"{key} holds entries although every outcome was confirmed"
             assert raw.xpending(key, "spout")["pending"] == 0, f"{key} has entries to redeliver that nobody has"
         elif key.endswith(":meta"):
-            fields = {name.decode() for name in raw.hkeys(key) if not name.startswith(b"stage:")}
+            fields = {name.decode() for name in raw.hkeys(key) if not name.startswith(b"component:")}
             assert fields <= _META_FIELDS, f"{key} grew {fields - _META_FIELDS}"
 
 

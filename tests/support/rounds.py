@@ -59,10 +59,10 @@ def full_round(acker: Acker) -> None:
     assert acker.reset_timeout_many(roots[150:]) == 150
     assert acker.reset_timeout(299)
 
-    record = acker.inspect(300)
-    assert record is not None
-    assert (record.val, record.spout_id, record.ticks_left) == (int(vals[299]) ^ 12345, 3, acker.config.num_buckets)
-    assert 0 <= record.age_ms < 60_000
+    held = acker.inspect(300)
+    assert held is not None
+    assert (held.val, held.spout_id, held.ticks_left) == (int(vals[299]) ^ 12345, 3, acker.config.num_buckets)
+    assert 0 <= held.age_ms < 60_000
     assert acker.inspect_many([1, 2])[1] is None
     stats = acker.stats()
     assert (stats.pending, stats.acked, stats.failed, stats.inits) == (150, 100, 50, 300)
@@ -80,7 +80,7 @@ def full_round(acker: Acker) -> None:
     assert (stats.pending, stats.unowned, stats.unconfirmed_outcomes, stats.timed_out) == (0, 0, 0, 150)
     assert acker.recover() == []
 
-    minted = acker.new_roots(64)  # whole records: another way through the scripts
+    minted = acker.new_roots(64)  # whole blocks: another way through the scripts
     assert acker.init_many(minted, minted, 3).applied == 64
     assert acker.ack_many(minted, np.full(64, 5), component="split").applied == 64
     exact_values(acker, minted, minted ^ 5)
@@ -103,5 +103,5 @@ def full_round(acker: Acker) -> None:
 
 def exact_values(acker: Acker, roots: Any, vals: Any) -> None:
     """Every root is pending with exactly this ack value."""
-    found = [None if record is None else record.val for record in acker.inspect_many(roots)]
+    found = [None if held is None else held.val for held in acker.inspect_many(roots)]
     assert found == np.asarray(vals).tolist()

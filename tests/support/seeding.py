@@ -1,6 +1,6 @@
 """One shard, seeded and read back with plain Redis commands.
 
-The layout of keys and records is spelled here a second time, apart from the library: a change on one side alone fails.
+The layout of keys and blocks is spelled here a second time, apart from the library: a change on one side alone fails.
 """
 
 import struct
@@ -17,7 +17,7 @@ from acker_redis.client.client import Client
 GENERATION = "generation-1"
 TOKEN, DIGEST = b"token-token-", b"digested"
 WAITING, OWNED, FAILED, CLOSED = 0, 1, 2, 3
-"""Flags of a record: waits for its init; has its owner; failed before its init; failed, with its outcome written."""
+"""States of a root: waits for its init; has its owner; failed before its init; failed, with its outcome written."""
 
 TICK = 10
 """Tick of a seeded shard. With three buckets: nursery slot 2, death row slot 3 with stamp 7."""
@@ -25,7 +25,7 @@ TICK = 10
 TICK_MS = 15000
 
 _PREFIX = "acker:{lab:0}:"
-_RECORD = struct.Struct(">qBBHI")
+_ALONE = struct.Struct(">qBBHI")
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ Moment = Any
 """A number, or `Between` where the server's clock decides."""
 
 
-class Record(NamedTuple):
-    """The record of a root that is alone in its block: 22 bytes. Its slot is the caller's."""
+class AloneBlock(NamedTuple):
+    """A block of one root: 22 bytes. Its slot is the caller's."""
 
     val: int
     spout_id: int = 7
@@ -56,18 +56,18 @@ class Record(NamedTuple):
     start: Moment = 0
 
     def packed(self, slot: int) -> bytes:
-        head = _RECORD.pack(self.val, self.component, self.flags + 4 * slot, self.stamp, self.spout_id)
+        head = _ALONE.pack(self.val, self.component, self.flags + 4 * slot, self.stamp, self.spout_id)
         return head + int(self.start).to_bytes(6, "big")
 
 
-def unpacked(data: bytes) -> tuple[int, Record]:
-    """The slot, and the record."""
-    val, component, flags, stamp, spout_id = _RECORD.unpack(data[:16])
-    return flags // 4, Record(val, spout_id, flags % 4, component, stamp, int.from_bytes(data[16:], "big"))
+def unpacked(data: bytes) -> tuple[int, AloneBlock]:
+    """The slot, and the block."""
+    val, component, flags, stamp, spout_id = _ALONE.unpack(data[:16])
+    return flags // 4, AloneBlock(val, spout_id, flags % 4, component, stamp, int.from_bytes(data[16:], "big"))
 
 
 class Slot(NamedTuple):
-    """What a shared record has of one root."""
+    """What a shared block has of one root."""
 
     val: int
     flags: int = OWNED
@@ -75,8 +75,8 @@ class Slot(NamedTuple):
     settled: bool = False
 
 
-class Shared(NamedTuple):
-    """The record of a block of roots: slot number -> what there is of it."""
+class SharedBlock(NamedTuple):
+    """A block of several roots: slot number -> what there is of it."""
 
     slots: dict[int, Slot]
     spout_id: int = 7
@@ -97,7 +97,7 @@ class Shared(NamedTuple):
         return head + masks + vals + bytes(self.slots[n].component for n in numbers)
 
 
-def unpacked_shared(data: bytes) -> Shared:
+def unpacked_shared(data: bytes) -> SharedBlock:
     stamp, spout_id = struct.unpack(">HI", data[:6])
     present, owned, failed, settled = (slots_of(mask) for mask in struct.unpack(">4I", data[12:28]))
     assert len(data) == 28 + 9 * len(present)
@@ -108,7 +108,7 @@ def unpacked_shared(data: bytes) -> Shared:
         (val,) = struct.unpack_from(">q", data, 28 + 8 * place)
         flags = (n in owned) + 2 * (n in failed)
         slots[n] = Slot(val, flags, data[28 + 8 * len(present) + place], n in settled)
-    return Shared(slots, spout_id, stamp, int.from_bytes(data[6:12], "big"))
+    return SharedBlock(slots, spout_id, stamp, int.from_bytes(data[6:12], "big"))
 
 
 def mask_of(slots: Iterable[int]) -> int:
@@ -120,14 +120,14 @@ def slots_of(mask: int) -> list[int]:
 
 
 def split(root: int) -> tuple[int, int]:
-    """Block and slot of a root."""
+    """Block number and slot of a root."""
     bits = root % 2**64
     return bits % 2**59, bits >> 59
 
 
-def joined(block: int, slot: int) -> int:
+def joined(number: int, slot: int) -> int:
     """The root at a slot of a block, signed."""
-    bits = slot << 59 | block
+    bits = slot << 59 | number
     return bits - 2**64 if bits >= 2**63 else bits
 
 
@@ -151,7 +151,7 @@ class Done(NamedTuple):
 
 
 def pack_blocks(*roots: int) -> bytes:
-    """The blocks of roots, as fields of the ledger and cohorts have them."""
+    """The block numbers of roots, as fields of the ledger and cohorts have them."""
     return b"".join(split(root)[0].to_bytes(8, "big") for root in roots)
 
 
@@ -165,15 +165,15 @@ def blocks_of(*roots: int) -> tuple[int, ...]:
 
 
 def pack_updates(*roots: int, vals: Iterable[int] | None = None) -> bytes:
-    """What the scripts read: (block, mask, values) of each block, in the order in which the blocks first stand there."""
+    """What the scripts read: (number, mask, values) of each block, in the order in which the blocks first stand there."""
     rows = zip(roots, vals, strict=True) if vals is not None else ((root, None) for root in roots)
-    by_block: dict[int, dict[int, int | None]] = {}
+    by_number: dict[int, dict[int, int | None]] = {}
     for root, val in rows:
-        block, slot = split(root)
-        by_block.setdefault(block, {})[slot] = val
+        number, slot = split(root)
+        by_number.setdefault(number, {})[slot] = val
     out = b""
-    for block, slots in by_block.items():
-        out += block.to_bytes(8, "big") + mask_of(slots).to_bytes(4, "big")
+    for number, slots in by_number.items():
+        out += number.to_bytes(8, "big") + mask_of(slots).to_bytes(4, "big")
         out += b"".join(struct.pack(">q", slots[slot]) for slot in sorted(slots) if slots[slot] is not None)
     return out
 
@@ -186,14 +186,14 @@ def pack_pairs(*pairs: tuple[int, int]) -> bytes:
 class State:
     """Everything a shard holds. Slots, lanes and fields that hold nothing are left out.
 
-    Roots that are alone stand in `ledger`, shared records in `blocks`. The counter `unowned` is left out: seeds don't
+    Roots that are alone in their blocks stand in `ledger`, shared blocks in `blocks`. The counter `unowned` is left out: seeds don't
     keep it, and the state machine compares it after every step.
     """
 
-    ledger: dict[int, Record]
-    blocks: dict[int, Shared]
+    ledger: dict[int, AloneBlock]
+    blocks: dict[int, SharedBlock]
     buckets: dict[int, dict[tuple[int, ...], Moment]]
-    fences: dict[int, set[bytes]]
+    dedup: dict[int, set[bytes]]
     acked: dict[int, list[tuple[int, list[Done]]]]
     failed: dict[int, list[Failure]]
     stats: dict[str, int]
@@ -236,7 +236,7 @@ class Lab:
             fields = {
                 "generation": GENERATION, "tick": self.tick, "num_buckets": self.num_buckets, "lanes": self.lanes,
                 "clock": settings.get("clock", "first_seen"), "max_age_ms": settings.get("max_age_ms", 0),
-                "tick_ms": TICK_MS, "shards": 1, "format": 2, "last_rotation_ms": self.seeded_ms,
+                "tick_ms": TICK_MS, "shards": 1, "format": 3, "last_rotation_ms": self.seeded_ms,
                 "next_rotation_ms": self.seeded_ms + settings.get("due_in_ms", TICK_MS),
             }  # fmt: skip
             if "max_pending" in settings:
@@ -251,26 +251,26 @@ class Lab:
     def put(
         self, root: int, val: int, *, spout_id: int = 7, flags: int = OWNED, component: int = 0, tick: int | None = None,
         ago_ms: int = 5000, cohort: bool = True,
-    ) -> Record:  # fmt: skip
-        """Seed a record that entered the nursery at `tick`, with a cohort of its own unless told otherwise."""
+    ) -> AloneBlock:  # fmt: skip
+        """Seed a block of one root that entered the nursery at `tick`, with a cohort of its own unless told otherwise."""
         tick = self.tick if tick is None else tick
-        record = Record(
+        block = AloneBlock(
             val, spout_id if flags in (OWNED, CLOSED) else 0, flags, component, tick % 65536, self.seeded_ms - ago_ms
         )
-        self.raw.hset(self.keys["ledger"], pack_blocks(root), record.packed(split(root)[1]))
+        self.raw.hset(self.keys["ledger"], pack_blocks(root), block.packed(split(root)[1]))
         if cohort:
             self.cohort(tick, root)
-        return record
+        return block
 
     def put_shared(
-        self, block: int, slots: dict[int, Slot], *, spout_id: int = 7, tick: int | None = None, ago_ms: int = 5000
-    ) -> Shared:
-        """Seed the record of a block, with a cohort of its own."""
+        self, number: int, slots: dict[int, Slot], *, spout_id: int = 7, tick: int | None = None, ago_ms: int = 5000
+    ) -> SharedBlock:
+        """Seed a shared block, with a cohort of its own."""
         tick = self.tick if tick is None else tick
-        record = Shared(slots, spout_id, tick % 65536, self.seeded_ms - ago_ms)
-        self.raw.hset(self.keys["ledger"], pack_blocks(block), record.packed())
-        self.cohort(tick, block)
-        return record
+        block = SharedBlock(slots, spout_id, tick % 65536, self.seeded_ms - ago_ms)
+        self.raw.hset(self.keys["ledger"], pack_blocks(number), block.packed())
+        self.cohort(tick, number)
+        return block
 
     def cohort(self, tick: int, *roots: int, score: int = 1) -> None:
         self.raw.zadd(self.keys["bucket"][tick % self.slots], {pack_blocks(*roots): score})
@@ -311,9 +311,9 @@ class Lab:
     def fail(self, *roots: int, component: int = 0, detail: str = "", idempotency_key: bytes = TOKEN) -> Any:
         return self.run("fail", idempotency_key, DIGEST, component, detail, pack_updates(*roots))
 
-    def age(self, record: Record) -> Between:
-        """Age of a seeded record when the script ran."""
-        return Between(self.now.low - record.start, self.now.high - record.start)
+    def age(self, block: AloneBlock) -> Between:
+        """Age of a seeded block when the script ran."""
+        return Between(self.now.low - block.start, self.now.high - block.start)
 
     def deduplicated(self, idempotency_key: bytes = TOKEN) -> dict[int, set[bytes]]:
         """The dedup windows after one applied batch."""
@@ -340,7 +340,7 @@ class Lab:
             ledger=dict(_alone(k, v) for k, v in ledger.items() if len(v) == 22),
             blocks={unpack_blocks(k)[0]: unpacked_shared(v) for k, v in ledger.items() if len(v) != 22},
             buckets=_filled({unpack_blocks(member): score for member, score in next(replies)} for _ in keys["bucket"]),
-            fences=_filled(set(next(replies)) for _ in keys["dedup"]),
+            dedup=_filled(set(next(replies)) for _ in keys["dedup"]),
             acked=_filled(sorted(_done(fields) for _, fields in next(replies)) for _ in keys["acked"]),
             failed=_filled([_failure(fields) for _, fields in next(replies)] for _ in keys["failed"]),
             stats={k.decode(): int(v) for k, v in stats.items() if k != b"unowned"},
@@ -364,16 +364,16 @@ def _number(text: str) -> int | str:
 def _done(fields: dict[bytes, bytes]) -> tuple[int, list[Done]]:
     assert list(fields) == [b"spout_id", b"blocks"]
     return int(fields[b"spout_id"]), [
-        Done(joined(block, slot), age_ms, component)
-        for block, mask, age_ms, component in struct.iter_unpack(">QIIB", fields[b"blocks"])
+        Done(joined(number, slot), age_ms, component)
+        for number, mask, age_ms, component in struct.iter_unpack(">QIIB", fields[b"blocks"])
         for slot in slots_of(mask)
     ]
 
 
-def _alone(field: bytes, data: bytes) -> tuple[int, Record]:
-    (block,) = unpack_blocks(field)
-    slot, record = unpacked(data)
-    return joined(block, slot), record
+def _alone(field: bytes, data: bytes) -> tuple[int, AloneBlock]:
+    (number,) = unpack_blocks(field)
+    slot, block = unpacked(data)
+    return joined(number, slot), block
 
 
 def _failure(fields: dict[bytes, bytes]) -> Failure:

@@ -81,7 +81,7 @@ class Backlog:
 
     def take(self, outcomes: int) -> Entries:
         """Hand out whole entries of one stream, as few as hold so many outcomes, or all of those read together."""
-        taken = self._waiting[0].take(outcomes)
+        taken = self._waiting[0].split_off(outcomes)
         if not self._waiting[0].entry_ids:
             self._waiting.popleft()
         self.release(taken.stream, taken.entry_ids)

@@ -17,14 +17,14 @@ from acker_redis.client.replies import Flat
 from acker_redis.model import blocks, ids
 from acker_redis.model.arrays import Int64Array
 
-StageName: TypeAlias = Callable[[int], str | None]
+ComponentName: TypeAlias = Callable[[int], str | None]
 
-_ROW = np.dtype([("block", ">u8"), ("mask", ">u4"), ("age_ms", ">u4"), ("component", "u1")])
+_ROW = np.dtype([("number", ">u8"), ("mask", ">u4"), ("age_ms", ">u4"), ("component", "u1")])
 _ACK_SPOUT_ID, _ACK_BLOCKS = 1, 3
 _ROOT, _SPOUT_ID, _REASON, _AGE, _COMPONENT, _DETAIL = 1, 3, 5, 7, 9, 11
 
 _Key: TypeAlias = tuple[bytes, bytes | None, bytes | None, bytes | None]
-"""Task, reason, last component and detail: what outcomes of one batch have in common."""
+"""spout_id, reason, last component and detail: equal in all outcomes of one batch."""
 
 
 @dataclass(eq=False)
@@ -50,7 +50,7 @@ class OutcomeBatch(NamedTuple):
 
     Attributes:
         kind: `ack`, or `fail`.
-        spout_id: the spout_id that initialised the roots.
+        spout_id: of the spout that initialised the roots.
         roots: signed 64-bit root ids. One that got two outcomes may stand there twice.
         reason: None for acks, else `failed` or `timeout`.
         last_component: of fails; None for acks (take `Outcome` for that).
@@ -70,12 +70,12 @@ class OutcomeBatch(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of one root. Exactly one is written per tracked root; it is delivered at least once.
+    """The outcome of one root. Exactly one is written per tracked root; it is delivered at least once.
 
     Attributes:
         kind: `ack`, or `fail`.
         root: signed 64-bit root id.
-        spout_id: the spout_id that initialised the root.
+        spout_id: of the spout that initialised the root.
         reason: None for an ack, else `failed` (a bolt failed it) or `timeout`.
         age_ms: from the root's first message of any kind to its end, by the server's clock.
         last_component: the component that touched the root last, where components are named.
@@ -97,7 +97,7 @@ class Outcome(NamedTuple):
 
 @dataclass
 class Entries:
-    """Entries of one stream that were read together, as they came: not taken apart yet."""
+    """Entries of one stream that were read together, not decoded yet."""
 
     kind: Literal["ack", "fail"]
     stream: str
@@ -107,13 +107,13 @@ class Entries:
     _sizes: list[int] | None = None
 
     def sizes(self) -> list[int]:
-        """How many outcomes each holds; worked out once."""
+        """Count the outcomes of each entry; computed once."""
         if self._sizes is None:
             self._sizes = _ack_sizes(self.fields) if self.kind == "ack" else [1] * len(self.fields)
         return self._sizes
 
-    def take(self, outcomes: int) -> "Entries":
-        """Take off the first ones, as few as hold so many outcomes or all."""
+    def split_off(self, outcomes: int) -> "Entries":
+        """Remove and return the first entries, as few as hold so many outcomes, or all."""
         sizes = self.sizes()
         count = 1 + bisect_left(list(accumulate(sizes)), outcomes) if self.kind == "ack" else outcomes
         taken = Entries(
@@ -123,19 +123,19 @@ class Entries:
         return taken
 
     def batches(self) -> Iterator[OutcomeBatch]:
-        """All outcomes, those that are alike together."""
+        """Decode all outcomes; those with equal keys come in one batch."""
         roots_of = _ack_roots if self.kind == "ack" else _fail_roots
-        for (spout_id, reason, component, detail), entry_ids, fields in self._alike():
+        for (spout_id, reason, component, detail), entry_ids, fields in self._grouped():
             yield OutcomeBatch(
                 self.kind, int(spout_id), roots_of(fields), _reason(reason), _text(component), self.redelivered, _text(detail),
                 Receipt(self.stream, entry_ids, fields),
             )  # fmt: skip
 
-    def _alike(self) -> Iterator[tuple[_Key, list[bytes], list[Flat]]]:
-        """Ids and fields of entries that have their key in common."""
+    def _grouped(self) -> Iterator[tuple[_Key, list[bytes], list[Flat]]]:
+        """Group entries by their key: key, ids and fields."""
         keys = _ack_keys(self.fields) if self.kind == "ack" else _fail_keys(self.fields)
         distinct = set(keys)
-        if len(distinct) == 1:  # all of them, most often: nothing is sorted out
+        if len(distinct) == 1:  # most often: nothing to group
             yield keys[0], self.entry_ids, self.fields
             return
         rows: dict[_Key, list[int]] = {key: [] for key in keys}  # in the order of the entries
@@ -144,13 +144,13 @@ class Entries:
         for key, chosen in rows.items():
             yield key, [self.entry_ids[row] for row in chosen], [self.fields[row] for row in chosen]
 
-    def outcomes(self, component_name: StageName) -> Iterator[Outcome]:
-        """All outcomes one by one; those of an entry share a receipt."""
+    def outcomes(self, component_name: ComponentName) -> Iterator[Outcome]:
+        """Decode all outcomes one by one; those of an entry share a receipt."""
         outcomes_of = self._acked if self.kind == "ack" else self._failed
         for entry_id, fields in zip(self.entry_ids, self.fields, strict=True):
             yield from outcomes_of(entry_id, fields, component_name)
 
-    def _acked(self, entry_id: bytes, fields: Flat, component_name: StageName) -> Iterator[Outcome]:
+    def _acked(self, entry_id: bytes, fields: Flat, component_name: ComponentName) -> Iterator[Outcome]:
         spout_id, rows, roots = int(fields[_ACK_SPOUT_ID]), _rows_of([fields]), _ack_roots([fields]).tolist()
         receipt = EntryReceipt(self.stream, entry_id, set(roots))
         roots_per_row = blocks.counts_of(rows["mask"])
@@ -160,7 +160,7 @@ class Entries:
                 "ack", root, spout_id, None, age_ms, component_name(component), self.redelivered, None, receipt
             )
 
-    def _failed(self, entry_id: bytes, fields: Flat, _: StageName) -> Iterator[Outcome]:
+    def _failed(self, entry_id: bytes, fields: Flat, _: ComponentName) -> Iterator[Outcome]:
         ((spout_id, reason, component, detail),) = _fail_keys([fields])
         root = ids.to_int64(int(fields[_ROOT], 16))
         yield Outcome(
@@ -170,7 +170,7 @@ class Entries:
 
 
 def times_of(batch: OutcomeBatch) -> tuple[Int64Array, Int64Array]:
-    """When each root of a batch got its outcome, in ms since 1970 by the server's clock, and how old it was then, in ms."""
+    """Decode when each root of a batch got its outcome, in ms since 1970 by the server's clock, and how old it was, in ms."""
     entry_ids, fields = batch.receipt.entry_ids, batch.receipt.fields
     ended = np.array([int(entry_id.partition(b"-")[0]) for entry_id in entry_ids], np.int64)
     if batch.kind == "fail":
@@ -191,7 +191,7 @@ def _fail_keys(entries: list[Flat]) -> list[_Key]:
 
 def _ack_roots(entries: Iterable[Flat]) -> Int64Array:
     rows = _rows_of(entries)
-    return blocks.roots_of(rows["block"].astype(np.uint64), rows["mask"].astype(np.uint32)).view(np.int64)
+    return blocks.roots_of(rows["number"].astype(np.uint64), rows["mask"].astype(np.uint32)).view(np.int64)
 
 
 def _ack_sizes(entries: list[Flat]) -> list[int]:

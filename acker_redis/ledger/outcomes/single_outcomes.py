@@ -4,7 +4,7 @@ from collections import deque
 
 from acker_redis.errors import AckerError
 from acker_redis.ledger.outcomes.consumer import Consumer
-from acker_redis.ledger.outcomes.decoding import EntryReceipt, Outcome, StageName
+from acker_redis.ledger.outcomes.decoding import EntryReceipt, Outcome, ComponentName
 
 
 class SingleOutcomes:
@@ -16,7 +16,7 @@ class SingleOutcomes:
         consumer: reads the entries.
     """
 
-    def __init__(self, consumer: Consumer, component_name: StageName) -> None:
+    def __init__(self, consumer: Consumer, component_name: ComponentName) -> None:
         """Read nothing yet; `component_name` gives the name of a component's number."""
         self.consumer = consumer
         self._component_name = component_name

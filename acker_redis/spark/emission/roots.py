@@ -125,7 +125,7 @@ class Roots:
         failed = list(failed)
         index = Index(self._roots[: None if failed else 0].view(np.uint64))
         for failure in failed:
-            found = [index.find(np.frombuffer(packed, np.uint64)) for packed in failure.reasons.values()]
+            found = [index.rows_of(np.frombuffer(packed, np.uint64)) for packed in failure.reasons.values()]
             foreign = sum(int(np.count_nonzero(rows < 0)) for rows in found)
             if foreign or failure.rootless:
                 raise NotExactError(
@@ -146,7 +146,7 @@ class Roots:
         for reason, component, idempotency_key, packed in sorted(
             told, key=lambda one: one[0].retry
         ):  # the final ones decide
-            rows = index.find(np.frombuffer(packed, np.uint64))
+            rows = index.rows_of(np.frombuffer(packed, np.uint64))
             rows = rows[is_open[rows]]
             if len(rows):
                 is_open[rows] = False

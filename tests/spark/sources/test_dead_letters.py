@@ -37,7 +37,7 @@ def put(raw: Any, seconds: float, message: int, **fields: Any) -> str:
     """A letter as it stands in the stream, written so long after noon."""
     millis = round((NOON.timestamp() + seconds) * 1000)
     given = {"message_id": message, "run_id": "run", "attempts": 3, "reason": "failed", **fields}
-    return str(raw.xadd("acker:{letters}:dead", given, id=f"{millis}-*").decode())
+    return str(raw.xadd("acker:{letters}:dead_letters", given, id=f"{millis}-*").decode())
 
 
 def test_dead_letter_is_read_as_a_row(spark: Any, acker: Acker) -> None:
@@ -88,7 +88,7 @@ def test_many_dead_letters_are_read_in_several_partitions(
     with raw.pipeline(transaction=False) as pipe:
         for message in range(2500):
             pipe.xadd(
-                "acker:{letters}:dead", {"message_id": message, "run_id": "run", "attempts": 1, "reason": "lost"},
+                "acker:{letters}:dead_letters", {"message_id": message, "run_id": "run", "attempts": 1, "reason": "lost"},
                 id=f"{round(NOON.timestamp() * 1000) + message // 7}-*",
             )  # fmt: skip
         pipe.execute()
@@ -101,7 +101,7 @@ def test_many_dead_letters_are_read_in_several_partitions(
 def test_damaged_dead_letters_are_skipped_when_read(spark: Any, acker: Acker, raw: Any, tmp_path: Path) -> None:
     assert read_dead_letters(spark, acker).collect() == []
     put(raw, 0, 1, payload=b"\xff{")
-    raw.xadd("acker:{letters}:dead", {"what": "ever"})
+    raw.xadd("acker:{letters}:dead_letters", {"what": "ever"})
     letters = read_dead_letters(spark, acker, payload_schema=MESSAGES)
     letters.write.parquet(str(tmp_path / "letters"))
     (row,) = spark.read.parquet(str(tmp_path / "letters")).collect()
@@ -115,4 +115,4 @@ def test_dead_letters_added_after_the_read_are_excluded(spark: Any, acker: Acker
     try:
         assert [row.message_id for row in letters.collect()] == [1]
     finally:
-        raw.delete("acker:{letters}:dead")  # else what comes after has ids of that time, too
+        raw.delete("acker:{letters}:dead_letters")  # else what comes after has ids of that time, too
