@@ -240,8 +240,8 @@ def _refuse_other_format(app: str, stored: Sequence[bytes | None]) -> None:
 def _other_format(app: str, stored: bytes) -> FormatVersionError:
     form = f"format {stored.decode(errors='replace')}" if stored else "a format without number"
     return FormatVersionError(
-        f"app {app!r} has shards of {form}, and this version of acker-redis can't read them: it reads format {FORMAT}. Nothing "
-        "was changed. Let the app's programs finish with the version that made it, export its dead letters with that version, "
+        f"app {app!r} has shards of {form}, and this version of acker-redis can't read them: it reads format {FORMAT}. "
+        "Nothing was changed. With the version that made it, let the app's programs finish and export its dead letters, "
         f"then delete the app (`acker-redis delete-app --app {app}`) and start again; or use another app name"
     )
 

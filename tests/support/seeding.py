@@ -186,8 +186,8 @@ def pack_pairs(*pairs: tuple[int, int]) -> bytes:
 class State:
     """Everything a shard holds. Slots, lanes and fields that hold nothing are left out.
 
-    Roots that are alone in their blocks stand in `ledger`, shared blocks in `blocks`. The counter `unowned` is left out: seeds don't
-    keep it, and the state machine compares it after every step.
+    Roots that are alone in their blocks stand in `ledger`, shared blocks in `blocks`. The counter `unowned` is left out:
+    seeds don't keep it, and the state machine compares it after every step.
     """
 
     ledger: dict[int, AloneBlock]
