@@ -1,4 +1,4 @@
-"""Outages: by what they are known, and how they are waited for: said once when they begin and once when they end."""
+"""Recognise outages and wait for their end; one line is logged when an outage begins and one when it ends."""
 
 import errno
 import logging
@@ -13,7 +13,7 @@ from redis.retry import Retry
 from acker_redis.errors import AckerError, OutageError, ServerUnavailableError
 
 OUTAGE_TRIES = 40
-"""A server is tried so often, each time with the client's own patience: three to twelve minutes."""
+"""A server is tried so often, each time for the client's outage timeout: three to twelve minutes."""
 
 BACKOFF_BASE_SECS, BACKOFF_CAP_SECS = 0.5, 5.0
 
@@ -47,7 +47,7 @@ _MISTAKES = (
     SyntaxError,
     ImportError,
 )
-"""A mistake in a program's own terms may quote anything, and be called anything."""
+"""Errors of a program's own code, never outages: their texts may quote anything."""
 
 _MISTAKE = re.compile(
     r"^(?:\w+\.)*(?:Lookup|Key|Index|Type|Value|Attribute|Name|Assertion|ZeroDivision|Import|ModuleNotFound)Error\b"
@@ -60,14 +60,14 @@ class Backoff(ExponentialWithJitterBackoff):
     """Exponential, with jitter, up to a cap, after any number of failures; redis-py's overflows after 1 023 in a row."""
 
     def compute(self, failures: int) -> float:
-        """Seconds to wait after so many failures in a row."""
+        """Give the seconds to wait after so many failures in a row."""
         return super().compute(min(failures, _MAX_EXPONENT))
 
 
 def is_outage(error: BaseException) -> bool:
     """Whether an error says that something can't be reached now, or has no room: the same may well succeed later.
 
-    It is told by the type, as Python's own and many clients' are called, or by words that they use.
+    The type decides, by the names that Python and many clients use; or words in the text.
 
     >>> is_outage(ConnectionRefusedError()), is_outage(OSError(28, "No space left on device")), is_outage(KeyError("order"))
     (True, True, False)
@@ -77,14 +77,14 @@ def is_outage(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
     if isinstance(error, AckerError) or (isinstance(error, _MISTAKES) and not isinstance(error, OSError)):
-        return False  # our own say what they are, and quote what was said elsewhere
-    return any(_KINDS.search(kind.__name__) for kind in type(error).__mro__) or tells_of_outage(str(error))
+        return False  # our own errors have types for outages, and quote other texts
+    return any(_KINDS.search(kind.__name__) for kind in type(error).__mro__) or describes_outage(str(error))
 
 
-def tells_of_outage(text: str) -> bool:
-    """Whether a line of text, such as an error of Java's, says so.
+def describes_outage(text: str) -> bool:
+    """Whether a line of text, such as an error of Java's, describes an outage.
 
-    >>> tells_of_outage("java.net.ConnectException: Connection refused"), tells_of_outage("KeyError: 'order'")
+    >>> describes_outage("java.net.ConnectException: Connection refused"), describes_outage("KeyError: 'order'")
     (True, False)
     """
     if _MISTAKE.match(text):
@@ -93,7 +93,7 @@ def tells_of_outage(text: str) -> bool:
 
 
 class Outages:
-    """The state of a server as one process sees it; a line is logged when the kind of trouble changes.
+    """The state of a server as one process sees it; logs a line when the kind of error changes.
 
     Attributes:
         seen: whether there was one since this was last set to False; then updates may be missing.
@@ -106,7 +106,7 @@ class Outages:
         self._since = 0.0
 
     def down(self, error: Exception) -> None:
-        """An attempt failed."""
+        """Note that an attempt failed."""
         self.seen = True
         if self._state is None:
             self._since = time.monotonic()
@@ -115,13 +115,13 @@ class Outages:
             self._log.warning("waiting for the server: %s", error)
 
     def up(self) -> None:
-        """An attempt succeeded."""
+        """Note that an attempt succeeded."""
         if self._state is not None:
             self._state = None
             self._log.warning("the server is back after %.1f s", time.monotonic() - self._since)
 
     def wait_for(self, do: Callable[[], _T]) -> _T:
-        """Do it, again while the server can't.
+        """Call `do` until the server is available.
 
         Raises:
             ServerUnavailableError: the last of OUTAGE_TRIES.

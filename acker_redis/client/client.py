@@ -29,13 +29,13 @@ OUTAGE_TIMEOUT_SECS = 15.0
 """How long a call is sent again while the server is gone, busy or a replica, before it raises."""
 
 CONNECT_SECS = 5.0
-"""The same until a first call succeeded: a wrong address should show soon."""
+"""Timeout of the first call, in place of OUTAGE_TIMEOUT_SECS: a wrong address should show soon."""
 
 WINDOW_BYTES = 1 << 20
 """Bytes of arguments sent per pipeline: bounds the memory of client and server, and what a lost connection repeats."""
 
 SCRIPT_CALLS = ("FCALL", "EVALSHA")
-"""Commands that scripts are called with: one of them is enough, see `Client.install`."""
+"""Commands that call scripts: a user needs only one of them, see `Client.install`."""
 
 _BACKOFF_BASE_SECS, _BACKOFF_CAP_SECS = 0.05, 1.0
 _GAVE_UP = (errors.ConnectionLostError, errors.ServerBusyError)
@@ -141,25 +141,25 @@ class Client:
         return replies
 
     def run_each(self, calls: Sequence[Call]) -> list[Any]:
-        """As `run`, but an error stands in place of its reply, so that the caller sees what the others did."""
+        """Send calls as `run` does, with an error in place of its reply, so that the caller sees the other replies."""
         replies: list[Any] = []
         for window in windows(calls, WINDOW_BYTES):
-            found = self._calls.send(window)
-            if not all(isinstance(reply, Exception) for reply in found):
+            answers = self._calls.send(window)
+            if not all(isinstance(reply, Exception) for reply in answers):
                 self._outage_timeout_secs = self._later_patience_secs
             replies.extend(
-                _with_cause(self._explain(reply), reply) if isinstance(reply, Exception) else reply for reply in found
+                _with_cause(self._explain(reply), reply) if isinstance(reply, Exception) else reply for reply in answers
             )
             gone = next((reply for reply in replies if isinstance(reply, _GAVE_UP)), None)
-            if gone is not None:  # patience was spent on it: the others would cost as much again
+            if gone is not None:  # the timeout was spent on it: each of the others would wait as long again
                 return replies + [gone] * (len(calls) - len(replies))
         return replies
 
     def pipeline(self, commands: Sequence[Command]) -> list[Any]:
         """Send plain commands, pipelined without a transaction; replies in the same order.
 
-        What the server could not take for now is sent again until the client's patience is at its end: after a lost
-        connection all of it, else the commands that were refused.
+        Commands that the server can't take now are sent again until the outage timeout is over: after a lost connection
+        all of them, else those that were refused.
 
         Raises:
             AckerError: the first error among the replies; its cause is the driver's.
@@ -169,14 +169,14 @@ class Client:
         return replies
 
     def pipeline_each(self, commands: Sequence[Command]) -> list[Any]:
-        """As `pipeline`, but an error stands in place of its reply."""
+        """Send commands as `pipeline` does, with an error in place of its reply."""
         return [
             _with_cause(self.translate(_naming(command, reply)), reply) if isinstance(reply, Exception) else reply
             for command, reply in zip(commands, self._send(commands), strict=True)
         ]
 
     def _send(self, commands: Sequence[Command]) -> list[Any]:
-        """Replies, and the driver's errors in place of those that could not be had."""
+        """Send commands; replies, with the driver's errors in place of missing ones."""
         send = self._send_to_one if self.nodes is None else self.nodes.send
         replies: list[Any] = [None] * len(commands)
         todo = list(range(len(commands)))
@@ -195,7 +195,7 @@ class Client:
         return replies
 
     def scan(self, pattern: str, cursors: Mapping[str, int]) -> dict[str, tuple[int, list[bytes]] | errors.AckerError]:
-        """One step of SCAN on each of these nodes, of which a single server is one without name; asked once.
+        """Do one step of SCAN on each of these nodes; a single server is one node without a name.
 
         Args:
             pattern: of keys.
@@ -235,7 +235,7 @@ class Client:
         Its function is called; where that is not loaded, or is older than this program, a user who may EVAL is needed.
 
         Raises:
-            AckerError: one does not answer, or refuses it.
+            AckerError: a server does not answer, or refuses it.
         """
 
         def ask() -> list[bytes]:
@@ -246,7 +246,7 @@ class Client:
 
     def _report_of(self, node: RedisClient, name: str, arguments: tuple[str, ...]) -> bytes:
         try:
-            found: bytes = report_calls.ask(node, name, arguments)
+            report: bytes = report_calls.ask(node, name, arguments)
         except redis.ResponseError as exc:
             if not denies_eval(exc):
                 raise
@@ -254,7 +254,7 @@ class Client:
                 f"{connection.address(node)} has no reports of this version as functions, and the user may not send them as "
                 f"scripts ({exc}): load them with a user who may, acker-redis install, and allow this one +fcall_ro"
             ) from exc
-        return found
+        return report
 
     @contextmanager
     def translated(self) -> Iterator[None]:
@@ -265,7 +265,7 @@ class Client:
             raise self.translate(exc) from exc
 
     def translate(self, exc: BaseException) -> errors.AckerError:
-        """The library's error for one of the driver's."""
+        """Translate an error of the driver into the library's."""
         lost = error_mapping.LOST if self._has_connected else error_mapping.NOTHING_THERE
         return error_mapping.translate(exc, self.address, lost=lost)
 
@@ -303,16 +303,16 @@ class Client:
             ) from exc
 
     def _explain(self, exc: Exception) -> errors.AckerError:
-        found = error_mapping.translate(exc, self.address, lost=error_mapping.LOST_UNDER_WAY)
-        if isinstance(found, errors.AuthenticationError) and denies_eval(exc):
+        error = error_mapping.translate(exc, self.address, lost=error_mapping.LOST_UNDER_WAY)
+        if isinstance(error, errors.AuthenticationError) and denies_eval(exc):
             self._calls.look_again()
             return errors.AuthenticationError(
-                f"{found}. Or load the scripts of this version as functions, with a user who may: acker-redis install"
+                f"{error}. Or load the scripts of this version as functions, with a user who may: acker-redis install"
             )
-        return found
+        return error
 
     def _patiently(self, attempt: Callable[[], _T]) -> _T:
-        """Try again while what hinders it is passing, and the client's patience lasts."""
+        """Try again while the error is a passing one, until the outage timeout is over."""
         began = time.monotonic()
 
         def attempt_if_open() -> _T:

@@ -1,4 +1,4 @@
-"""Commands to several nodes of a cluster at once. What a node can't answer is that node's error: the others answer.
+"""Commands to several nodes of a cluster at once. A node that fails gives errors for its own commands only.
 
 redis-py fails a whole pipeline where one of its nodes can't be connected to, and its own redirection sends every refused
 command by itself, each with all its retries: minutes for a window of calls when a node is gone.
@@ -37,8 +37,8 @@ class Nodes:
         Args:
             cluster: knows which node has which slot.
             key_of: gives the key of a command that goes where its key is.
-            rests: leave a node that did not answer alone for up to 10 s: for those who can't wait. What is asked of it
-                meanwhile fails at once.
+            rests: leave a node that did not answer alone for up to 10 s: for callers who can't wait. Commands to it
+                fail at once meanwhile.
         """
         self.down: dict[str, Exception] = {}
         self._cluster = cluster
@@ -51,7 +51,7 @@ class Nodes:
 
     @property
     def names(self) -> list[str]:
-        """The primaries known now."""
+        """Name the primaries known now."""
         return sorted(node.name for node in self._primaries())
 
     def renew(self) -> None:
@@ -98,8 +98,8 @@ class Nodes:
         ]
 
     def _primaries(self) -> list[ClusterNode]:
-        found: list[ClusterNode] = self._cluster.get_primaries()  # type: ignore[no-untyped-call]
-        return found
+        primaries: list[ClusterNode] = self._cluster.get_primaries()  # type: ignore[no-untyped-call]
+        return primaries
 
     def _node_of(self, command: Command) -> ClusterNode:
         node: ClusterNode = self._cluster.get_node_from_key(self._key_of(command))  # type: ignore[no-untyped-call]
@@ -142,7 +142,7 @@ class _Batch:
 
     Attributes:
         name: of the node.
-        error: what it did not answer with.
+        error: the reason why it did not answer; None while it does.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class _Batch:
         self._unread = self.error is not None
 
     def release(self) -> None:
-        """Give the connection back; one with replies that nobody read is closed before."""
+        """Give the connection back; close it first if replies were left unread."""
         if self._connection is not None:
             if self._unread:
                 self._connection.disconnect()

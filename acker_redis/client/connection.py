@@ -69,7 +69,7 @@ def connect_single(url: str, *, socket_timeout_secs: float) -> RedisClient:
 
 
 def connect_cluster(url: str, *, socket_timeout_secs: float) -> RedisCluster:
-    """A client for the whole cluster that this node belongs to; asks the node for the others."""
+    """Connect to the whole cluster that this node belongs to; the node names the others."""
     return RedisCluster.from_url(
         url, retry=_no_retry(), socket_timeout=socket_timeout_secs, socket_connect_timeout=socket_timeout_secs
     )
@@ -87,30 +87,30 @@ def greet_sentinels(client: RedisClient) -> None:
     """Ask the Sentinels behind a client whether one answers; redis-py keeps to itself why none lets us in.
 
     Raises:
-        redis.RedisError: none does; if one refuses the login or the handshake, its answer.
+        redis.RedisError: none does; the answer of one that refuses the login or the handshake, if there is such a one.
     """
     sentinel = getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)
     failed: list[BaseException] = []
-    for one in sentinel.sentinels if sentinel is not None else ():
+    for server in sentinel.sentinels if sentinel is not None else ():
         try:
-            one.ping()
+            server.ping()
             return
         except DRIVER_ERRORS as exc:
             failed.append(exc)
-    refused = [one for one in failed if isinstance(one, redis.AuthenticationError) or tls_error(one) is not None]
+    refused = [exc for exc in failed if isinstance(exc, redis.AuthenticationError) or tls_error(exc) is not None]
     if failed:
         raise (refused or failed)[0]
 
 
 def drop_idle(client: RedisClient) -> None:
-    """Close the connections that nobody uses now, so that the next ones are made to wherever the address leads then."""
+    """Close unused connections, so that the next ones are made to where the address leads then."""
     pool = getattr(client, "connection_pool", None)
     if pool is not None:
         pool.disconnect(inuse_connections=False)
 
 
 def primaries(client: RedisClient) -> list[RedisClient]:
-    """A client for each primary: one, but on a cluster."""
+    """Give a client for each primary; a single server has one."""
     if isinstance(client, RedisCluster):
         nodes: list[Any] = client.get_primaries()  # type: ignore[no-untyped-call]
         return [client.get_redis_connection(node) for node in nodes]
@@ -118,24 +118,24 @@ def primaries(client: RedisClient) -> list[RedisClient]:
 
 
 def info(node: RedisClient, *sections: str) -> dict[str, Any]:
-    """INFO, or nothing where a server (fakeredis, a narrow ACL) doesn't tell."""
+    """Read INFO; empty where a server (fakeredis, a narrow ACL) doesn't give it."""
     try:
-        found: dict[str, Any] = node.info(*sections)
+        fields: dict[str, Any] = node.info(*sections)
     except redis.ResponseError as exc:
-        if str(exc).startswith(("BUSY ", "MASTERDOWN ")):  # it will
+        if str(exc).startswith(("BUSY ", "MASTERDOWN ")):  # it can tell later
             raise
         return {}
-    return found
+    return fields
 
 
 def max_block_ms(client: RedisClient) -> int:
-    """How long a command may block before the client's own socket timeout takes the server for lost."""
+    """Give the time that a command may block without running into the client's own socket timeout."""
     kwargs = getattr(getattr(client, "connection_pool", None), "connection_kwargs", {})
     return max(1, int((kwargs.get("socket_timeout") or SOCKET_TIMEOUT_SECS) * 500))
 
 
 def address(source: str | RedisClient) -> str:
-    """Where a URL or client leads, without passwords."""
+    """Describe where a URL or client leads, without passwords."""
     if not isinstance(source, str):
         kwargs = getattr(getattr(source, "connection_pool", None), "connection_kwargs", {})
         return f"{kwargs.get('host', 'server')}:{kwargs.get('port', '')}".rstrip(":")
@@ -145,7 +145,7 @@ def address(source: str | RedisClient) -> str:
 
 
 def tls_error(exc: BaseException) -> ssl.SSLError | None:
-    """The refusal of a certificate or a handshake that is behind an error; waiting can't change it."""
+    """Find the refusal of a certificate or handshake behind an error; waiting can't change it."""
     for cause in _causes(exc):
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
             return cause
@@ -183,7 +183,7 @@ def _parsed(url: str) -> dict[str, Any]:
 
 
 def _as_plain(match: re.Match[str]) -> str:
-    """The URL of the service itself: what stands in a Sentinel URL but for hosts and service, and the sentinels' options."""
+    """Give the URL of the service itself: a Sentinel URL without hosts, service and the sentinels' options."""
     scheme, login, hosts, _, database, query = match.groups()
     own = [(name, value) for name, value in parse_qsl(query or "") if not name.startswith("sentinel_")]
     return f"{scheme}://{login + '@' if login else ''}{hosts.split(',')[0]}/{database or ''}?{urlencode(own)}"
@@ -193,10 +193,14 @@ def _through_sentinel(match: re.Match[str], options: dict[str, Any]) -> RedisCli
     scheme, _, hosts, service, _, query = match.groups()
     options = {name: value for name, value in options.items() if name not in ("host", "port", "connection_class")}
     with_tls = {"ssl": True} if scheme == "rediss" else {}
-    theirs = [(name[9:], value) for name, value in parse_qsl(query or "") if name.startswith("sentinel_")]
+    sentinel_query = [(name[9:], value) for name, value in parse_qsl(query or "") if name.startswith("sentinel_")]
     of_sentinels = {
         **{name: value for name, value in options.items() if name.startswith("ssl_")},
-        **{name: value for name, value in _parsed(f"redis://host?{urlencode(theirs)}").items() if name != "host"},
+        **{
+            name: value
+            for name, value in _parsed(f"redis://host?{urlencode(sentinel_query)}").items()
+            if name != "host"
+        },
         **with_tls,
         "socket_timeout": _SENTINEL_TIMEOUT_SECS,
         "socket_connect_timeout": _SENTINEL_TIMEOUT_SECS,

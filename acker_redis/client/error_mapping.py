@@ -65,14 +65,14 @@ def code_of(exc: BaseException) -> str:
 
 
 def passes(exc: BaseException) -> bool:
-    """Whether the same may well succeed in a moment."""
+    """Whether the same call may well succeed in a moment."""
     if isinstance(exc, _REFUSED) or tls_error(exc) is not None:
         return False
     return isinstance(exc, _LOST) or code_of(exc) in _PASSING_CODES
 
 
 def translate(exc: BaseException, address: str, *, lost: str = LOST) -> errors.AckerError:
-    """The library's error for one of the driver's, or for an error reply; `lost` says what follows from a lost connection."""
+    """Translate the driver's error, or an error reply, into the library's; `lost` says what a lost connection means."""
     text, code = str(exc)[:_DETAIL_CHARS], code_of(exc)
     if isinstance(exc, MasterNotFoundError):  # the rest describes redis-py's objects
         text = text.partition(" : ")[0]
@@ -115,7 +115,7 @@ def translate(exc: BaseException, address: str, *, lost: str = LOST) -> errors.A
         )
     if code == "BUSY":
         return errors.ServerBusyError(
-            f"{address} is busy with somebody's script ({text}): wait, or end it with SCRIPT KILL; nothing was changed"
+            f"{address} is busy with another client's script ({text}): wait, or end it with SCRIPT KILL; nothing was changed"
         )
     if isinstance(exc, (*_LOST, redis.exceptions.ClusterError)):
         return errors.ConnectionLostError(f"{address} can't be reached ({text}): {lost}")

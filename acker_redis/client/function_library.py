@@ -34,7 +34,7 @@ class Library:
 
 @cache
 def library() -> Library:
-    """The scripts. Names have a digest of the text, so that clients of several versions find each its own."""
+    """Build the library of scripts. Its names have a digest of the text, so that each version calls its own."""
     digest = scripts.sha1("".join(scripts.load(name).source for name in scripts.NAMES).encode())[:_DIGEST_CHARS]
     functions = {name: f"acker_{name}_{digest}" for name in scripts.NAMES}
     parts = []
@@ -47,7 +47,7 @@ def library() -> Library:
 
 @cache
 def reports() -> Library:
-    """The reports. Names stay the same in every version, as people type them."""
+    """Build the library of reports. Its names are the same in every version, as people type them."""
     functions = {name: f"acker_{name}" for name in scripts.REPORTS}
     parts = [_registered(function, REPORT_FLAGS, scripts.report(name)) for name, function in functions.items()]
     parts.append(_registered(REPORTS_VERSION_FUNCTION, REPORT_FLAGS, f"return '{VERSION}'\n"))
@@ -55,7 +55,7 @@ def reports() -> Library:
 
 
 def _registered(function: str, flags: Iterable[str], body: str) -> str:
-    """A function whose body is a script's own text, with KEYS and ARGV as parameters."""
+    """Register a function whose body is a script's text, with KEYS and ARGV as parameters."""
     listed = ", ".join(f"'{flag}'" for flag in flags)
     return (
         f"redis.register_function{{function_name = '{function}', flags = {{{listed}}}, "

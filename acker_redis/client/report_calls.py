@@ -13,7 +13,7 @@ from acker_redis.version import VERSION, numbers_of
 def ask(node: RedisClient, name: str, arguments: tuple[str, ...]) -> Any:
     """Ask for a report of `scripts.REPORTS` with these arguments.
 
-    Functions of an older version may lack what this one asks for: then the text is sent, too.
+    Functions of an older version may lack something that this one asks for: then the text is sent instead.
 
     Raises:
         RedisError: the server does not answer, or the user may call neither functions nor scripts.

@@ -11,7 +11,7 @@ from acker_redis.client.scripts import Argument, Call, Command
 
 
 class ScriptCalls:
-    """Sends calls in the way that this server knows; finds out with the first ones.
+    """Sends calls in the way that this server supports, which the first calls show.
 
     Args:
         send: sends commands; an error of the driver stands in place of its reply.
@@ -25,7 +25,7 @@ class ScriptCalls:
         self._texts: dict[str, tuple[str, bytes]] = {}
 
     def look_again(self) -> None:
-        """Functions may be loaded by the time of the next call."""
+        """Try functions again with the next call: they may be loaded by then."""
         self._by_function = None
 
     def send(self, calls: Sequence[Call]) -> list[Any]:
@@ -73,7 +73,7 @@ def windows(calls: Sequence[Call], window_bytes: int) -> Iterator[list[Call]]:
 
 
 def key_of(command: Command) -> Argument:
-    """The (first) key of a command; of those whose keys stand anywhere redis-py would ask the server for it, each time."""
+    """Give the first key of a command; redis-py would ask the server for it each time if its place varies."""
     if command[0] in ("FCALL", "EVALSHA", "EVAL"):
         return command[3]
     return command[command.index("STREAMS") + 1] if command[0] == "XREADGROUP" else command[1]

@@ -40,7 +40,7 @@ class Header:
     codes: Mapping[str, int]
 
     def pick(self, named: Mapping[str, str | Sequence[str]]) -> tuple[str, ...]:
-        """The keys of a call, by the names of the header."""
+        """Pick the keys of a call, by the names of the header."""
         keys: list[str] = []
         for slot in self.keys:
             value = named[slot.name]

@@ -24,13 +24,13 @@ NAMES = (
 )  # fmt: skip
 
 REPORTS = ("dashboard", "pending", "latency", "root", "dead_letters", "exporter")
-"""What people on call ask of a server; these only read."""
+"""Reports for people on call; these only read."""
 
 SCRIPTS_FOLDER, REPORTS_FOLDER = "scripts/", "reports/"
 """Where the files of `NAMES` and of `REPORTS` are, inside lua/."""
 
 Argument: TypeAlias = bytes | str | int | float
-"""What a script or command takes."""
+"""An argument of a script or command."""
 
 Command: TypeAlias = tuple[Argument, ...]
 """A plain command: its name and its arguments."""
@@ -51,7 +51,7 @@ class Script(Header):
     source: str
 
     def text_for(self, *, shebang: bool) -> bytes:
-        """The text to load. Without shebang support (Redis 6.2, fakeredis), flags have to be had another way.
+        """Give the text to load. Without shebang support (Redis 6.2, fakeredis) it stands in for the flags.
 
         Redis 6.2 refuses a command that needs memory above maxmemory unless the script wrote before; removing a field
         that never exists is a write that needs none, and stands in for `allow-oom`.
@@ -64,7 +64,7 @@ class Script(Header):
         return body.encode()
 
     def call(self, named: Mapping[str, str | Sequence[str]], *args: Argument) -> "Call":
-        """A call of this script with these keys, picked by the names of the header."""
+        """Make a call of this script with these keys, picked by the names of the header."""
         return Call(self, self.pick(named), args)
 
 
@@ -78,7 +78,7 @@ class Call:
 
 
 def sha1(text: bytes) -> str:
-    """The name a server gives a loaded script."""
+    """Give the name by which a server knows a loaded script."""
     return hashlib.sha1(text, usedforsecurity=False).hexdigest()
 
 
@@ -99,7 +99,7 @@ def load(name: str) -> Script:
 
 @cache
 def report(name: str) -> str:
-    """The text of one of `REPORTS`, for EVAL without keys.
+    """Load the text of one of `REPORTS`, for EVAL without keys.
 
     Raises:
         ScriptFailedError: a file is missing from the installation.
@@ -109,17 +109,17 @@ def report(name: str) -> str:
 
 
 def script_path(name: str) -> str:
-    """Where a script is, inside lua/."""
+    """Give the place of a script inside lua/."""
     return f"{SCRIPTS_FOLDER}{name}.lua"
 
 
 def report_path(name: str) -> str:
-    """Where a report is, inside lua/."""
+    """Give the place of a report inside lua/."""
     return f"{REPORTS_FOLDER}{name}.lua"
 
 
 def root() -> Traversable:
-    """The folder of the Lua files: inside the installed package, or beside it in a checkout. Works from a zip."""
+    """Find the folder of the Lua files: inside the installed package, or beside it in a checkout. Works from a zip."""
     inside = files("acker_redis").joinpath("lua")
     return inside if inside.is_dir() else Path(__file__).resolve().parents[2] / "lua"
 

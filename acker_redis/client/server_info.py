@@ -51,12 +51,12 @@ def eviction_policies(server: RedisClient, address: str, *, tolerate_gone: bool)
 
 
 def infos(server: RedisClient, *sections: str) -> list[dict[str, Any]]:
-    """INFO of every primary, or of the server; empty where it does not tell. No sections: the usual ones."""
+    """Read INFO of every primary, or of the server; empty where it is not given. No sections: the usual ones."""
     return [connection.info(node, *sections) for node in connection.primaries(server)]
 
 
 def server_ids(server: RedisClient) -> frozenset[tuple[str, str]]:
-    """Run id and replication id of each primary, as far as INFO gives them.
+    """Read run id and replication id of each primary, as far as INFO gives them.
 
     Others than before mean that a server was restarted or replaced, and that the last writes may be missing.
     """
@@ -66,7 +66,7 @@ def server_ids(server: RedisClient) -> frozenset[tuple[str, str]]:
 
 
 def clocks_ms(server: RedisClient, of_keys: Sequence[str]) -> list[int]:
-    """The time of the server that holds each key, in milliseconds: ages are never taken from a client's clock."""
+    """Read the clock of the server that holds each key, in milliseconds: ages are never taken from a client's clock."""
     if not isinstance(server, RedisCluster):
         return [_milliseconds(server.time())] * len(of_keys)
     holders: list[Any] = [server.get_node_from_key(key) for key in of_keys]  # type: ignore[no-untyped-call]
@@ -76,17 +76,17 @@ def clocks_ms(server: RedisClient, of_keys: Sequence[str]) -> list[int]:
 
 
 def node_clocks_ms(server: RedisClient) -> list[int]:
-    """The time of every primary, or of the server, in milliseconds."""
+    """Read the clock of every primary, or of the server, in milliseconds."""
     return [_milliseconds(node.time()) for node in connection.primaries(server)]
 
 
 def acl(server: RedisClient, *arguments: Argument) -> Any:
-    """What a server answers to ACL with these arguments; of a cluster one primary, as all are given the same users."""
+    """Run ACL with these arguments; on a cluster on one primary, as all have the same users."""
     return connection.primaries(server)[0].execute_command("ACL", *arguments)
 
 
 def find_keys(server: RedisClient, pattern: str) -> list[bytes]:
-    """Keys that match a pattern, by SCAN; on a cluster of all nodes."""
+    """Find the keys that match a pattern, by SCAN; on a cluster on all nodes."""
     return sorted(set(server.scan_iter(match=pattern, count=1000)))
 
 

@@ -60,23 +60,23 @@ class App:
         run_ids.claim(self.client, self.config, run_id)
 
     def lease(self, *, lane: int, run_id: str) -> Lease:
-        """The right of a run to take the outcomes of a lane; not taken yet."""
+        """Make the lease of a run on a lane; it is not taken yet."""
         return Lease(self.client, self.config.app, lane, run_id)
 
     def ends(self) -> dict[int, End]:
-        """How the last run of each lane ended."""
+        """Read how the last run of each lane ended."""
         return run_ends.read(self.client, self.config.app)
 
     def note_end(self, end: End, *, lane: int) -> None:
-        """Note how the run ended that had a lane last; or that it has begun."""
+        """Store how a lane's run ended, or that it has begun."""
         run_ends.write(self.client, self.config.app, lane, end)
 
     def payloads(self, run_id: str) -> Payloads:
-        """Messages of one run, kept for replay."""
+        """Give access to the messages of one run that are kept for replay."""
         return Payloads(self.client, self.config.app, run_id)
 
     def completed_offsets(self, spout_id: int) -> dict[str, int]:
-        """The first offset of each partition that is not completed yet; see `Acker.completed_offsets`."""
+        """Read the first offset of each partition that is not completed yet; see `Acker.completed_offsets`."""
         return completed_offsets.read(self.client, self.config.app, spout_id)
 
     def write_completed_offsets(self, offsets: Mapping[str, int], gone: Sequence[str] = (), *, spout_id: int) -> None:

@@ -111,7 +111,7 @@ class Rotation:
         return timed_out, orphaned
 
     def _run(self, script: str, todo: list[int], argument: int, failed: list[AckerError]) -> dict[int, list[int]]:
-        """Run a script on some shards; replies by shard. A shard that fails, as on a lost cluster node, doesn't stop the others."""
+        """Run a script on some shards; replies by shard. A shard that fails, as of a lost node, doesn't stop the others."""
         replies = self._shards.client.run_each([self._shards.call(script, shard, argument) for shard in todo])
         failed += [reply for reply in replies if isinstance(reply, AckerError)]
         return {shard: reply for shard, reply in zip(todo, replies, strict=True) if not isinstance(reply, AckerError)}

@@ -40,7 +40,7 @@ class Shards:
         self.keys = [ShardKeys(config.app, s, config.num_buckets, config.lanes) for s in range(config.shards)]
         self.generations: list[bytes] = []
         self._picked: dict[tuple[str, int], tuple[str, ...]] = {}
-        """Script, shard -> keys: a call has some thirty of them."""
+        """(script, shard) -> keys: a call has some thirty of them."""
         self._create = create
         if create:
             self.open()
@@ -61,7 +61,7 @@ class Shards:
         self._agree()
         config, script = self.config, scripts.load("open")
         settings = _shard_settings(config).values()
-        part = limits.part_of(limits.read(self.client, config.app), config.shards)
+        part = limits.shard_limit(limits.read(self.client, config.app), config.shards)
         rest = (*settings, FORMAT, "" if part is None else part)
         calls = [script.call(_as_mapping(k, script), secrets.token_hex(8), *rest) for k in self.keys]
         replies = self.client.run(calls)
@@ -183,7 +183,7 @@ class Shards:
 
 
 def generation_at(url: str, config: AckerConfig) -> bytes | None:
-    """The generation of the app's first shard on the server that a URL leads to; nothing is made there.
+    """Read the generation of the app's first shard on the server that a URL leads to; nothing is created there.
 
     An outage is waited for as long as any call waits for one, from the first connection on. None: this server is not the
     app's.
@@ -202,7 +202,7 @@ def generation_at(url: str, config: AckerConfig) -> bytes | None:
 
 
 def lost_shards(address: str, config: AckerConfig, lost: Sequence[int]) -> LedgerLostError:
-    """The error of shards whose generation is gone, or another than this client knows."""
+    """Make the error for shards whose generation is gone, or is not the one this client opened."""
     return LedgerLostError(
         f"{address}: app {config.app!r} has lost its data in {len(lost)} of {config.shards} shards (the first is "
         f"{lost[0]}), by a restart without persistence, FLUSHALL or eviction. "
@@ -215,7 +215,7 @@ def _generation(config: AckerConfig) -> tuple[str, ...]:
 
 
 def _shard_settings(config: AckerConfig) -> dict[str, int | str]:
-    """Settings as they stand in every shard's `meta`."""
+    """Give the settings as they stand in every shard's `meta`."""
     return {
         "num_buckets": config.num_buckets,
         "lanes": config.lanes,
@@ -227,7 +227,7 @@ def _shard_settings(config: AckerConfig) -> dict[str, int | str]:
 
 
 def _expected(config: AckerConfig) -> list[bytes]:
-    """What is read of `_shard_settings` where they are these."""
+    """Give the values of `_shard_settings` as Redis returns them."""
     return [str(value).encode() for value in _shard_settings(config).values()]
 
 
@@ -240,8 +240,8 @@ def _refuse_other_format(app: str, stored: Sequence[bytes | None]) -> None:
 def _other_format(app: str, stored: bytes) -> FormatVersionError:
     form = f"format {stored.decode(errors='replace')}" if stored else "a format without number"
     return FormatVersionError(
-        f"app {app!r} has shards of {form}, and this version of acker-redis can't read them: it reads format {FORMAT}. Nothing "
-        "was changed. Let the app's programs finish with the version that made it, export its dead letters with that version, "
+        f"app {app!r} has shards of {form}, and this version of acker-redis can't read them: it reads format {FORMAT}. "
+        "Nothing was changed. With the version that made it, let the app's programs finish and export its dead letters, "
         f"then delete the app (`acker-redis delete-app --app {app}`) and start again; or use another app name"
     )
 

@@ -22,13 +22,13 @@ from acker_redis.model.blocks import ROOTS_PER_CALL, Blocks
 from acker_redis.model.types import Applied
 
 FAILS_PER_CALL = 250
-"""Each failed root is one stream entry, which costs more than an ack."""
+"""Roots of one fail call: each is one stream entry, which costs more than an ack."""
 
 _BLOCK_WEIGHT = 8
-"""What a block costs besides its roots, in roots of it."""
+"""Cost of a block besides its roots, in roots."""
 
 REASON_CHARS = 1000
-"""Of a fail's text so much is kept: it stands in the stream once per root."""
+"""So many characters of a fail's text are kept: it stands in the stream once per root."""
 
 _IDEMPOTENCY_KEY_BYTES = 12
 _DIGEST_BYTES = 8
@@ -37,7 +37,7 @@ _SEEN, _REUSED, _OTHER_SPOUT_ID = (scripts.load("init").codes[code] for code in 
 
 @dataclass(frozen=True)
 class Init:
-    """Inits of one spout_id: roots and their first values, and how many repeats of roots were left out."""
+    """Inits with one spout_id: roots and their first values, and how many repeated roots were left out."""
 
     script: ClassVar[str] = "init"
     component: ClassVar[None] = None
@@ -47,7 +47,7 @@ class Init:
     repeats: int
 
     def arguments(self, component: int, *, first: bool) -> tuple[Argument, ...]:
-        """What the script reads before the roots; repeats are counted by the first call."""
+        """Give the script's arguments before the roots; the first call counts the repeats."""
         return self.spout_id, self.repeats if first else 0
 
 
@@ -61,7 +61,7 @@ class Ack:
     component: str | None
 
     def arguments(self, component: int, *, first: bool) -> tuple[Argument, ...]:
-        """As `Init.arguments`."""
+        """Give the script's arguments before the roots."""
         return (component,)
 
 
@@ -76,7 +76,7 @@ class Fail:
     component: str | None
 
     def arguments(self, component: int, *, first: bool) -> tuple[Argument, ...]:
-        """As `Init.arguments`."""
+        """Give the script's arguments before the roots."""
         return component, self.detail
 
 
@@ -91,7 +91,7 @@ class _Piece(NamedTuple):
 
 
 class _Reply(NamedTuple):
-    """What the scripts of all updates answer."""
+    """The reply of the scripts of all updates."""
 
     status: int
     applied: int
@@ -106,16 +106,16 @@ class Ledger:
         self._components: dict[str, int] = {}
 
     def init(self, roots: UInt64Array, vals: UInt64Array, spout_id: int) -> Init:
-        """Inits of one spout_id's roots; the first of equal roots counts, the others are counted as duplicates."""
+        """Make an update of inits with one spout_id; of equal roots the first is applied, the rest count as duplicates."""
         batch = Blocks.from_roots(roots, vals)
         return Init(batch, spout_id, len(roots) - len(batch.roots))
 
     def ack(self, roots: UInt64Array, vals: UInt64Array, component: str | None) -> Ack:
-        """Acks, combined per root by XOR."""
+        """Make an update of acks, combined per root by XOR."""
         return Ack(Blocks.from_roots(roots, vals, "xor"), component)
 
     def fail(self, roots: UInt64Array, reason: str | None, component: str | None) -> Fail:
-        """Fails, each root once; the text of the reason is cut to REASON_CHARS."""
+        """Make an update of fails, each root once; the text of the reason is cut to REASON_CHARS."""
         if reason is not None and not isinstance(reason, str):
             raise BadBatchError(f"reason={reason!r}: give a text, or None")
         return Fail(Blocks.from_roots(roots), (reason or "")[:REASON_CHARS].encode(errors="replace"), component)
@@ -125,8 +125,7 @@ class Ledger:
 
         Args:
             updates: any kinds, in any order; their outcome does not depend on it.
-            idempotency_key: names the batch. None: an idempotency key of this call's own, which makes the library's own
-                retries exact.
+            idempotency_key: names the batch. None: a random one, which makes the library's own retries exact.
 
         Raises:
             BadBatchError: the idempotency key or a component is no name; nothing was sent. Or an init would put roots
@@ -151,9 +150,7 @@ class Ledger:
                 f"a block has roots of another spout_id already: {refused} of {len(replies)} calls were left out, {applied} "
                 "updates applied. Roots that share a block (equal but for their top five bits) need one spout_id for all"
             )
-        if (
-            idempotency_key is None
-        ):  # a call that was seen is our own first try, which got through while its reply did not
+        if idempotency_key is None:  # a call that was seen is our own first try, whose reply was lost
             applied += sum(p.roots for p, reply in zip(pieces, replies, strict=True) if reply.status == _SEEN)
             return Applied(applied, False)
         reused = sum(reply.status == _REUSED for reply in replies)
@@ -166,7 +163,7 @@ class Ledger:
         return Applied(applied, any(reply.status == _SEEN for reply in replies))
 
     def reset_timeout(self, roots: UInt64Array) -> int:
-        """Give roots a whole timeout again; returns how many are in the nursery now."""
+        """Give roots a whole timeout again; returns how many of them are in the nursery now."""
         batch = Blocks.from_roots(roots)
         batch, cuts = self._shards.cut(batch, np.ones(len(batch.numbers), np.int64), ROOTS_PER_CALL)
         packed, at = batch.packed()
@@ -174,7 +171,7 @@ class Ledger:
         return sum(applied for (applied,) in self._client.run(calls))
 
     def component_number(self, component: str | None) -> int:
-        """The number of a component name; given at its first use, and noted in every shard so that its entries are readable.
+        """Look up the number of a component name. At first use it is given, and stored in every shard for readable entries.
 
         Raises:
             BadBatchError: not a name of 1 to 100 characters, or the app has 255 components already.
@@ -199,7 +196,7 @@ class Ledger:
         self._components.clear()
 
     def _pieces(self, update: Update, base: bytes, part: int) -> Iterator[_Piece]:
-        """Calls of one update. All blocks are packed at once, so that a call costs a few microseconds of Python."""
+        """Make the calls of one update. All blocks are packed at once, so that a call costs a few microseconds of Python."""
         component = self.component_number(update.component)
         batch, cuts = self._shards.cut(update.batch, *_weights(update))
         packed, at = batch.packed()
@@ -217,7 +214,7 @@ class Ledger:
 
 
 def _weights(update: Update) -> tuple[Int64Array, int]:
-    """What each block costs its call, and how much of that a call takes."""
+    """Give the cost of each block, and the cost that a call takes."""
     if isinstance(update, Fail):
         return update.batch.sizes, FAILS_PER_CALL
     return update.batch.sizes + _BLOCK_WEIGHT, ROOTS_PER_CALL * (1 + _BLOCK_WEIGHT)
@@ -229,7 +226,7 @@ def _check_component(component: str | None) -> None:
 
 
 def _encodable(text: str) -> bool:
-    """Python's strings may hold halves of surrogate pairs, which UTF-8 can't."""
+    """Whether UTF-8 can encode a text: Python's strings may hold halves of surrogate pairs."""
     return not any("\ud800" <= char <= "\udfff" for char in text)
 
 

@@ -1,7 +1,7 @@
 """Find the interrupt (Ctrl-C) behind an error.
 
-Code that cleans up after an interrupt may fail itself: PySpark cancels all jobs, and waits for the one that was under way, whose
-error then is what is raised.
+Code that cleans up after an interrupt may fail itself: PySpark cancels all jobs, and waits for the one that was under way,
+whose error is then raised.
 """
 
 from collections.abc import Iterator

@@ -100,7 +100,7 @@ def abandon(
     failed = 0
     try:
         for lease in leases:  # no spout begins meanwhile, whose outcomes would be taken
-            lease.take()
+            lease.acquire()
         for at in range(0, len(left.roots), _ROOTS_PER_STEP):
             part = left.roots[at : at + _ROOTS_PER_STEP]
             failed += acker.fail_many(part, reason=REASON).applied

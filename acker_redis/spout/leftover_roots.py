@@ -106,10 +106,10 @@ def noting(acker: Acker, lane: int, run_id: str, spout_id: int) -> Iterator[None
 def _note(acker: Acker, lane: int, run_id: str, spout_id: int, error: BaseException) -> None:
     try:
         lease = app_of(acker).lease(lane=lane, run_id=run_id)
-        if lease.take_if_free():
+        if lease.acquire_if_free():
             before = app_of(acker).ends().get(lane)
             is_settled = before is not None and before.is_settled
-            app_of(acker).note_end(run_ends.of_error(run_id, spout_id, error, is_settled=is_settled), lane=lane)
+            app_of(acker).note_end(run_ends.end_of(run_id, spout_id, error, is_settled=is_settled), lane=lane)
             lease.release()
     except AckerError as exc:
         log.warning("how the run ended could not be noted: %s", exc)
@@ -154,7 +154,7 @@ class Leaving:
                 is_settled = not keep and self._settle(spout_id)
             if self._lease.holds():
                 app_of(self._acker).note_end(
-                    run_ends.of_error(run_id, spout_id, error, is_settled=is_settled), lane=self._lane
+                    run_ends.end_of(run_id, spout_id, error, is_settled=is_settled), lane=self._lane
                 )
         except AckerError as exc:
             self._warn("what is pending times out, or fails when the lane's next run begins", exc)
@@ -172,7 +172,7 @@ class Leaving:
     def _settle(self, spout_id: int) -> bool:
         """Fail what is in flight, and take what waits; whether that is all."""
         in_flight = [roots for roots in self._state.waiting(None) if len(roots)]
-        has_lane = self._lease.take_if_free() if in_flight else self._lease.holds()
+        has_lane = self._lease.acquire_if_free() if in_flight else self._lease.holds()
         try:
             for roots in in_flight:
                 for at in range(0, len(roots), ROOTS_PER_STEP):

@@ -185,7 +185,7 @@ class SpoutLoop:
 
     def _take(self) -> None:
         """The lane, if this run has let go of it or has not had it; and find what the run before left there."""
-        self._lease.take()
+        self._lease.acquire()
         if self._has_begun:
             return
         spout = self._spout

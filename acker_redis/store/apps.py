@@ -11,17 +11,17 @@ from acker_redis.model.config import AckerConfig, check_app_name, is_app_name
 
 
 def apps(client: Client) -> list[str]:
-    """Every app on the server, by name. A key that only looks like the settings of one is passed over."""
+    """List the apps on the server, by name; stray keys are left out, see `find_apps`."""
     return find_apps(client)[0]
 
 
 def find_apps(client: Client) -> tuple[list[str], list[str]]:
-    """Names of the apps on the server; and keys that look like an app's settings and can't be, as anybody may write them."""
+    """Find the names of the apps on the server; and stray keys, which look like an app's settings and have no app's name."""
     return _sorted_out(client.ask(server_info.find_keys, keys.CONFIG_PATTERN))
 
 
 class AppScan:
-    """A look through the server, or every node of a cluster, in steps that take no long time whatever else it holds."""
+    """Looks for apps on the server, or every node of a cluster, in short steps whatever else it holds."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -33,7 +33,7 @@ class AppScan:
         return not self._cursors
 
     def step(self) -> tuple[list[str], list[str]]:
-        """Look at some keys of each node; names and strays among them, as of `find_apps`.
+        """Look at some keys of each node; returns names and strays among them, as `find_apps`.
 
         Raises:
             AckerError: as the server answered; of a cluster, a node that can't be asked now is left out.
@@ -53,7 +53,7 @@ class AppScan:
 
 
 def stored_config(client: Client, app: str) -> AckerConfig:
-    """The settings of an app as Redis holds them.
+    """Read the settings of an app.
 
     Raises:
         BadConfigError: this can't be the name of an app.

@@ -1,4 +1,4 @@
-"""Completed offsets of a stream in Redis, for those who read what it wrote: up to where all messages are done."""
+"""Completed offsets of a stream in Redis, for readers of its output: all messages before them are done."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,13 +10,13 @@ _PART = 1000
 
 
 def read(client: Client, app: str, spout_id: int) -> dict[str, int]:
-    """What was written last."""
+    """Read the completed offset of each partition."""
     (reply,) = client.pipeline([("HGETALL", keys.completed_offsets(app, spout_id))])
     return {name.decode(): int(value) for name, value in as_dict(reply).items()}
 
 
 def write(client: Client, app: str, spout_id: int, values: Mapping[str, int], gone: Sequence[str]) -> None:
-    """Values that changed, and partitions that are not kept any more."""
+    """Write offsets that changed, and remove partitions that are gone."""
     key, pairs = keys.completed_offsets(app, spout_id), list(values.items())
     commands: list[tuple[str | int, ...]] = [("HDEL", key, *gone[at : at + _PART]) for at in range(0, len(gone), _PART)]
     commands += [

@@ -23,8 +23,8 @@ from acker_redis.store.dead_letter import (
     FROM_RUN,
     DamagedLetter,
     DeadLetter,
-    DeadLetterFilter,
     DeadLetterCounts,
+    DeadLetterFilter,
     millis,
 )
 
@@ -301,8 +301,8 @@ class DeadLetters:
 
 def _other_format(app: str, place: str, version: str) -> FormatVersionError:
     return FormatVersionError(
-        f"{place}: a dead letter of format {version}, and this version of acker-redis can't read it: it reads format {FORMAT}. "
-        "Nothing was changed. Read, export or replay these letters with the version that wrote them, then delete them "
+        f"{place}: a dead letter of format {version}, and this version of acker-redis can't read it: it reads format "
+        f"{FORMAT}. Nothing was changed. Export or replay these letters with the version that wrote them, then delete them "
         f"(redis-cli DEL, or `acker-redis delete-app --app {app}`)"
     )
 

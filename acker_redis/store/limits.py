@@ -1,8 +1,8 @@
 """Limits of an app, set by an operator, so that it leaves room for the others of its server.
 
-Pending roots are counted in two places. A spout holds back what would go beyond the limit. And Redis refuses new roots,
-shard by shard, so that a program that does not look can't starve others: each shard has its part of the limit in its
-`meta`, with room for chance, as roots are spread by a hash.
+Pending roots are counted in two places. A spout emits nothing beyond the limit. And Redis refuses new roots, shard by
+shard, so that a program that ignores the limit can't starve others: each shard has its part of the limit in its `meta`, with
+room for chance, as roots are spread by a hash.
 """
 
 import math
@@ -17,7 +17,7 @@ from acker_redis.model.keys import ShardKeys
 
 _FIELDS = ("max_pending", "max_payload_bytes")
 _DEVIATIONS = 6
-"""A shard that gets by chance so many standard deviations more than its part is refused nothing; few blocks vary by more."""
+"""Room for chance, in standard deviations of a shard's part; few shards get more by chance."""
 
 
 @dataclass(frozen=True)
@@ -41,25 +41,25 @@ class Limits:
 
 
 def read(client: Client, app: str) -> Limits:
-    """The limits of an app.
+    """Read the limits of an app.
 
     Raises:
-        DamagedDataError: something else stands there.
+        DamagedDataError: the key holds something else.
     """
     key = keys.limits(app)
-    (found,) = client.pipeline([("HMGET", key, *_FIELDS)])
-    texts = [None if value is None else value.decode(errors="replace") for value in found]
+    (values,) = client.pipeline([("HMGET", key, *_FIELDS)])
+    texts = [None if value is None else value.decode(errors="replace") for value in values]
     try:
         return Limits(*(None if text is None else int(text) for text in texts))
     except ValueError as exc:
         raise DamagedDataError(
-            f"{key} holds what is no limit ({exc}): delete it, or set it with `acker-redis limit --app {app}`"
+            f"{key} holds something that is no limit ({exc}): delete it, or set it with `acker-redis limit --app {app}`"
         ) from exc
 
 
 def write(client: Client, config: AckerConfig, limits: Limits) -> None:
-    """Set all limits of an app, and tell its shards; those that are None are removed. A repeat changes nothing."""
-    key, part = keys.limits(config.app), part_of(limits, config.shards)
+    """Set all limits of an app, and those of its shards; limits that are None are removed. A repeat changes nothing."""
+    key, part = keys.limits(config.app), shard_limit(limits, config.shards)
     commands: list[tuple[str | int | float, ...]] = []
     for name in _FIELDS:
         value = getattr(limits, name)
@@ -70,10 +70,10 @@ def write(client: Client, config: AckerConfig, limits: Limits) -> None:
     client.pipeline(commands)
 
 
-def part_of(limits: Limits, shards: int) -> int | None:
-    """How many pending roots one shard takes: its part of the limit, and what chance may add to it.
+def shard_limit(limits: Limits, shards: int) -> int | None:
+    """Compute how many pending roots one shard takes: its part of the limit, with room for chance.
 
-    Roots are spread by the block, up to 32 at a time, so of few some shards get much more than others.
+    Roots are spread by block, up to 32 at a time, so a few roots may be spread unevenly.
     """
     most = limits.max_pending
     if most is None or shards == 1:

@@ -1,4 +1,4 @@
-"""Pausing an app: its spouts emit nothing until it is resumed. What is in flight goes on, and its outcomes are taken."""
+"""Pausing an app: its spouts emit nothing until it is resumed. Messages in flight are processed, and their outcomes taken."""
 
 from typing import NamedTuple
 
@@ -11,11 +11,11 @@ REASON_CHARS = 200
 
 
 class Paused(NamedTuple):
-    """That an app is paused.
+    """The pause of an app.
 
     Attributes:
         since_ms: in milliseconds since 1970, by the server's clock.
-        reason: what whoever paused it said.
+        reason: given with the pause.
     """
 
     since_ms: int
@@ -32,17 +32,17 @@ def pause(client: Client, app: str, reason: str = "") -> Paused:
         raise BadConfigError(f"the reason has {len(reason)} characters: give at most {REASON_CHARS}")
     key = keys.pause(app)
     (now_ms,) = client.ask(server_info.clocks_ms, [key])
-    _, found = client.pipeline([("SET", key, f"{now_ms} {reason}".encode(errors="replace"), "NX"), ("GET", key)])
-    return _read(found) or Paused(now_ms, reason)
+    _, stored = client.pipeline([("SET", key, f"{now_ms} {reason}".encode(errors="replace"), "NX"), ("GET", key)])
+    return _read(stored) or Paused(now_ms, reason)
 
 
 def resume(client: Client, app: str) -> bool:
-    """Let the spouts emit again; whether the app was paused."""
+    """Let the spouts emit again; returns whether the app was paused."""
     return bool(client.pipeline([("DEL", keys.pause(app))])[0])
 
 
 def paused(client: Client, app: str) -> Paused | None:
-    """Since when and why the app is paused; None: it is not."""
+    """Read since when and why the app is paused; None: it is not."""
     return _read(client.pipeline([("GET", keys.pause(app))])[0])
 
 

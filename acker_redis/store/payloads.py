@@ -1,6 +1,6 @@
 """Messages of a run, kept in Redis from their first emission until they are done: for replays of what can't be read again.
 
-One hash per run, so on a cluster one node holds it. It goes when the run ends, and by itself `KEEP_SECS` after the last
+One hash per run, so on a cluster one node holds it. It is removed when the run ends, and expires `KEEP_SECS` after the last
 message was put there, so that a run that died leaves nothing for good.
 """
 
@@ -55,7 +55,7 @@ class Payloads:
                 pairs, size = [], 0
 
     def get(self, message_ids: Sequence[int]) -> list[bytes | None]:
-        """The payload of each, None for one that is not kept.
+        """Get the payload of each message; None for one that is not kept.
 
         >>> app.payloads("run-1").put([(7, b"message")])
         >>> app.payloads("run-1").get([7, 8])
@@ -66,7 +66,7 @@ class Payloads:
         return [payload for reply in replies for payload in reply]
 
     def remove(self, message_ids: Sequence[int]) -> None:
-        """Remove those of messages that are done.
+        """Remove the payloads of messages that are done.
 
         >>> app.payloads("run-1").remove([7])
         >>> app.payloads("run-1").get([7])
@@ -76,7 +76,7 @@ class Payloads:
         self._client.pipeline([("HDEL", self._key, *part) for part in parts])
 
     def clear(self) -> None:
-        """Remove all: the run is over.
+        """Remove all payloads: the run is over.
 
         >>> app.payloads("run-1").clear()
         """

@@ -17,7 +17,7 @@ from acker_redis.model.interrupts import interrupt_behind
 State = Literal["begun", "finished", "interrupted", "failed"]
 
 TEXT_CHARS = 500
-"""Of an error so much is kept."""
+"""So many characters of an error's text are kept."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class End:
             stopped; `failed`: with an error.
         at_ms: when, in milliseconds since 1970 by the server's clock.
         error: what it failed with.
-        is_settled: whether it left nothing pending, and no outcome that waits.
+        is_settled: whether it left nothing pending, and no outcome unconfirmed.
     """
 
     run_id: str
@@ -42,8 +42,8 @@ class End:
     is_settled: bool = False
 
 
-def of_error(run_id: str, spout_id: int, error: BaseException | None, *, is_settled: bool) -> End:
-    """How a run ended that was left with an error, or without."""
+def end_of(run_id: str, spout_id: int, error: BaseException | None, *, is_settled: bool) -> End:
+    """Describe how a run ended, from the error that ended it, or None."""
     if error is None:
         return End(run_id, spout_id, "finished", is_settled=is_settled)
     if isinstance(error, StoppedError) or interrupt_behind(error) is not None:
@@ -53,13 +53,13 @@ def of_error(run_id: str, spout_id: int, error: BaseException | None, *, is_sett
 
 
 def write(client: Client, app: str, lane: int, end: End) -> None:
-    """Note it, in place of what was noted of the lane's last run."""
+    """Store the end of a lane's run, in place of the last run's."""
     (at_ms,) = client.ask(server_info.clocks_ms, [keys.ends(app)])
     client.pipeline([("HSET", keys.ends(app), lane, json.dumps(asdict(end) | {"at_ms": at_ms}))])
 
 
 def read(client: Client, app: str) -> dict[int, End]:
-    """Lane -> its last run. What is damaged is left out: it is overwritten by the lane's next run."""
+    """Read the end of each lane's last run. Damaged ones are left out: the lane's next run overwrites them."""
     (reply,) = client.pipeline([("HGETALL", keys.ends(app))])
     ends = {}
     for lane, text in as_dict(reply).items():
@@ -71,7 +71,7 @@ def read(client: Client, app: str) -> dict[int, End]:
 
 
 def forget(client: Client, app: str, run_id: str) -> None:
-    """Note nothing more of a run."""
+    """Remove the ends of a run."""
     lanes = [lane for lane, end in read(client, app).items() if end.run_id == run_id]
     if lanes:
         client.pipeline([("HDEL", keys.ends(app), *lanes)])

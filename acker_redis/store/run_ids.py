@@ -20,16 +20,16 @@ def claim(client: Client, config: AckerConfig, run_id: str) -> None:
     """Claim a run id for this run.
 
     Raises:
-        BadConfigError: it is no name, or an earlier run had it.
+        BadConfigError: it is no name, or an earlier run has claimed it.
     """
     if not keys.is_name(run_id):
         raise BadConfigError(f"run_id={run_id!r}: use a text of 1 to 100 characters")
-    key, mine = keys.run(config.app, run_id), secrets.token_hex(8).encode()
+    key, claim_id = keys.run(config.app, run_id), secrets.token_hex(8).encode()
     keep_secs = max(KEEP_SECS, math.ceil(4 * config.message_timeout_secs + (config.max_age_secs or 0)))
-    # GET tells, not SET: after a lost reply the client sends both again.
-    _, owner = client.pipeline([("SET", key, mine, "NX", "EX", keep_secs), ("GET", key)])
-    if owner != mine:
+    # GET decides, not SET: after a lost reply the client sends both again.
+    _, owner = client.pipeline([("SET", key, claim_id, "NX", "EX", keep_secs), ("GET", key)])
+    if owner != claim_id:
         raise BadConfigError(
-            f"run_id={run_id!r} was used by an earlier run of app {config.app!r}, and what comes of this one would be taken "
-            "for a repeat of that: give each run an id of its own, or none"
+            f"run_id={run_id!r} was used by an earlier run of app {config.app!r}, and updates of this one would be taken "
+            "for repeats of that: give each run an id of its own, or none"
         )

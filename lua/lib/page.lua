@@ -1,4 +1,4 @@
--- page: what all reports share. They run without KEYS, as functions or by EVAL, also for a user who may only read and on a
+-- page: helpers of all reports. They run without KEYS, as functions or by EVAL, also for a user who may only read and on a
 -- replica; they write nothing and are bounded. On a cluster a report is of the node it runs on: keys of others are not seen.
 --- @include "lib/block"
 --- @include "lib/lateness"
@@ -25,13 +25,13 @@ local function is_app_name(name)
   return #name <= 64 and string.find(name, '^[%w][%w_.-]*$') ~= nil
 end
 
-local function as_table(pairs_found)
+local function as_table(names_and_values)
   local fields = {}
-  for i = 1, #pairs_found, 2 do fields[pairs_found[i]] = pairs_found[i + 1] end
+  for i = 1, #names_and_values, 2 do fields[names_and_values[i]] = names_and_values[i + 1] end
   return fields
 end
 
--- Names are whatever somebody's data held: what acts on a terminal is not shown.
+-- Names come from users' data: characters that act on a terminal are replaced.
 local function clean(text)
   text = string.gsub(tostring(text), '[%c\127]', '?')
   text = string.gsub(text, '\194[\128-\159]', '?')
@@ -184,8 +184,8 @@ local function open_app(app)
   end
   local last = math.min((app.total or MOST_SHARDS), MOST_SHARDS) - 1
   if not app.total and next(app.seen) then
-    local one = shard_at(app, number)
-    if one and one.shards then last = one.shards - 1 end
+    local shard = shard_at(app, number)
+    if shard and shard.shards then last = shard.shards - 1 end
   end
   number = 0
   while number <= last do
@@ -222,7 +222,7 @@ local function sample_of(text)
   return at and {tonumber(at), tonumber(inits), tonumber(acked), tonumber(failed), tonumber(timed_out)}
 end
 
--- What a shard's rates are counted from: the newest sample that is old enough, or all there ever was.
+-- The sample that a shard's rates are counted from: the newest that is old enough; else the shard's creation.
 local function sample_before(shard)
   local turn, key = math.floor(NOW / period_of(shard)), shard.prefix .. 'samples'
   local recent = ask('HMGET', key, turn % RING_OF_SAMPLES, (turn - 1) % RING_OF_SAMPLES, (turn - 2) % RING_OF_SAMPLES) or {}
@@ -246,15 +246,15 @@ local function count_app(app, counted)
     if i <= SAMPLED then app.rates[name] = 0 end
   end
   for _, shard in ipairs(app.shards) do
-    local found, before = ask('HMGET', shard.prefix .. 'stats', unpack(COUNTERS, 1, counted)) or {}, sample_before(shard)
+    local values, before = ask('HMGET', shard.prefix .. 'stats', unpack(COUNTERS, 1, counted)) or {}, sample_before(shard)
     local secs = math.max(1, (NOW - before[1]) / 1000)
     for i = 1, counted do
-      local name, value = COUNTERS[i], tonumber(found[i] or 0) or 0
-      found[i] = value
+      local name, value = COUNTERS[i], tonumber(values[i] or 0) or 0
+      values[i] = value
       app.counters[name] = app.counters[name] + value
       if i <= SAMPLED then app.rates[name] = app.rates[name] + math.max(0, value - before[i + 1]) / secs end
     end
-    shard.counted = found
+    shard.counted = values
     app.rotated_ms = math.min(app.rotated_ms or NOW, shard.last_rotation_ms)
     app.tick_ms = shard.tick_ms
   end
@@ -266,21 +266,21 @@ end
 local function ends_of(app)
   local ends = {}
   for lane, text in pairs(as_table(ask('HGETALL', 'acker:{' .. app.name .. '}:ends') or {})) do
-    local is_json, found = pcall(cjson.decode, text)
-    if is_json and type(found) == 'table' then
+    local is_json, ended = pcall(cjson.decode, text)
+    if is_json and type(ended) == 'table' then
       ends[tonumber(lane) or -1] = {
-        run = clean(found.run_id), state = clean(found.state), at = tonumber(found.at_ms) or 0, error = clean(found.error),
+        run = clean(ended.run_id), state = clean(ended.state), at = tonumber(ended.at_ms) or 0, error = clean(ended.error),
       }
     end
   end
   return ends
 end
 
--- Those that did with an error, the last one first.
+-- The ends of runs that failed, the last first.
 local function failed_among(ends)
   local failed = {}
-  for _, one in pairs(ends) do
-    if one.state == 'failed' then failed[#failed + 1] = one end
+  for _, ended in pairs(ends) do
+    if ended.state == 'failed' then failed[#failed + 1] = ended end
   end
   table.sort(failed, function(a, b) return a.at > b.at or (a.at == b.at and a.run < b.run) end)
   return failed
@@ -300,34 +300,34 @@ local function component_of(shard, number)
   return shard.names[number]
 end
 
--- The pending roots of a block by last component: calls back with one of them, their spout_id, start and number of the component, and how
--- many they are. Roots of one block have one start.
-local function each_pending(number, block, found)
+-- Calls back for the pending roots of a block, by last component: with one of the roots, their spout_id and start, the number
+-- of the component, and how many roots it has. Roots of one block have one start.
+local function each_pending(number, block, take)
   if #block == ALONE_BYTES then
     local component, flags, _, spout_id, start = unpack_bytes('>BBI2I4I6', block, 9)
     local state = flags % 4
-    if state == OWNED then found(root_at(number, (flags - state) / 4), spout_id, start, component, 1) end
+    if state == OWNED then take(root_at(number, (flags - state) / 4), spout_id, start, component, 1) end
     return
   end
   local head = head_of(block)
   local pending = without(head.owned, head.over)
   if pending == 0 then return end
   for component, mask in pairs(by_component(components_of(block, head), head.present, pending)) do
-    found(root_at(number, slots_of(mask)[1]), head.spout_id, head.start, component, count_of(mask))
+    take(root_at(number, slots_of(mask)[1]), head.spout_id, head.start, component, count_of(mask))
   end
 end
 
--- Looks at the pending roots that were put longest ago, of every shard in turn (or of `some`), until `room` blocks were read or
--- `enough` roots found in each. Gives the number found, `by_component` with count and oldest of each, the oldest of all, and
--- `until_ms`: none was put before that and is not among these.
+-- Samples the pending roots that were put longest ago, of every shard in turn (or of `some`), until `room` blocks were read or
+-- each shard gave `enough` roots. Gives the `count` of roots, `components` with count and oldest roots of each, the `oldest` of
+-- all, and `until_ms`: all roots that were put before it are in the sample.
 local function sample_pending(app, room, enough, some)
-  local sample = {found = 0, by_component = {}, oldest = {}, until_ms = nil, is_whole = true}
+  local sample = {count = 0, by_component = {}, oldest = {}, until_ms = nil, is_whole = true}
   local shards = some or app.shards
   local share = math.max(16, math.floor(room / math.max(1, #shards)))
-  local shard, found_here
+  local shard, count_here
 
   local function take(root, spout_id, start, component, count)
-    found_here = found_here + count
+    count_here = count_here + count
     local name = component == 0 and '' or component_of(shard, component)
     local of_component = sample.by_component[name]
     if not of_component then
@@ -338,25 +338,25 @@ local function sample_pending(app, room, enough, some)
     of_component.oldest[#of_component.oldest + 1] = {root = root, spout_id = spout_id, start = start, shard = shard.number, component = name}
   end
 
-  for _, one in ipairs(shards) do
-    shard, found_here = one, 0
+  for _, sampled in ipairs(shards) do
+    shard, count_here = sampled, 0
     local left_over, reached, slots = share, nil, shard.num_buckets + 1
     local step, group = 1, 4 -- a part of the oldest cohort is enough where all is pending
     for tick = math.max(0, shard.tick - shard.num_buckets), shard.tick do
       local bucket, offset, stamp = shard.prefix .. 'bucket:' .. tick % slots, 0, tick % 65536
-      while left_over > 0 and found_here < enough do
+      while left_over > 0 and count_here < enough do
         local cohorts = ask('ZRANGE', bucket, offset, offset + step - 1, 'WITHSCORES') or {}
         left_over = left_over - 0.25 -- a thousand empty buckets cost, too
         for i = 1, #cohorts, 2 do
           local cohort, at = cohorts[i], 1
           reached = tonumber(cohorts[i + 1])
-          while at <= #cohort and left_over > 0 and found_here < enough do
+          while at <= #cohort and left_over > 0 and count_here < enough do
             local numbers = {}
             for n = 1, math.min((#cohort - at + 1) / 8, group) do numbers[n] = sub(cohort, at + n * 8 - 8, at + n * 8 - 1) end
             local blocks = ask('HMGET', shard.prefix .. 'ledger', unpack(numbers)) or {}
             for n, number in ipairs(numbers) do
               local block = blocks[n]
-              if block and found_here < enough and stamp_of(block) == stamp then each_pending(number, block, take) end
+              if block and count_here < enough and stamp_of(block) == stamp then each_pending(number, block, take) end
             end
             at, left_over, group = at + #numbers * 8, left_over - #numbers, math.min(group * 2, 64)
           end
@@ -365,10 +365,10 @@ local function sample_pending(app, room, enough, some)
         offset, step = offset + step, math.min(step * 2, 16)
       end
     end
-    sample.found = sample.found + found_here
-    if left_over <= 0 or found_here >= enough then
+    sample.count = sample.count + count_here
+    if left_over <= 0 or count_here >= enough then
       sample.is_whole = false
-      if found_here == 0 and reached then sample.until_ms = math.min(sample.until_ms or reached, reached) end
+      if count_here == 0 and reached then sample.until_ms = math.min(sample.until_ms or reached, reached) end
     end
   end
   sample.components = {}
@@ -389,8 +389,8 @@ end
 local function shares_text(sample)
   local parts = {}
   for i = 1, math.min(3, #sample.components) do
-    local one = sample.components[i]
-    parts[i] = string.format('%s %.0f %%', component_text(one.name), 100 * one.count / sample.found)
+    local component = sample.components[i]
+    parts[i] = string.format('%s %.0f %%', component_text(component.name), 100 * component.count / sample.count)
   end
   if #sample.components > 3 then parts[4] = #sample.components - 3 .. ' others' end
   return table.concat(parts, ', ')

@@ -30,7 +30,7 @@ end
 local facts = server_facts()
 local apps, is_whole = apps_here(names[1])
 
--- Shards of an app that are looked at closely, evenly spread, and how many of it each stands for.
+-- Shards of an app that are looked at closely, evenly spread, and how many shards each stands for.
 local function some_of(app, calls_each)
   local most = math.max(1, math.floor(CALLS / #apps / calls_each))
   local step = math.max(1, math.ceil(#app.shards / most))
@@ -59,13 +59,13 @@ local function history_of(app)
     if sum.shards == #some then turns[#turns + 1] = turn end
   end
   table.sort(turns, function(a, b) return a > b end)
-  local found = {now}
+  local history = {now}
   for _, turn in ipairs(turns) do
     local sum = by_turn[turn]
     sum[1] = sum[1] / sum.shards
-    found[#found + 1] = sum
+    history[#history + 1] = sum
   end
-  return found
+  return history
 end
 
 -- Since when something holds between every two samples, back from now: nil if it does not now.
@@ -84,17 +84,17 @@ local function look_at_lanes(app)
   local some, stands_for = some_of(app, 3 * lanes)
   app.lag, app.lanes = 0, {}
   for lane = 0, lanes - 1 do
-    local found = {number = lane, waiting = 0, idle_ms = nil}
+    local counted = {number = lane, waiting = 0, idle_ms = nil}
     for _, shard in ipairs(some) do
       local acked, failed = shard.prefix .. 'acked:' .. lane, shard.prefix .. 'failed:' .. lane
-      found.waiting = found.waiting + ((ask('XLEN', acked) or 0) + (ask('XLEN', failed) or 0)) * stands_for
+      counted.waiting = counted.waiting + ((ask('XLEN', acked) or 0) + (ask('XLEN', failed) or 0)) * stands_for
       for _, consumer in ipairs(ask('XINFO', 'CONSUMERS', acked, 'spout') or {}) do -- a spout asks for both kinds at once
         local idle_ms = tonumber(as_table(consumer).idle)
-        if idle_ms then found.idle_ms = math.min(found.idle_ms or idle_ms, idle_ms) end
+        if idle_ms then counted.idle_ms = math.min(counted.idle_ms or idle_ms, idle_ms) end
       end
     end
-    app.lag = app.lag + found.waiting
-    app.lanes[lane + 1] = found
+    app.lag = app.lag + counted.waiting
+    app.lanes[lane + 1] = counted
   end
 end
 
@@ -153,7 +153,7 @@ local function last_asked(app, only_waiting)
 end
 
 local function state_of(app)
-  if app.is_damaged then return 'LOST', nil, 'its settings are damaged: delete it with `acker-redis evict`' end
+  if app.is_damaged then return 'LOST', nil, 'its settings are damaged: delete it with `acker-redis delete-app`' end
   if app.lost > 0 then
     return 'LOST', nil, string.format('%d of %d shards have no data: a restart without persistence, a flush or an eviction. '
       .. 'Clients that run make them anew and emit again', app.lost, app.total)
@@ -176,7 +176,7 @@ local function state_of(app)
   end
   if app.pending > 0 and app.rates.timed_out > app.rates.acked then
     local from = since(app, function(later, earlier) return later[5] - earlier[5] > later[3] - earlier[3] end)
-    return 'HANGS', from, 'more roots time out than are acked: what comes behind the last component hangs, or drops rows'
+    return 'HANGS', from, 'more roots time out than are acked: the operator behind the last component hangs, or drops rows'
   end
   local limit = ask('HGET', 'acker:{' .. app.name .. '}:limits', 'max_pending')
   local most = tonumber(limit)
@@ -239,10 +239,10 @@ local function explain(app, lines)
     local from = app.since and string.format(' since %s, for %s', clock(app.since), duration(NOW - app.since)) or ''
     wrapped(app.name .. ' ' .. app.state .. from .. ': ' .. app.why, lines)
   end
-  if app.sample.found > 0 and (app.state == 'HANGS' or names[1]) then
+  if app.sample.count > 0 and (app.state == 'HANGS' or names[1]) then
     local oldest = app.sample.oldest
     wrapped(string.format('%s pending by last component: %s (of %d looked at), oldest %s, root %s', app.name, shares_text(app.sample),
-      app.sample.found, duration(NOW - oldest.start), hex_of(oldest.root)), lines)
+      app.sample.count, duration(NOW - oldest.start), hex_of(oldest.root)), lines)
   end
 end
 
@@ -271,23 +271,25 @@ local function more_of(app, lines)
   end
 end
 
-local found = {}
+local shown = {}
 for _, app in ipairs(apps) do
   if open_app(app) then
     look_at(app)
-    found[#found + 1] = app
+    shown[#shown + 1] = app
   end
 end
-table.sort(found, function(a, b)
+table.sort(shown, function(a, b)
   local first, second = SEVERITY[a.state], SEVERITY[b.state]
   return first < second or (first == second and a.name < b.name)
 end)
 
 if words['--json'] then
   local rows = {}
-  for i, app in ipairs(found) do
+  for i, app in ipairs(shown) do
     local components = {}
-    for n, one in ipairs(app.sample.components) do components[n] = {component = one.name, count = one.count} end
+    for n, component in ipairs(app.sample.components) do
+      components[n] = {component = component.name, count = component.count}
+    end
     rows[i] = {
       app = app.name, state = app.state, since_ms = app.since, why = app.why, shards = app.total, shards_here = #app.shards,
       pending = app.pending, acked_per_sec = app.rates.acked, timed_out_per_min = app.rates.timed_out * 60,
@@ -301,13 +303,13 @@ if words['--json'] then
 end
 
 local lines = {server_line(facts)}
-if #found == 0 then
+if #shown == 0 then
   lines[2] = names[1] and 'no app ' .. names[1] .. ' here: its first client creates it' or 'no apps here'
 else
   lines[2] = HEADER
-  for _, app in ipairs(found) do lines[#lines + 1] = row_of(app) end
-  for _, app in ipairs(found) do explain(app, lines) end
-  if names[1] then more_of(found[1], lines) end
+  for _, app in ipairs(shown) do lines[#lines + 1] = row_of(app) end
+  for _, app in ipairs(shown) do explain(app, lines) end
+  if names[1] then more_of(shown[1], lines) end
 end
 if facts.cluster_enabled == '1' then lines[#lines + 1] = 'a node of a cluster: shards of other nodes are not counted here' end
 if not is_whole then lines[#lines + 1] = 'not all keys were looked at: name an app' end

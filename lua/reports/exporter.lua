@@ -13,10 +13,10 @@ Returns
 --- @include "lib/page"
 local BLOCKS = 2000
 
-local pairs_found = {}
+local metrics = {}
 local function say(app, name, value)
-  pairs_found[#pairs_found + 1] = app.name .. ':' .. name
-  pairs_found[#pairs_found + 1] = string.format('%.3f', value)
+  metrics[#metrics + 1] = app.name .. ':' .. name
+  metrics[#metrics + 1] = string.format('%.3f', value)
 end
 
 local apps = apps_here(nil)
@@ -34,4 +34,4 @@ for _, app in ipairs(apps) do
     if dead then say(app, 'failed_runs', #failed_among(ends_of(app))) end
   end
 end
-return pairs_found
+return metrics

@@ -20,12 +20,12 @@ end
 
 -- Counts by bound, of all shards here; the bound is a number of ms, or math.huge.
 local function ages_of(app)
-  local found = {}
-  for _, outcome in ipairs(OUTCOMES) do found[outcome] = {total = 0, counts = {}} end
+  local by_outcome = {}
+  for _, outcome in ipairs(OUTCOMES) do by_outcome[outcome] = {total = 0, counts = {}} end
   for _, shard in ipairs(app.shards) do
     for name, count in pairs(as_table(ask('HGETALL', shard.prefix .. 'latency') or {})) do
       local outcome, bound = string.match(name, '^([a-z_]+):(%w+)$')
-      local ages = found[outcome or '']
+      local ages = by_outcome[outcome or '']
       bound, count = tonumber(bound) or math.huge, tonumber(count)
       if ages and count then
         ages.total = ages.total + count
@@ -33,12 +33,12 @@ local function ages_of(app)
       end
     end
   end
-  for _, ages in pairs(found) do
+  for _, ages in pairs(by_outcome) do
     ages.bounds = {}
     for bound in pairs(ages.counts) do ages.bounds[#ages.bounds + 1] = bound end
     table.sort(ages.bounds)
   end
-  return found
+  return by_outcome
 end
 
 local function bound_text(bound)
@@ -57,11 +57,11 @@ local lines, rows = {}, {}
 local apps = apps_here(names[1])
 for _, app in ipairs(apps) do
   if open_app(app) then
-    local found = ages_of(app)
+    local by_outcome = ages_of(app)
     local row = {app = app.name, shards = app.total, shards_here = #app.shards, outcomes = {}}
     rows[#rows + 1] = row
     for _, outcome in ipairs(OUTCOMES) do
-      local ages = found[outcome]
+      local ages = by_outcome[outcome]
       local counts = {}
       for i, bound in ipairs(ages.bounds) do
         counts[i] = {le_ms = bound ~= math.huge and bound or nil, count = ages.counts[bound]}

@@ -29,30 +29,30 @@ local sample = sample_pending(app, BLOCKS, math.max(32, ROOTS / math.max(1, #app
 
 if words['--json'] then
   local components = {}
-  for n, one in ipairs(sample.components) do
+  for n, component in ipairs(sample.components) do
     local roots = {}
-    for i = 1, math.min(most, #one.oldest) do
-      local root = one.oldest[i]
+    for i = 1, math.min(most, #component.oldest) do
+      local root = component.oldest[i]
       roots[i] = {root = hex_of(root.root), spout_id = root.spout_id, shard = root.shard, age_ms = NOW - root.start}
     end
-    components[n] = {component = one.name, count = one.count, oldest_ms = NOW - one.oldest[1].start, oldest = roots}
+    components[n] = {component = component.name, count = component.count, oldest_ms = NOW - component.oldest[1].start, oldest = roots}
   end
-  return cjson.encode({app = app.name, pending = app.pending, shards = app.total, shards_here = #app.shards, looked_at = sample.found,
+  return cjson.encode({app = app.name, pending = app.pending, shards = app.total, shards_here = #app.shards, looked_at = sample.count,
     is_whole = sample.is_whole, components = #components > 0 and components or nil})
 end
 
 local lines = {string.format('%s  %d pending on %d of %d shards; %s of %d looked at, the longest there first', app.name, app.pending,
-  #app.shards, app.total or 0, sample.is_whole and 'all' or 'the oldest', sample.found)}
-if sample.found == 0 then
+  #app.shards, app.total or 0, sample.is_whole and 'all' or 'the oldest', sample.count)}
+if sample.count == 0 then
   lines[2] = sample.until_ms and 'none found among what was put more than ' .. duration(NOW - sample.until_ms) .. ' ago'
     or 'nothing is pending'
 else
   lines[2] = left('LAST COMPONENT', 40) .. ' ' .. right('ROOTS', 7) .. ' ' .. right('SHARE', 6) .. ' ' .. right('OLDEST', 7)
-  for _, one in ipairs(sample.components) do
-    lines[#lines + 1] = left(component_text(one.name), 40) .. ' ' .. right(amount(one.count), 7) .. ' '
-      .. right(string.format('%.0f %%', 100 * one.count / sample.found), 6) .. ' ' .. right(duration(NOW - one.oldest[1].start), 7)
-    for i = 1, math.min(most, #one.oldest) do
-      local root = one.oldest[i]
+  for _, component in ipairs(sample.components) do
+    lines[#lines + 1] = left(component_text(component.name), 40) .. ' ' .. right(amount(component.count), 7) .. ' '
+      .. right(string.format('%.0f %%', 100 * component.count / sample.count), 6) .. ' ' .. right(duration(NOW - component.oldest[1].start), 7)
+    for i = 1, math.min(most, #component.oldest) do
+      local root = component.oldest[i]
       lines[#lines + 1] = string.format('  root %s  spout_id %d  shard %d  %s old', hex_of(root.root), root.spout_id, root.shard,
         duration(NOW - root.start))
     end

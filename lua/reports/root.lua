@@ -1,5 +1,5 @@
 --[[
-root: everything that is known of one root, or of one message by its id.
+root: show all that is known of one root, or of one message by its id.
 
   redis-cli --raw FCALL_RO acker_root 0 orders 00000000000003e8
   redis-cli --raw FCALL_RO acker_root 0 orders message 1234
@@ -7,7 +7,7 @@ root: everything that is known of one root, or of one message by its id.
 
 ARGV
   app     name
-  what    16 hex digits, as all reports and fail streams have roots; or `message`
+  root    16 hex digits, as all reports and fail streams have roots; or `message`
   id      message id, in decimal
   run     only of this run id
 Returns
@@ -17,9 +17,9 @@ Returns
 local OUTCOMES, LETTERS, LETTERS_PER_STEP = 200, 10000, 500
 
 local names = arguments({})
-local name, what, id, run = unpack(names or {})
-local is_root = what and #what == 16 and string.find(what, '^%x+$') and not id
-local is_message = what == 'message' and id and string.find(id, '^-?%d+$')
+local name, wanted, id, run = unpack(names or {})
+local is_root = wanted and #wanted == 16 and string.find(wanted, '^%x+$') and not id
+local is_message = wanted == 'message' and id and string.find(id, '^-?%d+$')
 if not names or not name or not is_app_name(name) or not (is_root or is_message) or #names > 4 then
   return 'usage: redis-cli --raw FCALL_RO acker_root 0 APP ROOT (16 hex digits) | message ID [RUN]'
 end
@@ -50,7 +50,7 @@ local function slot_of(block, slot)
 end
 
 local function look_at_root()
-  local bytes = string.gsub(string.lower(what), '%x%x', function(pair) return char(tonumber(pair, 16)) end)
+  local bytes = string.gsub(string.lower(wanted), '%x%x', function(pair) return char(tonumber(pair, 16)) end)
   local slot = math.floor(byte(bytes) / 8)
   local number = char(byte(bytes) % 8) .. sub(bytes, 2)
   local seen = 0
@@ -60,7 +60,7 @@ local function look_at_root()
       local state, hi, lo, component, head = slot_of(block, slot)
       if state then
         seen = seen + 1
-        say('root %s of %s: %s', what, name, state)
+        say('root %s of %s: %s', wanted, name, state)
         say('  shard %d, spout_id %d, ack value %08x%08x, last component %s', shard.number, head.spout_id, hi, lo,
           component_text(component_of(shard, component)))
         say('  first heard of %s ago%s', duration(NOW - head.start), head.size > 1 and ', with others of its block' or '')
@@ -72,9 +72,9 @@ local function look_at_root()
     for lane = 0, shard.lanes - 1 do
       for _, entry in ipairs(ask('XREVRANGE', shard.prefix .. 'failed:' .. lane, '+', '-', 'COUNT', OUTCOMES) or {}) do
         local fields = as_table(entry[2])
-        if fields.root == string.lower(what) then
+        if fields.root == string.lower(wanted) then
           seen = seen + 1
-          say('root %s of %s: %s, not confirmed by its spout yet (entry %s of %sfailed:%d)', what, name, clean(fields.reason),
+          say('root %s of %s: %s, not confirmed by its spout yet (entry %s of %sfailed:%d)', wanted, name, clean(fields.reason),
             entry[1], shard.prefix, lane)
           say('  spout_id %s, age %s, last component %s  %s', clean(fields.spout_id), duration(tonumber(fields.age_ms) or 0),
             component_text(clean(fields.last_component or '')), clean(fields.detail or ''))
@@ -88,7 +88,7 @@ local function look_at_root()
             local mask, age, component = unpack_bytes('>i4I4B', rows, at + 8)
             if band(mask, BIT[slot]) ~= 0 then
               seen = seen + 1
-              say('root %s of %s: acked after %s, not confirmed by its spout yet (entry %s of %sacked:%d)', what, name,
+              say('root %s of %s: acked after %s, not confirmed by its spout yet (entry %s of %sacked:%d)', wanted, name,
                 duration(age), entry[1], shard.prefix, lane)
               say('  spout_id %s, last component %s', clean(fields.spout_id), component_text(component_of(shard, component)))
             end
@@ -98,7 +98,7 @@ local function look_at_root()
     end
   end
   if seen == 0 then
-    say('root %s of %s: nothing is known: never seen here, or acked, or failed or timed out and confirmed', what, name)
+    say('root %s of %s: nothing is known: never seen here, or acked, or failed or timed out and confirmed', wanted, name)
     if app.remote > 0 then say('%d of %d shards are on other nodes: ask these too', app.remote, app.total) end
   end
 end
@@ -117,7 +117,7 @@ local function look_at_message()
       local fields = as_table(entry[2])
       if fields.message_id == id and (not run or fields.run_id == run) and entry[1] ~= last then
         seen = seen + 1
-        say('message %s of %s: dead letter %s, given up %s ago', id, name, entry[1],
+        say('message %s of %s: dead letter %s, its attempts exhausted %s ago', id, name, entry[1],
           duration(NOW - (tonumber(string.match(entry[1], '^%d+')) or NOW)))
         say('  run %s, spout_id %s, %s attempts, %s, last component %s', clean(fields.run_id), clean(fields.spout_id or 0), clean(fields.attempts),
           clean(fields.reason), component_text(clean(fields.last_component or '')))

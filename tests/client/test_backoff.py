@@ -6,7 +6,7 @@ import pytest
 from redis.backoff import NoBackoff
 
 from acker_redis import ConnectionLostError, NotExactError, OperatorBrokenError, OutageError
-from acker_redis.client.backoff import OUTAGE_TRIES, Backoff, Outages, is_outage, tells_of_outage
+from acker_redis.client.backoff import OUTAGE_TRIES, Backoff, Outages, describes_outage, is_outage
 
 
 def test_pauses_stay_below_the_cap_however_long_an_outage_is() -> None:
@@ -48,7 +48,7 @@ class InvalidTimeoutError(ValueError):
 )  # fmt: skip
 def test_errors_of_unreachable_services_are_outages(error: Exception) -> None:
     assert is_outage(error)
-    assert isinstance(error, (OutageError, ConnectionError, TimeoutError)) or tells_of_outage(
+    assert isinstance(error, (OutageError, ConnectionError, TimeoutError)) or describes_outage(
         f"{type(error).__name__}: {error}"
     )
 
@@ -64,4 +64,4 @@ def test_errors_of_unreachable_services_are_outages(error: Exception) -> None:
 def test_program_errors_that_mention_timeouts_are_no_outages(error: Exception) -> None:
     assert not is_outage(error)
     if type(error) in (ValueError, KeyError):
-        assert not tells_of_outage(f"{type(error).__name__}: {error}")
+        assert not describes_outage(f"{type(error).__name__}: {error}")

@@ -213,7 +213,7 @@ def test_abandoned_run_is_failed_on_every_node(three_nodes, nodes, open_acker) -
     roots = np.arange(1, 2001)
     acker.init_many(roots, roots, 0)
     lease = app_of(acker).lease(lane=0, run_id="run")
-    lease.take()
+    lease.acquire()
     lease.release()
     client = Client(three_nodes[0].url)
     left = abandon_run.preview(client, acker.config, "run")

@@ -57,15 +57,15 @@ def test_app_of_another_format_is_refused_and_can_be_recreated(
 ) -> None:
     server, acker = another_format
     shell, raw = Shell(tmp_path, server), plain(server.url)
-    assert shell.run(FORMAT).strip() == "2"
+    assert shell.run(FORMAT).strip() == "3"
     for shard in (0, 1):
-        raw.hset(f"acker:{{orders:{shard}}}:meta", "format", "1")
+        raw.hset(f"acker:{{orders:{shard}}}:meta", "format", "2")
     before = {key: raw.dump(key) for key in raw.scan_iter()}
-    with pytest.raises(FormatVersionError, match="another version of acker-redis made them"):
+    with pytest.raises(FormatVersionError, match="has shards of format 2"):
         Acker.connect(server.url, AckerConfig("orders", shards=2, message_timeout_secs=1))
     assert {key: raw.dump(key) for key in raw.scan_iter()} == before
     for shard in (0, 1):  # the old version, which knows its own form, lets it run dry
-        raw.hset(f"acker:{{orders:{shard}}}:meta", "format", "2")
+        raw.hset(f"acker:{{orders:{shard}}}:meta", "format", "3")
     acker.init_many([1, 2], [7, 7], 0)
     rotator = start_process("rotator", "--redis", server.url, "--app", "orders")
     wait_until(lambda: "rotating" in rotator.log(), "roots time out")

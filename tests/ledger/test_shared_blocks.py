@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from acker_redis import Acker, Applied, BadBatchError, FormatVersionError
+from acker_redis import Acker, AckerConfig, Applied, BadBatchError, FormatVersionError
 from acker_redis.ledger.expiry import TICKS_PER_PASS
 from acker_redis.model import ids
 from acker_redis.testing import wait_until
@@ -116,19 +116,48 @@ def test_block_timeout_restarts_with_each_init_and_reset(source: Any, connect: A
     assert {o.root for o in acker.poll()} == set(roots[:2].tolist())
 
 
-def test_app_of_another_format_is_refused_and_left_unchanged(source: Any, connect: Any, raw: Any) -> None:
+@pytest.mark.parametrize("stored", [None, 2, 4], ids=["none", "older", "newer"])
+def test_app_of_another_format_is_refused_and_left_unchanged(
+    source: Any, connect: Any, raw: Any, stored: int | None
+) -> None:
     acker: Acker = connect(shards=2)
     acker.init(1, 5, 0)
     for shard in range(2):
-        raw.hdel(f"acker:{{test:{shard}}}:meta", "format")
+        if stored is None:
+            raw.hdel(f"acker:{{test:{shard}}}:meta", "format")
+        else:
+            raw.hset(f"acker:{{test:{shard}}}:meta", "format", stored)
+    form = "a format without number" if stored is None else f"format {stored}"
+    sentence = rf"app 'test' has shards of {form}, and .* can't read them: it reads format 3\..* then delete the app"
     before = {key: raw.dump(key) if isinstance(source, str) else raw.type(key) for key in raw.scan_iter("acker:*")}
-    with pytest.raises(FormatVersionError, match="another version of acker-redis made them"):
+    with pytest.raises(FormatVersionError, match=sentence):
         connect(shards=2)
-    with pytest.raises(FormatVersionError):
+    with pytest.raises(FormatVersionError, match=sentence):
         Acker.open_existing(source, "test")
     assert before == {
         key: raw.dump(key) if isinstance(source, str) else raw.type(key) for key in raw.scan_iter("acker:*")
     }
+
+
+def test_app_in_the_layout_of_format_2_is_refused_and_left_unchanged(source: Any, connect: Any, raw: Any) -> None:
+    settings = AckerConfig("test", shards=1).as_fields()
+    raw.hset("acker:{test}:config", mapping=settings)
+    raw.hset("acker:{test}:stages", "parse", 1)
+    raw.hset(
+        "acker:{test:0}:meta",
+        mapping={
+            "generation": "g", "tick": 0, "num_buckets": settings["num_buckets"], "lanes": settings["lanes"],
+            "clock": settings["clock"], "max_age_ms": 0, "tick_ms": 15_000, "shards": 1, "format": 2, "created_ms": 1,
+            "last_rotation_ms": 1, "next_rotation_ms": 2, "stage:1": "parse",
+        },
+    )  # fmt: skip
+    raw.sadd("acker:{test:0}:fence:0", b"token-token-")
+    raw.xadd("acker:{test}:dead", {"message_id": 1, "run_id": "run", "attempts": 2, "reason": "failed", "task": 0})
+    before = {key: raw.type(key) for key in raw.scan_iter("acker:*")}
+    for opened in (lambda: connect(shards=1), lambda: Acker.open_existing(source, "test")):
+        with pytest.raises(FormatVersionError, match=r"shards of format 2, .* it reads format 3"):
+            opened()
+    assert before == {key: raw.type(key) for key in raw.scan_iter("acker:*")}
 
 
 def test_new_roots_with_an_invalid_count_is_refused() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, Done, AloneBlock, blocks_of
+from tests.support.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, AloneBlock, Done, blocks_of
 
 APPLIED = 0
 MIN, MAX = -(2**63), 2**63 - 1

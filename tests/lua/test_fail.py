@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.seeding import CLOSED, FAILED, TICK, WAITING, Failure, AloneBlock, blocks_of
+from tests.support.seeding import CLOSED, FAILED, TICK, WAITING, AloneBlock, Failure, blocks_of
 
 APPLIED = 0
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from acker_redis import PendingLimitError
-from tests.support.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, Done, Failure, AloneBlock, blocks_of
+from tests.support.seeding import CLOSED, FAILED, OWNED, TICK, WAITING, AloneBlock, Done, Failure, blocks_of
 
 APPLIED, SEEN = 0, 1
 MIN, MAX = -(2**63), 2**63 - 1

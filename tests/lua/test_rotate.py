@@ -54,7 +54,7 @@ def test_tick_retires_oldest_bucket_and_oldest_dedup_set(lab, num_buckets: int) 
         shard.put(back, 5, tick=TICK - back)
     shard.cohort(TICK - num_buckets + 1, 100)
     for slot in range(shard.slots):
-        shard.raw.sadd(shard.keys["dedup"][slot], b"token-%d" % slot)
+        shard.raw.sadd(shard.keys["dedup"][slot], b"key-%d" % slot)
     before = shard.state()
     assert shard.run("rotate", FORCED) == [TICKED, TICK_MS, 2]
     dedup = {slot: idempotency_keys for slot, idempotency_keys in before.dedup.items() if slot != shard.death_row}

@@ -75,7 +75,7 @@ def test_reordered_blocks_keep_their_roots(pairs: list[tuple[int, int]], random:
     batch = Blocks.from_roots(*columns(pairs))
     order = list(range(len(batch.numbers)))
     random.shuffle(order)
-    other = batch.taken(np.array(order))
+    other = batch.reordered(np.array(order))
     assert unpacked(other.packed()[0], with_vals=True) == unpacked(batch.packed()[0], with_vals=True)
     assert other.numbers.tolist() == [batch.numbers[place] for place in order]
 
@@ -107,7 +107,7 @@ def test_index_returns_position_of_root_or_minus_one(given_roots: list[int], wan
     if in_order:
         roots.sort(key=lambda root: (root & (1 << 59) - 1, root >> 59))
     wanted += given_roots
-    found = blocks.Index(np.array(roots, np.uint64)).find(np.array(wanted, np.uint64))
+    found = blocks.Index(np.array(roots, np.uint64)).rows_of(np.array(wanted, np.uint64))
     assert found.tolist() == [roots.index(root) if root in roots else -1 for root in wanted]
 
 
@@ -122,5 +122,5 @@ def test_roots_of_consecutive_ids_are_looked_up_without_sorting(monkeypatch: pyt
         [ids.mint(np.full(32, block, np.uint64), np.arange(32, dtype=np.uint64)) for block in (9, 2, 5)]
     )
     monkeypatch.setattr(blocks, "_by_block", None)
-    assert blocks.Index(roots).find(roots[::-1]).tolist() == list(range(95, -1, -1))
+    assert blocks.Index(roots).rows_of(roots[::-1]).tolist() == list(range(95, -1, -1))
     assert blocks.distinct(roots) is roots

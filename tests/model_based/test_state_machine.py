@@ -24,7 +24,7 @@ ROOTS: dict[str, tuple[int, ...]] = {
 }
 EDGES = tuple(ids.derive("edge", i) for i in range(3))
 TASKS = (0, 1, 2**32 - 1)
-STAGES = (None, "split", "count")
+COMPONENTS = (None, "split", "count")
 
 PROFILE = settings(
     max_examples=100,
@@ -55,7 +55,7 @@ roots = st.integers(0, 5)
 
 vals = st.sets(st.integers(0, len(EDGES) - 1)).map(edges_to_val)
 rows = st.lists(st.tuples(roots, vals), min_size=1, max_size=6).map(tuple)
-components = st.sampled_from(STAGES)
+components = st.sampled_from(COMPONENTS)
 inits = st.builds(lambda rows, spout_id: Update("init", rows, spout_id=spout_id), rows, st.sampled_from(TASKS))
 acks = st.builds(lambda rows, component: Update("ack", rows, component=component), rows, components)
 fails = st.builds(
@@ -140,7 +140,7 @@ class AckerMachine(RuleBasedStateMachine):
     @rule(updates=st.one_of(one_update, batches), with_idempotency_key=st.booleans())
     def send(self, updates: tuple[Update, ...], with_idempotency_key: bool) -> None:
         updates = tuple(map(self.real, updates))
-        idempotency_key = f"token-{len(self.sent)}" if with_idempotency_key else None
+        idempotency_key = f"key-{len(self.sent)}" if with_idempotency_key else None
         if idempotency_key:
             self.sent.append((idempotency_key, updates, self.oracle.tick))
         self.check_sent(updates, idempotency_key)

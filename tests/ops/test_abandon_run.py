@@ -40,7 +40,7 @@ def client(source: Any) -> Iterator[Client]:
 def die(acker: Acker, run_id: str, spout_id: int = 0) -> None:
     """As a run that took its lane, and whose hold has run out."""
     lease = app_of(acker).lease(lane=spout_id % 2, run_id=run_id)
-    lease.take()
+    lease.acquire()
     lease.release()
 
 
@@ -97,7 +97,7 @@ def test_abandon_covers_every_lane_the_run_held_last(client: Client, acker: Acke
 def test_survey_of_a_living_run_shows_its_lease_and_no_roots(client: Client, acker: Acker) -> None:
     acker.init_many(ALONE, ALONE, 0)
     lease = app_of(acker).lease(lane=0, run_id="alive")
-    lease.take()
+    lease.acquire()
     left = abandon_run.preview(client, CONFIG, "alive")
     assert left.lanes == (0,)
     assert left.held[0].startswith("alive ")
@@ -200,7 +200,7 @@ def test_abandon_command_counts_roots_and_asks_for_confirmation(url: str, connec
 def test_abandon_command_refuses_living_and_unknown_runs(url: str, raw: Any, connect: Callable[..., Acker]) -> None:
     acker = connect(app="orders", shards=3, lanes=2)
     lease = app_of(acker).lease(lane=1, run_id="run-1")
-    lease.take()
+    lease.acquire()
     options = ("--app", "orders", "--redis", url, "--yes")
     shown = run("abandon", *options, "--run", "run-1")
     assert (shown.exit_code, "lane 1 is held by run-1 " in shown.stderr, "End that process" in shown.stderr) == (

@@ -165,7 +165,8 @@ def test_executor_user_is_refused_other_commands_and_keys(
         ("HGETALL", "acker:{payments}:config"), ("HGETALL", "acker:{payments:0}:ledger"),
         ("HSET", "acker:{payments:0}:meta", "a", 1),
         ("XADD", "acker:{payments:0}:acked:0", "*", "a", "b"), ("DEL", "acker:{payments:0}:ledger"),
-        ("DEL", "acker:{orders}:lane:0"), ("SET", "acker:{orders}:pause", "0 held"), ("XDEL", "acker:{orders}:dead_letters", "1-1"),
+        ("DEL", "acker:{orders}:lane:0"), ("SET", "acker:{orders}:pause", "0 held"),
+        ("XDEL", "acker:{orders}:dead_letters", "1-1"),
         ("XREADGROUP", "GROUP", "spout", "me", "STREAMS", "acker:{orders:0}:acked:0", ">"),
         ("XACK", "acker:{orders:0}:acked:0", "spout", "1-1"), ("UNLINK", "acker:{orders:0}:ledger"),
     )  # fmt: skip
@@ -286,7 +287,8 @@ def test_oncall_user_inspects_and_changes_nothing(
     refuses(
         url,
         ("HSET", "acker:{orders:0}:meta", "tick", 9), ("DEL", "acker:{orders:0}:meta"), ("SET", "acker:{orders}:pause", "0"),
-        ("XDEL", "acker:{orders}:dead_letters", "1-1"), ("FLUSHALL",), ("CONFIG", "GET", "*"), ("KEYS", "*"), ("SCRIPT", "KILL"),
+        ("XDEL", "acker:{orders}:dead_letters", "1-1"),
+        ("FLUSHALL",), ("CONFIG", "GET", "*"), ("KEYS", "*"), ("SCRIPT", "KILL"),
     )  # fmt: skip
 
 

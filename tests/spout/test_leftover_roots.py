@@ -283,7 +283,7 @@ def test_run_that_lost_its_lane_keeps_its_successors_roots(
 
 def test_error_before_the_lease_writes_no_run_end(url: str, acker: Acker) -> None:
     lease = app_of(acker).lease(lane=0, run_id="alive")
-    lease.take()
+    lease.acquire()
     with pytest.raises(AckerError, match="in use by another run"):
         work(acker, "second")
     assert acker.admin.ends() == {}

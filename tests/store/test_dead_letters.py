@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from acker_redis import Acker, BadBatchError, DeadLetter
+from acker_redis import Acker, BadBatchError, DeadLetter, FormatVersionError
 from acker_redis.acker import app_of
 from acker_redis.cli import app
 from acker_redis.client.client import Client
@@ -48,17 +48,18 @@ def test_dead_letter_texts_are_truncated(source, connect) -> None:
     acker: Acker = connect()
     long = "ä" * 100_000
     acker.dead_letters.add([DeadLetter(1, long, 1, long, long, long)])
-    (found,) = acker.dead_letters.read()
-    assert {found.run_id, found.reason, found.last_component, found.detail} == {"ä" * TEXT_CHARS}
+    (letter,) = acker.dead_letters.read()
+    assert {letter.run_id, letter.reason, letter.last_component, letter.detail} == {"ä" * TEXT_CHARS}
 
 
 def damage(raw: Any) -> list[bytes]:
     """Entries that are no dead letters, before, between and behind two that are."""
     entry_ids = [raw.xadd(KEY, {"theirs": b"\xff"})]
-    raw.xadd(KEY, {"message_id": 1, "attempts": 2})
-    entry_ids += [raw.xadd(KEY, {"message_id": "one", "attempts": 2}), raw.xadd(KEY, {"message_id": 1})]
-    raw.xadd(KEY, {"message_id": 2, "attempts": 2, "reason": b"\xff"})
-    return [*entry_ids, raw.xadd(KEY, {b"message_id": b"\xff", b"attempts": b""})]
+    raw.xadd(KEY, {"format": 2, "message_id": 1, "attempts": 2})
+    entry_ids.append(raw.xadd(KEY, {"format": 2, "message_id": "one", "attempts": 2}))
+    entry_ids.append(raw.xadd(KEY, {"format": 2, "message_id": 1}))
+    raw.xadd(KEY, {"format": 2, "message_id": 2, "attempts": 2, "reason": b"\xff"})
+    return [*entry_ids, raw.xadd(KEY, {b"format": 2, b"message_id": b"\xff", b"attempts": b""})]
 
 
 def test_damaged_entries_do_not_block_reading(source, raw, connect, caplog) -> None:
@@ -95,6 +96,48 @@ def test_damaged_entry_is_printed_with_its_entry_id(url, raw, connect) -> None:
     assert [one["entry_id"] for one in shown if "damaged" in one] == entry_ids
     assert [one["message_id"] for one in shown if "damaged" not in one] == [1, 2]
     assert "6 printed and deleted, 0 in the stream" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"message_id": 1, "run_id": "run", "attempts": 2, "reason": "failed", "last_stage": "parse", "task": 0},
+        {"format": 3, "message": 1},
+    ],
+    ids=["1", "3"],
+)
+def test_dead_letters_of_another_format_are_refused_and_left_unchanged(
+    source, raw, connect, fields: dict[str, Any]
+) -> None:
+    acker: Acker = connect()
+    acker.dead_letters.add(letters(1))
+    entry_id = raw.xadd(KEY, fields).decode()
+    version = fields.get("format", 1)
+    sentence = rf"entry {entry_id} of .*: a dead letter of format {version}, and .* can't read it: .*then delete them"
+    for read in (
+        acker.dead_letters.read,
+        lambda: list(acker.dead_letters.scan()),
+        acker.dead_letters.survey,
+        acker.dead_letters.replay,
+        lambda: acker.dead_letters.get([entry_id]),
+    ):
+        with pytest.raises(FormatVersionError, match=sentence):
+            read()
+    assert raw.xlen(KEY) == 2
+    assert acker.dead_letters.delete([entry_id]) == 1
+    assert [letter.message_id for letter in acker.dead_letters.read()] == [0]
+
+
+def test_stream_of_format_1_is_refused_and_left_unchanged(source, raw, connect) -> None:
+    acker: Acker = connect()
+    old = "acker:{test}:dead"
+    raw.xadd(old, {"message_id": 1, "run_id": "run", "attempts": 2, "reason": "failed", "last_stage": "parse"})
+    for read in (acker.dead_letters.read, acker.dead_letters.count, acker.dead_letters.survey):
+        with pytest.raises(FormatVersionError, match=r":dead: a dead letter of format 1, .* delete-app --app test"):
+            read()
+    assert raw.xlen(old) == 1
+    raw.delete(old)
+    assert acker.dead_letters.read() == []
 
 
 @pytest.fixture

@@ -19,14 +19,14 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_second_run_on_a_lane_is_refused_at_start(source: Any, connect: Any) -> None:
     first = app_of(connect(lanes=2)).lease(lane=0, run_id="first")
-    first.take()
+    first.acquire()
     second = Spout(connect(lanes=2), "second")
     second.add(np.array([1]))
     with pytest.raises(BadConfigError, match=r"lane 0 .* in use by another run .*first .*spout_id of its own"):
         run_spout(second, lambda emission: None)
     assert second.counts.emitted == 0
     beside = app_of(connect(lanes=2)).lease(lane=1, run_id="beside")
-    beside.take()
+    beside.acquire()
     for lease in first, beside:
         lease.release()
         lease.release()
@@ -34,13 +34,13 @@ def test_second_run_on_a_lane_is_refused_at_start(source: Any, connect: Any) -> 
 
 def test_lease_is_held_while_its_process_lives(source: Any, connect: Any) -> None:
     lease = app_of(connect()).lease(lane=0, run_id="first")
-    lease.take()
+    lease.acquire()
     for _ in range(2):
         with pytest.raises(BadConfigError, match="in use"):  # each waits longer than a lease lasts
-            app_of(connect()).lease(lane=0, run_id="second").take()
+            app_of(connect()).lease(lane=0, run_id="second").acquire()
     lease.release()
     second = app_of(connect()).lease(lane=0, run_id="second")
-    second.take()
+    second.acquire()
     second.release()
 
 
@@ -48,26 +48,26 @@ def test_expired_lease_is_taken_over_and_its_old_holder_ends(source: Any, connec
     still: Acker = connect()
     lease = app_of(still).lease(lane=0, run_id="still")
     lease.renew_secs = 4  # says nothing for longer than its lease lasts
-    lease.take()
+    lease.acquire()
     successor = app_of(connect()).lease(lane=0, run_id="successor")
-    successor.take()
+    successor.acquire()
 
     def has_ended() -> bool:
         try:
-            lease.take()
+            lease.acquire()
         except AckerError as exc:
             return "taken over by another run (successor" in str(exc)
         return False
 
     wait_until(has_ended, "it learns of its successor")
     lease.release()
-    successor.take()
+    successor.acquire()
     successor.release()
 
 
 def test_lease_deleted_on_the_server_is_renewed(source: Any, connect: Any, raw: Any) -> None:
     lease = app_of(connect()).lease(lane=0, run_id="first")
-    lease.take()
+    lease.acquire()
     (key,) = raw.keys("*:lane:0")
     raw.delete(key)
     wait_until(lambda: bool(raw.exists(key)), "it is renewed")

@@ -26,7 +26,7 @@ from acker_redis.spout import emitter, loop
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.loop import run_spout
 from acker_redis.spout.spout import Spout
-from acker_redis.store.limits import part_of
+from acker_redis.store.limits import shard_limit
 from acker_redis.testing import wait_until
 
 NONE = Limits()
@@ -43,7 +43,7 @@ def test_limits_can_be_set_read_and_removed(source: Any, raw: Any, connect: Call
     acker.admin.set_limits(all_of_them)
     assert acker.admin.limits() == all_of_them
     parts = {int(raw.hget(f"acker:{{orders:{shard}}}:meta", "max_pending")) for shard in range(2)}
-    assert parts == {part_of(all_of_them, 2)}
+    assert parts == {shard_limit(all_of_them, 2)}
     acker.admin.set_limits(NONE)
     assert acker.admin.limits() == NONE
     assert not raw.exists("acker:{orders}:limits")
@@ -75,7 +75,7 @@ def test_damaged_limits_raise_an_error_naming_the_command(source: Any, raw: Any,
 @pytest.mark.parametrize("most", [1, 100, 1000, 100_000, 3_000_000])
 def test_shard_limit_leaves_room_for_uneven_hashing(shards: int, most: int) -> None:
     """A spout at the limit is refused nothing by any shard: whole blocks of 32, spread by the hash."""
-    part = part_of(Limits(max_pending=most), shards)
+    part = shard_limit(Limits(max_pending=most), shards)
     assert part is not None
     blocks = -(-most // 32)
     spread = np.random.default_rng(most + shards).multinomial(blocks, np.full(shards, 1 / shards), size=20)

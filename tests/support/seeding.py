@@ -15,7 +15,7 @@ from acker_redis.client import scripts
 from acker_redis.client.client import Client
 
 GENERATION = "generation-1"
-TOKEN, DIGEST = b"token-token-", b"digested"
+IDEMPOTENCY_KEY, DIGEST = b"key-for-test", b"digested"
 WAITING, OWNED, FAILED, CLOSED = 0, 1, 2, 3
 """States of a root: waits for its init; has its owner; failed before its init; failed, with its outcome written."""
 
@@ -186,8 +186,8 @@ def pack_pairs(*pairs: tuple[int, int]) -> bytes:
 class State:
     """Everything a shard holds. Slots, lanes and fields that hold nothing are left out.
 
-    Roots that are alone in their blocks stand in `ledger`, shared blocks in `blocks`. The counter `unowned` is left out: seeds don't
-    keep it, and the state machine compares it after every step.
+    Roots that are alone in their blocks stand in `ledger`, shared blocks in `blocks`. The counter `unowned` is left out:
+    seeds don't keep it, and the state machine compares it after every step.
     """
 
     ledger: dict[int, AloneBlock]
@@ -302,20 +302,22 @@ class Lab:
             aged[name.decode().partition(":")[0]] += int(count)
         return _ms(time), settled, aged
 
-    def init(self, *pairs: tuple[int, int], spout_id: int = 7, idempotency_key: bytes = TOKEN, repeats: int = 0) -> Any:
+    def init(
+        self, *pairs: tuple[int, int], spout_id: int = 7, idempotency_key: bytes = IDEMPOTENCY_KEY, repeats: int = 0
+    ) -> Any:
         return self.run("init", idempotency_key, DIGEST, spout_id, repeats, pack_pairs(*pairs))
 
-    def ack(self, *pairs: tuple[int, int], component: int = 0, idempotency_key: bytes = TOKEN) -> Any:
+    def ack(self, *pairs: tuple[int, int], component: int = 0, idempotency_key: bytes = IDEMPOTENCY_KEY) -> Any:
         return self.run("ack", idempotency_key, DIGEST, component, pack_pairs(*pairs))
 
-    def fail(self, *roots: int, component: int = 0, detail: str = "", idempotency_key: bytes = TOKEN) -> Any:
+    def fail(self, *roots: int, component: int = 0, detail: str = "", idempotency_key: bytes = IDEMPOTENCY_KEY) -> Any:
         return self.run("fail", idempotency_key, DIGEST, component, detail, pack_updates(*roots))
 
     def age(self, block: AloneBlock) -> Between:
         """Age of a seeded block when the script ran."""
         return Between(self.now.low - block.start, self.now.high - block.start)
 
-    def deduplicated(self, idempotency_key: bytes = TOKEN) -> dict[int, set[bytes]]:
+    def deduplicated(self, idempotency_key: bytes = IDEMPOTENCY_KEY) -> dict[int, set[bytes]]:
         """The dedup windows after one applied batch."""
         return {self.nursery: {idempotency_key, idempotency_key + DIGEST}}
 

@@ -23,7 +23,8 @@ MAX_ENTRIES = 1000
 _BLOCK_SLICE_MS = 1000
 _PAUSE_SECS = 0.01
 _OUTCOMES_PER_ENTRY = 500.0
-"""First guess of how many outcomes an entry of an ack stream holds: one call's worth. Corrected by what is read."""
+"""First guess of how many outcomes an entry of an ack stream holds: one call's. Later reads correct it."""
+
 _COUNT = 5
 """Place of the number of entries in an XREADGROUP command."""
 
@@ -79,7 +80,7 @@ class Backlog:
         """Note that entries were handed out."""
         self._held[stream].difference_update(entry_ids)
 
-    def take(self, outcomes: int) -> Entries:
+    def hand_out(self, outcomes: int) -> Entries:
         """Hand out whole entries of one stream, as few as hold so many outcomes, or all of those read together."""
         taken = self._waiting[0].split_off(outcomes)
         if not self._waiting[0].entry_ids:
@@ -113,13 +114,13 @@ class Consumer:
         self._drop = drop
         self._backlog = Backlog()
         self._unread: dict[str, bytes] | None = None
-        """Of what it left behind: stream -> entry after which to go on; None: all of it."""
+        """Streams to read unconfirmed entries of again -> entry to go on after; None: all, from the first."""
         self._cursors: dict[str, bytes] = {}
         self._claimed_at = float("-inf")
         self._per_entry = _OUTCOMES_PER_ENTRY
         self._ahead: _Reading | None = None
         self._read_out = False
-        """Whether the last read of what is new got less than it asked for, from every stream."""
+        """Whether the last read of new entries got less than it asked for, from every stream."""
 
     def wait(self, timeout_secs: float | None = None) -> None:
         """Wait until nothing is being read ahead, or no longer than this."""
@@ -127,11 +128,11 @@ class Consumer:
             wait([self._ahead.replies], timeout_secs)
 
     def hold(self, stream: str, entry_id: bytes) -> None:
-        """Don't claim an entry from oneself that was handed out in part; until `release`."""
+        """Hold an entry that was handed out in part, so that it isn't claimed again, until `release`."""
         self._backlog.hold(stream, [entry_id])
 
     def release(self, stream: str, entry_id: bytes) -> None:
-        """An entry that was held was handed out."""
+        """Release a held entry: all of it was handed out."""
         self._backlog.release(stream, [entry_id])
 
     def begin_again(self) -> None:
@@ -139,7 +140,7 @@ class Consumer:
         self._unread = None
 
     def poll(self, max_outcomes: int, block_ms: int, *, read_ahead: bool = False) -> list[Entries]:
-        """Whole entries, as few as hold `max_outcomes` outcomes, or all there are.
+        """Read whole entries, as few as hold `max_outcomes` outcomes, or all there are.
 
         Args:
             max_outcomes: more come by the rest of the last entry.
@@ -152,7 +153,7 @@ class Consumer:
         def take() -> int:
             nonlocal count
             while self._backlog and count < max_outcomes:
-                entries = self._backlog.take(max_outcomes - count)
+                entries = self._backlog.hand_out(max_outcomes - count)
                 taken.append(entries)
                 count += sum(entries.sizes())
             return max_outcomes - count
@@ -170,7 +171,7 @@ class Consumer:
         return taken
 
     def _gather(self, take: Callable[[], int], wanted: int, block_ms: int) -> None:
-        """Take from the backlog, and fill it, until enough was taken or nothing is there and the time is up."""
+        """Take from the backlog and fill it, until enough was taken, or it is empty and the time is up."""
         deadline = time.monotonic() + block_ms / 1000
         self._read_out = False
         while (left := take()) > 0:
@@ -188,7 +189,7 @@ class Consumer:
             self._wait_for_new(min(left_ms, _BLOCK_SLICE_MS, self._client.max_block_ms))
 
     def _fill(self, wanted: int) -> bool:
-        """Read more entries into the backlog; first what this consumer left behind, then new, then from the dead.
+        """Read more entries into the backlog; first what this consumer left behind, then new entries, then those that other consumers left.
 
         Entries that were read ahead come before all, unless they are about to be read again among those left behind.
         """
@@ -246,7 +247,7 @@ class Consumer:
         threading.Thread(target=read, name="acker-read", daemon=True).start()
 
     def _take_ahead(self) -> bool:
-        """What was read ahead; nothing where all that is this consumer's is about to be read again."""
+        """Add the entries that were read ahead; none if all of this consumer's are about to be read again."""
         reading, self._ahead = self._ahead, None
         if reading is None:
             return False
@@ -278,7 +279,7 @@ class Consumer:
         return commands
 
     def _count(self, kind: Literal["ack", "fail"], wanted: int, streams: int) -> int:
-        """How many entries to ask each of so many streams for, to get about as many outcomes of a kind as wanted."""
+        """Compute how many entries to ask each of so many streams for, to get about as many outcomes as wanted."""
         per_entry = self._per_entry if kind == "ack" else 1.0
         return max(1, min(MAX_ENTRIES, math.ceil(wanted / (streams * per_entry))))
 
@@ -339,9 +340,9 @@ class Consumer:
         )  # fmt: skip
 
     def _command(self, name: str) -> str | bytes:
-        """redis-py takes apart replies of commands it knows by name, a dict per entry, which costs more than reading them.
+        """Give a command's name as bytes: redis-py then returns the reply as it came; a cluster client needs text for routing.
 
-        Under a name of bytes it hands them out as they came; a cluster client needs text, to find the node.
+        By a name in text redis-py makes a dict per entry, which costs more than reading them.
         """
         return name if self._client.is_cluster else name.encode()
 
@@ -354,7 +355,7 @@ class Consumer:
         return added
 
     def _add(self, name: str, entry_ids: list[bytes], fields: list[Flat], *, redelivered: bool) -> bool:
-        """Put entries into the backlog; those that are there already, claimed from oneself, are not put there again."""
+        """Put entries into the backlog; an entry that this consumer holds and claimed from itself is left out."""
         stream, gone = self._by_key[name], list[bytes]()
         if redelivered:
             held = self._backlog.held(name)

@@ -19,7 +19,7 @@ from acker_redis.ledger.shards import Shards
 from acker_redis.model import keys
 
 CLOSE_SECS = 0.5
-"""What is being read ahead is waited for so long; a server that is silent is left alone."""
+"""On closing, entries that are being read ahead are waited for so long; a silent server is not."""
 
 
 class Delivery:
@@ -38,25 +38,25 @@ class Delivery:
         self._component_names: dict[int, str] = {}
 
     def close(self) -> None:
-        """End what is being read ahead; it stays in the streams, for the next process of this consumer."""
+        """Wait shortly for a read ahead; its entries stay in the streams, for the next process of this consumer."""
         for view in self._own().values():
             view.consumer.wait(CLOSE_SECS)
 
     def forget(self) -> None:
-        """Drop what was read and not handed out: after the server lost its data."""
+        """Drop entries that were read and not handed out: after the server lost its data."""
         for view in self._own().values():
             view.consumer.wait()
         self._views.clear()
         self._component_names.clear()
 
     def poll(self, max_outcomes: int, block_ms: int, consumer: str, lane: int | None) -> list[Outcome]:
-        """Up to `max_outcomes` outcomes; see `Acker.poll`."""
+        """Read up to `max_outcomes` outcomes; see `Acker.poll`."""
         return self._view(max_outcomes, block_ms, consumer, lane).poll(max_outcomes, block_ms)
 
     def poll_batches(
         self, max_outcomes: int, block_ms: int, consumer: str, lane: int | None, *, again: bool
     ) -> list[OutcomeBatch]:
-        """The outcomes of whole entries, in batches; see `Acker.poll_batches`."""
+        """Read the outcomes of whole entries, in batches; see `Acker.poll_batches`."""
         view = self._view(max_outcomes, block_ms, consumer, lane)
         if again:
             view.begin_again()
@@ -128,7 +128,7 @@ class Delivery:
         return views[consumer, lane]
 
     def _own(self) -> dict[tuple[str, int | None], SingleOutcomes]:
-        """The views of this process's consumers. A forked one has no thread that reads, and what was read is its parent's."""
+        """Give the views of this process. A forked process has no reading thread, and its parent's entries are not its own."""
         if self._process != os.getpid():
             self._process = os.getpid()
             self._views = {}
@@ -144,7 +144,7 @@ class Delivery:
 
 
 def _in_order(parts: list[list[bytes]]) -> list[bytes]:
-    """Entry ids of one stream, oldest first; each part is in order by itself."""
+    """Sort the entry ids of one stream, oldest first; each part is sorted already."""
     parts = sorted(parts, key=lambda part: _age(part[0]))
     entry_ids = list(chain.from_iterable(parts))
     if any(_age(earlier[-1]) > _age(later[0]) for earlier, later in pairwise(parts)):
@@ -153,6 +153,6 @@ def _in_order(parts: list[list[bytes]]) -> list[bytes]:
 
 
 def _age(entry_id: bytes) -> tuple[int, int]:
-    """Entry ids sort by their two numbers."""
+    """Give the two numbers that entry ids are sorted by."""
     millis, _, number = entry_id.partition(b"-")
     return int(millis), int(number)

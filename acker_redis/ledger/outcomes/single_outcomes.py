@@ -4,7 +4,7 @@ from collections import deque
 
 from acker_redis.errors import AckerError
 from acker_redis.ledger.outcomes.consumer import Consumer
-from acker_redis.ledger.outcomes.decoding import EntryReceipt, Outcome, ComponentName
+from acker_redis.ledger.outcomes.decoding import ComponentName, EntryReceipt, Outcome
 
 
 class SingleOutcomes:
@@ -24,7 +24,7 @@ class SingleOutcomes:
         self._held: EntryReceipt | None = None
 
     def poll(self, max_outcomes: int, block_ms: int) -> list[Outcome]:
-        """Up to `max_outcomes` outcomes; see `Acker.poll`."""
+        """Read up to `max_outcomes` outcomes; see `Acker.poll`."""
         outcomes = self._take(max_outcomes)
         if len(outcomes) < max_outcomes:
             try:

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
 
-from acker_redis.client.backoff import is_outage, tells_of_outage
+from acker_redis.client.backoff import describes_outage, is_outage
 from acker_redis.errors import AckerError
 from acker_redis.spark.proof.received_failures import cause_of
 from acker_redis.spark.runtime.worker_errors import broke_in_a_job, chain_of, is_of_java, text_of
@@ -52,7 +52,7 @@ def blame_of(error: Exception, session: SparkSession, tag: str) -> Blame:
     chain = chain_of(error)
     if failed_in_a_job(error, session, tag):
         of_job = next((one for one in chain if is_of_java(one)), error)
-        return Blame.OUTAGE_IN_A_JOB if tells_of_outage(line_of(of_job)) else Blame.ROWS
+        return Blame.OUTAGE_IN_A_JOB if describes_outage(line_of(of_job)) else Blame.ROWS
     if isinstance(error, _MISTAKES) or is_gone(session):
         return Blame.PIPELINE
     return Blame.OUTAGE if any(map(_is_outage, chain_of(error, explicit=True))) else Blame.PIPELINE
@@ -97,7 +97,7 @@ def _is_outage(error: BaseException) -> bool:
     if isinstance(error, (AnalysisException, ParseException)):
         return False  # it quotes names of the user's
     text = text_of(error)
-    return text is not None and any(tells_of_outage(line) for line in _lines(text))
+    return text is not None and any(describes_outage(line) for line in _lines(text))
 
 
 def _lines(text: str) -> Iterator[str]:

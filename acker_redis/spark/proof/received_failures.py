@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 from pyspark import Accumulator, SparkContext
 
-from acker_redis.client.backoff import tells_of_outage
+from acker_redis.client.backoff import describes_outage
 from acker_redis.spark.runtime.worker_errors import text_of
 from acker_redis.spark.worker.failures import Failure, FailuresParam, Reason, reason_of
 
@@ -65,4 +65,4 @@ def cause_of(exc: BaseException) -> Reason:
     raised = next((line for line in last.splitlines() if line.strip() and not line.startswith(" ")), None)
     of_spout_id = _OF_SPOUT_ID.search(text)
     line = raised if found else of_spout_id and of_spout_id[1].removeprefix("org.apache.spark.SparkException: ")
-    return Reason(line, is_expected=tells_of_outage(line)) if line else reason_of(exc)
+    return Reason(line, is_expected=describes_outage(line)) if line else reason_of(exc)

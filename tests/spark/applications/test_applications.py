@@ -98,7 +98,7 @@ def test_killed_application_leaves_another_app_untouched(
             acker.admin.rotate(force=True)
         assert acker.stats().timed_out == left
     (tmp_path / "one-go").touch()
-    quiet = {"pending": 0, "timed_out": 0, "failed": 0, "fenced": 0, "unowned": 0}
+    quiet = {"pending": 0, "timed_out": 0, "failed": 0, "deduplicated": 0, "unowned": 0}
     assert one() == {"acked": MESSAGES, "others": 0, "stats": quiet}
     assert written(tmp_path, "one-*.parquet") == Counter(ALL)
 

@@ -36,7 +36,7 @@ def raw(url: str) -> Iterator[Any]:
 def put(raw: Any, seconds: float, message: int, **fields: Any) -> str:
     """A letter as it stands in the stream, written so long after noon."""
     millis = round((NOON.timestamp() + seconds) * 1000)
-    given = {"message_id": message, "run_id": "run", "attempts": 3, "reason": "failed", **fields}
+    given = {"format": 2, "message_id": message, "run_id": "run", "attempts": 3, "reason": "failed", **fields}
     return str(raw.xadd("acker:{letters}:dead_letters", given, id=f"{millis}-*").decode())
 
 
@@ -88,7 +88,8 @@ def test_many_dead_letters_are_read_in_several_partitions(
     with raw.pipeline(transaction=False) as pipe:
         for message in range(2500):
             pipe.xadd(
-                "acker:{letters}:dead_letters", {"message_id": message, "run_id": "run", "attempts": 1, "reason": "lost"},
+                "acker:{letters}:dead_letters",
+                {"format": 2, "message_id": message, "run_id": "run", "attempts": 1, "reason": "lost"},
                 id=f"{round(NOON.timestamp() * 1000) + message // 7}-*",
             )  # fmt: skip
         pipe.execute()

@@ -75,7 +75,7 @@ def alone(url: str, folder: Path, app: str) -> Any:
     return {
         "acked": counts.acked,
         "others": counts.failed + counts.timed_out + counts.lost + counts.late + counts.dead_lettered,
-        "stats": {name: getattr(stats, name) for name in ("pending", "timed_out", "failed", "fenced", "unowned")},
+        "stats": {name: getattr(stats, name) for name in ("pending", "timed_out", "failed", "deduplicated", "unowned")},
     }
 
 
