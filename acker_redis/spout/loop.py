@@ -236,7 +236,7 @@ class SpoutLoop:
         if others >= self._limit and now - self._held_at >= HELD_SECS:
             self._held_at = now
             log.warning(
-                "app %r has %d pending roots, as many as its operator allows: nothing is emitted until some settle",
+                "app %r has %d pending roots, as many as its limit allows: nothing is emitted until some settle",
                 acker.config.app, self._limit,
             )  # fmt: skip
         return max(0, self._limit - others)

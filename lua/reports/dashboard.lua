@@ -153,7 +153,7 @@ local function last_asked(app, only_waiting)
 end
 
 local function state_of(app)
-  if app.is_damaged then return 'LOST', nil, 'its settings are damaged: delete it with `acker-redis evict`' end
+  if app.is_damaged then return 'LOST', nil, 'its settings are damaged: delete it with `acker-redis delete-app`' end
   if app.lost > 0 then
     return 'LOST', nil, string.format('%d of %d shards have no data: a restart without persistence, a flush or an eviction. '
       .. 'Clients that run make them anew and emit again', app.lost, app.total)
@@ -181,7 +181,7 @@ local function state_of(app)
   local limit = ask('HGET', 'acker:{' .. app.name .. '}:limits', 'max_pending')
   local most = tonumber(limit)
   if most and #app.shards > 0 and app.pending >= most * #app.shards / app.total then
-    return 'FULL', nil, string.format('%d roots are pending, as many as its operator allows: spouts emit nothing until some settle. '
+    return 'FULL', nil, string.format('%d roots are pending, as many as its limit allows: spouts emit nothing until some settle. '
       .. 'See `acker-redis limit`', app.pending)
   end
   local failed = app.failed_runs[1]

@@ -170,7 +170,7 @@ def test_pending_roots_near_the_limit_are_graded(server: Server, acker: Acker, p
     (state,) = app_states(client)
     client.close()
     assert (state.state == "FULL") == (pending == 100)
-    assert ("as many as its operator allows" in run("status", "--redis", server.url).output) == (pending == 100)
+    assert ("as many as its limit allows" in run("status", "--redis", server.url).output) == (pending == 100)
 
 
 def test_app_without_pending_limit_has_no_limit_finding(server: Server, acker: Acker) -> None:
