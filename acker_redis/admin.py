@@ -21,8 +21,8 @@ class Admin:
     def pause(self, *, reason: str = "") -> Paused:
         """Have all spouts of the app emit nothing, from within about a second, until `resume`.
 
-        Roots in flight go on or time out, and their outcomes are taken; messages due for another attempt wait. A paused app stays
-        so over restarts of its programs. If it was paused already, the first reason stays.
+        Roots in flight go on or time out, and their outcomes are taken; messages due for another attempt wait. A paused app
+        stays so over restarts of its programs. If it was paused already, the first reason stays.
 
         Raises:
             BadConfigError: the reason has more than 200 characters.
@@ -95,9 +95,10 @@ class Admin:
         return self._app.ends()
 
     def each_pending(self) -> Iterator[tuple[int, Int64Array, Int64Array]]:
-        """Go through all ledgers in steps: each yields how many blocks were looked at, their pending roots and their spout ids.
+        """Go through all ledgers in steps: each yields the number of blocks it looked at, their pending roots and spout ids.
 
-        Guarantee: a root that is pending all the while comes at least once. A root that begins or settles meanwhile may be missing.
+        Guarantee: a root that is pending all the while comes at least once. Not guaranteed: roots that begin or settle
+        meanwhile.
 
         >>> acker.init_many([1, 2], [5, 6], spout_id=3).applied
         2

@@ -80,10 +80,10 @@ def test_pending_command_groups_roots_by_component(url: str, connect: Any) -> No
     assert shown[1].startswith("parse  500 roots (56 %), oldest 0.")
     assert shown[3].startswith("(no component yet)  400 roots (44 %), oldest 0.")
     asked = ("pending", "--app", "orders", "--redis", url)
-    for options, roots in (((), 3), (("--by-stage",), 0), (("--by-stage", "--oldest", "2"), 2)):
+    for options, roots in (((), 3), (("--by-component",), 0), (("--by-component", "--oldest", "2"), 2)):
         values = json.loads(run(*asked, *options, "--json").output)
         assert [(one["count"], len(one["oldest"])) for one in values["components"]] == [(500, roots), (400, roots)]
-    assert len(run(*asked, "--by-stage").output.splitlines()) == 3
+    assert len(run(*asked, "--by-component").output.splitlines()) == 3
 
 
 def test_pending_command_locates_the_root_of_a_message(url: str, connect: Any) -> None:

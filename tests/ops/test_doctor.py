@@ -28,7 +28,7 @@ def run(*arguments: str) -> Any:
 def found_on(server: Server) -> dict[tuple[str, str], Finding]:
     client = Client(server.url)
     try:
-        return {(one.what, one.about): one for one in examine(client)}
+        return {(finding.subject, finding.about): finding for finding in examine(client)}
     finally:
         client.close()
 
@@ -192,7 +192,7 @@ def found_as(server: Server, *rules: str) -> dict[tuple[str, str], Finding]:
         raw.execute_command("ACL", "SETUSER", "somebody", "reset", "on", ">pw", *rules)
     client = Client(server.url.replace("//", "//somebody:pw@"))
     try:
-        return {(one.what, one.about): one for one in examine(client)}
+        return {(finding.subject, finding.about): finding for finding in examine(client)}
     finally:
         client.close()
 
