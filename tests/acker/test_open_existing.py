@@ -111,7 +111,7 @@ def test_inspection_sends_only_read_commands(start_server, plain, open_acker, ki
 
 
 def test_check_with_a_lost_shard_fails_and_creates_nothing(source, raw, connect) -> None:
-    """A shard whose meta is gone is lost; once it was made anew by the check itself, which then found it rotated."""
+    """A shard whose meta is gone is lost; it once was created again by the check itself, which then reported it as rotated."""
     acker: Acker = connect(app="orders", shards=3)
     fill(acker)
     raw.delete("acker:{orders:1}:meta")

@@ -113,7 +113,7 @@ def test_inspect_accepts_every_spelling_of_a_root_id(url, connect) -> None:
 
 
 def test_inspect_accepts_a_root_id_in_hex_with_0x(url, raw, connect) -> None:
-    """Sixteen hex digits that could be decimal ones are told apart by 0x."""
+    """Sixteen hex digits that could be decimal are distinguished by 0x."""
     acker: Acker = connect(app="orders", shards=1)
     root = 0x1234567812345678
     acker.init(root, 1, 0)

@@ -1,4 +1,4 @@
-"""What the command line writes can't act on a terminal, and comes through one place."""
+"""Output of the command line can't act on a terminal, and is written in one module."""
 
 import ast
 import json

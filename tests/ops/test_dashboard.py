@@ -1,4 +1,4 @@
-"""How apps are doing, for programs and for who has the command line: from one server, and from the nodes of a cluster."""
+"""The dashboard, for programs and on the command line: of a single server, and of the nodes of a cluster."""
 
 import json
 from contextlib import ExitStack

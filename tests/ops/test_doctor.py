@@ -1,4 +1,4 @@
-"""What doctor finds, one spoilt thing at a time, and that it says what to do."""
+"""Findings of doctor, for each thing that is spoilt, with advice."""
 
 import json
 from collections.abc import Callable

@@ -25,8 +25,8 @@ from tests.support.users import log_in, rules_for
 
 def scrape(port: int) -> dict[tuple[str, ...], float]:
     """(name, labels in the order of their names) -> value."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as page:
-        text = page.read().decode()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
+        text = response.read().decode()
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -123,9 +123,9 @@ def test_metric_labels_contain_no_ids(url: str, connect: Callable[..., Acker]) -
     acker.ack(7, 1, component="parse")
     with (
         MetricsServer(url, [], "127.0.0.1", 0) as server,
-        urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30) as page,
+        urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30) as response,
     ):
-        labels = set(re.findall(r'(\w+)="', page.read().decode()))
+        labels = set(re.findall(r'(\w+)="', response.read().decode()))
     assert labels == {"app", "outcome", "state", "le"}
 
 

@@ -1,4 +1,4 @@
-"""Spans of what failed, timed out or took long, as OpenTelemetry's SDK gets them."""
+"""Spans of roots that failed, timed out or took long, as OpenTelemetry's SDK gets them."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Dead letters that are replayed: nothing falls between, whoever dies when."""
+"""Dead letters that are replayed: no message is lost, whichever process dies, and whenever."""
 
 import time
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What a run leaves that was killed, interrupted or ended with an error: nothing, once the lane's next run is over."""
+"""A run that was killed, interrupted or ended with an error leaves no roots, once the lane's next run is over."""
 
 import os
 import re
@@ -182,10 +182,12 @@ def test_killed_run_without_a_successor_is_shown_in_status(url: str, acker: Acke
     wait_until(in_flight(acker), "its roots are pending")
     process.kill()
 
-    def page() -> str:
+    def report() -> str:
         return " ".join(CliRunner().invoke(app, ["status", "--redis", url, "--app", "orders"]).output.split())
 
-    wait_until(lambda: "held by nobody; run killed was killed, or its process is cut off" in page(), "it is said")
+    wait_until(
+        lambda: "held by nobody; run killed was killed, or its process is cut off" in report(), "the report says so"
+    )
 
 
 @pytest.mark.parametrize("text", [b"x", b"[]", b'{"state": "failed"}', b"{}"])

@@ -1,4 +1,4 @@
-"""Offsets: only what is contiguously done is committed, and only for the app and the source that it was done for."""
+"""Offset files: only offsets that are done without a gap are committed, and only for their app and source."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Emissions that break as a whole: the messages to blame are found, the others go on, and what all need is told apart."""
+"""Emissions that fail as a whole: poison messages are found, the others go on, and errors common to all are no poison."""
 
 from itertools import chain
 

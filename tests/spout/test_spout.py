@@ -463,7 +463,7 @@ def test_lost_no_retry_message_is_emitted_again() -> None:
     made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=4, first_delay_secs=0))
     made.marks.non_retryable(emit_nothing(made).roots)
     assert made.reconcile() == 1
-    acker.fail_many(emit(made).roots)  # of another try nothing was said
+    acker.fail_many(emit(made).roots)  # that of another attempt was not marked
     made.poll()
     assert (made.dead_letters, emit(made).attempts.tolist()) == ({}, [2])
 

@@ -1,4 +1,4 @@
-"""What Prometheus makes of the metrics: the rules and the dashboard of stack/ find what is wrong, and nothing else."""
+"""The rules and the dashboard of stack/ on a Prometheus: they find apps that are sick, and no others."""
 
 import json
 import re
@@ -49,8 +49,8 @@ class Prometheus:
         text = (STACK / "prometheus" / "prometheus.yml").read_text(encoding="utf-8")
         for number, target in enumerate(targets, 1):
             text = _replaced(text, f"rotator-{number}:9400", target)
-        for what in ("scrape", "evaluation"):
-            text = _replaced(text, f"{what}_interval: 15s", f"{what}_interval: 1s")
+        for kind in ("scrape", "evaluation"):
+            text = _replaced(text, f"{kind}_interval: 15s", f"{kind}_interval: 1s")
         (folder / "prometheus.yml").write_text(text, encoding="utf-8")
         (folder / "alerts.yml").write_text(RULES, encoding="utf-8")
         self.url = f"http://127.0.0.1:{free_port()}"
@@ -75,15 +75,15 @@ class Prometheus:
         except urllib.error.URLError:
             return False
 
-    def get(self, what: str, **parameters: str) -> Any:
-        url = f"{self.url}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
+    def get(self, path: str, **parameters: str) -> Any:
+        url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
-            with urllib.request.urlopen(url, timeout=30) as page:
-                found = json.load(page)
+            with urllib.request.urlopen(url, timeout=30) as response:
+                answer = json.load(response)
         except urllib.error.HTTPError as exc:
             pytest.fail(f"{parameters}: {exc.read().decode()}")
-        assert found["status"] == "success", found
-        return found["data"]
+        assert answer["status"] == "success", answer
+        return answer["data"]
 
     def series(self, expr: str) -> list[dict[str, str]]:
         """The labels of what an expression gives now."""

@@ -1,4 +1,4 @@
-"""`docker-compose.yml`: what can be held without an engine. `tests/*/test_stack.py` run its services."""
+"""`docker-compose.yml`: checks that need no container engine. `tests/*/test_stack.py` run its services."""
 
 import re
 from typing import Any

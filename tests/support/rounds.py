@@ -1,4 +1,4 @@
-"""What several legs (cluster, narrow ACL user, cut connections) run: a full round of every operation, and checks."""
+"""A full round of every operation, and checks: for tests of a cluster, a narrow ACL user, cut connections."""
 
 from typing import Any
 
@@ -11,19 +11,19 @@ from acker_redis.testing import wait_until
 
 
 def take(acker: Acker, wanted: int, consumer: str = "spout") -> list[Outcome]:
-    """Poll and confirm until so many outcomes were had; every root once."""
-    found: list[Outcome] = []
+    """Poll and confirm until so many outcomes were taken; every root once."""
+    taken: list[Outcome] = []
 
     def polled() -> bool:
         outcomes = acker.poll(block_ms=50, consumer=consumer)
         acker.confirm(outcomes)
-        found.extend(outcomes)
-        return len(found) >= wanted
+        taken.extend(outcomes)
+        return len(taken) >= wanted
 
     wait_until(polled, f"{wanted} outcomes")
-    assert len(found) == wanted
-    assert len({outcome.root for outcome in found}) == wanted
-    return found
+    assert len(taken) == wanted
+    assert len({outcome.root for outcome in taken}) == wanted
+    return taken
 
 
 def expire_all(acker: Acker) -> int:
@@ -59,10 +59,10 @@ def full_round(acker: Acker) -> None:
     assert acker.reset_timeout_many(roots[150:]) == 150
     assert acker.reset_timeout(299)
 
-    record = acker.inspect(300)
-    assert record is not None
-    assert (record.val, record.spout_id, record.ticks_left) == (int(vals[299]) ^ 12345, 3, acker.config.num_buckets)
-    assert 0 <= record.age_ms < 60_000
+    root = acker.inspect(300)
+    assert root is not None
+    assert (root.val, root.spout_id, root.ticks_left) == (int(vals[299]) ^ 12345, 3, acker.config.num_buckets)
+    assert 0 <= root.age_ms < 60_000
     assert acker.inspect_many([1, 2])[1] is None
     stats = acker.stats()
     assert (stats.pending, stats.acked, stats.failed, stats.inits) == (150, 100, 50, 300)
@@ -80,7 +80,7 @@ def full_round(acker: Acker) -> None:
     assert (stats.pending, stats.unowned, stats.unconfirmed_outcomes, stats.timed_out) == (0, 0, 0, 150)
     assert acker.recover() == []
 
-    minted = acker.new_roots(64)  # whole records: another way through the scripts
+    minted = acker.new_roots(64)  # whole blocks: another way through the scripts
     assert acker.init_many(minted, minted, 3).applied == 64
     assert acker.ack_many(minted, np.full(64, 5), component="split").applied == 64
     exact_values(acker, minted, minted ^ 5)
@@ -89,9 +89,9 @@ def full_round(acker: Acker) -> None:
 
     letter = DeadLetter(7, "run", 1, "failed", "parse", "bad", b"\xff")
     acker.dead_letters.add([letter])
-    (found,) = acker.dead_letters.read()
-    assert found._replace(entry_id="") == letter
-    assert (acker.dead_letters.delete([found.entry_id]), acker.dead_letters.count()) == (1, 0)
+    (kept,) = acker.dead_letters.read()
+    assert kept._replace(entry_id="") == letter
+    assert (acker.dead_letters.delete([kept.entry_id]), acker.dead_letters.count()) == (1, 0)
     payloads = app_of(acker).payloads("run")
     payloads.put([(7, b"x"), (-8, b"")])
     payloads.remove([7])
@@ -103,5 +103,5 @@ def full_round(acker: Acker) -> None:
 
 def exact_values(acker: Acker, roots: Any, vals: Any) -> None:
     """Every root is pending with exactly this ack value."""
-    found = [None if record is None else record.val for record in acker.inspect_many(roots)]
-    assert found == np.asarray(vals).tolist()
+    values = [None if root is None else root.val for root in acker.inspect_many(roots)]
+    assert values == np.asarray(vals).tolist()

@@ -6,11 +6,11 @@ from acker_redis.client.client import Client
 from acker_redis.ops.acl import Role, ServerKind, users
 
 READS = ("ping", "info", "hgetall", "hmget", "hlen", "xlen", "zrange", "time", "xrange", "scan")
-"""What looking sends, but for reports."""
+"""Commands of calls that only look, without reports."""
 
 
 def rules_for(kind: str) -> ServerKind:
-    """What a server of a kind of `tests.support.servers` has."""
+    """Return the rules for a server of a kind of `tests.support.servers`."""
     return ServerKind.SCRIPTS if kind == "redis62" else ServerKind.FUNCTIONS
 
 
