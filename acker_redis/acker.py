@@ -386,7 +386,7 @@ class Acker:
         return self._app.inspection.pending()
 
     def inspect(self, root: SupportsIndex) -> LedgerRoot | None:
-        """Read what the ledger holds of one root; None: nothing (not seen, settled or expired).
+        """Look up one root; None if the ledger doesn't hold it (not seen, settled or expired).
 
         >>> acker.ack(1, 5, component="write")
         >>> acker.inspect(1).state, acker.inspect(1).last_component
@@ -395,7 +395,7 @@ class Acker:
         return self._app.inspection.inspect(_single(root, "root"))[0]
 
     def inspect_many(self, roots: Ids) -> list[LedgerRoot | None]:
-        """Read what the ledger holds of each root.
+        """Look up each root.
 
         >>> acker.init(1, 5, spout_id=0)
         True

@@ -168,7 +168,7 @@ def _show_message(acker: Acker, message_id: int, run_id: str, emissions: int, *,
             output.fields(values)
     if not roots:
         output.line(
-            f"no root is pending of message {message_id} in the first {emissions} emissions of run {run_id}: it is done, or "
+            f"nothing is pending of message {message_id} in the first {emissions} emissions of run {run_id}: it is done, or "
             "parked, or waits for its next attempt; or it went out later (--emissions)",
             err=True,
         )

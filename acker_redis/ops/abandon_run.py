@@ -52,7 +52,7 @@ def preview(
         client: of the server.
         config: of the app.
         run_id: of a run that is over.
-        progress: called with the number of blocks looked at since it was called last.
+        progress: called with how many blocks were looked at since it was called last.
 
     Raises:
         LedgerLostError, DamagedDataError: as `Acker.stats`.

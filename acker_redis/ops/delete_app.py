@@ -10,7 +10,14 @@ from acker_redis.model import keys
 from acker_redis.model.config import check_app_name
 
 _PER_PIPELINE = 1000
-_LENGTHS = {"ledger": "HLEN", "acked": "XLEN", "failed": "XLEN", "dead": "XLEN", "payloads": "HLEN"}
+_LENGTHS = {
+    "ledger": "HLEN",
+    "acked": "XLEN",
+    "failed": "XLEN",
+    "dead_letters": "XLEN",
+    "dead": "XLEN",
+    "payloads": "HLEN",
+}
 _FIRST = ("config", "meta")
 """Go first: without settings no rotator opens the app again, and without its generation a shard takes no more updates."""
 
@@ -35,7 +42,7 @@ class Holdings:
         counts = self.counts
         return (
             f"{len(self.keys)} keys, with {counts['ledger']} blocks in its ledgers, {counts['acked'] + counts['failed']} "
-            f"entries of outcomes that no spout has confirmed, {counts['dead']} dead letters, "
+            f"entries of outcomes that no spout has confirmed, {counts['dead_letters'] + counts['dead']} dead letters, "
             f"{counts['payloads']} kept messages"
         )
 

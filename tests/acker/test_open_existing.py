@@ -177,5 +177,5 @@ def test_replica_without_its_primary_is_unhealthy(start_server, plain, open_acke
     for names in (("--all",), ("--app", "orders")):
         result = run("rotator", "--check", *names, "--redis", replica.url)
         assert result.exit_code == 1
-        assert "master_link_status down: what it holds may be old" in result.output
+        assert "master_link_status down: its data may be old" in result.output
         assert "orders: last tick" in result.output

@@ -143,5 +143,5 @@ def test_dead_letters_command_prints_and_deletes_letters(url, connect) -> None:
     ]
     assert "2 printed and deleted, 1 in the stream" in first.stderr
     second = run("dead-letters", "--redis", url, "--app", "orders")
-    assert "message_id  2" in second.stdout
+    assert "message_id      2" in second.stdout
     assert acker.dead_letters.count() == 1

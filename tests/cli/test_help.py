@@ -38,7 +38,7 @@ def test_each_command_is_listed_with_its_first_sentence() -> None:
 def test_help_of_dead_letters_lists_its_own_options() -> None:
     shown = help_of("dead-letters")
     assert "--app <str> Name of the app. [env var: ACKER_APP; required]" in shown
-    assert "show Print messages" in shown and "replay Have the app's streams" in shown
+    assert "show Print dead letters" in shown and "replay Have the app's streams" in shown
 
 
 def test_mistyped_dead_letters_command_suggests_the_right_name() -> None:

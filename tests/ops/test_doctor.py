@@ -138,7 +138,7 @@ def test_checks_without_permission_are_unknown(server: Server, acker: Acker) -> 
     found = {one.about: one for one in examine(client)}
     client.close()
     assert (found["INFO"].grade, found["reports"].grade, found["settings"].grade) == ("unknown", "unknown", "ok")
-    assert (found["user"].grade, found["user"].text) == ("unknown", "who this is can't be asked")
+    assert (found["user"].grade, found["user"].text) == ("unknown", "the user's name can't be asked")
 
 
 def test_differing_node_clocks_are_a_warning(server: Server, acker: Acker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +235,7 @@ def test_missing_permission_is_a_warning(server: Server, acker: Acker) -> None:
     assert (found.grade, found.text) == ("warning", "somebody may not run HINCRBY, FCALL or EVALSHA on its keys")
     looks = found_as(server, "%R~acker:*", "+@read", "+eval", "+info", "+time", "+ping", *ASKS)["orders", "user"]
     assert (looks.grade, "HSET, HINCRBY" in looks.text) == ("warning", True)
-    assert looks.advice.startswith("enough for who only looks")
+    assert looks.advice.startswith("enough for looking only")
 
 
 def test_user_without_acl_dryrun_is_unknown(server: Server, acker: Acker) -> None:
