@@ -59,10 +59,10 @@ def full_round(acker: Acker) -> None:
     assert acker.reset_timeout_many(roots[150:]) == 150
     assert acker.reset_timeout(299)
 
-    root = acker.inspect(300)
-    assert root is not None
-    assert (root.val, root.spout_id, root.ticks_left) == (int(vals[299]) ^ 12345, 3, acker.config.num_buckets)
-    assert 0 <= root.age_ms < 60_000
+    held = acker.inspect(300)
+    assert held is not None
+    assert (held.val, held.spout_id, held.ticks_left) == (int(vals[299]) ^ 12345, 3, acker.config.num_buckets)
+    assert 0 <= held.age_ms < 60_000
     assert acker.inspect_many([1, 2])[1] is None
     stats = acker.stats()
     assert (stats.pending, stats.acked, stats.failed, stats.inits) == (150, 100, 50, 300)
@@ -103,5 +103,5 @@ def full_round(acker: Acker) -> None:
 
 def exact_values(acker: Acker, roots: Any, vals: Any) -> None:
     """Every root is pending with exactly this ack value."""
-    values = [None if root is None else root.val for root in acker.inspect_many(roots)]
-    assert values == np.asarray(vals).tolist()
+    found = [None if held is None else held.val for held in acker.inspect_many(roots)]
+    assert found == np.asarray(vals).tolist()
