@@ -1,4 +1,4 @@
-"""The acker of one app: what programs use."""
+"""The acker of an app, for programs."""
 
 from collections.abc import Iterable
 from types import TracebackType
@@ -34,7 +34,7 @@ class Acker:
         config: settings of the app.
         url: as it was given, with its password; None where a redis-py client was given.
         dead_letters: messages whose attempts are exhausted.
-        admin: what the person on call does with the app.
+        admin: calls for the person on call.
     """
 
     def __init__(self, client: Client, config: AckerConfig, *, create: bool = True) -> None:
@@ -431,7 +431,7 @@ class Acker:
 
 
 def app_of(acker: Acker) -> App:
-    """The internal handle of an acker's app: the only way for the library's own layers to what `Acker` does not show."""
+    """Return the handle of the app of an acker, for the library's own layers only."""
     return acker._app  # noqa: SLF001
 
 

@@ -20,7 +20,7 @@ from acker_redis.store.apps import stored_config
 
 _GRADES = ("bad", "warning", "unknown", "ok")
 
-ROOTS_SHOWN = 3
+_ROOTS_SHOWN = 3
 """Roots of each component that `pending` shows by default."""
 
 app = typer.Typer()
@@ -137,7 +137,7 @@ def pending(
         if message_id is not None and run_id is not None:
             acker = Acker(client, config, create=False)
             raise typer.Exit(_show_message(acker, message_id, run_id, emissions, as_json=as_json))
-        shown = oldest if oldest is not None else 0 if by_component else ROOTS_SHOWN
+        shown = oldest if oldest is not None else 0 if by_component else _ROOTS_SHOWN
         _show_pending(client, app_name, shown, as_json=as_json)
 
 

@@ -16,7 +16,7 @@ from acker_redis.errors import BadConfigError
 from acker_redis.model import keys
 from acker_redis.model.config import check_app_name
 
-PASSWORD_BYTES = 24
+_PASSWORD_BYTES = 24
 
 
 class Role(StrEnum):
@@ -136,7 +136,7 @@ def users(
             f"{app or _ALL_APPS}-{role}",
             role,
             (*_keys(role, app, kind), *_allowed(role, kind)),
-            secrets.token_hex(PASSWORD_BYTES) if password is None else password,
+            secrets.token_hex(_PASSWORD_BYTES) if password is None else password,
         )
         for role in roles
         if app is not None or role in SHARED_ROLES

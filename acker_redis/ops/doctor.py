@@ -20,13 +20,13 @@ from acker_redis.store.run_ends import End
 
 Grade = Literal["ok", "warning", "bad", "unknown"]
 
-HEAD_ROOM, FULL = 0.75, 0.90
+_HEAD_ROOM, _FULL = 0.75, 0.90
 """Shares of maxmemory in use from which on there is little room, and none."""
 
-NEAR_LIMIT = 0.75
+_NEAR_LIMIT = 0.75
 """Share of the limit of pending roots from which on there is little room."""
 
-CLOCK_SECS = 2.0
+_CLOCK_SECS = 2.0
 """Servers, and this machine, whose clocks differ by more show times that mislead people. No ledger depends on it."""
 
 _TO_ASK = "+acl|whoami +acl|getuser +acl|dryrun"
@@ -110,10 +110,10 @@ def _memory(subject: str, used: int, most: int) -> Finding:
         )  # fmt: skip
     share = used / most
     text = f"{used / 2**20:.0f} of {most / 2**20:.0f} MiB used ({share:.0%})"
-    if share < HEAD_ROOM:
+    if share < _HEAD_ROOM:
         return Finding(subject, "memory", "ok", text)
     advice = "CONFIG SET maxmemory higher, or find out what grows (acker-redis status: PEND, LAG, MEM)"
-    return Finding(subject, "memory", "warning" if share < FULL else "bad", text, advice)
+    return Finding(subject, "memory", "warning" if share < _FULL else "bad", text, advice)
 
 
 def _persistence(subject: str, info: dict[str, Any]) -> Iterator[Finding]:
@@ -159,7 +159,7 @@ def _clocks(client: Client) -> Iterator[Finding]:
     apart = max(abs(now_ms / 1000 - here) for now_ms in nodes)
     between = (max(nodes) - min(nodes)) / 1000
     text = f"{apart:.1f} s apart from this machine's" + (f", {between:.1f} s from each other" if len(nodes) > 1 else "")
-    fine = apart <= CLOCK_SECS and between <= CLOCK_SECS
+    fine = apart <= _CLOCK_SECS and between <= _CLOCK_SECS
     yield Finding("server", "clock", "ok" if fine else "warning", text, "" if fine else "let NTP set all clocks")
 
 
@@ -252,7 +252,7 @@ def _run(app: str, lane: int, end: End) -> Finding:
 def _limit(app: str, pending: int, allowed: int) -> Finding:
     share = pending / allowed
     text = f"{pending} of {allowed} roots pending ({share:.0%})"
-    if share < NEAR_LIMIT:
+    if share < _NEAR_LIMIT:
         return Finding(app, "limit", "ok", text)
     advice = f"acker-redis pending --app {app} shows where roots hang; acker-redis limit --app {app} --max-pending allows more"
     return Finding(app, "limit", "warning" if share < 1 else "bad", text, advice)

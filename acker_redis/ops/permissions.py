@@ -12,7 +12,7 @@ from acker_redis.errors import AckerError, ServerUnavailableError
 from acker_redis.model import keys
 from acker_redis.model.keys import ShardKeys
 
-DANGEROUS: tuple[Command, ...] = (
+_DANGEROUS: tuple[Command, ...] = (
     ("FLUSHALL",), ("FLUSHDB",), ("SHUTDOWN",), ("CONFIG", "SET", "maxmemory", "0"), ("KEYS", "*"), ("ACL", "SETUSER", "x"),
 )  # fmt: skip
 """Commands that no program of an app needs, and that end, empty or hold the server for all."""
@@ -27,7 +27,7 @@ class Rights:
     Attributes:
         name: of the user; None: the server did not say.
         has_all: every command on every key; None: the server did not say.
-        dangerous: names of commands among `DANGEROUS` that it may run, and writing keys that are no app's; None: the
+        dangerous: names of commands among `_DANGEROUS` that it may run, and writing keys that are no app's; None: the
             server did not say (it takes Redis 7 or Valkey, and the right to ask).
         lacking: app -> names of commands that a program of the app needs and the user may not run on its keys.
     """
@@ -52,7 +52,7 @@ def rights(client: Client, apps: Sequence[str]) -> Rights:
     has_all = None if described is None else _has_all(described)
     if has_all or _may(client, name, ("PING",)) is None:
         return Rights(name, has_all)
-    dangerous = [" ".join(map(str, command[:2])) for command in DANGEROUS if _may(client, name, command)]
+    dangerous = [" ".join(map(str, command[:2])) for command in _DANGEROUS if _may(client, name, command)]
     if _may(client, name, ("SET", _FOREIGN_KEY, "x")):
         dangerous.append("SET on keys that are no app's")
     return Rights(name, has_all, tuple(dangerous), {app: _lacking(client, name, app) for app in apps})

@@ -29,22 +29,22 @@ from acker_redis.store.apps import AppScan, stored_config
 
 log = logging.getLogger("acker_redis.rotator")
 
-DISCOVERY_SECS = 5.0
+_DISCOVERY_SECS = 5.0
 """How often the rotator looks for apps that are new on the server, or not there yet."""
 
 SCAN_SECS_PER_PASS = 0.2
 """How long a pass looks for apps; a server of very many keys takes several passes."""
 
-SHARDS_PER_TURN = 32
+_SHARDS_PER_TURN = 32
 """Shards of an app before the other apps get their turn."""
 
-KEYS_PER_TURN = 4000
+_KEYS_PER_TURN = 4000
 """The same for apps with many buckets: each is a key of each call."""
 
 DRAIN_CALLS_PER_TURN = 4
 """Expire calls per shard and turn: a death row of millions must not hold up the others."""
 
-STRAYS_LOGGED = 10
+_STRAYS_LOGGED = 10
 """Keys logged that look like settings of apps and aren't: anybody who may write an app's keys may write many of them."""
 
 _BACKOFF_BASE_SECS, _BACKOFF_CAP_SECS = 0.2, 10.0
@@ -81,7 +81,7 @@ class _App:
     def turn(self) -> range:
         """Shards of the next turn."""
         config = self.shards.config
-        per_turn = max(1, min(SHARDS_PER_TURN, KEYS_PER_TURN // (2 * config.num_buckets + config.lanes)))
+        per_turn = max(1, min(_SHARDS_PER_TURN, _KEYS_PER_TURN // (2 * config.num_buckets + config.lanes)))
         return range(self.shard, min(self.shard + per_turn, config.shards))
 
     def is_whole(self) -> bool:
@@ -147,7 +147,7 @@ class Rotator:
         if self._client is None:
             self._client = Client(self._url, outage_timeout_secs=0)  # `run` waits, and looks at `stop` meanwhile
         client = self._client
-        if self._scan is not None or time.monotonic() - self._discovered_at >= DISCOVERY_SECS:
+        if self._scan is not None or time.monotonic() - self._discovered_at >= _DISCOVERY_SECS:
             self._discover(client, stop)
         now = time.monotonic()
         for app in [app for app in self._apps.values() if app.due <= now]:
@@ -158,7 +158,7 @@ class Rotator:
         if self._scan is not None:
             return 0.0
         next_due = min((app.due for app in self._apps.values()), default=float("inf"))
-        return max(0.0, min(next_due, self._discovered_at + DISCOVERY_SECS) - time.monotonic())
+        return max(0.0, min(next_due, self._discovered_at + _DISCOVERY_SECS) - time.monotonic())
 
     def close(self) -> None:
         """Close the connection."""
@@ -174,7 +174,7 @@ class Rotator:
             until = time.monotonic() + SCAN_SECS_PER_PASS
             while not self._scan.done:
                 names, strays = self._scan.step()
-                for key in strays[:STRAYS_LOGGED]:
+                for key in strays[:_STRAYS_LOGGED]:
                     self._skip(
                         ascii(key),
                         "skipped: these are no settings of an app; names have letters, digits, '_', '.' and '-'",

@@ -20,22 +20,22 @@ from acker_redis.spout.in_flight import Emission
 
 log = logging.getLogger("acker_redis.spout")
 
-REPEATED = (NotProvenError, LedgerLostError, AppNotFoundError)
+_REPEATED = (NotProvenError, LedgerLostError, AppNotFoundError)
 """Errors that say nothing about the next emission: Spark lost work, or the server its data."""
 
-MAX_REPEATS = 3
+_MAX_REPEATS = 3
 """After so many in a row the run ends."""
 
 BROKEN_BASE_SECS = 0.1
 """The first pause between emissions that fail; each further pause is twice as long."""
 
-OUTAGE_SECS = 600.0
+_OUTAGE_SECS = 600.0
 """How long an outage of something that the pipeline needs may last, since an emission last succeeded."""
 
-WAIT_BASE_SECS, WAIT_CAP_SECS = 0.5, 30.0
+WAIT_BASE_SECS, _WAIT_CAP_SECS = 0.5, 30.0
 """The shortest and the longest pause between emissions during an outage."""
 
-NOBODYS_ATTEMPT = (
+_NOBODYS_ATTEMPT = (
     "The error comes from code that runs in the Spark driver, or from Spark before a job ran. No message is to blame: none "
     "counted an attempt, and none was dead-lettered because of it. Fix it and run again."
 )
@@ -85,7 +85,7 @@ class Emitter:
         self._not_before = float("-inf")
         self._pauses = Backoff(base=BROKEN_BASE_SECS, cap=BACKOFF_CAP_SECS)
         self._backoff = Backoff(base=BACKOFF_BASE_SECS, cap=BACKOFF_CAP_SECS)
-        self._long_pauses = Backoff(base=WAIT_BASE_SECS, cap=WAIT_CAP_SECS)
+        self._long_pauses = Backoff(base=WAIT_BASE_SECS, cap=_WAIT_CAP_SECS)
 
     def stop(self, error: BaseException | None = None) -> None:
         """Wait for the emission under way, and end. Without an `error`, the error of the last emission is raised.
@@ -186,17 +186,19 @@ class Emitter:
             if self._broken_off == OUTAGE_TRIES:
                 raise AckerError(f"{OUTAGE_TRIES} emissions failed in a row, the last with: {error}") from error
             self._not_before = time.monotonic() + self._backoff.compute(self._broken_off)
-        elif isinstance(error, REPEATED):
+        elif isinstance(error, _REPEATED):
             self._repeats += 1
-            if self._repeats == MAX_REPEATS:
-                raise AckerError(f"{MAX_REPEATS} emissions in a row came to nothing, the last with: {error}") from error
+            if self._repeats == _MAX_REPEATS:
+                raise AckerError(
+                    f"{_MAX_REPEATS} emissions in a row came to nothing, the last with: {error}"
+                ) from error
             log.warning("an emission came to nothing (%d in a row), and is repeated: %s", self._repeats, error)
             self._not_before = time.monotonic() + self._backoff.compute(self._repeats)
         elif is_outage(error):
             self._wait_for(error)
         else:
             if not isinstance(error, AckerError):
-                error.add_note(NOBODYS_ATTEMPT)
+                error.add_note(_NOBODYS_ATTEMPT)
             raise error
 
     def _wait_for(self, error: BaseException) -> None:
@@ -204,10 +206,10 @@ class Emitter:
         now = time.monotonic()
         if self._out_since is None:
             self._out_since, self._waited = now, 0.0
-            log.warning("the pipeline waits for what it needs, for up to %.0f s: %s", OUTAGE_SECS, error)
-        if self._waited > OUTAGE_SECS:
+            log.warning("the pipeline waits for what it needs, for up to %.0f s: %s", _OUTAGE_SECS, error)
+        if self._waited > _OUTAGE_SECS:
             raise AckerError(
-                f"nothing got through for {OUTAGE_SECS:.0f} s, as something that the pipeline needs can't be reached. No "
+                f"nothing got through for {_OUTAGE_SECS:.0f} s, as something that the pipeline needs can't be reached. No "
                 f"message is to blame. Repair it and run again: {error}"
             ) from error
         self._waits += 1

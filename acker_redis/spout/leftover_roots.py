@@ -23,16 +23,16 @@ from acker_redis.store.lane_leases import Lease
 
 log = logging.getLogger("acker_redis.spout")
 
-ENDED, LEFT = "its run ended", "left by a run that is over"
+_ENDED, _LEFT = "its run ended", "left by a run that is over"
 """Reasons that these roots fail with."""
 
-ERROR_SECS, DONE_SECS = 5.0, 60.0
+ERROR_SECS, _DONE_SECS = 5.0, 60.0
 """How long the end of a run may take: after an error or Ctrl-C, and otherwise."""
 
 STEP_SECS = 0.02
 """How long a step may hold up the spout."""
 
-ROOTS_PER_STEP = 5000
+_ROOTS_PER_STEP = 5000
 
 
 class LeftoverRoots:
@@ -86,7 +86,7 @@ class LeftoverRoots:
         roots = roots[np.isin(of_spout_ids, list(self.spout_ids))]
         roots = roots[~self._in_flight(roots)]
         if len(roots):
-            self.failed += self._acker.fail_many(roots, reason=LEFT).applied
+            self.failed += self._acker.fail_many(roots, reason=_LEFT).applied
 
 
 @contextmanager
@@ -134,7 +134,7 @@ class Leaving:
             target=self._leave, args=(run_id, spout_id, error, keep), name="acker-leave", daemon=True
         )
         thread.start()
-        thread.join(DONE_SECS if error is None else ERROR_SECS)
+        thread.join(_DONE_SECS if error is None else ERROR_SECS)
         if thread.is_alive():
             self._is_late.set()
             log.warning(
@@ -175,8 +175,8 @@ class Leaving:
         has_lane = self._lease.take_if_free() if in_flight else self._lease.holds()
         try:
             for roots in in_flight:
-                for at in range(0, len(roots), ROOTS_PER_STEP):
-                    self._release(roots[at : at + ROOTS_PER_STEP])
+                for at in range(0, len(roots), _ROOTS_PER_STEP):
+                    self._release(roots[at : at + _ROOTS_PER_STEP])
             if not has_lane:  # its new holder takes the outcomes
                 return False
             if self._watch.sees_another_server():
@@ -196,7 +196,7 @@ class Leaving:
         in_ledger = self._acker.inspect_many(roots)
         owned = roots[[root is not None and root.state == "owned" for root in in_ledger]]
         if len(owned):
-            self._acker.fail_many(owned, reason=ENDED)
+            self._acker.fail_many(owned, reason=_ENDED)
 
     def _drain(self, spout_id: int, spout_ids: set[int]) -> None:
         """Confirm outcomes that wait for a spout, and those that it took and did not confirm."""

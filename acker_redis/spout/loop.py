@@ -24,7 +24,7 @@ from acker_redis.store.run_ends import End
 
 log = logging.getLogger("acker_redis.spout")
 
-LOST_AFTER_TIMEOUTS = 4
+_LOST_AFTER_TIMEOUTS = 4
 """The ledger is asked for roots in flight after so many message timeouts without any outcome."""
 
 POLL_MS = 100
@@ -36,13 +36,13 @@ PAUSE_SECS = 1.0
 LIMIT_SECS = 1.0
 """How often the spout reads the app's limit of pending roots; where there is a limit, it counts these before each emission."""
 
-HELD_SECS = 60.0
+_HELD_SECS = 60.0
 """How often, at most, it warns that the limit leaves no room: several spouts may be in each other's way often."""
 
-REPLAYS_SECS = 1.0
+_REPLAYS_SECS = 1.0
 """How often the spout looks for dead letters to replay."""
 
-WARN_SECS = 1.0
+_WARN_SECS = 1.0
 """After so long a run that ends with an error logs that it waits for its emission."""
 
 
@@ -65,7 +65,7 @@ class SpoutLoop:
         self._watch = Watchdog(spout.acker, spout.lane)
         self._leaving = Leaving(self._lease, self._state, self._left, self._watch, spout.acker, spout.lane)
         self._has_begun = False
-        self._quiet_secs = LOST_AFTER_TIMEOUTS * spout.acker.config.message_timeout_secs
+        self._quiet_secs = _LOST_AFTER_TIMEOUTS * spout.acker.config.message_timeout_secs
         self._quiet_since = time.monotonic()
         self._replays_at = self._pause_at = self._limit_at = self._held_at = float("-inf")
         self._is_paused = False
@@ -115,7 +115,7 @@ class SpoutLoop:
     def _end_emission(self, error: BaseException | None) -> None:
         try:
             if error is not None:
-                self._emitter.wait(WARN_SECS)
+                self._emitter.wait(_WARN_SECS)
                 if self._emitter.is_running:
                     log.warning(
                         "%s: waiting for the emission under way; in Spark, another Ctrl-C ends its jobs",
@@ -157,7 +157,7 @@ class SpoutLoop:
         self._outages.wait_for(self._take_lane)
         self._collect()
         may_emit = may_emit and not self._paused()
-        if may_emit and time.monotonic() - self._replays_at > REPLAYS_SECS:
+        if may_emit and time.monotonic() - self._replays_at > _REPLAYS_SECS:
             self._replays_at = time.monotonic()
             self._outages.wait_for(self._spout.claim_replays)
         if may_emit and emitter.is_free and (emission := self._spout.next_emission(self._room(), only_due_by)):
@@ -234,7 +234,7 @@ class SpoutLoop:
         if self._limit is None or self._state.left == own:  # there is no limit, or nothing to be emitted
             return self._limit
         others = max(0, self._outages.wait_for(acker.pending) - own)
-        if others >= self._limit and now - self._held_at >= HELD_SECS:
+        if others >= self._limit and now - self._held_at >= _HELD_SECS:
             self._held_at = now
             log.warning(
                 "app %r has %d pending roots, as many as its limit allows: nothing is emitted until some settle",

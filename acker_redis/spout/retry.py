@@ -14,7 +14,7 @@ from acker_redis.spout.in_flight import Attempts, Mask
 LOST_LIMIT = 10
 """A message whose root got lost so often becomes a dead letter: it was given to `emit` and never initialised."""
 
-EXEMPT_SECS = 30.0
+_EXEMPT_SECS = 30.0
 """The longest wait after an exempt emission."""
 
 _random = np.random.default_rng()
@@ -102,7 +102,7 @@ class RetryPolicy:
             is_last = failures[~exhausted] == self.max_attempts - 1
             retries = replace(retries, max_group=np.where(is_last, 1, retries.max_group).astype(np.int32))
         # Exempt attempts wait, too, so that nothing is asked again and again without a pause.
-        exempt_delays = np.minimum(self.delay_secs(attempts.previous[~exhausted] + 1), EXEMPT_SECS)
+        exempt_delays = np.minimum(self.delay_secs(attempts.previous[~exhausted] + 1), _EXEMPT_SECS)
         delays = np.where(exempt, exempt_delays, self.delay_secs(failures[~exhausted]))
         return Verdict(retries, delays, exempt, exhausted, failures)
 

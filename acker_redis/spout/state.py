@@ -23,7 +23,7 @@ from acker_redis.store.dead_letter import DeadLetter
 Cause: TypeAlias = tuple[str, str | None]
 """Why an attempt did not succeed, as dead letters have it, and the last component that touched it."""
 
-NO_CAUSE: Cause = ("", None)
+_NO_CAUSE: Cause = ("", None)
 LOST: Cause = ("lost", None)
 
 _HELD = -1
@@ -85,7 +85,7 @@ class SpoutState:
         one_by_one: whether an emission begins only when nothing is in flight, and messages that are held go out alone: the
             output is written as a whole.
         causes: (reason, last component) of attempts that did not succeed, as `Attempts.cause_numbers` has them; the
-            first is `NO_CAUSE`.
+            first is `_NO_CAUSE`.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class SpoutState:
     ) -> None:
         """Start without messages; `keep_letters` and `goes_on` as for `Spout`; `now + epoch_secs` is the time since 1970."""
         self.counts = SpoutCounts()
-        self.causes: list[Cause] = [NO_CAUSE]
+        self.causes: list[Cause] = [_NO_CAUSE]
         self.dead_letters: dict[int, DeadLetter] = {}
         self.letters: list[DeadLetter] = []
         self.sent: dict[int, Sent] = {}
@@ -111,7 +111,7 @@ class SpoutState:
         self.one_by_one = False
         self._app, self._run_id, self._retry, self._keep_letters = app, run_id, retry, keep_letters
         self._epoch_secs = epoch_secs
-        self._cause_numbers = {NO_CAUSE: 0}
+        self._cause_numbers = {_NO_CAUSE: 0}
         self._fresh: deque[Int64Array] = deque()
         self._replays, self._held = Replays(), Replays()
         self._held_until = float("-inf")

@@ -12,7 +12,7 @@ log = logging.getLogger("acker_redis.spout")
 LOOK_SECS = 1.0
 """How often the servers and counters are looked at."""
 
-SHARDS_PER_LOOK = 64
+_SHARDS_PER_LOOK = 64
 """An app of more shards is looked at less often: its counters cost five commands a shard."""
 
 
@@ -47,7 +47,7 @@ class Watchdog:
         now = time.monotonic()
         if now < self._look_at:
             return False
-        self._look_at = now + LOOK_SECS * max(1.0, self._acker.config.shards / SHARDS_PER_LOOK)
+        self._look_at = now + LOOK_SECS * max(1.0, self._acker.config.shards / _SHARDS_PER_LOOK)
         try:
             servers, stats = app_of(self._acker).client.server_ids(), self._acker.stats(oldest=False, lane=self._lane)
         except LedgerLostError:  # `poll` meets it, too, and recovers
