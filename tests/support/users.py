@@ -5,7 +5,7 @@ from typing import Any
 from acker_redis.client.client import Client
 from acker_redis.ops.acl import Role, ServerKind, users
 
-READS = ("ping", "info", "hgetall", "hmget", "hlen", "xlen", "zrange", "time", "xrange", "scan")
+READS = ("ping", "info", "hgetall", "hmget", "hlen", "xlen", "zrange", "time", "xrange", "scan", "exists")
 """Commands of calls that only look, without reports."""
 
 
