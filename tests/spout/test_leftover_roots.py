@@ -279,7 +279,7 @@ def test_run_that_lost_its_lane_keeps_its_successors_roots(
         run_spout(spout, emit, progress)
     assert acker.stats(oldest=False).pending == 0
     assert acker.admin.ends()[0].state == "begun"
-    kinds = [one.kind for one in other.poll(max_outcomes=1000, consumer="spout-0", lane=0)]
+    kinds = [outcome.kind for outcome in other.poll(max_outcomes=1000, consumer="spout-0", lane=0)]
     assert (kinds.count("ack"), kinds.count("fail")) == (1, 100)
 
 
@@ -312,8 +312,8 @@ def test_restored_snapshot_keeps_no_roots_of_a_finished_run(
         """The server as it was when its first roots were pending."""
         nonlocal restored
         copy = (server.folder / "dump.rdb").read_bytes()
-        for one in held:
-            acker.ack_many(one.roots, np.full(len(one.roots), 7))
+        for batch in held:
+            acker.ack_many(batch.roots, np.full(len(batch.roots), 7))
         while spout.counts.acked < 500:
             spout.poll()
         server.kill()
@@ -329,8 +329,8 @@ def test_restored_snapshot_keeps_no_roots_of_a_finished_run(
             plain(server.url).save()
             restore()
             return
-        for one in held:
-            acker.ack_many(one.roots, np.full(len(one.roots), 7))
+        for batch in held:
+            acker.ack_many(batch.roots, np.full(len(batch.roots), 7))
         held.clear()
 
     counts = run_spout(spout, emit, progress)

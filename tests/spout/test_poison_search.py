@@ -128,7 +128,7 @@ def test_messages_broken_by_an_outage_wait_until_it_ends() -> None:
 def test_poison_message_that_looks_like_outage_is_dead_lettered() -> None:
     made = spout(fake_acker(), 50, retry=RetryPolicy(max_attempts=3, first_delay_secs=0))
     run_spout(made, Job(made, {31}, by_outage=True))
-    assert (made.counts.acked, {one.attempts for one in made.dead_letters.values()}) == (49, {3})
+    assert (made.counts.acked, {letter.attempts for letter in made.dead_letters.values()}) == (49, {3})
 
 
 def test_last_messages_that_look_like_outage_are_dead_lettered() -> None:

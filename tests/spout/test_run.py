@@ -192,10 +192,10 @@ def test_message_that_is_never_initialised_becomes_dead_letter() -> None:
     made = spout(acker, messages=2)
 
     def emit_one_of_them(emission: Emission) -> None:
-        mine = emission.roots[emission.message_ids == 0]
-        if len(mine):
-            acker.init_many(mine, [7], 0)
-            acker.fail_many(mine)
+        own = emission.roots[emission.message_ids == 0]
+        if len(own):
+            acker.init_many(own, [7], 0)
+            acker.fail_many(own)
 
     counts = run_spout(made, emit_one_of_them)
     assert letters(made)[1] == DeadLetter(1, "run", LOST_LIMIT, "lost")

@@ -332,8 +332,8 @@ def test_dead_letter_with_too_long_payload_is_stored_without_it() -> None:
     )
     acker.fail_many(emit(made).roots)
     made.poll()
-    found = {letter.message_id: letter.payload for letter in acker.dead_letters.read()}
-    assert found == {0: payloads[0], 1: None}
+    kept = {letter.message_id: letter.payload for letter in acker.dead_letters.read()}
+    assert kept == {0: payloads[0], 1: None}
     assert made.done
 
 
