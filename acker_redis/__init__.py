@@ -1,4 +1,4 @@
-"""Storm's acker on Redis: knows of every source record whether everything that came out of it was processed."""
+"""Storm's acker on Redis: says of each message when everything derived from it was processed."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -72,7 +72,7 @@ __all__ = [
     "RetryPolicy",
     "Spout",
     "run_spout",
-    # What it answers
+    # Answers
     "Applied",
     "Outcome",
     "OutcomeBatch",

@@ -1,4 +1,4 @@
-"""The acker of one app: what programs use."""
+"""The acker of an app, for programs."""
 
 from collections.abc import Iterable
 from types import TracebackType
@@ -33,8 +33,8 @@ class Acker:
     Attributes:
         config: settings of the app.
         url: as it was given, with its password; None where a redis-py client was given.
-        dead_letters: messages that spouts gave up.
-        admin: what the person on call does with the app.
+        dead_letters: messages whose attempts are exhausted.
+        admin: calls for the person on call.
     """
 
     def __init__(self, client: Client, config: AckerConfig, *, create: bool = True) -> None:
@@ -94,7 +94,7 @@ class Acker:
 
     @classmethod
     def open_existing(cls, source: str | RedisClient, app: str) -> Self:
-        """Connect to an app with the settings that stand in Redis; for operators and their tools.
+        """Connect to an app with the settings that stand in Redis; for people on call and their tools.
 
         Guarantee: nothing is written, by this call and by those that only look (`stats`, `inspect`, `dead_letters.read`).
         They send plain commands that read, so they work with a replica, under a user who may not write, and with a server
@@ -143,10 +143,10 @@ class Acker:
 
     @staticmethod
     def new_roots(count: int) -> Int64Array:
-        """So many distinct roots, drawn at random, 32 neighbours to a block: they cost a tenth of others.
+        """Draw so many distinct roots at random, 32 neighbours to a block: they cost a tenth of others.
 
-        Initialise those of one call by one spout_id. Roots that share a block share its timeout, too: none is early, and
-        `reset_timeout` of one, like an init that comes later, gives all of them a whole one again.
+        Initialise those of one call by one spout. Roots that share a block share its timeout: it never comes early, and
+        `reset_timeout` of one root, like a later init, gives all of them a whole one again.
 
         >>> len(set(acker.new_roots(100).tolist()))
         100
@@ -155,10 +155,10 @@ class Acker:
             raise BadBatchError(f"count={count!r}: use an integer of 0 or more")
         return ids.new_roots(count)
 
-    # -- updates, one by one: one round trip each. For more than a few a second use the *_many calls or a batch.
+    # -- updates, each a call of its own: one round trip each. For more than a few a second use the *_many calls or a batch.
 
     def init(self, root: SupportsIndex, val: SupportsIndex, spout_id: SupportsIndex) -> bool:
-        """Initialise one root: `val` is the XOR of the edges the spout emitted, `spout_id` the spout_id that owns it.
+        """Initialise one root: `val` is the XOR of the edges the spout emitted, `spout_id` the spout that owns the root.
 
         A val of 0 completes at once. Returns False if the root had its owner already: then the init is ignored and
         counted (in Storm a second init cancels the first and reports completion).
@@ -166,13 +166,13 @@ class Acker:
         Raises:
             BadIdError: an id is not a 64-bit integer, or spout_id is not in 0 ... 2**32-1.
             ServerOutOfMemoryError: the server is above maxmemory, or (PendingLimitError) the app has as many pending
-                roots as its operator allows; nothing was changed.
+                roots as its limit allows; nothing was changed.
             LedgerLostError: the server lost its data.
 
         >>> acker.init(1, 5, spout_id=0)
         True
         """
-        return self.init_many(_one(root, "root"), _one(val, "val"), spout_id).applied == 1
+        return self.init_many(_single(root, "root"), _single(val, "val"), spout_id).applied == 1
 
     def ack(self, root: SupportsIndex, val: SupportsIndex, *, component: str | None = None) -> None:
         """XOR `val` into one root's tree: the acked edge, combined with the edges of the children it emitted.
@@ -184,7 +184,7 @@ class Acker:
         True
         >>> acker.ack(1, 5, component="write")
         """
-        self.ack_many(_one(root, "root"), _one(val, "val"), component=component)
+        self.ack_many(_single(root, "root"), _single(val, "val"), component=component)
 
     def fail(self, root: SupportsIndex, *, reason: str | None = None, component: str | None = None) -> None:
         """Fail one root. `reason` is text for people; it comes back as `Outcome.detail`.
@@ -196,7 +196,7 @@ class Acker:
         True
         >>> acker.fail(1, reason="no such customer", component="parse")
         """
-        self.fail_many(_one(root, "root"), reason=reason, component=component)
+        self.fail_many(_single(root, "root"), reason=reason, component=component)
 
     def reset_timeout(self, root: SupportsIndex) -> bool:
         """Give one root a whole message timeout again. Returns False if the ledger doesn't know it, or it is too old.
@@ -204,21 +204,21 @@ class Acker:
         >>> acker.reset_timeout(1)
         False
         """
-        return self.reset_timeout_many(_one(root, "root")) == 1
+        return self.reset_timeout_many(_single(root, "root")) == 1
 
     # -- updates, many at once: split into calls of 500 blocks, pipelined
 
     def init_many(
         self, roots: Ids, vals: Ids, spout_id: SupportsIndex, *, idempotency_key: str | None = None
     ) -> Applied:
-        """Initialise roots of one spout_id.
+        """Initialise roots of one spout.
 
         Args:
             roots: root ids, numpy int64 or uint64 array or a sequence of integers, any length above 0.
             vals: first ack value of each root.
-            spout_id: owner of all of them.
-            idempotency_key: names this batch: the same batch sent again with it changes nothing. None: one of this
-                call's own.
+            spout_id: of the spout that owns all of them.
+            idempotency_key: names this batch: sent again with the same key, it changes nothing. None: a key that this
+                call draws for itself.
 
         Returns:
             Applied.applied counts roots that took the init: duplicates are left out.
@@ -243,7 +243,7 @@ class Acker:
             roots: root ids; a root may stand there any number of times.
             vals: ack values, one per element of roots.
             idempotency_key: see `init_many`.
-            component: name of the component that acks; shows as `last_component`. At most 255 names per app.
+            component: name of the bolt, operator or sink that acks; shows as `last_component`. At most 255 names per app.
 
         Returns:
             Applied.applied counts distinct roots, without those that failed a short time ago: their acks are late.
@@ -268,7 +268,7 @@ class Acker:
     def reset_timeout_many(self, roots: Ids) -> int:
         """Move roots to the nursery (Storm: __ack_reset_timeout). Needs no idempotency key: a repeat only moves them again.
 
-        Roots that share a block with them move along (`new_roots`, and a spout's roots, of neighbouring message ids).
+        Roots that share a block with them move along (see `new_roots`; a spout's roots of neighbouring message ids do).
         Returns how many are in the nursery now; unknown roots and those older than max_age_secs are left alone.
 
         >>> acker.init_many([1, 2], [5, 6], spout_id=0).applied
@@ -281,7 +281,7 @@ class Acker:
     def batch(self, *, idempotency_key: str | None = None) -> Batch:
         """Collect updates and send them on exit: combined per root, packed, pipelined.
 
-        Left by an exception, nothing is sent. After the `with` block `Batch.result` tells what was applied.
+        Left by an exception, nothing is sent. After the `with` block `Batch.result` says how much was applied.
 
         >>> with acker.batch(idempotency_key="partition-7") as batch:
         ...     batch.init(1, 5, spout_id=0)
@@ -297,8 +297,8 @@ class Acker:
         """Take outcomes for a spout.
 
         Each outcome is delivered at least once. Until it is confirmed it comes back, marked `redelivered`: to the same
-        consumer name at the first poll of a new process, and to whoever polls, this process too, after it was held for
-        a message timeout. All consumers of an app share its outcomes: use lanes to keep them apart.
+        consumer name at the first poll of a new process, and to any consumer that polls, this process too, after it was
+        held for a message timeout. All consumers of an app share its outcomes: use lanes to keep them apart.
 
         Args:
             max_outcomes: at most so many.
@@ -317,9 +317,9 @@ class Acker:
         return self._app.delivery.poll(max_outcomes, block_ms, consumer, lane)
 
     def confirm(self, outcomes: Iterable[Outcome]) -> int:
-        """Say that the spout has acted on outcomes; they are not delivered again and their entries are trimmed.
+        """Confirm that the spout has acted on outcomes; they are not delivered again and their entries are trimmed.
 
-        Returns the number of stream entries trimmed: one of acks holds many outcomes and goes with its last one.
+        Returns the number of stream entries trimmed: an entry of acks holds many outcomes and goes with the last of them.
 
         >>> acker.init_many([1, 2], [0, 0], spout_id=0).applied
         2
@@ -337,12 +337,12 @@ class Acker:
         lane: int | None = None,
         again: bool = False,
     ) -> list[OutcomeBatch]:
-        """As `poll`, but roots come as arrays, those that are alike together: for spouts that handle many.
+        """Take outcomes as `poll` does, as arrays of roots that ended alike: for spouts that handle many.
 
-        A batch is of entries of one stream that were read together, so there are few of them where much is alike. Whole
-        entries come, so there may be more outcomes than `max_outcomes`, by those of one entry, which has at most 3 600 acks.
-        With `again` it begins with what this consumer took and did not confirm: a reply that was lost with its connection is
-        there, and the whole of an entry that `poll` handed out in part, which `poll` then does not go on with.
+        A batch holds entries of one stream that were read together. Only whole entries come, so there may be more outcomes
+        than `max_outcomes`, by those of one entry, which has at most 3 600 acks. With `again` it begins with outcomes that
+        this consumer took and did not confirm: those of a reply that was lost with its connection, and the whole of an entry
+        that `poll` handed out in part, which `poll` then does not go on with.
 
         >>> acker.init(1, 0, spout_id=0)
         True
@@ -352,7 +352,7 @@ class Acker:
         return self._app.delivery.poll_batches(max_outcomes, block_ms, consumer, lane, again=again)
 
     def confirm_batches(self, batches: Iterable[OutcomeBatch]) -> int:
-        """Say that the spout has acted on all outcomes of these batches. Returns the number of entries trimmed.
+        """Confirm that the spout has acted on all outcomes of these batches. Returns the number of entries trimmed.
 
         >>> acker.init(1, 0, spout_id=0)
         True
@@ -364,7 +364,7 @@ class Acker:
     # -- looking
 
     def stats(self, *, oldest: bool = True, lane: int | None = None) -> Stats:
-        """Counters over all shards. `oldest=False` leaves out `oldest_age_ms`, which has to be looked for.
+        """Add up counters over all shards. `oldest=False` leaves out `oldest_age_ms`, which has to be looked for.
 
         With `lane`, `unconfirmed_outcomes` counts this lane's entries only.
 
@@ -376,7 +376,7 @@ class Acker:
         return self._app.inspection.stats(oldest=oldest, lane=lane)
 
     def pending(self) -> int:
-        """Roots without outcome, over all shards, in one round trip.
+        """Count roots without outcome, over all shards, in one round trip.
 
         >>> acker.init(1, 5, spout_id=0)
         True
@@ -392,7 +392,7 @@ class Acker:
         >>> acker.inspect(1).state, acker.inspect(1).last_component
         ('waiting', 'write')
         """
-        return self._app.inspection.inspect(_one(root, "root"))[0]
+        return self._app.inspection.inspect(_single(root, "root"))[0]
 
     def inspect_many(self, roots: Ids) -> list[LedgerRoot | None]:
         """Look up each root.
@@ -405,7 +405,7 @@ class Acker:
         return self._app.inspection.inspect(_array(roots))
 
     def completed_offsets(self, spout_id: int = 0) -> dict[str, int]:
-        """The first offset of each partition that is not completed yet, as the stream of a spout_id has written it.
+        """Read the first offset of each partition that is not completed yet, as the stream with this spout_id wrote it.
 
         Everything before it was acked or is a dead letter, so its outputs are complete; a stream writes this after each
         micro-batch, and it never goes back. Empty where the stream takes its message ids from a column (`id_column`).
@@ -416,9 +416,9 @@ class Acker:
         return self._app.completed_offsets(spout_id)
 
     def recover(self) -> list[int]:
-        """Open the app anew after `LedgerLostError`, and go on with the generation in force.
+        """Open the app again after `LedgerLostError`, and go on with the generation in force.
 
-        Returns the shards this call created anew. Whatever was in flight must be replayed with fresh roots: the ledger
+        Returns the shards this call created. Whatever was in flight must be replayed with fresh roots: the ledger
         knows nothing of it any more. After `open_existing` nothing is made here either.
 
         Raises:
@@ -431,7 +431,7 @@ class Acker:
 
 
 def app_of(acker: Acker) -> App:
-    """The internal handle of an acker's app: the only way for the library's own layers to what `Acker` does not show."""
+    """Return the handle of the app of an acker, for the library's own layers only."""
     return acker._app  # noqa: SLF001
 
 
@@ -450,5 +450,5 @@ def _not_empty(roots: UInt64Array) -> UInt64Array:
     return roots
 
 
-def _one(value: SupportsIndex, name: str) -> UInt64Array:
+def _single(value: SupportsIndex, name: str) -> UInt64Array:
     return np.array([ids.to_uint64(value, name)], np.uint64)

@@ -1,4 +1,4 @@
-"""What the person on call does with an app."""
+"""Calls for the person on call: pause, limit and rotate an app, and see how its runs ended."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from acker_redis.store.run_ends import End
 
 
 class Admin:
-    """Calls for the person on call and for their tools: `Acker.admin`."""
+    """Acts on an app for the person on call and their tools: `Acker.admin`."""
 
     def __init__(self, app: App) -> None:
         """Work on an opened app."""
@@ -21,8 +21,8 @@ class Admin:
     def pause(self, *, reason: str = "") -> Paused:
         """Have all spouts of the app emit nothing, from within about a second, until `resume`.
 
-        What is in flight goes on, times out, and its outcomes are taken; what is to be tried again waits. A paused app stays
-        so over restarts of its programs. If it was paused already, the first reason stays.
+        Roots in flight go on or time out, and their outcomes are taken; messages due for another attempt wait. A paused app
+        stays so over restarts of its programs. If it was paused already, the first reason stays.
 
         Raises:
             BadConfigError: the reason has more than 200 characters.
@@ -33,7 +33,7 @@ class Admin:
         return pause.pause(self._app.client, self._app.config.app, reason)
 
     def resume(self) -> bool:
-        """Let the app's spouts emit again; whether it was paused.
+        """Let the app's spouts emit again. Returns whether it was paused.
 
         >>> acker.admin.pause().reason
         ''
@@ -43,14 +43,14 @@ class Admin:
         return pause.resume(self._app.client, self._app.config.app)
 
     def paused(self) -> Paused | None:
-        """Since when and why the app is paused; None: it is not.
+        """Read since when and why the app is paused; None: it is not.
 
         >>> acker.admin.paused()
         """
         return pause.paused(self._app.client, self._app.config.app)
 
     def limits(self) -> Limits:
-        """What an operator allows the app; see `Limits`.
+        """Read the limits of the app; see `Limits`.
 
         >>> acker.admin.limits().max_pending is None
         True
@@ -58,10 +58,10 @@ class Admin:
         return limits.read(self._app.client, self._app.config.app)
 
     def set_limits(self, allowed: Limits) -> None:
-        """Set all limits of the app, in place of those there are. They hold from within a second; for a rotator, some more.
+        """Set all limits of the app, in place of those in force. Spouts keep to them within a second.
 
         A spout at `max_pending` emits nothing until roots settle. Beyond it Redis refuses new roots (PendingLimitError): of
-        one shard at once, of several with room for the chance by which roots are spread. What is pending already stays.
+        one shard at once, of several with room for the chance by which roots are spread. Roots that are pending already stay.
 
         >>> acker.admin.set_limits(Limits(max_pending=100_000))
         >>> acker.admin.limits().max_pending
@@ -70,14 +70,14 @@ class Admin:
         limits.write(self._app.client, self._app.config, allowed)
 
     def rotate(self, force: bool = False) -> Rotated:
-        """One guarded tick, bounded draining of death row, and a bounded sweep (Storm: RotatingMap.rotate).
+        """Do one guarded tick, bounded draining of death row, and a bounded sweep (Storm: RotatingMap.rotate).
 
         Between T and T * num_buckets / (num_buckets - 1) after it entered the nursery a root expires, given that
         something calls this about every tick: `acker-redis rotator` does. Safe to call from anywhere, at any time. Drains up
         to a million roots per shard; `Rotated.draining` says whether something is left for the next call.
 
         Args:
-            force: turn the buckets now, whatever the server's clock says; for tests and operators.
+            force: turn the buckets now, whatever the server's clock says; for tests and people on call.
 
         >>> acker.init(1, 5, spout_id=0)
         True
@@ -87,7 +87,7 @@ class Admin:
         return self._app.rotation.rotate(force=force)
 
     def ends(self) -> dict[int, End]:
-        """How the last run of each lane ended.
+        """Read how the last run of each lane ended.
 
         >>> acker.admin.ends()
         {}
@@ -95,9 +95,10 @@ class Admin:
         return self._app.ends()
 
     def each_pending(self) -> Iterator[tuple[int, Int64Array, Int64Array]]:
-        """Step by step through all ledgers: how many blocks were looked at, their pending roots, and the roots' spout_ids.
+        """Go through all ledgers in steps: each yields the number of blocks it looked at, their pending roots and spout ids.
 
-        A root that is pending all the while comes once or more often; what begins or settles meanwhile may come or not.
+        Guarantee: a root that is pending all the while comes at least once. Not guaranteed: roots that begin or settle
+        meanwhile.
 
         >>> acker.init_many([1, 2], [5, 6], spout_id=3).applied
         2

@@ -12,7 +12,7 @@ class BadConfigError(AckerError, ValueError):
 
 
 class BadIdError(AckerError, ValueError):
-    """A root, ack value or spout_id is not an integer in range. Nothing of the batch was sent."""
+    """A root, ack value or spout id is not an integer in range. Nothing of the batch was sent."""
 
 
 class BadBatchError(AckerError, ValueError):
@@ -27,23 +27,23 @@ class PipelineError(AckerError, ValueError):
 
 
 class NotExactError(AckerError):
-    """What was asked for can't be tracked exactly: some edge would be acked more often than it was made, or not by all.
+    """The pipeline can't be tracked exactly: some share would be counted more often than it was made, or not at all.
 
     The message says what to use instead. Nothing was run.
     """
 
 
 class NotProvenError(AckerError):
-    """What Spark has written could not be told exactly, because it lost or repeated work meanwhile. Nothing was acked.
+    """Spark lost or repeated work, so nobody can say exactly which rows it has written. Nothing was acked.
 
-    `run_tracked` tries such an emission again, which doesn't count as one of its messages' attempts.
+    `run_tracked` tries such an emission again; this is no attempt of its messages.
     """
 
 
 class OutageError(AckerError):
-    """Something that a pipeline needs can't be reached now: a store, a metastore, a disk with room. Nobody's attempt.
+    """A pipeline needs something that can't be reached now: a store, a metastore, a disk with room.
 
-    `run_spout` waits for it, for up to ten minutes.
+    `run_spout` waits for it, for up to ten minutes; this is no attempt of any message.
     """
 
 
@@ -56,9 +56,9 @@ class OperatorBrokenError(AckerError):
 
 
 class NotAcceptedError(AckerError):
-    """Output that is a whole couldn't be written: something failed in each emission of all messages, or none was left.
+    """An output that is written as a whole couldn't be: some message failed in each emission of all, or none was left.
 
-    No message was acked. Operator action: see to the last cause, which the text names, or to the dead letters, and run it
+    No message was acked. What to do: mend the last cause, which the text names, or look at the dead letters; then run it
     again.
     """
 
@@ -66,23 +66,23 @@ class NotAcceptedError(AckerError):
 class IdempotencyKeyReusedError(AckerError):
     """An idempotency key was used before for a batch with other content.
 
-    The part of the batch that met its own idempotency key again was not applied. Roots that lost updates to this time
-    out and are replayed; none completes falsely. Operator action: none. In code: one idempotency key per batch.
+    The part of the batch whose shards had seen the key was not applied. Roots that lost updates to this time out and are
+    replayed; none completes falsely. What to do: use one idempotency key per batch.
     """
 
 
 class SettingsConflictError(AckerError):
     """Another client opened the same app with other settings.
 
-    Operator action: give all clients of an app the same `AckerConfig`, or use another app name.
+    What to do: give all clients of an app the same `AckerConfig`, or use another app name.
     """
 
 
 class FormatVersionError(AckerError):
     """The app's shards, or its dead letters, have another format than this version reads and writes. Nothing was changed.
 
-    Operator action: finish what is pending, and export the dead letters, with the version that wrote them; then delete the
-    app with `acker-redis delete-app`, and let this version create it again.
+    What to do: finish what is pending, and export the dead letters, with the version that wrote them; then delete the app
+    with `acker-redis delete-app`, and let this version create it again.
     """
 
 
@@ -91,9 +91,9 @@ class AppNotFoundError(AckerError):
 
 
 class DamagedDataError(AckerError):
-    """A key of the app holds what this library did not write there, or has lost part of it.
+    """A key of the app holds data that this library did not write there, or has lost part of its own.
 
-    Operator action: find out who wrote the key that the message names; delete it, or the app with `acker-redis delete-app`.
+    What to do: find out who wrote the key that the message names; delete it, or the app with `acker-redis delete-app`.
     """
 
 
@@ -126,9 +126,9 @@ class RowsRefusedError(AckerError):
 
     def __init__(self, rows: Mapping[int, str | RowFailedError]) -> None:
         first = next(iter(rows.items()), None)
-        told = "" if first is None else f"; the first is row {first[0]}: {first[1]}"
+        example = "" if first is None else f"; the first is row {first[0]}: {first[1]}"
         super().__init__(
-            f"{len(rows)} row{'' if len(rows) == 1 else 's'} {'was' if len(rows) == 1 else 'were'} refused{told}"
+            f"{len(rows)} row{'' if len(rows) == 1 else 's'} {'was' if len(rows) == 1 else 'were'} refused{example}"
         )
         self.rows = dict(rows)
 
@@ -148,20 +148,20 @@ class LedgerLostError(AckerError):
 
 
 class ServerUnavailableError(AckerError):
-    """The server can't do it now and may do it later: an outage, to be waited for. `run_spout` and the rotator wait."""
+    """The server can't serve the call now and may later: an outage. `run_spout` and the rotator wait for its end."""
 
 
 class ConnectionLostError(ServerUnavailableError):
-    """The server can't be reached, or went away and did not come back within the client's patience.
+    """The server can't be reached, or went away and did not come back within `outage_timeout_secs`.
 
     A batch that raised this may have been applied in part. Sending it again with the same idempotency key is exact.
     """
 
 
 class ServerBusyError(ServerUnavailableError):
-    """Somebody's script holds the server, and went on for longer than the client's patience. Nothing was changed.
+    """A script holds the server, and went on for longer than `outage_timeout_secs`. Nothing was changed.
 
-    Operator action: `redis-cli SCRIPT KILL` (or `FUNCTION KILL`) ends it if it has written nothing yet; `SLOWLOG GET`
+    What to do: `redis-cli SCRIPT KILL` (or `FUNCTION KILL`) ends it if it has written nothing yet; `SLOWLOG GET`
     names it once it has ended.
     """
 
@@ -169,7 +169,7 @@ class ServerBusyError(ServerUnavailableError):
 class TlsError(AckerError):
     """A certificate or a TLS handshake was refused. Not tried again: it would be refused again.
 
-    Operator action: see the text of the TLS library, which is part of this one.
+    What to do: see the text of the TLS library, which is part of this one.
     """
 
 
@@ -180,7 +180,7 @@ class AuthenticationError(AckerError):
 class ServerRefusesWritesError(ServerUnavailableError):
     """The server is up but takes no writes now: it is a replica, lacks replicas, or persistence fails.
 
-    Operator action: see the server's own message, which is part of this one.
+    What to do: see the server's own message, which is part of this one.
     """
 
 
@@ -189,9 +189,9 @@ class ServerOutOfMemoryError(ServerRefusesWritesError):
 
 
 class PendingLimitError(ServerOutOfMemoryError):
-    """The app has as many pending roots as its operator allows, and gets no new ones; acks, fails and rotation still work.
+    """The app has as many pending roots as its limit allows, and gets no new ones; acks, fails and rotation still work.
 
-    Operator action: none, it passes when roots settle; or `acker-redis limit --app APP --max-pending N`.
+    What to do: nothing, it passes when roots settle; or `acker-redis limit --app APP --max-pending N`.
     """
 
 
@@ -212,7 +212,7 @@ class ServerNotFoundError(AckerError):
 
 
 class StoppedError(AckerError):
-    """Somebody stopped a query in the middle of its work, which is done when it is started again; nothing is wrong with it."""
+    """A query was stopped in the middle of its work; nothing is wrong, and the next start does the rest."""
 
 
 class EvictionPolicyWarning(UserWarning):

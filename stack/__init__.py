@@ -1,1 +1,1 @@
-"""The development stack of `docker-compose.yml`: its configuration, and what runs the same services as plain processes."""
+"""The development stack of `docker-compose.yml`: its configuration, and its services as plain processes."""

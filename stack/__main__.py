@@ -26,7 +26,7 @@ def main(
         list[str] | None,
         typer.Option(
             "--profile",
-            help="This profile and what it needs, instead of what has none; several times for several.",
+            help="This profile and the services it needs, instead of those without profile; several times for several.",
         ),
     ] = None,
     once: Annotated[
@@ -73,10 +73,10 @@ def _run(stack: Processes, *, once: bool) -> int:
     status = 0
     if stack.has("job"):
         status = stack.wait_ended("job")
-        typer.echo(stack.said_by("job"))
+        typer.echo(stack.output_of("job"))
     for name in stack.with_health:
         stack.wait_healthy(name)
-    typer.echo(f"all are well; what they write is in {stack.folder}")
+    typer.echo(f"all are well; their data and logs are in {stack.folder}")
     while True:
         stack.check()
         for dashboard in _dashboards(stack):
@@ -87,16 +87,16 @@ def _run(stack: Processes, *, once: bool) -> int:
 
 
 def _dashboards(stack: Processes) -> list[str]:
-    """The dashboard of every server, as who is on call sees it."""
-    shown = []
+    """Ask every server for the dashboard, as the person on call sees it."""
+    dashboards = []
     for name, port in stack.servers():
         with redis.Redis(port=port, username="acker-oncall", password=PASSWORD) as client:
             try:
                 report = client.fcall_ro("acker_dashboard", 0).decode(errors="replace")
             except redis.RedisError as exc:
                 report = str(exc)
-        shown.append(f"{name}\n{report}")
-    return shown
+        dashboards.append(f"{name}\n{report}")
+    return dashboards
 
 
 if __name__ == "__main__":

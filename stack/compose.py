@@ -1,4 +1,4 @@
-"""What `docker-compose.yml` says of its services, as far as processes without containers need it."""
+"""The services of `docker-compose.yml`, as far as processes without containers need them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ FILE = Path(__file__).resolve().parent.parent / "docker-compose.yml"
 
 @dataclass(frozen=True)
 class Service:
-    """One service.
+    """A service.
 
     Attributes:
         name: as in the file.
-        addresses: what others call it: its name, and an address if it has a fixed one.
+        addresses: that other services use: its name, and a fixed address if it has any.
         command: program and arguments; empty where the image's own are used.
         environment: variables.
-        files: place in the container -> place here, of what is mounted from the repository.
+        files: place in the container -> place here, of files mounted from the repository.
         volumes: place in the container -> name of the volume; a service's own `/data` where it has none.
         ports: it listens on.
         after: service -> `service_healthy`, `service_completed_successfully` or `service_started`.
@@ -45,10 +45,10 @@ class Service:
 
 
 def services(file: Path = FILE) -> dict[str, Service]:
-    """All services of the file, each behind those it depends on.
+    """Read all services of the file, each after those it depends on.
 
     Raises:
-        ValueError: the file says something that this does not know.
+        ValueError: the file has something that this doesn't know.
     """
     with file.open(encoding="utf-8") as text:
         given: dict[str, Any] = yaml.safe_load(text)["services"]
@@ -57,9 +57,11 @@ def services(file: Path = FILE) -> dict[str, Service]:
 
 
 def selected(every: Mapping[str, Service], profiles: frozenset[str]) -> dict[str, Service]:
-    """The services of these profiles with all they depend on; where none is named, those that belong to no profile."""
-    wanted = {name for name, one in every.items() if (one.profiles & profiles if profiles else not one.profiles)}
-    for name in reversed(list(every)):  # each stands behind those it depends on
+    """Select the services of these profiles with all they depend on; without profiles, those that belong to none."""
+    wanted = {
+        name for name, service in every.items() if (service.profiles & profiles if profiles else not service.profiles)
+    }
+    for name in reversed(list(every)):  # each is after those it depends on
         if name in wanted:
             wanted.update(every[name].after)
     return {name: service for name, service in every.items() if name in wanted}
@@ -75,7 +77,7 @@ def _service(name: str, given: dict[str, Any], folder: Path) -> Service:
         else:
             volumes[target] = source
     networks = given.get("networks", {})
-    fixed = [one["ipv4_address"] for one in networks.values()] if isinstance(networks, dict) else []
+    fixed = [network["ipv4_address"] for network in networks.values()] if isinstance(networks, dict) else []
     test = given.get("healthcheck", {}).get("test", [])
     if test and test[0] != "CMD":
         raise ValueError(f"{name}: a health check has to begin with CMD, not with {test[0]!r}")
@@ -96,4 +98,4 @@ def _service(name: str, given: dict[str, Any], folder: Path) -> Service:
 
 
 def _after(given: dict[str, Any]) -> dict[str, str]:
-    return {name: one["condition"] for name, one in given.get("depends_on", {}).items()}
+    return {name: dependency["condition"] for name, dependency in given.get("depends_on", {}).items()}

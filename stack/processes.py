@@ -1,7 +1,7 @@
 """Services of the compose file as plain processes on loopback, in a folder of their own.
 
-What a container would see is translated: names of services and their ports to 127.0.0.1 and ports that are free, places of
-mounted files and volumes to places here, programs to those of this machine.
+Everything that a container would see is translated: names of services and their ports to 127.0.0.1 and free ports,
+places of mounted files and volumes to places here, programs to those of this machine.
 """
 
 import contextlib
@@ -28,31 +28,31 @@ LOOPBACK = "127.0.0.1"
 STARTS_IN_SECS, ENDS_IN_SECS, HEALTH_SECS = 180.0, 60.0, 30.0
 _LOOK_SECS = 0.2
 _BUS = 10_000
-"""A Redis of a cluster listens on its port and on one so much higher."""
+"""A Redis of a cluster listens on its port, and on another so much higher."""
 
 
 class StackError(AckerError):
-    """A service does not do what it should; the text has the end of what it wrote."""
+    """A service doesn't do its work; the text has the end of its output."""
 
 
 class Processes:
     """Services that run; all end with the `with` block.
 
     Attributes:
-        folder: what they write goes here.
+        folder: has their data and logs.
     """
 
     def __init__(self, services: Mapping[str, Service], folder: Path, *, server: str | None = None) -> None:
-        """Nothing is started yet.
+        """Start nothing yet.
 
         Args:
-            services: each behind those it depends on.
+            services: each after those it depends on.
             folder: for volumes and logs.
-            server: program for services that run `redis-server`; None: that one, or else the embedded Valkey.
+            server: program for services that run `redis-server`; None: `redis-server`, or else the embedded Valkey.
         """
         self.folder = folder
         self._services, self._server = services, server
-        self._ports = {(name, port): _free_port() for name, one in services.items() for port in one.ports}
+        self._ports = {(name, port): _free_port() for name, service in services.items() for port in service.ports}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
@@ -63,29 +63,29 @@ class Processes:
     ) -> None:
         self.stop()
 
-    def start(self, said: Callable[[str], object]) -> None:
-        """Start the services in their order, each when those it waits for are where it wants them.
+    def start(self, report: Callable[[str], object]) -> None:
+        """Start the services in their order, each when those it depends on are ready.
 
         Args:
-            said: is told each service, when it was started.
+            report: called with a line on each service, when it was started.
 
         Raises:
-            StackError: one does not get there.
+            StackError: a service doesn't get ready.
         """
         for service in self._services.values():
             for name, condition in service.after.items():
                 if name in self._services:
                     self._wait(name, condition)
             if not service.command:
-                said(f"{service.name}: its image's own program, which is not here; left out")
+                report(f"{service.name}: its image's own program, which is not here; left out")
                 continue
             try:
                 process = self._start(service)
             except ServerNotFoundError as exc:
-                said(f"{service.name}: left out: {exc}")
+                report(f"{service.name}: left out: {exc}")
                 continue
             ports = ", ".join(str(self._ports[service.name, port]) for port in service.ports)
-            said(f"{service.name}: pid {process.pid}" + (f", port {ports}" if ports else ""))
+            report(f"{service.name}: pid {process.pid}" + (f", port {ports}" if ports else ""))
 
     @property
     def with_health(self) -> list[str]:
@@ -110,10 +110,10 @@ class Processes:
         self._wait(name, "service_healthy")
 
     def wait_ended(self, name: str) -> int:
-        """Wait until a service has ended; gives its exit status.
+        """Wait until a service has ended; returns its exit status.
 
         Raises:
-            StackError: one that should run has ended meanwhile.
+            StackError: a service that should run has ended meanwhile.
         """
         while (status := self._running[name].poll()) is None:
             self.check()
@@ -121,29 +121,29 @@ class Processes:
         return status
 
     def check(self) -> None:
-        """See whether all that should run does.
+        """Check that all services that should run do.
 
         Raises:
-            StackError: one has ended.
+            StackError: a service has ended.
         """
         for name, process in self._running.items():
             if not self._services[name].ends and process.poll() is not None:
-                raise StackError(f"{name} ended with {process.returncode}: {self.said_by(name)[-2000:]}")
+                raise StackError(f"{name} ended with {process.returncode}: {self.output_of(name)[-2000:]}")
 
-    def said_by(self, name: str) -> str:
-        """What a service wrote."""
+    def output_of(self, name: str) -> str:
+        """Read the output of a service."""
         log = self.folder / f"{name}.log"
         return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
 
     def translated(self, name: str, text: str) -> str:
-        """A text as a service means it, as it is true here."""
+        """Translate places and addresses in a text of a service to those here."""
         service = self._services[name]
         for target, place in self._places(service).items():
             text = re.sub(rf"(?<![\w.]){re.escape(target)}(?=/|$|[\s\"'])", str(place), text)
         return self._with_addresses(text)
 
     def stop(self) -> None:
-        """End all, the last one first; what does not end is killed, with what it started, and all is at a second Ctrl-C."""
+        """End all, the last one first; those that don't end are killed with their children, and all are at a second Ctrl-C."""
         try:
             for name, process in reversed(self._running.items()):
                 if process.poll() is None:
@@ -179,9 +179,9 @@ class Processes:
             elif ended is None and (condition == "service_started" or self._is_healthy(service)):
                 return
             if ended is not None:
-                raise StackError(f"{name} ended with {ended}: {self.said_by(name)[-2000:]}")
+                raise StackError(f"{name} ended with {ended}: {self.output_of(name)[-2000:]}")
             time.sleep(_LOOK_SECS)
-        raise StackError(f"{name} is not there after {STARTS_IN_SECS:.0f} s: {self.said_by(name)[-2000:]}")
+        raise StackError(f"{name} is not there after {STARTS_IN_SECS:.0f} s: {self.output_of(name)[-2000:]}")
 
     def _is_healthy(self, service: Service) -> bool:
         try:
@@ -195,15 +195,15 @@ class Processes:
 
     def _command(self, service: Service, command: Sequence[str]) -> list[str]:
         program, *arguments = command
-        return [*self._program(Path(program).name), *(self._argument(service, one) for one in arguments)]
+        return [*self._program(Path(program).name), *(self._argument(service, argument) for argument in arguments)]
 
     def _argument(self, service: Service, text: str) -> str:
         if text.isdecimal() and int(text) in service.ports:
             return str(self._ports[service.name, int(text)])
         if text in service.addresses:
             return LOOPBACK
-        own = re.sub(r"(?<==):(\d+)$", lambda found: f"{LOOPBACK}:{self._own(service, found[1])}", text)
-        own = re.sub(r"(?<=--port )(\d+)", lambda found: self._own(service, found[1]), own)
+        own = re.sub(r"(?<==):(\d+)$", lambda match: f"{LOOPBACK}:{self._own(service, match[1])}", text)
+        own = re.sub(r"(?<=--port )(\d+)", lambda match: self._own(service, match[1]), own)
         return self.translated(service.name, own)
 
     def _own(self, service: Service, port: str) -> str:
@@ -240,12 +240,12 @@ class Processes:
         if name == "valkey-server":
             return [str(find_program("embedded"))]
         if name in ("redis-cli", "valkey-cli"):  # the embedded server comes without
-            found = shutil.which("redis-cli")
-            return [found] if found else [sys.executable, "-m", "stack.redis_cli"]
+            installed = shutil.which("redis-cli")
+            return [installed] if installed else [sys.executable, "-m", "stack.redis_cli"]
         return [str(find_program(name))]
 
     def _places(self, service: Service) -> dict[str, Path]:
-        """What is mounted; files of the repository as copies with the names and ports of here."""
+        """Places of mounted files and volumes; files of the repository are copied with the names and ports of here."""
         places = {}
         for target, source in service.files.items():
             places[target] = self._copied(service, source) if source.is_file() else source

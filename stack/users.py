@@ -7,7 +7,7 @@ PASSWORD = "dev"  # noqa: S105
 
 
 def lines() -> list[str]:
-    """Of the file: who has no name may only ping, as health checks do; the operator may everything."""
+    """Return the lines of the file: without a name a client may only ping, as health checks do; `admin` may do everything."""
     of_apps = [user for app in APPS for user in users(app, roles=[Role.SPOUT, Role.EXECUTOR], password=PASSWORD)]
     return [
         "user default on nopass resetkeys resetchannels -@all +ping",

@@ -75,7 +75,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reasons = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", ())]
     if reasons:
         terminalreporter.section("not run here")
-        terminalreporter.write_line("\n".join(skips.said(reasons)))
+        terminalreporter.write_line("\n".join(skips.summary(reasons)))
 
 
 Source = Any

@@ -1,4 +1,4 @@
-"""The command `acl`: users of an app, to be pasted. It asks no server."""
+"""The command `acl`: users of an app, for pasting. It asks no server."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -9,7 +9,7 @@ from acker_redis.cli import output
 from acker_redis.cli.exit_status import exit_on_error
 from acker_redis.cli.options import AsJson
 from acker_redis.errors import BadConfigError
-from acker_redis.ops import acl as access
+from acker_redis.ops import acl as acl_users
 from acker_redis.ops.acl import Role, ServerKind
 
 app = typer.Typer()
@@ -34,9 +34,11 @@ def acl(
     if as_file and as_json:
         raise typer.BadParameter("give --file or --json, not both")
     with exit_on_error():
-        if app_name is None and any(role not in access.SHARED_ROLES for role in roles or ()):
-            raise BadConfigError("a spout and an executor are of one app: name it, as in `acker-redis acl orders`")
-        for user in access.users(app_name, roles=tuple(roles or Role), kind=server):
+        if app_name is None and any(role not in acl_users.SHARED_ROLES for role in roles or ()):
+            raise BadConfigError(
+                "users of a spout and an executor belong to an app: name it, as in `acker-redis acl orders`"
+            )
+        for user in acl_users.users(app_name, roles=tuple(roles or Role), kind=server):
             if as_json:
                 output.json_line({**asdict(user), "login": user.login})
             else:

@@ -1,4 +1,4 @@
-"""The program `acker-redis`: `evict` and `install`, and the commands of the other modules."""
+"""The program `acker-redis`: `delete-app` and `install`, and the commands of the other modules."""
 
 import importlib.metadata
 import sys
@@ -52,27 +52,29 @@ def program(
 
 
 @app.command(name="delete-app")
-def evict_app(
+def delete(
     context: typer.Context,
     app_name: OneApp,
     redis: Url = DEFAULT_URL,
     redis_file: UrlFile = None,
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
 ) -> None:
-    """Delete every key of an app, and of no other. Stop its programs first: those that run get LedgerLostError."""
+    """Delete every key of an app, and of no other. Stop its programs first: running ones get LedgerLostError."""
     with exit_on_error(), connected(context, redis, redis_file) as client:
-        found = delete_app.survey(client, app_name)
-        output.line(f"{app_name} on {client.address}: {found.text}")
+        holdings = delete_app.preview(client, app_name)
+        output.line(f"{app_name} on {client.address}: {holdings.text}")
         if not yes and not confirmed(QUESTION):
             output.line("nothing was deleted", err=True)
             raise typer.Exit(UNHEALTHY)
-        deleted = delete_app.evict(client, found)
+        deleted = delete_app.delete(client, holdings)
         output.line(f"{deleted} keys deleted")
         try:
-            back = delete_app.survey(client, app_name)
+            back = delete_app.preview(client, app_name)
         except AppNotFoundError:
             return
-        output.line(f"error: {len(back.keys)} keys came back: stop the app's programs, and evict it again", err=True)
+        output.line(
+            f"error: {len(back.keys)} keys came back: stop the app's programs, and delete the app again", err=True
+        )
         raise typer.Exit(UNHEALTHY)
 
 
@@ -83,7 +85,7 @@ def install(context: typer.Context, redis: Url = DEFAULT_URL, redis_file: UrlFil
         installed = client.install()
         output.line(f"library {installed.library} is loaded: users need +fcall, and neither +eval nor +evalsha")
         for address, version in installed.newer_reports.items():
-            output.line(f"{address} keeps its reports, which are newer: of {version}; these are of {VERSION}")
+            output.line(f"{address} keeps its reports: they are newer, of {version}, than these, of {VERSION}")
         output.line("reports are loaded, for people on call: redis-cli --raw FCALL_RO acker_dashboard 0")
 
 

@@ -1,4 +1,4 @@
-"""The commands of `acker-redis dead-letters`: `show`, which it is without a name, and `replay`."""
+"""The commands of `acker-redis dead-letters`: `show`, the default, and `replay`."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
@@ -44,17 +44,17 @@ _SELECTING = {
     "since": Since,
     "until": Until,
 }
-"""The options that say which letters, as `letter_filter` takes them."""
+"""Options that select letters, in the order of the parameters of `letter_filter`."""
 
 app = typer.Typer(
     cls=help_pages.ShowsByDefault,
     rich_markup_mode=None,
-    help="Print messages that were given up after their last attempt (`show`), or have them replayed (`replay`).",
+    help="Print dead letters, messages whose attempts are exhausted (`show`), or have them replayed (`replay`).",
 )
 
 
 def _selects_letters(command: Callable[..., None]) -> Callable[..., None]:
-    """Put the options of `_SELECTING` in place of a command's parameter `wanted`, which gets what they select."""
+    """Put the options of `_SELECTING` in place of a command's parameter `wanted`, which gets the filter they make."""
 
     @wraps(command)
     def run(**given: Any) -> None:
@@ -86,7 +86,7 @@ def show(
     wanted: DeadLetterFilter = EVERY_LETTER,
     as_json: AsJson = False,
 ) -> None:
-    """Print messages that were given up after their last attempt, as they are read."""
+    """Print dead letters, messages whose attempts are exhausted, as they are read."""
     with exit_on_error(), _stream(context, redis, redis_file, app_name) as stream:
         letters = islice(stream.scan() if wanted == EVERY_LETTER else stream.find(wanted), count)
         printed = 0
@@ -106,50 +106,49 @@ def replay(
     redis: Url = DEFAULT_URL,
     redis_file: UrlFile = None,
     wanted: DeadLetterFilter = EVERY_LETTER,
-    rate: Annotated[float | None, typer.Option("--rate", help="Ask for so many per second at most.")] = None,
+    rate: Annotated[float | None, typer.Option("--rate", help="Request so many per second at most.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
 ) -> None:
     """Have the app's streams emit the messages of letters again, with all attempts. A letter goes when its message is done."""
     if rate is not None and rate <= 0:
         raise typer.BadParameter("give a --rate above 0")
     with exit_on_error(), _stream(context, redis, redis_file, app_name) as stream:
-        found = stream.survey(wanted)
+        selected = stream.survey(wanted)
         output.line(
-            f"{found.letters} letters, of which {found.replayable} can be replayed{_by_spout_id(found.spout_ids)}"
+            f"{selected.letters} letters, of which {selected.replayable} can be replayed{_by_spout_id(selected.spout_ids)}"
         )
-        if found.letters > found.replayable:
+        if selected.letters > selected.replayable:
             output.line(
-                f"{found.letters - found.replayable} can't be replayed by themselves: they are of a batch run "
-                "that is over, or were kept without their message (dead_letter_bytes). Take their message ids, and run these "
-                "from the source",
+                f"{selected.letters - selected.replayable} can't be replayed from here: they are of a batch run that is "
+                "over, or were kept without their message (dead_letter_bytes). Run their message ids from the source",
                 err=True,
             )
-        if not found.replayable:
+        if not selected.replayable:
             raise typer.Exit(UNHEALTHY)
         if not yes and not confirmed("Replay these?"):
-            output.line("nothing was asked for", err=True)
+            output.line("nothing was requested", err=True)
             raise typer.Exit(UNHEALTHY)
-        with typer.progressbar(length=found.replayable, label="asking") as bar:
-            asked = stream.replay(wanted, per_sec=rate, progress=bar.update)
-        output.line(f"{asked} letters are to be replayed; each is deleted when its message is done")
+        with typer.progressbar(length=selected.replayable, label="requesting") as bar:
+            requested = stream.replay(wanted, per_sec=rate, progress=bar.update)
+        output.line(f"{requested} letters are to be replayed; each is deleted when its message is done")
 
 
 @contextmanager
 def _stream(context: typer.Context, redis: str, redis_file: Path | None, app_name: str) -> Iterator[DeadLetters]:
-    """The letters of an app; they are in none of its shards, so they are there if some of these are not."""
+    """Open the dead letters of an app; they are in none of its shards, so they can be read if some of these are lost."""
     with connected(context, redis, redis_file) as client:
         stored_config(client, app_name)
         yield DeadLetters(client, app_name)
 
 
 def _by_spout_id(spout_ids: dict[int, int]) -> str:
-    """Whose they are, where there are several."""
+    """Name the spouts of letters, where there are several."""
     parts = [f"{count} by spout_id {spout_id}" for spout_id, count in spout_ids.items()]
     return f" ({', '.join(parts)})" if len(parts) > 1 else ""
 
 
 def _printed(letters: Iterable[DeadLetter | DamagedLetter], as_json: bool) -> list[str]:
-    """Print letters; their entry ids."""
+    """Print letters; returns their entry ids."""
     entry_ids = []
     for letter in letters:
         values = _shown(letter)

@@ -25,7 +25,7 @@ _EPILOG_WIDTH = 70
 
 
 def _epilog() -> str:
-    """One row each; the first line tells typer to leave the rows as they are."""
+    """A row for each status; the first line makes typer leave the rows as they are."""
     rows = [
         textwrap.fill(meaning, _EPILOG_WIDTH, initial_indent=f"  {status}  ", subsequent_indent=" " * 5)
         for status, meaning in MEANINGS.items()
@@ -34,11 +34,11 @@ def _epilog() -> str:
 
 
 EPILOG = _epilog()
-"""Stands at the end of `acker-redis --help`."""
+"""The end of `acker-redis --help`."""
 
 
 def status_of(error: AckerError) -> int:
-    """The exit status that stands for an error."""
+    """Return the exit status for an error."""
     if isinstance(error, OF_THE_APP):
         return UNHEALTHY
     return USAGE if isinstance(error, (BadConfigError, BadIdError)) else SERVER
@@ -46,7 +46,7 @@ def status_of(error: AckerError) -> int:
 
 @contextmanager
 def exit_on_error() -> Iterator[None]:
-    """End the program with an error's status, saying what it is."""
+    """End the program with the status of an error, and print the error."""
     try:
         yield
     except AckerError as exc:

@@ -1,4 +1,4 @@
-"""Help pages of commands that have commands: what each of these does, in its whole first sentence."""
+"""Help of commands with subcommands: the whole first sentence of each of these."""
 
 from typing import Any
 
@@ -6,32 +6,36 @@ from typer.core import TyperGroup
 
 
 class Group(TyperGroup):
-    """Says of each command what it does; typer cuts that to what fits into a line."""
+    """Shows the whole first sentence of each command; typer cuts it to a line."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list."""
         commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
-        rows = [(name, _first_sentence(one.help or "")) for name, one in commands.items() if one and not one.hidden]
+        rows = [
+            (name, _first_sentence(command.help or ""))
+            for name, command in commands.items()
+            if command and not command.hidden
+        ]
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
 
 
 class ShowsByDefault(Group):
-    """`dead-letters --app orders` is `dead-letters show --app orders`; so its page has the options of `show`."""
+    """`dead-letters --app orders` is `dead-letters show --app orders`; so its help has the options of `show`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the name in."""
+        """Insert the name `show`."""
         if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
             args = ["show", *args]
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """A name need not be given."""
+        """Show that the name is optional."""
         return ["[show|replay]", "OPTIONS"]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Those of `show`, then the commands."""
+        """Write the options of `show`, then the commands."""
         self.commands["show"].format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
 

@@ -64,14 +64,14 @@ def inspect(
     with exit_on_error():
         number = _parse_root(root)
         with connected(context, redis, redis_file) as client:
-            record = Acker(client, stored_config(client, app_name), create=False).inspect(number)
-        if record is None:
+            held = Acker(client, stored_config(client, app_name), create=False).inspect(number)
+        if held is None:
             output.line(f"root {root} is not in the ledger: never seen here, or settled, or expired", err=True)
             raise typer.Exit(UNHEALTHY)
         if as_json:
-            output.json_line(record._asdict())
+            output.json_line(held._asdict())
         else:
-            output.fields(record._asdict())
+            output.fields(held._asdict())
 
 
 def list_apps(

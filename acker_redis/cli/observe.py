@@ -1,4 +1,4 @@
-"""The commands that say how apps are doing: `status`, `top`, `pending`, `doctor`, `script`."""
+"""The commands that show how apps are doing: `status`, `top`, `pending`, `doctor`, `script`."""
 
 import sys
 from dataclasses import asdict, replace
@@ -20,8 +20,8 @@ from acker_redis.store.apps import stored_config
 
 _GRADES = ("bad", "warning", "unknown", "ok")
 
-ROOTS_SHOWN = 3
-"""Of each component, where nothing else is asked for."""
+_ROOTS_SHOWN = 3
+"""Roots of each component that `pending` shows by default."""
 
 app = typer.Typer()
 
@@ -36,7 +36,7 @@ def status(
     redis_file: UrlFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which app is sick, since when, and why; exit 1 if one is. Of a cluster there is a report per node."""
+    """Say which app is sick, since when, and why; exit 1 if one is. A cluster has a report per node."""
     with exit_on_error(), connected(context, redis, redis_file) as client:
         states = dashboard.app_states(client, app_name)
         if as_json:
@@ -76,21 +76,21 @@ def doctor(
 ) -> None:
     """Look for what is wrong with the server and its apps, or may go wrong, and say what to do; exit 1 if something is bad."""
     with exit_on_error(), connected(context, redis, redis_file) as client:
-        found = examine(client)
-        for one in sorted(found, key=lambda finding: _GRADES.index(finding.grade)):
+        findings = examine(client)
+        for finding in sorted(findings, key=lambda finding: _GRADES.index(finding.grade)):
             if as_json:
-                output.json_line(asdict(one))
+                output.json_line(asdict(finding))
             else:
                 output.line(
-                    f"{one.grade:<8} {one.what}: {one.about}: {one.text}",
-                    *([f"         -> {one.advice}"] if one.advice else []),
+                    f"{finding.grade:<8} {finding.subject}: {finding.about}: {finding.text}",
+                    *([f"         -> {finding.advice}"] if finding.advice else []),
                 )
-        raise typer.Exit(UNHEALTHY if any(one.grade == "bad" for one in found) else DONE)
+        raise typer.Exit(UNHEALTHY if any(finding.grade == "bad" for finding in findings) else DONE)
 
 
 @app.command()
 def script(
-    name: Annotated[str, typer.Argument(help=f"Of a report: {', '.join(scripts.REPORTS)}.", show_default=False)],
+    name: Annotated[str, typer.Argument(help=f"Name of a report: {', '.join(scripts.REPORTS)}.", show_default=False)],
 ) -> None:
     """Print a report as a file for `redis-cli --eval`, or for redis_exporter's --script, where it is no function."""
     with exit_on_error():
@@ -108,7 +108,7 @@ def pending(
     by_component: Annotated[
         bool,
         typer.Option(
-            "--by-stage", help="Only how many roots are pending of each component; no roots without --oldest."
+            "--by-component", help="Only how many roots are pending of each component; no roots without --oldest."
         ),
     ] = False,
     oldest: Annotated[
@@ -137,20 +137,20 @@ def pending(
         if message_id is not None and run_id is not None:
             acker = Acker(client, config, create=False)
             raise typer.Exit(_show_message(acker, message_id, run_id, emissions, as_json=as_json))
-        shown = oldest if oldest is not None else 0 if by_component else ROOTS_SHOWN
+        shown = oldest if oldest is not None else 0 if by_component else _ROOTS_SHOWN
         _show_pending(client, app_name, shown, as_json=as_json)
 
 
 def _show_pending(client: Client, app_name: str, oldest: int, *, as_json: bool) -> None:
-    found = dashboard.pending_roots(client, app_name, max(1, oldest))
+    pending = dashboard.pending_roots(client, app_name, max(1, oldest))
     if not oldest:
-        found = replace(found, components=[replace(component, oldest=[]) for component in found.components])
+        pending = replace(pending, components=[replace(component, oldest=[]) for component in pending.components])
     if as_json:
-        output.json_line({"app": app_name, **asdict(found)})
+        output.json_line({"app": app_name, **asdict(pending)})
         return
-    output.line(f"{app_name}: {found.pending} pending, {found.looked_at} looked at, the longest there first")
-    for component in found.components:
-        share = 100 * component.count / found.looked_at
+    output.line(f"{app_name}: {pending.pending} pending, {pending.looked_at} looked at, the longest there first")
+    for component in pending.components:
+        share = 100 * component.count / pending.looked_at
         output.line(
             f"{component.component or '(no component yet)'}  {component.count} roots ({share:.0f} %), oldest "
             f"{component.oldest_ms / 1000:.1f} s",
@@ -159,17 +159,17 @@ def _show_pending(client: Client, app_name: str, oldest: int, *, as_json: bool) 
 
 
 def _show_message(acker: Acker, message_id: int, run_id: str, emissions: int, *, as_json: bool) -> int:
-    found = message_lookup.pending_of_message(acker, message_id, run_id, emissions)
-    for number, record in found:
-        values = {"emission": number, "hex": f"{ids.to_uint64(record.root, 'root'):016x}", **record._asdict()}
+    roots = message_lookup.pending_of_message(acker, message_id, run_id, emissions)
+    for number, root in roots:
+        values = {"emission": number, "hex": f"{ids.to_uint64(root.root, 'root'):016x}", **root._asdict()}
         if as_json:
             output.json_line(values)
         else:
             output.fields(values)
-    if not found:
+    if not roots:
         output.line(
             f"nothing is pending of message {message_id} in the first {emissions} emissions of run {run_id}: it is done, or "
             "parked, or waits for its next attempt; or it went out later (--emissions)",
             err=True,
         )
-    return DONE if found else UNHEALTHY
+    return DONE if roots else UNHEALTHY

@@ -1,4 +1,4 @@
-"""The commands that act on an app that runs: `pause`, `resume`, `drain`, `rotate`, `limit`, `abandon`."""
+"""The commands that act on a running app: `pause`, `resume`, `drain`, `rotate`, `limit`, `abandon`."""
 
 import time
 from collections.abc import Iterator
@@ -30,13 +30,13 @@ def pause(
     app_name: OneApp,
     redis: Url = DEFAULT_URL,
     redis_file: UrlFile = None,
-    reason: Annotated[str, typer.Option("--reason", help="Why, for who finds it paused.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="Why, for people who see it paused.")] = "",
 ) -> None:
     """Have the app's spouts emit nothing until `resume`; what is in flight goes on."""
     with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
-        found = acker.admin.pause(reason=reason)
+        paused = acker.admin.pause(reason=reason)
         output.line(
-            f"{app_name} is paused: {found.reason or 'no reason given'}; {acker.stats(oldest=False).pending} pending"
+            f"{app_name} is paused: {paused.reason or 'no reason given'}; {acker.stats(oldest=False).pending} pending"
         )
 
 
@@ -54,7 +54,7 @@ def drain(
     redis: Url = DEFAULT_URL,
     redis_file: UrlFile = None,
     timeout_secs: Annotated[float, typer.Option("--timeout", min=0, help="Wait so many seconds at most.")] = 300.0,
-    reason: Annotated[str, typer.Option("--reason", help="Why, for who finds it paused.")] = "drained",
+    reason: Annotated[str, typer.Option("--reason", help="Why, for people who see it paused.")] = "drained",
 ) -> None:
     """Pause the app, and wait until nothing is pending and no outcome waits; exit 1 if something is left. It stays paused."""
     with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
@@ -106,11 +106,11 @@ def abandon_run(
     redis_file: UrlFile = None,
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
 ) -> None:
-    """Give up what a dead run left pending: its roots fail now instead of timing out, outcomes that wait for it are dropped.
+    """Abandon a dead run: roots it left pending fail now instead of timing out, outcomes that wait for it are dropped.
 
-    That is all that is pending in the lanes whose last spout was of this run. What it kept for replay stays for its
-    week, and nothing becomes a dead letter: start the program again, and it emits again what its source gives. Refused
-    while a spout has the lane.
+    These are all pending roots in the lanes whose last spout was of this run. Messages that it kept for replay stay for
+    their week, and no message becomes a dead letter: start the program again, and it emits the messages of its source
+    again. Refused while a spout has the lane.
     """
     with exit_on_error(), connected(context, redis, redis_file) as client:
         config = stored_config(client, app_name)
@@ -119,8 +119,8 @@ def abandon_run(
             left = preview(client, config, run_id, bar.update)
         if not left.lanes:
             output.line(
-                f"no lane of {app_name} had its last spout from run {run_id}: a later run has taken what it left, or its "
-                "spout took no lane (run_spout does). See acker-redis status --app for who has which lane",
+                f"no lane of {app_name} had its last spout from run {run_id}: a later run has taken its lanes, or its "
+                "spout took no lane (run_spout does). acker-redis status --app shows which run has which lane",
                 err=True,
             )
             raise typer.Exit(UNHEALTHY)
@@ -136,8 +136,8 @@ def abandon_run(
             f"{app_name}: {len(left.roots)} roots are pending of run {run_id}, or of runs before it in its lanes "
             f"({', '.join(map(str, left.lanes))})"
         )
-        if not yes and not confirmed("Give them up?"):
-            output.line("nothing was given up", err=True)
+        if not yes and not confirmed("Abandon them?"):
+            output.line("nothing was abandoned", err=True)
             raise typer.Exit(UNHEALTHY)
         with typer.progressbar(length=len(left.roots), label="failing") as bar:
             failed = abandon(client, config, left, bar.update)
@@ -161,7 +161,7 @@ def limit(
     none: Annotated[bool, typer.Option("--none", help="Remove all limits.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Limit what an app takes of its server: set what is given, leave the rest as it is, and print the limits in force."""
+    """Limit how much of its server an app takes: set the limits given, leave the others, and print those in force."""
     given = {"max_pending": max_pending, "max_payload_bytes": max_payload_bytes}
     given = {name: value for name, value in given.items() if value is not None}
     if none and given:
@@ -169,15 +169,15 @@ def limit(
     with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
         if none or given:
             acker.admin.set_limits(Limits() if none else Limits(**{**asdict(acker.admin.limits()), **given}))
-        found = {"app": app_name, **asdict(acker.admin.limits()), "pending": acker.pending()}
+        shown = {"app": app_name, **asdict(acker.admin.limits()), "pending": acker.pending()}
         if as_json:
-            output.json_line(found)
+            output.json_line(shown)
         else:
-            output.fields({name: "no limit" if value is None else value for name, value in found.items()})
+            output.fields({name: "no limit" if value is None else value for name, value in shown.items()})
 
 
 @contextmanager
 def _acker(context: typer.Context, redis: str, redis_file: Path | None, app_name: str) -> Iterator[Acker]:
-    """The app; nothing is made where it is not there."""
+    """Open the app; nothing is created where it is not there."""
     with connected(context, redis, redis_file) as client:
         yield Acker(client, stored_config(client, app_name), create=False)

@@ -40,7 +40,7 @@ Messages = Annotated[
 ]
 Run = Annotated[str | None, typer.Option("--run", help="Only of this run id.")]
 Reason = Annotated[str | None, typer.Option("--reason", help="Only of this reason: failed, timeout or lost.")]
-Component = Annotated[str | None, typer.Option("--stage", help="Only with this last component.")]
+Component = Annotated[str | None, typer.Option("--component", help="Only with this last component.")]
 Text = Annotated[
     str | None, typer.Option("--text", help="Only with this text in the detail, large or small letters alike.")
 ]
@@ -60,7 +60,7 @@ def letter_filter(
     since: datetime | None,
     until: datetime | None,
 ) -> DeadLetterFilter:
-    """What these options select.
+    """Make the filter of these options.
 
     Raises:
         BadConfigError: they select nothing.
@@ -72,7 +72,7 @@ def letter_filter(
 
 
 def server_url(context: typer.Context, url: str, file: Path | None) -> str:
-    """The URL to use: what the command line says goes before the environment, and there the file before the URL.
+    """Return the URL to use: the command line goes before the environment, and there the file before the URL.
 
     Raises:
         BadConfigError: the command line gives both, or the file holds no URL.
@@ -89,17 +89,17 @@ def server_url(context: typer.Context, url: str, file: Path | None) -> str:
     if file is None:
         return url
     try:
-        found = file.read_text(encoding="utf-8").strip()
+        content = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as exc:
         raise BadConfigError(f"{file} can't be read ({exc}): it has to hold the server's URL") from exc
-    if not found or len(found.split()) > 1:
+    if not content or len(content.split()) > 1:
         raise BadConfigError(f"{file} has to hold the server's URL, and nothing else")
-    return found
+    return content
 
 
 @contextmanager
 def connected(context: typer.Context, url: str, file: Path | None) -> Iterator[Client]:
-    """A client of the server that the options name."""
+    """Connect to the server that the options name."""
     client = Client(server_url(context, url, file))
     try:
         yield client
@@ -108,13 +108,13 @@ def connected(context: typer.Context, url: str, file: Path | None) -> Iterator[C
 
 
 def app_names(context: typer.Context, given: Sequence[str], every: bool) -> list[str]:
-    """The apps named, in any number of options and each with commas or blanks between; none: all of the server's.
+    """Return the apps named, in any number of options, separated by commas or blanks; empty: all of the server's.
 
     The command line goes before the environment: --all there means all, whatever the environment names.
 
     Raises:
-        BadParameter: --all and --app contradict each other, or an option names nothing.
-        BadConfigError: what is named can't be an app.
+        BadParameter: --all and --app contradict each other, or an option is empty.
+        BadConfigError: a name can't be an app's.
     """
     if every:
         if is_given(context, "app_name"):
@@ -141,7 +141,7 @@ def _has_password(url: str) -> bool:
 
 
 def confirmed(question: str) -> bool:
-    """Whether somebody at the terminal says yes."""
+    """Ask at the terminal; returns whether the answer is yes."""
     try:
         return typer.confirm(question)
     except typer.Abort:

@@ -1,7 +1,7 @@
 """Everything the command line writes goes through here.
 
-Reasons, components, run ids and payloads are whatever somebody's data held. Written raw, an escape sequence in them could
-rewrite the terminal of who looks, and a line break could forge a line of a log.
+Reasons, components, run ids and payloads hold data of programs. Written raw, an escape sequence in them could rewrite a
+terminal, and a line break could forge a line of a log.
 """
 
 import json
@@ -20,12 +20,12 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories that are not shown but act: control characters, formats (such as text direction), line breaks."""
 
 _STDERR = 2
-_PATIENCE_MS = 1000
-"""The reader of a log may need so long to make room for a line."""
+_LOG_READER_MS = 1000
+"""How long the reader of a log may take to make room for a line."""
 
 
 class OutputError(Exception):
-    """The output can't be written. `quiet`: its reader went away, which is nothing to say anything about."""
+    """The output can't be written. `quiet`: its reader went away, which is no error to print."""
 
     def __init__(self, cause: OSError) -> None:
         super().__init__(f"the output can't be written ({cause.strerror}): nothing after this was done")
@@ -33,7 +33,7 @@ class OutputError(Exception):
 
 
 def printable(text: str) -> str:
-    r"""A text with all that acts on a terminal escaped, as `\x1b`; it takes one line."""
+    r"""Escape all that acts on a terminal, as `\x1b`; the text takes one line."""
     if text.isprintable():  # the quick way for nearly all
         return text
     return "".join(
@@ -54,7 +54,7 @@ def line(*texts: str, err: bool = False) -> None:
     except OSError as exc:
         if not err:
             raise unwritable(exc) from exc
-        _give_up(sys.stderr)
+        _discard(sys.stderr)
 
 
 def fields(values: Mapping[str, object], *after: str) -> None:
@@ -69,13 +69,13 @@ def json_line(values: Mapping[str, object]) -> None:
 
 
 class LogFormatter(logging.Formatter):
-    """Log lines that stay lines, whatever stands in them."""
+    """Log records that take one line each, whatever text they have."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """One record as one line."""
+        """Format a record as one line."""
         return printable(super().format(record))
 
 
@@ -88,17 +88,17 @@ class _Stderr(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._patience_ms = _PATIENCE_MS
+        self._wait_ms = _LOG_READER_MS
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line, or part of a long one: so much goes into a pipe that has room for anything."""
         text = (self.format(record) + "\n").encode(errors="backslashreplace")
         look = select.poll()
         look.register(_STDERR, select.POLLOUT)
-        if not look.poll(self._patience_ms):
-            self._patience_ms = 0  # a reader that is gone for good keeps the program waiting once
+        if not look.poll(self._wait_ms):
+            self._wait_ms = 0  # a reader that is gone for good keeps the program waiting once
             return
-        self._patience_ms = _PATIENCE_MS
+        self._wait_ms = _LOG_READER_MS
         with suppress(OSError):
             os.write(_STDERR, text if len(text) <= select.PIPE_BUF else text[: select.PIPE_BUF - 1] + b"\n")
 
@@ -111,12 +111,12 @@ def log_to_stderr() -> None:
 
 
 def unwritable(cause: OSError) -> OutputError:
-    """Give up standard output."""
-    _give_up(sys.stdout)
+    """Discard the rest of standard output."""
+    _discard(sys.stdout)
     return OutputError(cause)
 
 
-def _give_up(stream: TextIO) -> None:
-    """What is left in the buffer would fail once more when the program ends."""
+def _discard(stream: TextIO) -> None:
+    """Discard a stream's buffer, which would fail once more when the program ends."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -24,7 +24,7 @@ def rotator(
         typer.Option("--app", envvar="ACKER_APPS", help="App to rotate; several times, or with commas, for several."),
     ] = None,
     all_apps: Annotated[
-        bool, typer.Option("--all", help="Rotate every app found on the server; so it is where no app is named.")
+        bool, typer.Option("--all", help="Rotate every app on the server, as without any --app.")
     ] = False,
     check_only: Annotated[
         bool, typer.Option("--check", help="Don't rotate: say whether the apps are rotated in time, and exit 0 or 1.")
@@ -38,7 +38,7 @@ def rotator(
 ) -> None:
     """Tick and drain until SIGTERM or Ctrl-C. Any number of copies may run."""
     if check_only and metrics is not None:
-        raise typer.BadParameter("--check ends at once: give --metrics to a rotator that runs")
+        raise typer.BadParameter("--check ends at once: give --metrics to a rotator that keeps running")
     with exit_on_error():
         names = app_names(context, app_name or [], all_apps)
         url = server_url(context, redis, redis_file)
@@ -58,12 +58,12 @@ def _metrics(url: str, names: list[str], host: str, port: int | None) -> Abstrac
 
 
 def _check(url: str, names: list[str]) -> int:
-    found = check(url, names)
-    for health in found:
+    apps = check(url, names)
+    for health in apps:
         output.line(f"{health.app}: {health.text}")
-    if not found:
+    if not apps:
         output.line("no apps on this server")
-    return DONE if all(health.healthy for health in found) else UNHEALTHY
+    return DONE if all(health.healthy for health in apps) else UNHEALTHY
 
 
 def _rotate(url: str, names: list[str], metrics: AbstractContextManager[object]) -> None:

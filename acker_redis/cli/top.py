@@ -21,7 +21,7 @@ from acker_redis.ops.dashboard import OK, PAUSED, SEVERITY, AppState, app_states
 
 @dataclass(frozen=True)
 class _Column:
-    """A column of the table: what it shows of an app, and what it is sorted by, the largest first."""
+    """A column of the table: the text for an app, and the key that it is sorted by, the largest first."""
 
     title: str
     shown: Callable[[AppState], str]
@@ -42,22 +42,22 @@ def _size(count: int | None) -> str:
     return "-" if count is None else f"{count / 2**20:.1f}M"
 
 
-def _state(one: AppState) -> str:
-    component = next(iter(one.pending_by_component), "") if one.state == "HANGS" else ""
-    return f"{one.state}: {component}" if component else one.state
+def _state_text(state: AppState) -> str:
+    component = next(iter(state.pending_by_component), "") if state.state == "HANGS" else ""
+    return f"{state.state}: {component}" if component else state.state
 
 
 COLUMNS = (
-    _Column("STATE", _state, lambda one: -SEVERITY.index(one.state), right=False),
-    _Column("PEND", lambda one: f"{one.pending}", lambda one: one.pending),
-    _Column("ack/s", lambda one: f"{one.acked_per_sec:.0f}", lambda one: one.acked_per_sec),
-    _Column("to/min", lambda one: f"{one.timed_out_per_min:.0f}", lambda one: one.timed_out_per_min),
-    _Column("fail/min", lambda one: f"{one.failed_per_min:.0f}", lambda one: one.failed_per_min),
-    _Column("OLDEST", lambda one: _age(one.oldest_ms), lambda one: one.oldest_ms or 0),
-    _Column("LAG", lambda one: f"{one.waiting}", lambda one: one.waiting),
-    _Column("ROTATOR", lambda one: f"{_age(one.rotated_ms_ago)}/{_age(one.tick_ms)}", lambda one: one.rotated_ms_ago or 0),
-    _Column("MEM", lambda one: _size(one.memory_bytes), lambda one: one.memory_bytes or 0),
-    _Column("DEAD", lambda one: "-" if one.dead_letters is None else f"{one.dead_letters}", lambda one: one.dead_letters or 0),
+    _Column("STATE", _state_text, lambda app: -SEVERITY.index(app.state), right=False),
+    _Column("PEND", lambda app: f"{app.pending}", lambda app: app.pending),
+    _Column("ack/s", lambda app: f"{app.acked_per_sec:.0f}", lambda app: app.acked_per_sec),
+    _Column("to/min", lambda app: f"{app.timed_out_per_min:.0f}", lambda app: app.timed_out_per_min),
+    _Column("fail/min", lambda app: f"{app.failed_per_min:.0f}", lambda app: app.failed_per_min),
+    _Column("OLDEST", lambda app: _age(app.oldest_ms), lambda app: app.oldest_ms or 0),
+    _Column("LAG", lambda app: f"{app.waiting}", lambda app: app.waiting),
+    _Column("ROTATOR", lambda app: f"{_age(app.rotated_ms_ago)}/{_age(app.tick_ms)}", lambda app: app.rotated_ms_ago or 0),
+    _Column("MEM", lambda app: _size(app.memory_bytes), lambda app: app.memory_bytes or 0),
+    _Column("DEAD", lambda app: "-" if app.dead_letters is None else f"{app.dead_letters}", lambda app: app.dead_letters or 0),
 )  # fmt: skip
 _STYLES = {OK: "green", PAUSED: "yellow"}
 
@@ -72,7 +72,7 @@ class OneApp(Screen[None]):
         self.app_name = name
 
     def compose(self) -> ComposeResult:
-        """Its text, and the keys."""
+        """Show its text, and the keys."""
         yield VerticalScroll(Static("asking …", id="report"))
         yield Footer()
 
@@ -93,10 +93,10 @@ class Top(App[None]):
         super().__init__()
         self._client, self._every_secs = client, every_secs
         self._sorted_by = 0
-        self._found: list[AppState] = []
+        self._states: list[AppState] = []
 
     def compose(self) -> ComposeResult:
-        """A line about the server, the table, why the app under the cursor is sick, and the keys."""
+        """Show a line about the server, the table, why the app under the cursor is sick, and the keys."""
         yield Static(id="head")
         yield DataTable(cursor_type="row", zebra_stripes=True)
         yield Static(id="why")
@@ -110,7 +110,7 @@ class Top(App[None]):
 
     @work(thread=True, exclusive=True)
     def ask(self) -> None:
-        """Ask the server, for what is on the screen; in a thread, as it may take its time."""
+        """Ask the server for the screen that is shown; in a thread, as the answer may take long."""
         screen = self.screen
         try:
             if isinstance(screen, OneApp):
@@ -119,12 +119,12 @@ class Top(App[None]):
             else:
                 self.call_from_thread(self._show, app_states(self._client))
         except AckerError as exc:
-            self.call_from_thread(self._complain, exc)
+            self.call_from_thread(self._show_error, exc)
 
     def action_sort(self, step: int) -> None:
         """Sort by another column."""
         self._sorted_by = (self._sorted_by + step) % len(COLUMNS)
-        self._show(self._found)
+        self._show(self._states)
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Look into one app."""
@@ -132,34 +132,34 @@ class Top(App[None]):
         self.call_after_refresh(self.ask)
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
-        """Say why the app under the cursor is sick."""
-        why = {one.app: one.why for one in self._found}
+        """Show why the app under the cursor is sick."""
+        why = {state.app: state.why for state in self._states}
         self.query_one("#why", Static).update(Text(printable(why.get(str(event.row_key.value), ""))))
 
-    def _show(self, found: list[AppState]) -> None:
-        self._found = sorted(found, key=COLUMNS[self._sorted_by].order, reverse=True)
+    def _show(self, states: list[AppState]) -> None:
+        self._states = sorted(states, key=COLUMNS[self._sorted_by].order, reverse=True)
         table = self.query_one(DataTable)
-        row, sick = table.cursor_row, sum(not one.healthy for one in found)
+        row, sick = table.cursor_row, sum(not state.healthy for state in states)
         table.clear()
-        for one in self._found:
-            style = _STYLES.get(one.state, "bold red")
-            cells = [Text(printable(one.app), style)]
+        for state in self._states:
+            style = _STYLES.get(state.state, "bold red")
+            cells = [Text(printable(state.app), style)]
             for column in COLUMNS:
                 justify: Any = "right" if column.right else "left"
                 cells.append(
-                    Text(printable(column.shown(one)), style if column.title == "STATE" else "", justify=justify)
+                    Text(printable(column.shown(state)), style if column.title == "STATE" else "", justify=justify)
                 )
-            table.add_row(*cells, key=one.app)
-        table.move_cursor(row=min(row, max(0, len(found) - 1)))
+            table.add_row(*cells, key=state.app)
+        table.move_cursor(row=min(row, max(0, len(states) - 1)))
         by = COLUMNS[self._sorted_by].title
-        self._head(f"{self._client.address}  {len(found)} apps, {sick} sick  by {by}  {time.strftime('%H:%M:%S')}")
+        self._head(f"{self._client.address}  {len(states)} apps, {sick} sick  by {by}  {time.strftime('%H:%M:%S')}")
 
     def _show_report(self, screen: OneApp, report: str) -> None:
         if screen.is_current:
             shown = "\n".join(printable(line) for line in report.split("\n"))
             screen.query_one("#report", Static).update(Text(shown))
 
-    def _complain(self, exc: AckerError) -> None:
+    def _show_error(self, exc: AckerError) -> None:
         self._head(f"{self._client.address}  {exc}")
 
     def _head(self, text: str) -> None:

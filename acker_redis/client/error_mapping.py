@@ -85,7 +85,7 @@ def translate(exc: BaseException, address: str, *, lost: str = LOST) -> errors.A
         )
     if code == "ACKERFULL":
         return errors.PendingLimitError(
-            f"{address}: the app has as many pending roots as its operator allows, and gets no new ones: wait until some "
+            f"{address}: the app has as many pending roots as its limit allows, and gets no new ones: wait until some "
             "settle, or allow more (acker-redis limit --app APP --max-pending N); acks, fails and rotation still work"
         )
     refused = tls_error(exc)

@@ -52,7 +52,7 @@ class Rotation:
         evicted), and those expire too.
 
         Args:
-            force: turn the buckets now, whatever the server's clock says (for tests and operators).
+            force: turn the buckets now, whatever the server's clock says (for tests and people on call).
             drain_calls: expire calls per shard at most; None: MAX_EXPIRE_ROUNDS. What is left is for the next call.
             shards: only these; None: all.
 

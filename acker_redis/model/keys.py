@@ -64,7 +64,7 @@ def pause(app: str) -> str:
 
 
 def limits(app: str) -> str:
-    """HASH, what an operator allows the app; there only where a limit is set."""
+    """HASH, the app's limits; there only where a limit is set."""
     return f"acker:{{{app}}}:limits"
 
 

@@ -1,7 +1,7 @@
 """Abandon a run that is dead: the roots it left pending fail at once instead of timing out.
 
-The ledger knows a root's spout_id, not its run. But a lane has one spout at a time, and it is known which run had it
-last; so where that run is over, all that is pending of the lane is this run's, or of one before it.
+The ledger knows a root's spout id, not its run. But a lane has one spout at a time, and it is known which run had it last.
+So where that run is over, all roots pending in the lane are this run's, or those of a run before it.
 """
 
 from collections import Counter
@@ -19,21 +19,21 @@ from acker_redis.model.arrays import Int64Array
 from acker_redis.model.config import AckerConfig
 from acker_redis.store import lane_leases, run_ends
 
-REASON = "abandoned by an operator"
+REASON = "abandoned by the person on call"
 
 _ROOTS_PER_STEP = 5000
 
 
 @dataclass(frozen=True)
 class AbandonedRun:
-    """What is pending of a run.
+    """Roots that a run left pending.
 
     Attributes:
         run_id: of the run.
-        lanes: that it had last, and no other run since; empty: none, so nothing is known of it.
-        held: lane -> run and process of a spout that has it now; then nothing was looked at.
-        roots: that are pending in these lanes.
-        spout_ids: that own them -> how many.
+        lanes: that it had last, and no other run since; empty: none, so its roots are not known.
+        held: lane -> run and process of a spout that has it now; then roots were not looked for.
+        roots: pending in these lanes.
+        spout_ids: that own them -> number of roots.
     """
 
     run_id: str
@@ -46,7 +46,7 @@ class AbandonedRun:
 def preview(
     client: Client, config: AckerConfig, run_id: str, progress: Callable[[int], object] | None = None
 ) -> AbandonedRun:
-    """What a run left behind: goes through the app's ledgers, in steps that hold the server for a moment each.
+    """Find the roots that a run left pending: go through the app's ledgers, in steps that hold the server for a moment each.
 
     Args:
         client: of the server.
@@ -57,18 +57,18 @@ def preview(
     Raises:
         LedgerLostError, DamagedDataError: as `Acker.stats`.
     """
-    mine = tuple(lane for lane, last in lane_leases.last_runs(client, config.app).items() if last == run_id)
-    held = lane_leases.holders(client, config.app, mine)
-    if held or not mine:
-        return AbandonedRun(run_id, mine, held)
+    lanes = tuple(lane for lane, last in lane_leases.last_runs(client, config.app).items() if last == run_id)
+    held = lane_leases.holders(client, config.app, lanes)
+    if held or not lanes:
+        return AbandonedRun(run_id, lanes, held)
     parts, spout_ids = [np.array([], np.int64)], Counter[int]()
     for looked_at, roots, of_spout_ids in Inspection(Shards(client, config, create=False)).each_pending():
-        rows = np.isin(of_spout_ids % config.lanes, mine)
+        rows = np.isin(of_spout_ids % config.lanes, lanes)
         parts.append(roots[rows])
         spout_ids.update(of_spout_ids[rows].tolist())
         if progress is not None:
             progress(looked_at)
-    return AbandonedRun(run_id, mine, {}, np.unique(np.concatenate(parts)), spout_ids)
+    return AbandonedRun(run_id, lanes, {}, np.unique(np.concatenate(parts)), spout_ids)
 
 
 def abandon(
@@ -76,24 +76,24 @@ def abandon(
 ) -> int:
     """Fail these roots, and confirm the outcomes that wait in the run's lanes; returns how many roots failed.
 
-    Its end is not noted any more. Its messages are no dead letters by that: nobody but the run
-    knew them. What it kept of them in Redis stays for its week, and its run id stays taken. Cut short, it can be done again.
+    The note of the run's end is deleted. Its messages don't become dead letters: only the run knew them. Messages that it
+    kept in Redis stay for their week, and its run id stays taken. Cut short, the call can be repeated.
 
     Args:
         client: of the server.
         config: of the app.
-        left: as `preview` gives it.
+        left: as `preview` returns it.
         progress: called with how many roots failed since it was called last.
 
     Raises:
-        BadConfigError: another run took one of the lanes since, and may be over, too; nothing of it is touched.
+        BadConfigError: another run took one of the lanes since, and may be over, too; its roots are not touched.
         AckerError: as the server answered; a part may be done.
     """
     last = lane_leases.last_runs(client, config.app)  # the question before this may have waited for long
     if taken := [lane for lane in left.lanes if last.get(lane) != left.run_id]:
         raise BadConfigError(
             f"another run has had lane {', '.join(map(str, taken))} since run {left.run_id!r} was looked at: nothing was "
-            "given up; look again"
+            "abandoned; look again"
         )
     acker = Acker(client, config, create=False)
     leases = [app_of(acker).lease(lane=lane, run_id=left.run_id) for lane in left.lanes]

@@ -1,7 +1,7 @@
-"""ACL users of an app: one for each thing that speaks to the server, with the keys and commands that it needs and no more.
+"""ACL users of an app: one for each kind of program, with the keys and commands that it needs and no more.
 
-Between apps the keys are what is safe: no user of an app reaches those of another. Within one it is less: an executor runs
-everybody's code, and may write the shards, as acks do, so it could ack what is not done, or delete a shard. It can't take
+Between apps keys are safe: no user of an app reaches those of another. Within an app less is: an executor runs everybody's
+code, and may write the shards, as acks do, so it could ack work that is not done, or delete a shard. It can't take
 or confirm outcomes, delete dead letters, pause the app or hold a lane; nor change its settings, where the server can tell
 reading from writing (`ServerKind.FUNCTIONS`).
 """
@@ -16,11 +16,11 @@ from acker_redis.errors import BadConfigError
 from acker_redis.model import keys
 from acker_redis.model.config import check_app_name
 
-PASSWORD_BYTES = 24
+_PASSWORD_BYTES = 24
 
 
 class Role(StrEnum):
-    """What a user is for: a driver, Spark's workers and whoever else acks, `acker-redis rotator`, people who only look."""
+    """What a user is for: the program with the spout, workers that ack, `acker-redis rotator`, people who only look."""
 
     SPOUT = "spout"
     EXECUTOR = "executor"
@@ -29,14 +29,14 @@ class Role(StrEnum):
 
 
 SHARED_ROLES = (Role.ROTATOR, Role.ONCALL)
-"""Of these one user may serve all apps of a server."""
+"""Roles whose user may serve all apps of a server."""
 
 _ALL_APPS = "acker"
-"""What stands in the names of those users, where the app's name stands in others'."""
+"""Stands in the names of those users where the app's name stands in others."""
 
 
 class ServerKind(StrEnum):
-    """What the rules are written for."""
+    """Kind of server that the rules are written for."""
 
     FUNCTIONS = "redis-7"
     SCRIPTS = "redis-6.2"
@@ -50,7 +50,7 @@ _UPDATES = (
     "time", "hget", "hmget", "hgetall", "hlen", "hset", "hdel", "hincrby", "sismember", "sadd", "zadd", "xadd", "set", "get",
     "del", "bitop",
 )  # fmt: skip
-"""What init, ack, fail, reset_timeout and the naming of components call."""
+"""Commands that init, ack, fail, reset_timeout and the naming of components call."""
 
 _COMMANDS = {
     Role.EXECUTOR: (*_UPDATES, "xrange", "expire"),
@@ -66,7 +66,7 @@ _COMMANDS = {
 }  # fmt: skip
 
 _REPORTS = ("xinfo", "memory|usage", "xrevrange", "xrange", "get", "exists", "cluster|nodes")
-"""Of the reports, which also make `status` and `--metrics`."""
+"""Commands that reports call, which also make `status` and `--metrics`."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class User:
 
     Attributes:
         name: `orders-executor`; or `acker-rotator`, of all apps.
-        role: what it is for.
+        role: of the user.
         rules: behind the password, in the order in which the server takes them.
-        password: drawn when this was made, unless it was given.
+        password: drawn for this user, unless it was given.
     """
 
     name: str
@@ -97,7 +97,7 @@ class User:
 
     @property
     def login(self) -> str:
-        """What stands before the host in a URL."""
+        """User and password as they stand in a URL, before the host."""
         return f"{quote(self.name, safe='')}:{quote(self.password, safe='')}@"
 
     @property
@@ -112,13 +112,13 @@ def users(
     kind: ServerKind = ServerKind.FUNCTIONS,
     password: str | None = None,
 ) -> list[User]:
-    """One user for each role.
+    """Return a user for each role.
 
     Args:
-        app: of this app; None: of all apps, now and later, which has `SHARED_ROLES` only.
-        roles: those wanted.
+        app: of the users; None: users of all apps, now and later, for `SHARED_ROLES` only.
+        roles: of the users.
         kind: of the server. Where it has functions, nobody may EVAL.
-        password: of all of them; None: each gets one of its own, drawn now.
+        password: of all users; None: each gets one of its own, drawn now.
 
     Raises:
         BadConfigError: this can't be the name of an app, or its users would have the names of those of all apps.
@@ -136,7 +136,7 @@ def users(
             f"{app or _ALL_APPS}-{role}",
             role,
             (*_keys(role, app, kind), *_allowed(role, kind)),
-            secrets.token_hex(PASSWORD_BYTES) if password is None else password,
+            secrets.token_hex(_PASSWORD_BYTES) if password is None else password,
         )
         for role in roles
         if app is not None or role in SHARED_ROLES
@@ -151,7 +151,7 @@ def _allowed(role: Role, kind: ServerKind) -> list[str]:
 
 
 def _keys(role: Role, app: str | None, kind: ServerKind) -> list[str]:
-    """Patterns; where the server can tell, those that are only read are marked."""
+    """Patterns of keys; where the server knows the difference, keys that are only read are marked."""
     read = "%R~" if kind is ServerKind.FUNCTIONS else "~"
     if app is None:
         every = f"{read}{keys.EVERY_KEY}"

@@ -1,7 +1,7 @@
-"""What the apps of a server are doing: the reports of people on call, for programs.
+"""The dashboard for programs: how the apps of a server are doing.
 
-docs/operate/on-call.md says what is in them. They need a user who may FCALL_RO, or EVAL where `acker-redis install` did not
-run. On a cluster each primary is asked, and says what it knows of its own shards.
+docs/operate/on-call.md explains the reports it is made of. They need a user who may FCALL_RO, or EVAL where
+`acker-redis install` did not run. On a cluster each primary reports on its own shards.
 """
 
 import json
@@ -27,22 +27,22 @@ class AppState:
     Attributes:
         app: its name.
         state: one of `SEVERITY`; on a cluster the worst of any node.
-        since_ms: when that began, in milliseconds since 1970 by the server's clock; None: nobody knows.
-        why: what the state means here, and what to do.
+        since_ms: when that began, in milliseconds since 1970 by the server's clock; None: not known.
+        why: the cause of the state, and what to do.
         shards: of the app; None where no shard is there.
         shards_seen: of these, those that were looked at.
         pending: roots without outcome.
         acked_per_sec: since a sample that is 5 s old at least.
         timed_out_per_min: the same.
         failed_per_min: the same.
-        oldest_ms: age of the oldest pending root among those that were put longest ago; None: none was found.
+        oldest_ms: age of the oldest pending root among those that were put longest ago; None: there is none.
         waiting: entries of outcomes that no spout confirmed yet.
         rotated_ms_ago: since the last tick of the shard that has waited longest; None where no shard is there.
         tick_ms: between two ticks.
         memory_bytes: of its keys, estimated from some of many shards; None: the user may not ask.
-        dead_letters: messages that were given up; None: nobody could say.
+        dead_letters: messages whose attempts are exhausted; None: the user may not ask.
         failed_runs: lanes whose last run ended with an error, and none has begun since.
-        pending_by_stage: last component -> how many of the roots that were looked at.
+        pending_by_component: last component -> number of the roots that were looked at.
         counters: since the shards were made, by the names of `Stats`.
     """
 
@@ -68,20 +68,20 @@ class AppState:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is wrong; somebody wanted it paused."""
+        """Whether nothing is wrong; a pause is on purpose."""
         return self.state in (OK, PAUSED)
 
 
 def app_states(client: Client, app: str | None = None) -> list[AppState]:
-    """Every app, or one; the worst first. Empty: there is none.
+    """Read the states of all apps, or of one; the worst first. Empty: there is none.
 
     Raises:
         BadConfigError: this can't be an app's name.
         AckerError: a node does not answer, or the user may not ask.
     """
-    answers = _asked(client, "dashboard", app)
+    answers = _report(client, "dashboard", app)
     if app is None and not all(answer["is_whole"] for answer in answers):  # a report looks through so many keys only
-        answers = [answer for name in apps(client) for answer in _asked(client, "dashboard", name)]
+        answers = [answer for name in apps(client) for answer in _report(client, "dashboard", name)]
     by_app: dict[str, list[dict[str, Any]]] = {}
     for answer in answers:
         for row in answer.get("apps", ()):
@@ -96,7 +96,7 @@ def dashboard(client: Client, app: str | None = None) -> list[str]:
     Raises:
         BadConfigError, AckerError: as `app_states`.
     """
-    return _reports(client, "dashboard", app)
+    return _report_texts(client, "dashboard", app)
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class PendingRoot:
         root: 16 hexadecimal digits.
         spout_id: of its spout.
         shard: that holds it.
-        age_ms: since its record was made.
+        age_ms: since it was put.
     """
 
     root: str
@@ -117,14 +117,14 @@ class PendingRoot:
 
 
 @dataclass(frozen=True)
-class PendingStage:
+class PendingComponent:
     """Pending roots that were last touched by one component.
 
     Attributes:
         component: its name; empty: none.
-        count: how many of those that were looked at.
-        oldest_ms: age of the oldest.
-        oldest: some of the oldest.
+        count: number of these roots among those that were looked at.
+        oldest_ms: age of the oldest root.
+        oldest: some of the oldest roots.
     """
 
     component: str
@@ -135,28 +135,28 @@ class PendingStage:
 
 @dataclass(frozen=True)
 class PendingRoots:
-    """What is pending of an app, by last component.
+    """Pending roots of an app, by last component.
 
     Attributes:
         pending: roots without outcome.
-        looked_at: of these, the ones that were put longest ago; at most some 20 000 per node.
-        components: the one with most roots first.
+        looked_at: how many of these were looked at, those put longest ago; at most some 20 000 per node.
+        components: those with most roots first.
     """
 
     pending: int
     looked_at: int
-    components: list[PendingStage]
+    components: list[PendingComponent]
 
 
 def pending_roots(client: Client, app: str, oldest: int = 3) -> PendingRoots:
-    """What is pending of an app, by the last component that touched it, with so many of the oldest roots of each.
+    """Read which roots of an app are pending, by the last component that touched them, with the oldest roots of each.
 
     Raises:
         BadConfigError, AckerError: as `app_states`.
     """
     pending = looked_at = 0
     by_component: dict[str, list[dict[str, Any]]] = {}
-    for answer in _asked(client, "pending", app, str(oldest)):
+    for answer in _report(client, "pending", app, str(oldest)):
         pending, looked_at = pending + answer.get("pending", 0), looked_at + answer.get("looked_at", 0)
         for component in answer.get("components", ()):
             by_component.setdefault(component["component"], []).append(component)
@@ -165,22 +165,22 @@ def pending_roots(client: Client, app: str, oldest: int = 3) -> PendingRoots:
         roots = [PendingRoot(**root) for part in parts for root in part["oldest"]]
         roots.sort(key=lambda root: -root.age_ms)
         count, age_ms = sum(part["count"] for part in parts), max(part["oldest_ms"] for part in parts)
-        components.append(PendingStage(name, count, age_ms, roots[:oldest]))
+        components.append(PendingComponent(name, count, age_ms, roots[:oldest]))
     return PendingRoots(
         pending, looked_at, sorted(components, key=lambda component: (-component.count, component.component))
     )
 
 
 def latencies(client: Client, app: str | None = None) -> dict[str, dict[str, dict[float, int]]]:
-    """App -> outcome (`acked`, `failed`, `timed_out`) -> bound in ms, or infinity -> roots that settled above the bound below.
+    """Read the ages of settled roots: app -> outcome -> bound in ms, or infinity -> roots between it and the bound below.
 
-    Since the shards were made. Bounds that no root fell in are left out.
+    Outcomes are `acked`, `failed` and `timed_out`. Roots count since the shards were made. Bounds without roots are left out.
 
     Raises:
         BadConfigError, AckerError: as `app_states`.
     """
     by_app: dict[str, dict[str, dict[float, int]]] = {}
-    for answer in _asked(client, "latency", app):
+    for answer in _report(client, "latency", app):
         for row in answer.get("apps", ()):
             by_outcome = by_app.setdefault(row["app"], {})
             for outcome, ages in row["outcomes"].items():
@@ -191,11 +191,11 @@ def latencies(client: Client, app: str | None = None) -> dict[str, dict[str, dic
     return by_app
 
 
-def _asked(client: Client, name: str, app: str | None, *arguments: str) -> list[dict[str, Any]]:
-    return [json.loads(report) for report in _reports(client, name, app, *arguments, "--json")]
+def _report(client: Client, name: str, app: str | None, *arguments: str) -> list[dict[str, Any]]:
+    return [json.loads(report) for report in _report_texts(client, name, app, *arguments, "--json")]
 
 
-def _reports(client: Client, name: str, app: str | None, *arguments: str) -> list[str]:
+def _report_texts(client: Client, name: str, app: str | None, *arguments: str) -> list[str]:
     if app is not None:
         check_app_name(app)
     names = () if app is None else (app,)
@@ -203,7 +203,7 @@ def _reports(client: Client, name: str, app: str | None, *arguments: str) -> lis
 
 
 def _merged(rows: Sequence[dict[str, Any]]) -> AppState:
-    """One app's rows of several nodes."""
+    """Merge an app's rows of several nodes."""
     worst = min(rows, key=lambda row: SEVERITY.index(row["state"]))
     by_component, counters = Counter[str](), Counter[str]()
     for row in rows:

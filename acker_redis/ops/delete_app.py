@@ -1,4 +1,4 @@
-"""Deleting an app: every key of it, and none of another, on a single server and on all nodes of a cluster."""
+"""Delete an app: every key of it, and none of another, on a single server and on all nodes of a cluster."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -19,17 +19,17 @@ _LENGTHS = {
     "payloads": "HLEN",
 }
 _FIRST = ("config", "meta")
-"""Without settings no rotator makes the app's shards anew, and without its marker a shard takes no more updates."""
+"""Go first: without settings no rotator opens the app again, and without its generation a shard takes no more updates."""
 
 
 @dataclass(frozen=True)
 class Holdings:
-    """What a server holds of one app.
+    """The keys that a server holds of an app.
 
     Attributes:
         app: its name.
         keys: all its keys, in the order in which they have to go.
-        counts: kind of key -> what is in the keys of this kind, in elements.
+        counts: kind of key -> number of elements in the keys of this kind.
     """
 
     app: str
@@ -38,7 +38,7 @@ class Holdings:
 
     @property
     def text(self) -> str:
-        """For people, before it is deleted."""
+        """The same for people, before it is deleted."""
         counts = self.counts
         return (
             f"{len(self.keys)} keys, with {counts['ledger']} blocks in its ledgers, {counts['acked'] + counts['failed']} "
@@ -47,8 +47,8 @@ class Holdings:
         )
 
 
-def survey(client: Client, app: str) -> Holdings:
-    """Find all keys of an app by SCAN, also those that are left of other settings or of an eviction cut short.
+def preview(client: Client, app: str) -> Holdings:
+    """Find all keys of an app by SCAN, also those left of other settings or of a deletion cut short.
 
     Raises:
         BadConfigError: this can't be the name of an app.
@@ -57,14 +57,14 @@ def survey(client: Client, app: str) -> Holdings:
     check_app_name(app)
     kinds = {
         key: keys.kind_of(key.decode(errors="replace"))
-        for one in keys.patterns_of(app)
-        for key in client.ask(server_info.find_keys, one)
+        for pattern in keys.patterns_of(app)
+        for key in client.ask(server_info.find_keys, pattern)
     }
     if not kinds:
         raise AppNotFoundError(f"no app {app!r} on {client.address}: it has no keys there")
     order = {kind: place for place, kind in enumerate(_FIRST)}
-    found = tuple(sorted(kinds, key=lambda key: (order.get(kinds[key], len(order)), key)))
-    counted = [key for key in found if kinds[key] in _LENGTHS]
+    names = tuple(sorted(kinds, key=lambda key: (order.get(kinds[key], len(order)), key)))
+    counted = [key for key in names if kinds[key] in _LENGTHS]
     counts = Counter[str]()
     for at in range(0, len(counted), _PER_PIPELINE):
         part = counted[at : at + _PER_PIPELINE]
@@ -73,14 +73,14 @@ def survey(client: Client, app: str) -> Holdings:
             counts[kinds[key]] += (
                 reply if isinstance(reply, int) else 0
             )  # a key of another type is deleted all the same
-    return Holdings(app, found, counts)
+    return Holdings(app, names, counts)
 
 
-def evict(client: Client, holdings: Holdings) -> int:
+def delete(client: Client, holdings: Holdings) -> int:
     """Delete these keys; returns how many were still there.
 
-    Clients of the app that run learn it by their next call (LedgerLostError). Cut short, it can be done again: `survey`
-    finds what is left.
+    Running clients of the app get a LedgerLostError from their next call. Cut short, the call can be repeated: `preview`
+    finds the keys that are left.
 
     Raises:
         AckerError: as the server answered; some keys may be gone.

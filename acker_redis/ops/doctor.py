@@ -1,4 +1,4 @@
-"""What is wrong with a server and its apps, or may go wrong, each with what to do. Reads only."""
+"""Findings about a server and its apps that are wrong or may go wrong, each with advice. Reads only."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -20,32 +20,31 @@ from acker_redis.store.run_ends import End
 
 Grade = Literal["ok", "warning", "bad", "unknown"]
 
-HEAD_ROOM, FULL = 0.75, 0.90
-"""Shares of maxmemory in use, from which on there is little room, and none."""
+_HEAD_ROOM, _FULL = 0.75, 0.90
+"""Shares of maxmemory in use from which on there is little room, and none."""
 
-NEAR_LIMIT = 0.75
-"""Share of the pending roots that an operator allows, from which on there is little room."""
+_NEAR_LIMIT = 0.75
+"""Share of the limit of pending roots from which on there is little room."""
 
-CLOCK_SECS = 2.0
+_CLOCK_SECS = 2.0
 """Servers, and this machine, whose clocks differ by more show times that mislead people. No ledger depends on it."""
-
 
 _TO_ASK = "+acl|whoami +acl|getuser +acl|dryrun"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of a check.
 
     Attributes:
-        what: `server`, or an app.
-        about: what was looked at, such as `persistence`.
-        grade: `ok`; `warning`, which may cost something some day; `bad`, which does now; `unknown`: the user may not look.
-        text: what was found.
-        advice: what to do; empty where nothing is.
+        subject: `server`, or an app.
+        about: the thing that was checked, such as `persistence`.
+        grade: `ok`; `warning`: may do harm some day; `bad`: does harm now; `unknown`: the user may not look.
+        text: the result, for people.
+        advice: what to do; empty: nothing.
     """
 
-    what: str
+    subject: str
     about: str
     grade: Grade
     text: str
@@ -53,27 +52,27 @@ class Finding:
 
 
 def examine(client: Client) -> list[Finding]:
-    """Everything that can be looked at.
+    """Check everything that can be checked.
 
     Raises:
         AckerError: a server does not answer.
     """
     infos = client.ask(server_info.infos)
-    found = [finding for info in infos for finding in _server(info, several=len(infos) > 1)]
-    found += _clocks(client)
+    findings = [finding for info in infos for finding in _server(info, several=len(infos) > 1)]
+    findings += _clocks(client)
     names, strays = find_apps(client)
     if strays:
-        found.append(
+        findings.append(
             Finding(
                 "server", "keys", "warning", f"{len(strays)} keys look like an app's settings and can't be: {strays[0]!r} …",
                 "find out who writes them, and delete them",
             )
         )  # fmt: skip
-    found += _user(client, names)
-    found += _states(client)
+    findings += _user(client, names)
+    findings += _states(client)
     for name in names:
-        found += _settings(client, name)
-    return found
+        findings += _settings(client, name)
+    return findings
 
 
 def _server(info: dict[str, Any], *, several: bool) -> Iterator[Finding]:
@@ -82,71 +81,73 @@ def _server(info: dict[str, Any], *, several: bool) -> Iterator[Finding]:
             "server", "INFO", "unknown", "the user may not ask", "allow +info, for doctor and for every client"
         )
         return
-    what = f"server :{info.get('tcp_port', '?')}" if several else "server"
+    subject = f"server :{info.get('tcp_port', '?')}" if several else "server"
     version = info.get("valkey_version") or info.get("redis_version", "?")
     kind = "Valkey" if "valkey_version" in info else "Redis"
-    yield Finding(what, "version", "ok", f"{kind} {version}")
+    yield Finding(subject, "version", "ok", f"{kind} {version}")
     policy = str(info.get("maxmemory_policy", "noeviction"))
     yield (
-        Finding(what, "eviction", "ok", policy)
+        Finding(subject, "eviction", "ok", policy)
         if policy == "noeviction"
         else Finding(
-            what,
+            subject,
             "eviction",
             "bad",
             policy,
             "CONFIG SET maxmemory-policy noeviction: under memory pressure ledgers are dropped",
         )
     )
-    yield _memory(what, int(info.get("used_memory", 0)), int(info.get("maxmemory", 0)))
-    yield from _persistence(what, info)
-    yield _replicas(what, info)
+    yield _memory(subject, int(info.get("used_memory", 0)), int(info.get("maxmemory", 0)))
+    yield from _persistence(subject, info)
+    yield _replicas(subject, info)
 
 
-def _memory(what: str, used: int, most: int) -> Finding:
+def _memory(subject: str, used: int, most: int) -> Finding:
     if not most:
         return Finding(
-            what, "memory", "warning", f"{used / 2**20:.0f} MiB used, no limit",
+            subject, "memory", "warning", f"{used / 2**20:.0f} MiB used, no limit",
             "CONFIG SET maxmemory: without it the system ends the server when memory is gone; with it new roots are refused",
         )  # fmt: skip
     share = used / most
     text = f"{used / 2**20:.0f} of {most / 2**20:.0f} MiB used ({share:.0%})"
-    if share < HEAD_ROOM:
-        return Finding(what, "memory", "ok", text)
+    if share < _HEAD_ROOM:
+        return Finding(subject, "memory", "ok", text)
     advice = "CONFIG SET maxmemory higher, or find out what grows (acker-redis status: PEND, LAG, MEM)"
-    return Finding(what, "memory", "warning" if share < FULL else "bad", text, advice)
+    return Finding(subject, "memory", "warning" if share < _FULL else "bad", text, advice)
 
 
-def _persistence(what: str, info: dict[str, Any]) -> Iterator[Finding]:
+def _persistence(subject: str, info: dict[str, Any]) -> Iterator[Finding]:
     aof, saves = int(info.get("aof_enabled", 0)), int(info.get("rdb_last_save_time", 0)) > 0
     if not aof:
         yield Finding(
-            what, "persistence", "warning", "no AOF" + (", snapshots only" if saves else ""),
+            subject, "persistence", "warning", "no AOF" + (", snapshots only" if saves else ""),
             "CONFIG SET appendonly yes: else a restart loses the ledgers, and everything in flight is emitted again",
         )  # fmt: skip
     elif info.get("aof_last_write_status", "ok") != "ok":
-        yield Finding(what, "persistence", "bad", "the last write of the AOF failed", "look at the disk: is it full?")
+        yield Finding(
+            subject, "persistence", "bad", "the last write of the AOF failed", "look at the disk: is it full?"
+        )
     else:
-        yield Finding(what, "persistence", "ok", "AOF")
+        yield Finding(subject, "persistence", "ok", "AOF")
     if info.get("rdb_last_bgsave_status", "ok") != "ok":
         yield Finding(
-            what, "snapshots", "bad", "the last snapshot failed",
+            subject, "snapshots", "bad", "the last snapshot failed",
             "look at the server's log; with stop-writes-on-bgsave-error it refuses all writes until one succeeds",
         )  # fmt: skip
 
 
-def _replicas(what: str, info: dict[str, Any]) -> Finding:
+def _replicas(subject: str, info: dict[str, Any]) -> Finding:
     if info.get("role", "master") != "master":
         up = info.get("master_link_status") == "up"
         text = (
             f"a replica of {info.get('master_host')}:{info.get('master_port')}, link {info.get('master_link_status')}"
         )
-        return Finding(what, "role", "ok" if up else "bad", text, "" if up else "ask the primary; look at the link")
+        return Finding(subject, "role", "ok" if up else "bad", text, "" if up else "ask the primary; look at the link")
     count = int(info.get("connected_slaves", 0))
     if count:
-        return Finding(what, "replicas", "ok", f"{count} connected")
+        return Finding(subject, "replicas", "ok", f"{count} connected")
     return Finding(
-        what, "replicas", "warning", "none",
+        subject, "replicas", "warning", "none",
         "with two replicas and min-replicas-to-write 1 a failover loses next to nothing; without any there is no failover",
     )  # fmt: skip
 
@@ -158,36 +159,36 @@ def _clocks(client: Client) -> Iterator[Finding]:
     apart = max(abs(now_ms / 1000 - here) for now_ms in nodes)
     between = (max(nodes) - min(nodes)) / 1000
     text = f"{apart:.1f} s apart from this machine's" + (f", {between:.1f} s from each other" if len(nodes) > 1 else "")
-    fine = apart <= CLOCK_SECS and between <= CLOCK_SECS
+    fine = apart <= _CLOCK_SECS and between <= _CLOCK_SECS
     yield Finding("server", "clock", "ok" if fine else "warning", text, "" if fine else "let NTP set all clocks")
 
 
 def _user(client: Client, apps: Sequence[str]) -> Iterator[Finding]:
-    found = rights(client, apps)
-    if found.user is None:
-        yield Finding("server", "user", "unknown", "who this is can't be asked", f"allow {_TO_ASK}, for doctor")
+    user = rights(client, apps)
+    if user.name is None:
+        yield Finding("server", "user", "unknown", "the user's name can't be asked", f"allow {_TO_ASK}, for doctor")
         return
     one_each = "one user per app, with no more than it needs: see `acker-redis acl`"
-    if found.has_all:
-        yield Finding("server", "user", "warning", f"{found.user}, who may do everything", one_each)
+    if user.has_all:
+        yield Finding("server", "user", "warning", f"{user.name}, who may do everything", one_each)
         return
-    if found.dangerous is None:
-        text = f"{found.user}; what this user may do can't be asked"
+    if user.dangerous is None:
+        text = f"{user.name}; what this user may do can't be asked"
         yield Finding("server", "user", "unknown", text, f"allow {_TO_ASK}, for doctor; Redis 6.2 can't say")
         return
-    if found.dangerous:
-        text = f"{found.user}, who may run {', '.join(found.dangerous)}"
+    if user.dangerous:
+        text = f"{user.name}, who may run {', '.join(user.dangerous)}"
         yield Finding("server", "user", "warning", text, one_each)
     else:
-        yield Finding("server", "user", "ok", found.user)
-    for app, lacking in found.lacking.items():
+        yield Finding("server", "user", "ok", user.name)
+    for app, lacking in user.lacking.items():
         if lacking:
             yield Finding(
-                app, "user", "warning", f"{found.user} may not run {', '.join(lacking)} on its keys",
-                f"enough for who only looks; what a program of the app needs: `acker-redis acl` with --app {app}",
+                app, "user", "warning", f"{user.name} may not run {', '.join(lacking)} on its keys",
+                f"enough for looking only; for a program of the app: `acker-redis acl` with --app {app}",
             )  # fmt: skip
         else:
-            yield Finding(app, "user", "ok", f"{found.user} may do what a program of the app needs")
+            yield Finding(app, "user", "ok", f"{user.name} may do what a program of the app needs")
 
 
 def _states(client: Client) -> Iterator[Finding]:
@@ -200,15 +201,15 @@ def _states(client: Client) -> Iterator[Finding]:
             "server", "reports", "unknown", str(exc), 'see docs/operate/on-call.md, "Who may look", for a user who may'
         )
         return
-    for one in states:
-        grade: Grade = "ok" if one.state == OK else "warning" if one.healthy else "bad"
-        text = "ok" if one.state == OK else f"{one.state}: {one.why}"
-        advice = "" if one.state == OK else "docs/operate/on-call.md has a row for this state"
-        yield Finding(one.app, "state", grade, text, advice)
-        if one.dead_letters:
+    for state in states:
+        grade: Grade = "ok" if state.state == OK else "warning" if state.healthy else "bad"
+        text = "ok" if state.state == OK else f"{state.state}: {state.why}"
+        advice = "" if state.state == OK else "docs/operate/on-call.md has a row for this state"
+        yield Finding(state.app, "state", grade, text, advice)
+        if state.dead_letters:
             yield Finding(
-                one.app, "dead letters", "warning", f"{one.dead_letters}",
-                f"acker-redis dead-letters --app {one.app}; then replay, or delete",
+                state.app, "dead letters", "warning", f"{state.dead_letters}",
+                f"acker-redis dead-letters --app {state.app}; then replay, or delete",
             )  # fmt: skip
 
 
@@ -235,21 +236,23 @@ def _settings(client: Client, app: str) -> Iterator[Finding]:
 
 
 def _run(app: str, lane: int, end: End) -> Finding:
-    """How the last run of a lane ended."""
+    """Report how the last run of a lane ended."""
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end.at_ms / 1000))
     text = f"lane {lane}: run {end.run_id} {end.state}, {when}"
     if end.state == "failed":
-        advice = f"mend it, and start it again; or, for good: acker-redis abandon --app {app} --run {end.run_id}"
+        advice = (
+            f"fix it, and start it again; or give it up for good: acker-redis abandon --app {app} --run {end.run_id}"
+        )
         return Finding(app, "last run", "bad", f"{text}: {end.error}", advice)
     if end.state == "interrupted":
-        return Finding(app, "last run", "warning", text, "start it again: what was not done is done then")
+        return Finding(app, "last run", "warning", text, "start it again: it does the rest")
     return Finding(app, "last run", "ok", text)
 
 
 def _limit(app: str, pending: int, allowed: int) -> Finding:
     share = pending / allowed
     text = f"{pending} of {allowed} roots pending ({share:.0%})"
-    if share < NEAR_LIMIT:
+    if share < _NEAR_LIMIT:
         return Finding(app, "limit", "ok", text)
-    advice = f"acker-redis pending --app {app} says what hangs; acker-redis limit --app {app} --max-pending allows more"
+    advice = f"acker-redis pending --app {app} shows where roots hang; acker-redis limit --app {app} --max-pending allows more"
     return Finding(app, "limit", "warning" if share < 1 else "bad", text, advice)

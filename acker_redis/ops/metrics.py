@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: what the dashboard shows, asked for at each scrape.
+"""Metrics for Prometheus: the dashboard, asked for at each scrape.
 
 Needs `acker-redis[metrics]`, and a user who may ask for reports. An app and an outcome are labels; no root, message or run
 ever is. Units are seconds and bytes.
@@ -25,47 +25,47 @@ BOUNDS_MS = (
     50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000, 5_000_000,
     math.inf,
 )  # fmt: skip
-"""As lua/lib/outcomes.lua counts ages."""
+"""Bounds of ages, as lua/lib/outcomes.lua counts them."""
 
 _OUTCOMES = ("acked", "failed", "timed_out")
 _APP = ("app",)
 
 
 class AppsCollector(Collector):
-    """Asks the server at each scrape. One that does not answer is `acker_up 0`, and nothing else."""
+    """Asks the server at each scrape. A server that does not answer is `acker_up 0`, and nothing else."""
 
     def __init__(self, url: str, names: Sequence[str] = ()) -> None:
-        """Connects at the first scrape. `names`: of these apps only."""
+        """Connect at the first scrape. `names`: of these apps only."""
         self._url, self._names = url, frozenset(names)
         self._client: Client | None = None
         self._lock = threading.Lock()
-        self._said: type[AckerError] | None = None
+        self._logged: type[AckerError] | None = None
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing is asked when this is registered."""
+        """Describe nothing, so that nothing is asked when this is registered."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics, as they are now."""
+        """Yield all metrics, as they are now."""
         with self._lock:
             try:
                 self._client = self._client or Client(self._url, outage_timeout_secs=0)
-                states = [one for one in app_states(self._client) if not self._names or one.app in self._names]
+                states = [state for state in app_states(self._client) if not self._names or state.app in self._names]
                 ages = latencies(self._client)
-                self._said = None
+                self._logged = None
             except AckerError as exc:
                 self.close()
-                if type(exc) is not self._said:
-                    self._said = type(exc)
+                if type(exc) is not self._logged:
+                    self._logged = type(exc)
                     log.warning("no metrics: %s", exc)
                 yield GaugeMetricFamily("acker_up", "Whether the acker's server answers.", 0)
                 return
         yield GaugeMetricFamily("acker_up", "Whether the acker's server answers.", 1)
         yield from _families(states)
-        yield _histogram({one.app: ages.get(one.app, {}) for one in states})
+        yield _histogram({state.app: ages.get(state.app, {}) for state in states})
 
     def close(self) -> None:
-        """Let go of the connection; the next scrape makes another."""
+        """Close the connection; the next scrape makes another."""
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -96,7 +96,7 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """Where it listens; for a port of 0, the one that was free."""
+        """The port that it listens on; where 0 was asked for, the free one it got."""
         return int(self._server.server_port)
 
     def __exit__(
@@ -113,7 +113,7 @@ def _families(states: Sequence[AppState]) -> Iterator[Metric]:
     begun = CounterMetricFamily("acker_roots_begun", "Roots that got their owner.", labels=_APP)
     late = CounterMetricFamily("acker_late_updates", "Acks and fails of roots that had settled.", labels=_APP)
     orphaned = CounterMetricFamily("acker_roots_orphaned", "Roots that expired without owner.", labels=_APP)
-    state = GaugeMetricFamily("acker_app_state", "1 for the state that an app is in.", labels=("app", "state"))
+    in_state = GaugeMetricFamily("acker_app_state", "1 for the state that an app is in.", labels=("app", "state"))
     gauges = {
         "pending": GaugeMetricFamily("acker_roots_pending", "Roots without outcome.", labels=_APP),
         "oldest": GaugeMetricFamily("acker_oldest_pending_age_seconds", "Age of the oldest pending root.", labels=_APP),
@@ -122,32 +122,32 @@ def _families(states: Sequence[AppState]) -> Iterator[Metric]:
         "waiting": GaugeMetricFamily(
             "acker_outcomes_waiting", "Entries of outcomes that wait for a spout.", labels=_APP
         ),
-        "letters": GaugeMetricFamily("acker_dead_letters", "Messages that were given up.", labels=_APP),
+        "letters": GaugeMetricFamily("acker_dead_letters", "Messages whose attempts are exhausted.", labels=_APP),
         "failed_runs": GaugeMetricFamily("acker_failed_runs", "Lanes whose last run ended with an error.", labels=_APP),
         "memory": GaugeMetricFamily("acker_memory_bytes", "Memory of an app's keys, estimated.", labels=_APP),
     }
-    for one in states:
+    for state in states:
         for outcome in _OUTCOMES:
-            settled.add_metric((one.app, outcome), one.counters[outcome])
-        begun.add_metric((one.app,), one.counters["inits"])
-        late.add_metric((one.app,), one.counters["late_updates"])
-        orphaned.add_metric((one.app,), one.counters["orphaned"])
+            settled.add_metric((state.app, outcome), state.counters[outcome])
+        begun.add_metric((state.app,), state.counters["inits"])
+        late.add_metric((state.app,), state.counters["late_updates"])
+        orphaned.add_metric((state.app,), state.counters["orphaned"])
         for name in SEVERITY:
-            state.add_metric((one.app, name), one.state == name)
+            in_state.add_metric((state.app, name), state.state == name)
         values = {
-            "pending": one.pending,
-            "oldest": _secs(one.oldest_ms or (None if one.pending else 0)),
-            "rotated": _secs(one.rotated_ms_ago),
-            "tick": _secs(one.tick_ms),
-            "waiting": one.waiting,
-            "letters": one.dead_letters,
-            "failed_runs": one.failed_runs,
-            "memory": one.memory_bytes,
+            "pending": state.pending,
+            "oldest": _secs(state.oldest_ms or (None if state.pending else 0)),
+            "rotated": _secs(state.rotated_ms_ago),
+            "tick": _secs(state.tick_ms),
+            "waiting": state.waiting,
+            "letters": state.dead_letters,
+            "failed_runs": state.failed_runs,
+            "memory": state.memory_bytes,
         }
         for name, value in values.items():
             if value is not None:
-                gauges[name].add_metric((one.app,), value)
-    yield from (settled, begun, late, orphaned, state, *gauges.values())
+                gauges[name].add_metric((state.app,), value)
+    yield from (settled, begun, late, orphaned, in_state, *gauges.values())
 
 
 def _histogram(ages: dict[str, dict[str, dict[float, int]]]) -> Metric:

@@ -1,4 +1,4 @@
-"""What the user of a connection may do, as far as the server lets that be asked: for `doctor`."""
+"""Permissions of the user of a connection, as far as the server lets it be asked: for `doctor`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,34 +12,34 @@ from acker_redis.errors import AckerError, ServerUnavailableError
 from acker_redis.model import keys
 from acker_redis.model.keys import ShardKeys
 
-DANGEROUS: tuple[Command, ...] = (
+_DANGEROUS: tuple[Command, ...] = (
     ("FLUSHALL",), ("FLUSHDB",), ("SHUTDOWN",), ("CONFIG", "SET", "maxmemory", "0"), ("KEYS", "*"), ("ACL", "SETUSER", "x"),
 )  # fmt: skip
-"""What no program of an app needs, and what ends, empties or holds the server for all."""
+"""Commands that no program of an app needs, and that end, empty or hold the server for all."""
 
-_NO_KEY_OF_OURS = "someone:else"
+_FOREIGN_KEY = "someone:else"
 
 
 @dataclass(frozen=True)
 class Rights:
-    """What a user may do.
+    """Permissions of a user.
 
     Attributes:
-        user: its name; None: the server did not say.
+        name: of the user; None: the server did not say.
         has_all: every command on every key; None: the server did not say.
-        dangerous: names of commands among `DANGEROUS` that it may run, and what it may write that is no app's; None: the
+        dangerous: names of commands among `_DANGEROUS` that it may run, and writing keys that are no app's; None: the
             server did not say (it takes Redis 7 or Valkey, and the right to ask).
-        lacking: app -> names of commands that a program of it needs, and the user may not run on its keys.
+        lacking: app -> names of commands that a program of the app needs and the user may not run on its keys.
     """
 
-    user: str | None = None
+    name: str | None = None
     has_all: bool | None = None
     dangerous: tuple[str, ...] | None = None
     lacking: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def rights(client: Client, apps: Sequence[str]) -> Rights:
-    """What the user of this connection may do.
+    """Ask for the permissions of the user of this connection.
 
     Raises:
         ServerUnavailableError: the server does not answer.
@@ -52,24 +52,24 @@ def rights(client: Client, apps: Sequence[str]) -> Rights:
     has_all = None if described is None else _has_all(described)
     if has_all or _may(client, name, ("PING",)) is None:
         return Rights(name, has_all)
-    dangerous = [" ".join(map(str, one[:2])) for one in DANGEROUS if _may(client, name, one)]
-    if _may(client, name, ("SET", _NO_KEY_OF_OURS, "x")):
+    dangerous = [" ".join(map(str, command[:2])) for command in _DANGEROUS if _may(client, name, command)]
+    if _may(client, name, ("SET", _FOREIGN_KEY, "x")):
         dangerous.append("SET on keys that are no app's")
     return Rights(name, has_all, tuple(dangerous), {app: _lacking(client, name, app) for app in apps})
 
 
 def _lacking(client: Client, user: str, app: str) -> tuple[str, ...]:
-    """Some of each kind; a program that lacks one of the others is told so when it begins."""
+    """Check some commands of each kind; a program that lacks another gets an error when it begins."""
     shard = ShardKeys(app, 0, 2, 1)
     needed: tuple[Command, ...] = (
         ("HGETALL", keys.config(app)), ("HMGET", shard.meta, "x"), ("HSET", shard.meta, "x", "x"),
         ("HINCRBY", shard.stats, "x", 1), ("ZADD", shard.bucket[0], 1, "x"), ("XADD", shard.acked[0], "*", "x", "x"),
         ("XREADGROUP", "GROUP", keys.GROUP, "x", "STREAMS", shard.acked[0], ">"), ("SET", keys.pause(app), "x"),
     )  # fmt: skip
-    found = [str(one[0]) for one in needed if not _may(client, user, one)]
-    if not any(_may(client, user, (one, "x", 1, shard.meta)) for one in SCRIPT_CALLS):
-        found.append(" or ".join(SCRIPT_CALLS))
-    return tuple(found)
+    lacking = [str(command[0]) for command in needed if not _may(client, user, command)]
+    if not any(_may(client, user, (call, "x", 1, shard.meta)) for call in SCRIPT_CALLS):
+        lacking.append(" or ".join(SCRIPT_CALLS))
+    return tuple(lacking)
 
 
 def _may(client: Client, user: str, command: Command) -> bool | None:
@@ -88,8 +88,8 @@ def _asked(client: Client, *arguments: str | int | float | bytes) -> object:
 
 
 def _has_all(described: object) -> bool:
-    found: dict[bytes, Any] = dict(as_dict(described))
-    flags = found.get(b"flags") or ()
+    rules: dict[bytes, Any] = dict(as_dict(described))
+    flags = rules.get(b"flags") or ()
     if b"allkeys" in flags and b"allcommands" in flags:  # Redis 6.2
         return True
-    return found.get(b"commands") == b"+@all" and b"~*" in bytes(found.get(b"keys") or b"").split()
+    return rules.get(b"commands") == b"+@all" and b"~*" in bytes(rules.get(b"keys") or b"").split()

@@ -1,4 +1,4 @@
-"""Whether apps are rotated in time: what `acker-redis rotator --check` asks. Reads only, and creates nothing."""
+"""The check of `acker-redis rotator --check`: whether apps are rotated in time. Reads only, and creates nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from acker_redis.ledger.shards import Shards
 from acker_redis.store.apps import apps, stored_config
 
 SERVER = "server"
-"""What a finding is of that is no app's; never the only one that is healthy."""
+"""Stands for the server, where a finding is no app's; always unhealthy."""
 
 OF_THE_APP = (AppNotFoundError, DamagedDataError, LedgerLostError, SettingsConflictError)
-"""Errors that say something of one app. Any other says that the server can't be asked."""
+"""Errors of a single app. Any other error says that the server can't be asked."""
 
 
 @dataclass(frozen=True)
 class Health:
-    """How one app is doing; or, where `app` is SERVER, why the server can't tell."""
+    """How an app is doing; or, where `app` is SERVER, why the server doesn't know."""
 
     app: str
     healthy: bool
@@ -32,42 +32,41 @@ class Health:
 
 
 def check(url: str, names: Sequence[str] = ()) -> list[Health]:
-    """Whether every app is rotated in time; one that isn't there, lost a shard or is damaged is unhealthy.
+    """Check whether every app is rotated in time; an app that isn't there, lost a shard or is damaged is unhealthy.
 
     Args:
-        url: server; a replica can be asked, too. One without apps, or whose link to its primary is down, is unhealthy.
-        names: apps to look at; empty: every app found on the server.
+        url: of the server; a replica can be asked, too. A replica without apps, or whose link to its primary is down, is
+            unhealthy.
+        names: apps to look at; empty: every app on the server.
 
     Raises:
         AckerError: the server can't be asked.
     """
-    client = Client(
-        url, outage_timeout_secs=0
-    )  # whoever asks has a limit of their own: a silent server is given up after 1.5 s
+    client = Client(url, outage_timeout_secs=0)  # health checks have timeouts of their own: a silent server gets 1.5 s
     try:
-        found = [_health(client, app) for app in (names or apps(client))]
-        return [*_replicas(client, empty=not found), *found]
+        of_apps = [_health(client, app) for app in (names or apps(client))]
+        return [*_replicas(client, empty=not of_apps), *of_apps]
     finally:
         client.close()
 
 
 def _replicas(client: Client, *, empty: bool) -> list[Health]:
-    found = []
+    unhealthy = []
     for info in client.ask(server_info.infos, "replication"):
         if info.get("role", "master") == "master":
             continue
         link = info.get("master_link_status", "unknown")
-        what = (
+        replica = (
             f"{client.address} is a replica (role {info['role']}) of {info.get('master_host')}:{info.get('master_port')}, "
             f"master_link_status {link}"
         )
         if link != "up":
-            found.append(
-                Health(SERVER, False, f"{what}: what it holds may be old; ask the primary, and look at the link")
+            unhealthy.append(
+                Health(SERVER, False, f"{replica}: its data may be old; ask the primary, and look at the link")
             )
         elif empty:
-            found.append(Health(SERVER, False, f"{what}, and holds no apps: ask the primary"))
-    return found
+            unhealthy.append(Health(SERVER, False, f"{replica}, and holds no apps: ask the primary"))
+    return unhealthy
 
 
 def _health(client: Client, app: str) -> Health:

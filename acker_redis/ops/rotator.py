@@ -1,8 +1,8 @@
-"""The rotator: the one long-running process of an acker. Ticks every app, drains death row, survives bad days.
+"""The rotator: the only long-running process of an acker. Ticks every app, drains death row, survives outages.
 
 Any number of copies may run: a tick is guarded by the server's clock and happens once, and every copy may drain. Apps take
-turns, a bounded part of their shards at a time, so that none holds up the others' ticks, however large or damaged it
-is. On a cluster a node that does not answer holds up its own shards only.
+turns, a bounded part of their shards at a time, so that none holds up the others' ticks, however large or damaged it is.
+On a cluster a node that does not answer holds up its own shards only.
 """
 
 import logging
@@ -29,23 +29,23 @@ from acker_redis.store.apps import AppScan, stored_config
 
 log = logging.getLogger("acker_redis.rotator")
 
-DISCOVERY_SECS = 5.0
-"""How often apps that are new on the server, or not there yet, are looked for."""
+_DISCOVERY_SECS = 5.0
+"""How often the rotator looks for apps that are new on the server, or not there yet."""
 
 SCAN_SECS_PER_PASS = 0.2
-"""So long one pass looks for apps; a server of very many keys is looked through in several."""
+"""How long a pass looks for apps; a server of very many keys takes several passes."""
 
-SHARDS_PER_TURN = 32
-"""Shards of one app before the other apps get their turn."""
+_SHARDS_PER_TURN = 32
+"""Shards of an app before the other apps get their turn."""
 
-KEYS_PER_TURN = 4000
+_KEYS_PER_TURN = 4000
 """The same for apps with many buckets: each is a key of each call."""
 
 DRAIN_CALLS_PER_TURN = 4
 """Expire calls per shard and turn: a death row of millions must not hold up the others."""
 
-STRAYS_LOGGED = 10
-"""Anybody who may write keys of one app may write many that look like settings of others."""
+_STRAYS_LOGGED = 10
+"""Keys logged that look like settings of apps and aren't: anybody who may write an app's keys may write many of them."""
 
 _BACKOFF_BASE_SECS, _BACKOFF_CAP_SECS = 0.2, 10.0
 _NOTHING = Rotated(0, 0, 0, 0, 0)
@@ -53,13 +53,13 @@ _NOTHING = Rotated(0, 0, 0, 0, 0)
 
 @dataclass
 class _App:
-    """One app under rotation.
+    """An app under rotation.
 
     Attributes:
         due: when its next turn is due, by this process's monotonic clock.
-        shard: first one of its next turn; not 0 in the middle of a pass over its shards.
-        round: what the pass under way has done.
-        next_due: earliest of the due times that the pass under way was told.
+        shard: the first shard of its next turn; not 0 in the middle of a pass over its shards.
+        round: sum of the pass under way.
+        next_due: the earliest due time that the pass under way got.
         failed: the first error of the pass under way.
         failures: passes with an error, in a row.
         failed_with: the last error that was logged.
@@ -81,24 +81,24 @@ class _App:
     def turn(self) -> range:
         """Shards of the next turn."""
         config = self.shards.config
-        per_turn = max(1, min(SHARDS_PER_TURN, KEYS_PER_TURN // (2 * config.num_buckets + config.lanes)))
+        per_turn = max(1, min(_SHARDS_PER_TURN, _KEYS_PER_TURN // (2 * config.num_buckets + config.lanes)))
         return range(self.shard, min(self.shard + per_turn, config.shards))
 
     def is_whole(self) -> bool:
-        """Whether every shard could be asked for its marker."""
+        """Whether every shard could be asked for its generation."""
         return all(self.shards.generations)
 
 
 class Rotator:
-    """Rotates several apps of one server until it is told to stop.
+    """Rotates several apps of a server until it is stopped.
 
     Args:
         url: server.
-        names: apps to rotate; empty: every app found on the server, looked for again and again.
+        names: apps to rotate; empty: every app on the server, looked for again and again.
     """
 
     def __init__(self, url: str, names: Sequence[str] = ()) -> None:
-        """Connects at the first `run_once`, so that a server that is down is only waited for."""
+        """Connect at the first `run_once`, so that a server that is down is only waited for."""
         self._url = url
         self._names = tuple(names)
         self._client: Client | None = None
@@ -113,8 +113,8 @@ class Rotator:
     def run(self, stop: threading.Event) -> None:
         """Rotate until `stop` is set; it is seen within about two seconds, whatever the server does.
 
-        A server that is gone, busy or a replica is waited for with exponential back-off, and logged once. Of a cluster only
-        the shards wait whose node is.
+        A server that is gone, busy or a replica is waited for with exponential back-off, and logged once. On a cluster only
+        the shards of such a node wait.
 
         Raises:
             BadConfigError: the URL is malformed.
@@ -138,7 +138,7 @@ class Rotator:
         """Give every app that is due one turn; return the seconds until the next is due.
 
         Args:
-            stop: once it is set, no other app gets its turn, and nothing is looked for.
+            stop: once it is set, no other app gets its turn, and no apps are looked for.
 
         Raises:
             ServerUnavailableError: the server can't do it now.
@@ -147,7 +147,7 @@ class Rotator:
         if self._client is None:
             self._client = Client(self._url, outage_timeout_secs=0)  # `run` waits, and looks at `stop` meanwhile
         client = self._client
-        if self._scan is not None or time.monotonic() - self._discovered_at >= DISCOVERY_SECS:
+        if self._scan is not None or time.monotonic() - self._discovered_at >= _DISCOVERY_SECS:
             self._discover(client, stop)
         now = time.monotonic()
         for app in [app for app in self._apps.values() if app.due <= now]:
@@ -158,7 +158,7 @@ class Rotator:
         if self._scan is not None:
             return 0.0
         next_due = min((app.due for app in self._apps.values()), default=float("inf"))
-        return max(0.0, min(next_due, self._discovered_at + DISCOVERY_SECS) - time.monotonic())
+        return max(0.0, min(next_due, self._discovered_at + _DISCOVERY_SECS) - time.monotonic())
 
     def close(self) -> None:
         """Close the connection."""
@@ -166,7 +166,7 @@ class Rotator:
             self._client.close()
 
     def _discover(self, client: Client, stop: threading.Event) -> None:
-        """Look for apps for a while, and at those that could not be opened, or not whole."""
+        """Look for apps for a while, and open those again that could not be opened, or not whole."""
         if self._names:
             self._open_all(client, self._names, stop)
         else:
@@ -174,7 +174,7 @@ class Rotator:
             until = time.monotonic() + SCAN_SECS_PER_PASS
             while not self._scan.done:
                 names, strays = self._scan.step()
-                for key in strays[:STRAYS_LOGGED]:
+                for key in strays[:_STRAYS_LOGGED]:
                     self._skip(
                         ascii(key),
                         "skipped: these are no settings of an app; names have letters, digits, '_', '.' and '-'",
@@ -206,7 +206,7 @@ class Rotator:
                     )
                 else:
                     app.shards.adopt(partly=True)
-            except Exception as exc:  # whatever stands in its keys, the other apps go on
+            except Exception as exc:  # whatever is in its keys, the other apps go on
                 if isinstance(exc, ServerUnavailableError) and client.nodes is None:
                     raise
                 if not self._is_known(exc, client):
@@ -221,7 +221,7 @@ class Rotator:
         try:
             done, unable = app.rotation.try_rotate(drain_calls=DRAIN_CALLS_PER_TURN, shards=known)
             failed += unable
-        except Exception as exc:  # one app's error is one app's
+        except Exception as exc:  # an app's error stops no other app
             failed.append(exc)
         for error in failed:
             if isinstance(error, (LedgerLostError, SettingsConflictError)):
@@ -233,12 +233,12 @@ class Rotator:
                 app.failed = error
         if failed or len(known) < len(turn):
             app.failed = app.failed or (failed[0] if failed else ConnectionLostError("a node does not answer"))
-        self._note(app, done, tells=bool(done.due_in_ms or not app.failed))
+        self._note(app, done, has_due=bool(done.due_in_ms or not app.failed))
         if app.shard == 0:
             self._note_failure(app, client)
 
-    def _note(self, app: _App, done: Rotated, *, tells: bool) -> None:
-        """Go on with the app's next shards, or, behind its last, wait for the next tick, if it `tells` when that is."""
+    def _note(self, app: _App, done: Rotated, *, has_due: bool) -> None:
+        """Go on with the app's next shards, or, behind its last, wait for the next tick, if its time is known."""
         so_far = app.round
         app.round = Rotated(
             so_far.ticked + done.ticked,
@@ -247,7 +247,7 @@ class Rotator:
             so_far.draining + done.draining,
             0,
         )
-        if tells:
+        if has_due:
             app.next_due = min(app.next_due, time.monotonic() + max(done.due_in_ms, 1) / 1000)
         app.shard = app.turn.stop
         if app.shard < app.shards.config.shards:
@@ -266,7 +266,7 @@ class Rotator:
             )  # fmt: skip
 
     def _note_failure(self, app: _App, client: Client) -> None:
-        """Behind a pass: say once what some of the app's shards answered, and try those again before long."""
+        """After a pass, log once the error that some of the app's shards answered, and try those again before long."""
         exc, app.failed = app.failed, None
         if exc is None:
             app.failures, app.failed_with = 0, ""
@@ -278,7 +278,7 @@ class Rotator:
             log.error("app %s: %s", app.name, exc)
 
     def _is_known(self, exc: Exception, client: Client) -> bool:
-        """Whether an error comes of a node that does not answer, which is said once for all apps."""
+        """Whether an error comes from a node that does not answer, which is logged once for all apps."""
         return isinstance(exc, ConnectionLostError) and client.nodes is not None and bool(client.nodes.down)
 
     def _look_at_nodes(self, client: Client) -> None:
@@ -291,13 +291,13 @@ class Rotator:
             log.warning("node %s is back, or was replaced", name)
         self._nodes_down = set(down)
 
-    def _skip(self, what: str, why: str) -> None:
-        """Say once why something is not rotated."""
-        if self._skipped.get(what) != why:
-            self._skipped[what] = why
-            log.warning("%s: %s", what, why)
+    def _skip(self, name: str, reason: str) -> None:
+        """Log once why an app or a key is skipped."""
+        if self._skipped.get(name) != reason:
+            self._skipped[name] = reason
+            log.warning("%s: %s", name, reason)
 
     def _forget(self, app: _App, exc: Exception) -> None:
         log.error("app %s: not rotated until it is there again: %s", app.name, exc)
         del self._apps[app.name]
-        self._discovered_at = float("-inf")  # a client may have created it anew already
+        self._discovered_at = float("-inf")  # a client may have created it again already

@@ -15,18 +15,19 @@ from acker_redis.ledger.outcomes.decoding import OutcomeBatch, times_of
 from acker_redis.spout.spout import Spout
 
 MOST = 100
-"""Spans per poll of what is alike, the oldest first: one takes 50 to 100 µs, and a spout has other things to do."""
+"""Spans per poll of roots that ended alike, the oldest first: a span takes 50 to 100 µs, and a spout has other work."""
 
 _NS_PER_MS = 1_000_000
 
 
 def instrument(*, slow_secs: float | None = None, tracer_provider: TracerProvider | None = None) -> None:
-    """From now on each spout of this process makes a span of a root that fails or times out, when it takes the outcome.
+    """Make spans from now on: each spout of this process makes one for a root that fails or times out, at its outcome.
 
     Attributes are `acker.app`, `acker.run`, `acker.outcome` (`acked`, `failed` or `timed_out`), `acker.component` (the
-    last one, of what was not acked), `acker.attempt` (from 1), `acker.root` (16 hexadecimal digits) and
-    `acker.message_id`; the fail's text is the status. Of many that are alike a poll makes `MOST`; `acker.more` of the
-    last says how many have none. Roots that a spout doesn't know, as those of an earlier run, have none.
+    last one, of roots that were not acked), `acker.attempt` (from 1), `acker.root` (16 hexadecimal digits) and
+    `acker.message_id`; the fail's text is the status. Of many roots that ended alike a poll makes `MOST`
+    spans; `acker.more` of the last says how many roots have none. Roots that a spout doesn't know, such as those of an
+    earlier run, have none.
 
     Args:
         slow_secs: acked roots that took longer have spans, too; None: no acked root has.
@@ -39,32 +40,32 @@ def instrument(*, slow_secs: float | None = None, tracer_provider: TracerProvide
         raise BadConfigError(f"slow_secs is {slow_secs}: give seconds, or None for no acked root")
     tracer = get_tracer("acker_redis", tracer_provider=tracer_provider)
     slow_ms = None if slow_secs is None else slow_secs * 1000
-    Spout.listener = lambda spout, packed: _listen(tracer, slow_ms, spout, packed)
+    Spout.listener = lambda spout, batches: _listen(tracer, slow_ms, spout, batches)
 
 
-def _listen(tracer: Tracer, slow_ms: float | None, spout: Spout, packed: Sequence[OutcomeBatch]) -> None:
+def _listen(tracer: Tracer, slow_ms: float | None, spout: Spout, batches: Sequence[OutcomeBatch]) -> None:
     alike: dict[tuple[str | None, ...], list[OutcomeBatch]] = {}  # whatever their texts are
-    for one in packed:
-        if one.kind == "fail" or slow_ms is not None:
-            alike.setdefault((one.kind, one.reason, one.last_component), []).append(one)
-    for packs in alike.values():
-        _make_spans(tracer, slow_ms if packs[0].kind == "ack" else None, spout, packs)
+    for batch in batches:
+        if batch.kind == "fail" or slow_ms is not None:
+            alike.setdefault((batch.kind, batch.reason, batch.last_component), []).append(batch)
+    for together in alike.values():
+        _make_spans(tracer, slow_ms if together[0].kind == "ack" else None, spout, together)
 
 
-def _make_spans(tracer: Tracer, above_ms: float | None, spout: Spout, packs: Sequence[OutcomeBatch]) -> None:
-    one, times = packs[0], [times_of(pack) for pack in packs]
+def _make_spans(tracer: Tracer, above_ms: float | None, spout: Spout, batches: Sequence[OutcomeBatch]) -> None:
+    first, times = batches[0], [times_of(batch) for batch in batches]
     ended_ms, ages_ms = (np.concatenate(part) for part in zip(*times, strict=True))
-    roots, rows = np.unique(np.concatenate([pack.roots for pack in packs]), return_index=True)
-    of_pack = np.repeat(np.arange(len(packs)), [len(pack.roots) for pack in packs])
+    roots, rows = np.unique(np.concatenate([batch.roots for batch in batches]), return_index=True)
+    of_batch = np.repeat(np.arange(len(batches)), [len(batch.roots) for batch in batches])
     if above_ms is not None:
         is_slow = ages_ms[rows] > above_ms
         roots, rows = roots[is_slow], rows[is_slow]
     places, messages, attempts = spout.state.find(roots)
     roots, rows = roots[places], rows[places]
-    outcome = "acked" if one.kind == "ack" else "timed_out" if one.reason == "timeout" else "failed"
+    outcome = "acked" if first.kind == "ack" else "timed_out" if first.reason == "timeout" else "failed"
     shared = {"acker.app": spout.acker.config.app, "acker.run": spout.run_id, "acker.outcome": outcome}
-    if one.last_component is not None:
-        shared["acker.stage"] = one.last_component
+    if first.last_component is not None:
+        shared["acker.component"] = first.last_component
     for count, place in enumerate(np.argsort(-ages_ms[rows], kind="stable")[:MOST].tolist(), 1):
         row = rows[place]
         end_ms, age_ms = int(ended_ms[row]), int(ages_ms[row])
@@ -78,6 +79,6 @@ def _make_spans(tracer: Tracer, above_ms: float | None, spout: Spout, packs: Seq
             own["acker.more"] = len(roots) - MOST
         started_ns = (end_ms - age_ms) * _NS_PER_MS
         span = tracer.start_span(f"acker {outcome}", Context(), attributes=own, start_time=started_ns)
-        if one.kind == "fail":
-            span.set_status(Status(StatusCode.ERROR, packs[of_pack[row]].detail))
+        if first.kind == "fail":
+            span.set_status(Status(StatusCode.ERROR, batches[of_batch[row]].detail))
         span.end(end_ms * _NS_PER_MS)

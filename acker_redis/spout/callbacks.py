@@ -1,4 +1,4 @@
-"""Calls of what a user gave to be told of what is done: once more where it raises, as its messages' work is done already."""
+"""Callbacks of the program: called again where they raise, as the work on their messages is done already."""
 
 import logging
 import time
@@ -11,17 +11,17 @@ from acker_redis.model.interrupts import interrupt_behind
 log = logging.getLogger("acker_redis.spout")
 
 PAUSES_SECS = (0.1, 1.0)
-"""It is called again so often, after so long."""
+"""Pauses before further calls of a callback that raised."""
 
 
-def insisting(call: Callable[[Any], object], name: str) -> Callable[[Any], None]:
-    """The same; where it raises, it is called again with the same messages.
+def with_retries(call: Callable[[Any], object], name: str) -> Callable[[Any], None]:
+    """Wrap a callback: where it raises, it is called again with the same messages.
 
     Raises:
-        AckerError: it raised each time; the messages are still to be told of.
+        AckerError: it raised each time; the program was not notified of these messages.
     """
 
-    def insist(messages: Any) -> None:
+    def repeat(messages: Any) -> None:
         for pause_secs in (*PAUSES_SECS, None):
             try:
                 call(messages)
@@ -31,13 +31,13 @@ def insisting(call: Callable[[Any], object], name: str) -> Callable[[Any], None]
             except Exception as exc:
                 if interrupt_behind(exc) is not None:
                     raise
-                said = f"{name} raised {type(exc).__name__}: {exc}"
+                failure = f"{name} raised {type(exc).__name__}: {exc}"
                 if pause_secs is None:
                     raise AckerError(
-                        f"{said}, {len(PAUSES_SECS) + 1} times in a row, for the same {len(messages)} messages. Their work is "
-                        "done, but not noted, so it is done again when the program is started again. Mend the function first"
+                        f"{failure}, {len(PAUSES_SECS) + 1} times in a row, for the same {len(messages)} messages. Their work "
+                        "is done, but not noted, so it is done again when the program is started again. Fix the function first"
                     ) from exc
-                log.warning("%s; it is called again with the same %d messages", said, len(messages))
+                log.warning("%s; it is called again with the same %d messages", failure, len(messages))
                 time.sleep(pause_secs)
 
-    return insist
+    return repeat

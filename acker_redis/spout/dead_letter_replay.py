@@ -1,6 +1,6 @@
-"""Dead letters that are to be replayed: requested until their messages are done, then gone with their letters.
+"""Replay of dead letters: a request stands until its message is done, and goes with its letter.
 
-A request is the letter's entry id in a sorted set of the spout_id. It stays there while the message is worked on, so a
+A request is the letter's entry id, in a sorted set per spout id. It stays there while the message is worked on, so a
 spout that dies leaves it to the next; the letter stays, too, until the message is acked or has a new one.
 """
 
@@ -16,22 +16,22 @@ from acker_redis.store.dead_letters import DeadLetters
 log = logging.getLogger("acker_redis.spout")
 
 MOST_AT_ONCE = 1000
-"""So many messages of letters are in a spout at a time."""
+"""Messages of dead letters that a spout has at a time, at most."""
 
 ReplayLoader = Callable[[list[DeadLetter]], Iterable[int] | None]
-"""Given letters with different message ids, gets their messages ready to be emitted; gives the ids of those it has.
+"""Given letters with different message ids, makes their messages ready to be emitted; returns the ids of those it has.
 
-None: it can't say yet.
+None: that is not known yet.
 """
 
 
-class Replaying:
-    """The letters that a spout of one spout_id replays."""
+class DeadLetterReplay:
+    """The dead letters that a spout replays."""
 
     def __init__(
         self, client: Client, app: str, spout_id: int, load: ReplayLoader, only_run: str | None = None
     ) -> None:
-        """Nothing is taken yet. `only_run`: letters of other runs are left to other spouts."""
+        """Claim nothing yet. With `only_run`, letters of other runs are left to other spouts."""
         self._only_run = only_run
         self._client, self._letters, self._load = client, DeadLetters(client, app), load
         self._key, self._dead = keys.replays(app, spout_id), keys.dead_letters(app)
@@ -39,26 +39,26 @@ class Replaying:
 
     @property
     def under_way(self) -> list[int]:
-        """Messages that were taken and are not done."""
+        """Messages that were claimed and are not done."""
         return list(self._under_way)
 
-    def look(self, left: Callable[[], Int64Array]) -> list[int]:
-        """Take letters that are wanted; gives the messages to emit. Those of `left`, which are not done, wait for that."""
+    def claim(self, unfinished: Callable[[], Int64Array]) -> list[int]:
+        """Claim requested letters; returns the messages to emit. Letters of messages that are `unfinished` wait."""
         if len(self._under_way) >= MOST_AT_ONCE:
             return []
-        (wanted,) = self._client.pipeline([("ZRANGE", self._key, 0, 2 * MOST_AT_ONCE - 1)])
+        (requested,) = self._client.pipeline([("ZRANGE", self._key, 0, 2 * MOST_AT_ONCE - 1)])
         known = {entry_id for entry_ids in self._under_way.values() for entry_id in entry_ids}
-        fresh = [entry_id for entry_id in map(bytes.decode, wanted) if entry_id not in known]
+        fresh = [entry_id for entry_id in map(bytes.decode, requested) if entry_id not in known]
         if not fresh:
             return []
         letters = self._letters.get(fresh)
         gone = [entry_id for entry_id, letter in zip(fresh, letters, strict=True) if letter is None]
-        busy = set(left().tolist())
+        busy = set(unfinished().tolist())
         by_message: dict[int, DeadLetter] = {}
         for letter in letters[:MOST_AT_ONCE]:
             if letter is None or (self._only_run is not None and letter.run_id != self._only_run):
                 continue
-            if letter.message_id in self._under_way:  # a letter that stands twice
+            if letter.message_id in self._under_way:  # a letter that was written twice
                 self._under_way[letter.message_id].append(letter.entry_id)
             elif letter.message_id not in busy:
                 by_message.setdefault(letter.message_id, letter)
@@ -69,7 +69,7 @@ class Replaying:
         refused = [letter.entry_id for message, letter in by_message.items() if message not in taken]
         if refused:
             log.warning(
-                "%d dead letters can't be replayed, as their messages are not to be had any more: %s", len(refused),
+                "%d dead letters can't be replayed, as their source doesn't have their messages any more: %s", len(refused),
                 ", ".join(refused[:10]),
             )  # fmt: skip
         self._forget([*gone, *refused])
@@ -77,7 +77,7 @@ class Replaying:
         return sorted(taken)
 
     def done(self, message_ids: Int64Array) -> None:
-        """Messages were acked, or have a new letter: their old ones go."""
+        """Delete the letters of messages that were acked, or have a new letter."""
         if not self._under_way:
             return
         entry_ids = [entry_id for message in message_ids.tolist() for entry_id in self._under_way.get(message, ())]

@@ -1,4 +1,4 @@
-"""Emissions in a thread of their own, while the spout takes outcomes; which errors of them are waited for, which raised."""
+"""Emissions in a thread of their own, while the spout takes outcomes; which of their errors are raised, and which wait."""
 
 import logging
 import time
@@ -20,24 +20,24 @@ from acker_redis.spout.in_flight import Emission
 
 log = logging.getLogger("acker_redis.spout")
 
-REPEATED = (NotProvenError, LedgerLostError, AppNotFoundError)
-"""Errors of an emission that says nothing about the next one: Spark lost work, or the server its data."""
+_REPEATED = (NotProvenError, LedgerLostError, AppNotFoundError)
+"""Errors that say nothing about the next emission: Spark lost work, or the server its data."""
 
-MAX_REPEATS = 3
-"""So many in a row, and then it ends."""
+_MAX_REPEATS = 3
+"""After so many in a row the run ends."""
 
 BROKEN_BASE_SECS = 0.1
-"""The first pause between emissions that break; each further one is twice as long."""
+"""The first pause between emissions that fail; each further pause is twice as long."""
 
-OUTAGE_SECS = 600.0
-"""Something that a pipeline needs is waited for so long, since an emission last succeeded."""
+_OUTAGE_SECS = 600.0
+"""How long an outage of something that the pipeline needs may last, since an emission last succeeded."""
 
-WAIT_BASE_SECS, WAIT_CAP_SECS = 0.5, 30.0
-"""Pauses meanwhile."""
+WAIT_BASE_SECS, _WAIT_CAP_SECS = 0.5, 30.0
+"""The shortest and the longest pause between emissions during an outage."""
 
-NOBODYS_ATTEMPT = (
-    "The error is of code that runs in the driver, or of Spark before a job ran. No message is to blame: none counted an "
-    "attempt, and none was dead-lettered because of it. Mend it and run again."
+_NOBODYS_ATTEMPT = (
+    "The error comes from code that runs in the Spark driver, or from Spark before a job ran. No message is to blame: none "
+    "counted an attempt, and none was dead-lettered because of it. Fix it and run again."
 )
 
 
@@ -46,8 +46,8 @@ class Emitted:
     """An emission that has ended.
 
     Attributes:
-        emission: the one.
-        error: what it ended with.
+        emission: as it was made.
+        error: that it ended with; None: it succeeded.
     """
 
     emission: Emission
@@ -60,7 +60,7 @@ class Emitted:
 
     @property
     def by_outage(self) -> bool:
-        """Whether the server broke it off."""
+        """Whether an outage of the server ended it."""
         return isinstance(self.error, ServerUnavailableError)
 
 
@@ -68,7 +68,7 @@ class Emitter:
     """Runs `emit` in a thread of its own, one emission at a time; pauses after one that failed.
 
     Attributes:
-        emission: the one under way.
+        emission: under way, or ended and not collected yet.
     """
 
     def __init__(self, emit: Callable[[Emission], object]) -> None:
@@ -85,13 +85,13 @@ class Emitter:
         self._not_before = float("-inf")
         self._pauses = Backoff(base=BROKEN_BASE_SECS, cap=BACKOFF_CAP_SECS)
         self._backoff = Backoff(base=BACKOFF_BASE_SECS, cap=BACKOFF_CAP_SECS)
-        self._long_pauses = Backoff(base=WAIT_BASE_SECS, cap=WAIT_CAP_SECS)
+        self._long_pauses = Backoff(base=WAIT_BASE_SECS, cap=_WAIT_CAP_SECS)
 
     def stop(self, error: BaseException | None = None) -> None:
-        """Wait for the emission under way, and end. Without an `error`, that of the last emission is raised.
+        """Wait for the emission under way, and end. Without an `error`, the error of the last emission is raised.
 
-        No later one has made up for it. But for an outage: an emission that it broke off has nothing left to do, as the run
-        ends when every message is done.
+        No later emission has made up for it. An outage is the exception: an emission that it broke off has nothing left to
+        do, as the run ends when every message is done.
 
         Raises:
             AckerError: the last emission failed.
@@ -125,7 +125,7 @@ class Emitter:
             wait([self._future], timeout_secs)
 
     def collect(self) -> Emitted | None:
-        """An emission that has ended, once; then call `succeeded`, `job_failed` or `failed`."""
+        """Return an emission that has ended, once; then call `succeeded`, `job_failed` or `failed`."""
         if self._future is None or self.emission is None or not self._future.done():
             return None
         ended = Emitted(self.emission, self._future.exception())
@@ -133,7 +133,7 @@ class Emitter:
         return ended
 
     def hurry(self) -> None:
-        """Don't pause any longer: there is something to emit that had no part in what failed."""
+        """End the pause: there is something to emit that had no part in the failure."""
         self._not_before = float("-inf")
 
     def succeeded(self) -> None:
@@ -152,12 +152,12 @@ class Emitter:
         If none ever succeeds, the error is raised at the end.
 
         Args:
-            error: what it ended with.
+            error: that it ended with.
             in_a_row: emissions whose jobs failed since one succeeded.
-            waits: whether nothing seems to get through now, so that pauses are long.
+            waits: whether no emission seems to succeed now, so that pauses are long.
 
         Raises:
-            AckerError: it is an outage, which goes on for too long.
+            AckerError: it is an outage that lasts too long.
         """
         self._failed = None if self._succeeded else error
         if is_outage(error):
@@ -176,7 +176,7 @@ class Emitter:
         """Note that the last emission failed, through no message.
 
         Raises:
-            AckerError: an outage goes on for too long, or too many emissions in a row came to nothing.
+            AckerError: an outage lasts too long, or too many emissions in a row came to nothing.
             Exception: the error itself, if it is neither.
         """
         self._failed = error
@@ -186,17 +186,19 @@ class Emitter:
             if self._broken_off == OUTAGE_TRIES:
                 raise AckerError(f"{OUTAGE_TRIES} emissions failed in a row, the last with: {error}") from error
             self._not_before = time.monotonic() + self._backoff.compute(self._broken_off)
-        elif isinstance(error, REPEATED):
+        elif isinstance(error, _REPEATED):
             self._repeats += 1
-            if self._repeats == MAX_REPEATS:
-                raise AckerError(f"{MAX_REPEATS} emissions in a row came to nothing, the last with: {error}") from error
+            if self._repeats == _MAX_REPEATS:
+                raise AckerError(
+                    f"{_MAX_REPEATS} emissions in a row came to nothing, the last with: {error}"
+                ) from error
             log.warning("an emission came to nothing (%d in a row), and is repeated: %s", self._repeats, error)
             self._not_before = time.monotonic() + self._backoff.compute(self._repeats)
         elif is_outage(error):
             self._wait_for(error)
         else:
             if not isinstance(error, AckerError):
-                error.add_note(NOBODYS_ATTEMPT)
+                error.add_note(_NOBODYS_ATTEMPT)
             raise error
 
     def _wait_for(self, error: BaseException) -> None:
@@ -204,10 +206,10 @@ class Emitter:
         now = time.monotonic()
         if self._out_since is None:
             self._out_since, self._waited = now, 0.0
-            log.warning("the pipeline waits for what it needs, for up to %.0f s: %s", OUTAGE_SECS, error)
-        if self._waited > OUTAGE_SECS:
+            log.warning("the pipeline waits for what it needs, for up to %.0f s: %s", _OUTAGE_SECS, error)
+        if self._waited > _OUTAGE_SECS:
             raise AckerError(
-                f"nothing got through for {OUTAGE_SECS:.0f} s, as something that the pipeline needs can't be reached. No "
+                f"nothing got through for {_OUTAGE_SECS:.0f} s, as something that the pipeline needs can't be reached. No "
                 f"message is to blame. Repair it and run again: {error}"
             ) from error
         self._waits += 1

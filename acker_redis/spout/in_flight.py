@@ -1,4 +1,4 @@
-"""Attempts of messages that are in flight, or wait for their next emission, as arrays: a million are no more work than one.
+"""Attempts of messages that are in flight, or wait for their next emission, as arrays: a million cost hardly more than ten.
 
 No I/O.
 """
@@ -18,7 +18,7 @@ Mask = npt.NDArray[np.bool_]
 Rows = Int64Array | npt.NDArray[np.bool_] | slice
 
 _RUN = 100
-"""Where runs are as long as this on average, merging them is quicker than sorting all."""
+"""Where runs of sorted ids are as long as this on average, merging them is quicker than sorting all."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,7 @@ class Emission:
     """Messages emitted together.
 
     Attributes:
-        number: counts the emissions of this spout, so each has one of its own; its roots and idempotency keys are
-            derived from it.
+        number: counts the emissions of this spout; roots and idempotency keys are derived from it.
         message_ids: 64-bit ids the source knows its messages by.
         attempts: emissions before this one, per message.
         roots: root of each, as `roots.root_ids` derives it.
@@ -39,7 +38,7 @@ class Emission:
     roots: Int64Array
 
     def only(self, rows: npt.NDArray[np.bool_]) -> "Emission":
-        """Some of its messages."""
+        """Return an emission of some of its messages."""
         return Emission(self.number, self.message_ids[rows], self.attempts[rows], self.roots[rows])
 
 
@@ -52,12 +51,12 @@ class Attempts:
         previous: how many emissions of the message came before; 0 for a first one.
         exempted: how many of those don't count as attempts: they got lost, or were exempt.
         losses: how many of those got lost without a known cause.
-        exempt: this emission doesn't count as an attempt, whatever becomes of it: an outage broke it off, for example.
-        non_retryable: if this one fails, there is no other.
-        max_group: the next one goes out with at most so many messages; 0: with any number. In flight: as known so far.
+        exempt: this emission doesn't count as an attempt, however it ends: an outage broke it off, for example.
+        non_retryable: if this emission fails, there is no other.
+        max_group: the next emission has at most so many messages; 0: any number. In flight: as known so far.
         first_secs: when the message was emitted first, in seconds since 1970; 0: it was not.
-        cause_numbers: index into `SpoutState.causes`: what became of the one before; 0 of a first one.
-        numbers: emission that each is in; any number before it is in one.
+        cause_numbers: index into `SpoutState.causes`: how the emission before ended; 0 for a first one.
+        numbers: of the emission that each is in; arbitrary before it is in any.
     """
 
     message_ids: Int64Array
@@ -73,18 +72,25 @@ class Attempts:
 
     @classmethod
     def first(cls, message_ids: Int64Array) -> "Attempts":
-        """First emissions."""
-        none = np.zeros(len(message_ids), np.int64)
-        no = none.astype(np.bool_)
-        few = none.astype(np.int16)
-        some = none.astype(np.int32)
+        """Return first emissions of messages."""
+        count = len(message_ids)
+        zeros = np.zeros(count, np.int64)
         return cls(
-            message_ids, none, some, few, no, no.copy(), some.copy(), none.astype(np.uint32), few.copy(), none
-        )  # fmt: skip
+            message_ids,
+            previous=zeros,
+            exempted=np.zeros(count, np.int32),
+            losses=np.zeros(count, np.int16),
+            exempt=np.zeros(count, np.bool_),
+            non_retryable=np.zeros(count, np.bool_),
+            max_group=np.zeros(count, np.int32),
+            first_secs=np.zeros(count, np.uint32),
+            cause_numbers=np.zeros(count, np.int16),
+            numbers=zeros,
+        )
 
     @classmethod
     def concatenate(cls, parts: "Sequence[Attempts]") -> "Attempts":
-        """The rows of all parts, one after another; not copied where they are of one part."""
+        """Return the rows of all parts, in order; not copied where all are of a single part."""
         parts = [part for part in parts if len(part)] or parts[:1]
         if len(parts) == 1:
             return parts[0]
@@ -99,14 +105,14 @@ class Attempts:
 
     @property
     def columns(self) -> tuple[npt.NDArray[Any], ...]:
-        """All of them, in the order of the attributes."""
+        """All columns, in the order of the attributes."""
         return (
             self.message_ids, self.previous, self.exempted, self.losses, self.exempt, self.non_retryable, self.max_group,
             self.first_secs, self.cause_numbers, self.numbers,
         )  # fmt: skip
 
     def retries(self, exempt: Mask, lost: Mask) -> "Attempts":
-        """The next emissions of these messages; for each, whether this one doesn't count, and whether it got lost."""
+        """Return the next emissions of these messages; `exempt` and `lost` say how this emission of each ended."""
         return replace(
             self,
             previous=self.previous + 1,
@@ -121,43 +127,43 @@ class InFlight:
     """Messages in flight, by root.
 
     Attributes:
-        roots: of all of them.
-        attempts: theirs.
-        open: which are not settled.
-        count: how many those are.
+        roots: root of each row.
+        attempts: attempt of each row.
+        open: rows that are not settled.
+        count: how many rows are open.
     """
 
     def __init__(self, roots: Int64Array, attempts: Attempts) -> None:
-        """All of them are open."""
+        """Make all rows open."""
         self.roots, self.attempts = roots, attempts
         self._index = Index(roots.view(np.uint64))
         self.open = np.ones(len(roots), np.bool_)
         self.count = len(roots)
 
     def find(self, roots: Int64Array) -> Int64Array:
-        """For each root the row that is open for it, -1 for none."""
+        """Return for each root the open row it is in, -1 for none."""
         rows = self._index.rows_of(roots.view(np.uint64))
         return np.where((rows >= 0) & self.open[rows], rows, -1)
 
     def close(self, rows: Int64Array) -> None:
-        """These rows, which are open and distinct, are settled."""
+        """Settle rows, which are open and distinct."""
         self.open[rows] = False
         self.count -= len(rows)
 
 
 class Sent:
-    """What became of the roots of one emission, as far as it is known.
+    """How the roots of an emission ended, as far as it is known.
 
     Attributes:
         emission: as it was made.
         left: roots without outcome, that did not get lost either.
         acked: roots that were acked.
         lost: roots that got lost before the ledger knew of them, without a known cause.
-        exempt: something happened to a server while this was in flight, which explains what gets lost of it.
+        exempt: an event on a server while this was in flight explains roots that get lost.
         job_failed: its job failed as a whole, and its messages go out again in smaller emissions.
         ended: the emission has ended.
-        proven: it has ended well.
-        error: what it ended with, if that was no outage.
+        proven: it has ended without an error.
+        error: that it ended with, if that was no outage.
     """
 
     def __init__(self, emission: Emission) -> None:
@@ -166,15 +172,15 @@ class Sent:
         self.exempt = self.job_failed = self.ended = self.proven = False
         self.error: BaseException | None = None
 
-    def note(self, count: int, what: Literal["acked", "settled", "lost"]) -> None:
-        """So many roots were acked, ended otherwise, or got lost without a known cause."""
+    def note(self, count: int, outcome: Literal["acked", "settled", "lost"]) -> None:
+        """Count roots that were acked, ended otherwise, or got lost without a known cause."""
         self.left -= count
-        self.acked += count if what == "acked" else 0
-        self.lost += count if what == "lost" else 0
+        self.acked += count if outcome == "acked" else 0
+        self.lost += count if outcome == "lost" else 0
 
 
 def merged(parts: Sequence[InFlight]) -> list[InFlight]:
-    """The same messages in few parts, whatever was emitted bit by bit: each is more than twice as large as the next.
+    """Merge parts of messages in flight until each is more than twice as large as the next: so there are few.
 
     A message is merged as often as that doubles its part, which keeps both cheap: this, and looking through the parts.
     """
@@ -186,13 +192,15 @@ def merged(parts: Sequence[InFlight]) -> list[InFlight]:
             count += kept[-1].count
             together.insert(0, kept.pop())
         if len(together) > 1 or 2 * count < len(part.open):
-            open_rows = [np.flatnonzero(one.open) for one in together]
-            part = InFlight(
-                np.concatenate([one.roots[rows] for one, rows in zip(together, open_rows, strict=True)]),
-                Attempts.concatenate([one.attempts[rows] for one, rows in zip(together, open_rows, strict=True)]),
+            open_rows = [np.flatnonzero(part.open) for part in together]
+            merged_part = InFlight(
+                np.concatenate([part.roots[rows] for part, rows in zip(together, open_rows, strict=True)]),
+                Attempts.concatenate([part.attempts[rows] for part, rows in zip(together, open_rows, strict=True)]),
             )
-        if part.count:
-            kept.append(part)
+        else:
+            merged_part = part
+        if merged_part.count:
+            kept.append(merged_part)
     return kept
 
 
@@ -200,7 +208,7 @@ class Replays:
     """Messages that wait for their next emission, ordered by when they are due."""
 
     def __init__(self) -> None:
-        """None yet."""
+        """Start without messages."""
         self._chunks: list[tuple[float, int, Attempts, FloatArray]] = []  # a heap by the first time due
         self._added = 0
         self._count = 0
@@ -210,18 +218,18 @@ class Replays:
 
     @property
     def first_due(self) -> float:
-        """When the first of them is due; there has to be one."""
+        """When the first message is due; there has to be a message."""
         return self._chunks[0][0]
 
     def add(self, attempts: Attempts, due: FloatArray) -> None:
-        """Emissions to make, each not before its time (`time.monotonic`)."""
+        """Add emissions to make, each not before its time (`time.monotonic`)."""
         if len(attempts):
             order = np.argsort(due, kind="stable")
             self._push(attempts[order], due[order])
             self._count += len(attempts)
 
     def take(self, now: float, room: int | None) -> Attempts:
-        """Take those that are due, `room` at most."""
+        """Take emissions that are due, `room` at most."""
         parts = [Attempts.first(np.array([], np.int64))]
         left = self._count if room is None else room
         while left and self._chunks and self._chunks[0][0] <= now:
@@ -236,7 +244,7 @@ class Replays:
         return taken
 
     def all(self) -> tuple[Attempts, FloatArray]:
-        """All that wait, and when each is due."""
+        """Return all that wait, and when each is due."""
         chunks = [
             (Attempts.first(np.array([], np.int64)), np.array([])),
             *((attempts, due) for _, _, attempts, due in self._chunks),
@@ -249,7 +257,7 @@ class Replays:
 
 
 def in_order(message_ids: Int64Array) -> Int64Array:
-    """The same, smallest first; quick where they are in order, or come in a few runs that are, as of a few files."""
+    """Sort message ids; quick where they are in order, or come in a few sorted runs, as of a few files."""
     steps_down = np.count_nonzero(message_ids[1:] < message_ids[:-1])
     if not steps_down:
         return message_ids

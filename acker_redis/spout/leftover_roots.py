@@ -1,7 +1,7 @@
-"""What a run leaves, and what runs before it have left: roots that nobody waits for fail at once, and nothing waits for them.
+"""Roots that a run leaves, and that earlier runs have left: they fail at once, and their outcomes are confirmed.
 
-A lane has one spout at a time. So what is pending there of a spout_id, and not in flight in the lane's spout, is of
-runs that are over. Nobody would take its outcomes if they came after this run, too, and the app would look sick for ever.
+A lane has one spout at a time. So roots that are pending there, and not in flight in the lane's spout, are of runs that
+are over. Nobody would take their outcomes if they came after this run, too, and the app would look sick for ever.
 """
 
 import logging
@@ -17,34 +17,34 @@ from acker_redis.errors import AckerError, ClosedError, LedgerLostError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.spout.in_flight import Mask
 from acker_redis.spout.state import SpoutState
-from acker_redis.spout.watchdog import Watch
+from acker_redis.spout.watchdog import Watchdog
 from acker_redis.store import run_ends
 from acker_redis.store.lane_leases import Lease
 
 log = logging.getLogger("acker_redis.spout")
 
-ENDED, LEFT = "its run ended", "left by a run that is over"
-"""What the fails of these roots say."""
+_ENDED, _LEFT = "its run ended", "left by a run that is over"
+"""Reasons that these roots fail with."""
 
-ERROR_SECS, DONE_SECS = 5.0, 60.0
-"""The end of a run is held up so long at most: after an error or Ctrl-C, and otherwise."""
+ERROR_SECS, _DONE_SECS = 5.0, 60.0
+"""How long the end of a run may take: after an error or Ctrl-C, and otherwise."""
 
 STEP_SECS = 0.02
-"""The spout is held up so long by one step."""
+"""How long a step may hold up the spout."""
 
-ROOTS_PER_STEP = 5000
+_ROOTS_PER_STEP = 5000
 
 
 class LeftoverRoots:
-    """Fails what earlier runs left pending in a lane, step by step, while the run that has it now goes on.
+    """Fails roots that earlier runs left pending in a lane, step by step, while the run that has the lane now goes on.
 
     Attributes:
-        spout_ids: whose roots these are.
-        failed: roots so far.
+        spout_ids: that own these roots.
+        failed: number of roots that failed so far.
     """
 
     def __init__(self, acker: Acker, in_flight: Callable[[Int64Array], Mask]) -> None:
-        """Nothing is looked for yet; `in_flight` says which of some roots are not left behind, but this run's."""
+        """Look for nothing yet; `in_flight` says which of some roots are this run's."""
         self.spout_ids: set[int] = set()
         self.failed = 0
         self._acker, self._in_flight = acker, in_flight
@@ -53,7 +53,7 @@ class LeftoverRoots:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether something may be there."""
+        """Whether some may be left."""
         return self._is_wanted
 
     def look(self) -> None:
@@ -61,7 +61,7 @@ class LeftoverRoots:
         self._is_wanted, self._steps = True, None
 
     def step(self, secs: float = STEP_SECS) -> None:
-        """Go on for so long.
+        """Go on for `secs`.
 
         Raises:
             ServerUnavailableError: the next step begins from the start.
@@ -77,7 +77,7 @@ class LeftoverRoots:
                 _, roots, spout_ids = step
                 self._fail(roots, spout_ids)
             except LedgerLostError:
-                self._is_wanted = False  # it is all gone
+                self._is_wanted = False  # all roots are gone
             except AckerError:
                 self._steps = None
                 raise
@@ -86,24 +86,24 @@ class LeftoverRoots:
         roots = roots[np.isin(of_spout_ids, list(self.spout_ids))]
         roots = roots[~self._in_flight(roots)]
         if len(roots):
-            self.failed += self._acker.fail_many(roots, reason=LEFT).applied
+            self.failed += self._acker.fail_many(roots, reason=_LEFT).applied
 
 
 @contextmanager
-def noting(acker: Acker, lane: int, run_id: str, spout_id: int) -> Iterator[None]:
-    """Note an error of what a run does before it has its lane, such as reading its messages, unless another run has it."""
+def noting_error(acker: Acker, lane: int, run_id: str, spout_id: int) -> Iterator[None]:
+    """Note an error that a run meets before it has its lane, as in reading its messages, unless another run has the lane."""
     try:
         yield
     except BaseException as exc:
         thread = threading.Thread(
-            target=_note, args=(acker, lane, run_id, spout_id, exc), name="acker-leave", daemon=True
+            target=_note_error, args=(acker, lane, run_id, spout_id, exc), name="acker-leave", daemon=True
         )
         thread.start()
         thread.join(ERROR_SECS)
         raise
 
 
-def _note(acker: Acker, lane: int, run_id: str, spout_id: int, error: BaseException) -> None:
+def _note_error(acker: Acker, lane: int, run_id: str, spout_id: int, error: BaseException) -> None:
     try:
         lease = app_of(acker).lease(lane=lane, run_id=run_id)
         if lease.acquire_if_free():
@@ -116,17 +116,17 @@ def _note(acker: Acker, lane: int, run_id: str, spout_id: int, error: BaseExcept
 
 
 class Leaving:
-    """The end of a run: nothing of it stays pending, or waits, and how it ended is noted."""
+    """The end of a run: none of its roots stays pending, none of its outcomes waits, and how it ended is noted."""
 
     def __init__(
-        self, lease: Lease, state: SpoutState, left: LeftoverRoots, watch: Watch, acker: Acker, lane: int
+        self, lease: Lease, state: SpoutState, left: LeftoverRoots, watch: Watchdog, acker: Acker, lane: int
     ) -> None:
         self._lease, self._state, self._left, self._watch = lease, state, left, watch
         self._acker, self._lane = acker, lane
         self._is_late = threading.Event()
 
     def leave(self, run_id: str, spout_id: int, error: BaseException | None, *, keep: bool = False) -> None:
-        """Do it, in bounded time, whatever the server does. With `keep`, what is in flight stays that.
+        """End the run, in bounded time, whatever the server does. With `keep`, roots in flight stay in flight.
 
         In a thread, as a server that says nothing would hold up a program that was interrupted.
         """
@@ -134,11 +134,11 @@ class Leaving:
             target=self._leave, args=(run_id, spout_id, error, keep), name="acker-leave", daemon=True
         )
         thread.start()
-        thread.join(DONE_SECS if error is None else ERROR_SECS)
+        thread.join(_DONE_SECS if error is None else ERROR_SECS)
         if thread.is_alive():
             self._is_late.set()
             log.warning(
-                "the server does not answer: what this run has pending times out, or fails when the next run takes lane %d",
+                "the server does not answer: pending roots of this run time out, or fail when the next run takes lane %d",
                 self._lane,
             )
 
@@ -157,7 +157,7 @@ class Leaving:
                     run_ends.end_of(run_id, spout_id, error, is_settled=is_settled), lane=self._lane
                 )
         except AckerError as exc:
-            self._warn("what is pending times out, or fails when the lane's next run begins", exc)
+            self._warn("roots that are pending time out, or fail when the lane's next run begins", exc)
         try:
             self._lease.release()
         except AckerError as exc:
@@ -170,14 +170,14 @@ class Leaving:
             log.warning("the end of the run could not be noted on the server, so %s: %s", consequence, error)
 
     def _settle(self, spout_id: int) -> bool:
-        """Fail what is in flight, and take what waits; whether that is all."""
+        """Fail roots in flight, and take outcomes that wait; returns whether nothing is left."""
         in_flight = [roots for roots in self._state.waiting(None) if len(roots)]
         has_lane = self._lease.acquire_if_free() if in_flight else self._lease.holds()
         try:
             for roots in in_flight:
-                for at in range(0, len(roots), ROOTS_PER_STEP):
-                    self._release(roots[at : at + ROOTS_PER_STEP])
-            if not has_lane:  # its new holder takes what comes
+                for at in range(0, len(roots), _ROOTS_PER_STEP):
+                    self._release(roots[at : at + _ROOTS_PER_STEP])
+            if not has_lane:  # its new holder takes the outcomes
                 return False
             if self._watch.sees_another_server():
                 self._left.look()  # it may have gone back in time, and have roots that are done
@@ -193,13 +193,13 @@ class Leaving:
     def _release(self, roots: Int64Array) -> None:
         if self._is_late.is_set():
             return
-        records = self._acker.inspect_many(roots)
-        owned = roots[[record is not None and record.state == "owned" for record in records]]
+        in_ledger = self._acker.inspect_many(roots)
+        owned = roots[[root is not None and root.state == "owned" for root in in_ledger]]
         if len(owned):
-            self._acker.fail_many(owned, reason=ENDED)
+            self._acker.fail_many(owned, reason=_ENDED)
 
     def _drain(self, spout_id: int, spout_ids: set[int]) -> None:
-        """Confirm what came for a spout of a spout_id, and what it took and did not confirm."""
+        """Confirm outcomes that wait for a spout, and those that it took and did not confirm."""
         again = True
         while not self._is_late.is_set():
             batches = self._acker.poll_batches(10_000, consumer=f"spout-{spout_id}", lane=self._lane, again=again)

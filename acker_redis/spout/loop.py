@@ -1,4 +1,4 @@
-"""What a spout does again and again: emit, take outcomes, ask the ledger for what may be lost. One step at a time."""
+"""The loop of a spout, step by step: emit, take outcomes, ask the ledger for roots that may be lost."""
 
 import logging
 import time
@@ -19,41 +19,42 @@ from acker_redis.spout.in_flight import Emission, Mask
 from acker_redis.spout.leftover_roots import Leaving, LeftoverRoots
 from acker_redis.spout.spout import Spout
 from acker_redis.spout.state import SpoutCounts
-from acker_redis.spout.watchdog import Watch
+from acker_redis.spout.watchdog import Watchdog
 from acker_redis.store.run_ends import End
 
 log = logging.getLogger("acker_redis.spout")
 
-LOST_AFTER_TIMEOUTS = 4
-"""The ledger is asked for what is in flight after so many message timeouts without any outcome."""
+_LOST_AFTER_TIMEOUTS = 4
+"""The ledger is asked for roots in flight after so many message timeouts without any outcome."""
 
 POLL_MS = 100
+"""How long a step waits for outcomes."""
 
 PAUSE_SECS = 1.0
-"""Whether the app is paused is looked at so often."""
+"""How often the spout looks whether the app is paused."""
 
 LIMIT_SECS = 1.0
-"""The app's limit of pending roots is looked at so often; where there is one, what is pending before each emission."""
+"""How often the spout reads the app's limit of pending roots; where there is a limit, it counts these before each emission."""
 
-HELD_SECS = 60.0
-"""A warning that the limit leaves no room is logged so often at most: several spouts may be in each other's way often."""
+_HELD_SECS = 60.0
+"""How often, at most, it warns that the limit leaves no room: several spouts may be in each other's way often."""
 
-REPLAYS_SECS = 1.0
-"""Dead letters that are to be replayed are looked for so often."""
+_REPLAYS_SECS = 1.0
+"""How often the spout looks for dead letters to replay."""
 
-WARN_SECS = 1.0
-"""A run that ends with an error logs what it waits for after so long."""
+_WARN_SECS = 1.0
+"""After so long a run that ends with an error logs that it waits for its emission."""
 
 
 class SpoutLoop:
     """Steps of one spout, between `start` and `stop`; also a context manager. One thread at a time may step.
 
     Attributes:
-        taken: outcomes that the last step took.
+        taken: number of outcomes that the last step took.
     """
 
     def __init__(self, spout: Spout, emit: Callable[[Emission], object]) -> None:
-        """Nothing is emitted yet; `emit` is as for `run_spout`."""
+        """Emit nothing yet; `emit` is as for `run_spout`."""
         self.taken = 0
         self._spout, self._state = spout, spout.state
         self._emitter = Emitter(emit)
@@ -61,10 +62,10 @@ class SpoutLoop:
         self._lease = app_of(spout.acker).lease(lane=spout.lane, run_id=spout.run_id)
         self._left = LeftoverRoots(spout.acker, self._is_in_flight)
         self._left.spout_ids.add(spout.spout_id)
-        self._watch = Watch(spout.acker, spout.lane)
+        self._watch = Watchdog(spout.acker, spout.lane)
         self._leaving = Leaving(self._lease, self._state, self._left, self._watch, spout.acker, spout.lane)
         self._has_begun = False
-        self._quiet_secs = LOST_AFTER_TIMEOUTS * spout.acker.config.message_timeout_secs
+        self._quiet_secs = _LOST_AFTER_TIMEOUTS * spout.acker.config.message_timeout_secs
         self._quiet_since = time.monotonic()
         self._replays_at = self._pause_at = self._limit_at = self._held_at = float("-inf")
         self._is_paused = False
@@ -90,17 +91,17 @@ class SpoutLoop:
             BadConfigError: another run has it.
         """
         try:
-            self._outages.wait_for(self._take)
+            self._outages.wait_for(self._take_lane)
         except BaseException:
             with suppress(AckerError):
                 self._lease.release()
             raise
 
     def stop(self, error: BaseException | None = None) -> None:
-        """Wait for the emission under way, then let go of the lane; nothing of this run stays pending, or waits for a spout.
+        """Wait for the emission under way, then release the lane; no root of this run stays pending, and no outcome waits.
 
         Args:
-            error: what ends the run; None: it is over, and an error of the last emission is raised, see `Emitter.stop`.
+            error: that ends the run; None: it is over, and an error of the last emission is raised, see `Emitter.stop`.
         """
         ended_with = error
         try:
@@ -114,7 +115,7 @@ class SpoutLoop:
     def _end_emission(self, error: BaseException | None) -> None:
         try:
             if error is not None:
-                self._emitter.wait(WARN_SECS)
+                self._emitter.wait(_WARN_SECS)
                 if self._emitter.is_running:
                     log.warning(
                         "%s: waiting for the emission under way; in Spark, another Ctrl-C ends its jobs",
@@ -129,20 +130,20 @@ class SpoutLoop:
 
     @property
     def emission(self) -> Emission | None:
-        """The emission under way, or one whose end was not looked at yet."""
+        """The emission under way, or ended and not looked at yet."""
         return self._emitter.emission
 
     def hurry(self) -> None:
-        """Pause no longer before the next emission: there is something new to emit."""
+        """End the pause before the next emission: there is something new to emit."""
         self._emitter.hurry()
 
     def rest(self) -> None:
-        """Let another run have the lane until the next step; what is in flight stays that."""
+        """Let another run have the lane until the next step; roots in flight stay in flight."""
         self._has_begun = False
         self._leaving.leave(self._spout.run_id, self._spout.spout_id, None, keep=True)
 
     def step(self, block_ms: int = POLL_MS, *, may_emit: bool = True, only_due_by: float | None = None) -> None:
-        """Begin an emission if there is one to make, take outcomes, and look for what is lost.
+        """Begin an emission if there are messages to emit, take outcomes, and look for lost roots.
 
         Args:
             block_ms: wait so long for outcomes.
@@ -153,10 +154,10 @@ class SpoutLoop:
             AckerError: as `run_spout`.
         """
         emitter, state = self._emitter, self._state
-        self._outages.wait_for(self._take)
+        self._outages.wait_for(self._take_lane)
         self._collect()
         may_emit = may_emit and not self._paused()
-        if may_emit and time.monotonic() - self._replays_at > REPLAYS_SECS:
+        if may_emit and time.monotonic() - self._replays_at > _REPLAYS_SECS:
             self._replays_at = time.monotonic()
             self._outages.wait_for(self._spout.claim_replays)
         if may_emit and emitter.is_free and (emission := self._spout.next_emission(self._room(), only_due_by)):
@@ -183,8 +184,8 @@ class SpoutLoop:
         self._collect()  # here, too: the next step may have nothing to wait for
         self._look_at_sent()
 
-    def _take(self) -> None:
-        """The lane, if this run has let go of it or has not had it; and find what the run before left there."""
+    def _take_lane(self) -> None:
+        """Take the lane, if this run doesn't have it, and look for roots that the run before left there."""
         self._lease.acquire()
         if self._has_begun:
             return
@@ -221,22 +222,22 @@ class SpoutLoop:
         return self._is_paused
 
     def _room(self) -> int | None:
-        """How many messages the app's limit lets be in flight. To be asked where no emission is under way.
+        """How many messages the app's limit lets be in flight. Call it only where no emission is under way.
 
-        All that is in flight here stands in the ledger then; the rest of what is pending there is others'.
+        All messages in flight here have their root in the ledger then; other roots pending there are other spouts'.
         """
         acker, now = self._spout.acker, time.monotonic()
         if now - self._limit_at >= LIMIT_SECS:
             self._limit_at = now
             self._limit = self._outages.wait_for(acker.admin.limits).max_pending
         own = self._state.pending
-        if self._limit is None or self._state.left == own:  # there is none, or nothing to be emitted
+        if self._limit is None or self._state.left == own:  # there is no limit, or nothing to be emitted
             return self._limit
         others = max(0, self._outages.wait_for(acker.pending) - own)
-        if others >= self._limit and now - self._held_at >= HELD_SECS:
+        if others >= self._limit and now - self._held_at >= _HELD_SECS:
             self._held_at = now
             log.warning(
-                "app %r has %d pending roots, as many as its operator allows: nothing is emitted until some settle",
+                "app %r has %d pending roots, as many as its limit allows: nothing is emitted until some settle",
                 acker.config.app, self._limit,
             )  # fmt: skip
         return max(0, self._limit - others)
@@ -252,7 +253,7 @@ class SpoutLoop:
         state.apply_marks()
         job_failed, sent = state.has_failed_job(number), state.sent[number]
         sent.ended, sent.proven, sent.error = True, error is None, None if ended.by_outage or job_failed else error
-        if ended.by_outage or (error is not None and not job_failed):  # what that broke off is not the messages' fault
+        if ended.by_outage or (error is not None and not job_failed):  # not the messages' fault
             state.exempt_emission(number)
         if error is None:
             self._emitter.succeeded()
@@ -265,7 +266,7 @@ class SpoutLoop:
             self._emitter.failed(error)
 
     def _look_at_sent(self) -> None:
-        """Raise what waiting can't change: an error that no replay will show again, and messages that never become roots."""
+        """Raise errors that waiting can't mend: those that no replay shows again, and messages that never become roots."""
         for sent in self._state.take_finished():
             count = len(sent.emission.roots)
             if sent.error is not None and sent.acked == count:
@@ -273,7 +274,7 @@ class SpoutLoop:
             vanished = sent.error is None and sent.lost == count
             if vanished and self._vanished:
                 raise NotExactError(
-                    f"none of the {count} messages of an emission became a root, and of those before neither: read again, "
+                    f"none of the {count} messages of an emission became a root, nor of the one before: when read again, "
                     "they have other ids or are gone (monotonically_increasing_id, uuid, rand, the time; a source that "
                     "changed), or only a part of the rows is read (limit, take). Take ids from the data, persist() or write "
                     "the messages before the run"
@@ -286,11 +287,11 @@ def run_spout(
 ) -> SpoutCounts:
     """Emit, poll, replay and reconcile until every message of a spout was acked or is a dead letter.
 
-    A server that is gone, full, busy or a replica is waited for, for 40 tries (three to twelve minutes); emissions that it
-    broke off don't count as failed. So is something else that `emit` can't reach (an `OutageError`, or a connection or
-    timeout error of Python's or of a client), for up to ten minutes without a success, with pauses of up to 30 s. What the
-    server lost (a restart, a failover) is looked for as soon as it is another one, or knows of fewer pending roots than it
-    should.
+    It waits for a server that is gone, full, busy or a replica, for 40 tries (three to twelve minutes); emissions that this
+    broke off don't count as failed. It waits for other things that `emit` can't reach (an `OutageError`, or a connection or
+    timeout error of Python's or of a client) for up to ten minutes without a success, with pauses of up to 30 s. It looks
+    for roots that the server lost (in a restart, a failover) as soon as the server was replaced, or knows of fewer pending
+    roots than it should.
 
     Args:
         spout: with its messages.
@@ -317,7 +318,7 @@ def run_spout(
 
 
 def _raise_systematic(in_a_row: int, error: BaseException) -> NoReturn:
-    """Raise what breaks every emission.
+    """Raise the error that every emission fails with.
 
     Raises:
         AckerError: always.

@@ -1,4 +1,4 @@
-"""Notes that an emission leaves about its roots while it is under way, for the spout, which takes them before outcomes."""
+"""Marks that an emission leaves on its roots while it is under way; the spout takes them before outcomes."""
 
 import time
 from collections import deque
@@ -12,7 +12,7 @@ from acker_redis.spout.in_flight import Emission
 
 @dataclass(frozen=True)
 class RootMark:
-    """What is noted about roots; `held_until` (`time.monotonic`) is of those that are held."""
+    """A mark on roots; `held_until` (`time.monotonic`) is for those that are held."""
 
     kind: Literal["exempt", "non_retryable", "held"]
     roots: Int64Array
@@ -21,7 +21,7 @@ class RootMark:
 
 @dataclass(frozen=True)
 class PoisonMark:
-    """An emission whose job failed, in which poison messages are to be searched for."""
+    """A mark on an emission whose job failed: search it for poison messages."""
 
     emission: Emission
     by_outage: bool
@@ -31,13 +31,13 @@ Mark: TypeAlias = RootMark | PoisonMark
 
 
 class Marks:
-    """Marks of one spout. Any thread may add one, as `emit` does, before it fails the roots; else their outcomes may be first.
+    """Marks of a spout. Any thread may add a mark, as `emit` does, before it fails the roots; else outcomes may come first.
 
     Roots that are not in flight are left out.
     """
 
     def __init__(self) -> None:
-        """Nothing is noted yet."""
+        """Start without marks."""
         self._marks: deque[Mark] = deque()
 
     def take(self) -> Iterator[Mark]:
@@ -59,7 +59,7 @@ class Marks:
         self._marks.append(RootMark("exempt", roots))
 
     def non_retryable(self, roots: Int64Array) -> None:
-        """Emit no message again whose root among these fails or times out: it is a dead letter then, whatever `retry` says.
+        """Emit no message again whose root is among these and fails or times out: it is a dead letter, whatever `retry` says.
 
         >>> spout.add(np.array([7, 8]))
         >>> roots = spout.next_emission().roots
@@ -68,16 +68,16 @@ class Marks:
         self._marks.append(RootMark("non_retryable", roots))
 
     def search_for_poison(self, emission: Emission, *, by_outage: bool = False) -> None:
-        """Find out which message of an emission is to blame, whose job failed.
+        """Find out which message of an emission is to blame for its failed job.
 
-        They are emitted again in parts, and parts that fail in parts of them, between other emissions, until each message
-        that fails its emission is alone. Only then it counts as an attempt, and later ones are alone, too. If several
-        messages fail theirs alone while nothing else succeeds, none of them is to blame, and the run ends with the error; a
-        spout that `goes_on` keeps them until something else has succeeded.
+        The messages are emitted again in parts, and parts that fail in smaller parts, between other emissions, until each
+        message that fails its emission is alone. Only then the failure counts as an attempt, and later attempts of the
+        message are alone, too. If several messages fail alone while no other emission succeeds, none of them is to blame, and
+        the run ends with the error; a spout that `goes_on` keeps them until another emission has succeeded.
 
         Args:
             emission: as it was given to `emit`.
-            by_outage: whether the error says that something can't be reached. Then nothing counts while nothing succeeds.
+            by_outage: whether the error says that something can't be reached. Then no failure counts while nothing succeeds.
 
         >>> spout.add(np.array([7, 8]))
         >>> spout.marks.search_for_poison(spout.next_emission())
@@ -85,10 +85,10 @@ class Marks:
         self._marks.append(PoisonMark(emission, by_outage))
 
     def hold(self, roots: Int64Array, delay_secs: float = 0.0) -> None:
-        """Do the work on these roots again, together with that on all other messages, though it is done.
+        """Do the work on these roots again, in one emission with all other messages, though it is done.
 
-        That they fail doesn't count as an attempt. Their messages are emitted again once no other waits or is in flight, all
-        in one emission, after `delay_secs` at the earliest.
+        Their failing doesn't count as an attempt. Their messages are emitted again once no other waits or is in flight, after
+        `delay_secs` at the earliest.
 
         >>> spout.add(np.array([7, 8]))
         >>> roots = spout.next_emission().roots

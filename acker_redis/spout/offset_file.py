@@ -1,6 +1,6 @@
-"""How far a source was worked off: per partition the offset below which everything is done, and what is done beyond it.
+"""Progress of a source: per partition the offset below which everything is done, and runs of offsets done beyond it.
 
-Storm's Kafka spout commits no more than the former, so one message that failed makes a restart repeat all behind it. Kept in
+Storm's Kafka spout commits no more than the former, so a message that failed makes a restart repeat all behind it. Kept in
 a file of the program's own, not in Redis: it has to survive the loss of Redis's memory.
 """
 
@@ -24,7 +24,7 @@ if sys.platform != "win32":
 FORMAT, VERSION = "acker_redis.offsets", 2
 
 MAX_RUNS = 10_000
-"""Runs of offsets beyond the first gaps that are kept, the longest ones; what is in others is repeated by a restart."""
+"""Runs of offsets beyond the first gaps that are kept, the longest ones; a restart repeats the others."""
 
 _LARGEST = np.iinfo(np.int64).max
 
@@ -41,7 +41,7 @@ class OffsetFile:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Name the file. Nothing is read before it is opened, which `run_tracked` does."""
+        """Name the file. It is read when it is opened, which `run_tracked` does."""
         self._path = Path(path).resolve()
         self._lock: IO[bytes] | None = None
         self._about: dict[str, Any] = {}
@@ -68,8 +68,8 @@ class OffsetFile:
             offset: column that counts in them.
 
         Raises:
-            BadConfigError: somebody has it open; it is something else, damaged, or of another app or source; or the folder
-                can't be written.
+            BadConfigError: another run has it open; it is no offset file, damaged, or of another app or source; or the
+                folder can't be written.
 
         >>> with OffsetFile("offsets.json").open("orders", "partition", "offset") as offsets:
         ...     offsets.known()
@@ -108,7 +108,7 @@ class OffsetFile:
         self.close()
 
     def known(self) -> dict[str, int]:
-        """The first offset that is not known to be done, of each partition that something is known of.
+        """Return the first offset that is not known to be done, of each partition in the file.
 
         >>> with OffsetFile("offsets.json").open("orders", "partition", "offset") as offsets:
         ...     offsets.known()
@@ -119,7 +119,7 @@ class OffsetFile:
     def track(
         self, message_ids: Int64Array, partitions: Sequence[str], of_message: Int64Array, offsets: Int64Array
     ) -> npt.NDArray[np.bool_]:
-        """Take messages under way, in place of those tracked before; says of each whether it is still to be done.
+        """Track messages, in place of those tracked before; returns for each whether it is still to be done.
 
         Args:
             message_ids: distinct.
@@ -152,7 +152,7 @@ class OffsetFile:
         return is_open
 
     def complete(self, message_ids: Int64Array) -> None:
-        """Messages are done: acked, or kept as dead letters. Ids that are not tracked are ignored.
+        """Note messages that are done: acked, or kept as dead letters. Ids that are not tracked are ignored.
 
         >>> with OffsetFile("offsets.json").open("orders", "partition", "offset") as offsets:
         ...     _ = offsets.track(np.array([7, 8]), ["p0"], np.array([0, 0]), np.array([0, 1]))
@@ -163,7 +163,7 @@ class OffsetFile:
             self._done[places[self._ids[places] == message_ids]] = True
 
     def save(self) -> dict[str, int]:
-        """Write what is done; returns how far each partition is, contiguously.
+        """Write the progress; returns the first offset of each partition that is not done.
 
         Raises:
             BadConfigError: the file is not open.
@@ -212,7 +212,7 @@ class OffsetFile:
         return done
 
     def _runs(self, first_open: Int64Array) -> list[tuple[int, int, int]]:
-        """(partition, begin, end) of what is done beyond the first gaps, in order; the longest MAX_RUNS of them."""
+        """(partition, begin, end) of runs that are done beyond the first gaps, in order; the longest MAX_RUNS of them."""
         rows = self._by_place[self._done[self._by_place]]
         rows = rows[self._offset_of[rows] >= first_open[self._partition_of[rows]]]
         partitions, offsets = self._partition_of[rows], self._offset_of[rows]
@@ -232,11 +232,11 @@ class OffsetFile:
 
     @property
     def _draft(self) -> Path:
-        """One name is enough, because only who has the lock writes."""
+        """One name is enough, because only the holder of the lock writes."""
         return self._path.with_name(f".{self._path.name}.draft")
 
     def _locked(self) -> IO[bytes]:
-        """A file beside the target, because the target is replaced. It stays: who removed it could remove another's lock."""
+        """Lock a file beside the target, as the target is replaced. It stays: removing it could remove another run's lock."""
         file = self._path.with_name(f".{self._path.name}.lock").open("ab")
         try:
             if sys.platform != "win32":
@@ -252,44 +252,44 @@ class OffsetFile:
         return file
 
     def _read(self) -> tuple[dict[str, int], dict[str, list[list[int]]]]:
-        """What the file holds for this app and these columns."""
+        """Read the offsets of this app and these columns."""
         try:
             text = self._path.read_bytes()
         except FileNotFoundError:
             return {}, {}
-        anew = "or move it away to begin anew"
+        hint = "or move it away to start from the first offset"
         try:
-            found = json.loads(text)
-            is_ours = found.get("format") == FORMAT
+            content = json.loads(text)
+            is_ours = content.get("format") == FORMAT
         except (ValueError, RecursionError, AttributeError) as exc:
-            raise BadConfigError(f"{self._path} holds no offsets: give the file an earlier run made, {anew}") from exc
+            raise BadConfigError(f"{self._path} holds no offsets: give the file an earlier run made, {hint}") from exc
         if not is_ours:
             raise BadConfigError(
-                f"{self._path} holds no offsets: it doesn't say whose they would be. Give the file an earlier run made, {anew}"
+                f"{self._path} holds no offsets: it doesn't name an app. Give the file an earlier run made, {hint}"
             )
         for name, wanted in self._about.items():
-            if found.get(name) != wanted:
+            if content.get(name) != wanted:
                 raise BadConfigError(
-                    f"{self._path} was made for {name} {found.get(name)!r}, and this is {name} {wanted!r}: give each app and "
-                    f"each source a file of its own, {anew}"
+                    f"{self._path} was made for {name} {content.get(name)!r}, and this is {name} {wanted!r}: give each app "
+                    f"and each source a file of its own, {hint}"
                 )
-        begin = found.get("begin")
+        begin = content.get("begin")
         for partition, offset in begin.items() if isinstance(begin, dict) else [("begin", begin)]:
             if type(offset) is not int or not 0 <= offset <= _LARGEST:
                 raise BadConfigError(
-                    f"{self._path} was damaged: {offset!r:.50} of {partition!r} is no offset: put a copy in its place, {anew}"
+                    f"{self._path} was damaged: {offset!r:.50} of {partition!r} is no offset: put a copy in its place, {hint}"
                 )
-        beyond = found.get("beyond")
+        beyond = content.get("beyond")
         if not isinstance(beyond, dict) or not all(map(_are_runs, beyond.values())):
             raise BadConfigError(
-                f"{self._path} was damaged: {beyond!r:.50} are no runs of offsets: put a copy in its place, {anew}"
+                f"{self._path} was damaged: {beyond!r:.50} are no runs of offsets: put a copy in its place, {hint}"
             )
-        return dict(found["begin"]), beyond
+        return dict(content["begin"]), beyond
 
 
 def _are_runs(runs: Any) -> bool:
-    """Pairs of begin and end, in order and apart."""
+    """Whether these are pairs of begin and end, in order and apart."""
     if not isinstance(runs, list) or not all(isinstance(run, list) and len(run) == 2 for run in runs):
         return False
-    flat = [edge for run in runs for edge in run]
-    return all(type(edge) is int and 0 <= edge <= _LARGEST for edge in flat) and flat == sorted(set(flat))
+    bounds = [bound for run in runs for bound in run]
+    return all(type(bound) is int and 0 <= bound <= _LARGEST for bound in bounds) and bounds == sorted(set(bounds))

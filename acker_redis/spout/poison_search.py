@@ -1,8 +1,8 @@
 """Search for poison messages: an emission whose job failed goes out again in parts, until each that fails is alone. No I/O.
 
-Whether a message is to blame, or what all of them need (a store that is down, a mistake in the pipeline), is seen from what
-else succeeds: while nothing does, messages go out one by one, no failure counts against them, and after a few it ends. In a
-stream it doesn't end: they wait until something else succeeds.
+Other emissions show whether a message is to blame, or something that all messages need (a store that is down, a mistake in
+the pipeline). While no emission succeeds, messages go out one by one, no failure counts against them, and after a few the
+run ends. A stream doesn't end: there they wait until another emission succeeds.
 """
 
 from typing import Literal
@@ -13,19 +13,20 @@ from acker_redis.model.arrays import FloatArray, Int64Array
 from acker_redis.spout.in_flight import Attempts, Replays
 
 PARTS = 8
-"""An emission that broke goes out again in so many parts.
+"""An emission that failed goes out again in so many parts.
 
-Halves would need the fewest emissions. But one that breaks costs twenty times as much as one that doesn't: Spark
-attempts each spout_id four times, every time in a new Python worker. Of these there are a third as many as with halves.
+Halves would need the fewest emissions. But an emission that fails costs twenty times as much as one that succeeds: Spark
+attempts each task four times, every time in a new Python worker. With eight parts a third as many fail as with halves.
 """
 
 DOUBT_AFTER = 2
-"""So many emissions that broke in a row, and single messages go out until one succeeds."""
+"""After so many emissions that failed in a row, single messages go out until an emission succeeds."""
 
 MOST_ALONE, MOST_ALONE_LATER = 5, 40
-"""So many different messages that broke their emission alone, with no success in between: none of them is to blame.
+"""When so many different messages failed alone, with no success in between, none of them is to blame.
 
-The second once something succeeded in the search: where most of the innocent are done, those to blame follow each other.
+The second number holds once an emission of the search succeeded: then most other messages are done, and poison messages
+follow each other.
 """
 
 _random = np.random.default_rng()
@@ -35,8 +36,8 @@ class PoisonSearch:
     """Messages of emissions whose jobs failed, in the groups that they may go out in.
 
     Attributes:
-        in_a_row: emissions that broke since one succeeded.
-        under_way: what the emission under way is of: `others`, messages that are `searched`, or one that is `known`.
+        in_a_row: emissions that failed since one succeeded.
+        under_way: the kind of emission under way: of `others`, of messages that are `searched`, or of one that is `known`.
         goes_on: whether other messages may come at any time, as in a stream.
     """
 
@@ -51,12 +52,12 @@ class PoisonSearch:
         self._known = Replays()
 
     def __len__(self) -> int:
-        """How many messages wait for their next emission."""
+        """Count messages that wait for their next emission."""
         return self.searching + len(self._known)
 
     @property
     def searching(self) -> int:
-        """How many of them are not known to be poison."""
+        """How many messages that wait are not known to be poison."""
         return sum(map(len, self._searched.values()))
 
     @property
@@ -66,7 +67,7 @@ class PoisonSearch:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether each that is left broke its emission alone, or many did, and nothing has succeeded: in a stream."""
+        """Whether, in a stream, each message that is left failed alone, or many did, and no emission has succeeded."""
         if not self.goes_on or not self.in_a_row or not self._alone:
             return False
         return self._is_many or all(
@@ -79,30 +80,30 @@ class PoisonSearch:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether it is none of the messages' fault, and others that could tell will not come."""
+        """Whether no message is to blame, and no others will come that could show it."""
         return self._is_many and not self.goes_on
 
     def succeeded(self) -> None:
-        """An emission did not break."""
+        """Note that an emission succeeded."""
         self.in_a_row = 0
         self._alone.clear()
         self._worked = self._succeeded = True
 
     def job_failed(self, message_ids: Int64Array, *, by_outage: bool = False) -> bool:
-        """The job of an emission did not succeed; return True if that counts against its messages.
+        """Note that the job of an emission failed; returns whether that counts against its messages.
 
-        It does against one alone, if the emission before was another's and succeeded, or if its turn came again before any
-        succeeded, as there are few others. That a known one does it again says nothing about the others. In a stream, where
-        others will come, something has to have succeeded first.
+        It counts against a single message, if the emission before was another's and succeeded, or if its turn came again
+        before any succeeded, as there are few others. A known poison message that fails again says nothing about the others.
+        In a stream, where others will come, an emission has to have succeeded first.
 
         Args:
             message_ids: of the emission.
-            by_outage: whether the error says that something can't be reached, which is nobody's fault while nothing
-                succeeds.
+            by_outage: whether the error says that something can't be reached, which is no message's fault while
+                no emission succeeds.
         """
         may_count = self._succeeded or not self.goes_on
         if self.under_way == "known":
-            return may_count and not (by_outage and self.in_a_row > 1)  # 1: it was that itself
+            return may_count and not (by_outage and self.in_a_row > 1)  # 1: this emission itself
         self.in_a_row += 1
         self._worked = self._worked and self.under_way == "searched"
         if len(message_ids) != 1:
@@ -116,7 +117,7 @@ class PoisonSearch:
         return may_count and counts
 
     def add(self, attempts: Attempts, due: FloatArray, counted: bool) -> None:
-        """Emissions to make of messages that may go out with `Attempts.max_group` at most; `counted`: of known poison."""
+        """Add attempts of messages that go out in groups of `Attempts.max_group` at most; `counted`: of known poison."""
         if counted:
             self._known.add(attempts, due)
             return
@@ -127,27 +128,27 @@ class PoisonSearch:
             self._searched.setdefault(max_group, Replays()).add(attempts[rows], due[rows])
 
     def left_by(self, due_by: float) -> bool:
-        """Whether any are searched, or go out alone and were due by then. Those that wait for a success are not among them."""
+        """Whether messages are searched, or go out alone and were due by then; not those that wait for a success."""
         if self.is_stuck:
             return False
         return bool(self.searching) or (len(self._known) > 0 and self._known.first_due <= due_by)
 
     def take_searched(self, now: float, room: int | None) -> Attempts:
-        """One group, that which waited longest: of as many as may be together, or one message in doubt."""
-        due = {most: pool.first_due for most, pool in self._searched.items() if len(pool)}
-        most = min(due, key=lambda most: (due[most], -most), default=None)
-        if most is None:
+        """Take the group that waited longest: as many messages as may be together, or a single message in doubt."""
+        due = {max_group: pool.first_due for max_group, pool in self._searched.items() if len(pool)}
+        max_group = min(due, key=lambda max_group: (due[max_group], -max_group), default=None)
+        if max_group is None:
             return Attempts.first(np.array([], np.int64))
-        count = 1 if self.in_doubt else most
+        count = 1 if self.in_doubt else max_group
         self.under_way = "searched"
-        return self._searched[most].take(now, count if room is None else min(count, room))
+        return self._searched[max_group].take(now, count if room is None else min(count, room))
 
     def take_known(self, now: float, room: int | None) -> Attempts:
-        """One message, alone."""
+        """Take a single message that is known to be poison."""
         self.under_way = "known"
         return self._known.take(now, 1 if room is None else min(1, room))
 
     def all(self) -> tuple[Attempts, FloatArray]:
-        """All that wait, and when each is due."""
+        """Return all attempts that wait, and when each is due."""
         pools = [pool.all() for pool in [self._known, *self._searched.values()]]
         return Attempts.concatenate([attempts for attempts, _ in pools]), np.concatenate([due for _, due in pools])

@@ -12,23 +12,23 @@ from acker_redis.model.config import check_finite
 from acker_redis.spout.in_flight import Attempts, Mask
 
 LOST_LIMIT = 10
-"""A message whose root got lost so often is a dead letter: it is given to `emit` and never initialised."""
+"""A message whose root got lost so often becomes a dead letter: it was given to `emit` and never initialised."""
 
-EXEMPT_SECS = 30.0
-"""An emission after an exempt one waits so long at most."""
+_EXEMPT_SECS = 30.0
+"""The longest wait after an exempt emission."""
 
 _random = np.random.default_rng()
 
 
 class Verdict(NamedTuple):
-    """What becomes of attempts that did not succeed.
+    """How messages go on after attempts that did not succeed.
 
     Attributes:
-        retries: the next attempts of those that have one.
+        retries: the next attempts of messages that have another.
         delays_secs: how long each of these waits.
         exempt: which of these follow an attempt that doesn't count.
-        exhausted: which of the attempts given were their message's last.
-        failures: of each of the attempts given, how many of its message counted, this one among them.
+        exhausted: which of the given attempts were their message's last.
+        failures: for each of the given attempts, how many attempts of its message counted, itself among them.
     """
 
     retries: Attempts
@@ -43,8 +43,8 @@ class RetryPolicy:
     """When a failed message is emitted again (Storm: KafkaSpoutRetryExponentialBackoff, with a last attempt that is kept).
 
     Attributes:
-        max_attempts: emissions of one message that may fail or time out. Emissions that were nobody's fault don't
-            count: those that got lost, or that an outage or the driver's own code broke.
+        max_attempts: emissions of one message that may fail or time out. Emissions that are exempt don't count:
+            those that got lost, or that an outage or an error in the Spark driver ended.
         first_delay_secs: wait before the second emission. The defaults wait 1, 2, 4 ... 60 s, two minutes in all, so that a
             store that is away for a minute costs no message.
         multiplier: each further wait is so many times the one before.
@@ -80,19 +80,19 @@ class RetryPolicy:
                 )
 
     def policy_for(self, reason: str, detail: str | None) -> "RetryPolicy":
-        """The policy after an attempt that ended so.
+        """Return the policy after an attempt that ended so.
 
         >>> policy = RetryPolicy(by_reason={"timeout": RetryPolicy(max_attempts=2), "OSError": RetryPolicy(max_attempts=9)})
         >>> policy.policy_for("timeout", None).max_attempts, policy.policy_for("failed", "OSError: no route").max_attempts
         (2, 9)
         """
         text = detail or ""
-        fits = [one for one in self.by_reason if one == reason or (reason == "failed" and text.startswith(one))]
-        named = [one for one in fits if one != reason] or fits  # a text says more than `failed`
+        fits = [known for known in self.by_reason if known == reason or (reason == "failed" and text.startswith(known))]
+        named = [known for known in fits if known != reason] or fits  # a text says more than `failed`
         return self.by_reason[max(named, key=len)] if named else self
 
     def after_failure(self, attempts: Attempts) -> Verdict:
-        """Attempts that failed or timed out: each counts, unless it is exempt. After a non-retryable one there is no other."""
+        """Judge attempts that failed or timed out: each counts, unless it is exempt; non-retryable ones are exhausted."""
         failures = attempts.previous + 1 - attempts.exempted - attempts.exempt
         exhausted = (failures >= self.max_attempts) | attempts.non_retryable
         retries = attempts[~exhausted]
@@ -101,13 +101,13 @@ class RetryPolicy:
         if self.last_alone:
             is_last = failures[~exhausted] == self.max_attempts - 1
             retries = replace(retries, max_group=np.where(is_last, 1, retries.max_group).astype(np.int32))
-        # What doesn't count is no reason to ask again and again without a pause, either.
-        exempt_delays = np.minimum(self.delay_secs(attempts.previous[~exhausted] + 1), EXEMPT_SECS)
+        # Exempt attempts wait, too, so that nothing is asked again and again without a pause.
+        exempt_delays = np.minimum(self.delay_secs(attempts.previous[~exhausted] + 1), _EXEMPT_SECS)
         delays = np.where(exempt, exempt_delays, self.delay_secs(failures[~exhausted]))
         return Verdict(retries, delays, exempt, exhausted, failures)
 
     def after_loss(self, attempts: Attempts, counted: Mask) -> Verdict:
-        """Attempts that the ledger does not know: none is a failure, and those that are `counted` count to LOST_LIMIT."""
+        """Judge attempts that the ledger doesn't know: none is a failure, and those that are `counted` count to LOST_LIMIT."""
         exhausted = (attempts.losses + 1 >= LOST_LIMIT) & counted
         retries = attempts[~exhausted]
         retries = retries.retries(np.ones(len(retries), np.bool_), counted[~exhausted])
@@ -120,7 +120,7 @@ class RetryPolicy:
         )
 
     def delay_secs(self, failures: Int64Array) -> FloatArray:
-        """Wait after so many failures, for each message."""
+        """Return how long each message waits after so many failures."""
         if self.first_delay_secs == 0:
             return np.zeros(len(failures))
         with np.errstate(over="ignore"):  # of an exponent that large the cap is what counts

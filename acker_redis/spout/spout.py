@@ -1,9 +1,9 @@
-"""The spout's side: emits messages, takes what became of them, emits again what failed or got lost.
+"""The spout's side: emits messages, takes their outcomes, and emits again those that failed or got lost.
 
 Storm keeps this in SpoutExecutor's pending map and in the spout itself. A failed message is emitted again under a fresh
 root, so a late update of an old attempt can't touch the new one. After its last attempt it is a dead letter, never an ack.
-What a spout knows is in `spout_state`, when a message is emitted again in `retry`; here it talks to server and source. The
-loop that emits and polls until all is done is in `spout_loop`.
+`state` holds what a spout knows, `retry` says when a message is emitted again; here it talks to server and source. `loop`
+emits and polls until all is done.
 """
 
 import logging
@@ -21,7 +21,7 @@ from acker_redis.model.arrays import Int64Array
 from acker_redis.model.config import check_bound
 from acker_redis.model.interrupts import interrupt_behind
 from acker_redis.model.types import MAX_PAYLOAD_BYTES
-from acker_redis.spout.dead_letter_replay import Replaying, ReplayLoader
+from acker_redis.spout.dead_letter_replay import DeadLetterReplay, ReplayLoader
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.marks import Marks
 from acker_redis.spout.retry import RetryPolicy
@@ -37,35 +37,36 @@ log = logging.getLogger("acker_redis.spout")
 class Spout:
     """Tracks the messages of one source in one run.
 
-    The caller emits (`next_emission`, then makes tuples of it, wherever), and calls `poll` often; `done` tells when every
+    The caller emits (`next_emission`, then makes tuples of it, wherever), and calls `poll` often; `done` says whether every
     message was acked or is a dead letter. `run_spout` does all of that.
 
     Guarantee: a message is counted acked only when a root of it completed; each ends as acked or dead-lettered. Not
     guaranteed: that a message was processed once; a replay does its work again, so sinks have to be idempotent by message.
-    Everything is kept in this process. A `Spout` takes the outcomes of its spout_id's lane; those of its spout_id that
-    it does not know, it confirms and counts as `late`.
+    Everything is kept in this process. A `Spout` takes the outcomes of its lane; those of its own spout id whose roots it
+    does not know, it confirms and counts as `late`.
 
     Attributes:
         acker: where outcomes come from.
         run_id: unique per run of the program.
-        spout_id: owner of the roots.
+        spout_id: owns the roots; spouts of an app that run at the same time have different ones.
         retry: when to emit again.
         max_spout_pending: at most so many messages in flight, 1 or more; None: no bound (Storm: topology.max.spout.pending).
-        payload: gives the payload of message ids that become dead letters, None for one it does not have; to be kept
-            with the letter, if it has at most MAX_PAYLOAD_BYTES. None: a letter has the message id only.
+        payload: gives the payloads of message ids that become dead letters, None for an unknown id; kept with the letter, if
+            it has at most MAX_PAYLOAD_BYTES. None: a letter has the message id only.
         on_done: called with the ids of messages that were acked or became dead letters, before their outcomes are confirmed.
         on_letters: called with dead letters that were written, before `on_done`.
-        is_exact: whether a letter's payload gives its message as it was; else it promises no replay from that. None: it
-            does.
-        replay: gets the messages of dead letters again, which an operator asked to replay; see `replaying.ReplayLoader`.
-            None: there is no way.
-        replays_from: what `replay` needs: the letter's `payload`, or nothing, as it asks the `source`, for any letter or for
+        is_exact: whether a letter's payload gives its message as it was; else no replay from the payload is promised. None:
+            every payload does.
+        replay: loads the messages of dead letters that were requested for replay; see `dead_letter_replay.ReplayLoader`.
+            None: this spout replays none.
+        replays_from: where `replay` gets messages: from the letter's `payload`, or from the `source`, for any letter or for
             those of this `run`.
         keep_letters: `dead_letters` has the last so many; None: all.
-        goes_on: whether further messages may be added at any time, as from a stream. Then messages that break their
-            emissions while nothing succeeds wait for others, where a spout that has all its messages ends.
+        goes_on: whether further messages may be added at any time, as from a stream. Then messages whose
+            emissions fail while nothing succeeds wait for others; a spout that has all its messages ends.
         state: which messages are to be emitted, in flight, done.
-        listener: of all spouts of the process: called with outcomes before they are acted on; see `otel`.
+        listener: of all spouts of the process: called with outcomes before they are acted on; see
+            `ops.tracing`.
     """
 
     acker: Acker
@@ -83,10 +84,10 @@ class Spout:
     goes_on: bool = False
     listener: ClassVar["Callable[[Spout, list[OutcomeBatch]], object] | None"] = None
     state: SpoutState = field(init=False, repr=False)
-    _replaying: Replaying | None = field(init=False, repr=False)
+    _replaying: DeadLetterReplay | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """No messages yet.
+        """Start without messages.
 
         Raises:
             BadConfigError: max_spout_pending is no bound.
@@ -101,16 +102,16 @@ class Spout:
             self._replaying = None
         else:
             client = app_of(self.acker).client
-            self._replaying = Replaying(client, self.acker.config.app, self.spout_id, self.replay, only_run)
+            self._replaying = DeadLetterReplay(client, self.acker.config.app, self.spout_id, self.replay, only_run)
 
     @property
     def marks(self) -> Marks:
-        """Notes about roots in flight that decide what becomes of their messages: see `Marks`."""
+        """Notes about roots in flight that decide how their messages go on: see `Marks`."""
         return self.state.marks
 
     @property
     def counts(self) -> SpoutCounts:
-        """What happened so far."""
+        """Counts of what happened so far."""
         return self.state.counts
 
     @property
@@ -150,7 +151,7 @@ class Spout:
         return self.state.next_emission(time.monotonic(), min(bounds, default=None), only_due_by)
 
     def exhaust(self, message_ids: Int64Array) -> None:
-        """Dead-letter messages in flight, as lost: their source can't give them again, so they were not made tuples.
+        """Dead-letter messages in flight, as lost: their source can't give them again.
 
         The letters are written by the next `poll`.
 
@@ -167,7 +168,7 @@ class Spout:
         A lost ledger is recovered, and everything in flight emitted again.
 
         Raises:
-            BadConfigError: another spout_id's spout shares this one's lane.
+            BadConfigError: a spout with another spout id shares the lane.
 
         >>> spout.add(np.array([7, 8]))
         >>> roots = spout.next_emission().roots
@@ -179,11 +180,11 @@ class Spout:
         return self._poll(max_outcomes, block_ms)
 
     def claim_replays(self) -> None:
-        """Emit the messages of dead letters that an operator asked to replay; `run_spout` does so once a second.
+        """Emit the messages of dead letters that were requested for replay; `run_spout` does so once a second.
 
         >>> spout.claim_replays()
         """
-        if self._replaying is not None and (claimed := self._replaying.look(self.state.left_ids)):
+        if self._replaying is not None and (claimed := self._replaying.claim(self.state.left_ids)):
             self.state.reopen(claimed)
             self.add(np.array(claimed, np.int64))
 
@@ -193,9 +194,9 @@ class Spout:
         return [] if self._replaying is None else self._replaying.under_way
 
     def reconcile(self, under_way: Emission | None = None) -> int:
-        """Emit again what the ledger doesn't know: the init was lost (a failed job, a failover that lost writes).
+        """Emit messages again whose roots the ledger lacks: the init was lost (a failed job, a failover that lost writes).
 
-        Roots of an emission `under_way` may not be there yet, and are left out. Returns how many there were.
+        Roots of an emission `under_way` may not be there yet, and are left out. Returns how many roots were lost.
 
         >>> spout.add(np.array([7, 8]))
         >>> emission = spout.next_emission()  # and nothing of it gets to the ledger
@@ -205,9 +206,9 @@ class Spout:
         before = self.counts.lost
         try:
             for waiting in self.state.waiting(under_way):
-                records = self.acker.inspect_many(waiting) if len(waiting) else []
-                unknown = waiting[[record is None or record.state != "owned" for record in records]]
-                # Those that settled have their outcome written: it is in a stream, or in a reply that was lost.
+                in_ledger = self.acker.inspect_many(waiting) if len(waiting) else []
+                unknown = waiting[[root is None or root.state != "owned" for root in in_ledger]]
+                # Roots that settled have their outcome written: it is in a stream, or in a reply that was lost.
                 while len(unknown) and self._poll(again=True):
                     pass
                 self.state.lose(unknown, time.monotonic())
@@ -218,30 +219,31 @@ class Spout:
 
     @property
     def lane(self) -> int:
-        """Where its outcomes come."""
+        """The lane that its outcomes come in."""
         return self.spout_id % self.acker.config.lanes
 
     def _poll(self, max_outcomes: int = 10_000, block_ms: int = 0, *, again: bool = False) -> int:
         try:
-            packed = self.acker.poll_batches(
+            batches = self.acker.poll_batches(
                 max_outcomes, block_ms, consumer=f"spout-{self.spout_id}", lane=self.lane, again=again
             )
-            mine = [one for one in packed if one.spout_id == self.spout_id or one.spout_id in self.state.gone_spout_ids]
+            known_ids = {self.spout_id, *self.state.gone_spout_ids}
+            own = [batch for batch in batches if batch.spout_id in known_ids]
             if Spout.listener is not None:
-                Spout.listener(self, mine)
-            self.state.settle(mine, time.monotonic())
+                Spout.listener(self, own)
+            self.state.settle(own, time.monotonic())
             try:
                 self._notify()
             except ServerUnavailableError:
-                # A server that is full takes no dead letter, and has to get rid of what was acked.
-                self.acker.confirm_batches([one for one in mine if one.kind == "ack"])
+                # A server that is full takes no dead letter, and confirming acks makes room.
+                self.acker.confirm_batches([batch for batch in own if batch.kind == "ack"])
                 raise
-            self.acker.confirm_batches(mine)
+            self.acker.confirm_batches(own)
         except LedgerLostError:
             self._recover()
             return 0
-        self._refuse_others(packed)
-        return sum(len(one.roots) for one in packed)
+        self._refuse_others(batches)
+        return sum(len(batch.roots) for batch in batches)
 
     def _recover(self) -> None:
         log.warning("the ledger lost its data: everything in flight is emitted again")
@@ -249,27 +251,29 @@ class Spout:
         self.state.lose_all(time.monotonic())
         self._notify()
 
-    def _refuse_others(self, packed: list[OutcomeBatch]) -> None:
+    def _refuse_others(self, batches: list[OutcomeBatch]) -> None:
         lane = self.lane
-        others = {one.spout_id for one in packed} - {self.spout_id} - self.state.gone_spout_ids
+        others = {batch.spout_id for batch in batches} - {self.spout_id} - self.state.gone_spout_ids
         if others:
             raise BadConfigError(
-                f"outcomes of spout_id {min(others)} came to the spout of spout_id {self.spout_id}: both use lane "
-                f"{lane} of app "
-                f"{self.acker.config.app!r}, and would take each other's outcomes. Give the app more lanes than its highest "
-                "spout_id, or each program an app of its own. Theirs were not confirmed. If they are left over from a "
-                f"program that is gone, drop them: acker.confirm(acker.poll(consumer='spout-{self.spout_id}', lane={lane}))"
+                f"outcomes of spout_id {min(others)} came to the spout with spout_id {self.spout_id}: both use lane {lane} of "
+                f"app {self.acker.config.app!r}, and would take each other's outcomes. Give the app more lanes than its "
+                "highest spout_id, or each program an app of its own. The other's outcomes were not confirmed. If they are "
+                "left over from a program that is gone, drop them: "
+                f"acker.confirm(acker.poll(consumer='spout-{self.spout_id}', lane={lane}))"
             )
 
     def _notify(self) -> None:
-        """Notify the source of what is done, and keep the dead letters. After an error the next call does the rest."""
+        """Notify the source of messages that are done, and keep dead letters. After an error the next call does the rest."""
         self._notify_done()
         if self.state.letters:
             letters = self._with_payloads(self.state.letters)
-            letters = [one._replace(spout_id=self.spout_id, replay=self._replays_from(one)) for one in letters]
+            letters = [letter._replace(spout_id=self.spout_id, replay=self._replays_from(letter)) for letter in letters]
             entry_ids = self.acker.dead_letters.add(letters)
             if self.on_letters is not None:
-                self.on_letters([one._replace(entry_id=at) for one, at in zip(letters, entry_ids, strict=True)])
+                self.on_letters(
+                    [letter._replace(entry_id=entry_id) for letter, entry_id in zip(letters, entry_ids, strict=True)]
+                )
             self.state.letters_kept()
             self._notify_done()
 
@@ -288,14 +292,14 @@ class Spout:
         self.state.notified()
 
     def _with_payloads(self, letters: list[DeadLetter]) -> list[DeadLetter]:
-        """A letter without its message is better than none, so whatever goes wrong with the source is only logged."""
+        """A letter without its message is better than none, so an error of the source is only logged."""
         if self.payload is None:
             return letters
         try:
             payloads = self.payload([letter.message_id for letter in letters])
             return [
-                letter._replace(payload=one if one is None or len(one) <= MAX_PAYLOAD_BYTES else None)
-                for letter, one in zip(letters, payloads, strict=True)
+                letter._replace(payload=None if payload is None or len(payload) > MAX_PAYLOAD_BYTES else payload)
+                for letter, payload in zip(letters, payloads, strict=True)
             ]
         except (ServerUnavailableError, StoppedError):
             raise

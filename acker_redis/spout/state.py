@@ -1,4 +1,4 @@
-"""What a spout knows of its messages: which are to be emitted, in flight, done. No I/O and no clock: both are the caller's."""
+"""The state of a spout's messages: which are to be emitted, in flight, done. No I/O and no clock: both are the caller's."""
 
 import threading
 from collections import deque
@@ -21,16 +21,16 @@ from acker_redis.spout.retry import RetryPolicy, Verdict
 from acker_redis.store.dead_letter import DeadLetter
 
 Cause: TypeAlias = tuple[str, str | None]
-"""Why an attempt did not succeed, as a dead letter says it, and the last component that touched it."""
+"""Why an attempt did not succeed, as dead letters have it, and the last component that touched it."""
 
-NO_CAUSE: Cause = ("", None)
+_NO_CAUSE: Cause = ("", None)
 LOST: Cause = ("lost", None)
 
 _HELD = -1
-"""As `Attempts.max_group`: the next one goes out with all that are held, once nothing else waits."""
+"""As `Attempts.max_group`: the next emission has all messages that are held, once nothing else waits."""
 
 _MOST_CAUSES = 10_000
-"""Further ones are noted as no cause."""
+"""Causes beyond so many are noted as no cause."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,7 +39,7 @@ T = TypeVar("T")
 def _moves(
     method: Callable[Concatenate["SpoutState", P], T],
 ) -> Callable[Concatenate["SpoutState", P], T]:
-    """Messages are neither waiting nor in flight for a moment, at which no other thread looks."""
+    """Wrap a method that moves messages: for a moment they are neither waiting nor in flight, and no other thread may look."""
 
     @wraps(method)
     def alone(self: "SpoutState", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -51,9 +51,9 @@ def _moves(
 
 @dataclass
 class SpoutCounts:
-    """What a spout has seen so far; every emitted attempt ends as exactly one of acked, failed, timed_out, lost or released.
+    """Counts of a spout; every emitted attempt ends as exactly one of acked, failed, timed_out, lost or released.
 
-    Released are those that came through while the output, which is a whole, could not be written yet; see `Marks.hold`.
+    Released attempts came through while an output that is written as a whole could not be written yet; see `Marks.hold`.
     """
 
     emitted: int = 0
@@ -71,21 +71,21 @@ class SpoutState:
     """The messages of one source in one run.
 
     Every message goes from waiting to in flight, and from there back or to done: acked, or exhausted, which is done once its
-    letter is kept. One thread works with it; others may call what says so.
+    letter is kept. One thread works with it; other threads may call the methods that say so.
 
     Attributes:
         counts: what happened so far.
         dead_letters: message id -> letter of each message whose attempts are exhausted.
-        letters: those that are not kept yet.
-        sent: emission number -> what became of it, of emissions that are followed.
+        letters: dead letters that are not kept yet.
+        sent: emission number -> how its roots ended, of emissions that are followed.
         poison_search: messages of emissions whose jobs failed.
         marks: notes of emissions about their roots, which are applied before outcomes.
-        retry_changes: counts up whenever something begins to wait for another attempt, or goes out for it.
-        gone_spout_ids: of runs before this one in the lane, whose outcomes no spout waits for.
-        one_by_one: whether an emission begins only when nothing is in flight, and messages that are held with no others: the
-            output of the messages is a whole.
+        retry_changes: counts up whenever a message begins to wait for another attempt, or goes out for it.
+        gone_spout_ids: of earlier runs in the lane, whose outcomes no spout waits for.
+        one_by_one: whether an emission begins only when nothing is in flight, and messages that are held go out alone: the
+            output is written as a whole.
         causes: (reason, last component) of attempts that did not succeed, as `Attempts.cause_numbers` has them; the
-            first is none.
+            first is `_NO_CAUSE`.
     """
 
     def __init__(
@@ -98,9 +98,9 @@ class SpoutState:
         *,
         goes_on: bool = False,
     ) -> None:
-        """No messages yet; `keep_letters` and `goes_on` are as for `Spout`, `epoch_secs` makes a `now` the time since 1970."""
+        """Start without messages; `keep_letters` and `goes_on` as for `Spout`; `now + epoch_secs` is the time since 1970."""
         self.counts = SpoutCounts()
-        self.causes: list[Cause] = [NO_CAUSE]
+        self.causes: list[Cause] = [_NO_CAUSE]
         self.dead_letters: dict[int, DeadLetter] = {}
         self.letters: list[DeadLetter] = []
         self.sent: dict[int, Sent] = {}
@@ -111,7 +111,7 @@ class SpoutState:
         self.one_by_one = False
         self._app, self._run_id, self._retry, self._keep_letters = app, run_id, retry, keep_letters
         self._epoch_secs = epoch_secs
-        self._cause_numbers = {NO_CAUSE: 0}
+        self._cause_numbers = {_NO_CAUSE: 0}
         self._fresh: deque[Int64Array] = deque()
         self._replays, self._held = Replays(), Replays()
         self._held_until = float("-inf")
@@ -137,7 +137,7 @@ class SpoutState:
         return not (waits or self._in_flight or self.letters or self._done)
 
     def add(self, message_ids: Int64Array) -> None:
-        """Messages to emit; their ids must be distinct among those that are not done."""
+        """Add messages to emit; their ids must be distinct among those that are not done."""
         self._fresh.append(np.array(message_ids, np.int64))  # a copy: they stay here until they are done
 
     @property
@@ -167,10 +167,11 @@ class SpoutState:
 
     @_moves
     def attempts_left(self, now: float) -> tuple[Attempts, FloatArray]:
-        """What another spout would have to emit in place of this one, and in how many seconds from now.
+        """Return what another spout would have to emit in place of this one, and in how many seconds from now.
 
-        What waits for its next emission comes as that; what is in flight as one after it, which is due, as if this one were
-        not counted. Messages that were not emitted yet are left out. Any thread may call this.
+        Messages that wait for their next emission come with that; messages in flight with the emission after the present
+        one, which is due now and doesn't count the present one. Messages that were not emitted yet are left out. Any thread
+        may call this.
         """
         waiting, due = self._waiting()
         flying = Attempts.concatenate(
@@ -182,26 +183,26 @@ class SpoutState:
 
     @_moves
     def resume(self, attempts: Attempts, causes: list[Cause], delays: FloatArray, now: float) -> None:
-        """Go on with what another spout had left, as `attempts_left` gave it, and with its causes."""
+        """Go on with the attempts that another spout had left, as `attempts_left` gave them, and with its causes."""
         numbers = np.array([self._cause_number(cause) for cause in causes], np.int16)[attempts.cause_numbers]
         self._wait(replace(attempts, cause_numbers=numbers), now + delays, np.zeros(len(attempts), np.bool_))
 
     def empty_emission(self) -> Emission:
-        """An emission without messages, under a number of its own."""
+        """Return an emission without messages, under a number of its own."""
         none = np.array([], np.int64)
         self._next_number += 1
         return Emission(self._next_number - 1, none, none, none)
 
     @_moves
     def next_emission(self, now: float, max_pending: int | None, only_due_by: float | None = None) -> Emission | None:
-        """Replays that are due, and fresh messages, as many as there is room for; they are in flight from now on.
+        """Take replays that are due, and fresh messages, as many as there is room for; they are in flight from now on.
 
-        Or some of an emission whose job failed, in its turn, or one of them alone.
+        Or messages of an emission whose job failed, in their turn, or a single one of them.
 
         Args:
             now: `time.monotonic`.
             max_pending: at most so many messages are in flight then.
-            only_due_by: what waits for another attempt goes out only if it was due by then; None: now. Messages that are
+            only_due_by: replays go out only if they were due by then; None: now. Messages that are
                 searched for poison, and are not alone yet, go out anyway.
         """
         if self.one_by_one and self.pending:
@@ -224,7 +225,7 @@ class SpoutState:
         return Emission(number, *map(_read_only, (attempts.message_ids, attempts.previous, roots)))
 
     def follow(self, emission: Emission) -> None:
-        """Keep in `sent` what becomes of it, until `take_finished` gives it back."""
+        """Keep in `sent` how its roots end, until `take_finished` gives it back."""
         self.sent[emission.number] = Sent(emission)
 
     def has_failed_job(self, number: int) -> bool:
@@ -232,7 +233,7 @@ class SpoutState:
         return self.sent[number].job_failed
 
     def take_finished(self) -> list[Sent]:
-        """Emissions that have ended and have no root left without outcome; they are not followed any more."""
+        """Return emissions that have ended and have no root without outcome; they are not followed any more."""
         finished = [sent for sent in self.sent.values() if sent.ended and not sent.left]
         for sent in finished:
             del self.sent[sent.emission.number]
@@ -263,17 +264,17 @@ class SpoutState:
             part.attempts.exempt[part.attempts.numbers == number] = True
 
     def ignore_losses(self) -> None:
-        """Something happened to a server, which explains what gets lost of the emissions that are followed now."""
+        """Exempt the emissions that are followed now from losses: an event on a server explains them."""
         for sent in self.sent.values():
             sent.exempt = True
 
     def waiting(self, under_way: Emission | None) -> list[Int64Array]:
-        """Roots in flight, in a few arrays, without those of an emission under way."""
+        """Return roots in flight, in a few arrays, without those of an emission under way."""
         left_out = -1 if under_way is None else under_way.number
         return [part.roots[part.open & (part.attempts.numbers != left_out)] for part in self._in_flight]
 
     def find(self, roots: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Of those that are in flight: their places among these roots, their messages, and which attempt each is, from 1."""
+        """Find which of these roots are in flight: their places among these, their messages, and their attempts, from 1."""
         places, messages, attempts = [], [], []
         for part in self._in_flight:
             rows = part.find(roots)
@@ -284,13 +285,13 @@ class SpoutState:
         return np.concatenate(none + places), np.concatenate(none + messages), np.concatenate(none + attempts)
 
     @_moves
-    def settle(self, packed: list[OutcomeBatch], now: float) -> None:
-        """Act on outcomes; those of roots that are not in flight are counted as late."""
+    def settle(self, batches: list[OutcomeBatch], now: float) -> None:
+        """Act on outcomes; outcomes of roots that are not in flight are counted as late."""
         self.apply_marks()
-        acks = [one.roots for one in packed if one.kind == "ack"]
-        fails = [one for one in packed if one.kind == "fail"]
+        acks = [batch.roots for batch in batches if batch.kind == "ack"]
+        fails = [batch for batch in batches if batch.kind == "fail"]
         acked = blocks.distinct(np.concatenate([np.array([], np.int64), *acks]).view(np.uint64)).view(np.int64)
-        failed, of_fail = _distinct([one.roots for one in fails])
+        failed, of_fail = _distinct([batch.roots for batch in fails])
         known = 0
         for part in self._in_flight:
             rows = part.find(acked)
@@ -310,12 +311,12 @@ class SpoutState:
                 self._hold(attempts[held], now)
                 self._fail(attempts[~held], fails, of_fail[hits][~held], now)
                 known += int(hits.sum())
-        self.counts.late += sum(len(one.roots) for one in packed) - known
+        self.counts.late += sum(len(batch.roots) for batch in batches) - known
         self._drop_finished()
 
     @_moves
     def lose(self, roots: Int64Array, now: float) -> None:
-        """The ledger doesn't know these roots, and has written no outcome of them: emit their messages again."""
+        """Emit messages again whose roots the ledger doesn't know, and has written no outcome of."""
         self.apply_marks()
         for part in self._in_flight:
             rows = part.find(roots)
@@ -324,7 +325,7 @@ class SpoutState:
 
     @_moves
     def lose_all(self, now: float) -> None:
-        """The ledger lost everything: emit all that is in flight again. Nobody's fault, so it counts to no limit."""
+        """Emit all messages in flight again, as the ledger lost everything. It counts towards no limit."""
         self.apply_marks()
         for part in self._in_flight:
             self._lose(part, np.flatnonzero(part.open), now, exempt=True)
@@ -344,15 +345,15 @@ class SpoutState:
 
     @property
     def pending_notifications(self) -> Int64Array:
-        """Messages that are done, of which the source was not notified yet."""
+        """Messages that are done and that the source was not notified of yet."""
         return np.concatenate([np.array([], np.int64), *self._done])
 
     def notified(self) -> None:
-        """The source was notified of all `pending_notifications`."""
+        """Note that the source was notified of all `pending_notifications`."""
         self._done = []
 
     def letters_kept(self) -> None:
-        """All `letters` are kept: their messages are done."""
+        """Note that all `letters` are kept: their messages are done."""
         self._done.append(np.array([letter.message_id for letter in self.letters], np.int64))
         self.letters = []
 
@@ -368,7 +369,7 @@ class SpoutState:
         return in_order(np.concatenate(parts))  # so that those of a block stand together
 
     def apply_marks(self) -> None:
-        """Apply `marks` to what is in flight."""
+        """Apply `marks` to attempts in flight."""
         for mark in self.marks.take():
             if isinstance(mark, PoisonMark):
                 self._break_up(mark.emission, by_outage=mark.by_outage)
@@ -395,10 +396,10 @@ class SpoutState:
             part.attempts.exempt[rows] |= not counts
 
     def _take(self, now: float, room: int | None, due_by: float) -> tuple[int, Attempts]:
-        """What is to be emitted now, and how many of these are replays."""
+        """Take messages to emit now; returns how many of these are replays, too."""
         search = self.poison_search
         for turn in range(3):
-            first = 0 if search.is_stuck else 1 if search.in_doubt else self._turn  # stuck: only others can tell
+            first = 0 if search.is_stuck else 1 if search.in_doubt else self._turn  # stuck: only others can show it
             kind = (turn + first) % 3
             if kind == 0:
                 replays = self._replays.take(due_by, room if room is None else room - self._kept_for_fresh(room))
@@ -420,7 +421,7 @@ class SpoutState:
         return 0, Attempts.first(np.array([], np.int64))
 
     def _kept_for_fresh(self, room: int) -> int:
-        """Half of the room: replays that fail again and again hold up nobody."""
+        """Room kept for fresh messages, half of it: replays that fail again and again hold up nobody."""
         return min(self.fresh, room // 2 if room > 1 else self._next_number % 2 * room)
 
     def _waiting(self) -> tuple[Attempts, FloatArray]:
@@ -428,7 +429,7 @@ class SpoutState:
         return Attempts.concatenate([attempts for attempts, _ in waiting]), np.concatenate([due for _, due in waiting])
 
     def _wait(self, attempts: Attempts, due: FloatArray, searched: npt.NDArray[np.bool_]) -> None:
-        """Emit them again when they are due. `searched` says which of those that may not go with all others are not known."""
+        """Emit attempts again when they are due. `searched`: which of those that go out apart are not known to be poison."""
         self.retry_changes += len(attempts) > 0
         apart = attempts.max_group > 0
         if not apart.any():
@@ -441,31 +442,31 @@ class SpoutState:
                 self.poison_search.add(attempts[rows], due[rows], counted)
 
     def _fail(self, attempts: Attempts, fails: list[OutcomeBatch], of_fail: npt.NDArray[np.intp], now: float) -> None:
-        timed_out = np.array([one.reason == "timeout" for one in fails])[of_fail]
+        timed_out = np.array([batch.reason == "timeout" for batch in fails])[of_fail]
         self.counts.timed_out += int(timed_out.sum())
         self.counts.failed += int((~timed_out).sum())
         numbers = np.array(
-            [self._cause_number((one.reason or "failed", one.last_component)) for one in fails], np.int16
+            [self._cause_number((batch.reason or "failed", batch.last_component)) for batch in fails], np.int16
         )
-        # Of an emission that is not proven nobody else has a part: if its work took too long, that was not the message.
+        # An emission that is not proven has its work for itself: if that took too long, the message is not to blame.
         unproven = [number for number, sent in self.sent.items() if not sent.proven]
         exempt = attempts.exempt | (timed_out & np.isin(attempts.numbers, unproven))
         attempts = replace(attempts, cause_numbers=numbers[of_fail], exempt=exempt)
-        policies = [self._retry.policy_for(one.reason or "failed", one.detail) for one in fails]
-        different = {id(one): one for one in policies}.values()
+        policies = [self._retry.policy_for(batch.reason or "failed", batch.detail) for batch in fails]
+        different = {id(policy): policy for policy in policies}.values()
         for policy in different:
-            rows = slice(None) if len(different) == 1 else np.array([one is policy for one in policies])[of_fail]
+            rows = slice(None) if len(different) == 1 else np.array([other is policy for other in policies])[of_fail]
             judged, of_judged = attempts[rows], of_fail[rows]
             verdict = policy.after_failure(judged)
             self._emit_again(verdict, now)
             for row in np.flatnonzero(verdict.exhausted).tolist():
-                one, message, count = fails[of_judged[row]], int(judged.message_ids[row]), int(verdict.failures[row])
-                reason = one.reason or "failed"
-                letter = DeadLetter(message, self._run_id, count, reason, one.last_component, one.detail)
+                batch, message, count = fails[of_judged[row]], int(judged.message_ids[row]), int(verdict.failures[row])
+                reason = batch.reason or "failed"
+                letter = DeadLetter(message, self._run_id, count, reason, batch.last_component, batch.detail)
                 self._exhaust(letter._replace(first_secs=int(judged.first_secs[row])))
 
     def _hold(self, attempts: Attempts, now: float) -> None:
-        """They wait until nothing else does."""
+        """Let attempts wait until nothing else does."""
         if len(attempts):
             self.counts.released += len(attempts)
             retries = attempts.retries(np.ones(len(attempts), np.bool_), np.zeros(len(attempts), np.bool_))
@@ -504,7 +505,7 @@ class SpoutState:
         return number
 
     def reopen(self, message_ids: Iterable[int]) -> None:
-        """These are no dead letters any more: they are emitted again."""
+        """Forget the dead letters of messages: they are emitted again."""
         for message in message_ids:
             self.dead_letters.pop(message, None)
 
@@ -516,7 +517,7 @@ class SpoutState:
         self.letters.append(letter)
         self.counts.dead_lettered += 1
 
-    def _note(self, numbers: Int64Array, what: Literal["acked", "settled", "lost"]) -> None:
+    def _note(self, numbers: Int64Array, outcome: Literal["acked", "settled", "lost"]) -> None:
         if not len(numbers) or not self.sent:
             return
         if (numbers == numbers[0]).all():  # most often
@@ -525,21 +526,21 @@ class SpoutState:
             by_number = zip(*np.unique(numbers, return_counts=True), strict=True)
         for number, count in by_number:
             if (sent := self.sent.get(int(number))) is not None:
-                sent.note(int(count), what)
+                sent.note(int(count), outcome)
 
     def _drop_finished(self) -> None:
         self._in_flight = [part for part in self._in_flight if part.count]
 
 
 def _read_only(column: Int64Array) -> Int64Array:
-    """The same numbers, which a program can't change for this module."""
+    """Return a view that a program can't change."""
     view = column.view()
     view.flags.writeable = False
     return view
 
 
 def _distinct(parts: list[Int64Array]) -> tuple[Int64Array, npt.NDArray[np.intp]]:
-    """The distinct values of several arrays, and for each the number of the first array that has it."""
+    """Return the distinct values of several arrays, and for each the number of the first array that has it."""
     if not parts:
         return np.array([], np.int64), np.array([], np.intp)
     values, first = np.unique(np.concatenate(parts), return_index=True)

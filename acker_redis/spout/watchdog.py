@@ -1,4 +1,4 @@
-"""What a spout looks for now and then: whether the server lost something, and whether anybody rotates."""
+"""Looks now and then whether the server lost roots, and whether a rotator runs."""
 
 import logging
 import time
@@ -10,16 +10,18 @@ from acker_redis.model.types import Stats
 log = logging.getLogger("acker_redis.spout")
 
 LOOK_SECS = 1.0
-SHARDS_PER_LOOK = 64
+"""How often the servers and counters are looked at."""
+
+_SHARDS_PER_LOOK = 64
 """An app of more shards is looked at less often: its counters cost five commands a shard."""
 
 
-class Watch:
+class Watchdog:
     """Looks at an app's servers and counters, LOOK_SECS apart at least.
 
     Args:
         acker: of the app.
-        lane: outcomes that wait in others are somebody else's.
+        lane: outcomes that wait in other lanes are other spouts'.
 
     Attributes:
         replaced: whether a server was restarted or replaced since this was last set to False.
@@ -39,13 +41,13 @@ class Watch:
         """Whether the ledger should be asked for what is in flight.
 
         Args:
-            pending: roots the spout waits for; None while some may not have been initialised yet, or have outcomes.
-            emissions: made so far; the same counts are doubted once only until there is another.
+            pending: roots the spout waits for; None: some may not have been initialised yet, or have outcomes.
+            emissions: number made so far; the same counts raise doubt only once until there is another.
         """
         now = time.monotonic()
         if now < self._look_at:
             return False
-        self._look_at = now + LOOK_SECS * max(1.0, self._acker.config.shards / SHARDS_PER_LOOK)
+        self._look_at = now + LOOK_SECS * max(1.0, self._acker.config.shards / _SHARDS_PER_LOOK)
         try:
             servers, stats = app_of(self._acker).client.server_ids(), self._acker.stats(oldest=False, lane=self._lane)
         except LedgerLostError:  # `poll` meets it, too, and recovers

@@ -52,7 +52,7 @@ class DeadLetters:
     def add(self, letters: Sequence[DeadLetter]) -> list[str]:
         """Write letters; returns their entry ids. One that is written twice, after a crash, stands there twice.
 
-        Of its texts the first TEXT_CHARS characters are kept. A payload that is longer than the app's operator allows
+        Of its texts the first TEXT_CHARS characters are kept. A payload that is longer than the app's limit
         (`Limits.max_payload_bytes`) is left out; a letter that was to be replayed from it then can't be.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Limits of an app, set by an operator, so that it leaves room for the others of its server.
+"""Limits of an app, set by the person on call, so that it leaves room for the others of its server.
 
 Pending roots are counted in two places. A spout emits nothing beyond the limit. And Redis refuses new roots, shard by
 shard, so that a program that ignores the limit can't starve others: each shard has its part of the limit in its `meta`, with
@@ -22,7 +22,7 @@ _DEVIATIONS = 6
 
 @dataclass(frozen=True)
 class Limits:
-    """What an operator allows an app; None: no limit.
+    """How much of its server an app may take; None: no limit.
 
     Attributes:
         max_pending: roots without outcome, 1 or more. Spouts keep to it; Redis refuses what goes well beyond.

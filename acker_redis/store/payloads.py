@@ -27,7 +27,7 @@ class Payloads:
     def put(self, payloads: Sequence[tuple[int, bytes]]) -> None:
         """Keep (message id, payload) pairs; putting one again changes nothing.
 
-        Those that are longer than the app's operator allows (`Limits.max_payload_bytes`) are left out.
+        Those that are longer than the app's limit (`Limits.max_payload_bytes`) are left out.
 
         Raises:
             BadBatchError: a payload is longer than MAX_PAYLOAD_BYTES; none was kept.

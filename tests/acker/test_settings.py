@@ -1,4 +1,4 @@
-"""Settings of an app when only their key is gone: what the shards were made with holds."""
+"""Settings of an app when only their key is gone: the settings of its shards hold."""
 
 from typing import Any
 

@@ -67,7 +67,7 @@ def test_stats_of_all_apps_are_printed_despite_a_lost_app(url, raw, connect) -> 
     connect(app="payments").init(1, 1, 0)
     connect(app="orders")
     result = run("stats", "--all", "--redis", url, "--json")
-    assert [(one["app"], one["pending"]) for one in map(json.loads, result.output.splitlines())] == [
+    assert [(row["app"], row["pending"]) for row in map(json.loads, result.output.splitlines())] == [
         ("orders", 0),
         ("payments", 1),
     ]
@@ -113,7 +113,7 @@ def test_inspect_accepts_every_spelling_of_a_root_id(url, connect) -> None:
 
 
 def test_inspect_accepts_a_root_id_in_hex_with_0x(url, raw, connect) -> None:
-    """Sixteen hex digits that could be decimal ones are told apart by 0x."""
+    """Sixteen hex digits that could be decimal are distinguished by 0x."""
     acker: Acker = connect(app="orders", shards=1)
     root = 0x1234567812345678
     acker.init(root, 1, 0)
@@ -137,11 +137,11 @@ def test_dead_letters_command_prints_and_deletes_letters(url, connect) -> None:
     first = run("dead-letters", "--redis", url, "--app", "orders", "--count", "2", "--json", "--delete")
     assert first.exit_code == 0
     shown = [json.loads(line) for line in first.stdout.splitlines()]
-    assert [(one["message_id"], one["payload"], one["last_component"]) for one in shown] == [
+    assert [(row["message_id"], row["payload"], row["last_component"]) for row in shown] == [
         (0, "line 0", "parse"),
         (1, "line 1", "parse"),
     ]
     assert "2 printed and deleted, 1 in the stream" in first.stderr
     second = run("dead-letters", "--redis", url, "--app", "orders")
-    assert "message_id  2" in second.stdout
+    assert "message_id      2" in second.stdout
     assert acker.dead_letters.count() == 1

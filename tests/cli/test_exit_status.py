@@ -250,7 +250,7 @@ def test_docs_and_help_show_the_exit_status_table() -> None:
         ["apps"],
         ["delete-app"],
     ):
-        assert "Exit status" not in CliRunner().invoke(app, [*command, "--help"]).output, "they are said once"
+        assert "Exit status" not in CliRunner().invoke(app, [*command, "--help"]).output, "they stand in one place"
 
 
 def test_python_warning_is_printed_on_a_single_line(place) -> None:

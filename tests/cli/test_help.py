@@ -18,7 +18,7 @@ def test_every_command_has_help(command) -> None:
     assert "redis://[[user]:password@]host[:port][/db]" in shown.output
 
 
-def page(*command: str) -> str:
+def help_of(*command: str) -> str:
     shown = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "80"})
     assert shown.exit_code == 0, shown.exception
     assert max(map(len, shown.output.splitlines())) <= 80
@@ -27,18 +27,18 @@ def page(*command: str) -> str:
 
 @pytest.mark.parametrize("command", [(), ("dead-letters",), *((*one.split(),) for one in COMMANDS)])
 def test_help_texts_are_not_cut_off(command) -> None:
-    assert "..." not in page(*command).replace("COMMAND [ARGS]...", "")
+    assert "..." not in help_of(*command).replace("COMMAND [ARGS]...", "")
 
 
 def test_each_command_is_listed_with_its_first_sentence() -> None:
-    assert "exit 1 if something is bad. script" in page()
-    assert "drain Pause the app, and wait until nothing is pending and no outcome waits; exit 1" in page()
+    assert "exit 1 if something is bad. script" in help_of()
+    assert "drain Pause the app, and wait until nothing is pending and no outcome waits; exit 1" in help_of()
 
 
 def test_help_of_dead_letters_lists_its_own_options() -> None:
-    shown = page("dead-letters")
+    shown = help_of("dead-letters")
     assert "--app <str> Name of the app. [env var: ACKER_APP; required]" in shown
-    assert "show Print messages" in shown and "replay Have the app's streams" in shown
+    assert "show Print dead letters" in shown and "replay Have the app's streams" in shown
 
 
 def test_mistyped_dead_letters_command_suggests_the_right_name() -> None:

@@ -1,4 +1,4 @@
-"""What the command line writes can't act on a terminal, and comes through one place."""
+"""Output of the command line can't act on a terminal, and is written in one module."""
 
 import ast
 import json
@@ -51,14 +51,14 @@ def test_no_control_or_format_character_is_left() -> None:
 
 def test_cli_output_goes_through_the_output_module_only() -> None:
     """And a question is asked, with a text of our own."""
-    found = set()
+    writers = set()
     for path in CLI.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in (
                 "echo", "secho", "print", "write", "confirm", "prompt", "StreamHandler",
             ):  # fmt: skip
-                found.add((path.name, ast.unparse(node.func)))
-    assert found == {
+                writers.add((path.name, ast.unparse(node.func)))
+    assert writers == {
         ("output.py", "typer.echo"),
         ("output.py", "os.write"),
         ("options.py", "typer.confirm"),

@@ -1,4 +1,4 @@
-"""What a dead run left pending is given up: in its lanes and in no other, and not while a spout has them."""
+"""Roots that a dead run left pending are abandoned: in its lanes and in no other, and not while a spout has them."""
 
 import subprocess
 import sys
@@ -75,7 +75,7 @@ def test_abandon_fails_the_roots_of_the_dead_run_only(client: Client, acker: Ack
             )
 
     assert abandon_run.abandon(client, CONFIG, left, look) == len(left.roots)
-    assert details == [b"abandoned by an operator"] * len(left.roots)
+    assert details == [b"abandoned by the person on call"] * len(left.roots)
     stats = acker.stats(lane=0)
     assert (stats.pending, stats.unconfirmed_outcomes) == (len(others) - 12, 0)
     assert acker.stats(lane=1).unconfirmed_outcomes > 0
@@ -146,7 +146,7 @@ def test_progress_callbacks_count_scanned_and_failed_roots(client: Client, acker
 def test_survey_of_a_damaged_ledger_raises_damaged_data(client: Client, acker: Acker, raw: Any) -> None:
     die(acker, "run")
     raw.hset("acker:{orders:1}:ledger", "short", "x" * 22)
-    with pytest.raises(DamagedDataError, match="no block's"):
+    with pytest.raises(DamagedDataError, match="no block"):
         abandon_run.preview(client, CONFIG, "run")
 
 
@@ -187,11 +187,11 @@ def test_abandon_command_counts_roots_and_asks_for_confirmation(url: str, connec
     of_run = ("abandon", "--app", "orders", "--redis", url, "--run", "run-1")
     for typed in ("n\n", "", "\n"):
         shown = run(*of_run, typed=typed)
-        assert (shown.exit_code, "nothing was given up" in shown.stderr) == (1, True)
+        assert (shown.exit_code, "nothing was abandoned" in shown.stderr) == (1, True)
         assert "orders: 500 roots are pending of run run-1, or of runs before it in its lanes (0)" in shown.output
     assert acker.pending() == 500
     shown = run(*of_run, "--yes")
-    assert (shown.exit_code, "500 roots failed: abandoned by an operator" in shown.output) == (0, True)
+    assert (shown.exit_code, "500 roots failed: abandoned by the person on call" in shown.output) == (0, True)
     assert acker.pending() == 0
     shown = run(*of_run, typed="y\n")
     assert (shown.exit_code, "0 roots failed" in shown.output) == (0, True)

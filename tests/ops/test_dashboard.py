@@ -1,4 +1,4 @@
-"""How apps are doing, for programs and for who has the command line: from one server, and from the nodes of a cluster."""
+"""The dashboard, for programs and on the command line: of a single server, and of the nodes of a cluster."""
 
 import json
 from contextlib import ExitStack
@@ -43,12 +43,12 @@ def test_dashboard_of_a_single_server_covers_the_whole_app(url: str, connect: An
     acker = connect(app="orders")
     fill(acker)
     with_client = Client(url)
-    (found,) = app_states(with_client)
-    assert (found.app, found.state, found.healthy) == ("orders", "ok", True)
-    assert (found.shards, found.shards_seen, found.pending, found.dead_letters) == (8, 8, 900, 0)
-    assert found.pending_by_component.keys() == {"parse", ""}
-    assert found.memory_bytes and found.memory_bytes > 10_000
-    assert found.oldest_ms is not None and found.rotated_ms_ago is not None
+    (state,) = app_states(with_client)
+    assert (state.app, state.state, state.healthy) == ("orders", "ok", True)
+    assert (state.shards, state.shards_seen, state.pending, state.dead_letters) == (8, 8, 900, 0)
+    assert state.pending_by_component.keys() == {"parse", ""}
+    assert state.memory_bytes and state.memory_bytes > 10_000
+    assert state.oldest_ms is not None and state.rotated_ms_ago is not None
     assert app_states(with_client, "nobody") == []
     with pytest.raises(BadConfigError, match="app="):
         app_states(with_client, "no name")
@@ -59,11 +59,11 @@ def test_dashboard_of_a_cluster_sums_its_nodes(nodes: Any) -> None:
     with Acker.connect(nodes[0].url, AckerConfig(app="orders", shards=8)) as acker:
         fill(acker)
         client = Client(nodes[0].url)
-        (found,) = app_states(client)
-        assert (found.state, found.shards, found.shards_seen, found.pending, found.dead_letters) == ("ok", 8, 8, 900, 0)
+        (state,) = app_states(client)
+        assert (state.state, state.shards, state.shards_seen, state.pending, state.dead_letters) == ("ok", 8, 8, 900, 0)
         pending = pending_roots(client, "orders", oldest=2)
         assert (pending.pending, pending.looked_at) == (900, 900)
-        assert [(one.component, one.count, len(one.oldest)) for one in pending.components] == [
+        assert [(component.component, component.count, len(component.oldest)) for component in pending.components] == [
             ("parse", 500, 2),
             ("", 400, 2),
         ]
@@ -80,10 +80,13 @@ def test_pending_command_groups_roots_by_component(url: str, connect: Any) -> No
     assert shown[1].startswith("parse  500 roots (56 %), oldest 0.")
     assert shown[3].startswith("(no component yet)  400 roots (44 %), oldest 0.")
     asked = ("pending", "--app", "orders", "--redis", url)
-    for options, roots in (((), 3), (("--by-stage",), 0), (("--by-stage", "--oldest", "2"), 2)):
+    for options, roots in (((), 3), (("--by-component",), 0), (("--by-component", "--oldest", "2"), 2)):
         values = json.loads(run(*asked, *options, "--json").output)
-        assert [(one["count"], len(one["oldest"])) for one in values["components"]] == [(500, roots), (400, roots)]
-    assert len(run(*asked, "--by-stage").output.splitlines()) == 3
+        assert [(component["count"], len(component["oldest"])) for component in values["components"]] == [
+            (500, roots),
+            (400, roots),
+        ]
+    assert len(run(*asked, "--by-component").output.splitlines()) == 3
 
 
 def test_pending_command_locates_the_root_of_a_message(url: str, connect: Any) -> None:
@@ -119,7 +122,7 @@ def test_dashboard_lists_every_app_among_many_foreign_keys(url: str, raw: Any, c
     raw.mset({f"other:{number}": "x" for number in range(60_000)})
     client = Client(url)
     assert json.loads(client.report("dashboard", "--json")[0])["is_whole"] is False
-    assert [one.app for one in app_states(client)] == ["app-0", "app-1", "app-2"]
+    assert [state.app for state in app_states(client)] == ["app-0", "app-1", "app-2"]
     client.close()
 
 

@@ -52,18 +52,18 @@ def test_delete_app_removes_its_keys_and_no_others(source, raw, connect) -> None
     for key in (*OTHERS, *LEFTOVERS):
         raw.set(key, "x")
     client = Client(source)
-    found = delete_app.survey(client, "orders")
-    assert found.text == (
-        f"{raw.dbsize() - len(OTHERS)} keys, with 4 records in its ledgers, "
+    holdings = delete_app.preview(client, "orders")
+    assert holdings.text == (
+        f"{raw.dbsize() - len(OTHERS)} keys, with 4 blocks in its ledgers, "
         "2 entries of outcomes that no spout has confirmed, "
         "2 dead letters, 1 kept messages"
     )
-    assert found.keys[0] == b"acker:{orders}:config"
-    assert {key.decode() for key in found.keys[1:5]} == {f"acker:{{orders:{shard}}}:meta" for shard in (0, 1, 2, 99)}
-    assert delete_app.evict(client, found) == len(found.keys)
+    assert holdings.keys[0] == b"acker:{orders}:config"
+    assert {key.decode() for key in holdings.keys[1:5]} == {f"acker:{{orders:{shard}}}:meta" for shard in (0, 1, 2, 99)}
+    assert delete_app.delete(client, holdings) == len(holdings.keys)
     assert names(raw) == set(OTHERS)
     with pytest.raises(AppNotFoundError, match="no app 'orders'"):
-        delete_app.survey(client, "orders")
+        delete_app.preview(client, "orders")
     client.close()
 
 
@@ -72,7 +72,7 @@ def test_delete_app_refuses_an_invalid_app_name(source, raw, connect, name) -> N
     connect(app="orders")
     client = Client(source)
     with pytest.raises(BadConfigError, match="use 1 to 64 letters"):
-        delete_app.survey(client, name)
+        delete_app.preview(client, name)
     client.close()
 
 
@@ -81,7 +81,7 @@ def test_delete_app_makes_running_clients_raise_ledger_lost(source, connect, raw
     rotator = Rotator(source)
     rotator.run_once()
     client = Client(source)
-    delete_app.evict(client, delete_app.survey(client, "orders"))
+    delete_app.delete(client, delete_app.preview(client, "orders"))
     for call in (lambda: acker.ack(1, 1), acker.poll, acker.stats, lambda: acker.admin.rotate(force=True)):
         with pytest.raises(LedgerLostError):
             call()
@@ -123,7 +123,7 @@ def test_delete_app_asks_for_confirmation(url, raw, connect) -> None:
     for typed in ("n\n", "\n", ""):
         result = run("delete-app", "--app", "orders", "--redis", url, typed=typed)
         assert result.exit_code == 1
-        assert "orders on redis://127.0.0.1" in result.output and "4 records in its ledgers" in result.output
+        assert "orders on redis://127.0.0.1" in result.output and "4 blocks in its ledgers" in result.output
         assert "nothing was deleted" in result.stderr
         assert names(raw) == before
     result = run("delete-app", "--app", "orders", "--redis", url, typed="y\n")
@@ -134,14 +134,14 @@ def test_delete_app_asks_for_confirmation(url, raw, connect) -> None:
 
 def test_delete_app_reports_keys_that_came_back(url, raw, connect, monkeypatch) -> None:
     fill(connect(app="orders", shards=2))
-    delete = delete_app.evict
+    delete = delete_app.delete
 
-    def delete_beside_a_program(client: Client, found: Any) -> int:
-        deleted = delete(client, found)
+    def delete_beside_a_program(client: Client, holdings: Any) -> int:
+        deleted = delete(client, holdings)
         raw.hset("acker:{orders}:payloads:run", "1", "x")
         return deleted
 
-    monkeypatch.setattr(delete_app, "delete-app", delete_beside_a_program)
+    monkeypatch.setattr(delete_app, "delete", delete_beside_a_program)
     result = run("delete-app", "--app", "orders", "--redis", url, "--yes")
     assert result.exit_code == 1
-    assert "1 keys came back: stop the app's programs, and evict it again" in result.stderr
+    assert "1 keys came back: stop the app's programs, and delete the app again" in result.stderr

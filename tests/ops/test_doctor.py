@@ -1,4 +1,4 @@
-"""What doctor finds, one spoilt thing at a time, and that it says what to do."""
+"""Findings of doctor, for each thing that is spoilt, with advice."""
 
 import json
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def run(*arguments: str) -> Any:
 def found_on(server: Server) -> dict[tuple[str, str], Finding]:
     client = Client(server.url)
     try:
-        return {(one.what, one.about): one for one in examine(client)}
+        return {(finding.subject, finding.about): finding for finding in examine(client)}
     finally:
         client.close()
 
@@ -44,12 +44,14 @@ def acker(server: Server, open_acker: Callable[..., Acker]) -> Acker:
 
 
 def test_sound_server_has_no_bad_finding(server: Server, acker: Acker) -> None:
-    found = found_on(server)
-    assert {one.grade for one in found.values()} == {"ok", "warning"}
-    assert [about for (_, about), one in found.items() if one.grade == "warning"] == ["replicas", "user"]
-    assert found["orders", "settings"].text == "8 shards, 3 buckets, timeout 30 s, 1 lanes, of which 0 have a spout now"
-    assert all(one.advice for one in found.values() if one.grade != "ok")
-    assert not any(one.advice for one in found.values() if one.grade == "ok")
+    findings = found_on(server)
+    assert {finding.grade for finding in findings.values()} == {"ok", "warning"}
+    assert [about for (_, about), finding in findings.items() if finding.grade == "warning"] == ["replicas", "user"]
+    assert (
+        findings["orders", "settings"].text == "8 shards, 3 buckets, timeout 30 s, 1 lanes, of which 0 have a spout now"
+    )
+    assert all(finding.advice for finding in findings.values() if finding.grade != "ok")
+    assert not any(finding.advice for finding in findings.values() if finding.grade == "ok")
     shown = run("doctor", "--redis", server.url)
     assert (shown.exit_code, shown.output.startswith("warning  server: replicas: none\n         -> with two")) == (
         0,
@@ -91,9 +93,9 @@ def test_bad_finding_exits_with_status_1(server: Server, acker: Acker, of: tuple
     spoil, advice = SPOILT[of]
     with redis.Redis.from_url(server.url) as raw:
         spoil(raw)
-    found = found_on(server)[of]
-    assert found.grade == "bad"
-    assert advice in found.advice
+    finding = found_on(server)[of]
+    assert finding.grade == "bad"
+    assert advice in finding.advice
     shown = run("doctor", "--redis", server.url, "--json")
     assert shown.exit_code == 1
     assert json.loads(shown.output.splitlines()[0])["grade"] == "bad"
@@ -114,8 +116,8 @@ def test_risky_configuration_is_a_warning(
     with redis.Redis.from_url(server.url) as raw:
         raw.set("acker:{no app!}:config", "x")
         raw.config_set("maxmemory", 0)
-    found = found_on(server)
-    warned = {about for (_, about), one in found.items() if one.grade == "warning"}
+    findings = found_on(server)
+    warned = {about for (_, about), finding in findings.items() if finding.grade == "warning"}
     assert warned == {"persistence", "memory", "replicas", "dead letters", "keys", "user"}
     acker.admin.pause(reason="moved")
     assert found_on(server)["orders", "state"].grade == "warning"
@@ -135,25 +137,29 @@ def test_checks_without_permission_are_unknown(server: Server, acker: Acker) -> 
     with redis.Redis.from_url(server.url) as raw:
         raw.execute_command("ACL", "SETUSER", "narrow", "reset", "on", ">pw", "~acker:*", "+@read", "+ping", "+time")
     client = Client(server.url.replace("//", "//narrow:pw@"))
-    found = {one.about: one for one in examine(client)}
+    findings = {finding.about: finding for finding in examine(client)}
     client.close()
-    assert (found["INFO"].grade, found["reports"].grade, found["settings"].grade) == ("unknown", "unknown", "ok")
-    assert (found["user"].grade, found["user"].text) == ("unknown", "who this is can't be asked")
+    assert (findings["INFO"].grade, findings["reports"].grade, findings["settings"].grade) == (
+        "unknown",
+        "unknown",
+        "ok",
+    )
+    assert (findings["user"].grade, findings["user"].text) == ("unknown", "the user's name can't be asked")
 
 
 def test_differing_node_clocks_are_a_warning(server: Server, acker: Acker, monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client(server.url)
     (now_ms,) = client.ask(server_info.node_clocks_ms)
     monkeypatch.setattr(server_info, "node_clocks_ms", lambda _: [now_ms, now_ms + 60_000])
-    (found,) = _clocks(client)
-    assert (found.grade, "60.0 s from each other" in found.text) == ("warning", True)
+    (finding,) = _clocks(client)
+    assert (finding.grade, "60.0 s from each other" in finding.text) == ("warning", True)
     client.close()
 
 
 def test_failed_disk_writes_are_bad() -> None:
     info = {"redis_version": "7.0", "aof_enabled": 1, "aof_last_write_status": "err", "rdb_last_bgsave_status": "err"}
-    found = {one.about: one.grade for one in _server(info, several=False)}
-    assert (found["persistence"], found["snapshots"]) == ("bad", "bad")
+    grades = {finding.about: finding.grade for finding in _server(info, several=False)}
+    assert (grades["persistence"], grades["snapshots"]) == ("bad", "bad")
 
 
 # -- limits
@@ -164,13 +170,13 @@ def test_pending_roots_near_the_limit_are_graded(server: Server, acker: Acker, p
     acker.admin.set_limits(Limits(max_pending=100))
     roots = np.arange(1, pending + 1)
     acker.init_many(roots, roots, 0)
-    found = found_on(server)["orders", "limit"]
-    assert (found.grade, found.text) == (grade, f"{pending} of 100 roots pending ({pending} %)".replace(" %", "%"))
+    finding = found_on(server)["orders", "limit"]
+    assert (finding.grade, finding.text) == (grade, f"{pending} of 100 roots pending ({pending} %)".replace(" %", "%"))
     client = Client(server.url)
     (state,) = app_states(client)
     client.close()
     assert (state.state == "FULL") == (pending == 100)
-    assert ("as many as its operator allows" in run("status", "--redis", server.url).output) == (pending == 100)
+    assert ("as many as its limit allows" in run("status", "--redis", server.url).output) == (pending == 100)
 
 
 def test_app_without_pending_limit_has_no_limit_finding(server: Server, acker: Acker) -> None:
@@ -192,24 +198,24 @@ def found_as(server: Server, *rules: str) -> dict[tuple[str, str], Finding]:
         raw.execute_command("ACL", "SETUSER", "somebody", "reset", "on", ">pw", *rules)
     client = Client(server.url.replace("//", "//somebody:pw@"))
     try:
-        return {(one.what, one.about): one for one in examine(client)}
+        return {(finding.subject, finding.about): finding for finding in examine(client)}
     finally:
         client.close()
 
 
 def test_all_powerful_user_is_a_warning(server: Server, acker: Acker) -> None:
-    for found in (found_on(server), found_as(server, "~*", "+@all")):
-        assert found["server", "user"].grade == "warning"
-        assert found["server", "user"].text.endswith("who may do everything")
-        assert "acker-redis acl" in found["server", "user"].advice
-        assert ("orders", "user") not in found
+    for findings in (found_on(server), found_as(server, "~*", "+@all")):
+        assert findings["server", "user"].grade == "warning"
+        assert findings["server", "user"].text.endswith("who may do everything")
+        assert "acker-redis acl" in findings["server", "user"].advice
+        assert ("orders", "user") not in findings
 
 
 @ASKABLE
 def test_app_user_with_the_right_rules_is_ok(server: Server, acker: Acker) -> None:
-    found = found_as(server, *APP_RULES, *ASKS)
-    assert (found["server", "user"].grade, found["server", "user"].text) == ("ok", "somebody")
-    assert (found["orders", "user"].grade, found["orders", "user"].text) == (
+    findings = found_as(server, *APP_RULES, *ASKS)
+    assert (findings["server", "user"].grade, findings["server", "user"].text) == ("ok", "somebody")
+    assert (findings["orders", "user"].grade, findings["orders", "user"].text) == (
         "ok", "somebody may do what a program of the app needs",
     )  # fmt: skip
 
@@ -225,21 +231,21 @@ def test_app_user_with_the_right_rules_is_ok(server: Server, acker: Acker) -> No
     ],
 )
 def test_excess_permission_is_a_warning(server: Server, acker: Acker, more: str, named: str) -> None:
-    found = found_as(server, *APP_RULES, *ASKS, more)["server", "user"]
-    assert (found.grade, found.text) == ("warning", f"somebody, who may run {named}")
+    finding = found_as(server, *APP_RULES, *ASKS, more)["server", "user"]
+    assert (finding.grade, finding.text) == ("warning", f"somebody, who may run {named}")
 
 
 @ASKABLE
 def test_missing_permission_is_a_warning(server: Server, acker: Acker) -> None:
-    found = found_as(server, *APP_RULES, *ASKS, "-hincrby", "-fcall", "-evalsha")["orders", "user"]
-    assert (found.grade, found.text) == ("warning", "somebody may not run HINCRBY, FCALL or EVALSHA on its keys")
+    finding = found_as(server, *APP_RULES, *ASKS, "-hincrby", "-fcall", "-evalsha")["orders", "user"]
+    assert (finding.grade, finding.text) == ("warning", "somebody may not run HINCRBY, FCALL or EVALSHA on its keys")
     looks = found_as(server, "%R~acker:*", "+@read", "+eval", "+info", "+time", "+ping", *ASKS)["orders", "user"]
     assert (looks.grade, "HSET, HINCRBY" in looks.text) == ("warning", True)
-    assert looks.advice.startswith("enough for who only looks")
+    assert looks.advice.startswith("enough for looking only")
 
 
 def test_user_without_acl_dryrun_is_unknown(server: Server, acker: Acker) -> None:
-    found = found_as(server, *APP_RULES, "+acl|whoami", "+acl|getuser", "+scan")
-    assert (found["server", "user"].grade, found["server", "user"].text) == (
+    findings = found_as(server, *APP_RULES, "+acl|whoami", "+acl|getuser", "+scan")
+    assert (findings["server", "user"].grade, findings["server", "user"].text) == (
         "unknown", "somebody; what this user may do can't be asked",
     )  # fmt: skip

@@ -25,8 +25,8 @@ from tests.support.users import log_in, rules_for
 
 def scrape(port: int) -> dict[tuple[str, ...], float]:
     """(name, labels in the order of their names) -> value."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as page:
-        text = page.read().decode()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
+        text = response.read().decode()
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -46,22 +46,22 @@ def test_rotator_exports_the_figures_of_the_dashboard(
     acker.dead_letters.add([DeadLetter(1, "run", 5, "failed")])
     process = start_process("rotator", "--redis", real_url, "--metrics", "0")
     wait_until(lambda: "metrics at http://127.0.0.1:" in process.log(), "the metrics are served")
-    found = scrape(int(re.findall(r"127\.0\.0\.1:(\d+)/metrics", process.log())[0]))
-    assert found["acker_up",] == 1, process.log()
-    assert found["acker_roots_settled_total", "orders", "acked"] == 40
-    assert found["acker_roots_settled_total", "orders", "failed"] == 1
-    assert found["acker_roots_begun_total", "orders"] == 100
-    assert found["acker_late_updates_total", "orders"] == 1
-    assert found["acker_roots_pending", "orders"] == 59
-    assert found["acker_dead_letters", "orders"] == 1
-    assert found["acker_outcomes_waiting", "orders"] > 0
-    assert found["acker_tick_seconds", "orders"] == 30
-    assert 0 <= found["acker_oldest_pending_age_seconds", "orders"] < 60
-    assert 0 <= found["acker_rotation_age_seconds", "orders"] < 60
-    assert found["acker_app_state", "orders", "ok"] == 1
-    assert found["acker_app_state", "orders", "HANGS"] == 0
-    assert found["acker_memory_bytes", "orders"] > 1000
-    buckets = {name[2:]: value for name, value in found.items() if name[0] == "acker_complete_latency_seconds_bucket"}
+    samples = scrape(int(re.findall(r"127\.0\.0\.1:(\d+)/metrics", process.log())[0]))
+    assert samples["acker_up",] == 1, process.log()
+    assert samples["acker_roots_settled_total", "orders", "acked"] == 40
+    assert samples["acker_roots_settled_total", "orders", "failed"] == 1
+    assert samples["acker_roots_begun_total", "orders"] == 100
+    assert samples["acker_late_updates_total", "orders"] == 1
+    assert samples["acker_roots_pending", "orders"] == 59
+    assert samples["acker_dead_letters", "orders"] == 1
+    assert samples["acker_outcomes_waiting", "orders"] > 0
+    assert samples["acker_tick_seconds", "orders"] == 30
+    assert 0 <= samples["acker_oldest_pending_age_seconds", "orders"] < 60
+    assert 0 <= samples["acker_rotation_age_seconds", "orders"] < 60
+    assert samples["acker_app_state", "orders", "ok"] == 1
+    assert samples["acker_app_state", "orders", "HANGS"] == 0
+    assert samples["acker_memory_bytes", "orders"] > 1000
+    buckets = {name[2:]: value for name, value in samples.items() if name[0] == "acker_complete_latency_seconds_bucket"}
     assert len({le for le, _ in buckets}) == len(BOUNDS_MS)
     process.popen.terminate()
     assert process.popen.wait(timeout=20) == 0
@@ -75,9 +75,9 @@ def test_latency_buckets_are_cumulative_over_shards(url: str, raw: Any, connect:
     raw.hincrby("acker:{orders:1}:latency", "acked:2000", 5)
     raw.hincrby("acker:{orders:0}:latency", "acked:more", 2)
     with MetricsServer(url, [], "127.0.0.1", 0) as server:
-        found = scrape(server.port)
+        samples = scrape(server.port)
     name = "acker_complete_latency_seconds_bucket"  # neither _sum nor _count: nobody knows the sum
-    acked = {float(key[2]): value for key, value in found.items() if key[0] == name and key[3] == "acked"}
+    acked = {float(key[2]): value for key, value in samples.items() if key[0] == name and key[3] == "acked"}
     assert list(acked) == [bound / 1000 for bound in BOUNDS_MS]
     assert (acked[0.05], acked[1.0], acked[2.0], acked[5000.0], acked[math.inf]) == (8, 8, 13, 13, 15)
 
@@ -89,18 +89,18 @@ def test_rotator_user_can_export_metrics(
     open_acker(server.url, app="orders").dead_letters.add([DeadLetter(1, "run", 5, "failed")])
     url = log_in(plain(server.url), server.url, Role.ROTATOR, None, rules=rules_for(kind))
     with MetricsServer(url, [], "127.0.0.1", 0) as metrics:
-        found = scrape(metrics.port)
-    assert found["acker_app_state", "orders", "ok"] == 1
-    assert found["acker_dead_letters", "orders"] == 1
-    assert found["acker_memory_bytes", "orders"] > 1000
+        samples = scrape(metrics.port)
+    assert samples["acker_app_state", "orders", "ok"] == 1
+    assert samples["acker_dead_letters", "orders"] == 1
+    assert samples["acker_memory_bytes", "orders"] > 1000
 
 
 def test_metrics_cover_only_the_named_apps(url: str, connect: Callable[..., Acker]) -> None:
     for name in ("orders", "payments"):
         connect(app=name)
     with MetricsServer(url, ["payments"], "127.0.0.1", 0) as server:
-        found = scrape(server.port)
-    assert {key[1] for key in found if len(key) > 1} == {"payments"}
+        samples = scrape(server.port)
+    assert {key[1] for key in samples if len(key) > 1} == {"payments"}
 
 
 def test_up_metric_is_0_until_the_server_returns(
@@ -123,9 +123,9 @@ def test_metric_labels_contain_no_ids(url: str, connect: Callable[..., Acker]) -
     acker.ack(7, 1, component="parse")
     with (
         MetricsServer(url, [], "127.0.0.1", 0) as server,
-        urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30) as page,
+        urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30) as response,
     ):
-        labels = set(re.findall(r'(\w+)="', page.read().decode()))
+        labels = set(re.findall(r'(\w+)="', response.read().decode()))
     assert labels == {"app", "outcome", "state", "le"}
 
 
@@ -136,8 +136,8 @@ def test_metrics_port_in_use_or_with_check_is_wrong_usage(url: str) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        found = run(app, ["rotator", "--all", "--metrics", port, "--redis", url])
-    assert (found.exit_code, "give another port" in found.output) == (2, True)
+        done = run(app, ["rotator", "--all", "--metrics", port, "--redis", url])
+    assert (done.exit_code, "give another port" in done.output) == (2, True)
 
 
 def test_latency_bounds_match_the_scripts() -> None:

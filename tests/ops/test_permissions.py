@@ -1,4 +1,4 @@
-"""The users that `acker-redis acl` prints: each does its work, nothing of another app's, and nothing that is not its work."""
+"""The users that `acker-redis acl` prints: each may do its work, and nothing else."""
 
 import json
 import re
@@ -344,7 +344,7 @@ def test_acl_command_prints_server_commands_and_file_lines(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["or:ders"], "use 1 to 64 letters"),
         (["--role", "spout"], "name it, as in"),
@@ -355,7 +355,7 @@ def test_acl_command_prints_server_commands_and_file_lines(
         (["orders", "--server", "valkey"], "valkey"),
     ],
 )
-def test_acl_command_explains_invalid_arguments(arguments: list[str], said: str) -> None:
+def test_acl_command_explains_invalid_arguments(arguments: list[str], message: str) -> None:
     result = CliRunner().invoke(program, ["acl", *arguments])
     assert (result.exit_code, result.stdout) == (2, "")
-    assert said in result.stderr
+    assert message in result.stderr

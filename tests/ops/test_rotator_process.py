@@ -21,7 +21,7 @@ PENDING = np.arange(1, 101)
 
 
 def times_out(acker: Acker, description: str) -> None:
-    """A hundred roots are put in and time out by the work of somebody else."""
+    """A hundred roots are put in and time out by the work of another process."""
     acker.init_many(PENDING, PENDING, 0)
     before = acker.stats().timed_out
     wait_until(lambda: acker.stats().timed_out == before + len(PENDING), description)

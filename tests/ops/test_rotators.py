@@ -23,8 +23,8 @@ def test_concurrent_forced_ticks_expire_each_root_once(real_url, connect) -> Non
     roots = np.arange(1, 6_001)
 
     def rotate() -> int:
-        with Acker.connect(real_url, acker.config) as mine:
-            return sum(mine.admin.rotate(force=bool(round_ % 3)).timed_out for round_ in range(30))
+        with Acker.connect(real_url, acker.config) as own:
+            return sum(own.admin.rotate(force=bool(round_ % 3)).timed_out for round_ in range(30))
 
     with ThreadPoolExecutor(4) as pool:
         rotators = [pool.submit(rotate) for _ in range(4)]
@@ -46,9 +46,9 @@ def test_concurrent_rotators_tick_once_per_due_time(real_url, raw, connect) -> N
 
     def rotate() -> int:
         ticked = 0
-        with Acker.connect(real_url, config) as mine:
+        with Acker.connect(real_url, config) as own:
             while not stop.is_set():
-                ticked += mine.admin.rotate().ticked
+                ticked += own.admin.rotate().ticked
         return ticked
 
     with ThreadPoolExecutor(3) as pool:
@@ -58,9 +58,9 @@ def test_concurrent_rotators_tick_once_per_due_time(real_url, raw, connect) -> N
         finally:
             stop.set()
         ticked = sum(rotator.result() for rotator in rotators)
-    found = {name: int(value) for name, value in raw.hgetall(meta).items() if name.endswith((b"tick", b"_ms"))}
-    assert found[b"tick"] == ticked
-    assert found[b"last_rotation_ms"] - found[b"created_ms"] >= ticked * config.tick_ms
+    values = {name: int(value) for name, value in raw.hgetall(meta).items() if name.endswith((b"tick", b"_ms"))}
+    assert values[b"tick"] == ticked
+    assert values[b"last_rotation_ms"] - values[b"created_ms"] >= ticked * config.tick_ms
 
 
 def test_rotator_killed_while_draining_is_continued_by_another(url, raw, connect, start_process) -> None:

@@ -1,4 +1,4 @@
-"""Spans of what failed, timed out or took long, as OpenTelemetry's SDK gets them."""
+"""Spans of roots that failed, timed out or took long, as OpenTelemetry's SDK gets them."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -77,11 +77,11 @@ def test_each_failed_or_timed_out_attempt_emits_a_span(
     shared = {"acker.app": "orders", "acker.run": "run", "acker.attempt": 1}
     root = attributes(failed).pop("acker.root")
     assert attributes(failed) == {
-        **shared, "acker.outcome": "failed", "acker.stage": "parse", "acker.message_id": 2, "acker.root": root,
+        **shared, "acker.outcome": "failed", "acker.component": "parse", "acker.message_id": 2, "acker.root": root,
     }  # fmt: skip
     assert len(root) == 16 and (failed.status.is_ok, failed.status.description) == (False, "no such customer")
     assert attributes(timed_out)["acker.message_id"] == 3
-    assert attributes(timed_out)["acker.stage"] == "join"
+    assert attributes(timed_out)["acker.component"] == "join"
     last_ms = acker.dead_letters.now_ms()
     for span in (failed, timed_out):
         assert span.parent is None
@@ -127,7 +127,7 @@ def test_identical_outcomes_emit_at_most_a_hundred_spans(
     acker.fail_many(emission.roots[550:560], component="parse")
     spout.poll()
     spans = exporter.get_finished_spans()
-    assert Counter(attributes(span).get("acker.stage") for span in spans) == {None: tracing.MOST, "parse": 10}
+    assert Counter(attributes(span).get("acker.component") for span in spans) == {None: tracing.MOST, "parse": 10}
     assert [attributes(span)["acker.more"] for span in spans if "acker.more" in attributes(span)] == [450]
 
 

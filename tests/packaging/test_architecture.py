@@ -129,8 +129,8 @@ def test_only_connection_module_makes_connections() -> None:
         "ConnectionPool",
         "FakeRedis",
     )
-    found = {name for name in MODULES if any(call.split(".")[-1] in makers for call in called(name))}
-    assert found == {"client.connection", "testing.server", "testing.fake"}
+    users = {name for name in MODULES if any(call.split(".")[-1] in makers for call in called(name))}
+    assert users == {"client.connection", "testing.server", "testing.fake"}
     assert {call for call in called("testing.fake") if call.split(".")[-1] in makers} == {"fakeredis.FakeRedis"}
 
 
@@ -147,13 +147,13 @@ def test_only_scripts_module_reads_lua_files() -> None:
 def test_only_client_modules_send_scripts() -> None:
     commands = ("EVAL", "EVAL_RO", "EVALSHA", "SCRIPT", "FCALL", "FCALL_RO")
     senders = ("eval", "evalsha", "script_load", "register_script", "fcall")
-    found = {
+    users = {
         name
         for name in MODULES
         if set(commands) & set(strings(name))
         or any("." in call and call.split(".")[-1] in senders for call in called(name))
     }
-    assert found == {"client.script_calls", "client.client", "client.report_calls"}  # client: the question after #!lua
+    assert users == {"client.script_calls", "client.client", "client.report_calls"}  # client: the question after #!lua
 
 
 def test_only_shards_module_chooses_shard_of_root() -> None:

@@ -87,9 +87,9 @@ def test_installed_wheel_works_with_its_requirements_only(wheel: Path, about: Me
     venv.create(folder)
     (site,) = folder.glob("lib/python*/site-packages")
     for name in needed(about.get_all("Requires-Dist", []), [""]):
-        found = metadata.distribution(name)
-        for top in {file.parts[0] for file in found.files or []} - {"..", "__pycache__"}:
-            (site / top).symlink_to(str(found.locate_file(top)))
+        distribution = metadata.distribution(name)
+        for top in {file.parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:
+            (site / top).symlink_to(str(distribution.locate_file(top)))
     pip = f"-m pip --python {folder}/bin/python install --quiet --no-index --no-deps {wheel}"
     assert run_alone(sys.executable, *pip.split()) == ""
     assert run_alone(folder / "bin" / "acker-redis", "--version") == f"acker-redis {acker_redis.__version__}\n"
@@ -107,12 +107,12 @@ assert not any(name in sys.modules for name in ("pyspark", "fakeredis", "pandas"
 
 def needed(requirements: list[str], extras: list[str]) -> set[str]:
     """The distributions behind these requirements, with the extras that they name."""
-    found: set[str] = set()
+    names: set[str] = set()
     for requirement in map(Requirement, requirements):
         if requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in extras):
             theirs = metadata.requires(requirement.name) or []
-            found |= {requirement.name, *needed(theirs, ["", *requirement.extras])}
-    return found
+            names |= {requirement.name, *needed(theirs, ["", *requirement.extras])}
+    return names
 
 
 def run_alone(program: Path | str, *arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""The set-up before the first command: what may be missing is named, and what it began is gone when it is cut short."""
+"""The set-up before the first command: programs that are missing are named, and nothing is left of one that was cut short."""
 
 import os
 import signal
@@ -54,7 +54,7 @@ def test_set_up_reports_its_steps_and_reuses_an_environment(start, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"python": "#!/bin/sh\nexit 1\n"}, "is no Python 3.11 or newer: install python3.11"),
         ({"venv": "exit 1"}, "install its venv module"),
@@ -63,12 +63,12 @@ def test_set_up_reports_its_steps_and_reuses_an_environment(start, tmp_path: Pat
     ],
 )
 def test_set_up_names_missing_requirement_and_leaves_no_files(
-    start, tmp_path: Path, given: dict[str, str], said: str
+    start, tmp_path: Path, given: dict[str, str], message: str
 ) -> None:
     process = start(**given)
     shown, _ = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert said in shown
+    assert message in shown
     assert list((tmp_path / "here").iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""A run that skipped tests says so."""
+"""A run that skipped tests reports them."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ def test_skip_reasons_are_grouped_with_install_commands() -> None:
         "redis-cli is not on PATH (apt-get install redis-tools)",
     )
     given = [tools, redis, "a second loopback address and /proc are Linux'", redis]
-    assert skips.said(f"Skipped: {one}" for one in given) == [
+    assert skips.summary(f"Skipped: {reason}" for reason in given) == [
         "4 tests were skipped:",
         "      2  redis-server is not on PATH",
         "      1  redis-cli is not on PATH",

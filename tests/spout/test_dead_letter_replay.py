@@ -1,4 +1,4 @@
-"""Dead letters that are replayed: nothing falls between, whoever dies when."""
+"""Dead letters that are replayed: no message is lost, whichever process dies, and whenever."""
 
 import time
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ def letter(message: int, **fields: object) -> DeadLetter:
 
 def taker(acker: Acker, refused: Iterable[int] = (), **options: object) -> Spout:
     def take(letters: list[DeadLetter]) -> list[int]:
-        return [one.message_id for one in letters if one.message_id not in refused]
+        return [letter.message_id for letter in letters if letter.message_id not in refused]
 
     given = {
         "messages": 0,
@@ -52,7 +52,7 @@ def settle(made: Spout, *failing: int) -> None:
 
 
 def left(acker: Acker) -> list[tuple[int, str]]:
-    return [(one.message_id, one.run_id) for one in acker.dead_letters.read()]
+    return [(letter.message_id, letter.run_id) for letter in acker.dead_letters.read()]
 
 
 def test_dead_letter_is_deleted_on_ack_and_replaced_on_failure() -> None:
@@ -226,21 +226,21 @@ def test_dead_letters_are_filtered_by_their_fields(wanted: DeadLetterFilter, ids
             letter(3, run_id="other"),
         ]
     )
-    assert [one.message_id for one in acker.dead_letters.find(wanted)] == ids
+    assert [letter.message_id for letter in acker.dead_letters.find(wanted)] == ids
 
 
 def test_dead_letters_are_filtered_by_time_of_writing() -> None:
     acker = fake_acker()
     acker.dead_letters.add([letter(1), letter(2)])
     first, second = acker.dead_letters.read()
-    written, later = (int(one.entry_id.partition("-")[0]) for one in (first, second))
+    written, later = (int(letter.entry_id.partition("-")[0]) for letter in (first, second))
     at = datetime.fromtimestamp(written / 1000, UTC)
     after = datetime.fromtimestamp((later + 1) / 1000, timezone(timedelta(hours=5)))
-    found = [one.message_id for one in acker.dead_letters.find(DeadLetterFilter(since=at))]
-    assert found[0] == 1
+    message_ids = [letter.message_id for letter in acker.dead_letters.find(DeadLetterFilter(since=at))]
+    assert message_ids[0] == 1
     assert list(acker.dead_letters.find(DeadLetterFilter(since=after))) == []
     assert list(acker.dead_letters.find(DeadLetterFilter(until=at))) == []
-    assert [one.message_id for one in acker.dead_letters.find(DeadLetterFilter(until=after))] == [1, 2]
+    assert [letter.message_id for letter in acker.dead_letters.find(DeadLetterFilter(until=after))] == [1, 2]
     assert next(acker.dead_letters.find(DeadLetterFilter(since=at.astimezone().replace(tzinfo=None)))) == first
 
 
@@ -256,8 +256,8 @@ def test_dead_letter_has_time_of_first_emission() -> None:
     settle(made, 0)
     made.state._epoch_secs += 100
     settle(made, 0)
-    (found,) = acker.dead_letters.read()
-    written_secs = int(found.entry_id.partition("-")[0]) // 1000
-    assert found.first_secs is not None
-    assert abs(written_secs - found.first_secs) <= 30  # and not by the second attempt's clock
+    (kept,) = acker.dead_letters.read()
+    written_secs = int(kept.entry_id.partition("-")[0]) // 1000
+    assert kept.first_secs is not None
+    assert abs(written_secs - kept.first_secs) <= 30  # and not by the second attempt's clock
     assert np.all(made.state.pending_notifications == [])

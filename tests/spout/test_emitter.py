@@ -1,4 +1,4 @@
-"""Pauses between emissions: none after the first that breaks, then longer and longer ones, and none after a success."""
+"""Pauses between emissions: none after the first that fails, then longer and longer ones, and none after a success."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace

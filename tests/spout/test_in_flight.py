@@ -66,9 +66,11 @@ def test_many_small_emissions_become_few_parts() -> None:
     assert sum(len(part.open) for part in parts) < 15_000
     for start in range(0, len(roots), 10):
         some = roots[start : start + 10]
-        found = [(part, rows[rows >= 0]) for part in parts for rows in [part.find(some)]]
-        assert sorted(m for part, rows in found for m in part.attempts[rows].message_ids.tolist()) == sorted(some[5:])
-        for part, rows in found:
+        open_rows = [(part, rows[rows >= 0]) for part in parts for rows in [part.find(some)]]
+        assert sorted(m for part, rows in open_rows for m in part.attempts[rows].message_ids.tolist()) == sorted(
+            some[5:]
+        )
+        for part, rows in open_rows:
             part.close(rows)
     assert merged(parts) == []
 

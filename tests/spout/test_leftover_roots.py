@@ -1,4 +1,4 @@
-"""What a run leaves that was killed, interrupted or ended with an error: nothing, once the lane's next run is over."""
+"""A run that was killed, interrupted or ended with an error leaves no roots, once the lane's next run is over."""
 
 import os
 import re
@@ -182,10 +182,12 @@ def test_killed_run_without_a_successor_is_shown_in_status(url: str, acker: Acke
     wait_until(in_flight(acker), "its roots are pending")
     process.kill()
 
-    def page() -> str:
+    def report() -> str:
         return " ".join(CliRunner().invoke(app, ["status", "--redis", url, "--app", "orders"]).output.split())
 
-    wait_until(lambda: "held by nobody; run killed was killed, or its process is cut off" in page(), "it is said")
+    wait_until(
+        lambda: "held by nobody; run killed was killed, or its process is cut off" in report(), "the report says so"
+    )
 
 
 @pytest.mark.parametrize("text", [b"x", b"[]", b'{"state": "failed"}', b"{}"])
@@ -277,7 +279,7 @@ def test_run_that_lost_its_lane_keeps_its_successors_roots(
         run_spout(spout, emit, progress)
     assert acker.stats(oldest=False).pending == 0
     assert acker.admin.ends()[0].state == "begun"
-    kinds = [one.kind for one in other.poll(max_outcomes=1000, consumer="spout-0", lane=0)]
+    kinds = [outcome.kind for outcome in other.poll(max_outcomes=1000, consumer="spout-0", lane=0)]
     assert (kinds.count("ack"), kinds.count("fail")) == (1, 100)
 
 
@@ -310,8 +312,8 @@ def test_restored_snapshot_keeps_no_roots_of_a_finished_run(
         """The server as it was when its first roots were pending."""
         nonlocal restored
         copy = (server.folder / "dump.rdb").read_bytes()
-        for one in held:
-            acker.ack_many(one.roots, np.full(len(one.roots), 7))
+        for batch in held:
+            acker.ack_many(batch.roots, np.full(len(batch.roots), 7))
         while spout.counts.acked < 500:
             spout.poll()
         server.kill()
@@ -327,8 +329,8 @@ def test_restored_snapshot_keeps_no_roots_of_a_finished_run(
             plain(server.url).save()
             restore()
             return
-        for one in held:
-            acker.ack_many(one.roots, np.full(len(one.roots), 7))
+        for batch in held:
+            acker.ack_many(batch.roots, np.full(len(batch.roots), 7))
         held.clear()
 
     counts = run_spout(spout, emit, progress)

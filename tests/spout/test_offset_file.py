@@ -1,4 +1,4 @@
-"""Offsets: only what is contiguously done is committed, and only for the app and the source that it was done for."""
+"""Offset files: only offsets that are done without a gap are committed, and only for their app and source."""
 
 import json
 import os
@@ -146,8 +146,8 @@ def changed(**fields: Any) -> str:
         ("", "holds no offsets"),
         ("[1]", "holds no offsets"),
         ("7", "holds no offsets"),
-        ('{"a": 3}', "doesn't say whose"),  # what the first versions wrote
-        ('{"format": "x"}', "doesn't say whose"),
+        ('{"a": 3}', "doesn't name an app"),  # what the first versions wrote
+        ('{"format": "x"}', "doesn't name an app"),
         ("[" * 100_000, "holds no offsets"),
         ('{"format": ' + "9" * 10_000 + "}", "holds no offsets"),
         ("\xff\xfe", "holds no offsets"),

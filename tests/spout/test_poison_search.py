@@ -1,4 +1,4 @@
-"""Emissions that break as a whole: the messages to blame are found, the others go on, and what all need is told apart."""
+"""Emissions that fail as a whole: poison messages are found, the others go on, and errors common to all are no poison."""
 
 from itertools import chain
 
@@ -128,7 +128,7 @@ def test_messages_broken_by_an_outage_wait_until_it_ends() -> None:
 def test_poison_message_that_looks_like_outage_is_dead_lettered() -> None:
     made = spout(fake_acker(), 50, retry=RetryPolicy(max_attempts=3, first_delay_secs=0))
     run_spout(made, Job(made, {31}, by_outage=True))
-    assert (made.counts.acked, {one.attempts for one in made.dead_letters.values()}) == (49, {3})
+    assert (made.counts.acked, {letter.attempts for letter in made.dead_letters.values()}) == (49, {3})
 
 
 def test_last_messages_that_look_like_outage_are_dead_lettered() -> None:

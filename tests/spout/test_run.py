@@ -1,4 +1,4 @@
-"""The spout's run: emissions that fail, outages that are waited for, what a server lost, and what is raised at once."""
+"""The spout's run: emissions that fail, outages that it waits for, roots that a server lost, and errors raised at once."""
 
 import logging
 from itertools import chain
@@ -104,7 +104,7 @@ class Clock:
         self.now, self.pauses = 1000.0, [0.0]
 
     def monotonic(self) -> float:
-        self.now += 5.0  # whoever waits asks for the time
+        self.now += 5.0  # each wait asks for the time
         return self.now
 
 
@@ -192,10 +192,10 @@ def test_message_that_is_never_initialised_becomes_dead_letter() -> None:
     made = spout(acker, messages=2)
 
     def emit_one_of_them(emission: Emission) -> None:
-        mine = emission.roots[emission.message_ids == 0]
-        if len(mine):
-            acker.init_many(mine, [7], 0)
-            acker.fail_many(mine)
+        own = emission.roots[emission.message_ids == 0]
+        if len(own):
+            acker.init_many(own, [7], 0)
+            acker.fail_many(own)
 
     counts = run_spout(made, emit_one_of_them)
     assert letters(made)[1] == DeadLetter(1, "run", LOST_LIMIT, "lost")
@@ -316,8 +316,8 @@ def test_emissions_broken_off_by_outage_consume_no_attempts(no_pauses: None, cap
     assert caplog.text.count("the server is back") == 1
 
 
-def test_an_emission_exempts_what_it_fails(no_pauses: None) -> None:
-    """As one does whose spout_ids were lost: it fails its roots at once, so that they don't have to time out."""
+def test_an_emission_exempts_roots_that_it_fails(no_pauses: None) -> None:
+    """An emission whose Spark tasks were lost fails its roots at once, so that they don't have to time out."""
     acker = fake_acker()
     made = spout(acker, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
 
@@ -371,7 +371,7 @@ def test_roots_forgotten_by_server_are_replayed_before_timeout(waiting_in_anothe
 
 
 def test_roots_lost_by_replaced_server_are_replayed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its counters don't show the loss: roots of somebody else's make up for ours."""
+    """Its counters don't show the loss: roots of another spout make up for ours."""
     acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=3600))
     made = spout(acker)
     servers = ["first"]

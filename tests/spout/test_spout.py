@@ -332,8 +332,8 @@ def test_dead_letter_with_too_long_payload_is_stored_without_it() -> None:
     )
     acker.fail_many(emit(made).roots)
     made.poll()
-    found = {letter.message_id: letter.payload for letter in acker.dead_letters.read()}
-    assert found == {0: payloads[0], 1: None}
+    kept = {letter.message_id: letter.payload for letter in acker.dead_letters.read()}
+    assert kept == {0: payloads[0], 1: None}
     assert made.done
 
 
@@ -463,7 +463,7 @@ def test_lost_no_retry_message_is_emitted_again() -> None:
     made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=4, first_delay_secs=0))
     made.marks.non_retryable(emit_nothing(made).roots)
     assert made.reconcile() == 1
-    acker.fail_many(emit(made).roots)  # of another try nothing was said
+    acker.fail_many(emit(made).roots)  # that of another attempt was not marked
     made.poll()
     assert (made.dead_letters, emit(made).attempts.tolist()) == ({}, [2])
 

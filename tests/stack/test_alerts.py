@@ -1,4 +1,4 @@
-"""What Prometheus makes of the metrics: the rules and the dashboard of stack/ find what is wrong, and nothing else."""
+"""The rules and the dashboard of stack/ on a Prometheus: they find apps that are sick, and no others."""
 
 import json
 import re
@@ -49,8 +49,8 @@ class Prometheus:
         text = (STACK / "prometheus" / "prometheus.yml").read_text(encoding="utf-8")
         for number, target in enumerate(targets, 1):
             text = _replaced(text, f"rotator-{number}:9400", target)
-        for what in ("scrape", "evaluation"):
-            text = _replaced(text, f"{what}_interval: 15s", f"{what}_interval: 1s")
+        for kind in ("scrape", "evaluation"):
+            text = _replaced(text, f"{kind}_interval: 15s", f"{kind}_interval: 1s")
         (folder / "prometheus.yml").write_text(text, encoding="utf-8")
         (folder / "alerts.yml").write_text(RULES, encoding="utf-8")
         self.url = f"http://127.0.0.1:{free_port()}"
@@ -75,19 +75,19 @@ class Prometheus:
         except urllib.error.URLError:
             return False
 
-    def get(self, what: str, **parameters: str) -> Any:
-        url = f"{self.url}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
+    def get(self, path: str, **parameters: str) -> Any:
+        url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
-            with urllib.request.urlopen(url, timeout=30) as page:
-                found = json.load(page)
+            with urllib.request.urlopen(url, timeout=30) as response:
+                answer = json.load(response)
         except urllib.error.HTTPError as exc:
             pytest.fail(f"{parameters}: {exc.read().decode()}")
-        assert found["status"] == "success", found
-        return found["data"]
+        assert answer["status"] == "success", answer
+        return answer["data"]
 
     def series(self, expr: str) -> list[dict[str, str]]:
         """The labels of what an expression gives now."""
-        return [one["metric"] for one in self.get("query", query=expr)["result"]]
+        return [series["metric"] for series in self.get("query", query=expr)["result"]]
 
     def stop(self) -> None:
         self._process.terminate()
@@ -110,8 +110,8 @@ def start_prometheus(tmp_path: Path) -> Iterator[Callable[..., Prometheus]]:
         return started[-1]
 
     yield start
-    for one in started:
-        one.stop()
+    for server in started:
+        server.stop()
 
 
 class Trouble:
@@ -188,19 +188,19 @@ def test_panels_and_alerts_detect_their_trouble(
         wanted = {**alerts, **{name: as_asked(expr) for name, expr in PANELS.items()}}
         wanted["none waits"] = 'min_over_time(acker_outcomes_waiting{app="well"}[10m]) == 0'  # seen between two polls
         later = {"AckerServerDown", "AckerNotScraped"}
-        found: dict[str, list[dict[str, str]]] = {}
+        seen: dict[str, list[dict[str, str]]] = {}
 
         def all_found() -> bool:
             trouble.goes_on()
-            for name in wanted.keys() - later - found.keys():
+            for name in wanted.keys() - later - seen.keys():
                 if series := prometheus.series(wanted[name]):
-                    found[name] = series
-            return found.keys() >= wanted.keys() - later
+                    seen[name] = series
+            return seen.keys() >= wanted.keys() - later
 
         try:
             wait_until(all_found, "every panel shows something, and every alert finds its trouble", 90)
         except TimeoutError:
-            pytest.fail(f"nothing was found by {wanted.keys() - later - found.keys()}")
+            pytest.fail(f"nothing was found by {wanted.keys() - later - seen.keys()}")
         for name, expr in alerts.items():
             of = Counter((labels.get("app"), labels.get("state")) for labels in prometheus.series(expr))
             assert "well" not in {app for app, _ in of}, (name, of)
@@ -246,15 +246,15 @@ def test_on_call_docs_alarms_each_have_an_alert() -> None:
     alarms = {metric for metric, alarm in rows if not alarm.strip().startswith("for plots")}
     alerts = re.split(r"^ +- alert: ", RULES, flags=re.MULTILINE)[1:]
     named = [re.findall(r"docs/operate/on-call\.md, \"What to alarm on\",\s+row\s+`(\w+)`", alert) for alert in alerts]
-    assert all(len(one) == 1 for one in named), named
-    assert {one[0] for one in named} == alarms
+    assert all(len(names) == 1 for names in named), named
+    assert {names[0] for names in named} == alarms
     for alert in alerts:
         assert re.search(r"severity: (critical|warning|info)\n", alert), alert
         assert "summary: " in alert and "description: " in alert, alert
 
 
 def test_dashboard_panels_use_the_selected_datasource() -> None:
-    variables = {one["name"]: one for one in DASHBOARD["templating"]["list"]}
+    variables = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
     assert (variables["datasource"]["type"], variables["app"]["multi"], variables["app"]["includeAll"]) == (
         "datasource", True, True,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`docker-compose.yml`: what can be held without an engine. `tests/*/test_stack.py` run its services."""
+"""`docker-compose.yml`: checks that need no container engine. `tests/*/test_stack.py` run its services."""
 
 import re
 from typing import Any
@@ -48,7 +48,9 @@ def test_the_images_run_as_a_user_without_rights() -> None:
 
 def test_a_health_check_gives_time_to_start() -> None:
     checks = {
-        name: one["healthcheck"] for name, one in GIVEN["services"].items() if "test" in one.get("healthcheck", {})
+        name: service["healthcheck"]
+        for name, service in GIVEN["services"].items()
+        if "test" in service.get("healthcheck", {})
     }
     assert len(checks) > 10
     assert all({"interval", "timeout", "retries", "start_period"} <= check.keys() for check in checks.values())
@@ -104,7 +106,7 @@ def test_every_login_in_compose_file_is_a_known_user() -> None:
 def test_profiles_select_their_services() -> None:
     usual = selected(SERVICES, frozenset())
     assert {"redis", "rotator-1", "rotator-2", "spark-master", "spark-worker", "job", "stream"} <= usual.keys()
-    assert {profile for one in SERVICES.values() for profile in one.profiles} == {
+    assert {profile for service in SERVICES.values() for profile in service.profiles} == {
         "monitoring", "valkey", "sentinel", "cluster",
     }  # fmt: skip
     assert selected(SERVICES, frozenset({"valkey"})).keys() == {"valkey", "valkey-functions", "valkey-rotator"}

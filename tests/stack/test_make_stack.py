@@ -21,9 +21,9 @@ def test_stack_job_completes_and_dashboard_shows_both_apps(tmp_path: Path) -> No
     assert process.returncode == 0, shown
     assert re.search(r"every line accounted for\W+yes", shown)
     assert re.search(r"word counts equal an untracked count\W+yes", shown)
-    page = shown[shown.index("all are well") :]
-    assert re.search(r"^word-count +ok +0 ", page, re.MULTILINE)
-    assert re.search(r"^order-str\S+ +ok ", page, re.MULTILINE)
+    dashboard = shown[shown.index("all are well") :]
+    assert re.search(r"^word-count +ok +0 ", dashboard, re.MULTILINE)
+    assert re.search(r"^order-str\S+ +ok ", dashboard, re.MULTILINE)
     worker = (folder / "spark-worker.log").read_text()
     assert len(set(re.findall(r"Asked to launch executor (app-[\d-]+)/0", worker))) == 2
     wait_until(lambda: all(map(is_gone, pids(shown))), "nothing is left")

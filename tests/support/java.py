@@ -18,7 +18,7 @@ ARCHIVE = ROOT / "build" / f"spark-{version('pyspark')}.jsa"
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 """For JVMs that live as long as a few tests: what the second compiler and further collectors cost does not pay. With that one
-compiler Java keeps 48 MB for code, and a session of all tests compiles the same anew again and again."""
+compiler Java keeps 48 MB for code, and a session of all tests compiles the same code again and again."""
 
 
 def options() -> str:
@@ -44,7 +44,7 @@ def preloaded() -> dict[str, str]:
 
 
 def begin() -> subprocess.Popen[bytes] | None:
-    """Make the archive beside the tests, where there is none yet; whoever starts before it is there does without."""
+    """Make the archive beside the tests, where there is none yet; a process that starts before it is there does without."""
     if ARCHIVE.exists():
         return None
     return subprocess.Popen(

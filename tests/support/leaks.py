@@ -1,4 +1,4 @@
-"""No key leaks: what may remain of an app once every root is settled, every outcome confirmed and the ring turned."""
+"""No key leaks: keys that may remain of an app once every root is settled, every outcome confirmed and the ring turned."""
 
 import re
 from typing import Any
@@ -16,8 +16,8 @@ _META_FIELDS = {
 
 def app_keys(raw: Any, app: str) -> list[str]:
     """Every key of one app, whatever its shape."""
-    found = (key.decode() for key in raw.scan_iter(match="acker:*", count=1000))
-    return sorted(key for key in found if re.match(rf"acker:\{{{re.escape(app)}[:}}]", key))
+    names = (key.decode() for key in raw.scan_iter(match="acker:*", count=1000))
+    return sorted(key for key in names if re.match(rf"acker:\{{{re.escape(app)}[:}}]", key))
 
 
 def assert_no_leaks(raw: Any, app: str) -> None:
@@ -34,11 +34,11 @@ def assert_no_leaks(raw: Any, app: str) -> None:
 
 
 def run_out(acker: Acker) -> list[Outcome]:
-    """Turn the ring once around and confirm every outcome: what was pending times out, and no idempotency key is left."""
-    found: list[Outcome] = []
+    """Turn the ring once around and confirm every outcome: pending roots time out, and no idempotency key is left."""
+    taken: list[Outcome] = []
     for _ in range(acker.config.num_buckets + 1):
         acker.admin.rotate(force=True)
     while outcomes := acker.poll():
-        found.extend(outcomes)
+        taken.extend(outcomes)
         acker.confirm(outcomes)
-    return found
+    return taken

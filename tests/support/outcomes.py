@@ -1,4 +1,4 @@
-"""Roots that come to an end, and what of their outcomes is still in the streams."""
+"""Roots that come to an end, and outcomes that are still in the streams."""
 
 from typing import Any
 
@@ -32,5 +32,5 @@ def expire(acker: Acker) -> None:
         acker.admin.rotate(force=True)
 
 
-def roots_of(packed: list[OutcomeBatch]) -> list[int]:
-    return sorted(root for one in packed for root in one.roots.tolist())
+def roots_of(batches: list[OutcomeBatch]) -> list[int]:
+    return sorted(root for batch in batches for root in batch.roots.tolist())

@@ -1,4 +1,4 @@
-"""What several legs (cluster, narrow ACL user, cut connections) run: a full round of every operation, and checks."""
+"""A full round of every operation, and checks: for tests of a cluster, a narrow ACL user, cut connections."""
 
 from typing import Any
 
@@ -11,19 +11,19 @@ from acker_redis.testing import wait_until
 
 
 def take(acker: Acker, wanted: int, consumer: str = "spout") -> list[Outcome]:
-    """Poll and confirm until so many outcomes were had; every root once."""
-    found: list[Outcome] = []
+    """Poll and confirm until so many outcomes were taken; every root once."""
+    taken: list[Outcome] = []
 
     def polled() -> bool:
         outcomes = acker.poll(block_ms=50, consumer=consumer)
         acker.confirm(outcomes)
-        found.extend(outcomes)
-        return len(found) >= wanted
+        taken.extend(outcomes)
+        return len(taken) >= wanted
 
     wait_until(polled, f"{wanted} outcomes")
-    assert len(found) == wanted
-    assert len({outcome.root for outcome in found}) == wanted
-    return found
+    assert len(taken) == wanted
+    assert len({outcome.root for outcome in taken}) == wanted
+    return taken
 
 
 def expire_all(acker: Acker) -> int:
@@ -89,9 +89,9 @@ def full_round(acker: Acker) -> None:
 
     letter = DeadLetter(7, "run", 1, "failed", "parse", "bad", b"\xff")
     acker.dead_letters.add([letter])
-    (found,) = acker.dead_letters.read()
-    assert found._replace(entry_id="") == letter
-    assert (acker.dead_letters.delete([found.entry_id]), acker.dead_letters.count()) == (1, 0)
+    (kept,) = acker.dead_letters.read()
+    assert kept._replace(entry_id="") == letter
+    assert (acker.dead_letters.delete([kept.entry_id]), acker.dead_letters.count()) == (1, 0)
     payloads = app_of(acker).payloads("run")
     payloads.put([(7, b"x"), (-8, b"")])
     payloads.remove([7])

@@ -29,5 +29,5 @@ def expire(acker: Acker) -> None:
 
 
 def letters(made: Spout) -> dict[int, DeadLetter]:
-    """Its dead letters, but for when their messages were emitted first."""
+    """Its dead letters, without the time of the first emission."""
     return {message: letter._replace(first_secs=None) for message, letter in made.dead_letters.items()}

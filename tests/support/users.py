@@ -5,12 +5,12 @@ from typing import Any
 from acker_redis.client.client import Client
 from acker_redis.ops.acl import Role, ServerKind, users
 
-READS = ("ping", "info", "hgetall", "hmget", "hlen", "xlen", "zrange", "time", "xrange", "scan")
-"""What looking sends, but for reports."""
+READS = ("ping", "info", "hgetall", "hmget", "hlen", "xlen", "zrange", "time", "xrange", "scan", "exists")
+"""Commands of calls that only look, without reports."""
 
 
 def rules_for(kind: str) -> ServerKind:
-    """What a server of a kind of `tests.support.servers` has."""
+    """Return the rules for a server of a kind of `tests.support.servers`."""
     return ServerKind.SCRIPTS if kind == "redis62" else ServerKind.FUNCTIONS
 
 

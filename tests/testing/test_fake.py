@@ -1,4 +1,4 @@
-"""acker_redis.testing: what users' unit tests are written with."""
+"""acker_redis.testing: the tools for users' unit tests."""
 
 import builtins
 from typing import Any

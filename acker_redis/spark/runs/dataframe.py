@@ -24,9 +24,9 @@ from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.sinks.output_modes import Output, check_output
 from acker_redis.spark.sources.files import check_outside
 from acker_redis.spark.worker.keep_messages import KeepStep
-from acker_redis.spout.callbacks import insisting
+from acker_redis.spout.callbacks import with_retries
 from acker_redis.spout.in_flight import Emission
-from acker_redis.spout.leftover_roots import noting
+from acker_redis.spout.leftover_roots import noting_error
 from acker_redis.spout.loop import run_spout
 from acker_redis.spout.offset_file import OffsetFile
 from acker_redis.spout.retry import RetryPolicy
@@ -122,7 +122,7 @@ def run_tracked(
         stop_if_all_fail=stop_if_all_fail, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
         dead_letter_bytes=dead_letter_bytes, on_messages_done=on_messages_done, progress=progress,
     )  # fmt: skip
-    notify = None if on_messages_done is None else insisting(on_messages_done, "on_messages_done")
+    notify = None if on_messages_done is None else with_retries(on_messages_done, "on_messages_done")
     return run_dataframe(
         messages, pipeline, settings, message_ids("run_tracked", ids), replay_from("run_tracked", replay), run_id, output,
         None if notify is None else lambda done, _: notify(done), progress,
@@ -171,7 +171,7 @@ def run_dataframe(
         )  # fmt: skip
         completed = _Completed(spout, offsets, kept, on_done)
         spout.on_done = completed.done
-        with noting(acker, spout.lane, run_id, settings.spout_id):
+        with noting_error(acker, spout.lane, run_id, settings.spout_id):
             with own_errors(), described(messages.sparkSession, f"message ids of {acker.config.app}:{run_id}"):
                 spout.add(source.read_ids(offsets, ids.partition, ids.offset))
             if claimed:
@@ -194,14 +194,14 @@ def run_dataframe(
                 progress(progress_of(spout, is_emitting=is_emitting))
 
         def emit_nothing() -> None:  # what the pipeline does of nothing is still done, and has to be right
-            with noting(acker, spout.lane, run_id, settings.spout_id):
+            with noting_error(acker, spout.lane, run_id, settings.spout_id):
                 emit(spout.state.empty_emission())
 
         if not spout.state.fresh and whole is None:
             emit_nothing()
         run_spout(spout, inheritable_thread_target(session)(emit), between)
         if whole is not None and not whole.written:
-            with noting(acker, spout.lane, run_id, settings.spout_id):
+            with noting_error(acker, spout.lane, run_id, settings.spout_id):
                 whole.check_some_left()
         while whole is not None and not whole.written:  # there was no message
             if whole.refused:

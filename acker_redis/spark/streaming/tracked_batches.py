@@ -17,7 +17,7 @@ from acker_redis.spark.emission.runner import Pipeline
 from acker_redis.spark.runs.options import MessageIds, StreamSettings, message_ids, run_settings
 from acker_redis.spark.streaming.park_store import Park
 from acker_redis.spark.streaming.query import LOOK_SECS, StreamStatus, TrackedQuery, active_query
-from acker_redis.spout.callbacks import insisting
+from acker_redis.spout.callbacks import with_retries
 from acker_redis.spout.retry import RetryPolicy
 
 __all__ = ["StreamStatus", "TrackedBatches"]
@@ -117,7 +117,7 @@ class TrackedBatches:
         self._session, self._pipeline, self._acker, self._url = session, pipeline, acker, settings.url(session)
         self._settings = StreamSettings(
             **vars(settings), ids=wanted, max_parked=max_parked, batch_wait_secs=batch_wait_secs,
-            on_messages_done=None if on_messages_done is None else insisting(on_messages_done, "on_messages_done"),
+            on_messages_done=None if on_messages_done is None else with_retries(on_messages_done, "on_messages_done"),
         )  # fmt: skip
         self._path = parking_location
         self._query: TrackedQuery | None = None

@@ -177,7 +177,7 @@ def test_a_query_that_starts_after_a_drain_works_between_its_batches(spark: Any,
     with handler_of(acker, tmp_path, run, **options) as handler:
         start(spark, tmp_path, handler).awaitTermination()
     give(tmp_path, [2, 27])
-    with handler_of(acker, tmp_path, run, settle_secs=0.5, **options) as handler:
+    with handler_of(acker, tmp_path, run, batch_wait_secs=0.5, **options) as handler:
         assert sum(handler.drain(0).parked.values()) == 1
         query = start(spark, tmp_path, handler, processingTime="1 hour")
         try:

@@ -16,7 +16,7 @@ from acker_redis.spark.protocol.columns import PAIRS, ROOTS, SHARE
 from acker_redis.spark.worker import export
 from acker_redis.spark.worker.export import ExportStep, Introduced
 from acker_redis.testing import fake_acker, settle
-from tests.support.batches import some_edges, tracked
+from tests.support.batches import some_shares, tracked
 
 URL = "redis://user:s3cret@host"
 
@@ -43,7 +43,7 @@ def pairs(row: dict[str, Any]) -> list[tuple[int, int]]:
 
 def test_tree_completes_after_acks_of_exported_rows_and_driver(acker: Acker) -> None:
     acker.init_many([1, 2, 3], [11, 12, 13], 0)
-    rows = run(step(acker), tracked(some_edges(3), [[1], [1, 2], [2]]), tracked([*some_edges(1), None], [[3], None]))
+    rows = run(step(acker), tracked(some_shares(3), [[1], [1, 2], [2]]), tracked([*some_shares(1), None], [[3], None]))
     assert [[root for root, _ in pairs(row)] for row in rows] == [[1], [1, 2], [2], [3], []]
     acker.ack_many([1, 2, 3], [11, 12, 13])  # the driver, after its proof
     assert settle(acker) == {}
@@ -64,7 +64,7 @@ def test_exported_rows_keep_their_columns_and_share(acker: Acker) -> None:
 
 
 def test_ledger_edges_depend_on_share_and_root_not_on_row_order(acker: Acker) -> None:
-    own = [*some_edges(3)]
+    own = [*some_shares(3)]
     own[1] = 0  # a row of no message
     rows = run(step(acker), tracked(own[:2], [[7, -2], None]), tracked(own[2:], [[7]]))
     salt = shares.salt_of("run:3:0")
@@ -89,7 +89,7 @@ def test_exported_row_has_each_root_once_with_nonzero_edge(acker: Acker, monkeyp
 
 def test_spark_task_that_runs_again_exports_the_same_rows(acker: Acker) -> None:
     acker.init_many([1, 2], [11, 12], 0)
-    batch = tracked(some_edges(2), [[1], [2]])
+    batch = tracked(some_shares(2), [[1], [2]])
     first = run(step(acker), batch)
     turned = run(step(acker), tracked(batch.column(SHARE).to_pylist()[::-1], [[2], [1]]))
     assert [pairs(row) for row in turned] == [pairs(row) for row in first[::-1]]

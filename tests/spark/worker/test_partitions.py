@@ -13,9 +13,9 @@ from acker_redis.spark.protocol.columns import OUT, ROOTS, SHARE
 from acker_redis.spark.protocol.shares import MASK
 from acker_redis.spark.worker import partitions
 from acker_redis.spark.worker.partitions import PartitionsStep
-from tests.support.batches import received, roots_of, some_edges, tracked
+from tests.support.batches import received, roots_of, some_shares, tracked
 
-OWN = some_edges(5)
+OWN = some_shares(5)
 SUM = sum(one or 0 for one in OWN) & MASK
 
 
