@@ -236,7 +236,7 @@ class Proof:
             else:
                 left = metrics.left_python(metered, one)
                 named = self._received.find(one, left.failures)
-                if named is None or sum(failure.parts for failure in named) & MASK != left.failed.shares:
+                if named is None or sum(failure.share_sum for failure in named) & MASK != left.failed.shares:
                     missing.append(known.operator)
                 else:
                     gone[one] = _Gone(known.operator, left.dropped, left.failed, named, left.processed)

@@ -13,7 +13,7 @@ from acker_redis.spark.operators.map_in_arrow import in_python
 from acker_redis.spark.proof import metrics
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol import anchor_codec, arguments
-from acker_redis.spark.protocol.columns import PAIRS, SHARE, TRACKING
+from acker_redis.spark.protocol.columns import ANCHORS, SHARE, TRACKING
 from acker_redis.spark.runtime.executor_check import check_url
 from acker_redis.spark.sinks.output_modes import Outputs
 from acker_redis.spark.worker.export import ExportStep
@@ -64,13 +64,13 @@ def export(
     meter = proof.meter(node)
     prefix = f"{proof.key}:{node.name}"
     left = [StructField(found.name, found.dataType, True, found.metadata) for found in given]
-    output = [*left, StructField(PAIRS, ArrayType(LongType())), StructField(SHARE, LongType())]
+    output = [*left, StructField(ANCHORS, ArrayType(LongType())), StructField(SHARE, LongType())]
     sent = in_python(
         tracked,
         lambda names: ExportStep(url, origin.acker.config, prefix, node.name, names),
         StructType(output),
     )
-    rows = metrics.passing(sent, meter).withColumn(PAIRS, anchor_codec.packed(encoding, PAIRS)).drop(SHARE)
+    rows = metrics.passing(sent, meter).withColumn(ANCHORS, anchor_codec.packed(encoding, ANCHORS)).drop(SHARE)
     with proof.describing(node):
-        write(rows.withColumnRenamed(PAIRS, column).write)
+        write(rows.withColumnRenamed(ANCHORS, column).write)
     proof.prove(node, meter, equation, written=True)

@@ -13,7 +13,7 @@ from acker_redis.spark.protocol.columns import OUT, ROOTS, SHARE
 from acker_redis.spark.protocol.shares import MASK
 from acker_redis.spark.worker.arrow_function import FlatMapOutput, FlatMapStep
 from acker_redis.spark.worker.row_function import RowByRow
-from tests.support.batches import received, roots_of, some_edges, tracked
+from tests.support.batches import received, roots_of, some_shares, tracked
 
 SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("s", pa.struct([("x", pa.string())]))])
 
@@ -37,25 +37,25 @@ def run(bolt: FlatMapStep, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def test_child_rows_split_share_of_parent_and_keep_its_roots() -> None:
-    own = some_edges(3)
+    own = some_shares(3)
     given = tracked(own, [[1], [2, 3], None])
     rows = run(step(lambda batch: output([10, 11, 12, 13], np.array([0, 1, 1, 2]))), given)
     cut = shares.split(np.array(own, np.int64), np.array([1, 2, 1]), shares.salt_of("split")).tolist()
     assert rows == [
-        {"n": n, "s": None, SHARE: share, ROOTS: anchors, OUT: 0}
-        for n, share, anchors in zip([10, 11, 12, 13], cut, [[1], [2, 3], [2, 3], None], strict=True)
+        {"n": n, "s": None, SHARE: share, ROOTS: roots, OUT: 0}
+        for n, share, roots in zip([10, 11, 12, 13], cut, [[1], [2, 3], [2, 3], None], strict=True)
     ]
 
 
 def test_child_rows_of_a_parent_may_come_in_any_order() -> None:
-    own = some_edges(3)
+    own = some_shares(3)
     together = run(step(lambda batch: output([0, 1, 2, 3, 4], np.array([0, 0, 2, 2, 2]))), tracked(own))
     apart = run(step(lambda batch: output([2, 0, 3, 1, 4], np.array([2, 0, 2, 0, 2]))), tracked(own))
     assert sorted(apart, key=lambda row: (row[OUT], row["n"] or 0)) == together
 
 
 def test_childless_and_failed_rows_are_summed_after_last_batch() -> None:
-    own = some_edges(8)
+    own = some_shares(8)
     failures = received()
 
     def keep_even(batch: pa.RecordBatch) -> FlatMapOutput:
@@ -76,7 +76,7 @@ def test_childless_and_failed_rows_are_summed_after_last_batch() -> None:
         (failure.number, both, [2]),
     ]
     assert sum(row[SHARE] for row in rows) & MASK == sum(one or 0 for one in own) & MASK
-    assert (failure.parts, failure.rows, failure.operator, failure.component) == (both, 2, "split-1", "split")
+    assert (failure.share_sum, failure.rows, failure.operator, failure.component) == (both, 2, "split-1", "split")
     assert roots_of(failure) == {"no 2": [8, 102]}
 
 
@@ -93,7 +93,7 @@ def test_null_share_counts_as_zero() -> None:
 
 def test_abandoned_partition_sends_no_failures() -> None:
     failures = received()
-    made = step(lambda batch: output([1], [1], {0: "no"}), failures)(iter([tracked(some_edges(2))] * 3))
+    made = step(lambda batch: output([1], [1], {0: "no"}), failures)(iter([tracked(some_shares(2))] * 3))
     next(made)
     made.close()  # type: ignore[attr-defined]
     assert failures == []
@@ -128,8 +128,8 @@ def test_output_is_cast_to_the_declared_types() -> None:
     ],
 )
 def test_invalid_flat_map_output_is_refused(made: FlatMapOutput, message: str) -> None:
-    with pytest.raises(PipelineError, match=f"^bolt 'split': {message}"):
-        run(step(lambda batch: made), tracked(some_edges(2)))
+    with pytest.raises(PipelineError, match=f"^flat_map_arrow 'split': {message}"):
+        run(step(lambda batch: made), tracked(some_shares(2)))
 
 
 def test_row_function_keeps_sum_of_shares_like_arrow_function() -> None:
@@ -139,7 +139,7 @@ def test_row_function_keeps_sum_of_shares_like_arrow_function() -> None:
         return [(row["id"], None)] * row["id"]
 
     failures = received()
-    own = some_edges(4)
+    own = some_shares(4)
     rows = run(step(RowByRow(derive, SCHEMA, "fail"), failures), tracked(own))
     assert [row["n"] for row in rows] == [2, 2, 3, 3, 3, None, None]
     assert [row[OUT] for row in rows[5:]] == [1, failures[0].number]
@@ -151,7 +151,7 @@ def test_random_outputs_keep_sum_of_shares_and_every_row() -> None:
     random = np.random.default_rng(5)
     for _ in range(50):
         count = int(random.integers(1, 30))
-        own, failures = some_edges(count, int(random.integers(1 << 30))), received()
+        own, failures = some_shares(count, int(random.integers(1 << 30))), received()
         parents = random.integers(0, count, int(random.integers(0, 200)))
         bad = {int(at): f"r{at % 3}" for at in random.integers(0, count, int(random.integers(0, 5)))}
         rows = run(step(lambda batch, p=parents, b=bad: output(p.tolist(), p, b), failures), tracked(own))  # type: ignore[misc]
