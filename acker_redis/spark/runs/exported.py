@@ -86,7 +86,7 @@ def run_exported(
         )
     if MESSAGE_ID in rows.columns:
         raise PipelineError(f"the rows have a column {MESSAGE_ID!r}, which they are given here: rename it")
-    pairs = anchor_codec.unpacked(rows, column, "run_exported")
+    pairs = anchor_codec.decode(rows, column, "run_exported")
     plain = [F.col(arguments.quoted(name)) for name in rows.columns if name != column]
     messages = rows.select(*plain, pairs.alias(ANCHORS)).withColumn(MESSAGE_ID, F.xxhash64(ANCHORS))
     upstream = _Upstream(acker, messages.select(MESSAGE_ID, ANCHORS).toArrow())

@@ -1,4 +1,4 @@
-"""Exports: rows that leave with edges of their own, for other programs to ack."""
+"""Exports: rows that leave with anchors, whose fresh edges other programs ack."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from acker_redis.acker import Acker
 from acker_redis.errors import BadConfigError
-from acker_redis.spark.operators.map_in_arrow import in_python
+from acker_redis.spark.operators.map_in_arrow import map_in_arrow
 from acker_redis.spark.proof import metrics
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol import anchor_codec, arguments
@@ -42,35 +42,37 @@ def export(
     column: str,
     name: str | None,
 ) -> None:
-    """As `Tracker.export`."""
+    """Do as `Tracker.export` says."""
     if outputs.output == "whole":
         raise BadConfigError(
             'export: with output="whole" there are no exports: a message would be done only when other programs are done with '
             "its rows, and the output has to wait for that. Write the output to a file or table that they read"
         )
-    arguments.function(
+    arguments.check_function(
         write, "export", "a function of the DataFrameWriter, such as lambda writer: writer.parquet(path)"
     )
-    anchor_codec.check(encoding)
-    given = [found for found in tracked.schema.fields if found.name not in TRACKING]
-    arguments.column_names([*(found.name for found in given), column], "export")
+    anchor_codec.check_encoding(encoding)
+    fields = [field for field in tracked.schema.fields if field.name not in TRACKING]
+    arguments.check_column_names([*(field.name for field in fields), column], "export")
     equation = proof.equation_of(tracked, "export" if name is None else name)
-    node = proof.begin("export", name, [equation.node])
-    if outputs.wait or origin is None:
-        outputs.call_dry(write, tracked.withColumn(column, F.lit(None)), outputs.writes(node.name, any_mode=True))
-        outputs.kept(proof, tracked, node, equation)
+    node = proof.add_action("export", name, [equation.node])
+    if outputs.waits or origin is None:
+        outputs.call_dry(
+            write, tracked.withColumn(column, F.lit(None)), outputs.allowed_writes(node.name, any_mode=True)
+        )
+        outputs.keep_rows(proof, tracked, node, equation)
         return
     url = check_url(proof.session, origin.url, origin.acker)
-    meter = proof.meter(node)
+    meter = proof.add_meter(node)
     prefix = f"{proof.key}:{node.name}"
-    left = [StructField(found.name, found.dataType, True, found.metadata) for found in given]
-    output = [*left, StructField(ANCHORS, ArrayType(LongType())), StructField(SHARE, LongType())]
-    sent = in_python(
+    nullable = [StructField(field.name, field.dataType, True, field.metadata) for field in fields]
+    output = [*nullable, StructField(ANCHORS, ArrayType(LongType())), StructField(SHARE, LongType())]
+    exported = map_in_arrow(
         tracked,
         lambda names: ExportStep(url, origin.acker.config, prefix, node.name, names),
         StructType(output),
     )
-    rows = metrics.passing(sent, meter).withColumn(ANCHORS, anchor_codec.packed(encoding, ANCHORS)).drop(SHARE)
-    with proof.describing(node):
+    rows = metrics.meter_all(exported, meter).withColumn(ANCHORS, anchor_codec.encode(encoding, ANCHORS)).drop(SHARE)
+    with proof.job_description(node):
         write(rows.withColumnRenamed(ANCHORS, column).write)
     proof.prove(node, meter, equation, written=True)

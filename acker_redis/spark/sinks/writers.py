@@ -10,13 +10,13 @@ from pyspark.sql.datasource import DataSource
 
 from acker_redis.errors import BadConfigError, PipelineError
 from acker_redis.spark.proof import metrics
-from acker_redis.spark.proof.blame import failed_in_a_job, handled
+from acker_redis.spark.proof.blame import failed_in_a_job, mark_handled
 from acker_redis.spark.proof.equation import Equation
 from acker_redis.spark.proof.proof import Node, Proof
 from acker_redis.spark.proof.received_failures import cause_of
 from acker_redis.spark.protocol import arguments
 from acker_redis.spark.protocol.columns import ROOTS, SHARE, TRACKING
-from acker_redis.spark.sinks.captured_variables import Used
+from acker_redis.spark.sinks.captured_variables import CapturedVariables
 from acker_redis.spark.sinks.output_modes import GuardedWriter, Outputs
 from acker_redis.spark.worker.data_source import consuming
 from acker_redis.spark.worker.failures import OnError, Reason, failure_of
@@ -32,22 +32,22 @@ def write(
     *,
     allow_overwrite: bool,
 ) -> None:
-    """As `Tracker.write`."""
-    arguments.on_error(on_error, "write")
+    """Do as `Tracker.write` says."""
+    arguments.check_on_error(on_error, "write")
     outputs.refuse_on_error(on_error, "write")
-    arguments.function(
+    arguments.check_function(
         write, "write", 'a function of the DataFrameWriter, such as lambda writer: writer.mode("append").parquet(path)'
     )
     node, equation = _begin(proof, "write", name, tracked)
-    writes = outputs.writes(node.name, may_overwrite=allow_overwrite)
-    if outputs.wait:  # refused before rows are computed, and seen: later a loop's variable has another value
+    writes = outputs.allowed_writes(node.name, may_overwrite=allow_overwrite)
+    if outputs.waits:  # refused before rows are computed; its calls are kept: later a loop's variable has another value
         writes.expected = outputs.call_dry(write, tracked, writes)
 
-    def as_before(rows: DataFrame) -> None:
+    def write_checked(rows: DataFrame) -> None:
         write(GuardedWriter(rows, writes))
         writes.check_all_made()
 
-    _act(proof, outputs, tracked, as_before, on_error, node, equation, written=True)
+    _act(proof, outputs, tracked, write_checked, on_error, node, equation, written=True)
 
 
 def write_dataframe(
@@ -58,17 +58,17 @@ def write_dataframe(
     on_error: OnError,
     name: str | None,
 ) -> None:
-    """As `Tracker.write_dataframe`."""
-    arguments.on_error(on_error, "write_dataframe")
+    """Do as `Tracker.write_dataframe` says."""
+    arguments.check_on_error(on_error, "write_dataframe")
     outputs.refuse_on_error(on_error, "write_dataframe")
-    arguments.function(write, "write_dataframe", "a function of the DataFrame")
+    arguments.check_function(write, "write_dataframe", "a function of the DataFrame")
     node, equation = _begin(proof, "write_dataframe", name, tracked)
-    if outputs.wait:
-        outputs.check_first(partial(_check_unchanged, node.name, Used(write)))
+    if outputs.waits:
+        outputs.check_before_writing(partial(_check_unchanged, node.name, CapturedVariables(write)))
     _act(proof, outputs, tracked, write, on_error, node, equation, written=False)
 
 
-def _check_unchanged(sink: str, used: Used) -> None:
+def _check_unchanged(sink: str, used: CapturedVariables) -> None:
     if changed := used.changed():
         raise BadConfigError(
             f"{sink!r}: the function uses {', '.join(map(repr, changed))}, which changed since it was given. With "
@@ -89,30 +89,31 @@ def write_data_source(
     *,
     allow_overwrite: bool,
 ) -> None:
-    """As `Tracker.write_data_source`."""
-    arguments.on_error(on_error, "write_data_source")
+    """Do as `Tracker.write_data_source` says."""
+    arguments.check_on_error(on_error, "write_data_source")
     outputs.refuse_on_error(on_error, "write_data_source")
-    outputs.writes("write_data_source" if name is None else name, may_overwrite=allow_overwrite).check_mode(mode)
+    outputs.allowed_writes("write_data_source" if name is None else name, may_overwrite=allow_overwrite).check_mode(
+        mode
+    )
     if not (isinstance(source, type) and issubclass(source, DataSource)):
         raise PipelineError(
             f"write_data_source: {source!r} is no Python data source: give a class derived from "
-            "pyspark.sql.datasource.DataSource, "
-            "or use tracker.write for Spark's own formats"
+            "pyspark.sql.datasource.DataSource, or use tracker.write for Spark's own formats"
         )
     node, equation = _begin(proof, "write_data_source", name, tracked)
-    made = consuming(source)
-    tracked.sparkSession.dataSource.register(made)
+    consuming_source = consuming(source)
+    tracked.sparkSession.dataSource.register(consuming_source)
     options = dict(options)  # as they are now, also where it writes later
 
     def save(rows: DataFrame) -> None:
-        rows.write.format(made.name()).mode(mode).options(**options).save()
+        rows.write.format(consuming_source.name()).mode(mode).options(**options).save()
 
     _act(proof, outputs, tracked, save, on_error, node, equation, written=True)
 
 
 def _begin(proof: Proof, kind: str, name: str | None, tracked: DataFrame) -> tuple[Node, Equation]:
     equation = proof.equation_of(tracked, kind if name is None else name)
-    return proof.begin(kind, name, [equation.node]), equation
+    return proof.add_action(kind, name, [equation.node]), equation
 
 
 def _act(
@@ -126,9 +127,9 @@ def _act(
     *,
     written: bool,
 ) -> None:
-    if outputs.wait:
-        rows, equation = outputs.kept(proof, tracked, node, equation)
-        outputs.later(partial(_act_now, proof, rows, act, "raise", node, equation, written=written))
+    if outputs.waits:
+        rows, equation = outputs.keep_rows(proof, tracked, node, equation)
+        outputs.write_later(partial(_act_now, proof, rows, act, "raise", node, equation, written=written))
     else:
         _act_now(proof, tracked, act, on_error, node, equation, written=written)
 
@@ -143,28 +144,28 @@ def _act_now(
     *,
     written: bool,
 ) -> None:
-    meter = proof.meter(node)
-    rows = metrics.passing(tracked, meter).drop(*TRACKING)
+    meter = proof.add_meter(node)
+    rows = metrics.meter_all(tracked, meter).drop(*TRACKING)
     try:
-        with proof.describing(node):
+        with proof.job_description(node):
             act(rows)
     except Exception as exc:
         if on_error == "raise" or not failed_in_a_job(exc, proof.session, proof.job_tag):
             raise
         _fail(proof, tracked, node, equation, cause_of(exc))
-        handled(proof.session, proof.job_tag)
+        mark_handled(proof.session, proof.job_tag)
     else:
         proof.prove(node, meter, equation, written=written)
 
 
 def _fail(proof: Proof, tracked: DataFrame, node: Node, equation: Equation, reason: Reason) -> None:
     """Fail the messages of all rows, once it is proven that these are all."""
-    meter = proof.meter(node)
-    each = metrics.passing(tracked, meter).select(
-        F.explode_outer(ROOTS).alias("root"), F.expr(f"coalesce({SHARE}, 0) <> 0 AS is")
+    meter = proof.add_meter(node)
+    rows = metrics.meter_all(tracked, meter).select(
+        F.explode_outer(ROOTS).alias("root"), F.expr(f"coalesce({SHARE}, 0) <> 0 AS is_of_message")
     )
-    with proof.describing(node):
-        told = each.where("root IS NOT NULL OR is").distinct().toArrow().column("root").combine_chunks()
+    with proof.job_description(node):
+        distinct = rows.where("root IS NOT NULL OR is_of_message").distinct().toArrow().column("root").combine_chunks()
     proof.prove(node, meter, equation, written=False)
-    roots = told.drop_null().to_numpy()
-    proof.fail(failure_of(node.name, reason, np.unique(roots), told.null_count))
+    roots = distinct.drop_null().to_numpy()
+    proof.add_failure(failure_of(node.name, reason, np.unique(roots), distinct.null_count))

@@ -314,7 +314,7 @@ BETWEEN: dict[str, tuple[Change, str, str]] = {
     "explode": (
         lambda rows: rows.withColumn("c", F.explode(F.sequence(F.lit(1), F.lit(2)))).drop("c"),
         "Generate (explode(sequence(",
-        "tracker.explode or a bolt",
+        "tracker.explode or flat_map",
     ),
     "union": (lambda rows: rows.union(rows), "Union (", "tracker.union_by_name for unions"),
     "exceptAll": (lambda rows: rows.exceptAll(rows.where("id = 7")), "Except", "tracker.filter, join or group"),
