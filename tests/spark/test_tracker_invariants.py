@@ -448,7 +448,7 @@ DROPPING: dict[str, Callable[[Tracker, DataFrame], DataFrame]] = {
     "two sides without a match": lambda tracker, rows: tracker.join(
         tracker.filter(rows, "id < 20"), tracker.filter(rows, "id >= 20").withColumn("more", F.lit(1)), "id"
     ),
-    "a bolt without children": lambda tracker, rows: tracker.flat_map_arrow(
+    "a flat_map without children": lambda tracker, rows: tracker.flat_map_arrow(
         rows, partial(fan_out, 0), CHILD
     ).repartition(2),
     "filter, order, filter": lambda tracker, rows: tracker.filter(

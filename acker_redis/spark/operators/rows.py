@@ -50,7 +50,7 @@ def exploded(frame: DataFrame, children: str | Column, name: str, meter: str, eq
     if not isinstance(kind, ArrayType):
         raise PipelineError(f"{name!r}: expected an array of the rows to derive, got {kind.simpleString()}")
     if isinstance(kind.elementType, StructType):
-        arguments.column_names(kind.elementType.names, name)
+        arguments.check_column_names(kind.elementType.names, name)
         output = [F.col(f"{CHILD}.{quoted(column)}") for column in kind.elementType.names]
     else:
         output = [F.col(CHILD).alias(VALUE)]

@@ -148,7 +148,7 @@ def test_union_by_name_with_itself_completes(case: MakeCase) -> None:
 def test_row_lost_in_a_branch_and_copied_in_another_is_detected(
     case: MakeCase, broken: Callable[[DataFrame, DataFrame], tuple[DataFrame, DataFrame]]
 ) -> None:
-    """The ways of a union weigh differently, so that what one loses another can't make up for."""
+    """The frames of a union have other weights, so that a row lost in one can't make up for one copied in another."""
     run = case(n=20)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:

@@ -188,7 +188,7 @@ def below_20(message: int) -> bool:
     return message < 20
 
 
-def with_bolt(bad: Callable[[int], bool]) -> Pipeline:
+def with_flat_map(bad: Callable[[int], bool]) -> Pipeline:
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         derived = tracker.flat_map(messages, partial(attribute, bad), "id bigint", name="split")
         tracker.write_partitions(derived, consume)
@@ -199,7 +199,7 @@ def with_bolt(bad: Callable[[int], bool]) -> Pipeline:
 @pytest.mark.parametrize("options", [{}, {"max_spout_pending": 7}])
 def test_operator_failing_every_row_ends_the_run_as_broken(case: MakeCase, options: Any) -> None:
     run = case(n=200)
-    ended = run.run(with_bolt(every), retry=ONCE, **options)
+    ended = run.run(with_flat_map(every), retry=ONCE, **options)
     assert isinstance(ended.error, OperatorBrokenError)
     for said in ("'split'", "has processed none", "'dict' object has no attribute 'id'", "stop_if_all_fail=False"):
         assert said in str(ended.error)
@@ -208,15 +208,15 @@ def test_operator_failing_every_row_ends_the_run_as_broken(case: MakeCase, optio
 
 
 def test_exception_of_a_working_operator_fails_its_rows_only(case: MakeCase) -> None:
-    ended = case(n=200).done(with_bolt(third), retry=ONCE)
+    ended = case(n=200).done(with_flat_map(third), retry=ONCE)
     assert (set(ended.letters), len(ended.acked)) == ({3}, 199)
-    ended = case(n=200).done(with_bolt(below_20), retry=ONCE)
+    ended = case(n=200).done(with_flat_map(below_20), retry=ONCE)
     assert (set(ended.letters), len(ended.acked)) == (set(range(20)), 180)
 
 
 def test_all_failures_count_in_a_small_source_or_by_option(case: MakeCase) -> None:
-    assert case(n=19).done(with_bolt(every), retry=ONCE).letters.keys() == set(range(19))
-    assert case(n=40).done(with_bolt(every), retry=ONCE, stop_if_all_fail=False).letters.keys() == set(range(40))
+    assert case(n=19).done(with_flat_map(every), retry=ONCE).letters.keys() == set(range(19))
+    assert case(n=40).done(with_flat_map(every), retry=ONCE, stop_if_all_fail=False).letters.keys() == set(range(40))
 
 
 def test_declared_failures_count_even_if_every_row_fails(case: MakeCase) -> None:
@@ -308,12 +308,12 @@ def test_error_between_micro_batches_shows_in_status_and_drain(spark: Any, acker
 def test_operator_failing_the_first_micro_batch_ends_the_query(spark: Any, acker: Acker, tmp_path: Path) -> None:
     give(tmp_path, range(30))
     for _ in range(2):  # at every start
-        with handler_of(acker, tmp_path, with_bolt(every), retry=ONCE) as handler:
+        with handler_of(acker, tmp_path, with_flat_map(every), retry=ONCE) as handler:
             query = start(spark, tmp_path, handler)
             wait_for_end(query)
             assert "stop_if_all_fail=False" in str(query.exception())
     assert acker.dead_letters.count() == 0
-    with handler_of(acker, tmp_path, with_bolt(every), retry=ONCE, stop_if_all_fail=False) as handler:
+    with handler_of(acker, tmp_path, with_flat_map(every), retry=ONCE, stop_if_all_fail=False) as handler:
         query = start(spark, tmp_path, handler)
         wait_for_end(query)
         assert query.exception() is None

@@ -312,7 +312,7 @@ def test_invalid_sink_arguments_are_refused(case: MakeCase) -> None:
     for types in (KeyError, (KeyError(),), ["KeyError"], (BaseException,)):
         wrong: Any = types
         for name, call in {
-            "bolt": lambda tracker, rows: tracker.flat_map(rows, list, "id bigint", no_retry=wrong),  # noqa: B023
+            "flat_map": lambda tracker, rows: tracker.flat_map(rows, list, "id bigint", no_retry=wrong),  # noqa: B023
             "write_partitions": lambda tracker, rows: tracker.write_partitions(rows, consume, no_retry=wrong),  # noqa: B023
         }.items():
             assert f"'{name}': no_retry={wrong!r}: use a tuple of exceptions" in run.refused(call, PipelineError)

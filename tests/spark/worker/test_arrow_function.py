@@ -1,4 +1,4 @@
-"""What a bolt in a Python worker makes of its batches."""
+"""What a flat_map_arrow step in a Python worker makes of its batches."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,8 +27,8 @@ def step(execute: Callable[[pa.RecordBatch], FlatMapOutput], failures: Any = Non
     return FlatMapStep("split", "split-1", execute, SCHEMA, received() if failures is None else failures, **given)
 
 
-def run(bolt: FlatMapStep, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
-    made = list(bolt(iter(batches)))
+def run(flat_map: FlatMapStep, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
+    made = list(flat_map(iter(batches)))
     for batch in made:
         batch.validate(full=True)
         pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))  # as Spark hands it on
@@ -166,7 +166,7 @@ def test_random_outputs_keep_sum_of_shares_and_every_row() -> None:
         by_parent = sorted(range(len(kept)), key=lambda at: (kept[at], at))
         assert [stay[at][SHARE] for at in by_parent] == cut.tolist()
         childless = count - len({*parents.tolist(), *bad})
-        residue = {row[OUT]: row[ROOTS] for row in rows if row[OUT]}
-        assert residue == {**({1: [childless]} if childless else {}), **{r.number: [len(bad)] for r in failures}}
+        removed = {row[OUT]: row[ROOTS] for row in rows if row[OUT]}
+        assert removed == {**({1: [childless]} if childless else {}), **{r.number: [len(bad)] for r in failures}}
         found = [root for failure in failures for roots in roots_of(failure).values() for root in roots]
         assert sorted(found) == sorted(100 + at for at in bad)
