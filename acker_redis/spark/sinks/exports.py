@@ -16,6 +16,7 @@ from acker_redis.spark.protocol import anchor_codec, arguments
 from acker_redis.spark.protocol.columns import ANCHORS, SHARE, TRACKING
 from acker_redis.spark.runtime.executor_check import check_url
 from acker_redis.spark.sinks.output_modes import Outputs
+from acker_redis.spark.sinks.sink import Sink
 from acker_redis.spark.worker.export import ExportStep
 
 
@@ -54,13 +55,13 @@ def export(
     anchor_codec.check_encoding(encoding)
     fields = [field for field in tracked.schema.fields if field.name not in TRACKING]
     arguments.check_column_names([*(field.name for field in fields), column], "export")
-    equation = proof.equation_of(tracked, "export" if name is None else name)
-    node = proof.add_action("export", name, [equation.node])
+    sink = Sink.add(proof, outputs, "export", name, tracked)
+    node = sink.node
     if outputs.waits or origin is None:
         outputs.call_dry(
             write, tracked.withColumn(column, F.lit(None)), outputs.allowed_writes(node.name, any_mode=True)
         )
-        outputs.keep_rows(proof, tracked, node, equation)
+        sink.with_kept_rows()
         return
     url = check_url(proof.session, origin.url, origin.acker)
     meter = proof.add_meter(node)
@@ -75,4 +76,4 @@ def export(
     rows = metrics.meter_all(exported, meter).withColumn(ANCHORS, anchor_codec.encode(encoding, ANCHORS)).drop(SHARE)
     with proof.job_description(node):
         write(rows.withColumnRenamed(ANCHORS, column).write)
-    proof.prove(node, meter, equation, written=True)
+    proof.prove(node, meter, sink.equation, written=True)

@@ -16,9 +16,6 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, DataFrameWriter
 
 from acker_redis.errors import BadConfigError, NotExactError
-from acker_redis.spark.proof import metrics
-from acker_redis.spark.proof.equation import Equation, with_equation
-from acker_redis.spark.proof.proof import Node, Proof
 from acker_redis.spark.protocol.columns import TRACKING
 from acker_redis.spark.sinks.captured_variables import snapshot
 
@@ -270,16 +267,6 @@ class Outputs:
                 f"{', '.join(WRITES[:-1])} or {WRITES[-1]}, once"
             )
         return dry.calls
-
-    def keep_rows(self, proof: Proof, tracked: DataFrame, node: Node, equation: Equation) -> tuple[DataFrame, Equation]:
-        """Compute the rows of a sink, and prove them; give them and their equation. `release` drops them."""
-        meter = proof.add_meter(node)
-        with proof.job_description(node):
-            rows = self.keep_checkpoint(metrics.meter_all(tracked, meter).localCheckpoint())
-        equation = equation.behind_checkpoint(proof.prove(node, meter, equation, written=False))
-        if self.only_checked:
-            self.counts[node.name] = rows.count()
-        return with_equation(rows, equation), equation
 
     def keep_checkpoint(self, rows: DataFrame) -> DataFrame:
         """Take rows of a local checkpoint, for `release` to drop them."""

@@ -11,13 +11,13 @@ from pyspark.sql.datasource import DataSource
 from acker_redis.errors import BadConfigError, PipelineError
 from acker_redis.spark.proof import metrics
 from acker_redis.spark.proof.blame import failed_in_a_job, mark_handled
-from acker_redis.spark.proof.equation import Equation
-from acker_redis.spark.proof.proof import Node, Proof
+from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.proof.received_failures import cause_of
 from acker_redis.spark.protocol import arguments
 from acker_redis.spark.protocol.columns import ROOTS, SHARE, TRACKING
 from acker_redis.spark.sinks.captured_variables import CapturedVariables
 from acker_redis.spark.sinks.output_modes import GuardedWriter, Outputs
+from acker_redis.spark.sinks.sink import Sink
 from acker_redis.spark.worker.data_source import consuming
 from acker_redis.spark.worker.failures import OnError, Reason, failure_of
 
@@ -38,8 +38,8 @@ def write(
     arguments.check_function(
         write, "write", 'a function of the DataFrameWriter, such as lambda writer: writer.mode("append").parquet(path)'
     )
-    node, equation = _begin(proof, "write", name, tracked)
-    writes = outputs.allowed_writes(node.name, may_overwrite=allow_overwrite)
+    sink = Sink.add(proof, outputs, "write", name, tracked)
+    writes = outputs.allowed_writes(sink.node.name, may_overwrite=allow_overwrite)
     if outputs.waits:  # refused before rows are computed; its calls are kept: later a loop's variable has another value
         writes.expected = outputs.call_dry(write, tracked, writes)
 
@@ -47,7 +47,7 @@ def write(
         write(GuardedWriter(rows, writes))
         writes.check_all_made()
 
-    _act(proof, outputs, tracked, write_checked, on_error, node, equation, written=True)
+    _run(sink, write_checked, on_error, written=True)
 
 
 def write_dataframe(
@@ -62,10 +62,10 @@ def write_dataframe(
     arguments.check_on_error(on_error, "write_dataframe")
     outputs.refuse_on_error(on_error, "write_dataframe")
     arguments.check_function(write, "write_dataframe", "a function of the DataFrame")
-    node, equation = _begin(proof, "write_dataframe", name, tracked)
+    sink = Sink.add(proof, outputs, "write_dataframe", name, tracked)
     if outputs.waits:
-        outputs.check_before_writing(partial(_check_unchanged, node.name, CapturedVariables(write)))
-    _act(proof, outputs, tracked, write, on_error, node, equation, written=False)
+        outputs.check_before_writing(partial(_check_unchanged, sink.node.name, CapturedVariables(write)))
+    _run(sink, write, on_error, written=False)
 
 
 def _check_unchanged(sink: str, used: CapturedVariables) -> None:
@@ -100,7 +100,7 @@ def write_data_source(
             f"write_data_source: {source!r} is no Python data source: give a class derived from "
             "pyspark.sql.datasource.DataSource, or use tracker.write for Spark's own formats"
         )
-    node, equation = _begin(proof, "write_data_source", name, tracked)
+    sink = Sink.add(proof, outputs, "write_data_source", name, tracked)
     consuming_source = consuming(source)
     tracked.sparkSession.dataSource.register(consuming_source)
     options = dict(options)  # as they are now, also where it writes later
@@ -108,64 +108,40 @@ def write_data_source(
     def save(rows: DataFrame) -> None:
         rows.write.format(consuming_source.name()).mode(mode).options(**options).save()
 
-    _act(proof, outputs, tracked, save, on_error, node, equation, written=True)
+    _run(sink, save, on_error, written=True)
 
 
-def _begin(proof: Proof, kind: str, name: str | None, tracked: DataFrame) -> tuple[Node, Equation]:
-    equation = proof.equation_of(tracked, kind if name is None else name)
-    return proof.add_action(kind, name, [equation.node]), equation
-
-
-def _act(
-    proof: Proof,
-    outputs: Outputs,
-    tracked: DataFrame,
-    act: Callable[[DataFrame], object],
-    on_error: OnError,
-    node: Node,
-    equation: Equation,
-    *,
-    written: bool,
-) -> None:
-    if outputs.waits:
-        rows, equation = outputs.keep_rows(proof, tracked, node, equation)
-        outputs.write_later(partial(_act_now, proof, rows, act, "raise", node, equation, written=written))
+def _run(sink: Sink, write: Callable[[DataFrame], object], on_error: OnError, *, written: bool) -> None:
+    if sink.outputs.waits:
+        sink.outputs.write_later(partial(_run_now, sink.with_kept_rows(), write, "raise", written=written))
     else:
-        _act_now(proof, tracked, act, on_error, node, equation, written=written)
+        _run_now(sink, write, on_error, written=written)
 
 
-def _act_now(
-    proof: Proof,
-    tracked: DataFrame,
-    act: Callable[[DataFrame], object],
-    on_error: OnError,
-    node: Node,
-    equation: Equation,
-    *,
-    written: bool,
-) -> None:
-    meter = proof.add_meter(node)
-    rows = metrics.meter_all(tracked, meter).drop(*TRACKING)
+def _run_now(sink: Sink, write: Callable[[DataFrame], object], on_error: OnError, *, written: bool) -> None:
+    proof = sink.proof
+    meter = proof.add_meter(sink.node)
+    rows = metrics.meter_all(sink.rows, meter).drop(*TRACKING)
     try:
-        with proof.job_description(node):
-            act(rows)
+        with proof.job_description(sink.node):
+            write(rows)
     except Exception as exc:
         if on_error == "raise" or not failed_in_a_job(exc, proof.session, proof.job_tag):
             raise
-        _fail(proof, tracked, node, equation, cause_of(exc))
+        _fail(sink, cause_of(exc))
         mark_handled(proof.session, proof.job_tag)
     else:
-        proof.prove(node, meter, equation, written=written)
+        proof.prove(sink.node, meter, sink.equation, written=written)
 
 
-def _fail(proof: Proof, tracked: DataFrame, node: Node, equation: Equation, reason: Reason) -> None:
+def _fail(sink: Sink, reason: Reason) -> None:
     """Fail the messages of all rows, once it is proven that these are all."""
-    meter = proof.add_meter(node)
-    rows = metrics.meter_all(tracked, meter).select(
+    meter = sink.proof.add_meter(sink.node)
+    rows = metrics.meter_all(sink.rows, meter).select(
         F.explode_outer(ROOTS).alias("root"), F.expr(f"coalesce({SHARE}, 0) <> 0 AS is_of_message")
     )
-    with proof.job_description(node):
+    with sink.proof.job_description(sink.node):
         distinct = rows.where("root IS NOT NULL OR is_of_message").distinct().toArrow().column("root").combine_chunks()
-    proof.prove(node, meter, equation, written=False)
+    sink.proof.prove(sink.node, meter, sink.equation, written=False)
     roots = distinct.drop_null().to_numpy()
-    proof.add_failure(failure_of(node.name, reason, np.unique(roots), distinct.null_count))
+    sink.proof.add_failure(failure_of(sink.node.name, reason, np.unique(roots), distinct.null_count))
