@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import LongType, StructField, StructType
 
-from acker_redis.errors import BadConfigError, PipelineError
+from acker_redis.errors import PipelineError
 from acker_redis.spark.operators import groups, joins, rows, tracking
 from acker_redis.spark.operators.map_in_arrow import map_in_arrow
 from acker_redis.spark.proof.equation import Equation, is_tracked, with_equation
@@ -221,7 +221,7 @@ class Tracker:
             name: of the operator.
 
         Raises:
-            BadConfigError: both are tracked, and rows of several messages would meet.
+            PipelineError: both are tracked, and rows of several messages would meet.
         """
         keys = [on] if isinstance(on, str) else list(on)
         both = is_tracked(right)
@@ -264,7 +264,7 @@ class Tracker:
             name: of the operator.
 
         Raises:
-            BadConfigError: groups of several messages would be partial.
+            PipelineError: groups of several messages would be partial.
         """
         equation = self._proof.equation_of(tracked, "group_by")
         node = self._proof.add_operator("group_by", name, [equation.node]).name
@@ -374,7 +374,7 @@ class Tracker:
             name: of the sink.
 
         Raises:
-            BadConfigError: it writes in a mode that it may not.
+            PipelineError: it writes in a mode that it may not.
         """
         writers.write(self._proof, self._outputs, tracked, write, on_error, name, allow_overwrite=allow_overwrite)
 
@@ -515,12 +515,12 @@ class Tracker:
         """Check whether rows that come together have to be of one message.
 
         Raises:
-            BadConfigError: rows of several would, without `partial`.
+            PipelineError: rows of several would, without `partial`.
         """
         if partial or self._outputs.output == "whole":
             return False
         if self._id_column.lower() not in [key.lower() for key in keys]:
-            raise BadConfigError(
+            raise PipelineError(
                 f"{operator!r}: rows of several messages would come together, but only of those in this emission: one that "
                 "failed is emitted again without the others, and finds none of them. Use "
                 f'{self._id_column!r}, the message id, as one of the keys; or run_tracked(..., output="whole"); or '

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from acker_redis.acker import Acker
-from acker_redis.errors import BadConfigError
+from acker_redis.errors import PipelineError
 from acker_redis.spark.operators.map_in_arrow import map_in_arrow
 from acker_redis.spark.proof import metrics
 from acker_redis.spark.proof.proof import Proof
@@ -45,7 +45,7 @@ def export(
 ) -> None:
     """Do as `Tracker.export` says."""
     if outputs.output == "whole":
-        raise BadConfigError(
+        raise PipelineError(
             'export: with output="whole" there are no exports: a message would be done only when other programs are done with '
             "its rows, and the output has to wait for that. Write the output to a file or table that they read"
         )

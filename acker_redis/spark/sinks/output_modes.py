@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, DataFrameWriter
 
-from acker_redis.errors import BadConfigError, NotExactError
+from acker_redis.errors import BadConfigError, NotExactError, PipelineError
 from acker_redis.spark.protocol.columns import TRACKING
 from acker_redis.spark.sinks.captured_variables import snapshot
 
@@ -102,26 +102,26 @@ class AllowedWrites:
         """Check that the sink may write with a mode.
 
         Raises:
-            BadConfigError: it may not.
+            PipelineError: it may not.
         """
         mode = mode.lower()
         if self.any_mode or mode == ("append" if self.output == "by_message" else "overwrite"):
             return
         if self.output == "whole":
-            raise BadConfigError(
+            raise PipelineError(
                 f"{self.sink!r}: mode {mode!r} doesn't replace what an earlier run or an earlier try wrote, so with "
                 'output="whole" it would stand there twice, or not at all. Use mode("overwrite"), and insertInto with '
                 "overwrite=True"
             )
         if mode == "overwrite" and self.may_overwrite:
             return
-        raise BadConfigError(f"{self.sink!r}: mode {mode!r} {_HARMS.get(mode, _FAILS)}. {_WAYS_OUT}")
+        raise PipelineError(f"{self.sink!r}: mode {mode!r} {_HARMS.get(mode, _FAILS)}. {_WAYS_OUT}")
 
     def note(self, method: str, arguments: dict[str, Any]) -> None:
         """Note a call of a method of the writer.
 
         Raises:
-            BadConfigError: the sink called another, or with other arguments, when it was given.
+            PipelineError: the sink called another, or with other arguments, when it was given.
         """
         texts = {name: _TEXTS.repr(value) for name, value in arguments.items()}
         call = Call(method, texts, {name: snapshot(value) for name, value in arguments.items()})
@@ -137,13 +137,13 @@ class AllowedWrites:
         """Check that the sink has made all calls that it has to make.
 
         Raises:
-            BadConfigError: it hasn't.
+            PipelineError: it hasn't.
         """
         if self.expected is not None and len(self.calls) < len(self.expected):
             raise self._changed("doesn't call it", _describe(self.expected[len(self.calls)], None))
 
-    def _changed(self, now: str, before: str | None) -> BadConfigError:
-        return BadConfigError(
+    def _changed(self, now: str, before: str | None) -> PipelineError:
+        return PipelineError(
             f"{self.sink!r}: the function now {now}; when it was given it called {before or 'nothing more'}. With "
             'output="whole" it runs once more after the pipeline has returned, when a loop\'s variable has its last value. '
             'Bind what it uses: lambda writer, path=path: writer.mode("overwrite").parquet(path)'
@@ -256,7 +256,7 @@ class Outputs:
         """Call a function with a writer that writes nothing; give its calls.
 
         Raises:
-            BadConfigError: it may not write so.
+            PipelineError: it may not write so.
             NotExactError: it doesn't write.
         """
         dry = replace(writes, dry=True, calls=[])
@@ -301,10 +301,10 @@ class Outputs:
         """Refuse `on_error="fail"` for a whole output, whose sinks have no messages of their own that could fail.
 
         Raises:
-            BadConfigError: it is to fail them.
+            PipelineError: it is to fail them.
         """
         if self.output == "whole" and on_error == "fail":
-            raise BadConfigError(
+            raise PipelineError(
                 f'{sink}: on_error="fail" is not for output="whole": what is written is made of all messages, so none of '
                 "them can be failed for it. Leave on_error out; an output that can't be written is tried again"
             )

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
 
-from acker_redis.errors import BadConfigError, PipelineError
+from acker_redis.errors import PipelineError
 from acker_redis.spark.proof import metrics
 from acker_redis.spark.proof.blame import failed_in_a_job, mark_handled
 from acker_redis.spark.proof.proof import Proof
@@ -70,7 +70,7 @@ def write_dataframe(
 
 def _check_unchanged(sink: str, used: CapturedVariables) -> None:
     if changed := used.changed():
-        raise BadConfigError(
+        raise PipelineError(
             f"{sink!r}: the function uses {', '.join(map(repr, changed))}, which changed since it was given. With "
             'output="whole" it runs after the pipeline has returned, when a loop\'s variable has its last value. Bind it: '
             "lambda rows, table=table: ..."

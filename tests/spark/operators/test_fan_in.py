@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis import BadConfigError, NotExactError, PipelineError
+from acker_redis import NotExactError, PipelineError
 from acker_redis.spark import FlatMapOutput, Tracker
 from acker_redis.spark.protocol.columns import TRACKING
 from acker_redis.spout.retry import RetryPolicy
@@ -250,7 +250,7 @@ def test_combining_messages_requires_partial_or_whole_output(case: MakeCase, bri
     def pipeline(tracker: Tracker, messages: DataFrame, **by: bool) -> None:
         tracker.write(bring(tracker, messages.withColumn("half", F.col("id") % 2), **by), run.append())
 
-    told = run.refused(pipeline, BadConfigError)
+    told = run.refused(pipeline, PipelineError)
     assert all(way in told for way in ("'id'", 'output="whole"', "partial=True"))
     run.done(partial(pipeline, partial=True))
     whole = case(n=10)
