@@ -102,7 +102,7 @@ def test_whole_output_includes_messages_that_failed_at_first(case: MakeCase, tmp
     assert sorted(run.written()) == SUMS
     counts = ended.result.counts
     assert (counts.acked, counts.failed, counts.released, counts.emitted) == (40, 3, 37 + 3, 83)
-    assert sorted(ended.told) == list(range(40))
+    assert sorted(ended.notified) == list(range(40))
 
 
 @pytest.mark.parametrize("retry", [True, False])

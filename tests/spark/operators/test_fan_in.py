@@ -250,8 +250,8 @@ def test_combining_messages_requires_partial_or_whole_output(case: MakeCase, bri
     def pipeline(tracker: Tracker, messages: DataFrame, **by: bool) -> None:
         tracker.write(bring(tracker, messages.withColumn("half", F.col("id") % 2), **by), run.append())
 
-    told = run.refused(pipeline, PipelineError)
-    assert all(way in told for way in ("'id'", 'output="whole"', "partial=True"))
+    text = run.refused(pipeline, PipelineError)
+    assert all(way in text for way in ("'id'", 'output="whole"', "partial=True"))
     run.done(partial(pipeline, partial=True))
     whole = case(n=10)
     whole.done(
@@ -281,6 +281,6 @@ def test_column_named_like_the_message_id_only_is_refused(case: MakeCase, bring:
         other = messages.withColumns({"half": F.col("id") % 2, "id": F.col("id") % 3})
         tracker.write(bring(tracker, other), run.append())
 
-    told = run.refused(pipeline, NotExactError)
-    assert told.startswith(("'group", "'join"))
-    assert told.endswith("may come together")
+    text = run.refused(pipeline, NotExactError)
+    assert text.startswith(("'group", "'join"))
+    assert text.endswith("may come together")

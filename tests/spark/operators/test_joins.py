@@ -68,14 +68,16 @@ def side(spark: SparkSession, kind: str, name: str) -> DataFrame:
 def ways(spark: SparkSession, one: str, other: str, how: str) -> list[DataFrame] | None:
     """Spark's own join and the tracker's two; None: all three refuse."""
     left, right = side(spark, one, "l"), side(spark, other, "r")
-    mine, theirs = tracking.tracked(left, "l", SALTS, EQUATION), tracking.tracked(right, "r", SALTS, EQUATION)
+    left_rows, right_rows = tracking.tracked(left, "l", SALTS, EQUATION), tracking.tracked(right, "r", SALTS, EQUATION)
     made: list[Callable[[], DataFrame]] = [
         lambda: left.join(right, "key", how),
-        lambda: joins.matched(mine, theirs, ["key"], how, "join", uuid4().hex, EQUATION),
+        lambda: joins.matched(left_rows, right_rows, ["key"], how, "join", uuid4().hex, EQUATION),
     ]
     if how in ("inner", "left"):
         made.append(
-            lambda: joins.looked_up(mine, right, ["key"], "join", uuid4().hex, EQUATION, keep_unmatched=how == "left")
+            lambda: joins.looked_up(
+                left_rows, right, ["key"], "join", uuid4().hex, EQUATION, keep_unmatched=how == "left"
+            )
         )
     frames = []
     for make in made:
@@ -89,11 +91,11 @@ def ways(spark: SparkSession, one: str, other: str, how: str) -> list[DataFrame]
 
 
 def rows(pairs: list[DataFrame]) -> Counter[tuple[Any, ...]]:
-    told = [
+    frames = [
         frame.select(F.lit(number).alias("pair"), F.col("key").cast("string").alias("key"), "l", "r")
         for number, frame in enumerate(pairs)
     ]
-    return Counter(tuple(row) for row in reduce(DataFrame.union, told).collect())
+    return Counter(tuple(row) for row in reduce(DataFrame.union, frames).collect())
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "right", "full"])

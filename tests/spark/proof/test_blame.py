@@ -201,8 +201,8 @@ def test_operator_failing_every_row_ends_the_run_as_broken(case: MakeCase, optio
     run = case(n=200)
     ended = run.run(with_flat_map(every), retry=ONCE, **options)
     assert isinstance(ended.error, OperatorBrokenError)
-    for said in ("'split'", "has processed none", "'dict' object has no attribute 'id'", "stop_if_all_fail=False"):
-        assert said in str(ended.error)
+    for text in ("'split'", "has processed none", "'dict' object has no attribute 'id'", "stop_if_all_fail=False"):
+        assert text in str(ended.error)
     assert (ended.letters, ended.acked) == ({}, set())
     assert run.acker.stats().pending == 0
 
@@ -256,11 +256,11 @@ def test_failing_sink_logs_a_line_per_emission_and_a_stack_once(
     with caplog.at_level(logging.WARNING, "acker_redis"):
         ended = run.run(pipeline, retry=RetryPolicy(max_attempts=3, first_delay_secs=0))
     assert ended.letters.keys() == {0, 1, 2}
-    told = [one for one in caplog.records if "an emission failed" in one.message]
-    assert len(told) > 5
-    assert {one.message.count("\n") for one in told} == {0}
-    assert all("KeyError: 'table'" in one.message for one in told)
-    assert [bool(one.exc_info) for one in told] == [True] + [False] * (len(told) - 1)
+    records = [record for record in caplog.records if "an emission failed" in record.message]
+    assert len(records) > 5
+    assert {record.message.count("\n") for record in records} == {0}
+    assert all("KeyError: 'table'" in record.message for record in records)
+    assert [bool(record.exc_info) for record in records] == [True] + [False] * (len(records) - 1)
 
 
 def test_driver_error_ends_a_query_and_its_repair_resumes_it(spark: Any, acker: Acker, tmp_path: Path) -> None:

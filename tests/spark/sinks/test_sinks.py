@@ -374,9 +374,9 @@ def test_writer_that_does_not_append_is_refused(
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         tracker.write(messages, lambda writer: write(writer, run.out), on_error=on_error, name="save")
 
-    told = run.refused(pipeline, PipelineError)
-    assert told.startswith(f"'save': mode '{mode}' would ")
-    assert all(way in told for way in ('mode("append")', 'output="whole"', "allow_overwrite=True"))
+    text = run.refused(pipeline, PipelineError)
+    assert text.startswith(f"'save': mode '{mode}' would ")
+    assert all(way in text for way in ('mode("append")', 'output="whole"', "allow_overwrite=True"))
     assert not Path(run.out).exists()
     assert run.spark.catalog.listTables() == tables
 
