@@ -1,7 +1,7 @@
 """How the roots of an emission are derived from its message ids, by spout, executors and SQL alike, without exchanging them.
 
 There are two spellings of one formula. This one is numpy's, for the driver: `root_ids`. The other is Spark's SQL, for
-frames: `spark.sql.spouted`. Whoever changes one changes both; `tests/spout/test_in_flight.py` has roots that Spark made.
+frames: `spark.operators.tracking.tracked`. Change both together; `tests/spout/test_in_flight.py` has roots that Spark made.
 
     root = shiftleft(id & 31L, 59) | (xxhash64(salt, shiftright(id, 5)) & 576460752303423487L)
 """

@@ -1,11 +1,18 @@
 """Tracked DataFrames for PySpark. Needs pyspark, pandas and pyarrow; nothing else of the library does.
 
-Driver: run, stream and dry_run (the calls); query and query_states, parked_messages, parked (their rows), snapshot,
-snapshot_writer, park (the folder), refit and completed_offsets (of streams); emitting, messages, emission (its roots), whole
-(output of all messages), blame and evidence (whose fault a failure is); tracker (operators and sinks), sql, python, actions
-(plans); form, meters, listener, reports, faults, proof (what is proven); columns, edges, checks, transport; java,
-environment, version, reach, and worker_errors.
-`sources/`: what messages come from. `sinks/`: what runs actions. `worker/`: what runs in Python workers.
+A package imports from those before it:
+
+    protocol    columns, shares and encodings that driver and Python workers agree on
+    runtime     Spark and its JVM: versions, jobs, errors of workers
+    worker      what runs in Python workers
+    proof       what the shares of a frame sum to, what Spark counted, and what explains a difference
+    sources     messages from files and dead letters
+    operators   frames in, frames out, with the sum of shares kept
+    sinks       actions, which are proven; when and how they may write
+    tracker     the operators and sinks, as a pipeline has them
+    emission    one emission: its messages, its roots in the ledger, the run of the pipeline
+    runs        the calls: run_tracked, run_exported, run_redis_stream, check_pipeline
+    streaming   the calls for streams: TrackedBatches, its query, and messages parked beside it
 """
 
 from importlib import import_module

@@ -1,8 +1,8 @@
 """The tracker of one emission: operators that keep the sum of shares, and sinks that prove it.
 
-Spark's own operators are allowed in between; `docs/guides/operators.md` says of each whether it keeps the sum. Whatever
-Spark evaluates, once or five times, changes nothing in the ledger: the driver closes the roots when the pipeline has
-returned.
+Spark's own operators are allowed in between; `docs/guides/operators.md` says of each whether it keeps the sum. Spark may
+evaluate a frame once or five times: that changes nothing in the ledger, as the driver closes the roots when the pipeline has
+returned. Only an export acks from the workers.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,12 +15,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import LongType, StructField, StructType
 
-from acker_redis.errors import BadConfigError, PipelineError
-from acker_redis.spark.operators import sql
-from acker_redis.spark.operators.map_in_arrow import in_python
+from acker_redis.errors import PipelineError
+from acker_redis.spark.operators import groups, joins, rows, tracking
+from acker_redis.spark.operators.map_in_arrow import map_in_arrow
 from acker_redis.spark.proof.equation import Equation, is_tracked, with_equation
 from acker_redis.spark.proof.proof import Proof
-from acker_redis.spark.proof.received_failures import accumulator_of
+from acker_redis.spark.proof.received_failures import failures_accumulator
 from acker_redis.spark.protocol import anchor_codec, arguments, shares
 from acker_redis.spark.protocol.columns import OUT, ROOTS, SHARE, TRACKING
 from acker_redis.spark.sinks import checkpoints, exports, partitions, writers
@@ -37,7 +37,7 @@ __all__ = ["FlatMapOutput", "Tracker"]
 
 @dataclass(frozen=True)
 class Tracker:
-    """What a pipeline is given with the messages of an emission.
+    """The operators and sinks that a pipeline is given with the messages of an emission.
 
     Every operator takes a tracked DataFrame first, so that it can be given to `DataFrame.transform`, and a name last, which
     shows as `last_component` and in errors; without one it is called like the function it runs, or like the operator,
@@ -60,11 +60,11 @@ class Tracker:
     _outputs: Outputs = field(kw_only=True, repr=False, default_factory=Outputs)
 
     def __getstate__(self) -> dict[str, object]:
-        """Functions that run in workers may hold a tracker, for its numbers; what it runs with can't go there."""
+        """Leave out what can't go to workers, whose functions may hold a tracker for its numbers."""
         return {"run_id": self.run_id, "emission": self.emission, "batch_id": self.batch_id}
 
     def filter(self, tracked: DataFrame, condition: str | Column, *, name: str | None = None) -> DataFrame:
-        """Keep rows that meet a condition, in SQL; of the others nothing is to be done. A null condition is not met.
+        """Keep rows that meet a condition, in SQL; the others are done. A null condition is not met.
 
             paid = tracker.filter(orders, "paid")
             large = orders.transform(tracker.filter, F.col("price") > 1000)
@@ -74,8 +74,8 @@ class Tracker:
             condition: an expression, or a column.
             name: of the operator.
         """
-        node, equation, meter = self._one("filter", tracked, name)
-        return sql.filtered(tracked, condition, meter, equation.dropping(meter, node))
+        node, equation, meter = self._add_operator("filter", tracked, name)
+        return rows.filtered(tracked, condition, meter, equation.without(meter, node))
 
     def fail_where(
         self,
@@ -111,27 +111,27 @@ class Tracker:
         name: str | None,
         payload: Column | None = None,
     ) -> DataFrame:
-        """As `fail_where`; `payload` goes along with the rows that fail, which are messages."""
-        node, equation, meter = self._one("fail_where", tracked, name, has_failures=True)
+        """Do as `fail_where` says; `payload` goes along with the rows that fail, which are messages."""
+        node, equation, meter = self._add_operator("fail_where", tracked, name, has_failures=True)
         bad = F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
-        told = reason if isinstance(reason, Column) else F.lit(reason)
-        step = failing(node, meter, accumulator_of(tracked.sparkSession.sparkContext), retry=retry)
-        marked = tracked.withColumns({"_acker_bad": bad, SHARE: equation.dropping(meter, node).column(SHARE)})
-        given = (
+        text = reason if isinstance(reason, Column) else F.lit(reason)
+        step = failing(node, meter, failures_accumulator(tracked.sparkSession.sparkContext), retry=retry)
+        marked = tracked.withColumns({"_acker_bad": bad, SHARE: equation.without(meter, node).share_column(SHARE)})
+        values = (
             F.when(F.col("_acker_bad"), value)
             for value in (
                 F.col(SHARE),
                 F.expr(ROOTS_AS_TEXT),
-                F.coalesce(told.cast("string"), F.lit("")),
+                F.coalesce(text.cast("string"), F.lit("")),
                 *(() if payload is None else (payload,)),
             )
         )
         failure = F.arrow_udf(step, LongType()).asNondeterministic()  # type: ignore[attr-defined]
-        failed = marked.withColumn(OUT, failure(*given)).drop("_acker_bad")
-        return sql.without_failed(failed, meter)
+        failed = marked.withColumn(OUT, failure(*values)).drop("_acker_bad")
+        return rows.without_failed(failed, meter)
 
     def explode(self, tracked: DataFrame, children: str | Column, *, name: str | None = None) -> DataFrame:
-        """Derive rows in SQL: one per element of an array expression; of a row whose array is empty or null none.
+        """Derive rows in SQL: one per element of an array expression; none of a row whose array is empty or null.
 
             words = tracker.explode(lines, "transform(split(text, ' '), w -> struct(line, w AS word))")
 
@@ -140,8 +140,8 @@ class Tracker:
             children: an array of structs, whose fields become the columns, or of values, in a column `value`.
             name: of the operator.
         """
-        node, equation, meter = self._one("explode", tracked, name)
-        return sql.exploded(tracked, children, node, meter, equation.dropping(meter, node))
+        node, equation, meter = self._add_operator("explode", tracked, name)
+        return rows.exploded(tracked, children, node, meter, equation.without(meter, node))
 
     def flat_map(
         self,
@@ -169,21 +169,21 @@ class Tracker:
                 letter at once, as after `RowFailedError(..., retry=False)`.
             name: of the operator.
         """
-        arguments.on_error(on_error, "bolt")
-        arguments.no_retry(no_retry, "bolt")
+        arguments.check_on_error(on_error, "flat_map")
+        arguments.check_no_retry(no_retry, "flat_map")
         if not callable(execute) and not isinstance(execute, RowFunctionStep):
-            raise PipelineError("bolt: give a function of one row, or an object with execute(row, collector)")
-        output = arguments.struct(schema, "bolt")
+            raise PipelineError("flat_map: give a function of one row, or an object with execute(row, collector)")
+        output = arguments.struct(schema, "flat_map")
         by_row = RowByRow(execute, arguments.arrow_schema(output), on_error, no_retry)
-        return self._bolt(tracked, by_row, output, name, _name_of(execute, "bolt"))
+        return self._flat_map(tracked, by_row, output, name, _name_of(execute, "flat_map"))
 
     def flat_map_arrow(
         self, tracked: DataFrame, execute: Execute, schema: str | StructType, *, name: str | None = None
     ) -> DataFrame:
-        """Turn rows into derived rows, vectorised: `execute` gets record batches and says which row each came from.
+        """Turn rows into derived rows by a function of record batches, which says which row each derived row came from.
 
-            doubled = tracker.flat_map_arrow(orders, lambda batch: FlatMapOutput(double(batch), np.arange(len(batch))),
-            schema)
+            each_once = lambda batch: FlatMapOutput(double(batch), np.arange(len(batch)))
+            doubled = tracker.flat_map_arrow(orders, each_once, schema)
 
         Args:
             tracked: rows.
@@ -192,9 +192,9 @@ class Tracker:
             schema: of the derived rows; DDL or StructType.
             name: of the operator.
         """
-        arguments.function(execute, "flat_map_arrow", "a function of a record batch that gives FlatMapOutput")
+        arguments.check_function(execute, "flat_map_arrow", "a function of a record batch that gives FlatMapOutput")
         output = arguments.struct(schema, "flat_map_arrow")
-        return self._bolt(tracked, execute, output, name, _name_of(execute, "flat_map_arrow"))
+        return self._flat_map(tracked, execute, output, name, _name_of(execute, "flat_map_arrow"))
 
     def join(
         self,
@@ -212,33 +212,32 @@ class Tracker:
 
         Args:
             left: a tracked DataFrame.
-            right: another tracked one of the emission, or one that isn't, such as a reference table.
+            right: another tracked DataFrame of the emission, or one that isn't tracked, such as a reference table.
             on: column or columns both have; compared, and given, as Spark's own join does. Null is equal to nothing.
-            how: `inner` or `left`; if both are tracked `right` and `full`, too. Of rows that are left out nothing is to be
-                done. A row has to be in one task with all its matches, so a key with very many needs memory.
-            partial: let rows of several messages meet, if both are tracked: by other keys than the message id. A
-                message that is emitted again doesn't meet those that were acked before. With `output="whole"` it needs
-                not be said.
+            how: `inner` or `left`; if both are tracked `right` and `full`, too. Rows that are left out are done. A row has
+                to be in one task with all its matches, so a key with very many needs memory.
+            partial: let rows of several messages meet, if both are tracked: by other keys than the message id. A message
+                that is emitted again doesn't meet those that were acked before. Not needed with `output="whole"`.
             name: of the operator.
 
         Raises:
-            BadConfigError: both are tracked, and rows of several messages would meet.
+            PipelineError: both are tracked, and rows of several messages would meet.
         """
         keys = [on] if isinstance(on, str) else list(on)
         both = is_tracked(right)
-        arguments.join(left, right, keys, how, ("inner", "left", "right", "full") if both else ("inner", "left"))
+        arguments.check_join(left, right, keys, how, ("inner", "left", "right", "full") if both else ("inner", "left"))
         if not both:
-            node, equation, meter = self._one("join", left, name)
-            equation = equation.dropping(meter, node)
-            return sql.looked_up(left, right, keys, node, meter, equation, keep_unmatched=how == "left")
+            join, equation, meter = self._add_operator("join", left, name)
+            equation = equation.without(meter, join)
+            return joins.looked_up(left, right, keys, join, meter, equation, keep_unmatched=how == "left")
         by_message = self._check_partial("join", keys, partial=partial)
         equations = [self._proof.equation_of(frame, "join") for frame in (left, right)]
-        made_by = self._proof.add("join", name, [equation.node for equation in equations])
-        meter = self._proof.meter(made_by)
-        (left, right), (first, second) = self._weighed([left, right], equations)
-        equation = first.plus(second, made_by.name).dropping(meter, made_by.name)
-        met = sql.matched(left, right, keys, how, made_by.name, meter, equation)
-        return sql.of_one_message(met, made_by.name, equation) if by_message else met
+        node = self._proof.add_operator("join", name, [equation.node for equation in equations])
+        meter = self._proof.add_meter(node)
+        (left, right), (first, second) = self._scaled([left, right], equations)
+        equation = first.plus(second, node.name).without(meter, node.name)
+        matches = joins.matched(left, right, keys, how, node.name, meter, equation)
+        return groups.of_one_message(matches, node.name, equation) if by_message else matches
 
     def group_by(
         self,
@@ -261,29 +260,29 @@ class Tracker:
             keys: columns or expressions to group by; an empty list makes one group.
             aggregates: one or several.
             partial: let groups hold what this emission's messages have for them. They can't simply be added up in the
-                sink, as an emission may be repeated. With `output="whole"` it needs not be said.
+                sink, as an emission may be repeated. Not needed with `output="whole"`.
             name: of the operator.
 
         Raises:
-            BadConfigError: groups of several messages would be partial.
+            PipelineError: groups of several messages would be partial.
         """
-        equation = self._proof.equation_of(tracked, "group")
-        node = self._proof.add("group", name, [equation.node]).name
-        given = [keys] if isinstance(keys, (str, Column)) else list(keys)
-        by = [arguments.quoted(key) if isinstance(key, str) and key in tracked.columns else key for key in given]
-        wanted = [aggregates] if isinstance(aggregates, Column) else list(aggregates)
-        names = [key for key in given if isinstance(key, str)]
-        if len(names) < len(given) and not (partial or self._outputs.output == "whole"):
+        equation = self._proof.equation_of(tracked, "group_by")
+        node = self._proof.add_operator("group_by", name, [equation.node]).name
+        keys = [keys] if isinstance(keys, (str, Column)) else list(keys)
+        by = [arguments.quoted(key) if isinstance(key, str) and key in tracked.columns else key for key in keys]
+        aggregates = [aggregates] if isinstance(aggregates, Column) else list(aggregates)
+        names = [key for key in keys if isinstance(key, str)]
+        if len(names) < len(keys) and not (partial or self._outputs.output == "whole"):
             names = tracked.select(*by).columns
         if self._check_partial(node, names, partial=partial):
-            grouped = sql.grouped_by_message(tracked, by, wanted, node, equation.at(node).anchored())
+            grouped = groups.grouped_by_message(tracked, by, aggregates, node, equation.at(node).with_roots())
         else:
-            grouped = sql.grouped(tracked, by, wanted, equation.at(node).anchored())
-        arguments.column_names([column for column in grouped.columns if column not in TRACKING], node)
+            grouped = groups.grouped(tracked, by, aggregates, equation.at(node).with_roots())
+        arguments.check_column_names([column for column in grouped.columns if column not in TRACKING], node)
         return grouped
 
     def union_by_name(self, first: DataFrame, *others: DataFrame, name: str | None = None) -> DataFrame:
-        """The rows of several tracked DataFrames, matched by column name.
+        """Unite the rows of several tracked DataFrames, whose columns are matched by name.
 
             paid, unpaid = tracker.filter(orders, "paid"), tracker.filter(orders, "NOT paid")
             every = tracker.union_by_name(paid, unpaid.withColumn("text", F.lit("please pay")))
@@ -294,14 +293,14 @@ class Tracker:
             name: of the operator.
         """
         if not others:
-            raise PipelineError("union: give two or more tracked DataFrames")
-        equations = [self._proof.equation_of(frame, "union") for frame in (first, *others)]
-        node = self._proof.add("union", name, [equation.node for equation in equations]).name
-        frames, equations = self._weighed([first, *others], equations)
-        together, equation = frames[0], equations[0]
+            raise PipelineError("union_by_name: give two or more tracked DataFrames")
+        equations = [self._proof.equation_of(frame, "union_by_name") for frame in (first, *others)]
+        node = self._proof.add_operator("union_by_name", name, [equation.node for equation in equations]).name
+        frames, equations = self._scaled([first, *others], equations)
+        united, equation = frames[0], equations[0]
         for frame, other in zip(frames[1:], equations[1:], strict=True):
-            together, equation = together.unionByName(frame), equation.plus(other, node)
-        return with_equation(together, equation.at(node))
+            united, equation = united.unionByName(frame), equation.plus(other, node)
+        return with_equation(united, equation.at(node))
 
     def checkpoint(self, tracked: DataFrame, *, name: str | None = None) -> DataFrame:
         """Compute rows now and keep them in the checkpoint directory; runs its own action.
@@ -337,7 +336,7 @@ class Tracker:
         return checkpoints.checkpoint(self._proof, tracked, name, is_local=True)
 
     def discard(self, tracked: DataFrame) -> None:
-        """Say that nothing is to be done with the rows of a frame, which otherwise ends in an error.
+        """Declare the rows of a frame done, with which nothing is to be done; a frame without a sink is an error otherwise.
 
             rejected = tracker.filter(orders, "NOT paid")
             tracker.discard(rejected)
@@ -375,7 +374,7 @@ class Tracker:
             name: of the sink.
 
         Raises:
-            BadConfigError: it writes in a mode that it may not.
+            PipelineError: it writes in a mode that it may not.
         """
         writers.write(self._proof, self._outputs, tracked, write, on_error, name, allow_overwrite=allow_overwrite)
 
@@ -391,11 +390,11 @@ class Tracker:
 
             tracker.write_dataframe(items, lambda rows: rows.writeTo("items").append())
 
-        Proven is that one action took every row from the DataFrame it is given. What it did with them is not: a function
-        that filters, or that joins rows away, loses them unseen. Nor is looked at how it writes: by message it has to add or
-        merge, as failed messages are written again without the others; with `output="whole"` it has to replace what was
-        there, and runs when all messages that are left have come through. The run is refused where a variable that it
-        uses has changed by then.
+        The proof is that one action took every row from the DataFrame that the function is given. It doesn't cover what the
+        function does with them: one that filters, or that joins rows away, loses them unseen. Nor is its mode checked: by
+        message it has to add or merge, as failed messages are written again without the others; with `output="whole"` it has
+        to replace the earlier output, and runs when all messages that are left have come through. The run is refused where a
+        variable that it uses has changed by then.
         """
         writers.write_dataframe(self._proof, self._outputs, tracked, write, on_error, name)
 
@@ -418,7 +417,7 @@ class Tracker:
             tracked: rows.
             source: class whose `writer` gives a `DataSourceWriter` or `DataSourceArrowWriter`. A writer that returns before
                 it has taken all rows of its partition ends with an error.
-            mode: `append` or `overwrite`; which one may be, `write` says.
+            mode: `append` or `overwrite`; see `write` for which is allowed.
             options: of the data source.
             on_error: as for `write`.
             allow_overwrite: as for `write`.
@@ -476,49 +475,52 @@ class Tracker:
 
             tracker.export(items, lambda writer: writer.parquet(path))
 
-        Runs the action. Each row has a share of its own, which the workers introduce to the acker before the action ends.
-        `run_exported` carries the rows on in Spark, and so does any program that acks the shares with a bare `Acker` of
-        the same app. Each row is to be taken over once: one that is acked twice times out, and its message is emitted again.
+        Runs the action. Each row gets anchors: pairs of a root and a fresh edge, which the workers introduce to the acker
+        before the action ends. `run_exported` carries the rows on in Spark; any other program carries them on by acking the
+        edges with a bare `Acker` of the same app. Each row is to be taken over once: one that is acked twice times out, and
+        its message is emitted again.
 
         Args:
             tracked: rows.
             write: as for `write`.
-            encoding: of the column: `binary`, `json` or `array`; see `transport`.
-            column: name of the column with roots and shares.
+            encoding: of the column: `binary`, `json` or `array`; see `protocol.anchor_codec`.
+            column: name of the column with the anchors.
             name: of the sink.
         """
         exports.export(self._proof, self._origin, self._outputs, tracked, write, encoding, column, name)
 
-    def _bolt(self, tracked: DataFrame, execute: Execute, output: StructType, name: str | None, kind: str) -> DataFrame:
-        node, equation, meter = self._one(kind, tracked, name, has_failures=True)
-        failures = accumulator_of(tracked.sparkSession.sparkContext)
+    def _flat_map(
+        self, tracked: DataFrame, execute: Execute, output: StructType, name: str | None, kind: str
+    ) -> DataFrame:
+        node, equation, meter = self._add_operator(kind, tracked, name, has_failures=True)
+        failures = failures_accumulator(tracked.sparkSession.sparkContext)
         schema = arguments.arrow_schema(output)
         columns = [StructField(column.name, column.dataType, True, column.metadata) for column in output.fields]
-        share = StructField(SHARE, LongType(), True, equation.dropping(meter, node).metadata)
+        share = StructField(SHARE, LongType(), True, equation.without(meter, node).metadata)
         columns += [share, tracked.schema[ROOTS], StructField(OUT, LongType(), False)]
-        made = in_python(
+        output_rows = map_in_arrow(
             tracked, lambda names: FlatMapStep(node, meter, execute, schema, failures, names), StructType(columns)
         )
-        return sql.without_residue(made, meter)
+        return rows.without_removed_in_python(output_rows, meter)
 
-    def _one(
+    def _add_operator(
         self, kind: str, tracked: DataFrame, name: str | None, *, has_failures: bool = False
     ) -> tuple[str, Equation, str]:
-        """A new operator over one frame: its name, the frame's equation, and a meter."""
+        """Add an operator over one frame; give its name, the frame's equation, and a meter."""
         equation = self._proof.equation_of(tracked, kind if name is None else name)
-        node = self._proof.add(kind, name, [equation.node])
-        return node.name, equation, self._proof.meter(node, has_failures=has_failures)
+        node = self._proof.add_operator(kind, name, [equation.node])
+        return node.name, equation, self._proof.add_meter(node, has_failures=has_failures)
 
     def _check_partial(self, operator: str, keys: Sequence[str], *, partial: bool) -> bool:
-        """Whether rows come together that have to be of one message.
+        """Check whether rows that come together have to be of one message.
 
         Raises:
-            BadConfigError: those of several would, and nobody said that they may.
+            PipelineError: rows of several would, without `partial`.
         """
         if partial or self._outputs.output == "whole":
             return False
         if self._id_column.lower() not in [key.lower() for key in keys]:
-            raise BadConfigError(
+            raise PipelineError(
                 f"{operator!r}: rows of several messages would come together, but only of those in this emission: one that "
                 "failed is emitted again without the others, and finds none of them. Use "
                 f'{self._id_column!r}, the message id, as one of the keys; or run_tracked(..., output="whole"); or '
@@ -526,17 +528,19 @@ class Tracker:
             )
         return True
 
-    def _weighed(self, frames: list[DataFrame], equations: list[Equation]) -> tuple[list[DataFrame], list[Equation]]:
-        """Ways that come together again weigh differently: so that a row that is lost on one and copied on another shows."""
-        shifts = [self._proof.next_shift() for _ in frames]
-        weighed = [sql.weighed(frame, shift) for frame, shift in zip(frames, shifts, strict=True)]
-        return weighed, [
-            equation.weighed(shares.weight(shift)) for equation, shift in zip(equations, shifts, strict=True)
-        ]
+    def _scaled(self, frames: list[DataFrame], equations: list[Equation]) -> tuple[list[DataFrame], list[Equation]]:
+        """Scale the shares of frames that come together, each by another weight.
+
+        So a row that is lost in one and copied in another shows.
+        """
+        exponents = [self._proof.next_exponent() for _ in frames]
+        scaled = [tracking.scaled(frame, exponent) for frame, exponent in zip(frames, exponents, strict=True)]
+        weights = [shares.weight(exponent) for exponent in exponents]
+        return scaled, [equation.scaled(weight) for equation, weight in zip(equations, weights, strict=True)]
 
 
 def _name_of(function: Any, kind: str) -> str:
-    """What a function calls itself, as far as it can name an operator; a partial one goes by what it calls."""
+    """Take an operator's name from a function; that of a partial from the function it calls; `kind` for a lambda."""
     while isinstance(function, partial):
         function = function.func
     name = getattr(function, "__name__", type(function).__name__)

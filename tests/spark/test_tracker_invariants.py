@@ -62,9 +62,9 @@ KEYS = {
 @pytest.mark.parametrize("other_side", ["tracked", "table"])
 def test_join_of_mixed_key_types_with_failed_writes_is_exact(case: MakeCase, kind: str, other_side: str) -> None:
     run = case(n=80)
-    mine, theirs = KEYS[kind]
-    left = run.messages.where("id < 40").selectExpr("id", f"{mine} AS key")
-    right = run.messages.where("id >= 40").selectExpr("id AS other", f"{theirs} AS key")
+    left_key, right_key = KEYS[kind]
+    left = run.messages.where("id < 40").selectExpr("id", f"{left_key} AS key")
+    right = run.messages.where("id >= 40").selectExpr("id AS other", f"{right_key} AS key")
     truth = [tuple(row) for row in left.join(right, "key").select("id", "other").collect()]
     assert len(truth) == 160
 
@@ -72,8 +72,8 @@ def test_join_of_mixed_key_types_with_failed_writes_is_exact(case: MakeCase, kin
         if other_side == "table":
             joined = tracker.join(messages, right, "key")
         else:
-            lower = tracker.filter(messages, "id < 40").withColumn("key", F.expr(mine))
-            upper = tracker.filter(messages, "id >= 40").withColumn("key", F.expr(theirs))
+            lower = tracker.filter(messages, "id < 40").withColumn("key", F.expr(left_key))
+            upper = tracker.filter(messages, "id >= 40").withColumn("key", F.expr(right_key))
             joined = tracker.join(lower, upper.withColumnRenamed("id", "other"), "key", partial=True)
         write_some(run, tracker, joined.select("id", "other", *TRACKING))
 
@@ -153,7 +153,7 @@ def test_stored_rows_with_failed_writes_are_exact_or_refused(
         ended.check({id: two(id) for id in range(24)}, run.written(name="rows"))
         if lossy or ended.error is not None:
             assert isinstance(ended.error, NotExactError)
-            assert not ended.told
+            assert not ended.notified
         else:
             assert set(ended.letters) == {1, 9, 17}
 
@@ -448,7 +448,7 @@ DROPPING: dict[str, Callable[[Tracker, DataFrame], DataFrame]] = {
     "two sides without a match": lambda tracker, rows: tracker.join(
         tracker.filter(rows, "id < 20"), tracker.filter(rows, "id >= 20").withColumn("more", F.lit(1)), "id"
     ),
-    "a bolt without children": lambda tracker, rows: tracker.flat_map_arrow(
+    "a flat_map without children": lambda tracker, rows: tracker.flat_map_arrow(
         rows, partial(fan_out, 0), CHILD
     ).repartition(2),
     "filter, order, filter": lambda tracker, rows: tracker.filter(

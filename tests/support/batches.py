@@ -27,8 +27,8 @@ def tracked(
     columns: dict[str, list[Any]] | None = None,
 ) -> Any:
     """A batch with a column `id` (0, 1, ...), further columns, share and roots; none given: one root a row, 100 up."""
-    given_roots = [[100 + at] for at in range(len(shares))] if roots is None else roots
-    given = {"id": list(range(len(shares))), **(columns or {}), SHARE: shares, ROOTS: given_roots}
+    row_roots = [[100 + at] for at in range(len(shares))] if roots is None else roots
+    given = {"id": list(range(len(shares))), **(columns or {}), SHARE: shares, ROOTS: row_roots}
     types = {"id": pa.int64(), SHARE: pa.int64(), ROOTS: pa.list_(pa.int64())}
     return pa.RecordBatch.from_arrays([pa.array(given[name], types.get(name)) for name in given], names=list(given))
 

@@ -269,7 +269,7 @@ def with_message_ids(frame: DataFrame, id_column: str | None, partition: str, of
     Raises:
         PipelineError: there is no such column, or rows have a type that Arrow does not carry.
     """
-    arguments.crossing(frame)
+    arguments.check_arrow_types(frame)
     if id_column is not None:
         return frame, arguments.integer_column(frame, id_column, "run_tracked")
     if MESSAGE_ID in frame.columns:

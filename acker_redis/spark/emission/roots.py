@@ -49,7 +49,7 @@ def salts(app: str, run_id: str, number: int) -> tuple[str, str]:
 
 
 def shares_of(salt: str, emission: Emission) -> Int64Array:
-    """The shares of an emission's messages, as `sql.spouted` computes them."""
+    """The shares of an emission's messages, as `operators.tracking.tracked` computes them."""
     hashed = hash_longs(np.ascontiguousarray(emission.message_ids).view(np.uint64), seed=hash_salt(salt))
     return (np.asarray(hashed) & np.uint64(shares.MASK)).view(np.int64)
 

@@ -27,7 +27,7 @@ from acker_redis.spark.emission.evidence import Evidence, Verdict
 from acker_redis.spark.emission.messages import as_json
 from acker_redis.spark.emission.roots import Roots, salts, shares_of
 from acker_redis.spark.emission.whole_output import Whole
-from acker_redis.spark.operators import sql
+from acker_redis.spark.operators import tracking
 from acker_redis.spark.proof.blame import Blame, blame_of, forget, line_of
 from acker_redis.spark.proof.equation import Equation
 from acker_redis.spark.proof.proof import Proof
@@ -153,15 +153,15 @@ class Emitting:
                     roots.close([])  # these are in the output
                     return Verdict(emission.roots[:0])
                 source.keep_messages(emission)
-                equation = Equation(key, proof.add("spout", "spout", []).name)
-                tracked = sql.spouted(messages, self.id_column, of_emission, equation)
+                equation = Equation(key, proof.add_operator("spout", "spout", []).name)
+                tracked = tracking.tracked(messages, self.id_column, of_emission, equation)
                 if has_corrupt(messages):
                     is_wanted = bool(self.payload_bytes) and self.brought is not None
                     payload = as_json(self.payload_bytes, messages.columns) if is_wanted else None
                     tracked = without_corrupt(tracker, tracked, payload)
                 self.pipeline(tracker, tracked)
-                proof.close()
-                failed = proof.failed()
+                proof.check_covered()
+                failed = proof.failures()
                 self._take_payloads(emission, failed)
                 verdict = self.evidence.judge(emission, failed, proof.processed, is_last=not spout.state.fresh)
                 spout.marks.exempt(verdict.exempt)
@@ -174,7 +174,7 @@ class Emitting:
                 return verdict
         finally:
             outputs.release()
-            proof.end()
+            proof.forget()
             forget(tag)
 
     def _take_payloads(self, emission: Emission, failed: Sequence[Failure]) -> None:

@@ -1,1 +1,1 @@
-"""Operators as frames in, frames out. Each keeps the sum of shares."""
+"""Operators as frames in, frames out. Each keeps the sum of shares, or meters what it removes."""

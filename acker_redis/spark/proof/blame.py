@@ -19,14 +19,14 @@ from acker_redis.spark.proof.received_failures import cause_of
 from acker_redis.spark.runtime.worker_errors import broke_in_a_job, chain_of, is_of_java, text_of
 
 _BUS_MS = 10_000
-"""So long is waited for Spark's listener bus, which tells what became of jobs."""
+"""How long to wait for Spark's listener bus, which reports what became of jobs."""
 
 _CAUSES = re.compile(r"^(?:Caused by: |: )?((?:[a-z]\w*\.)+[A-Z]\w*(?:Exception|Error)(?:: .*)?)$", re.MULTILINE)
 """The lines of an error of Java's that name it and its causes."""
 
 
 _MISTAKES = (NameError, AttributeError, TypeError, LookupError, ImportError, SyntaxError)
-"""Errors of Python's that a program makes by itself, whatever it was at when they came."""
+"""Errors of Python's that are a program's own mistakes, whatever it was doing."""
 
 
 _handled: dict[str, set[int]] = {}
@@ -34,7 +34,7 @@ _handled: dict[str, set[int]] = {}
 
 
 class Blame(Enum):
-    """Of an emission that broke."""
+    """Who is to blame for an emission that broke."""
 
     ROWS = auto()
     OUTAGE_IN_A_JOB = auto()
@@ -48,34 +48,34 @@ class Blame(Enum):
 
 
 def blame_of(error: Exception, session: SparkSession, tag: str) -> Blame:
-    """Who is to blame for an error that the pipeline function raised; `tag` is that of the emission's jobs."""
+    """Find who is to blame for an error that the pipeline function raised; `tag` is that of the emission's jobs."""
     chain = chain_of(error)
     if failed_in_a_job(error, session, tag):
-        of_job = next((one for one in chain if is_of_java(one)), error)
-        return Blame.OUTAGE_IN_A_JOB if describes_outage(line_of(of_job)) else Blame.ROWS
+        job_error = next((cause for cause in chain if is_of_java(cause)), error)
+        return Blame.OUTAGE_IN_A_JOB if describes_outage(line_of(job_error)) else Blame.ROWS
     if isinstance(error, _MISTAKES) or is_gone(session):
         return Blame.PIPELINE
     return Blame.OUTAGE if any(map(_is_outage, chain_of(error, explicit=True))) else Blame.PIPELINE
 
 
 def failed_in_a_job(error: Exception, session: SparkSession, tag: str) -> bool:
-    """Whether an error comes out of a job with this tag, and one of its rows may be to blame."""
+    """Tell whether an error comes out of a job with this tag, so that one of its rows may be to blame."""
     return broke_in_a_job(error) and _any_job_failed(session, tag)
 
 
-def handled(session: SparkSession, tag: str) -> None:
-    """The failures of jobs with this tag so far were dealt with: a later error is not theirs."""
+def mark_handled(session: SparkSession, tag: str) -> None:
+    """Note that the failures of jobs with this tag so far were dealt with: a later error is not theirs."""
     with suppress(Py4JError):
         _handled.setdefault(tag, set()).update(_failed_jobs(session, tag))
 
 
 def forget(tag: str) -> None:
-    """The emission with this tag is over."""
+    """Drop what is known of an emission that is over."""
     _handled.pop(tag, None)
 
 
 def is_gone(session: SparkSession) -> bool:
-    """Whether Spark's JVM is gone, or its context stopped, which no waiting mends."""
+    """Tell whether Spark's JVM is gone, or its context stopped, which no waiting mends."""
     try:
         return bool(session.sparkContext._jsc.sc().isStopped())  # noqa: SLF001
     except (Py4JError, OSError, AttributeError):
@@ -83,7 +83,7 @@ def is_gone(session: SparkSession) -> bool:
 
 
 def line_of(error: BaseException) -> str:
-    """An error in one line; of a job's, what was raised in a worker, or ended its task."""
+    """Write an error in one line; of a job's, what was raised in a worker, or ended its task."""
     if isinstance(error, AckerError):
         text = str(error)
     else:

@@ -1,10 +1,11 @@
 """What the shares of a tracked frame must sum to, carried in the metadata of its column `_share`.
 
-    sum of shares  =  a · E  -  sum over residues of b · residue  -  known        (modulo 2^61)
+    sum of shares  =  a · E  -  sum over meters of b · removed  -  removed before        (modulo 2^61)
 
-E is the sum of all messages' shares of the emission; a residue is what an operator dropped, metered where it did; known is
-residue of which the meters are behind a checkpoint. Spark's operators hand metadata on with a column, and lose it where they
-compute another. The column `_roots` carries which operator made it, so that no other one is taken for it.
+E is the sum of the shares of all messages of the emission. Removed is the sum of the shares of the rows that an operator has
+dropped or failed, metered there; removed before is that of operators whose meters are behind a checkpoint. Spark's operators
+hand metadata on with a column, and lose it where they compute another. The column `_roots` carries which operator made it,
+so that no other column is taken for it.
 """
 
 import json
@@ -29,75 +30,83 @@ class Equation:
         emission: whose frames these are; those of two emissions don't mix.
         node: the operator that made the frame.
         total: a, modulo 2^61.
-        residues: meter -> b, modulo 2^61.
-        known: residue behind checkpoints, modulo 2^61.
-        anchors: the operator that made the column of anchors.
+        removed: meter -> b, modulo 2^61.
+        removed_before: the sum behind checkpoints, modulo 2^61.
+        roots_node: the operator that made the roots column.
     """
 
     emission: str
     node: str
     total: int = 1
-    residues: Mapping[str, int] = field(default_factory=dict)
-    known: int = 0
-    anchors: str = "spout"
+    removed: Mapping[str, int] = field(default_factory=dict)
+    removed_before: int = 0
+    roots_node: str = "spout"
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What the column of shares carries of it."""
+        """The equation as metadata of the share column."""
         return {_KEY: json.dumps(asdict(self))}
 
-    def column(self, share: str) -> Column:
-        """A column of shares, in SQL, that says what its rows must sum to; made along with others, it costs no plan."""
+    def share_column(self, share: str) -> Column:
+        """Make a share column, in SQL, that carries the equation; made along with others, it costs no plan."""
         return F.expr(share).alias(SHARE, metadata=self.metadata)
 
     @property
-    def anchors_metadata(self) -> dict[str, str]:
-        """What the column of anchors carries of it."""
-        return {_KEY: f"{self.emission} {self.anchors}"}
+    def roots_metadata(self) -> dict[str, str]:
+        """The operator that made the roots column, as metadata of it."""
+        return {_KEY: f"{self.emission} {self.roots_node}"}
 
-    def roots(self, anchors: str) -> Column:
-        """A column of anchors, in SQL, that says who made it."""
-        return F.expr(anchors).alias(ROOTS, metadata=self.anchors_metadata)
+    def roots_column(self, roots: str) -> Column:
+        """Make a roots column, in SQL, that carries which operator made it."""
+        return F.expr(roots).alias(ROOTS, metadata=self.roots_metadata)
 
-    def dropping(self, meter: str, node: str) -> "Equation":
-        """The equation of what is left behind a meter of residue."""
-        return replace(self, node=node, residues={**self.residues, meter: 1})
+    def without(self, meter: str, node: str) -> "Equation":
+        """Derive the equation of the rows that are left behind a meter of removed rows."""
+        return replace(self, node=node, removed={**self.removed, meter: 1})
 
     def at(self, node: str) -> "Equation":
-        """The same, for another operator's frame."""
+        """Derive the same equation, for another operator's frame."""
         return replace(self, node=node)
 
-    def anchored(self) -> "Equation":
-        """The same, whose operator makes the anchors, too."""
-        return replace(self, anchors=self.node)
+    def with_roots(self) -> "Equation":
+        """Derive the same equation, where its operator makes the roots column, too."""
+        return replace(self, roots_node=self.node)
 
-    def weighed(self, weight: int) -> "Equation":
-        """The equation of rows whose shares were multiplied."""
-        residues = {meter: b * weight & MASK for meter, b in self.residues.items()}
-        return replace(self, total=self.total * weight & MASK, residues=residues, known=self.known * weight & MASK)
+    def behind_checkpoint(self, removed: int) -> "Equation":
+        """Derive the equation of rows that are proven, given the sum that `Proof.prove` returned: it needs no meters."""
+        return replace(self, removed={}, removed_before=(self.removed_before + removed) & MASK)
+
+    def scaled(self, weight: int) -> "Equation":
+        """Derive the equation of rows whose shares were multiplied."""
+        removed = {meter: b * weight & MASK for meter, b in self.removed.items()}
+        before = self.removed_before * weight & MASK
+        return replace(self, total=self.total * weight & MASK, removed=removed, removed_before=before)
 
     def plus(self, other: "Equation", node: str) -> "Equation":
-        """The equation of the rows of both, by an operator that makes their anchors."""
-        residues = dict(self.residues)
-        for meter, b in other.residues.items():
-            residues[meter] = (residues.get(meter, 0) + b) & MASK
-        total, known = (self.total + other.total) & MASK, (self.known + other.known) & MASK
-        return Equation(self.emission, node, total, residues, known, anchors=node)
+        """Derive the equation of the rows of both, by an operator that makes their roots column."""
+        removed = dict(self.removed)
+        for meter, b in other.removed.items():
+            removed[meter] = (removed.get(meter, 0) + b) & MASK
+        total, before = (self.total + other.total) & MASK, (self.removed_before + other.removed_before) & MASK
+        return Equation(self.emission, node, total, removed, before, roots_node=node)
 
-    def expected(self, total: int, residues: Mapping[str, int]) -> int:
-        """What the rows must sum to, given E and the residues that were metered."""
-        gone = sum(b * residues[meter] for meter, b in self.residues.items())
-        return (self.total * total - gone - self.known) & MASK
+    def removed_sum(self, metered: Mapping[str, int]) -> int:
+        """Weigh the sums of removed rows, by meter, and add them up."""
+        return sum(b * metered[meter] for meter, b in self.removed.items())
+
+    def expected(self, total: int, metered: Mapping[str, int]) -> int:
+        """Compute what the rows must sum to, given E and the sums of removed rows by meter."""
+        return (self.total * total - self.removed_sum(metered) - self.removed_before) & MASK
 
 
 def equation_of(frame: DataFrame, emission: str, operator: str) -> Equation:
-    """The equation of a tracked frame.
+    """Read the equation of a tracked frame.
 
     Raises:
         PipelineError: the frame isn't tracked, or by another emission's tracker.
-        NotExactError: its shares or anchors were computed by something else than a tracker.
+        NotExactError: its shares or roots were computed by something else than a tracker.
     """
-    fields = {found.name: found for found in frame.schema.fields}
+    fields = {column.name: column for column in frame.schema.fields}
     for name in fields:
         for own in (SHARE, ROOTS):
             if name.lower() == own and own not in fields:
@@ -108,47 +117,46 @@ def equation_of(frame: DataFrame, emission: str, operator: str) -> Equation:
     if SHARE not in fields:
         raise PipelineError(
             f"{operator!r}: the DataFrame has no column {SHARE}, so it isn't tracked: keep the column in selects, use the "
-            "tracker's group and join where rows are aggregated, or begin with the messages that the pipeline is given"
+            "tracker's group_by and join where rows are aggregated, or begin with the messages that the pipeline is given"
         )
-    kept = fields[SHARE].metadata.get(_KEY)
-    if kept is None:
+    carried = fields[SHARE].metadata.get(_KEY)
+    if carried is None:
         raise NotExactError(
             f"{operator!r}: the column {SHARE} was computed by something else than the tracker, or its rows come from a file "
-            "or table: keep the column as it is; use tracker.checkpoint to cut a plan, and tracker.group_by, join or union "
-            "to combine rows"
+            "or table: keep the column as it is; use tracker.checkpoint to cut a plan, and tracker.group_by, join or "
+            "union_by_name to combine rows"
         )
-    equation = Equation(**json.loads(kept))
+    equation = Equation(**json.loads(carried))
     if equation.emission != emission:
         raise PipelineError(
-            f"{operator!r}: the DataFrame belongs to another emission: make what a pipeline writes of the messages it is "
-            "given, anew each time it is called"
+            f"{operator!r}: the DataFrame belongs to another emission: make what a pipeline writes of the messages that it is "
+            "given, each time it is called"
         )
     if ROOTS not in fields:
         raise PipelineError(
             f"{operator!r}: the column {ROOTS} is missing, by which the tracker fails messages: keep it in selects; Spark "
-            "reads it only where somebody needs it"
+            "reads it only where it is needed"
         )
-    if fields[ROOTS].metadata.get(_KEY) != equation.anchors_metadata[_KEY]:
+    if fields[ROOTS].metadata.get(_KEY) != equation.roots_metadata[_KEY]:
         raise NotExactError(
             f"{operator!r}: the column {ROOTS} was computed by something else than the tracker, or comes from another "
-            "frame, so rows that fail would fail other messages, or none: keep the column as it is; use "
-            "tracker.group_by, join "
-            "or union to combine rows"
+            "frame, so rows that fail would fail other messages, or none: keep the column as it is; use tracker.group_by, "
+            "join or union_by_name to combine rows"
         )
     return equation
 
 
 def node_in(metadata: str) -> str | None:
-    """The operator named in the metadata of a column of shares, as JSON; None: there is no equation in it."""
-    kept = json.loads(metadata).get(_KEY)
-    return None if kept is None else str(json.loads(kept)["node"])
+    """Read the operator in the metadata of a share column, which is JSON; None: there is no equation in it."""
+    carried = json.loads(metadata).get(_KEY)
+    return None if carried is None else str(json.loads(carried)["node"])
 
 
 def with_equation(frame: DataFrame, equation: Equation) -> DataFrame:
-    """The frame, which says what its rows must sum to."""
-    return frame.withColumns({SHARE: equation.column(SHARE), ROOTS: equation.roots(ROOTS)})
+    """Attach an equation to a frame."""
+    return frame.withColumns({SHARE: equation.share_column(SHARE), ROOTS: equation.roots_column(ROOTS)})
 
 
 def is_tracked(frame: DataFrame) -> bool:
-    """Whether it has a column of shares, in any case."""
+    """Tell whether a frame has a share column, in any case."""
     return any(column.lower() == SHARE for column in frame.columns)

@@ -1,7 +1,7 @@
 """What Spark metered, execution by execution: a QueryExecutionListener in Python, one per JVM session.
 
-`Observation` would report the first action on a frame only, which may have been a `show`. Nobody waits for ever: an
-execution of the tracker's own behind another one marks that everything before it was heard of.
+`Observation` would report the first action on a frame only, which may have been a `show`. No wait is for ever: an execution
+of the tracker's own behind another one marks that Spark has reported everything before it.
 """
 
 import threading
@@ -24,13 +24,13 @@ from acker_redis.spark.runtime.jvm import of
 _CONF = "spark.acker.listener"
 _MARK_AFTER_SECS = 1.0
 WAIT_SECS = 60.0
-"""A bus that lags more than this is given up on."""
+"""How long a listener bus may lag before it counts as stuck."""
 
 _COMMAND = "org.apache.spark.sql.catalyst.plans.logical.Command"
 _PASSING = ("Project", "SubqueryAlias")
 
 _KEPT = 1000
-"""Executions that nobody asked for yet, such as a user's `show`; older ones are forgotten."""
+"""Executions kept that no proof has asked for yet, such as a user's `show`; older ones are forgotten."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Execution:
     """One execution that ended well.
 
     Attributes:
-        metrics: name of a meter -> its row; ours only.
+        metrics: name of a meter of the tracker's -> its row.
         written: meters of which a command took the rows, with nothing but projections between.
-        query: of Spark's, with its plans.
+        query: Spark's QueryExecution, with its plans.
     """
 
     metrics: dict[str, tuple[Any, ...]]
@@ -49,65 +49,71 @@ class Execution:
 
 
 class Listener:
-    """Hears of executions from Spark, in the thread of its listener bus."""
+    """Collects executions from Spark, in the thread of its listener bus."""
 
     def __init__(self, context: SparkContext) -> None:
         self._command = of(context, "java.lang.Class").forName(_COMMAND)
-        self._heard: list[Execution] = []
+        self._executions: list[Execution] = []
         self._changed = threading.Condition()
 
     def onSuccess(self, name: str, execution: JavaObject, nanos: int) -> None:  # noqa: N802, ARG002
-        """Take note of an execution with meters of ours."""
+        """Keep an execution with meters of the tracker's."""
         metrics = dict(_metrics(execution))
         if not metrics:
             return
-        heard = Execution(metrics, frozenset(_written(execution, self._command)), execution)
+        kept = Execution(metrics, frozenset(_written(execution, self._command)), execution)
         with self._changed:
-            self._heard = [*self._heard[-_KEPT:], heard]
+            self._executions = [*self._executions[-_KEPT:], kept]
             self._changed.notify_all()
 
     def onFailure(self, name: str, execution: JavaObject, error: JavaObject) -> None:  # noqa: N802
-        """What failed proves nothing."""
+        """Ignore an execution that failed: it proves nothing."""
 
     class Java:
-        """What py4j wants to know."""
+        """The interface that py4j implements by this class."""
 
         implements = ("org.apache.spark.sql.util.QueryExecutionListener",)
 
-    def find(
-        self, wanted: Callable[[Execution], bool], session: SparkSession, *, every: bool = False
+    def executions(
+        self, has_meter: Callable[[Execution], bool], session: SparkSession, *, every: bool = False
     ) -> list[Execution]:
-        """The executions that have ended already, waited for as long as the first is not heard of; none if there was none.
+        """Give the executions of a kind that have ended, waiting until Spark reports the first; none if there was none.
 
-        With `every`, as long as another one may still be heard of.
+        With `every`, waiting as long as it may still report another one.
 
         Raises:
-            AckerError: Spark's listener bus doesn't say.
+            AckerError: Spark's listener bus reports nothing.
         """
 
-        def found() -> list[Execution]:
-            return [heard for heard in self._heard if wanted(heard)]
+        def reported() -> list[Execution]:
+            return [execution for execution in self._executions if has_meter(execution)]
 
         with self._changed:
-            if not every and self._changed.wait_for(found, _MARK_AFTER_SECS):
-                return found()
+            if not every and self._changed.wait_for(reported, _MARK_AFTER_SECS):
+                return reported()
         marker = f"{PREFIX}marker:{uuid.uuid4().hex}"
         session.range(1).observe(marker, F.count(F.lit(1)).alias("rows")).collect()
         with self._changed:
-            is_marked = self._changed.wait_for(lambda: any(marker in heard.metrics for heard in self._heard), WAIT_SECS)
-            self._heard = [heard for heard in self._heard if marker not in heard.metrics]
-            if not is_marked and not found():
+            is_marked = self._changed.wait_for(
+                lambda: any(marker in execution.metrics for execution in self._executions), WAIT_SECS
+            )
+            self._executions = [execution for execution in self._executions if marker not in execution.metrics]
+            if not is_marked and not reported():
                 raise AckerError(
-                    f"Spark's listener bus said nothing for {WAIT_SECS:.0f} s: is its queue full, or a listener stuck? Look "
-                    "for 'Dropping event from queue' in Spark's log, and for "
+                    f"Spark's listener bus reported nothing for {WAIT_SECS:.0f} s: is its queue full, or a listener stuck? "
+                    "Look for 'Dropping event from queue' in Spark's log, and for "
                     "spark.scheduler.listenerbus.eventqueue.capacity"
                 )
-            return found()
+            return reported()
 
     def forget(self, meters: str) -> None:
-        """Let go of the executions with meters whose names begin so."""
+        """Drop the executions with meters whose names begin so."""
         with self._changed:
-            self._heard = [one for one in self._heard if not any(name.startswith(meters) for name in one.metrics)]
+            self._executions = [
+                execution
+                for execution in self._executions
+                if not any(name.startswith(meters) for name in execution.metrics)
+            ]
 
 
 _listeners: dict[str, Listener] = {}
@@ -115,25 +121,25 @@ _lock = threading.Lock()
 
 
 def listener_of(session: SparkSession) -> Listener:
-    """The session's listener, which is registered at first use. A cloned session has its parent's, as Spark clones both."""
+    """Give the session's listener, registered at first use. A cloned session has its parent's, as Spark clones both."""
     with _lock:
         known = session.conf.get(_CONF, "")
         if known in _listeners:
             return _listeners[known]
         gateway: Any = session.sparkContext._gateway  # noqa: SLF001
         ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
-        made = Listener(session.sparkContext)
-        session._jsparkSession.listenerManager().register(made)  # noqa: SLF001
+        listener = Listener(session.sparkContext)
+        session._jsparkSession.listenerManager().register(listener)  # noqa: SLF001
         name = uuid.uuid4().hex
         session.conf.set(_CONF, name)
-        _listeners[name] = made
-        return made
+        _listeners[name] = listener
+        return listener
 
 
 def _metrics(execution: JavaObject) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    found = execution.observedMetrics().iterator()
-    while found.hasNext():
-        pair = found.next()
+    pairs = execution.observedMetrics().iterator()
+    while pairs.hasNext():
+        pair = pairs.next()
         name = pair._1()  # noqa: SLF001
         if name.startswith(PREFIX):
             row = pair._2()  # noqa: SLF001
@@ -141,14 +147,14 @@ def _metrics(execution: JavaObject) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 
 def _value(value: Any) -> Any:
-    """A set comes as a Scala sequence."""
+    """Convert a set, which comes as a Scala sequence, to a list."""
     if not isinstance(value, JavaObject):
         return value
     return list(each(value))
 
 
 def _written(execution: JavaObject, command: JavaObject) -> Iterator[str]:
-    """Meters of which a command takes the rows."""
+    """Yield the meters of which a command takes the rows."""
     plan = execution.logical()
     if not command.isInstance(plan):
         return

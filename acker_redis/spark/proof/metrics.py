@@ -11,17 +11,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from acker_redis.spark.protocol.columns import CHILDLESS, OUT, SHARE, STAYS
-from acker_redis.spark.protocol.shares import LOW_BITS, joined
+from acker_redis.spark.protocol.shares import LOW_BITS, from_halves
 
 PREFIX = "acker:"
-"""Of the names of all meters."""
+"""Begins the names of all meters."""
 
 Metrics = Mapping[str, tuple[Any, ...]]
 """Name of a meter -> its row."""
 
 
-class Passed(NamedTuple):
-    """What passed a meter.
+class Counted(NamedTuple):
+    """Rows that a meter has counted.
 
     Attributes:
         shares: their sum.
@@ -33,7 +33,7 @@ class Passed(NamedTuple):
 
 
 class Processed(NamedTuple):
-    """What a step in Python has processed without failing.
+    """Rows that a step in Python has processed without failing.
 
     Attributes:
         rows: how many rows it gave, and dropped.
@@ -44,52 +44,49 @@ class Processed(NamedTuple):
     roots: frozenset[int] = frozenset()
 
 
-class Left(NamedTuple):
-    """What left a step in Python.
+class Removed(NamedTuple):
+    """Rows that a step in Python has removed, and those that it has processed.
 
     Attributes:
         dropped: rows without children.
         failed: rows that failed.
-        failures: numbers of the failures that name the failed ones, of the tasks whose rows passed.
-        processed: what the step has processed without failing.
+        failures: numbers of the failures that name the failed ones, of the tasks whose rows were counted.
+        processed: without failing.
     """
 
-    dropped: Passed
-    failed: Passed
+    dropped: Counted
+    failed: Counted
     failures: frozenset[int]
-    processed: "Processed"
-
-    @property
-    def shares(self) -> int:
-        """The sum of all that left."""
-        return self.dropped.shares + self.failed.shares
+    processed: Processed
 
 
-def passing(frame: DataFrame, meter: str, rows: str = "1") -> DataFrame:
+def meter_all(frame: DataFrame, meter: str, rows: str = "1") -> DataFrame:
     """Meter all rows. `rows`: how many a row stands for, in SQL."""
     return _observed(frame, meter, *_sums(SHARE), f"sum({rows}) AS rows")
 
 
-def passed(metrics: Metrics, meter: str) -> Passed:
-    """What `passing` metered, or one of `leaving_sql`."""
+def read_counted(metrics: Metrics, meter: str) -> Counted:
+    """Read what `meter_all` or `meter_removed` has metered."""
     low, high, rows = metrics[meter]
-    return Passed(joined(low, high), rows or 0)
+    return Counted(from_halves(low, high), rows or 0)
 
 
-def leaving(frame: DataFrame, gone: str, meter: str, rows: str = "1") -> DataFrame:
-    """Meter the rows for which `gone` is true; they stay. `rows`: how many a row stands for. Both are SQL."""
-    return _observed(frame, meter, *_sums(f"IF({gone}, {SHARE}, NULL)"), f"sum(IF({gone}, {rows}, NULL)) AS rows")
+def meter_removed(frame: DataFrame, is_removed: str, meter: str, rows: str = "1") -> DataFrame:
+    """Meter the rows that are to be removed; they stay here. `rows`: how many a row stands for. Both are SQL."""
+    return _observed(
+        frame, meter, *_sums(f"IF({is_removed}, {SHARE}, NULL)"), f"sum(IF({is_removed}, {rows}, NULL)) AS rows"
+    )
 
 
-def leaving_python(
+def meter_removed_in_python(
     frame: DataFrame, meter: str, rows: str, stays: str = "1", root: str = "cast(NULL AS bigint)"
 ) -> DataFrame:
-    """Meter the residue rows of a step in Python, by `OUT`; they stay.
+    """Meter the rows that stand for those that a step in Python has removed, by `OUT`; they stay here.
 
     Args:
         frame: with a column `OUT`.
         meter: name.
-        rows: how many rows a residue row stands for, in SQL.
+        rows: how many removed rows such a row stands for, in SQL.
         stays: how many rows another row stands for, in SQL.
         root: of another row, in SQL.
     """
@@ -98,20 +95,20 @@ def leaving_python(
         frame, meter,
         *_sums(f"IF({dropped}, {SHARE}, NULL)"), f"sum(IF({dropped}, {rows}, NULL)) AS rows",
         *_sums(f"IF({failed}, {SHARE}, NULL)", "failed_"), f"sum(IF({failed}, {rows}, NULL)) AS failed_rows",
-        f"collect_set(IF({failed}, {OUT}, NULL)) AS reports",
+        f"collect_set(IF({failed}, {OUT}, NULL)) AS failures",
         f"sum(IF({other}, {stays}, NULL)) AS stayed",
         f"min(IF({other}, {root}, NULL)) AS first_root", f"max(IF({other}, {root}, NULL)) AS last_root",
     )  # fmt: skip
 
 
-def left_python(metrics: Metrics, meter: str) -> Left:
-    """What `leaving_python` metered."""
+def read_removed(metrics: Metrics, meter: str) -> Removed:
+    """Read what `meter_removed_in_python` has metered."""
     low, high, rows, failed_low, failed_high, failed_rows, failures, stayed, first, last = metrics[meter]
     # Of dropped rows the roots are not known.
     roots = frozenset(root for root in (first, last) if root is not None) if not rows else frozenset()
-    return Left(
-        Passed(joined(low, high), rows or 0),
-        Passed(joined(failed_low, failed_high), failed_rows or 0),
+    return Removed(
+        Counted(from_halves(low, high), rows or 0),
+        Counted(from_halves(failed_low, failed_high), failed_rows or 0),
         frozenset(failures),
         Processed((stayed or 0) + (rows or 0), roots),
     )
@@ -123,4 +120,4 @@ def _sums(share: str, prefix: str = "") -> tuple[str, str]:
 
 
 def _observed(frame: DataFrame, meter: str, *sums: str) -> DataFrame:
-    return frame.observe(meter, *(F.expr(one) for one in sums))
+    return frame.observe(meter, *(F.expr(expression) for expression in sums))

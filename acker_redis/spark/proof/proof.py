@@ -1,7 +1,7 @@
 """The books of one emission: which operators made frames, what the actions that the tracker ran have proven, what failed.
 
 A frame is covered when it leads to a proven action, or was discarded. When each is, everything that came of the emission's
-messages was written, but for the rows that failed and those that operators dropped by their user's word.
+messages was written, but for the rows that failed and those that operators were asked to drop.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,15 +54,15 @@ class _Meter(NamedTuple):
 
 @dataclass
 class Proof:
-    """What is known of one emission.
+    """Operators, meters, actions and failures of one emission.
 
     Attributes:
-        session: Spark.
-        key: of the emission: run and number; begins the names of its meters.
+        session: of Spark.
+        key: of the emission: app, run and number; begins the names of its meters.
         total: E, the sum of the shares of its messages.
         count: of its messages.
         job_tag: of the jobs of the emission.
-        name_component: has the acker number the name of an operator, of which it takes a few hundred.
+        name_component: has the ledger number the name of an operator, of which it takes a few hundred.
         proven: names of actions that were.
         processed: name of an operator in Python, or of a sink -> what it has processed without failing.
     """
@@ -78,61 +78,61 @@ class Proof:
     _nodes: dict[str, Node] = field(default_factory=dict)
     _covered: set[str] = field(default_factory=set)
     _actions: list[str] = field(default_factory=list)
-    _failed: dict[int, Failure] = field(default_factory=dict)
+    _failures: dict[int, Failure] = field(default_factory=dict)
     _meters: dict[str, _Meter] = field(default_factory=dict)
-    _shifts: int = 0
+    _weights: int = 0
 
     def __post_init__(self) -> None:
         self._listener = listener_of(self.session)
         self._received = ReceivedFailures(self.session.sparkContext, f"{metrics.PREFIX}{self.key}:")
 
-    def add(self, kind: str, name: str | None, sources: Iterable[str]) -> Node:
-        """A new operator; without a name it is numbered.
+    def add_operator(self, kind: str, name: str | None, sources: Iterable[str]) -> Node:
+        """Add an operator; without a name it is numbered.
 
         Raises:
             PipelineError: the name can't be one, or is another operator's of the emission.
         """
         if name is None:
             numbered = (kind if number == 1 else f"{kind}-{number}" for number in range(1, len(self._nodes) + 2))
-            name = next(one for one in numbered if one not in self._nodes)
-        arguments.operator_name(name)
+            name = next(candidate for candidate in numbered if candidate not in self._nodes)
+        arguments.check_operator_name(name)
         if name in self._nodes:
             raise PipelineError(f"name={name!r}: an operator of this emission has this name: give each one of its own")
         self.name_component(name)
         node = self._nodes[name] = Node(name, tuple(sources))
         return node
 
-    def meter(self, node: Node, *, has_failures: bool = False) -> str:
-        """The name of a new meter of an operator; whether rows that pass it name failures of failed rows."""
+    def add_meter(self, node: Node, *, has_failures: bool = False) -> str:
+        """Name a new meter of an operator; `has_failures`: rows that pass it may stand for failed ones."""
         meter = f"{metrics.PREFIX}{self.key}:{node.name}#{len(self._meters) + 1}"
         self._meters[meter] = _Meter(node.name, has_failures)
         return meter
 
-    def next_shift(self) -> int:
-        """A weight for a way that comes together with others; the next 60 are others."""
-        self._shifts += 1
-        return (self._shifts - 1) % (BITS - 1) + 1
+    def next_exponent(self) -> int:
+        """Give the exponent of a weight, for a frame that comes together with others; the next 60 are others."""
+        self._weights += 1
+        return (self._weights - 1) % (BITS - 1) + 1
 
     def equation_of(self, frame: DataFrame, operator: str) -> Equation:
-        """The equation of a frame that an operator takes."""
+        """Read the equation of a frame that an operator takes."""
         return equation_of(frame, self.key, operator)
 
-    def begin(self, kind: str, name: str | None, sources: Iterable[str]) -> Node:
-        """A new operator that is an action, which has to be proven."""
-        node = self.add(kind, name, sources)
+    def add_action(self, kind: str, name: str | None, sources: Iterable[str]) -> Node:
+        """Add an operator that is an action, which has to be proven."""
+        node = self.add_operator(kind, name, sources)
         self._actions.append(node.name)
         return node
 
-    def describing(self, node: Node) -> AbstractContextManager[None]:
-        """While an operator's action runs, its jobs carry its name, the emission and the number of messages."""
+    def job_description(self, node: Node) -> AbstractContextManager[None]:
+        """Describe the jobs of an operator's action while it runs: its name, the emission and the number of messages."""
         return described(self.session, f"{node.name!r} of {self.key}, {self.count:,} messages")
 
     def discard(self, node: str) -> None:
-        """What leads to this operator only needs no action."""
+        """Declare that the rows of this operator need no action."""
         self._cover(node)
 
     def prove(self, node: Node, meter: str, equation: Equation, *, written: bool, final: bool = True) -> int:
-        """Hold an action that has ended well against its equation; returns the sum of what was dropped and failed before it.
+        """Hold an action that has ended well against its equation; returns the sum of the rows removed before it.
 
         Args:
             node: the action.
@@ -146,41 +146,41 @@ class Proof:
             NotProvenError: the same, or meters are missing, and Spark ran something twice, or read a cache: try again.
         """
 
-        def wanted(heard: Execution) -> bool:
-            return meter in (heard.written if written else heard.metrics)
+        def has_meter(execution: Execution) -> bool:
+            return meter in (execution.written if written else execution.metrics)
 
-        heard = self._listener.find(wanted, self.session)
-        told = [self._balance(node, meter, equation, one) for one in heard]
-        if not written and not any(one.is_balanced for one in told):  # another one may have taken all rows
-            heard = self._listener.find(wanted, self.session, every=True)
-            told = [self._balance(node, meter, equation, one) for one in heard]
-        if not told:
+        executions = self._listener.executions(has_meter, self.session)
+        balances = [self._balance(node, meter, equation, execution) for execution in executions]
+        if not written and not any(balance.is_balanced for balance in balances):  # another one may have taken all rows
+            executions = self._listener.executions(has_meter, self.session, every=True)
+            balances = [self._balance(node, meter, equation, execution) for execution in executions]
+        if not balances:
             self._refuse(
                 f"{node.name!r}: Spark told of no execution that wrote its rows as they are. Give a function that calls one "
                 "method of the DataFrameWriter that writes, once; writers that take rows by foreachPartition, as JDBC's does, "
                 "report nothing: use write_partitions for those"
             )
-        good = [one for one in told if one.is_balanced]
-        if not good or (written and len(good) < len(told)):
-            bad = next(one for one in told if one.text is not None)
-            self._refuse(bad.text or "", bad.execution, node, meter)
-        for one in good:
-            self._failed |= {failure.number: failure for failure in one.named}
-            for operator, processed in one.processed.items():
-                self._note(operator, processed)
+        good = [balance for balance in balances if balance.is_balanced]
+        if not good or (written and len(good) < len(balances)):
+            bad = next(balance for balance in balances if not balance.is_balanced)
+            self._refuse(bad.problem or "", bad.execution, node, meter)
+        for balance in good:
+            self._failures |= {failure.number: failure for failure in balance.failures}
+            for operator, processed in balance.processed.items():
+                self._note_processed(operator, processed)
         if final:
             self._cover(node.name)
             self.proven.append(node.name)
-            if node.name not in good[0].processed:  # else it says itself which rows failed
-                self._note(node.name, metrics.Processed(good[0].rows))
-        return good[0].residue
+            if node.name not in good[0].processed:  # else its own meter has which rows failed
+                self._note_processed(node.name, metrics.Processed(good[0].rows))
+        return good[0].removed
 
-    def fail(self, failure: Failure) -> None:
-        """Take note of rows that an action failed as a whole."""
-        self._failed[failure.number] = failure
+    def add_failure(self, failure: Failure) -> None:
+        """Add rows that an action failed as a whole."""
+        self._failures[failure.number] = failure
 
-    def close(self) -> None:
-        """See that everything is covered.
+    def check_covered(self) -> None:
+        """Check that each action is proven, and each frame covered.
 
         Raises:
             NotExactError: it isn't.
@@ -194,52 +194,36 @@ class Proof:
         if not self.proven:
             raise NotExactError(
                 "the pipeline ran no sink, so no message of it can be done: end each way through it with write, "
-                "write_data_source, "
-                "write_partitions, write_dataframe or export, or give the frame to tracker.discard"
+                "write_data_source, write_partitions, write_dataframe or export, or give the frame to tracker.discard"
             )
         taken = {source for node in self._nodes.values() for source in node.sources}
         open_ends = [name for name in self._nodes if name not in self._covered | taken]
         if open_ends:
             raise NotExactError(
                 f"the pipeline did nothing with the rows of {', '.join(map(repr, open_ends))}, so these can't be done: "
-                "end each way through it with write, write_data_source, write_partitions, write_dataframe or "
-                "export, or give the frame "
-                "to tracker.discard"
+                "end each way through it with write, write_data_source, write_partitions, write_dataframe or export, or give "
+                "the frame to tracker.discard"
             )
 
-    def failed(self) -> list[Failure]:
-        """Which messages failed, and why, of all actions."""
-        return list(self._failed.values())
+    def failures(self) -> list[Failure]:
+        """Give the failures of all actions: which messages failed, and why."""
+        return list(self._failures.values())
 
-    def end(self) -> None:
-        """Let go of what was kept."""
+    def forget(self) -> None:
+        """Drop what was kept of the emission's executions and failures."""
         self._received.forget()
         self._listener.forget(f"{metrics.PREFIX}{self.key}:")
 
-    def _note(self, operator: str, processed: metrics.Processed) -> None:
+    def _note_processed(self, operator: str, processed: metrics.Processed) -> None:
         if processed.rows:
             before = self.processed.get(operator, processed)
             roots = before.roots | processed.roots if before.roots and processed.roots else frozenset()
             self.processed[operator] = metrics.Processed(processed.rows, roots)
 
     def _balance(self, node: Node, meter: str, equation: Equation, execution: Execution) -> "_Balance":
-        """Hold what one execution metered against a equation."""
-        metered = execution.metrics
-        gone: dict[str, _Gone] = {}
-        missing = []
-        for one in equation.residues:
-            known = self._meters[one]
-            if one not in metered:
-                missing.append(known.operator)
-            elif not known.has_failures:
-                gone[one] = _Gone(known.operator, metrics.passed(metered, one), metrics.Passed(0, 0), ())
-            else:
-                left = metrics.left_python(metered, one)
-                named = self._received.find(one, left.failures)
-                if named is None or sum(failure.parts for failure in named) & MASK != left.failed.shares:
-                    missing.append(known.operator)
-                else:
-                    gone[one] = _Gone(known.operator, left.dropped, left.failed, named, left.processed)
+        """Hold what one execution metered against an equation."""
+        removed_by_meter = {source: self._removed_at(source, execution) for source in equation.removed}
+        missing = [self._meters[source].operator for source, removed in removed_by_meter.items() if removed is None]
         if missing:
             return _Balance(
                 execution,
@@ -247,76 +231,94 @@ class Proof:
                 "execution: behind a checkpoint, a file or a cache that was filled bit by bit. Use tracker.checkpoint to cut "
                 "a plan, and fill a cache by count()",
             )
-        got = metrics.passed(metered, meter)
-        residues = {one: left.shares for one, left in gone.items()}
-        if got.shares != equation.expected(self.total, residues):
-            return _Balance(execution, self._mismatch(node, got, gone))
-        residue = sum(equation.residues[one] * shares for one, shares in residues.items())
-        named = [failure for left in gone.values() for failure in left.named]
-        processed = {left.operator: left.processed for left in gone.values()}
-        return _Balance(execution, None, residue, named, processed, got.rows)
+        by_meter = {source: removed for source, removed in removed_by_meter.items() if removed is not None}
+        reached = metrics.read_counted(execution.metrics, meter)
+        metered = {source: removed.shares for source, removed in by_meter.items()}
+        if reached.shares != equation.expected(self.total, metered):
+            return _Balance(execution, self._mismatch(node, reached, by_meter.values()))
+        failures = [failure for removed in by_meter.values() for failure in removed.failures]
+        processed = {removed.operator: removed.processed for removed in by_meter.values()}
+        return _Balance(execution, None, equation.removed_sum(metered), failures, processed, reached.rows)
 
-    def _mismatch(self, node: Node, got: metrics.Passed, gone: "dict[str, _Gone]") -> str:
-        told = [f"{got.rows:,} rows reached {node.name!r}", *(str(one) for one in gone.values() if one.rows)]
+    def _removed_at(self, meter: str, execution: Execution) -> "_RemovedBy | None":
+        """Read what an operator has removed in an execution; None: its meter, or one of its failures, is missing."""
+        if meter not in execution.metrics:
+            return None
+        operator, has_failures = self._meters[meter]
+        if not has_failures:
+            return _RemovedBy(operator, metrics.read_counted(execution.metrics, meter), metrics.Counted(0, 0), ())
+        removed = metrics.read_removed(execution.metrics, meter)
+        failures = self._received.failures(meter, removed.failures)
+        if failures is None or sum(failure.share_sum for failure in failures) & MASK != removed.failed.shares:
+            return None
+        return _RemovedBy(operator, removed.dropped, removed.failed, failures, removed.processed)
+
+    def _mismatch(self, node: Node, reached: metrics.Counted, removed: Iterable["_RemovedBy"]) -> str:
+        counts = [
+            f"{reached.rows:,} rows reached {node.name!r}",
+            *(str(removal) for removal in removed if removal.rows),
+        ]
         return (
             f"not everything that came of the {self.count:,} messages is accounted for, or something is twice: "
-            f"{', '.join(told)}."
+            f"{', '.join(counts)}."
         )
 
     def _refuse(
         self, text: str, execution: Execution | None = None, node: Node | None = None, meter: str | None = None
     ) -> NoReturn:
-        """Say that an action isn't proven, and of whose doing that is: Spark's, or the pipeline's."""
+        """Raise that an action isn't proven, as Spark's fault, which is tried again, or the pipeline's."""
         if reruns.any_fault(self.session, self.job_tag):
             raise NotProvenError(f"{text} Tasks of Spark failed or ran twice meanwhile, so this is tried again")
         if execution is None or node is None or meter is None:
             raise NotExactError(text)
         changes = plans.changes(execution.query, meter, node.name)
-        found = f" {plans.advice(changes)}" if changes else ""
+        advice = f" {plans.advice(changes)}" if changes else ""
         if plans.is_cached(execution.query):
-            raise NotProvenError(f"{text} {_CACHED}{found}")
-        raise NotExactError(f"{text}{found or f' {_ADVICE}'}")
+            raise NotProvenError(f"{text} {_CACHED}{advice}")
+        raise NotExactError(f"{text}{advice or f' {_ADVICE}'}")
 
     def _cover(self, name: str) -> None:
-        waiting = [name]
-        while waiting:
-            one = waiting.pop()
-            if one not in self._covered:
-                self._covered.add(one)
-                waiting += self._nodes[one].sources
+        names = [name]
+        while names:
+            name = names.pop()
+            if name not in self._covered:
+                self._covered.add(name)
+                names += self._nodes[name].sources
 
 
 @dataclass(frozen=True)
 class _Balance:
-    """How one execution stands.
+    """What one execution metered, held against the equation.
 
     Attributes:
-        execution: the one.
-        text: why it is not balanced; None: it is.
-        residue: the sum of what was dropped and failed before it, weighed.
-        named: failures of failed rows.
+        execution: it.
+        problem: why it is not balanced; None: it is.
+        removed: the weighed sum of the rows removed before the action.
+        failures: of failed rows.
         processed: operator in Python -> what it has processed without failing.
         rows: that reached the action.
     """
 
     execution: Execution
-    text: str | None
-    residue: int = 0
-    named: Sequence[Failure] = ()
+    problem: str | None
+    removed: int = 0
+    failures: Sequence[Failure] = ()
     processed: Mapping[str, metrics.Processed] = field(default_factory=dict)
     rows: int = 0
 
     @property
     def is_balanced(self) -> bool:
-        return self.text is None
+        return self.problem is None
 
 
 @dataclass(frozen=True)
-class _Gone:
+class _RemovedBy:
+    """Rows that an operator has removed."""
+
     operator: str
-    dropped: metrics.Passed
-    failed: metrics.Passed
-    named: Sequence[Failure]
+    dropped: metrics.Counted
+    failed: metrics.Counted
+    failures: Sequence[Failure]
     processed: metrics.Processed = field(default_factory=metrics.Processed)
 
     @property
@@ -328,5 +330,5 @@ class _Gone:
         return self.dropped.rows + self.failed.rows
 
     def __str__(self) -> str:
-        told = [(self.dropped.rows, "dropped"), (self.failed.rows, "failed")]
-        return f"{' and '.join(f'{rows:,} were {what}' for rows, what in told if rows)} by {self.operator!r}"
+        counts = [(self.dropped.rows, "dropped"), (self.failed.rows, "failed")]
+        return f"{' and '.join(f'{rows:,} were {verb}' for rows, verb in counts if rows)} by {self.operator!r}"

@@ -1,8 +1,8 @@
-"""The failures of failed rows, as they reach the driver: with the results of the tasks that made them, in an accumulator."""
+"""Failures as they reach the driver: in an accumulator, with the results of the tasks whose rows failed."""
 
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection
 from weakref import WeakKeyDictionary
 
 from pyspark import Accumulator, SparkContext
@@ -14,14 +14,14 @@ from acker_redis.spark.worker.failures import Failure, FailuresParam, Reason, re
 _accumulators: WeakKeyDictionary[SparkContext, Accumulator[list[Failure]]] = WeakKeyDictionary()
 _lock = threading.Lock()
 
-_OF_SPOUT_ID = re.compile(r"most recent failure: Lost task \S+ in stage \S+ \(TID \d+\)(?: \([^)]*\))?: ([^\n]+)")
-"""What ended the task that ended a job, in the text of Java's error."""
+_TASK_ERROR = re.compile(r"most recent failure: Lost task \S+ in stage \S+ \(TID \d+\)(?: \([^)]*\))?: ([^\n]+)")
+"""The error of the task that ended a job, in the text of Java's error."""
 
 _TRACEBACK = "Traceback (most recent call last):\n"
 
 
-def accumulator_of(context: SparkContext) -> Accumulator[list[Failure]]:
-    """The one of a Spark application: PySpark keeps each for good, so that there is no more than one."""
+def failures_accumulator(context: SparkContext) -> Accumulator[list[Failure]]:
+    """Give the accumulator of a Spark application: one, as PySpark keeps each for good."""
     with _lock:
         if context not in _accumulators:
             _accumulators[context] = context.accumulator([], FailuresParam())
@@ -29,40 +29,40 @@ def accumulator_of(context: SparkContext) -> Accumulator[list[Failure]]:
 
 
 class ReceivedFailures:
-    """Reports of one emission. A task that ran twice sent two, of which the metered rows name one."""
+    """The failures of one emission. A task that ran twice sent two, of which the metered rows name one."""
 
     def __init__(self, context: SparkContext, emission: str) -> None:
-        self._accumulator, self._emission = accumulator_of(context), emission
-        self._of: dict[int, Failure] = {}
+        self._accumulator, self._emission = failures_accumulator(context), emission
+        self._by_number: dict[int, Failure] = {}
 
-    def find(self, operator: str, numbers: Iterable[int]) -> list[Failure] | None:
-        """The failures of an operator with these numbers; None if one is missing."""
+    def failures(self, operator: str, numbers: Collection[int]) -> list[Failure] | None:
+        """Give the failures of an operator with these numbers; None if any is missing."""
         self._collect()
-        found = [self._of.get(number) for number in numbers]
-        failures = [failure for failure in found if failure is not None and failure.operator == operator]
-        return failures if len(failures) == len(found) else None
+        by_number = {number: self._by_number[number] for number in numbers if number in self._by_number}
+        failures = [failure for failure in by_number.values() if failure.operator == operator]
+        return failures if len(failures) == len(numbers) else None
 
     def forget(self) -> None:
-        """Let go of all failures of the emission."""
+        """Drop all failures of the emission."""
         self._collect()
-        self._of.clear()
+        self._by_number.clear()
 
     def _collect(self) -> None:
-        """Take the emission's reports out of the accumulator, whose value is added to in another thread."""
+        """Move the emission's failures out of the accumulator, to which another thread adds."""
         value = self._accumulator.value
         for failure in list(value):
             if failure.operator.startswith(self._emission):
                 value.remove(failure)
-                self._of[failure.number] = failure
+                self._by_number[failure.number] = failure
 
 
 def cause_of(exc: BaseException) -> Reason:
-    """Why rows failed together: what was raised in the worker, or ended its task, in a line, where that is in the text."""
+    """Say why rows failed together: what was raised in the worker, or ended its task, in a line, if the text has that."""
     text = text_of(exc)
     if text is None:
         return Reason(type(exc).__name__, is_expected=False)
-    _, found, last = text.rpartition(_TRACEBACK)
+    _, traceback, last = text.rpartition(_TRACEBACK)
     raised = next((line for line in last.splitlines() if line.strip() and not line.startswith(" ")), None)
-    of_spout_id = _OF_SPOUT_ID.search(text)
-    line = raised if found else of_spout_id and of_spout_id[1].removeprefix("org.apache.spark.SparkException: ")
+    task_error = _TASK_ERROR.search(text)
+    line = raised if traceback else task_error and task_error[1].removeprefix("org.apache.spark.SparkException: ")
     return Reason(line, is_expected=describes_outage(line)) if line else reason_of(exc)

@@ -1,1 +1,1 @@
-"""The columns and shares that driver and Python workers agree on."""
+"""Names, shares and encodings that driver and Python workers agree on."""

@@ -1,10 +1,11 @@
-"""Anchors on their way to another application: written out with the rows, and picked up again.
+"""Anchors on their way to another application: written out with the rows, and read again there.
 
-Whoever picks them up carries on the same trees on the same acker: the edges are acked there. Handing over sends nothing.
+An anchor is a root and an edge of it, of 64 bits each, as in the ledger. The application that reads them carries on the same
+trees on the same acker, and acks the edges. The encoding itself sends nothing.
 
 Encodings: `binary`: root and edge, 8 bytes each, big-endian, for each anchor of the row (for the key, value or headers of a
 message broker); `json`: a text, `[["<root>", "<edge>"], ...]` in 16 hex digits each; `array`: `array<bigint>`, root, edge,
-root, edge ... as in a tracked DataFrame (for parquet).
+root, edge ... (for parquet).
 """
 
 from typing import Literal, TypeAlias
@@ -20,14 +21,14 @@ Encoding: TypeAlias = Literal["binary", "json", "array"]
 ENCODINGS: tuple[Encoding, ...] = ("binary", "json", "array")
 
 
-def check(encoding: str) -> None:
-    """It is one of the encodings."""
+def check_encoding(encoding: str) -> None:
+    """Check that it is one of the encodings."""
     if encoding not in ENCODINGS:
         raise PipelineError(f"encoding={encoding!r}: use one of {', '.join(ENCODINGS)}")
 
 
-def packed(encoding: Encoding, column: str) -> Column:
-    """A column of roots and edges, as an array, in this encoding."""
+def encode(encoding: Encoding, column: str) -> Column:
+    """Encode a column of anchors, an array of roots and edges."""
     if encoding == "array":
         return F.coalesce(column, F.expr("cast(array() AS array<bigint>)"))
     digits = f"transform({column}, id -> lpad(hex(id), 16, '0'))"
@@ -37,8 +38,8 @@ def packed(encoding: Encoding, column: str) -> Column:
     return F.expr(f"IF(coalesce(size({column}), 0) = 0, '[]', to_json({pairs}))")
 
 
-def unpacked(frame: DataFrame, column: str, name: str) -> Column:
-    """Anchors out of a column of any encoding. A null or empty one makes an untracked row, a damaged one an error.
+def decode(frame: DataFrame, column: str, name: str) -> Column:
+    """Read anchors from a column of any encoding, as an array; that of a null or empty value is empty, a damaged one an error.
 
     Raises:
         PipelineError: there is no such column, or it is of another type.

@@ -16,27 +16,27 @@ from acker_redis.spark.protocol.columns import TRACKING, is_own
 from acker_redis.spout.retry import RetryPolicy
 
 
-def operator_name(name: str) -> None:
-    """It names a stage in Redis."""
+def check_operator_name(name: str) -> None:
+    """Check a name, which names a component in Redis."""
     if not keys.is_name(name):
         raise PipelineError(f"name={name!r}: name the operator with 1 to 100 characters")
 
 
 def quoted(column: str) -> str:
-    """A column's name as Spark reads it where it takes an expression: dots and backticks are part of the name."""
+    """Write a column's name as Spark reads it in an expression: dots and backticks are part of the name."""
     return "`" + column.replace("`", "``") + "`"
 
 
 def literal(text: str) -> str:
-    """A text as Spark's SQL spells it."""
+    """Write a text as Spark's SQL spells it."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def column_names(columns: Iterable[str], name: str, made_here: Container[str | None] = ()) -> None:
-    """No two columns have one name, and none has one that the tracker uses for its own, which would be taken for it.
+def check_column_names(columns: Iterable[str], name: str, allowed: Container[str | None] = ()) -> None:
+    """Check that no two columns have the same name, and none has one of the tracker's own, but for those allowed.
 
     Raises:
-        PipelineError: one has, and is not one of those made here.
+        PipelineError: there is such a column.
     """
     columns = list(columns)
     times = Counter(column.lower() for column in columns)
@@ -46,7 +46,7 @@ def column_names(columns: Iterable[str], name: str, made_here: Container[str | N
             f"{name!r}: {', '.join(map(repr, twice))}: columns of one name can't be told apart, and case makes no difference "
             "to Spark: rename or drop some"
         )
-    taken = [column for column in columns if column not in made_here and is_own(column)]
+    taken = [column for column in columns if column not in allowed and is_own(column)]
     if taken:
         raise PipelineError(
             f"{name!r}: {', '.join(taken)}: names that begin with _acker_, _share and _roots are the tracker's own: "
@@ -55,13 +55,13 @@ def column_names(columns: Iterable[str], name: str, made_here: Container[str | N
 
 
 def integer_column(frame: DataFrame, column: str, name: str) -> str:
-    """The column as it is spelled in the DataFrame; Spark doesn't mind the case."""
-    for found in sorted(frame.schema.fields, key=lambda field: field.name != column):  # the same spelling first
-        if found.name.lower() == column.lower():
-            if isinstance(found.dataType, IntegralType):
-                return found.name
+    """Find a column of integers as it is spelled in the DataFrame; Spark doesn't mind the case."""
+    for field in sorted(frame.schema.fields, key=lambda field: field.name != column):  # the same spelling first
+        if field.name.lower() == column.lower():
+            if isinstance(field.dataType, IntegralType):
+                return field.name
             raise PipelineError(
-                f"spout {name!r}: column {column!r} is {found.dataType.simpleString()}, not bigint: number the messages where "
+                f"spout {name!r}: column {column!r} is {field.dataType.simpleString()}, not bigint: number the messages where "
                 f"they come from, or hash it into a column of its own, xxhash64({quoted(column)})"
             )
     raise PipelineError(
@@ -69,23 +69,23 @@ def integer_column(frame: DataFrame, column: str, name: str) -> str:
     )
 
 
-def on_error(on_error: str, name: str) -> None:
-    """What to do about errors is one of two things."""
+def check_on_error(on_error: str, name: str) -> None:
+    """Check what to do about errors: fail or raise."""
     if on_error not in ("fail", "raise"):
         raise PipelineError(f"{name!r}: on_error={on_error!r}: use 'fail' or 'raise'")
 
 
-def function(given: object, name: str, what: str) -> None:
-    """It can be called."""
-    if not callable(given):
-        raise PipelineError(f"{name}: {given!r} can't be called: give {what}")
+def check_function(function: object, name: str, expected: str) -> None:
+    """Check that it can be called; `expected` says what to give."""
+    if not callable(function):
+        raise PipelineError(f"{name}: {function!r} can't be called: give {expected}")
 
 
-def run(name: str, pipeline: object, acker: object, retry: object) -> None:
-    """What every run is given is of the right kind.
+def check_run(name: str, pipeline: object, acker: object, retry: object) -> None:
+    """Check the types of what every run is given.
 
     Raises:
-        BadConfigError: something isn't.
+        BadConfigError: one is wrong.
     """
     if not callable(pipeline):
         raise BadConfigError(
@@ -99,49 +99,51 @@ def run(name: str, pipeline: object, acker: object, retry: object) -> None:
         )
 
 
-def no_retry(types: object, name: str) -> None:
-    """Exceptions by their types."""
-    if not isinstance(types, tuple) or not all(isinstance(one, type) and issubclass(one, Exception) for one in types):
+def check_no_retry(types: object, name: str) -> None:
+    """Check that these are types of exceptions."""
+    if not isinstance(types, tuple) or not all(
+        isinstance(kind, type) and issubclass(kind, Exception) for kind in types
+    ):
         raise PipelineError(f"{name!r}: no_retry={types!r}: use a tuple of exceptions, such as (ValueError, KeyError)")
 
 
-def join(left: DataFrame, right: DataFrame, on: list[str], how: str, allowed: tuple[str, ...]) -> None:
-    """Both sides have the columns to join on, and no other in common."""
+def check_join(left: DataFrame, right: DataFrame, on: list[str], how: str, allowed: tuple[str, ...]) -> None:
+    """Check that both sides have the columns to join on, and no other in common."""
     if how not in allowed:
         raise PipelineError(f"join: how={how!r}: use one of {', '.join(allowed)}")
     missing = [column for column in on if not (column in left.columns and column in right.columns)]
     if missing or not on:
         raise PipelineError(f"join: both sides need the columns to join on, spelled alike; missing: {missing or 'all'}")
-    mine, theirs = ({c.lower() for c in f.columns if c not in (*on, *TRACKING)} for f in (left, right))
-    if mine & theirs:
-        raise PipelineError(f"join: both sides have {sorted(mine & theirs)}: rename or drop them on one side")
+    others = [{column.lower() for column in side.columns if column not in (*on, *TRACKING)} for side in (left, right)]
+    if common := others[0] & others[1]:
+        raise PipelineError(f"join: both sides have {sorted(common)}: rename or drop them on one side")
 
 
 def struct(schema: str | StructType, name: str) -> StructType:
-    """A schema, from DDL too."""
+    """Read a schema, from DDL too."""
     output = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(output, StructType):
-        raise PipelineError(f"bolt {name!r}: schema {schema!r} is not a list of columns")
-    column_names(output.names, name)
+        raise PipelineError(f"{name!r}: schema {schema!r} is not a list of columns")
+    check_column_names(output.names, name)
     return output
 
 
-def crossing(frame: DataFrame) -> None:
-    """Every column has a type that Arrow carries, so that Python workers get its rows, and can keep them.
+def check_arrow_types(frame: DataFrame) -> None:
+    """Check that every column has a type that Arrow carries, so that Python workers get its rows, and can keep them.
 
     Raises:
-        PipelineError: one isn't.
+        PipelineError: a column hasn't.
     """
-    for found in frame.schema.fields:
+    for field in frame.schema.fields:
         try:
-            arrow_schema(StructType([found]))
+            arrow_schema(StructType([field]))
         except (PySparkException, TypeError, ValueError) as exc:
             raise PipelineError(
-                f"column {found.name!r} is {found.dataType.simpleString()}, which can't be handed to Python workers ({exc}): "
+                f"column {field.name!r} is {field.dataType.simpleString()}, which can't be handed to Python workers ({exc}): "
                 "leave it out, or cast it, such as to string"
             ) from exc
 
 
 def arrow_schema(columns: StructType) -> pa.Schema:
-    """Columns as Arrow has them; times are instants, whatever the session's time zone."""
+    """Convert columns to Arrow's; times are instants, whatever the session's time zone."""
     return to_arrow_schema(columns, timezone="UTC")

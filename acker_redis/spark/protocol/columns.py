@@ -11,18 +11,19 @@ ROOTS = "_roots"
 OUT = "_acker_out"
 """bigint, made by Python operators: what the row is.
 
-`STAYS`: a row of theirs. Others are dropped above the operator, after their shares were metered: `CHILDLESS`, the sum of the
-input rows that gave none; more than that, the sum of the rows that failed: the number of the report that names them.
+`STAYS`: a row of theirs. Others stand for rows that were removed, with the sum of their shares, and are dropped above the
+operator, after they were metered. `CHILDLESS`: for the input rows without children. A greater number: for the rows that
+failed; it is the number of the failure that names them.
 """
 
 STAYS = 0
 CHILDLESS = 1
 
 ROWS = "rows"
-"""bigint: the rows that a step which ends at a sink has consumed."""
+"""bigint: how many rows a sink in Python has consumed."""
 
-PAIRS = "_acker_pairs"
-"""array<bigint>: root, share, root, share ...: what an exported row has to be acked with."""
+ANCHORS = "_acker_anchors"
+"""array<bigint>: root, edge, root, edge ...: the anchors of an exported row, which other applications ack."""
 
 VALUE = "value"
 """Column that an array of simple values is exploded to."""
@@ -34,7 +35,7 @@ ARROW_SHARE = pa.field(SHARE, pa.int64())
 ARROW_ROOTS = pa.field(ROOTS, pa.list_(pa.field("element", pa.int64())))
 ARROW_OUT = pa.field(OUT, pa.int64())
 ARROW_ROWS = pa.field(ROWS, pa.int64())
-ARROW_PAIRS = pa.field(PAIRS, pa.list_(pa.field("element", pa.int64())))
+ARROW_ANCHORS = pa.field(ANCHORS, pa.list_(pa.field("element", pa.int64())))
 
 
 def is_own(column: str) -> bool:

@@ -1,7 +1,8 @@
-"""The shares of rows: numbers of 61 bits whose sum mod 2^61 no operator changes.
+"""The shares of rows: numbers of 61 bits, whose sum mod 2^61 no operator changes.
 
-Sums, and not XOR as in the ledger, so that a row that stands twice shows. 61 bits, so that SQL can subtract two of them
-without overflow. What one row becomes splits its share; what is made of several rows has the sum of theirs.
+A message has a share; the rows that come of it hold parts of it, which sum to it. The children of a row split its share; a
+row made of several has the sum of theirs. Edges are something else: they are the ledger's, 64 bits, and XORed. Shares are
+summed so that a row that stands twice shows, and have 61 bits so that SQL can subtract two of them without overflow.
 """
 
 from typing import Any
@@ -19,26 +20,26 @@ LOW_BITS = 31
 """Metered sums come in two halves: no sum of fewer than 2^32 halves overflows."""
 
 _CACHED = 32768
-"""Children made at a time: what is between stays in the processor's cache, which takes half the time where they are many."""
+"""Children made at a time: arrays of this length stay in the processor's cache, which halves the time of many."""
 
 
 def from_arrow(column: Any) -> Int64Array:
-    """The shares of a column of bigint; null, as an outer join makes it, is 0."""
+    """Read a column of shares; null, as an outer join makes it, is 0."""
     return np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False), np.int64)
 
 
 def total(shares: Int64Array) -> int:
-    """Their sum mod 2^61."""
+    """Sum shares mod 2^61."""
     return int(shares.view(np.uint64).sum(dtype=np.uint64)) & MASK
 
 
-def joined(low: int | None, high: int | None) -> int:
-    """A sum whose halves were summed apart; null halves are those of no rows."""
+def from_halves(low: int | None, high: int | None) -> int:
+    """Put a sum together whose halves were summed apart; null halves are those of no rows."""
     return ((low or 0) + ((high or 0) << LOW_BITS)) & MASK
 
 
 def split(shares: Int64Array, counts: Int64Array, salt: int) -> Int64Array:
-    """The shares of the children of each row: those of one parent side by side, in the order of the parents.
+    """Split the shares of rows among their children: those of one parent side by side, in the order of the parents.
 
     They sum to the parent's, and are the same whenever and wherever they are made: child p has cut(p) - cut(p + 1), where
     cut(0) is the parent's share, cut(p) = xxhash64(share, salt, p), of 61 bits, and 0 after the last. SQL does the same.
@@ -72,27 +73,27 @@ def _split(shares: Int64Array, counts: Int64Array, salt: int) -> Int64Array:
 
 
 def salt_of(name: str) -> int:
-    """What keeps the children's shares of two operators apart: 63 bits from the operator's name."""
+    """Derive 63 bits from an operator's name, which keep the children's shares of two operators apart."""
     return ids.derive("operator", name) & ((1 << 63) - 1)
 
 
 def cut_in_sql(share: str, salt: int, place: str) -> str:
-    """The cut before a child, in SQL; `place` is a bigint."""
+    """Write the cut before a child, in SQL; `place` is a bigint."""
     return f"(xxhash64({share}, {salt}L, {place}) & {MASK}L)"
 
 
 def split_in_sql(share: str, salt: int, place: str, count: str) -> str:
-    """The share of the child at `place` of `count`, in SQL; both are bigints."""
+    """Write the share of the child at `place` of `count`, in SQL; both are bigints."""
     before = f"IF({place} = 0L, {share}, {cut_in_sql(share, salt, place)})"
     behind = f"IF({place} = {count} - 1L, 0L, {cut_in_sql(share, salt, f'({place} + 1L)')})"
     return f"IF({count} < 2L, {share}, ({before} - {behind}) & {MASK}L)"
 
 
-def weighed_in_sql(share: str, shift: int) -> str:
-    """An share times 2^shift + 1, modulo 2^61, without overflow."""
-    return f"(({share} + shiftleft({share} & {(1 << (BITS - shift)) - 1}L, {shift})) & {MASK}L)"
+def scale_in_sql(share: str, exponent: int) -> str:
+    """Multiply a share by `weight(exponent)` modulo 2^61, in SQL, without overflow."""
+    return f"(({share} + shiftleft({share} & {(1 << (BITS - exponent)) - 1}L, {exponent})) & {MASK}L)"
 
 
-def weight(shift: int) -> int:
-    """What `weighed_in_sql` multiplies by."""
-    return (1 << shift) + 1
+def weight(exponent: int) -> int:
+    """Give the factor 2^exponent + 1."""
+    return (1 << exponent) + 1

@@ -14,7 +14,7 @@ from acker_redis.spark.emission.corrupt_records import check_corrupt, has_corrup
 from acker_redis.spark.emission.messages import Messages, with_message_ids
 from acker_redis.spark.emission.roots import salts, shares_of
 from acker_redis.spark.emission.runner import Pipeline
-from acker_redis.spark.operators import sql
+from acker_redis.spark.operators import tracking
 from acker_redis.spark.proof.equation import Equation
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol import arguments, shares
@@ -105,8 +105,8 @@ def check_pipeline(
     wanted = message_ids("check_pipeline", ids)
     if rows < 1:
         raise BadConfigError(f"rows={rows}: give 1 or more")
-    arguments.function(pipeline, "check_pipeline", "a function of a tracker and its messages")
-    arguments.column_names(messages.columns, "check_pipeline")
+    arguments.check_function(pipeline, "check_pipeline", "a function of a tracker and its messages")
+    arguments.check_column_names(messages.columns, "check_pipeline")
     check_corrupt(messages)
     session, run_id = messages.sparkSession, uuid.uuid4().hex
     frame, column = with_message_ids(messages, wanted.id_column, wanted.partition, wanted.offset)
@@ -114,7 +114,9 @@ def check_pipeline(
     key = f"{_APP}:{run_id}:0"
     tag = f"acker:{key}"
     with running(session, tag), own_errors():
-        frame = outputs.keep(frame.limit(rows).localCheckpoint())  # the same rows, whenever they are computed
+        frame = outputs.keep_checkpoint(
+            frame.limit(rows).localCheckpoint()
+        )  # the same rows, whenever they are computed
         try:
             known = Messages(frame, column).read_ids(None, wanted.partition, wanted.offset)
             roots = root_ids(_APP, run_id, known, 0)
@@ -123,20 +125,20 @@ def check_pipeline(
             proof = Proof(session, key, shares.total(own), len(known), tag, lambda name: None)
             try:
                 tracker = Tracker(run_id, 0, _proof=proof, _origin=None, _id_column=column, _outputs=outputs)
-                equation = Equation(key, proof.add("spout", "spout", []).name)
-                tracked = sql.spouted(frame, column, of_emission, equation)
+                equation = Equation(key, proof.add_operator("spout", "spout", []).name)
+                tracked = tracking.tracked(frame, column, of_emission, equation)
                 pipeline(tracker, without_corrupt(tracker, tracked) if has_corrupt(frame) else tracked)
-                proof.close()
+                proof.check_covered()
                 message_of = dict(zip(roots.tolist(), known.tolist(), strict=True))
                 failed = {
                     FailedMessage(message_of[root], failure.component, reason.text)
-                    for failure in proof.failed()
+                    for failure in proof.failures()
                     for reason, packed in failure.reasons.items()
                     for root in np.frombuffer(packed, np.int64).tolist()
                     if root in message_of
                 }
             finally:
-                proof.end()
+                proof.forget()
         finally:
             outputs.release()
     return PipelineCheck(len(known), dict(outputs.counts), tuple(sorted(failed)))

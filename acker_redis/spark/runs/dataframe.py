@@ -148,7 +148,7 @@ def run_dataframe(
     check_output(output)
     if output == "whole":
         _check_whole(ids, replay, settings)
-    arguments.column_names(messages.columns, "run_tracked")
+    arguments.check_column_names(messages.columns, "run_tracked")
     check_corrupt(messages)
     keeps = replay.max_bytes > 0
     url = settings.url(messages.sparkSession, is_needed=keeps)

@@ -14,7 +14,7 @@ from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.emission.messages import MESSAGE_ID
 from acker_redis.spark.emission.runner import Pipeline
 from acker_redis.spark.protocol import anchor_codec, arguments
-from acker_redis.spark.protocol.columns import PAIRS
+from acker_redis.spark.protocol.columns import ANCHORS
 from acker_redis.spark.runs.dataframe import run_dataframe
 from acker_redis.spark.runs.options import MessageIds, ReplayFrom, replay_from, run_settings
 from acker_redis.spark.runs.run_result import OnProgress, Progress, RunResult
@@ -86,10 +86,10 @@ def run_exported(
         )
     if MESSAGE_ID in rows.columns:
         raise PipelineError(f"the rows have a column {MESSAGE_ID!r}, which they are given here: rename it")
-    pairs = anchor_codec.unpacked(rows, column, "run_exported")
+    pairs = anchor_codec.decode(rows, column, "run_exported")
     plain = [F.col(arguments.quoted(name)) for name in rows.columns if name != column]
-    messages = rows.select(*plain, pairs.alias(PAIRS)).withColumn(MESSAGE_ID, F.xxhash64(PAIRS))
-    upstream = _Upstream(acker, messages.select(MESSAGE_ID, PAIRS).toArrow())
+    messages = rows.select(*plain, pairs.alias(ANCHORS)).withColumn(MESSAGE_ID, F.xxhash64(ANCHORS))
+    upstream = _Upstream(acker, messages.select(MESSAGE_ID, ANCHORS).toArrow())
 
     def renewing(now: Progress) -> None:
         upstream.renew()
@@ -97,7 +97,7 @@ def run_exported(
             progress(now)
 
     return run_dataframe(
-        messages.drop(PAIRS), pipeline, settings, MessageIds.column(MESSAGE_ID), source, run_id, "by_message",
+        messages.drop(ANCHORS), pipeline, settings, MessageIds.column(MESSAGE_ID), source, run_id, "by_message",
         upstream.done, renewing,
     )  # fmt: skip
 
@@ -112,7 +112,7 @@ class _Upstream:
             PipelineError: rows have no anchors.
         """
         self._acker = acker
-        pairs = table.column(PAIRS).combine_chunks()
+        pairs = table.column(ANCHORS).combine_chunks()
         pairs = pa.concat_arrays(pairs.chunks) if isinstance(pairs, pa.ChunkedArray) else pairs
         lengths = pairs.value_lengths().fill_null(0).to_numpy(zero_copy_only=False) // 2
         if len(lengths) and not lengths.min():

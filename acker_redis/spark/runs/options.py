@@ -202,7 +202,7 @@ def run_settings(
         BadConfigError: something is out of range, or of another type.
         BadIdError: the task is out of range.
     """
-    arguments.run(call, pipeline, acker, retry)
+    arguments.check_run(call, pipeline, acker, retry)
     if executor_url is not None and not isinstance(executor_url, str):
         raise BadConfigError(
             f"{call}: executor_url={executor_url!r} is no URL. Give one, such as redis://server:6379/0"

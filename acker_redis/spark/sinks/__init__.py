@@ -1,4 +1,5 @@
 """Sinks, which run actions: `writers` (Spark's own), `partitions` (a function in Python), `exports`, `checkpoints`.
 
-`outputs`: when they write, and in which modes. `late`: whether a function that runs later still does the same.
+`output_modes`: when they write, and in which modes. `sink`: the rows of one sink, and their proof. `captured_variables`:
+whether a function that runs later still does the same.
 """

@@ -1,7 +1,7 @@
-"""What a function uses that runs later than it was given, and whether it is still as it was.
+"""The variables of a function that runs later than it was given, and whether they still have their values.
 
 A function that was made in a loop sees the loop's variables as they are when it runs: with output that is a whole, that is
-when the loop is over. What is looked at here must never keep a good run from writing, so nothing here raises.
+when the loop is over. Looking at them must never keep a good run from writing, so nothing here raises.
 """
 
 import dis
@@ -13,20 +13,20 @@ from functools import partial
 from types import CodeType, FunctionType, MethodType, SimpleNamespace
 
 DEPTH = 5
-"""Containers within containers are looked into so deep."""
+"""How deep containers within containers are looked into."""
 
 MOST = 10_000
 """Values of one variable that are looked at; a container with more is the same as long as it is as long."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Held:
-    """A value that is not looked into: the same object, or one that says it is equal. Holding it keeps its id its own."""
+class _Opaque:
+    """A value that is not looked into: equal to itself, and to what it says is equal. Holding it keeps its id taken."""
 
     value: object
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Held) or type(self.value) is not type(other.value):
+        if not isinstance(other, _Opaque) or type(self.value) is not type(other.value):
             return False
         try:
             return self.value is other.value or bool(self.value == other.value)
@@ -36,33 +36,33 @@ class _Held:
     __hash__ = None  # type: ignore[assignment]
 
 
-def frozen(value: object) -> object:
-    """What a value is now, to be compared with what it is later; containers by what is in them."""
-    return _frozen(value, DEPTH, [MOST])
+def snapshot(value: object) -> object:
+    """Take what a value is now, to compare it with what it is later; containers by what is in them."""
+    return _snapshot(value, DEPTH, [MOST])
 
 
-def _frozen(value: object, depth: int, room: list[int]) -> object:
+def _snapshot(value: object, depth: int, room: list[int]) -> object:
     room[0] -= 1
     if not depth or room[0] < 0:
-        return _Held(value)
+        return _Opaque(value)
     try:
         if isinstance(value, (Mapping, AbstractSet, list, tuple, deque)):
             if len(value) > room[0]:
-                return type(value), _Held(value), len(value)
+                return type(value), _Opaque(value), len(value)
             if isinstance(value, AbstractSet):
                 room[0] -= len(value)
                 return type(value), frozenset(value)
             if isinstance(value, Mapping):
-                return type(value), {key: _frozen(one, depth - 1, room) for key, one in value.items()}
-            return type(value), [_frozen(one, depth - 1, room) for one in value]
+                return type(value), {key: _snapshot(item, depth - 1, room) for key, item in value.items()}
+            return type(value), [_snapshot(item, depth - 1, room) for item in value]
         if (is_dataclass(value) or isinstance(value, SimpleNamespace)) and not isinstance(value, type):
-            return type(value), {name: _frozen(one, depth - 1, room) for name, one in _attributes(value).items()}
+            return type(value), {name: _snapshot(item, depth - 1, room) for name, item in _attributes(value).items()}
     except Exception:  # others change it just now, or it isn't what it seems
-        return _Held(value)
-    return _Held(value)
+        return _Opaque(value)
+    return _Opaque(value)
 
 
-class Used:
+class CapturedVariables:
     """The variables that a function takes from around it, and their values now."""
 
     def __init__(self, function: object) -> None:
@@ -71,35 +71,35 @@ class Used:
         self._first = self._now()
 
     def changed(self) -> list[str]:
-        """Names of those that have other values by now."""
+        """Give the names of those that have other values by now."""
         now = self._now()
         return sorted({key[1] for key, value in self._first.items() if key in now and now[key] != value})
 
     def _now(self) -> dict[tuple[int, str], object]:
-        found: dict[tuple[int, str], object] = {}
+        values: dict[tuple[int, str], object] = {}
         waiting, seen = [self._function], dict[int, object]()
         while waiting and len(seen) < MOST:
-            one = waiting.pop()
-            if id(one) in seen:
+            user = waiting.pop()
+            if id(user) in seen:
                 continue
-            seen[id(one)] = one
+            seen[id(user)] = user
             try:
-                taken = dict(_taken(one, given=one is self._function))
+                variables = dict(_variables(user, is_function=user is self._function))
             except Exception:  # noqa: S112  # an object that doesn't let itself be looked at
                 continue
-            for name, value in taken.items():
-                found[id(one), name] = frozen(value)
-                if _is_used(value, name, one):
+            for name, value in variables.items():
+                values[id(user), name] = snapshot(value)
+                if _is_used(value, name, user):
                     waiting.append(value)
-            if issubclass(type(one), MethodType):
-                waiting.append(one.__func__)  # type: ignore[attr-defined]
-            elif one is self._function and not issubclass(type(one), (FunctionType, partial)):
-                waiting.append(getattr(type(one), "__call__", None))  # noqa: B004
-        return found
+            if issubclass(type(user), MethodType):
+                waiting.append(user.__func__)  # type: ignore[attr-defined]
+            elif user is self._function and not issubclass(type(user), (FunctionType, partial)):
+                waiting.append(getattr(type(user), "__call__", None))  # noqa: B004
+        return values
 
 
 def _is_used(value: object, name: str, user: object) -> bool:
-    """Whether it is to be looked at like its user: the user was given it, or is of the same file. Libraries have their own."""
+    """Tell whether a value is looked at like its user: it was given to that, or is of the same file, and no library's."""
     kind = type(value)  # `isinstance` asks the object, which may be a proxy of what isn't there
     if not issubclass(kind, FunctionType):
         return issubclass(kind, (MethodType, partial))
@@ -108,35 +108,37 @@ def _is_used(value: object, name: str, user: object) -> bool:
     return getattr(value, "__globals__", None) is user.__globals__
 
 
-def _taken(one: object, *, given: bool) -> Iterator[tuple[str, object]]:
-    if isinstance(one, partial):
-        yield "func", one.func
-        yield from ((f"argument {at}", value) for at, value in enumerate(one.args))
-        yield from one.keywords.items()
-    elif isinstance(one, MethodType):
-        yield from ((f"self.{name}", value) for name, value in _attributes(one.__self__).items())
-    elif isinstance(one, FunctionType):
-        for name, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True):
+def _variables(user: object, *, is_function: bool) -> Iterator[tuple[str, object]]:
+    """Yield the variables of a function, or of the object that was given as user."""
+    if isinstance(user, partial):
+        yield "func", user.func
+        yield from ((f"argument {at}", value) for at, value in enumerate(user.args))
+        yield from user.keywords.items()
+    elif isinstance(user, MethodType):
+        yield from ((f"self.{name}", value) for name, value in _attributes(user.__self__).items())
+    elif isinstance(user, FunctionType):
+        for name, cell in zip(user.__code__.co_freevars, user.__closure__ or (), strict=True):
             try:
                 yield name, cell.cell_contents
             except ValueError:  # it has no value yet
                 continue
-        for name in _globals_of(one.__code__):
-            if name in one.__globals__:
-                yield name, one.__globals__[name]
-    elif given:
-        yield from ((f"self.{name}", value) for name, value in _attributes(one).items())
+        for name in _globals_of(user.__code__):
+            if name in user.__globals__:
+                yield name, user.__globals__[name]
+    elif is_function:
+        yield from ((f"self.{name}", value) for name, value in _attributes(user).items())
 
 
-def _attributes(one: object) -> dict[str, object]:
-    if is_dataclass(one):
-        return {field.name: getattr(one, field.name, None) for field in fields(one)}
-    return dict(getattr(one, "__dict__", {}))
+def _attributes(value: object) -> dict[str, object]:
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name, None) for field in fields(value)}
+    return dict(getattr(value, "__dict__", {}))
 
 
 def _globals_of(code: CodeType) -> set[str]:
-    """Names of a module that a function reads, also in functions inside of it."""
-    names = {str(one.argval) for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    """Collect the names of a module that a function reads, also in functions inside of it."""
+    loads = [step for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")]
+    names = {str(step.argval) for step in loads}
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             names |= _globals_of(inner)

@@ -1,24 +1,20 @@
-"""Checkpoints: an action that proves what there is so far, so that the meters before it are not needed any more."""
-
-from dataclasses import replace
+"""Checkpoints: an action that proves the rows so far, so that the meters before it are not needed any more."""
 
 from pyspark.sql import DataFrame
 
 from acker_redis.spark.proof import metrics
 from acker_redis.spark.proof.equation import with_equation
 from acker_redis.spark.proof.proof import Proof
-from acker_redis.spark.protocol.shares import MASK
 
 
 def checkpoint(proof: Proof, tracked: DataFrame, name: str | None, *, is_local: bool) -> DataFrame:
-    """As `Tracker.checkpoint`, or `Tracker.local_checkpoint`."""
+    """Do as `Tracker.checkpoint`, or `Tracker.local_checkpoint`, says."""
     kind = "local_checkpoint" if is_local else "checkpoint"
     equation = proof.equation_of(tracked, kind if name is None else name)
-    node = proof.add(kind, name, [equation.node])
-    meter = proof.meter(node)
-    metered = metrics.passing(tracked, meter)
-    with proof.describing(node):
+    node = proof.add_operator(kind, name, [equation.node])
+    meter = proof.add_meter(node)
+    metered = metrics.meter_all(tracked, meter)
+    with proof.job_description(node):
         rows = metered.localCheckpoint() if is_local else metered.checkpoint()
-    residue = proof.prove(node, meter, equation, written=False, final=False)
-    known = (equation.known + residue) & MASK
-    return with_equation(rows, replace(equation.at(node.name), residues={}, known=known))
+    removed = proof.prove(node, meter, equation, written=False, final=False)
+    return with_equation(rows, equation.at(node.name).behind_checkpoint(removed))

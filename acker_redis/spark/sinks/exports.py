@@ -1,4 +1,4 @@
-"""Exports: rows that leave with edges of their own, for other programs to ack."""
+"""Exports: rows that leave with anchors, whose fresh edges other programs ack."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,14 +8,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from acker_redis.acker import Acker
-from acker_redis.errors import BadConfigError
-from acker_redis.spark.operators.map_in_arrow import in_python
+from acker_redis.errors import PipelineError
+from acker_redis.spark.operators.map_in_arrow import map_in_arrow
 from acker_redis.spark.proof import metrics
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol import anchor_codec, arguments
-from acker_redis.spark.protocol.columns import PAIRS, SHARE, TRACKING
+from acker_redis.spark.protocol.columns import ANCHORS, SHARE, TRACKING
 from acker_redis.spark.runtime.executor_check import check_url
 from acker_redis.spark.sinks.output_modes import Outputs
+from acker_redis.spark.sinks.sink import Sink
 from acker_redis.spark.worker.export import ExportStep
 
 
@@ -42,35 +43,37 @@ def export(
     column: str,
     name: str | None,
 ) -> None:
-    """As `Tracker.export`."""
+    """Do as `Tracker.export` says."""
     if outputs.output == "whole":
-        raise BadConfigError(
+        raise PipelineError(
             'export: with output="whole" there are no exports: a message would be done only when other programs are done with '
             "its rows, and the output has to wait for that. Write the output to a file or table that they read"
         )
-    arguments.function(
+    arguments.check_function(
         write, "export", "a function of the DataFrameWriter, such as lambda writer: writer.parquet(path)"
     )
-    anchor_codec.check(encoding)
-    given = [found for found in tracked.schema.fields if found.name not in TRACKING]
-    arguments.column_names([*(found.name for found in given), column], "export")
-    equation = proof.equation_of(tracked, "export" if name is None else name)
-    node = proof.begin("export", name, [equation.node])
-    if outputs.wait or origin is None:
-        outputs.call_dry(write, tracked.withColumn(column, F.lit(None)), outputs.writes(node.name, any_mode=True))
-        outputs.kept(proof, tracked, node, equation)
+    anchor_codec.check_encoding(encoding)
+    fields = [field for field in tracked.schema.fields if field.name not in TRACKING]
+    arguments.check_column_names([*(field.name for field in fields), column], "export")
+    sink = Sink.add(proof, outputs, "export", name, tracked)
+    node = sink.node
+    if outputs.waits or origin is None:
+        outputs.call_dry(
+            write, tracked.withColumn(column, F.lit(None)), outputs.allowed_writes(node.name, any_mode=True)
+        )
+        sink.with_kept_rows()
         return
     url = check_url(proof.session, origin.url, origin.acker)
-    meter = proof.meter(node)
+    meter = proof.add_meter(node)
     prefix = f"{proof.key}:{node.name}"
-    left = [StructField(found.name, found.dataType, True, found.metadata) for found in given]
-    output = [*left, StructField(PAIRS, ArrayType(LongType())), StructField(SHARE, LongType())]
-    sent = in_python(
+    nullable = [StructField(field.name, field.dataType, True, field.metadata) for field in fields]
+    output = [*nullable, StructField(ANCHORS, ArrayType(LongType())), StructField(SHARE, LongType())]
+    exported = map_in_arrow(
         tracked,
         lambda names: ExportStep(url, origin.acker.config, prefix, node.name, names),
         StructType(output),
     )
-    rows = metrics.passing(sent, meter).withColumn(PAIRS, anchor_codec.packed(encoding, PAIRS)).drop(SHARE)
-    with proof.describing(node):
-        write(rows.withColumnRenamed(PAIRS, column).write)
-    proof.prove(node, meter, equation, written=True)
+    rows = metrics.meter_all(exported, meter).withColumn(ANCHORS, anchor_codec.encode(encoding, ANCHORS)).drop(SHARE)
+    with proof.job_description(node):
+        write(rows.withColumnRenamed(ANCHORS, column).write)
+    proof.prove(node, meter, sink.equation, written=True)

@@ -15,13 +15,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, DataFrameWriter
 
-from acker_redis.errors import BadConfigError, NotExactError
-from acker_redis.spark.proof import metrics
-from acker_redis.spark.proof.equation import Equation, with_equation
-from acker_redis.spark.proof.proof import Node, Proof
+from acker_redis.errors import BadConfigError, NotExactError, PipelineError
 from acker_redis.spark.protocol.columns import TRACKING
-from acker_redis.spark.protocol.shares import MASK
-from acker_redis.spark.sinks.captured_variables import frozen
+from acker_redis.spark.sinks.captured_variables import snapshot
 
 log = logging.getLogger("acker_redis.spark")
 
@@ -29,10 +25,10 @@ Output: TypeAlias = Literal["by_message", "whole"]
 """Whether what is written belongs to the messages of an emission, or to all messages of the run."""
 
 WRITES = ("save", "saveAsTable", "insertInto", "json", "parquet", "text", "csv", "orc", "xml", "jdbc")
-"""Methods of a DataFrameWriter that write; the others only say how."""
+"""Methods of a DataFrameWriter that write; the others set how."""
 
 _TEXTS = Repr()
-"""How arguments are shown."""
+"""Shows arguments, cut."""
 _TEXTS.maxstring = _TEXTS.maxother = 200
 
 _HARMS = {
@@ -48,7 +44,7 @@ _WAYS_OUT = (
 
 
 def check_output(output: str) -> None:
-    """It is one of the two kinds.
+    """Check that it is one of the two kinds.
 
     Raises:
         BadConfigError: it isn't.
@@ -62,33 +58,33 @@ class Call(NamedTuple):
 
     Attributes:
         method: its name.
-        given: its arguments, as text.
-        was: its arguments as they were then, to be compared.
+        texts: its arguments, as text.
+        arguments: snapshots of its arguments, to be compared.
     """
 
     method: str
-    given: dict[str, str]
-    was: dict[str, object]
+    texts: dict[str, str]
+    arguments: dict[str, object]
 
     @property
     def writes(self) -> bool:
-        """Whether the method writes; else it says how."""
+        """Whether the method writes; others set how."""
         return self.method in WRITES
 
     def is_like(self, other: "Call") -> bool:
-        """It is the same method with equal arguments."""
-        return self.method == other.method and self.was == other.was
+        """Tell whether it is the same method with equal arguments."""
+        return self.method == other.method and self.arguments == other.arguments
 
 
 @dataclass
-class Writes:
-    """Which modes a sink may write with, and what it called.
+class AllowedWrites:
+    """The modes that a sink may write with, and the calls of its writer.
 
     Attributes:
         sink: its name.
         output: of the run.
         may_overwrite: whether it may replace, by message.
-        any_mode: whether every mode is right, as for exports.
+        any_mode: whether every mode is allowed, as for exports.
         dry: note calls, and write nothing.
         expected: calls that it has to make, in order, as it made them before; None: any.
         calls: those it made, of all methods.
@@ -103,76 +99,76 @@ class Writes:
     calls: list[Call] = field(default_factory=list)
 
     def check_mode(self, mode: str) -> None:
-        """It may write so.
+        """Check that the sink may write with a mode.
 
         Raises:
-            BadConfigError: it may not.
+            PipelineError: it may not.
         """
         mode = mode.lower()
         if self.any_mode or mode == ("append" if self.output == "by_message" else "overwrite"):
             return
         if self.output == "whole":
-            raise BadConfigError(
+            raise PipelineError(
                 f"{self.sink!r}: mode {mode!r} doesn't replace what an earlier run or an earlier try wrote, so with "
                 'output="whole" it would stand there twice, or not at all. Use mode("overwrite"), and insertInto with '
                 "overwrite=True"
             )
         if mode == "overwrite" and self.may_overwrite:
             return
-        raise BadConfigError(f"{self.sink!r}: mode {mode!r} {_HARMS.get(mode, _FAILS)}. {_WAYS_OUT}")
+        raise PipelineError(f"{self.sink!r}: mode {mode!r} {_HARMS.get(mode, _FAILS)}. {_WAYS_OUT}")
 
-    def note(self, method: str, given: dict[str, Any]) -> None:
-        """It calls a method of its writer.
+    def note(self, method: str, arguments: dict[str, Any]) -> None:
+        """Note a call of a method of the writer.
 
         Raises:
-            BadConfigError: it called another, or with other arguments, when it was given.
+            PipelineError: the sink called another, or with other arguments, when it was given.
         """
-        texts = {name: _TEXTS.repr(value) for name, value in given.items()}
-        call = Call(method, texts, {name: frozen(value) for name, value in given.items()})
+        texts = {name: _TEXTS.repr(value) for name, value in arguments.items()}
+        call = Call(method, texts, {name: snapshot(value) for name, value in arguments.items()})
         at = len(self.calls)
         self.calls.append(call)
         if self.expected is None:
             return
         before = self.expected[at] if at < len(self.expected) else None
         if before is None or not call.is_like(before):
-            raise self._changed(f"calls {_told(call, before)}", before and _told(before, call))
+            raise self._changed(f"calls {_describe(call, before)}", before and _describe(before, call))
 
     def check_all_made(self) -> None:
-        """It has made all calls that it has to make.
+        """Check that the sink has made all calls that it has to make.
 
         Raises:
-            BadConfigError: it hasn't.
+            PipelineError: it hasn't.
         """
         if self.expected is not None and len(self.calls) < len(self.expected):
-            raise self._changed("doesn't call it", _told(self.expected[len(self.calls)], None))
+            raise self._changed("doesn't call it", _describe(self.expected[len(self.calls)], None))
 
-    def _changed(self, now: str, before: str | None) -> BadConfigError:
-        return BadConfigError(
+    def _changed(self, now: str, before: str | None) -> PipelineError:
+        return PipelineError(
             f"{self.sink!r}: the function now {now}; when it was given it called {before or 'nothing more'}. With "
             'output="whole" it runs once more after the pipeline has returned, when a loop\'s variable has its last value. '
             'Bind what it uses: lambda writer, path=path: writer.mode("overwrite").parquet(path)'
         )
 
 
-def _told(call: Call, other: Call | None) -> str:
-    """A call, with the arguments that the other has otherwise: passwords are mostly the same."""
-    given = call.given
+def _describe(call: Call, other: Call | None) -> str:
+    """Write a call, with the arguments that differ from the other's: passwords are mostly the same."""
+    texts = call.texts
     if other is not None and other.method == call.method and call.method != "option":
-        given = {name: text for name, text in given.items() if call.was[name] != other.was.get(name)}
-    return f"{call.method}({', '.join(f'{name}={text}' for name, text in given.items())})"
+        texts = {name: text for name, text in texts.items() if call.arguments[name] != other.arguments.get(name)}
+    return f"{call.method}({', '.join(f'{name}={text}' for name, text in texts.items())})"
 
 
 class GuardedWriter(DataFrameWriter):
-    """A writer that notes what it is told, and looks at its mode before it writes."""
+    """A writer that notes its calls, and checks its mode before it writes."""
 
-    def __init__(self, rows: DataFrame, writes: Writes) -> None:
+    def __init__(self, rows: DataFrame, writes: AllowedWrites) -> None:
         super().__init__(rows)
         self._writes = writes
         self._mode = "errorifexists"
         self._is_inside = False
 
     def _run(self, spark: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Run a method of Spark's, which calls others of this writer that nobody has to note."""
+        """Run a method of Spark's, which calls others of this writer that are not noted."""
         outside, self._is_inside = self._is_inside, True
         try:
             return spark(self, *args, **options)
@@ -180,27 +176,27 @@ class GuardedWriter(DataFrameWriter):
             self._is_inside = outside
 
 
-def _given(spark: Callable[..., Any], *args: Any, **options: Any) -> dict[str, Any]:
-    """The arguments of a method by their names, without `self`."""
-    given = dict(signature(spark).bind(*args, **options).arguments)
-    del given["self"]
-    return given
+def _bind(spark: Callable[..., Any], *args: Any, **options: Any) -> dict[str, Any]:
+    """Bind the arguments of a method to their names, without `self`."""
+    arguments = dict(signature(spark).bind(*args, **options).arguments)
+    del arguments["self"]
+    return arguments
 
 
 def _noted(name: str) -> Callable[..., DataFrameWriter]:
     spark = getattr(DataFrameWriter, name)
 
     @wraps(spark)
-    def tell(self: GuardedWriter, *args: Any, **options: Any) -> DataFrameWriter:
-        given = _given(spark, self, *args, **options)
-        if name == "mode" and given["saveMode"] is not None:
-            self._mode = given["saveMode"]
+    def call(self: GuardedWriter, *args: Any, **options: Any) -> DataFrameWriter:
+        arguments = _bind(spark, self, *args, **options)
+        if name == "mode" and arguments["saveMode"] is not None:
+            self._mode = arguments["saveMode"]
         if not self._is_inside:
-            self._writes.note(name, given)
+            self._writes.note(name, arguments)
         self._run(spark, *args, **options)
         return self
 
-    return tell
+    return call
 
 
 def _guarded(name: str) -> Callable[..., None]:
@@ -208,15 +204,15 @@ def _guarded(name: str) -> Callable[..., None]:
 
     @wraps(spark)
     def write(self: GuardedWriter, *args: Any, **options: Any) -> None:
-        given = _given(spark, self, *args, **options)
-        mode = self._mode if given.get("mode") is None else str(given["mode"])
+        arguments = _bind(spark, self, *args, **options)
+        mode = self._mode if arguments.get("mode") is None else str(arguments["mode"])
         if name == "insertInto":
-            overwrites = mode.lower() == "overwrite" if given.get("overwrite") is None else given["overwrite"]
+            overwrites = mode.lower() == "overwrite" if arguments.get("overwrite") is None else arguments["overwrite"]
             mode = "overwrite" if overwrites else "append"  # it knows no other
         writes = self._writes
         if not self._is_inside:
             writes.check_mode(mode)
-            writes.note(name, given)
+            writes.note(name, arguments)
         if not writes.dry:
             self._run(spark, *args, **options)
 
@@ -246,19 +242,21 @@ class Outputs:
     _kept: list[DataFrame] = field(default_factory=list)
 
     @property
-    def wait(self) -> bool:
+    def waits(self) -> bool:
         """Whether sinks keep their rows, and don't write at once."""
         return self.only_checked or self.output == "whole"
 
-    def writes(self, sink: str, *, may_overwrite: bool = False, any_mode: bool = False) -> Writes:
-        """What a sink may do."""
-        return Writes(sink, self.output, may_overwrite, any_mode)
+    def allowed_writes(self, sink: str, *, may_overwrite: bool = False, any_mode: bool = False) -> AllowedWrites:
+        """Give what a sink may do."""
+        return AllowedWrites(sink, self.output, may_overwrite, any_mode)
 
-    def call_dry(self, write: Callable[[DataFrameWriter], object], tracked: DataFrame, writes: Writes) -> list[Call]:
-        """What a function does with its writer, with nothing written.
+    def call_dry(
+        self, write: Callable[[DataFrameWriter], object], tracked: DataFrame, writes: AllowedWrites
+    ) -> list[Call]:
+        """Call a function with a writer that writes nothing; give its calls.
 
         Raises:
-            BadConfigError: it may not write so.
+            PipelineError: it may not write so.
             NotExactError: it doesn't write.
         """
         dry = replace(writes, dry=True, calls=[])
@@ -270,37 +268,26 @@ class Outputs:
             )
         return dry.calls
 
-    def kept(self, proof: Proof, tracked: DataFrame, node: Node, equation: Equation) -> tuple[DataFrame, Equation]:
-        """The rows of a sink, computed and proven; and what they must sum to. `release` lets go of them."""
-        meter = proof.meter(node)
-        with proof.describing(node):
-            rows = self.keep(metrics.passing(tracked, meter).localCheckpoint())
-        residue = proof.prove(node, meter, equation, written=False)
-        equation = replace(equation, residues={}, known=(equation.known + residue) & MASK)
-        if self.only_checked:
-            self.counts[node.name] = rows.count()
-        return with_equation(rows, equation), equation
-
-    def keep(self, rows: DataFrame) -> DataFrame:
-        """Rows of a local checkpoint; `release` lets go of them."""
+    def keep_checkpoint(self, rows: DataFrame) -> DataFrame:
+        """Take rows of a local checkpoint, for `release` to drop them."""
         self._kept.append(rows)
         return rows
 
-    def later(self, write: Callable[[], object]) -> None:
-        """Have it called by `write`."""
+    def write_later(self, write: Callable[[], object]) -> None:
+        """Register a function for `write` to call."""
         self._waiting.append(write)
 
-    def check_first(self, check: Callable[[], object]) -> None:
-        """Have it called by `write` before anything is written."""
+    def check_before_writing(self, check: Callable[[], object]) -> None:
+        """Register a function for `write` to call before anything is written."""
         self._checks.append(check)
 
     def write(self) -> None:
-        """Run what waits, in order."""
+        """Run the checks, then the sinks that wait, in order."""
         for run in (*self._checks, *self._waiting):
             run()
 
     def release(self) -> None:
-        """Let go of the rows that were kept."""
+        """Drop the rows that were kept."""
         for rows in self._kept:
             try:
                 rows._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: SLF001
@@ -311,13 +298,13 @@ class Outputs:
         self._checks.clear()
 
     def refuse_on_error(self, on_error: str, sink: str) -> None:
-        """A sink of a whole has no messages of its own that it could fail.
+        """Refuse `on_error="fail"` for a whole output, whose sinks have no messages of their own that could fail.
 
         Raises:
-            BadConfigError: it is to.
+            PipelineError: it is to fail them.
         """
         if self.output == "whole" and on_error == "fail":
-            raise BadConfigError(
+            raise PipelineError(
                 f'{sink}: on_error="fail" is not for output="whole": what is written is made of all messages, so none of '
                 "them can be failed for it. Leave on_error out; an output that can't be written is tried again"
             )

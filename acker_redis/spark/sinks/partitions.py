@@ -7,14 +7,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
 from acker_redis.errors import PipelineError
-from acker_redis.spark.operators.map_in_arrow import in_python
+from acker_redis.spark.operators.map_in_arrow import map_in_arrow
 from acker_redis.spark.proof import metrics
-from acker_redis.spark.proof.equation import Equation
-from acker_redis.spark.proof.proof import Node, Proof
-from acker_redis.spark.proof.received_failures import accumulator_of
+from acker_redis.spark.proof.proof import Proof
+from acker_redis.spark.proof.received_failures import failures_accumulator
 from acker_redis.spark.protocol import arguments
 from acker_redis.spark.protocol.columns import OUT, ROOTS, ROWS, SHARE
 from acker_redis.spark.sinks.output_modes import Outputs
+from acker_redis.spark.sinks.sink import Sink
 from acker_redis.spark.worker.failures import NoRetry, OnError
 from acker_redis.spark.worker.partitions import PartitionsStep, Write
 
@@ -31,39 +31,37 @@ def write_partitions(
     kind: str,
     name: str | None,
 ) -> int:
-    """As `Tracker.write_partitions`."""
-    arguments.on_error(on_error, "write_partitions")
+    """Do as `Tracker.write_partitions` says."""
+    arguments.check_on_error(on_error, "write_partitions")
     outputs.refuse_on_error(on_error, "write_partitions")
-    arguments.function(write, "write_partitions", "a function of record batches and the partition's number")
-    arguments.no_retry(no_retry, "write_partitions")
+    arguments.check_function(write, "write_partitions", "a function of record batches and the partition's number")
+    arguments.check_no_retry(no_retry, "write_partitions")
     if no_retry and on_error == "raise":
-        raise PipelineError("write_partitions: no_retry is of rows that fail: give on_error='fail', too")
-    equation = proof.equation_of(tracked, kind if name is None else name)
-    node = proof.begin(kind, name, [equation.node])
-    if not outputs.wait:
-        return _consume(proof, tracked, write, on_error, no_retry, node, equation)()
-    rows, equation = outputs.kept(proof, tracked, node, equation)
-    outputs.later(_consume(proof, rows, write, on_error, no_retry, node, equation))
-    return rows.count()
+        raise PipelineError("write_partitions: no_retry is for rows that fail: give on_error='fail', too")
+    sink = Sink.add(proof, outputs, kind, name, tracked)
+    if not outputs.waits:
+        return _consume(sink, write, on_error, no_retry)()
+    sink = sink.with_kept_rows()
+    outputs.write_later(_consume(sink, write, on_error, no_retry))
+    return sink.rows.count()
 
 
-def _consume(
-    proof: Proof, tracked: DataFrame, write: Write, on_error: OnError, no_retry: NoRetry, node: Node, equation: Equation
-) -> Callable[[], int]:
-    """The action, to be called. The function that it runs is as it is now, also where the call comes later."""
-    meter, failed = proof.meter(node), proof.meter(node, has_failures=True)
-    failures = accumulator_of(proof.session.sparkContext)
-    rows = tracked if on_error == "fail" else tracked.drop(ROOTS)
-    consumed = in_python(
+def _consume(sink: Sink, write: Write, on_error: OnError, no_retry: NoRetry) -> Callable[[], int]:
+    """Make the action, to be called. The function that it runs is as it is now, also where the call comes later."""
+    proof, node, equation = sink.proof, sink.node, sink.equation
+    meter, failed = proof.add_meter(node), proof.add_meter(node, has_failures=True)
+    failures = failures_accumulator(proof.session.sparkContext)
+    rows = sink.rows if on_error == "fail" else sink.rows.drop(ROOTS)
+    consumed = map_in_arrow(
         rows, lambda columns: PartitionsStep(node.name, failed, write, on_error, failures, no_retry, columns), _CONSUMED
     )
-    metered = metrics.passing(metrics.leaving_python(consumed, failed, ROWS, stays=ROWS), meter, ROWS)
+    metered = metrics.meter_all(metrics.meter_removed_in_python(consumed, failed, ROWS, stays=ROWS), meter, ROWS)
 
     def run() -> int:
-        with proof.describing(node):
+        with proof.job_description(node):
             counts = metered.select(ROWS).toArrow().column(0).to_pylist()
-        # Failed rows have reached the sink, too: they are part of the sum, and no residue.
-        proof.prove(node, meter, replace(equation, residues={**equation.residues, failed: 0}), written=False)
+        # Failed rows have reached the sink, too: they are part of the sum, and not removed from it.
+        proof.prove(node, meter, replace(equation, removed={**equation.removed, failed: 0}), written=False)
         return sum(counts)
 
     return run

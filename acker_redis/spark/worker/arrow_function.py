@@ -1,4 +1,4 @@
-"""A bolt in a Python worker: rows derived from rows by a function of record batches."""
+"""flat_map_arrow in a Python worker: rows derived from rows by a function of record batches."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,16 +18,16 @@ from acker_redis.spark.worker.process import keep_imports
 
 
 class FlatMapOutput(NamedTuple):
-    """What a bolt made of one record batch.
+    """The rows that a flat_map_arrow function derived from one record batch.
 
         def double(batch):
             twice = batch.set_column(0, "id", pc.multiply(batch["id"], 2))
             return FlatMapOutput(twice, np.arange(batch.num_rows))
 
     Attributes:
-        rows: output rows, of the columns that the bolt was declared with.
+        rows: output rows, of the columns that the operator was declared with.
         parents: for each output row the index of the input row it came from, in any order.
-        failed: input rows that failed, with the reason, or a `RowFailedError`; their output rows are left out.
+        failed: index of each input row that failed -> the reason, or a `RowFailedError`; their output rows are left out.
     """
 
     rows: pa.RecordBatch
@@ -40,19 +40,19 @@ Execute: TypeAlias = Callable[[pa.RecordBatch], FlatMapOutput]
 
 @dataclass(frozen=True)
 class FlatMapStep:
-    """The function for `mapInArrow`: input rows with share and anchors to output rows with share, anchors and `OUT`.
+    """The function for `mapInArrow`: input rows with share and roots to output rows with share, roots and `OUT`.
 
-    The children of a row share its share, and have its anchors. Behind the last row of the partition come the sums of what
-    has no children: one row for the input rows that gave none, one for those that failed; the user's columns are null
-    there, and the anchors hold their number.
+    The children of a row split its share, and have its roots. Behind the last row of the partition come rows for what was
+    removed: one for the input rows without children, one for those that failed. Each has the sum of their shares; the
+    user's columns are null there, and the roots column holds how many they are.
 
     Attributes:
         component: name of the operator.
         operator: its tag in failures.
         execute: the function.
         schema: the user's output columns.
-        failures: where failed rows are reported, once the partition was consumed to its end.
-        columns: names that the input columns have here, where Spark gives them others; none: as they are.
+        failures: takes the failed rows, once the partition was consumed to its end.
+        columns: names that the input columns have here, where Spark gives them others; empty: as they are.
     """
 
     component: str
@@ -72,76 +72,80 @@ class FlatMapStep:
         collector = FailureCollector(self.operator, self.component, self.failures)
         schema = self._output_schema()
         salt = shares.salt_of(self.component)
-        parts = childless = 0
-        for given in batches:
-            batch = given.rename_columns(list(self.columns)) if self.columns else given
-            own, anchors = shares.from_arrow(batch.column(SHARE)), batch.column(ROOTS)
+        childless_sum = childless_count = 0
+        for spark_batch in batches:
+            batch = spark_batch.rename_columns(list(self.columns)) if self.columns else spark_batch
+            input_shares, input_roots = shares.from_arrow(batch.column(SHARE)), batch.column(ROOTS)
             output = self.execute(batch.drop_columns([SHARE, ROOTS]))
             rows, parents, failed = self._checked(output, batch.num_rows)
-            gone = np.ones(batch.num_rows, np.bool_)
+            is_childless = np.ones(batch.num_rows, np.bool_)
             if len(failed):
                 reasons = [as_reason(reason) for reason in (output.failed or {}).values()]
-                collector.add(own[failed], anchors.take(pa.array(failed)), reasons)
+                collector.add_rows(input_shares[failed], input_roots.take(pa.array(failed)), reasons)
                 stays = ~np.isin(parents, failed)
                 rows, parents = rows.filter(pa.array(stays)), parents[stays]
-                gone[failed] = False
-            gone[parents] = False
-            parts += shares.total(own[gone])
-            childless += int(np.count_nonzero(gone))
+                is_childless[failed] = False
+            is_childless[parents] = False
+            childless_sum += shares.total(input_shares[is_childless])
+            childless_count += int(np.count_nonzero(is_childless))
             if rows.num_rows:
-                children = [
-                    pa.array(_children_of(own, parents, salt)),
-                    anchors.take(pa.array(parents)).cast(ARROW_ROOTS.type),
+                tracking = [
+                    pa.array(_split_shares(input_shares, parents, salt)),
+                    input_roots.take(pa.array(parents)).cast(ARROW_ROOTS.type),
                     pa.array(np.full(len(parents), STAYS)),
                 ]
-                yield pa.RecordBatch.from_arrays([*rows.columns, *children], schema=schema)
-        residue = [(CHILDLESS, parts & shares.MASK, childless)] if childless else []
-        if (of_failed := collector.residue()) is not None:
-            residue.append(of_failed)
-        if residue:
-            outs, sums, counts = zip(*residue, strict=True)
-            nulls = [pa.nulls(len(residue), kind) for kind in self.schema.types]
-            anchors = pa.array([[count] for count in counts], ARROW_ROOTS.type)
+                yield pa.RecordBatch.from_arrays([*rows.columns, *tracking], schema=schema)
+        removed = [(CHILDLESS, childless_sum & shares.MASK, childless_count)] if childless_count else []
+        if (failed_rows := collector.send()) is not None:
+            removed.append(failed_rows)
+        if removed:
+            outs, sums, counts = zip(*removed, strict=True)
+            nulls = [pa.nulls(len(removed), kind) for kind in self.schema.types]
+            roots = pa.array([[count] for count in counts], ARROW_ROOTS.type)
             yield pa.RecordBatch.from_arrays(
-                [*nulls, pa.array(sums, pa.int64()), anchors, pa.array(outs, pa.int64())], schema=schema
+                [*nulls, pa.array(sums, pa.int64()), roots, pa.array(outs, pa.int64())], schema=schema
             )
 
     def _output_schema(self) -> pa.Schema:
-        """Null in a column of the user's is what the residue has."""
-        return pa.schema([*(one.with_nullable(True) for one in self.schema), ARROW_SHARE, ARROW_ROOTS, ARROW_OUT])
+        """Make all columns of the user's nullable: they are null in rows that stand for removed ones."""
+        return pa.schema([*(column.with_nullable(True) for column in self.schema), ARROW_SHARE, ARROW_ROOTS, ARROW_OUT])
 
     def _checked(self, output: FlatMapOutput, inputs: int) -> tuple[pa.RecordBatch, Int64Array, Int64Array]:
-        """Rows of the declared types, parents, and the failed rows."""
+        """Check an output; give its rows in the declared types, their parents, and the failed rows."""
         rows = self._conform(output.rows)
-        parents = self._rows_of(output.parents, "parents", inputs)
-        failed = self._rows_of([*(output.failed or ())], "failed", inputs)
+        parents = self._row_numbers(output.parents, "parents", inputs)
+        failed = self._row_numbers([*(output.failed or ())], "failed", inputs)
         if len(parents) != rows.num_rows:
             raise PipelineError(
-                f"bolt {self.component!r}: {rows.num_rows} output rows but {len(parents)} parents: give one parent per row"
+                f"flat_map_arrow {self.component!r}: {rows.num_rows} output rows but {len(parents)} parents: give one parent "
+                "per row"
             )
         return rows, parents, failed
 
     def _conform(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if rows.schema.names != self.schema.names:
             raise PipelineError(
-                f"bolt {self.component!r}: rows have columns {rows.schema.names}, its schema says {self.schema.names}"
+                f"flat_map_arrow {self.component!r}: rows have columns {rows.schema.names}, its schema says "
+                f"{self.schema.names}"
             )
         return rows if rows.schema.types == self.schema.types else rows.cast(self.schema)
 
-    def _rows_of(self, given: npt.ArrayLike, what: str, inputs: int) -> Int64Array:
-        rows = np.asarray(given)
+    def _row_numbers(self, numbers: npt.ArrayLike, attribute: str, inputs: int) -> Int64Array:
+        rows = np.asarray(numbers)
         if len(rows) and rows.dtype.kind not in "iu":
-            raise PipelineError(f"bolt {self.component!r}: {what}: expected numbers of input rows, got {rows.dtype}")
+            raise PipelineError(
+                f"flat_map_arrow {self.component!r}: {attribute}: expected numbers of input rows, got {rows.dtype}"
+            )
         if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= inputs):
             raise PipelineError(
-                f"bolt {self.component!r}: {what} names a row outside the {inputs} rows of its input batch"
+                f"flat_map_arrow {self.component!r}: {attribute} names a row outside the {inputs} rows of its input batch"
             )
         return rows.astype(np.int64)
 
 
-def _children_of(own: Int64Array, parents: Int64Array, salt: int) -> Int64Array:
-    """The share of each output row. The children of one parent may stand anywhere; their order counts."""
-    split = shares.split(own, np.bincount(parents, minlength=len(own)), salt)
+def _split_shares(input_shares: Int64Array, parents: Int64Array, salt: int) -> Int64Array:
+    """Compute the share of each output row. The children of one parent may stand anywhere; their order counts."""
+    split = shares.split(input_shares, np.bincount(parents, minlength=len(input_shares)), salt)
     if bool((parents[1:] >= parents[:-1]).all()):
         return split
     children = np.empty_like(split)

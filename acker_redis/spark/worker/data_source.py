@@ -12,7 +12,7 @@ from acker_redis.errors import NotExactError
 
 
 def consuming(source: type[DataSource]) -> type[DataSource]:
-    """The same data source, of which a writer that returns before the end of its partition fails its task."""
+    """Derive a data source whose writers fail their task where they return before the end of its partition."""
 
     class Consuming(source):  # type: ignore[valid-type, misc]
         @classmethod
@@ -38,7 +38,7 @@ class _Writer:
 
     def _write(self, rows: Iterator[Any]) -> WriterCommitMessage:
         message: WriterCommitMessage = self.inner.write(rows)
-        if any(not isinstance(one, pa.RecordBatch) or one.num_rows for one in rows):
+        if any(not isinstance(row, pa.RecordBatch) or row.num_rows for row in rows):  # rows, or batches of them
             raise NotExactError(
                 f"data source {self.source!r}: its writer returned before it had consumed its partition: nothing is acked. "
                 "Have it iterate over all of its rows, and drop rows with tracker.filter before"

@@ -1,4 +1,4 @@
-"""Reads dead letters in the workers, each a part of the stream."""
+"""Reads dead letters in the workers, a span of time in each task."""
 
 import logging
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def _read(acker: Acker, begin: int, end: int) -> Iterator[pa.RecordBatch]:
     rows: list[dict[str, object]] = []
     for letter in acker.dead_letters.scan(after=f"{begin - 1}-{2**64 - 1}" if begin else "", until=str(end)):
         if not isinstance(letter, DeadLetter):
-            log.warning("entry %s of the dead letters is none: %s", letter.entry_id, letter.why)
+            log.warning("entry %s of the dead letters can't be read: %s", letter.entry_id, letter.why)
             continue
         millis = int(letter.entry_id.partition("-")[0])
         payload = None if letter.payload is None else letter.payload.decode(errors="replace")

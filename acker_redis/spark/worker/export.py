@@ -1,4 +1,8 @@
-"""The last step of an export: gives rows fresh edges, which other applications ack, and introduces them to the ledger."""
+"""The last step of an export: gives rows fresh edges, which other applications ack, and introduces them to the ledger.
+
+An edge is one of the ledger's: 64 bits, XORed. A row with its share comes in; one edge per root of the row goes out. A root
+and the row's edge for it are an anchor.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,8 +16,8 @@ from acker_redis.model.arrays import Int64Array, UInt64Array
 from acker_redis.model.config import AckerConfig
 from acker_redis.model.xxhash64 import hash_longs
 from acker_redis.spark.protocol import shares
-from acker_redis.spark.protocol.columns import ARROW_PAIRS, ARROW_SHARE, ROOTS, SHARE
-from acker_redis.spark.worker.failures import rootless
+from acker_redis.spark.protocol.columns import ARROW_ANCHORS, ARROW_SHARE, ROOTS, SHARE
+from acker_redis.spark.worker.failures import count_rootless
 from acker_redis.spark.worker.process import acker_of_worker, keep_imports, partition_id, while_lost
 
 _COMPACT_ROWS = 500_000
@@ -21,16 +25,17 @@ _COMPACT_ROWS = 500_000
 
 @dataclass(frozen=True)
 class ExportStep:
-    """The function for `mapInArrow`: rows with anchors and edge to rows with `PAIRS` and edge.
+    """The function for `mapInArrow`: rows with roots and share to rows with anchors (`ANCHORS`) and share.
 
-    Each row gets an edge of its own for each root it came from, made of the row's, in whatever order rows come when a task
-    runs again. Rows whose edges are equal were copied, which the proof shows. Fresh edges are introduced, as one ack per
-    root, when the partition was consumed to its end and before the task ends; a task that ends earlier introduces nothing.
+    Each row gets a fresh edge for each root it came from, made of the root and the row's share, in whatever order rows come
+    when a task runs again. Rows whose shares are equal were copied, which the proof shows. Fresh edges are introduced, as
+    one ack per root, when the partition was consumed to its end and before the task ends; a task that ends earlier
+    introduces nothing.
 
     Attributes:
         url: of the server, as executors reach it.
         config: of the app.
-        prefix: names run, emission and action: the token of a partition's ack is made of it, and so are the edges.
+        prefix: names run, emission and action: the idempotency key of a partition's ack is made of it, and so are the edges.
         component: name of the operator.
         columns: see `FlatMapStep`.
     """
@@ -45,45 +50,44 @@ class ExportStep:
         """Run on one partition.
 
         Raises:
-            NotExactError: the task ran before and gave other rows, or rows have lost their anchors.
+            NotExactError: the task ran before and gave other rows, or rows have lost their roots.
         """
         keep_imports()
         acker_of_worker(self.url, self.config)  # what is wrong with it shows before a row leaves
-        introduced = Introduced()
+        introduced = IntroducedEdges()
         salt = shares.salt_of(self.prefix)
-        for given in batches:
-            batch = given.rename_columns(list(self.columns)) if self.columns else given
+        for spark_batch in batches:
+            batch = spark_batch.rename_columns(list(self.columns)) if self.columns else spark_batch
             starts, roots = _distinct_roots(batch.column(ROOTS))
             rows = np.repeat(np.arange(batch.num_rows), np.diff(starts))
-            own = shares.from_arrow(batch.column(SHARE))
-            if rootless(own, np.diff(starts)) or not roots.all():
+            row_shares = shares.from_arrow(batch.column(SHARE))
+            if count_rootless(row_shares, np.diff(starts)) or not roots.all():
                 raise NotExactError(
-                    f"export {self.component!r}: rows without anchors came from a message, which would be done "
-                    "before they are: "
-                    f"nothing is acked. Keep the column {ROOTS} as it is"
+                    f"export {self.component!r}: rows without roots came from a message, which would be done before they "
+                    f"are: nothing is acked. Keep the column {ROOTS} as it is"
                 )
-            fresh = np.asarray(hash_longs(own[rows].view(np.uint64), salt, roots), np.uint64)
-            fresh = np.where(fresh == 0, np.uint64(1), fresh)
-            introduced.add(roots, fresh)
+            edges = np.asarray(hash_longs(row_shares[rows].view(np.uint64), salt, roots), np.uint64)
+            edges = np.where(edges == 0, np.uint64(1), edges)
+            introduced.add(roots, edges)
             plain = batch.drop_columns([ROOTS, SHARE])
             yield pa.RecordBatch.from_arrays(
-                [*plain.columns, _pairs(starts, roots, fresh), pa.array(own)],
-                schema=pa.schema([*plain.schema, ARROW_PAIRS, ARROW_SHARE]),
+                [*plain.columns, _anchors(starts, roots, edges), pa.array(row_shares)],
+                schema=pa.schema([*plain.schema, ARROW_ANCHORS, ARROW_SHARE]),
             )
-        self._introduce(*introduced.combined())
+        self._introduce(*introduced.ack_vals())
 
-    def _introduce(self, roots: UInt64Array, vals: UInt64Array) -> None:
+    def _introduce(self, roots: UInt64Array, ack_vals: UInt64Array) -> None:
         if not len(roots):
             return
         acker = acker_of_worker(self.url, self.config)
         idempotency_key = f"{self.prefix}:{partition_id()}"
         try:
             try:
-                acker.ack_many(roots, vals, idempotency_key=idempotency_key, component=self.component)
+                acker.ack_many(roots, ack_vals, idempotency_key=idempotency_key, component=self.component)
             except LedgerLostError:
                 # The spout learns of the loss by itself and replays; these roots then wait for no one and expire.
                 while_lost(acker.recover)
-                acker.ack_many(roots, vals, idempotency_key=idempotency_key, component=self.component)
+                acker.ack_many(roots, ack_vals, idempotency_key=idempotency_key, component=self.component)
         except IdempotencyKeyReusedError as exc:
             raise NotExactError(
                 f"export {self.component!r}: the task of a partition ran again and gave other rows, after "
@@ -92,7 +96,7 @@ class ExportStep:
 
 
 @dataclass
-class Introduced:
+class IntroducedEdges:
     """The XOR of the fresh edges of each root; memory is bounded by the number of distinct roots."""
 
     _roots: list[UInt64Array] = field(default_factory=list)
@@ -100,28 +104,28 @@ class Introduced:
     _size: int = 0
     _distinct: int = 0
 
-    def add(self, roots: UInt64Array, vals: UInt64Array) -> None:
-        """Edges, and the root of each."""
-        roots, vals = ids.xor_runs(roots, vals)
+    def add(self, roots: UInt64Array, edges: UInt64Array) -> None:
+        """Add edges, with the root of each."""
+        roots, vals = ids.xor_runs(roots, edges)
         self._roots.append(roots)
         self._vals.append(vals)
         self._size += len(roots)
         if self._size >= max(_COMPACT_ROWS, 2 * self._distinct):
-            roots, vals = self.combined()
+            roots, vals = self.ack_vals()
             self._roots, self._vals = [roots], [vals]
             self._size = self._distinct = len(roots)
 
-    def combined(self) -> tuple[UInt64Array, UInt64Array]:
-        """Distinct roots, sorted, and the XOR of each."""
+    def ack_vals(self) -> tuple[UInt64Array, UInt64Array]:
+        """Give the distinct roots, sorted, and the ack val of each."""
         if not self._roots:
             return np.array([], np.uint64), np.array([], np.uint64)
         return ids.xor_by_root(np.concatenate(self._roots), np.concatenate(self._vals))
 
 
-def _distinct_roots(anchors: pa.ListArray) -> tuple[Int64Array, UInt64Array]:
-    """Where the roots of each row begin, and the roots, each once per row: two equal edges of one row would cancel out."""
-    lengths = anchors.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-    roots = np.asarray(anchors.flatten().to_numpy(zero_copy_only=False), np.int64).view(np.uint64)
+def _distinct_roots(column: pa.ListArray) -> tuple[Int64Array, UInt64Array]:
+    """Give the place where each row's roots begin, and the roots, each once per row: two equal edges would cancel out."""
+    lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    roots = np.asarray(column.flatten().to_numpy(zero_copy_only=False), np.int64).view(np.uint64)
     if len(lengths) and int(lengths.max()) > 1:
         rows = np.repeat(np.arange(len(lengths)), lengths)
         order = np.lexsort((roots, rows))
@@ -131,6 +135,6 @@ def _distinct_roots(anchors: pa.ListArray) -> tuple[Int64Array, UInt64Array]:
     return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64), roots
 
 
-def _pairs(starts: Int64Array, roots: UInt64Array, vals: UInt64Array) -> pa.ListArray:
-    values = pa.array(np.stack([roots, vals], axis=1).reshape(-1).view(np.int64))
-    return pa.ListArray.from_arrays(pa.array(starts * 2, pa.int32()), values, type=ARROW_PAIRS.type)
+def _anchors(starts: Int64Array, roots: UInt64Array, edges: UInt64Array) -> pa.ListArray:
+    values = pa.array(np.stack([roots, edges], axis=1).reshape(-1).view(np.int64))
+    return pa.ListArray.from_arrays(pa.array(starts * 2, pa.int32()), values, type=ARROW_ANCHORS.type)

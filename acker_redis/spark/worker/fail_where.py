@@ -1,4 +1,4 @@
-"""Rows that SQL fails: their shares, anchors and reasons are all that comes to the Python worker."""
+"""Rows that SQL fails: their shares, roots and reasons are all that comes to the Python worker."""
 
 from collections.abc import Callable, Iterator
 
@@ -18,16 +18,15 @@ ROOTS_AS_TEXT = f"array_join({ROOTS}, ',', '0')"
 def failing(
     component: str, operator: str, failures: Accumulator[list[Failure]], *, retry: bool
 ) -> Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]:
-    """The function for `arrow_udf` that gives each row its `OUT`: 0 if it stays, else the number of the failure.
+    """Make the function for `arrow_udf` that gives each row its `OUT`: 0 if it stays, else the number of the failure.
 
-    Its arguments are share, `ROOTS` and reason, and the payload if rows are messages and bring it along; each is null where
-    the row stays. The reason is what decides. The report is sent
-    when the input has ended.
+    Its arguments are share, `ROOTS_AS_TEXT` and reason, and the payload if rows are messages that bring it along; each is
+    null where the row stays. The reason decides. The failure is sent when the input has ended.
 
     Args:
         component: name of the operator.
         operator: its tag in failures.
-        failures: where the failure goes.
+        failures: takes the failure.
         retry: whether the messages are to be emitted again.
     """
 
@@ -36,19 +35,19 @@ def failing(
         for share, roots, reason, *payload in batches:
             fails = reason.is_valid()
             if fails.true_count:
-                own = shares.from_arrow(share.filter(fails))
+                failed_shares = shares.from_arrow(share.filter(fails))
+                failed_roots = _parse_roots(roots.filter(fails))
                 reasons = [Reason(text, retry) for text in reason.filter(fails).to_pylist()]
-                anchors = _roots(roots.filter(fails))
-                collector.add(own, anchors, reasons)
-                for brought in payload:
-                    collector.bring(anchors.flatten().to_numpy(), brought.filter(fails).to_pylist())
+                collector.add_rows(failed_shares, failed_roots, reasons)
+                for payloads in payload:
+                    collector.add_payloads(failed_roots.flatten().to_numpy(), payloads.filter(fails).to_pylist())
             yield pa.array(np.where(fails.to_numpy(zero_copy_only=False), collector.number, STAYS), pa.int64())
-        collector.residue()
+        collector.send()
 
     return fail_where
 
 
-def _roots(roots: pa.StringArray) -> pa.ListArray:
-    """The arrays that `ROOTS` made texts of; null where there is none."""
-    some = pc.if_else(pc.equal(roots, ""), pa.scalar(None, pa.string()), roots)
-    return pc.split_pattern(some, ",").cast(pa.list_(pa.int64()))
+def _parse_roots(texts: pa.StringArray) -> pa.ListArray:
+    """Read the arrays that `ROOTS_AS_TEXT` made texts of; null where there is none."""
+    texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+    return pc.split_pattern(texts, ",").cast(pa.list_(pa.int64()))

@@ -15,7 +15,7 @@ from acker_redis.spark.worker.process import acker_of_worker, keep_imports
 
 @dataclass(frozen=True)
 class KeepStep:
-    """The function for `mapInArrow`: message ids and payloads, as structs, to one row (`ROWS`): how many are kept.
+    """The function for `mapInArrow`: message ids and payloads, as structs, to one row (`ROWS`) that counts those kept.
 
     Keeping one again changes nothing, so it doesn't matter how often a task runs. Rows without id or payload are left out.
 

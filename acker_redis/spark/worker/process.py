@@ -14,7 +14,7 @@ from acker_redis.errors import AckerError, AppNotFoundError, ConnectionLostError
 from acker_redis.model.config import AckerConfig
 
 _LOST_TRIES = 20
-"""A worker makes no shard: one whose data is lost is the driver's to make anew, which looks ten times a second."""
+"""A worker makes no shard: the driver recovers one whose data is lost, and looks ten times a second."""
 
 _LOST_BASE_SECS, _LOST_CAP_SECS = 0.05, 1.0
 
@@ -24,7 +24,7 @@ _ackers: dict[tuple[str, AckerConfig], Acker] = {}
 
 
 def acker_of_worker(url: str, config: AckerConfig) -> Acker:
-    """This process's acker; made at first use, kept over tasks. Spark forks its workers before this module is imported.
+    """Give this process's acker; made at first use, kept over tasks. Spark forks its workers before it imports this module.
 
     It opens the app as it is: it makes no shard, which the driver's acker does.
     """
@@ -39,30 +39,30 @@ def acker_of_worker(url: str, config: AckerConfig) -> Acker:
     return acker
 
 
-def while_lost(do: Callable[[], _T]) -> _T:
-    """Do it, again while the app's ledger is lost and the driver has not made it anew.
+def while_lost(call: Callable[[], _T]) -> _T:
+    """Call a function, again while the app's ledger is lost and the driver has not recovered it.
 
     Raises:
         LedgerLostError, AppNotFoundError: the last of some 15 s.
     """
     backoff = Backoff(base=_LOST_BASE_SECS, cap=_LOST_CAP_SECS)
     retry: Retry = Retry(backoff, _LOST_TRIES, supported_errors=(LedgerLostError, AppNotFoundError))
-    result = retry.call_with_retry(do, lambda exc: None)
+    result = retry.call_with_retry(call, lambda exc: None)
     return result
 
 
 @cache
 def keep_imports() -> None:
-    """Once per process: what it holds by now is not looked through for garbage any more; whatever it makes later is.
+    """Exempt the objects that the process has by now from garbage collection, once; later ones are collected.
 
-    Spark's workers collect after each task (`pyspark/daemon.py`, 4.3). Over the modules that a bolt needs this takes 40
-    ms of CPU, more than all the rest of a small task.
+    Spark's workers collect after each task (`pyspark/daemon.py`, 4.3). Over the modules that a flat_map function needs
+    this takes 40 ms of CPU, more than all the rest of a small task.
     """
     gc.freeze()
 
 
 def partition_id() -> int:
-    """Number of the partition that the running task works on; the same over every kind of retry.
+    """Give the number of the partition that the running task works on; the same over every kind of retry.
 
     Raises:
         AckerError: no task is running.

@@ -19,26 +19,26 @@ _INTEGERS = {32: pa.int32(), 64: pa.int64()}
 
 
 def to_bytes(rows: pa.StructArray, longest: int) -> list[bytes | None]:
-    """The bytes of each row; None for a null row, and for one with more bytes than `longest`."""
-    found = (None if row is None else pickle.dumps(row, pickle.HIGHEST_PROTOCOL) for row in _values(rows))
-    return [row if row is not None and len(row) <= longest else None for row in found]
+    """Encode each row; None for a null row, and for one with more bytes than `longest`."""
+    encoded = (None if row is None else pickle.dumps(row, pickle.HIGHEST_PROTOCOL) for row in _values(rows))
+    return [row if row is not None and len(row) <= longest else None for row in encoded]
 
 
 def from_bytes(payloads: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
-    """The rows again; `schema` has the columns they were made of, whatever their time zone."""
-    rows = [_Values(io.BytesIO(payload)).load() for payload in payloads]
+    """Decode rows; `schema` has the columns they were made of, whatever their time zone."""
+    rows = [_Unpickler(io.BytesIO(payload)).load() for payload in payloads]
     columns = [_array(field.type, [row[at] for row in rows]) for at, field in enumerate(schema)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def are_equal(one: bytes, other: bytes) -> bool:
-    """Whether two rows of one schema are the same, bit by bit; the bytes of equal ones may differ."""
-    return one == other or bool(_Values(io.BytesIO(one)).load() == _Values(io.BytesIO(other)).load())
+def are_equal(first: bytes, second: bytes) -> bool:
+    """Compare two rows of one schema by their values, bit by bit; the bytes of equal ones may differ."""
+    return first == second or bool(_Unpickler(io.BytesIO(first)).load() == _Unpickler(io.BytesIO(second)).load())
 
 
-def refit(payload: bytes, fit: Callable[[Any], Any]) -> bytes:
-    """The bytes of a row whose values a function makes of those it has."""
-    return pickle.dumps(fit(_Values(io.BytesIO(payload)).load()), pickle.HIGHEST_PROTOCOL)
+def refit(payload: bytes, convert: Callable[[Any], Any]) -> bytes:
+    """Encode a row again, with the values that a function makes of those it has."""
+    return pickle.dumps(convert(_Unpickler(io.BytesIO(payload)).load()), pickle.HIGHEST_PROTOCOL)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Rows:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Integers, bytes and booleans; tuples for structs, lists for arrays, lists of pairs for maps."""
+    """Take the values of a column: integers, bytes and booleans; tuples for structs, lists for arrays, of pairs for maps."""
     kind = column.type
     if pa.types.is_struct(kind):
         parts = [_values(part) for part in column.flatten()]
@@ -67,11 +67,11 @@ def _values(column: pa.Array) -> list[Any]:
         return column.view(_plain(kind)).to_pylist()  # type: ignore[no-any-return]
     if not column.null_count:
         return list(rows)
-    return [row if there else None for row, there in zip(rows, column.is_valid().to_pylist(), strict=True)]
+    return [row if is_valid else None for row, is_valid in zip(rows, column.is_valid().to_pylist(), strict=True)]
 
 
 def _array(kind: pa.DataType, values: list[Any]) -> pa.Array:
-    """What `_values` was given."""
+    """Make the column again that `_values` took the values of."""
     if not ((pa.types.is_struct(kind) and len(kind)) or pa.types.is_list(kind) or pa.types.is_map(kind)):
         return pa.array([{} if value == () else value for value in values], _plain(kind)).view(kind)
     null = pa.array([value is None for value in values], pa.bool_())
@@ -80,15 +80,17 @@ def _array(kind: pa.DataType, values: list[Any]) -> pa.Array:
         children = [_array(field.type, part) for field, part in zip(kind, parts, strict=True)]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=null)
     ends = pa.array(accumulate((len(value or ()) for value in values), initial=0), pa.int32())
-    inner = [one for value in values for one in value or ()]
+    inner = [item for value in values for item in value or ()]
     if pa.types.is_list(kind):
         return pa.ListArray.from_arrays(ends, _array(kind.value_type, inner), kind, mask=null)
-    keys, items = (_array(part, [one[at] for one in inner]) for at, part in enumerate((kind.key_type, kind.item_type)))
+    keys, items = (
+        _array(part, [pair[at] for pair in inner]) for at, part in enumerate((kind.key_type, kind.item_type))
+    )
     return pa.MapArray.from_arrays(ends, keys, items, kind, mask=null)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type of the same layout whose values are integers, bytes or booleans."""
+    """Give the type of the same layout whose values are integers, bytes or booleans."""
     if pa.types.is_string(kind):
         return pa.binary()
     if pa.types.is_large_string(kind):
@@ -100,8 +102,8 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-class _Values(pickle.Unpickler):
-    """Whoever can write to the server must not run code here."""
+class _Unpickler(pickle.Unpickler):
+    """Makes nothing but plain values: a program that can write to the server must not run code here."""
 
     def find_class(self, module_name: str, global_name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"a kept row has no {module_name}.{global_name}: it was not written by a spout")

@@ -1,6 +1,6 @@
-"""Bolts that work row by row in Python, on top of the vectorised kind.
+"""flat_map in a Python worker: functions of one row, on top of those of record batches.
 
-For what is easier said per row than per column. It costs a Python call and a dict per row.
+A call of Python and a dict per row is what it costs.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ RowFunction: TypeAlias = Callable[[dict[str, Any]], Iterable[Row] | None]
 
 @dataclass
 class Collector:
-    """What a `RowFunctionStep` emits through (Storm: BasicOutputCollector). Every row is anchored to the input row.
+    """Takes what a `RowFunctionStep` emits (Storm: BasicOutputCollector). Every row belongs to the input row's messages.
 
         class Split:
             def execute(self, row, collector):
@@ -48,7 +48,7 @@ class Collector:
     rows: list[Row] = field(default_factory=list)
 
     def emit(self, row: Row) -> None:
-        """Hand on a derived row.
+        """Emit a derived row.
 
             collector.emit({"order": 7, "item": "tea"})
             collector.emit((7, "tea"))
@@ -72,10 +72,10 @@ class Collector:
 
 @dataclass(frozen=True)
 class RowByRow:
-    """Makes a vectorised bolt of a row bolt. An input row is done when its function returned without raising.
+    """Makes a function of record batches of one of rows. An input row is done when its function returned without raising.
 
     Attributes:
-        bolt: function or object.
+        function: or object.
         schema: of the output rows.
         on_error: `fail`: a row whose function raises, or gives rows that don't fit the schema, fails with a text that says
             why, the others go on; `raise`: the task fails, and Spark tries it again. `RowFailedError` fails the row in both
@@ -83,20 +83,20 @@ class RowByRow:
         no_retry: exceptions after which the row's message is not emitted again.
     """
 
-    bolt: RowFunction | RowFunctionStep
+    function: RowFunction | RowFunctionStep
     schema: pa.Schema
     on_error: OnError
     no_retry: NoRetry = ()
 
     def __call__(self, batch: pa.RecordBatch) -> FlatMapOutput:
         """Work on one record batch."""
-        derive = self._derive_with_collector if isinstance(self.bolt, RowFunctionStep) else self.bolt
+        derive = self._derive_with_collector if isinstance(self.function, RowFunctionStep) else self.function
         rows: list[Row] = []
         ends = [0]
         failed: dict[int, str | RowFailedError] = {}
         for number, row in enumerate(batch.to_pylist()):
             try:
-                rows.extend(_derived(derive(row)))
+                rows.extend(_check_rows(derive(row)))
             except Exception as exc:
                 if self.on_error == "raise" and not isinstance(exc, (RowFailedError, *self.no_retry)):
                     raise
@@ -106,15 +106,15 @@ class RowByRow:
                 del rows[ends[-1] :]
             ends.append(len(rows))
         try:
-            made = self._batch(rows)
-        except Exception:  # in bulk nobody says which row is to blame
-            rows, ends = self._fitting(rows, ends, failed)
-            made = self._batch(rows)
-        return FlatMapOutput(made, np.repeat(np.arange(batch.num_rows), np.diff(ends)), failed or None)
+            output = self._batch(rows)
+        except Exception:  # Arrow doesn't say which row is to blame
+            rows, ends = self._drop_misfits(rows, ends, failed)
+            output = self._batch(rows)
+        return FlatMapOutput(output, np.repeat(np.arange(batch.num_rows), np.diff(ends)), failed or None)
 
     def _derive_with_collector(self, row: dict[str, Any]) -> list[Row]:
         collector = Collector()
-        self.bolt.execute(row, collector)  # type: ignore[union-attr]
+        self.function.execute(row, collector)  # type: ignore[union-attr]
         return collector.rows
 
     def _batch(self, rows: list[Row]) -> pa.RecordBatch:
@@ -129,11 +129,11 @@ class RowByRow:
         return zip(*(rows if fitting else map(self._values, rows)), strict=True)
 
     def _values(self, row: Row) -> Sequence[Any]:
-        """The values of a row, in the order of the schema."""
+        """Order the values of a row as the schema does."""
         names = self.schema.names
         if isinstance(row, Mapping) or hasattr(row, "__fields__"):  # the latter: Spark's Row with names
-            known: Container[str] = row if isinstance(row, Mapping) else row.__fields__
-            missing = [name for name in names if name not in known]
+            columns: Container[str] = row if isinstance(row, Mapping) else row.__fields__
+            missing = [name for name in names if name not in columns]
             if missing:
                 raise PipelineError(f"a derived row lacks the columns {missing}")
             return [row[name] for name in names]
@@ -145,10 +145,10 @@ class RowByRow:
             raise PipelineError(f"a derived row has {len(row)} values, the schema {len(names)} columns: {names}")
         return row
 
-    def _fitting(
+    def _drop_misfits(
         self, rows: list[Row], ends: list[int], failed: dict[int, str | RowFailedError]
     ) -> tuple[list[Row], list[int]]:
-        """The rows of those inputs whose rows all fit the schema; the other inputs fail, with the reason.
+        """Keep the rows of those inputs whose rows all fit the schema; the other inputs fail, with the reason.
 
         Raises:
             PipelineError: one does not fit, and errors are to be raised.
@@ -167,7 +167,7 @@ class RowByRow:
         return kept, kept_ends
 
     def _misfit(self, rows: list[Row]) -> str | None:
-        """What is wrong with the first row that does not fit the schema."""
+        """Say what is wrong with the first row that does not fit the schema; None: all fit."""
         for row in rows:
             try:
                 values = self._values(row)
@@ -182,8 +182,8 @@ class RowByRow:
         return None
 
 
-def _derived(rows: Iterable[Row] | None) -> Iterable[Row]:
-    """What a row function returned."""
+def _check_rows(rows: Iterable[Row] | None) -> Iterable[Row]:
+    """Refuse what a row function returned where it is no collection of rows."""
     if isinstance(rows, (str, bytes, bytearray, Mapping)):  # can be iterated over, and is no collection of rows
         raise PipelineError(f"the function returned a {type(rows).__name__}: return or yield rows, such as [(1, 'a')]")
     return rows or ()
@@ -200,7 +200,7 @@ def _has_required(column: pa.Field) -> bool:
     """Whether a column, or anything in it, is not nullable."""
     kind = column.type
     inner = [kind.field(i) for i in range(kind.num_fields)] if pa.types.is_nested(kind) else []
-    return not column.nullable or any(_has_required(one) for one in inner)
+    return not column.nullable or any(_has_required(field) for field in inner)
 
 
 def _lacks_required(array: pa.Array, column: pa.Field) -> bool:
@@ -209,8 +209,8 @@ def _lacks_required(array: pa.Array, column: pa.Field) -> bool:
     if array.null_count and not column.nullable:
         return True
     if pa.types.is_struct(kind):
-        there = array.drop_null()  # of a struct that is null, the fields are null too
-        return any(_lacks_required(there.field(i), kind.field(i)) for i in range(kind.num_fields))
+        structs = array.drop_null()  # of a struct that is null, the fields are null too
+        return any(_lacks_required(structs.field(i), kind.field(i)) for i in range(kind.num_fields))
     if pa.types.is_list(kind):
         return _lacks_required(array.flatten(), kind.value_field)
     if pa.types.is_map(kind):

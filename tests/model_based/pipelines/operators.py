@@ -185,33 +185,33 @@ class Explode(Operator):
 
 
 def children_of(row: Row, salt: int, fails: bool) -> list[Row]:
-    """What bolts make of a row: nothing, one row, or several.
+    """What flat_maps make of a row: nothing, one row, or several.
 
     Raises:
         RowFailedError: for some rows, if `fails`.
     """
     drawn = zlib.crc32(f"{salt}:{row['path']}".encode()) % 16
     if drawn == 0 and fails:
-        raise RowFailedError(f"bolt {salt} says no")
+        raise RowFailedError(f"flat_map {salt} says no")
     count = (0, 0, 2, 2, 3)[drawn] if drawn < 5 else 1
     return [{**row, "path": f"{row['path']}.{i}"} for i in range(count)]
 
 
 @dataclass(frozen=True)
 class _RowByRow:
-    bolt: "Bolt"
+    flat_map: "FlatMap"
     marks: str
     local: str
 
     def __call__(self, row: Row) -> list[Row]:
-        if self.bolt.fault is not None:
-            self.bolt.fault.strike(row["path"], self.marks, self.local)
-        return children_of(row, self.bolt.salt, self.bolt.fails)
+        if self.flat_map.fault is not None:
+            self.flat_map.fault.strike(row["path"], self.marks, self.local)
+        return children_of(row, self.flat_map.salt, self.flat_map.fails)
 
 
 @dataclass(frozen=True)
 class _Vectorised:
-    bolt: "Bolt"
+    flat_map: "FlatMap"
     marks: str
     local: str
     schema: pa.Schema
@@ -221,22 +221,22 @@ class _Vectorised:
         parents: list[int] = []
         failed: dict[int, str] = {}
         for number, row in enumerate(batch.to_pylist()):
-            if self.bolt.fault is not None:
-                self.bolt.fault.strike(row["path"], self.marks, self.local)
+            if self.flat_map.fault is not None:
+                self.flat_map.fault.strike(row["path"], self.marks, self.local)
             try:
-                children = children_of(row, self.bolt.salt, self.bolt.fails)
+                children = children_of(row, self.flat_map.salt, self.flat_map.fails)
             except RowFailedError as exc:
                 failed[number] = str(exc)
                 continue
             made += children
             parents += [number] * len(children)
-        order = np.random.default_rng(self.bolt.salt).permutation(len(made))  # parents in any order
+        order = np.random.default_rng(self.flat_map.salt).permutation(len(made))  # parents in any order
         rows = pa.RecordBatch.from_pylist([made[i] for i in order], self.schema)
         return FlatMapOutput(rows, np.array(parents, np.int64)[order], failed)
 
 
 @dataclass(frozen=True)
-class Bolt(Operator):
+class FlatMap(Operator):
     """`tracker.flat_map`, or `flat_map_arrow`."""
 
     salt: int
@@ -454,9 +454,9 @@ def draw(chance: random.Random, *, fails: bool) -> Operator:
         lambda: Filter(condition_of(chance)),
         lambda: Guarded(chance.random() < 0.5),
         lambda: Explode(chance.choice(("tags", "n"))),
-        lambda: Bolt(chance.randrange(1000), chance.random() < 0.5, fails, chance.choice(("raise", "fail"))),
-        lambda: Bolt(chance.randrange(1000), chance.random() < 0.5, fails, chance.choice(("raise", "fail"))),
-        lambda: Bolt(chance.randrange(1000), chance.random() < 0.5, fails, chance.choice(("raise", "fail"))),
+        lambda: FlatMap(chance.randrange(1000), chance.random() < 0.5, fails, chance.choice(("raise", "fail"))),
+        lambda: FlatMap(chance.randrange(1000), chance.random() < 0.5, fails, chance.choice(("raise", "fail"))),
+        lambda: FlatMap(chance.randrange(1000), chance.random() < 0.5, fails, chance.choice(("raise", "fail"))),
         lambda: JoinTable(chance.choice(_STRICT), chance.choice(("inner", "left"))),
         lambda: JoinTracked(chance.choice(("k", "n", "id")), chance.choice(("inner", "left", "right", "full"))),
         lambda: Group(chance.choice(("k", "n", "n % 3", ""))),

@@ -157,12 +157,12 @@ def _input(chance: random.Random, count: int) -> int:
 
 
 def _with_faults(chance: random.Random, steps: list[Step]) -> list[Step]:
-    """The same with one or two bolts that go wrong, which are added if there are none."""
-    bolts = [i for i, step in enumerate(steps) if isinstance(step.operator, operators.Bolt)]
+    """The same with one or two flat_maps that go wrong, which are added if there are none."""
+    flat_maps = [i for i, step in enumerate(steps) if isinstance(step.operator, operators.FlatMap)]
     made = list(steps)
-    for number, i in enumerate(chance.sample(bolts, min(2, len(bolts)))):
-        bolt = made[i].operator
-        assert isinstance(bolt, operators.Bolt)
+    for number, i in enumerate(chance.sample(flat_maps, min(2, len(flat_maps)))):
+        flat_map = made[i].operator
+        assert isinstance(flat_map, operators.FlatMap)
         fault = Fault(chance.choice(KINDS), number)
-        made[i] = Step(operators.Bolt(bolt.salt, bolt.arrow, bolt.fails, "raise", fault), made[i].inputs)
+        made[i] = Step(operators.FlatMap(flat_map.salt, flat_map.arrow, flat_map.fails, "raise", fault), made[i].inputs)
     return made

@@ -19,7 +19,7 @@ from acker_redis.testing import expire, wait_until
 from tests.support.jobs.app_job import CHILDREN, MESSAGES, SHARED
 from tests.support.spark.cluster import JOB_SECS, kill, start_python
 from tests.support.spark.faults import WAIT_SECS
-from tests.support.spark.warm import Warm, told
+from tests.support.spark.warm import Warm, read_answer
 
 pytestmark = pytest.mark.spark
 
@@ -50,7 +50,7 @@ def begin(warm: Warm, url: str, tmp_path: Path) -> Begin:
 
     def begin_one(kind: str, *arguments: str) -> Callable[[], Any]:
         warm.begin_module(JOB, kind, url, str(tmp_path), *arguments, url=url)
-        return lambda: told(warm.answer())
+        return lambda: read_answer(warm.answer())
 
     return begin_one
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceWriter, WriterCommitMessage
 
-from acker_redis import BadConfigError, NotAcceptedError, RowFailedError
+from acker_redis import BadConfigError, NotAcceptedError, PipelineError, RowFailedError
 from acker_redis.spark import MessageIds, Pipeline, ReplayFrom, Tracker, read_dead_letters, read_files, run_tracked
 from acker_redis.spark.emission.roots import Roots
 from acker_redis.spout.offset_file import OffsetFile
@@ -102,7 +102,7 @@ def test_whole_output_includes_messages_that_failed_at_first(case: MakeCase, tmp
     assert sorted(run.written()) == SUMS
     counts = ended.result.counts
     assert (counts.acked, counts.failed, counts.released, counts.emitted) == (40, 3, 37 + 3, 83)
-    assert sorted(ended.told) == list(range(40))
+    assert sorted(ended.notified) == list(range(40))
 
 
 @pytest.mark.parametrize("retry", [True, False])
@@ -390,7 +390,7 @@ def test_whole_output_refuses_incompatible_options(case: MakeCase, tmp_path: Pat
 )
 def test_whole_output_refuses_unsuitable_sinks(case: MakeCase, sink: Callable[..., object], told: str) -> None:
     run = case(n=4)
-    found = run.refused(lambda tracker, rows: sink(tracker, rows, run.out), BadConfigError, output="whole")
+    found = run.refused(lambda tracker, rows: sink(tracker, rows, run.out), PipelineError, output="whole")
     assert told in found
     assert run.written() == []
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis import BadConfigError, NotExactError, PipelineError
+from acker_redis import NotExactError, PipelineError
 from acker_redis.spark import FlatMapOutput, Tracker
 from acker_redis.spark.protocol.columns import TRACKING
 from acker_redis.spout.retry import RetryPolicy
@@ -148,7 +148,7 @@ def test_union_by_name_with_itself_completes(case: MakeCase) -> None:
 def test_row_lost_in_a_branch_and_copied_in_another_is_detected(
     case: MakeCase, broken: Callable[[DataFrame, DataFrame], tuple[DataFrame, DataFrame]]
 ) -> None:
-    """The ways of a union weigh differently, so that what one loses another can't make up for."""
+    """The frames of a union have other weights, so that a row lost in one can't make up for one copied in another."""
     run = case(n=20)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
@@ -250,8 +250,8 @@ def test_combining_messages_requires_partial_or_whole_output(case: MakeCase, bri
     def pipeline(tracker: Tracker, messages: DataFrame, **by: bool) -> None:
         tracker.write(bring(tracker, messages.withColumn("half", F.col("id") % 2), **by), run.append())
 
-    told = run.refused(pipeline, BadConfigError)
-    assert all(way in told for way in ("'id'", 'output="whole"', "partial=True"))
+    text = run.refused(pipeline, PipelineError)
+    assert all(way in text for way in ("'id'", 'output="whole"', "partial=True"))
     run.done(partial(pipeline, partial=True))
     whole = case(n=10)
     whole.done(
@@ -281,6 +281,6 @@ def test_column_named_like_the_message_id_only_is_refused(case: MakeCase, bring:
         other = messages.withColumns({"half": F.col("id") % 2, "id": F.col("id") % 3})
         tracker.write(bring(tracker, other), run.append())
 
-    told = run.refused(pipeline, NotExactError)
-    assert told.startswith(("'group", "'join"))
-    assert told.endswith("may come together")
+    text = run.refused(pipeline, NotExactError)
+    assert text.startswith(("'group", "'join"))
+    assert text.endswith("may come together")

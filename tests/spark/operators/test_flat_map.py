@@ -1,4 +1,4 @@
-"""Bolts in Python, row by row and vectorised, and the operators in SQL that derive, fail and drop rows."""
+"""flat_map in Python, row by row and vectorised, and the operators in SQL that derive, fail and drop rows."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

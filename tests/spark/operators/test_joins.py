@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from acker_redis import PipelineError
 from acker_redis.spark import Tracker
-from acker_redis.spark.operators import sql
+from acker_redis.spark.operators import joins, tracking
 from acker_redis.spark.proof.equation import Equation
 from tests.support.spark.cases import MakeCase
 
@@ -68,14 +68,16 @@ def side(spark: SparkSession, kind: str, name: str) -> DataFrame:
 def ways(spark: SparkSession, one: str, other: str, how: str) -> list[DataFrame] | None:
     """Spark's own join and the tracker's two; None: all three refuse."""
     left, right = side(spark, one, "l"), side(spark, other, "r")
-    mine, theirs = sql.spouted(left, "l", SALTS, EQUATION), sql.spouted(right, "r", SALTS, EQUATION)
+    left_rows, right_rows = tracking.tracked(left, "l", SALTS, EQUATION), tracking.tracked(right, "r", SALTS, EQUATION)
     made: list[Callable[[], DataFrame]] = [
         lambda: left.join(right, "key", how),
-        lambda: sql.matched(mine, theirs, ["key"], how, "join", uuid4().hex, EQUATION),
+        lambda: joins.matched(left_rows, right_rows, ["key"], how, "join", uuid4().hex, EQUATION),
     ]
     if how in ("inner", "left"):
         made.append(
-            lambda: sql.looked_up(mine, right, ["key"], "join", uuid4().hex, EQUATION, keep_unmatched=how == "left")
+            lambda: joins.looked_up(
+                left_rows, right, ["key"], "join", uuid4().hex, EQUATION, keep_unmatched=how == "left"
+            )
         )
     frames = []
     for make in made:
@@ -89,11 +91,11 @@ def ways(spark: SparkSession, one: str, other: str, how: str) -> list[DataFrame]
 
 
 def rows(pairs: list[DataFrame]) -> Counter[tuple[Any, ...]]:
-    told = [
+    frames = [
         frame.select(F.lit(number).alias("pair"), F.col("key").cast("string").alias("key"), "l", "r")
         for number, frame in enumerate(pairs)
     ]
-    return Counter(tuple(row) for row in reduce(DataFrame.union, told).collect())
+    return Counter(tuple(row) for row in reduce(DataFrame.union, frames).collect())
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "right", "full"])
@@ -155,9 +157,9 @@ def test_join_keys_compared_by_more_than_casts_are_refused(spark: SparkSession) 
         spark.sql(f"CREATE TABLE c{kind[5]} (key {kind}, n{kind[5]} bigint) USING parquet")
     try:
         short, long = spark.table("c3"), spark.table("c5")
-        left = sql.spouted(short, "n3", SALTS, EQUATION)
+        left = tracking.tracked(short, "n3", SALTS, EQUATION)
         with pytest.raises(PipelineError, match="by more than casts"):
-            sql.looked_up(left, long, ["key"], "join", "meter", EQUATION, keep_unmatched=False)
+            joins.looked_up(left, long, ["key"], "join", "meter", EQUATION, keep_unmatched=False)
     finally:
         spark.sql("DROP TABLE c3")
         spark.sql("DROP TABLE c5")

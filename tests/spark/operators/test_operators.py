@@ -262,7 +262,7 @@ def test_dataframe_members_without_effect_change_nothing(run: Case) -> None:
 
 
 def test_inexact_dataframe_operators_are_refused_and_ack_nothing(run: Case) -> None:
-    told: dict[str, list[str]] = {}
+    texts_of: dict[str, list[str]] = {}
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         kept = tracker.filter(messages, "id > 3")
@@ -276,13 +276,13 @@ def test_inexact_dataframe_operators_are_refused_and_ack_nothing(run: Case) -> N
                         name=f"{member}-{number}",
                     )
                 except (NotExactError, PipelineError) as exc:
-                    told.setdefault(member, []).append(str(exc))
+                    texts_of.setdefault(member, []).append(str(exc))
 
     assert "ended with an error that was not passed on" in run.refused(pipeline, NotExactError)
-    assert {member: len(texts) for member, texts in told.items()} == {
+    assert {member: len(texts) for member, texts in texts_of.items()} == {
         member: len(each) for member, each in CAUGHT.items()
     }
-    assert all("tracker" in text for texts in told.values() for text in texts)
+    assert all("tracker" in text for texts in texts_of.values() for text in texts)
 
 
 def test_writer_in_ignore_mode_that_writes_nothing_is_named(case: MakeCase) -> None:
@@ -314,7 +314,7 @@ BETWEEN: dict[str, tuple[Change, str, str]] = {
     "explode": (
         lambda rows: rows.withColumn("c", F.explode(F.sequence(F.lit(1), F.lit(2)))).drop("c"),
         "Generate (explode(sequence(",
-        "tracker.explode or a bolt",
+        "tracker.explode or flat_map",
     ),
     "union": (lambda rows: rows.union(rows), "Union (", "tracker.union_by_name for unions"),
     "exceptAll": (lambda rows: rows.exceptAll(rows.where("id = 7")), "Except", "tracker.filter, join or group"),
@@ -325,7 +325,7 @@ BETWEEN: dict[str, tuple[Change, str, str]] = {
 
 @pytest.mark.parametrize("kind", BETWEEN)
 def test_untracked_operator_is_named_with_its_place(run: Case, kind: str) -> None:
-    change, told, instead = BETWEEN[kind]
+    change, described, instead = BETWEEN[kind]
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         kept = tracker.filter(messages, "id > 3", name="keep")
@@ -335,7 +335,7 @@ def test_untracked_operator_is_named_with_its_place(run: Case, kind: str) -> Non
 
     # what is read from the source is nobody's mistake
     text = run.refused(pipeline, NotExactError, run.messages.where("id >= 0"))
-    assert told in text
+    assert described in text
     assert "between 'split' and 'again'" in text
     assert instead in text
     assert "id >= 0" not in text

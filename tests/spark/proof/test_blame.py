@@ -188,7 +188,7 @@ def below_20(message: int) -> bool:
     return message < 20
 
 
-def with_bolt(bad: Callable[[int], bool]) -> Pipeline:
+def with_flat_map(bad: Callable[[int], bool]) -> Pipeline:
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         derived = tracker.flat_map(messages, partial(attribute, bad), "id bigint", name="split")
         tracker.write_partitions(derived, consume)
@@ -199,24 +199,24 @@ def with_bolt(bad: Callable[[int], bool]) -> Pipeline:
 @pytest.mark.parametrize("options", [{}, {"max_spout_pending": 7}])
 def test_operator_failing_every_row_ends_the_run_as_broken(case: MakeCase, options: Any) -> None:
     run = case(n=200)
-    ended = run.run(with_bolt(every), retry=ONCE, **options)
+    ended = run.run(with_flat_map(every), retry=ONCE, **options)
     assert isinstance(ended.error, OperatorBrokenError)
-    for said in ("'split'", "has processed none", "'dict' object has no attribute 'id'", "stop_if_all_fail=False"):
-        assert said in str(ended.error)
+    for text in ("'split'", "has processed none", "'dict' object has no attribute 'id'", "stop_if_all_fail=False"):
+        assert text in str(ended.error)
     assert (ended.letters, ended.acked) == ({}, set())
     assert run.acker.stats().pending == 0
 
 
 def test_exception_of_a_working_operator_fails_its_rows_only(case: MakeCase) -> None:
-    ended = case(n=200).done(with_bolt(third), retry=ONCE)
+    ended = case(n=200).done(with_flat_map(third), retry=ONCE)
     assert (set(ended.letters), len(ended.acked)) == ({3}, 199)
-    ended = case(n=200).done(with_bolt(below_20), retry=ONCE)
+    ended = case(n=200).done(with_flat_map(below_20), retry=ONCE)
     assert (set(ended.letters), len(ended.acked)) == (set(range(20)), 180)
 
 
 def test_all_failures_count_in_a_small_source_or_by_option(case: MakeCase) -> None:
-    assert case(n=19).done(with_bolt(every), retry=ONCE).letters.keys() == set(range(19))
-    assert case(n=40).done(with_bolt(every), retry=ONCE, stop_if_all_fail=False).letters.keys() == set(range(40))
+    assert case(n=19).done(with_flat_map(every), retry=ONCE).letters.keys() == set(range(19))
+    assert case(n=40).done(with_flat_map(every), retry=ONCE, stop_if_all_fail=False).letters.keys() == set(range(40))
 
 
 def test_declared_failures_count_even_if_every_row_fails(case: MakeCase) -> None:
@@ -256,11 +256,11 @@ def test_failing_sink_logs_a_line_per_emission_and_a_stack_once(
     with caplog.at_level(logging.WARNING, "acker_redis"):
         ended = run.run(pipeline, retry=RetryPolicy(max_attempts=3, first_delay_secs=0))
     assert ended.letters.keys() == {0, 1, 2}
-    told = [one for one in caplog.records if "an emission failed" in one.message]
-    assert len(told) > 5
-    assert {one.message.count("\n") for one in told} == {0}
-    assert all("KeyError: 'table'" in one.message for one in told)
-    assert [bool(one.exc_info) for one in told] == [True] + [False] * (len(told) - 1)
+    records = [record for record in caplog.records if "an emission failed" in record.message]
+    assert len(records) > 5
+    assert {record.message.count("\n") for record in records} == {0}
+    assert all("KeyError: 'table'" in record.message for record in records)
+    assert [bool(record.exc_info) for record in records] == [True] + [False] * (len(records) - 1)
 
 
 def test_driver_error_ends_a_query_and_its_repair_resumes_it(spark: Any, acker: Acker, tmp_path: Path) -> None:
@@ -308,12 +308,12 @@ def test_error_between_micro_batches_shows_in_status_and_drain(spark: Any, acker
 def test_operator_failing_the_first_micro_batch_ends_the_query(spark: Any, acker: Acker, tmp_path: Path) -> None:
     give(tmp_path, range(30))
     for _ in range(2):  # at every start
-        with handler_of(acker, tmp_path, with_bolt(every), retry=ONCE) as handler:
+        with handler_of(acker, tmp_path, with_flat_map(every), retry=ONCE) as handler:
             query = start(spark, tmp_path, handler)
             wait_for_end(query)
             assert "stop_if_all_fail=False" in str(query.exception())
     assert acker.dead_letters.count() == 0
-    with handler_of(acker, tmp_path, with_bolt(every), retry=ONCE, stop_if_all_fail=False) as handler:
+    with handler_of(acker, tmp_path, with_flat_map(every), retry=ONCE, stop_if_all_fail=False) as handler:
         query = start(spark, tmp_path, handler)
         wait_for_end(query)
         assert query.exception() is None

@@ -25,7 +25,7 @@ def some(row: dict[str, Any]) -> Iterator[tuple[int]]:
 
 KEPT: dict[str, tuple[Callable[[Tracker, DataFrame], DataFrame], set[int], set[int]]] = {
     "filter": (lambda tracker, rows: tracker.filter(rows, "id % 10 <> 3"), {3}, set()),
-    "bolt": (lambda tracker, rows: tracker.flat_map(rows, some, "id bigint"), {3, 4}, {3}),
+    "flat_map": (lambda tracker, rows: tracker.flat_map(rows, some, "id bigint"), {3, 4}, {3}),
     "fail_where": (lambda tracker, rows: tracker.fail_where(rows, "id % 10 = 3", "three", retry=False), {3}, {3}),
     "explode": (lambda tracker, rows: tracker.explode(rows, "IF(id % 10 = 3, array(), array(struct(id)))"), {3}, set()),
 }

@@ -1,4 +1,4 @@
-"""What a pipeline in SQL costs: no Python in its plans, nothing kept, no anchors, and nothing sent per row."""
+"""What a pipeline in SQL costs: no Python in its plans, nothing kept, no roots column, and nothing sent per row."""
 
 from collections import Counter
 from typing import Any

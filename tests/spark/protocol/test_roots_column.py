@@ -22,7 +22,7 @@ def swapped(rows: DataFrame) -> Column:
 
 
 def grouped(tracker: Tracker, rows: DataFrame) -> DataFrame:
-    """Rows of a group, with the anchors of one of its members."""
+    """Rows of a group, with the roots of one of its members."""
     total = tracker.group_by(rows, (F.col("id") % 5).alias("key"), F.max("id").alias("id"), partial=True)
     return total.drop("_roots").join(rows.where("id < 5").selectExpr("id AS key", "_roots"), "key").drop("key")
 
@@ -72,9 +72,9 @@ def test_case_sensitive_spark_keeps_similar_user_column_names(case: MakeCase) ->
         table = run.spark.range(30).select("id", F.col("id").alias("Id"))
 
         def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-            own = messages.withColumn("ID", -F.col("id")).withColumn("_Anchors", F.lit("mine"))
+            own = messages.withColumn("ID", -F.col("id")).withColumn("_Roots", F.lit("mine"))
             kept = tracker.filter(own, "ID <> -7", name="keep")
-            tracker.write(kept.drop("_Anchors"), run.append())
+            tracker.write(kept.drop("_Roots"), run.append())
             tracker.write(tracker.join(messages, table, "id", name="meet"), run.append("met"))
             tracker.write_partitions(kept, run.partition_files(tracker))
 
@@ -86,10 +86,10 @@ def test_case_sensitive_spark_keeps_similar_user_column_names(case: MakeCase) ->
         run.spark.conf.unset("spark.sql.caseSensitive")
 
 
-def lossy(rows: DataFrame, anchors: str | None) -> DataFrame:
-    """A union of Spark's, which takes the metadata of its first: the rows from 7 on have other anchors."""
+def lossy(rows: DataFrame, roots: str | None) -> DataFrame:
+    """A union of Spark's, which takes the metadata of its first: the rows from 7 on have other roots."""
     rest = rows.where("id >= 7").drop("_roots")
-    given = rest if anchors is None else rest.withColumn("_roots", F.expr(anchors))
+    given = rest if roots is None else rest.withColumn("_roots", F.expr(roots))
     return rows.where("id < 7").unionByName(given, allowMissingColumns=True)
 
 
@@ -97,7 +97,7 @@ def fails_where(run: Case, tracker: Tracker, rows: DataFrame) -> None:
     tracker.write(tracker.fail_where(rows, "id = 7", "seven"), run.append())
 
 
-def fails_in_a_bolt(run: Case, tracker: Tracker, rows: DataFrame) -> None:
+def fails_in_a_flat_map(run: Case, tracker: Tracker, rows: DataFrame) -> None:
     tracker.write(tracker.flat_map(rows, lambda row: [(1 // (row["id"] - 7),)], "id bigint"), run.append())
 
 
@@ -125,7 +125,7 @@ def leaves(run: Case, tracker: Tracker, rows: DataFrame) -> None:
 
 FAILS = (
     fails_where,
-    fails_in_a_bolt,
+    fails_in_a_flat_map,
     fails_in_a_group,
     fails_in_a_join,
     fails_in_partitions,
@@ -134,14 +134,14 @@ FAILS = (
 
 
 @pytest.mark.parametrize("fails", [*FAILS, leaves])
-@pytest.mark.parametrize("anchors", [None, NONE, EMPTY, FOREIGN], ids=["missing", "null", "empty", "foreign"])
+@pytest.mark.parametrize("roots", [None, NONE, EMPTY, FOREIGN], ids=["missing", "null", "empty", "foreign"])
 def test_failed_rows_without_valid_roots_column_ack_nothing(
-    case: MakeCase, fails: Callable[[Case, Tracker, DataFrame], None], anchors: str | None
+    case: MakeCase, fails: Callable[[Case, Tracker, DataFrame], None], roots: str | None
 ) -> None:
-    if fails is leaves and anchors is FOREIGN:
+    if fails is leaves and roots is FOREIGN:
         return  # what leaves is not compared with the emission, as nothing of it comes back to the driver
     run = case(n=20)
-    text = run.refused(lambda tracker, rows: fails(run, tracker, lossy(rows, anchors)), NotExactError)
+    text = run.refused(lambda tracker, rows: fails(run, tracker, lossy(rows, roots)), NotExactError)
     assert "Keep the column _roots as it is" in text
 
 

@@ -69,10 +69,10 @@ def test_check_pipeline_lists_writes_and_failures(spark: Any, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("sink", "kind", "told"),
     [
-        (lambda t, rows: t.write(rows, lambda w: w.mode("overwrite").parquet("x")), BadConfigError, "mode 'overwrite'"),
+        (lambda t, rows: t.write(rows, lambda w: w.mode("overwrite").parquet("x")), PipelineError, "mode 'overwrite'"),
         (lambda t, rows: t.write(rows, lambda w: w.mode("append")), NotExactError, "called no method"),
         (lambda t, rows: t.write_dataframe(rows.limit(2), never), NotExactError, "not everything"),
-        (lambda t, rows: t.group_by(rows, "half", F.count("*").alias("n")), BadConfigError, "partial=True"),
+        (lambda t, rows: t.group_by(rows, "half", F.count("*").alias("n")), PipelineError, "partial=True"),
         (lambda t, rows: t.filter(rows, "half = 0"), NotExactError, "ran no sink"),
         (lambda t, rows: t.filter(rows.select("id"), "id = 0"), PipelineError, "isn't tracked"),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 from tests.spark.streaming.test_streams import give, written
 from tests.support.spark.cluster import Cluster
-from tests.support.spark.warm import Warm, told
+from tests.support.spark.warm import Warm, read_answer
 
 pytestmark = [
     pytest.mark.spark,
@@ -28,7 +28,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def run_scenarios(cluster: Cluster, warm: Warm, url: str, folder: Path, *scenarios: str) -> dict[str, Any]:
-    found = told(warm.run_module("tests.support.jobs.cluster_job", cluster.url, url, str(folder), *scenarios, url=url))
+    found = read_answer(
+        warm.run_module("tests.support.jobs.cluster_job", cluster.url, url, str(folder), *scenarios, url=url)
+    )
     for result in found.values():
         assert (result["acked"], result["letters"], result["pending"]) == (399, [7], 0)
     return dict(found)
@@ -57,7 +59,9 @@ def test_speculative_task_copies_in_a_stream_keep_outcomes_exact(
     """What is parked goes out with later micro-batches, beside copies of slow tasks; nothing is acked falsely."""
     batches = [range(at, at + 40) for at in (0, 100, 200)]
     give(tmp_path, *batches)
-    found = told(warm.run_module("tests.support.jobs.speculating_stream_job", cluster.url, url, str(tmp_path), url=url))
+    found = read_answer(
+        warm.run_module("tests.support.jobs.speculating_stream_job", cluster.url, url, str(tmp_path), url=url)
+    )
     messages = [one for batch in batches for one in batch]
     assert found.pop("done") == messages == sorted(set(written(tmp_path)))
     assert max(found.pop("attempts")) > 1, "no copy ran"

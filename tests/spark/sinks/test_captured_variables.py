@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from acker_redis.spark.sinks.captured_variables import MOST, Used, frozen
+from acker_redis.spark.sinks.captured_variables import MOST, CapturedVariables, snapshot
 
 TABLE = "a"
 
@@ -50,7 +50,7 @@ def save(rows: object) -> object:
 
 
 def test_changed_module_variable_of_called_function_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    used = Used(lambda rows: [save(row) for row in rows])
+    used = CapturedVariables(lambda rows: [save(row) for row in rows])
     assert used.changed() == []
     monkeypatch.setitem(globals(), "TABLE", "b")
     assert used.changed() == ["TABLE"]
@@ -78,7 +78,7 @@ def test_changes_inside_captured_objects_are_detected(
     it = {
         "x": 1, "deep": [[0]], "set": {0}, "settings": Settings(), "space": SimpleNamespace(table="a"), "saver": Saver(),
     }  # fmt: skip
-    used = Used(make(it))
+    used = CapturedVariables(make(it))
     assert used.changed() == []
     change(it)
     assert len(used.changed()) == 1
@@ -90,7 +90,7 @@ def test_captured_variable_set_to_equal_value_is_unchanged() -> None:
     def write(rows: object) -> object:
         return rows, table, names, log
 
-    used = Used(write)
+    used = CapturedVariables(write)
     table, names = "".join("a"), list(names)
     assert used.changed() == []
     log = object()
@@ -107,7 +107,7 @@ def test_captured_variables_of_any_kind_raise_no_error() -> None:
     def write(rows: object) -> object:
         return later(rows), odd, array, many, turning
 
-    used = [Used(one) for one in (write, odd, print, "".join, Odd, partial(write, odd), np.add)]
+    used = [CapturedVariables(one) for one in (write, odd, print, "".join, Odd, partial(write, odd), np.add)]
 
     def later(rows: object) -> object:
         return rows
@@ -116,4 +116,4 @@ def test_captured_variables_of_any_kind_raise_no_error() -> None:
     many.append(1)
     array = np.arange(3)
     assert used[0].changed() == ["array", "many"]
-    assert frozen({1: odd}) == frozen({1: odd})
+    assert snapshot({1: odd}) == snapshot({1: odd})

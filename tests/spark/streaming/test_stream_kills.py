@@ -15,7 +15,7 @@ from acker_redis.testing import wait_until
 from tests.spark.streaming.test_streams import give, parked, written
 from tests.support.jobs import parking_job, redis_stream_job
 from tests.support.spark.cluster import JOB_SECS, kill, start_python
-from tests.support.spark.warm import Warm, told
+from tests.support.spark.warm import Warm, read_answer
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("rotator")]
 
@@ -49,7 +49,7 @@ def killed(folder: Path, module: str, *arguments: str) -> None:
 
 def left_at_its_end(warm: Warm, folder: Path, module: str, *arguments: str, url: str) -> int:
     """A program goes on from what the killed ones left behind; it says what is left."""
-    return int(told(warm.run_module(module, url, str(folder), *arguments, url=url)))
+    return int(read_answer(warm.run_module(module, url, str(folder), *arguments, url=url)))
 
 
 def dead(url: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What a bolt in a Python worker makes of its batches."""
+"""What a flat_map_arrow step in a Python worker makes of its batches."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,8 +27,8 @@ def step(execute: Callable[[pa.RecordBatch], FlatMapOutput], failures: Any = Non
     return FlatMapStep("split", "split-1", execute, SCHEMA, received() if failures is None else failures, **given)
 
 
-def run(bolt: FlatMapStep, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
-    made = list(bolt(iter(batches)))
+def run(flat_map: FlatMapStep, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
+    made = list(flat_map(iter(batches)))
     for batch in made:
         batch.validate(full=True)
         pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))  # as Spark hands it on
@@ -42,8 +42,8 @@ def test_child_rows_split_share_of_parent_and_keep_its_roots() -> None:
     rows = run(step(lambda batch: output([10, 11, 12, 13], np.array([0, 1, 1, 2]))), given)
     cut = shares.split(np.array(own, np.int64), np.array([1, 2, 1]), shares.salt_of("split")).tolist()
     assert rows == [
-        {"n": n, "s": None, SHARE: share, ROOTS: anchors, OUT: 0}
-        for n, share, anchors in zip([10, 11, 12, 13], cut, [[1], [2, 3], [2, 3], None], strict=True)
+        {"n": n, "s": None, SHARE: share, ROOTS: roots, OUT: 0}
+        for n, share, roots in zip([10, 11, 12, 13], cut, [[1], [2, 3], [2, 3], None], strict=True)
     ]
 
 
@@ -76,7 +76,7 @@ def test_childless_and_failed_rows_are_summed_after_last_batch() -> None:
         (failure.number, both, [2]),
     ]
     assert sum(row[SHARE] for row in rows) & MASK == sum(one or 0 for one in own) & MASK
-    assert (failure.parts, failure.rows, failure.operator, failure.component) == (both, 2, "split-1", "split")
+    assert (failure.share_sum, failure.rows, failure.operator, failure.component) == (both, 2, "split-1", "split")
     assert roots_of(failure) == {"no 2": [8, 102]}
 
 
@@ -128,7 +128,7 @@ def test_output_is_cast_to_the_declared_types() -> None:
     ],
 )
 def test_invalid_flat_map_output_is_refused(made: FlatMapOutput, message: str) -> None:
-    with pytest.raises(PipelineError, match=f"^bolt 'split': {message}"):
+    with pytest.raises(PipelineError, match=f"^flat_map_arrow 'split': {message}"):
         run(step(lambda batch: made), tracked(some_shares(2)))
 
 
@@ -166,7 +166,7 @@ def test_random_outputs_keep_sum_of_shares_and_every_row() -> None:
         by_parent = sorted(range(len(kept)), key=lambda at: (kept[at], at))
         assert [stay[at][SHARE] for at in by_parent] == cut.tolist()
         childless = count - len({*parents.tolist(), *bad})
-        residue = {row[OUT]: row[ROOTS] for row in rows if row[OUT]}
-        assert residue == {**({1: [childless]} if childless else {}), **{r.number: [len(bad)] for r in failures}}
+        removed = {row[OUT]: row[ROOTS] for row in rows if row[OUT]}
+        assert removed == {**({1: [childless]} if childless else {}), **{r.number: [len(bad)] for r in failures}}
         found = [root for failure in failures for roots in roots_of(failure).values() for root in roots]
         assert sorted(found) == sorted(100 + at for at in bad)

@@ -12,9 +12,9 @@ from acker_redis.acker import app_of
 from acker_redis.errors import ConnectionLostError
 from acker_redis.model.xxhash64 import hash_longs
 from acker_redis.spark.protocol import shares
-from acker_redis.spark.protocol.columns import PAIRS, ROOTS, SHARE
+from acker_redis.spark.protocol.columns import ANCHORS, ROOTS, SHARE
 from acker_redis.spark.worker import export
-from acker_redis.spark.worker.export import ExportStep, Introduced
+from acker_redis.spark.worker.export import ExportStep, IntroducedEdges
 from acker_redis.testing import fake_acker, settle
 from tests.support.batches import some_shares, tracked
 
@@ -38,7 +38,7 @@ def run(made: ExportStep, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def pairs(row: dict[str, Any]) -> list[tuple[int, int]]:
-    return list(zip(row[PAIRS][::2], row[PAIRS][1::2], strict=True))
+    return list(zip(row[ANCHORS][::2], row[ANCHORS][1::2], strict=True))
 
 
 def test_tree_completes_after_acks_of_exported_rows_and_driver(acker: Acker) -> None:
@@ -58,7 +58,7 @@ def test_tree_completes_after_acks_of_exported_rows_and_driver(acker: Acker) -> 
 def test_exported_rows_keep_their_columns_and_share(acker: Acker) -> None:
     (batch,) = step(acker, columns=("id", "a.b", SHARE, ROOTS))(iter([tracked([5, None], columns={"_1": ["x", "y"]})]))
     batch.validate(full=True)
-    assert batch.schema.names == ["id", "a.b", PAIRS, SHARE]
+    assert batch.schema.names == ["id", "a.b", ANCHORS, SHARE]
     assert batch.column(SHARE).to_pylist() == [5, 0]
     assert batch.column("a.b").to_pylist() == ["x", "y"]
 
@@ -104,10 +104,10 @@ def test_spark_task_that_reruns_with_other_rows_raises(acker: Acker) -> None:
         run(step(acker), tracked([7, 6], [[1], [2]]))
 
 
-@pytest.mark.parametrize("anchors", [[[1], None], [[1], []], [[1], [0]]])
-def test_row_of_a_message_without_roots_raises_not_exact(acker: Acker, anchors: Any) -> None:
-    with pytest.raises(NotExactError, match="rows without anchors came from a message"):
-        run(step(acker), tracked([5, 6], anchors))
+@pytest.mark.parametrize("roots", [[[1], None], [[1], []], [[1], [0]]])
+def test_row_of_a_message_without_roots_raises_not_exact(acker: Acker, roots: Any) -> None:
+    with pytest.raises(NotExactError, match="rows without roots came from a message"):
+        run(step(acker), tracked([5, 6], roots))
     assert acker.stats().pending == 0
 
 
@@ -148,14 +148,14 @@ def test_memory_of_export_is_bounded_by_distinct_roots(monkeypatch: pytest.Monke
     monkeypatch.setattr(export, "_COMPACT_ROWS", 100)
     drawn = np.random.default_rng(1).integers(0, 30, (500, 7)).astype(np.uint64)
     vals = np.random.default_rng(2).integers(0, 1 << 63, (500, 7)).astype(np.uint64)
-    introduced = Introduced()
+    introduced = IntroducedEdges()
     for roots, part in zip(drawn, vals, strict=True):
         introduced.add(roots, part)
         assert sum(map(len, introduced._roots)) <= 107
     want: dict[int, int] = {}
     for root, val in zip(drawn.ravel().tolist(), vals.ravel().tolist(), strict=True):
         want[root] = want.get(root, 0) ^ val
-    found_roots, found_vals = introduced.combined()
+    found_roots, found_vals = introduced.ack_vals()
     assert dict(zip(found_roots.tolist(), found_vals.tolist(), strict=True)) == want
 
 

@@ -33,7 +33,7 @@ def test_failing_rows_get_the_number_of_their_failures() -> None:
     assert list(made) == []
     (failure,) = failures
     assert outs == [[0, failure.number, failure.number], [0], [failure.number]]
-    assert (failure.parts, failure.rows, failure.operator, failure.component) == (18, 3, "check-1", "check")
+    assert (failure.share_sum, failure.rows, failure.operator, failure.component) == (18, 3, "check-1", "check")
     assert roots_of(failure) == {"bad": [1], "": [-3, 2]}
 
 
@@ -68,7 +68,7 @@ def test_payloads_of_failing_rows_are_sent_up_to_the_limit() -> None:
 def test_failing_row_without_share_counts_with_share_zero() -> None:
     failures = received()
     list(failing("check", "check-1", failures, retry=True)(iter([batch((None, None, "bad"))])))
-    assert (failures[0].parts, failures[0].rows) == (0, 1)
+    assert (failures[0].share_sum, failures[0].rows) == (0, 1)
 
 
 def test_fail_where_function_is_a_scalar_iterator_udf() -> None:

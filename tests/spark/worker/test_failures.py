@@ -10,12 +10,21 @@ import pytest
 from acker_redis.errors import RowFailedError
 from acker_redis.spark.protocol.shares import MASK
 from acker_redis.spark.worker import failures as module
-from acker_redis.spark.worker.failures import OTHER_REASONS, FailureCollector, FailuresParam, Reason, Roots, reason_of
+from acker_redis.spark.worker.failures import (
+    OTHER_REASONS,
+    DistinctRoots,
+    FailureCollector,
+    FailuresParam,
+    Reason,
+    reason_of,
+)
 from tests.support.batches import received, roots_of
 
 
-def add(collector: FailureCollector, shares: list[int], anchors: list[Any], reasons: list[str]) -> None:
-    collector.add(np.array(shares, np.int64), pa.array(anchors, pa.list_(pa.int64())), [Reason(one) for one in reasons])
+def add(collector: FailureCollector, shares: list[int], roots: list[Any], reasons: list[str]) -> None:
+    collector.add_rows(
+        np.array(shares, np.int64), pa.array(roots, pa.list_(pa.int64())), [Reason(text) for text in reasons]
+    )
 
 
 def test_failures_hold_distinct_roots_per_reason_and_sum_of_shares() -> None:
@@ -24,11 +33,11 @@ def test_failures_hold_distinct_roots_per_reason_and_sum_of_shares() -> None:
     add(collector, [MASK, 5], [[3, -1], None], ["bad", "worse"])
     add(collector, [7, 1], [[3], [4]], ["bad", "bad"])
     assert failures == []
-    residue = collector.residue()
-    assert residue == (collector.number, 12, 4)
+    failed = collector.send()
+    assert failed == (collector.number, 12, 4)
     (failure,) = failures
     assert (failure.number, failure.operator, failure.component) == (collector.number, "split-1", "split")
-    assert (failure.parts, failure.rows) == (12, 4)
+    assert (failure.share_sum, failure.rows) == (12, 4)
     assert roots_of(failure) == {"bad": [-1, 3, 4], "worse": []}
 
 
@@ -37,8 +46,8 @@ def test_no_retry_rows_are_kept_apart_from_retried_rows(monkeypatch: pytest.Monk
     failures = received()
     collector = FailureCollector("", "", failures)
     reasons = [Reason("a"), Reason("a", retry=False), Reason("b", retry=False), Reason("c")]
-    collector.add(np.zeros(4, np.int64), pa.array([[1], [2], [3], [4]]), reasons)
-    collector.residue()
+    collector.add_rows(np.zeros(4, np.int64), pa.array([[1], [2], [3], [4]]), reasons)
+    collector.send()
     found = {
         (reason.text, reason.retry): np.frombuffer(packed, np.int64).tolist()
         for reason, packed in failures[0].reasons.items()
@@ -48,7 +57,7 @@ def test_no_retry_rows_are_kept_apart_from_retried_rows(monkeypatch: pytest.Monk
 
 def test_failures_without_failed_rows_are_not_sent() -> None:
     failures = received()
-    assert FailureCollector("split-1", "split", failures).residue() is None
+    assert FailureCollector("split-1", "split", failures).send() is None
     assert failures == []
 
 
@@ -62,7 +71,7 @@ def test_failure_reasons_are_cut_and_made_encodable() -> None:
     failures = received()
     collector = FailureCollector("", "", failures)
     add(collector, [1, 2, 3], [[1], [2], [3]], ["half \ud800 a pair", "x" * 400, "x" * 500])
-    collector.residue()
+    collector.send()
     assert roots_of(failures[0]) == {"half ? a pair": [1], "x" * 300: [2, 3]}
 
 
@@ -72,20 +81,20 @@ def test_reasons_above_the_limit_share_a_common_reason(monkeypatch: pytest.Monke
     collector = FailureCollector("", "", failures)
     add(collector, [0] * 6, [[root] for root in range(6)], ["a", "b", "a", "c", "d", "e"])
     add(collector, [0] * 2, [[6], [7]], ["b", "f"])
-    collector.residue()
+    collector.send()
     assert roots_of(failures[0]) == {"a": [0, 2], "b": [1, 6], "c": [3], OTHER_REASONS: [4, 5, 7]}
 
 
 def test_roots_of_failures_are_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_COMPACT_ROOTS", 100)
-    roots = Roots()
+    roots = DistinctRoots()
     drawn = np.random.default_rng(1).integers(-30, 30, (500, 7))
     for part in drawn:
         roots.add(part)
-        assert sum(map(len, roots._parts)) <= 200
+        assert sum(map(len, roots._arrays)) <= 200
     roots.add(np.array([], np.int64))
     assert roots.distinct().tolist() == np.unique(drawn).tolist()
-    assert Roots().distinct().tolist() == []
+    assert DistinctRoots().distinct().tolist() == []
 
 
 def test_failures_accumulator_collects_added_failures() -> None:

@@ -24,9 +24,9 @@ def _task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "partition_id", lambda: 3)
 
 
-def batches(*, anchors: bool = True) -> list[pa.RecordBatch]:
+def batches(*, with_roots: bool = True) -> list[pa.RecordBatch]:
     made = [tracked(OWN[:2], [[1], [2]]), tracked(OWN[2:], [[2, 9], None, [1]])]
-    return made if anchors else [one.drop_columns([ROOTS]) for one in made]
+    return made if with_roots else [batch.drop_columns([ROOTS]) for batch in made]
 
 
 def run(write: Any, on_error: Any, given: Any, failures: Any = None, columns: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def test_partition_sink_reports_consumed_rows_and_share(on_error: str) -> None:
     def write(rows: Iterator[pa.RecordBatch], partition: int) -> None:
         written.extend((partition, row) for batch in rows for row in batch.to_pylist())
 
-    assert run(write, on_error, batches(anchors=on_error == "fail")) == {SHARE: SUM, "rows": 5, OUT: 0}
+    assert run(write, on_error, batches(with_roots=on_error == "fail")) == {SHARE: SUM, "rows": 5, OUT: 0}
     assert written == [(3, {"id": one}) for one in (0, 1, 0, 1, 2)]
 
 
@@ -62,7 +62,7 @@ def test_an_error_fails_every_row_of_the_partition(error: Exception, reason: str
     row = run(write, "fail", batches(), failures)
     (failure,) = failures
     assert row == {SHARE: SUM, "rows": 5, OUT: failure.number}
-    assert (failure.parts, failure.rows, failure.operator, failure.component) == (SUM, 5, "save-1", "save")
+    assert (failure.share_sum, failure.rows, failure.operator, failure.component) == (SUM, 5, "save-1", "save")
     assert roots_of(failure) == {reason: [1, 2, 9]}
 
 
@@ -80,12 +80,12 @@ def test_rows_that_the_store_refused_fail_alone() -> None:
                           "fail", failures)  # fmt: skip
     (batch,) = step(iter(batches()))
     (failure,) = failures
-    parts = sum(OWN[at] or 0 for at in (0, 2, 4)) & MASK
+    failed_sum = sum(OWN[at] or 0 for at in (0, 2, 4)) & MASK
     assert batch.to_pylist() == [
-        {SHARE: (SUM - parts) & MASK, "rows": 2, OUT: 0},
-        {SHARE: parts, "rows": 3, OUT: failure.number},
+        {SHARE: (SUM - failed_sum) & MASK, "rows": 2, OUT: 0},
+        {SHARE: failed_sum, "rows": 3, OUT: failure.number},
     ]
-    assert (failure.parts, failure.rows) == (parts, 3)
+    assert (failure.share_sum, failure.rows) == (failed_sum, 3)
     found = {
         (reason.text, reason.retry): np.frombuffer(packed, np.int64).tolist()
         for reason, packed in failure.reasons.items()
@@ -110,7 +110,7 @@ def test_refusing_unknown_rows_is_an_error(rows: Any) -> None:
 
 def test_refusing_rows_without_on_error_fail_is_an_error() -> None:
     with pytest.raises(PipelineError, match="1 row was refused; the first is row 1: full: give on_error='fail'"):
-        run(refusing({1: "full"}), "raise", batches(anchors=False))
+        run(refusing({1: "full"}), "raise", batches(with_roots=False))
 
 
 def test_refusing_rows_before_consuming_all_is_an_error() -> None:
@@ -147,7 +147,7 @@ def test_sink_error_is_raised_with_on_error_raise(error: Exception) -> None:
         raise error
 
     with pytest.raises(type(error), match=str(error)):
-        run(write, "raise", batches(anchors=False))
+        run(write, "raise", batches(with_roots=False))
 
 
 def broken() -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""What becomes of rows that a row bolt derives and that don't fit its schema."""
+"""What becomes of rows that a row function derives and that don't fit its schema."""
 
 from collections import UserDict
 from decimal import Decimal
@@ -91,13 +91,13 @@ def test_null_in_required_column_fails_the_row() -> None:
 
 
 def test_row_that_fails_by_itself_keeps_its_own_reason() -> None:
-    class Bolt:
+    class Stepwise:
         def execute(self, row: dict[str, Any], collector: Collector) -> None:
             collector.emit((row["id"], 300 if row["id"] == 2 else 1))
             if row["id"] == 0:
                 raise RowFailedError("no")
 
-    rows, parents, failed = run(Bolt())
+    rows, parents, failed = run(Stepwise())
     assert (rows, parents, failed[0]) == ([{"id": 1, "child": 1}], [1], "no")
     assert "can't hold 300" in str(failed[2])
 

@@ -51,7 +51,7 @@ class Ended:
         result: of the run; None if it raised.
         emissions: how often the pipeline was called.
         kinds: message -> the outcome of each of its roots, in order.
-        told: message ids as `on_messages_done` was told of them.
+        notified: message ids as `on_messages_done` was told of them.
         letters: dead letters by message id.
     """
 
@@ -59,7 +59,7 @@ class Ended:
     result: RunResult | None = None
     emissions: int = 0
     kinds: dict[int, list[str]] = field(default_factory=dict)
-    told: list[int] = field(default_factory=list)
+    notified: list[int] = field(default_factory=list)
     letters: dict[int, DeadLetter] = field(default_factory=dict)
 
     @property
@@ -83,8 +83,8 @@ class Ended:
         for message, kinds in self.kinds.items():
             assert "ack" not in kinds[:-1], f"message {message} was emitted again after it was acked: {kinds}"
         assert not self.acked & self.letters.keys()
-        assert len(self.told) == len(set(self.told))
-        assert set(self.told) == self.acked | self.letters.keys() or self.error is not None
+        assert len(self.notified) == len(set(self.notified))
+        assert set(self.notified) == self.acked | self.letters.keys() or self.error is not None
 
 
 class Case:
@@ -118,14 +118,14 @@ class Case:
             emitted.append(tracker)
             pipeline(tracker, rows)
 
-        def told(ids: npt.NDArray[np.int64]) -> None:
-            ended.told += ids.tolist()
+        def note_done(ids: npt.NDArray[np.int64]) -> None:
+            ended.notified += ids.tolist()
 
         given: dict[str, Any] = {"ids": "id", "retry": RetryPolicy(max_attempts=2, first_delay_secs=0), **options}
         column = given["ids"] if isinstance(given["ids"], str) else "id"
         ids = {row[0] for row in frame.select(column).collect()} - {None}
         try:
-            ended.result = run_tracked(frame, noting, acker=self.acker, on_messages_done=told, **given)
+            ended.result = run_tracked(frame, noting, acker=self.acker, on_messages_done=note_done, **given)
         except Exception as exc:
             ended.error = exc
         while outcomes := self.acker.poll_batches():
@@ -158,7 +158,7 @@ class Case:
         ended = self.done(pipeline, messages, **options)
         assert ended.letters == {}, ended.reasons
         assert ended.emissions == 1
-        assert set(ended.told) == ended.acked
+        assert set(ended.notified) == ended.acked
         return ended
 
     def refused(
@@ -168,7 +168,7 @@ class Case:
         ended = self.run(pipeline, messages, **{"retry": RetryPolicy(max_attempts=1, first_delay_secs=0), **options})
         assert type(ended.error) is kind, ended.error
         assert ended.emissions <= 1
-        assert (ended.acked, ended.told, self.acker.stats().acked) == (set(), [], 0)
+        assert (ended.acked, ended.notified, self.acker.stats().acked) == (set(), [], 0)
         return str(ended.error)
 
     def append(self, name: str = "out") -> Callable[[DataFrameWriter], object]:

@@ -1,4 +1,4 @@
-"""Children in numbers that a bolt draws, and a sink that shows whether all of one drawing was written.
+"""Children in numbers that a flat_map function draws, and a sink that shows whether all of one drawing was written.
 
 A row says which drawing it belongs to and how many children that had. So the files alone tell which messages are whole.
 """

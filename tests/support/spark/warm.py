@@ -14,7 +14,7 @@ JOB = Path(__file__).with_name("warm_job.py")
 ANSWER_SECS = 280
 
 
-def told(answer: tuple[int, str, str]) -> Any:
+def read_answer(answer: tuple[int, str, str]) -> Any:
     """What a program that succeeded printed as JSON on its last line."""
     status, printed, errors = answer
     assert status == 0, errors

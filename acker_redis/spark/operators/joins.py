@@ -1,0 +1,247 @@
+"""Joins in SQL. Each row has parts of the shares of the rows it was made of; rows that are left out are metered."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from py4j.java_gateway import JavaObject
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+    _parse_datatype_json_string,
+)
+
+from acker_redis.errors import PipelineError
+from acker_redis.spark.operators.rows import CHILD, CHILDREN, one_row_per_child, without_removed
+from acker_redis.spark.operators.tracking import roots_in_sql
+from acker_redis.spark.proof.equation import Equation
+from acker_redis.spark.protocol import shares
+from acker_redis.spark.protocol.arguments import quoted
+from acker_redis.spark.protocol.columns import ROOTS, SHARE
+
+_REMOVED, _COUNT, _PLACE = (f"_acker_{name}" for name in ("removed", "count", "place"))
+_LEFT, _RIGHT, _LEFT_PLACE, _LEFT_COUNT = (f"_acker_{name}" for name in ("left", "right", "left_place", "left_count"))
+
+_EQUAL = "EqualTo"
+_CHAR = "__CHAR_VARCHAR_TYPE_STRING"
+"""In the metadata of a column of texts that is char or varchar: Spark pads these where it compares them."""
+
+_PLAIN = (BinaryType, BooleanType, DateType, DecimalType, IntegralType, TimestampNTZType, TimestampType)
+
+
+def looked_up(
+    frame: DataFrame,
+    table: DataFrame,
+    on: Sequence[str],
+    name: str,
+    meter: str,
+    equation: Equation,
+    *,
+    keep_unmatched: bool,
+) -> DataFrame:
+    """Join with a table that isn't tracked: one row per match.
+
+    The matches of a key are one array, so that a row knows how many children it has, and which of them is which. Keys are
+    compared as Spark does, and the table is grouped by their values then: '1' and '01' are the same key to a bigint.
+    """
+    others = [column for column in table.columns if column not in on]
+    compared = _compared(frame, table, on, name)
+    keys = [f"_acker_key{i}" for i in range(len(on))]
+    matches = table.groupBy(
+        *(_cast(column, kinds.right).alias(key) for key, column, kinds in zip(keys, on, compared, strict=True))
+    ).agg(_as_array(table, others).alias(CHILDREN))
+    own = [quoted(column) for column in frame.columns if column not in (SHARE, ROOTS)]
+    key_columns = {key: _cast(column, kinds.left) for key, column, kinds in zip(keys, on, compared, strict=True)}
+    rows = frame.withColumns(key_columns).join(matches, keys, "left")
+    if keep_unmatched:
+        no_match = F.lit(None).cast(matches.schema[CHILDREN].dataType.elementType)  # type: ignore[attr-defined]
+        rows = rows.withColumn(CHILDREN, F.coalesce(CHILDREN, F.array(no_match)))
+    output = [F.col(f"{CHILD}.{quoted(column)}") for column in others]
+    return one_row_per_child(rows, own, output, name, meter, equation)
+
+
+def matched(
+    left: DataFrame, right: DataFrame, on: Sequence[str], how: str, name: str, meter: str, equation: Equation
+) -> DataFrame:
+    """Join two tracked frames. Each row has parts of the shares of the two it was made of.
+
+    It has the keys that Spark's own join gives it: those of the side that is kept. Where equal ones may differ, as 1
+    and '01' do, rows carry their own.
+    """
+    compared = _compared(left, right, on, name, how)
+    keys = [f"_acker_key{i}" for i in range(len(on))]
+    own_keys = {column: f"_acker_own{i}" for i, column in enumerate(on) if not compared[i].is_plain}
+    sides = [
+        frame.groupBy(
+            *(_cast(column, kinds).alias(key) for key, column, kinds in zip(keys, on, casts, strict=True))
+        ).agg(_as_array(frame, [c for c in frame.columns if c not in on], own_keys).alias(side))
+        for frame, side, casts in (
+            (left, _LEFT, [kinds.left for kinds in compared]),
+            (right, _RIGHT, [kinds.right for kinds in compared]),
+        )
+    ]
+    both = sides[0].join(sides[1], keys, "full")
+    alone = {"left": f"{_LEFT} IS NULL", "right": f"{_RIGHT} IS NULL", "full": "false"}  # without the side that is kept
+    is_removed = alone.get(how, f"{_LEFT} IS NULL OR {_RIGHT} IS NULL")
+    sums = [
+        f"coalesce(aggregate({side}, 0L, (sum, row) -> (sum + row.{SHARE}) & {shares.MASK}L), 0L)"
+        for side in (_LEFT, _RIGHT)
+    ]
+    counts = " + ".join(f"IF({side} IS NULL, 0, size({side}))" for side in (_LEFT, _RIGHT))
+    marked = both.withColumn(_REMOVED, F.expr(is_removed)).withColumn(
+        SHARE, F.expr(f"IF({_REMOVED}, ({sums[0]} + {sums[1]}) & {shares.MASK}L, NULL)")
+    )
+    rows = without_removed(marked, _REMOVED, _REMOVED, meter, counts).drop(SHARE)
+    for side in (_LEFT, _RIGHT):
+        no_row = F.lit(None).cast(both.schema[side].dataType.elementType)  # type: ignore[attr-defined]
+        rows = rows.withColumn(side, F.coalesce(side, F.array(no_row)))
+    rows = rows.select(*keys, _RIGHT, F.size(_LEFT).alias(_LEFT_COUNT), F.posexplode(_LEFT).alias(_LEFT_PLACE, _LEFT))
+    rows = rows.select(
+        *keys, _LEFT, _LEFT_COUNT, _LEFT_PLACE, F.size(_RIGHT).alias(_COUNT), F.posexplode(_RIGHT).alias(_PLACE, _RIGHT)
+    )
+    salt = shares.salt_of(name)
+    key_values = [
+        _own_key(own_keys[column], how) if column in own_keys else F.col(key)
+        for key, column in zip(keys, on, strict=True)
+    ]
+    parts = [  # of a side that a row lacks, the share is null, of which a hash would be a number
+        f"IF({side}.{SHARE} IS NULL, 0L, "
+        f"{shares.split_in_sql(f'{side}.{SHARE}', salt, f'cast({place} AS bigint)', f'cast({count} AS bigint)')})"
+        for side, place, count in ((_LEFT, _PLACE, _COUNT), (_RIGHT, _LEFT_PLACE, _LEFT_COUNT))
+    ]
+    output = [
+        F.col(f"{side}.{quoted(column)}")
+        for frame, side in ((left, _LEFT), (right, _RIGHT))
+        for column in frame.columns
+        if column not in (*on, SHARE, ROOTS)
+    ]
+    return rows.select(
+        *(key.alias(column) for key, column in zip(key_values, on, strict=True)),
+        *output,
+        equation.share_column(f"({parts[0]} + {parts[1]}) & {shares.MASK}L"),
+        equation.roots_column(f"array_union({roots_in_sql(f'{_LEFT}.')}, {roots_in_sql(f'{_RIGHT}.')})"),
+    )
+
+
+class _Key(NamedTuple):
+    """How the columns of one name on both sides are compared: the casts that Spark makes of each, one after another.
+
+    Attributes:
+        left: the types that the left column is cast to; none: as it is.
+        right: the same of the right column.
+        is_plain: whether equal values are the same value, so that a row may have either.
+    """
+
+    left: Sequence[DataType] = ()
+    right: Sequence[DataType] = ()
+    is_plain: bool = False
+
+
+def _compared(left: DataFrame, right: DataFrame, on: Sequence[str], name: str, how: str = "inner") -> list[_Key]:
+    """Ask Spark how it compares the columns that both sides have, with the session's settings.
+
+    Equal values of the type that it casts to are one group, too: Spark groups and joins by the same keys.
+
+    Raises:
+        PipelineError: it can't compare them, or by more than casts.
+    """
+    keys = []
+    for column in on:
+        sides = [frame.schema[column] for frame in (left, right)]
+        kind = sides[0].dataType
+        if kind == sides[1].dataType and _is_plain(kind) and not any(_CHAR in side.metadata for side in sides):
+            keys.append(_Key(is_plain=True))
+            continue
+        nulls = [
+            F.lit(None).cast(side.dataType).alias(alias, metadata=side.metadata)
+            for side, alias in zip(sides, (_LEFT, _RIGHT), strict=True)
+        ]
+        columns = f"join {name!r}: {column!r} is {' and '.join(side.dataType.simpleString() for side in sides)}"
+        try:
+            both = left.sparkSession.range(0).select(*nulls)
+            if how == "full":
+                both.select(F.coalesce(_LEFT, _RIGHT))  # which is what the rows are given
+            compared = both.where(f"{_LEFT} = {_RIGHT}")
+        except AnalysisException as exc:
+            raise PipelineError(f"{columns}: cast one side, so that they can be compared") from exc
+        condition = compared._jdf.queryExecution().analyzed().condition()  # noqa: SLF001
+        is_equality = condition.nodeName() == _EQUAL
+        casts = [_casts(condition.left()), _casts(condition.right())] if is_equality else [None, None]
+        if casts[0] is None or casts[1] is None:
+            raise PipelineError(
+                f"{columns}, which Spark compares by more than casts, {condition.sql()}: give both sides one type, such as by "
+                "rtrim, lpad or cast"
+            )
+        keys.append(_Key(casts[0], casts[1]))
+    return keys
+
+
+def _casts(expression: JavaObject) -> list[DataType] | None:
+    """Read the types that a side of an equality is cast to, in order; None: something else is done to it."""
+    kinds: list[DataType] = []
+    while expression.nodeName() == "Cast":
+        kinds.insert(0, _parse_datatype_json_string(expression.dataType().json()))
+        expression = expression.child()
+    if expression.nodeName() == "Literal":  # null of any type, of a column that is void
+        kinds.insert(0, _parse_datatype_json_string(expression.dataType().json()))
+    elif expression.nodeName() != "AttributeReference":
+        return None
+    return kinds
+
+
+def _cast(column: str, kinds: Sequence[DataType]) -> Column:
+    value = F.col(quoted(column))
+    for kind in kinds:
+        value = value.cast(kind)
+    return value
+
+
+def _is_plain(kind: DataType) -> bool:
+    """Tell whether values of a type that are equal are the same: not 0.0 and -0.0, nor texts of most collations."""
+    if isinstance(kind, StringType):
+        return kind == StringType()
+    return isinstance(kind, _PLAIN)
+
+
+def _own_key(field: str, how: str) -> Column:
+    """Choose the key of a row as Spark's own join gives it."""
+    left, right = (F.col(f"{side}.{field}") for side in (_LEFT, _RIGHT))
+    return F.coalesce(left, right) if how == "full" else right if how == "right" else left
+
+
+def _as_array(frame: DataFrame, columns: Sequence[str], renamed: Mapping[str, str] = MappingProxyType({})) -> Column:
+    """Collect the rows of a group, sorted where their type has an order, so that a task that runs again gives them in it.
+
+    Args:
+        frame: the rows.
+        columns: to collect.
+        renamed: further columns -> their names in the array.
+    """
+    fields = [
+        *(F.col(quoted(column)) for column in columns),
+        *(F.col(quoted(column)).alias(name) for column, name in renamed.items()),
+    ]
+    rows = F.collect_list(F.struct(*(fields or [F.lit(0).alias("_acker_none")])))
+    return F.sort_array(rows) if all(_has_order(frame.schema[column].dataType) for column in columns) else rows
+
+
+def _has_order(kind: DataType) -> bool:
+    if isinstance(kind, ArrayType):
+        return _has_order(kind.elementType)
+    if isinstance(kind, StructType):
+        return all(_has_order(field.dataType) for field in kind.fields)
+    return not isinstance(kind, (MapType, VariantType))

@@ -1,0 +1,34 @@
+"""The columns of the tracker: how messages get them, and the scale of shares."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from acker_redis.spark.proof.equation import Equation
+from acker_redis.spark.protocol import arguments, shares
+from acker_redis.spark.protocol.arguments import quoted
+from acker_redis.spark.protocol.columns import ROOTS, SHARE
+
+
+def tracked(messages: DataFrame, id_column: str, salts: tuple[str, str], equation: Equation) -> DataFrame:
+    """Give messages their share and root; `root_ids` and `emission.roots.shares_of` derive the same in the driver."""
+    root_salt, share_salt = map(arguments.literal, salts)
+    message = f"cast({quoted(id_column)} AS bigint)"
+    block = f"xxhash64({root_salt}, shiftright({message}, 5)) & {(1 << 59) - 1}L"
+    root = f"shiftleft({message} & 31L, 59) | ({block})"
+    share = f"xxhash64({share_salt}, {message}) & {shares.MASK}L"
+    return messages.withColumns({SHARE: equation.share_column(share), ROOTS: equation.roots_column(f"array({root})")})
+
+
+def scaled(frame: DataFrame, exponent: int) -> DataFrame:
+    """Multiply the shares of rows by `shares.weight(exponent)`."""
+    return frame.withColumn(SHARE, F.expr(shares.scale_in_sql(SHARE, exponent)))
+
+
+def roots_in_sql(row: str = "") -> str:
+    """Write the roots of a row, in SQL; of one that has lost them, 0, which is no message's: if it fails, that shows.
+
+    Args:
+        row: what comes before the columns' names.
+    """
+    lost = f"coalesce(size({row}{ROOTS}), 0) < 1 AND coalesce({row}{SHARE}, 0L) <> 0L"
+    return f"IF({lost}, array(0L), coalesce({row}{ROOTS}, cast(array() AS array<bigint>)))"
