@@ -15,7 +15,7 @@ from acker_redis.spark.proof.metrics import Processed
 from acker_redis.spark.worker.failures import Failure
 from acker_redis.spout.in_flight import Emission, Mask
 
-MANY = 20
+MANY_FAILED = 20
 """So many messages that failed in an operator that has processed none: they are not to blame."""
 
 
@@ -31,10 +31,10 @@ class Verdict(NamedTuple):
     broken: AckerError | None = None
 
 
-class Evidence:
+class OperatorEvidence:
     """What is known of the operators of one run."""
 
-    def __init__(self, *, everything_counts: bool, goes_on: bool = False, most: int | None = None) -> None:
+    def __init__(self, *, everything_counts: bool, goes_on: bool = False, max_open: int | None = None) -> None:
         """Nothing is known yet.
 
         Args:
@@ -43,7 +43,7 @@ class Evidence:
             most: so many messages may be open at a time, so that no more can fail before others come.
         """
         self._everything_counts, self._goes_on = everything_counts, goes_on
-        self._many = MANY if most is None else max(1, min(MANY, most))
+        self._many = MANY_FAILED if max_open is None else max(1, min(MANY_FAILED, max_open))
         self._worked: dict[str, set[int]] = {}  # with one message: only that; with none or two: any
         self._failed: dict[str, set[int]] = {}
 

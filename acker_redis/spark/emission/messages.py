@@ -51,7 +51,7 @@ class Places(NamedTuple):
 
 
 @dataclass
-class Messages:
+class RunMessages:
     """The messages of one run.
 
     Attributes:
@@ -68,12 +68,12 @@ class Messages:
     frame: DataFrame
     column: str
     dead_letter_bytes: int = 0
-    kept: Payloads | None = None
-    keeping: KeepStep | None = None
+    payload_store: Payloads | None = None
+    keep_step: KeepStep | None = None
     fetch: Fetch | None = None
-    gone: SimpleQueue[Int64Array] = field(default_factory=SimpleQueue, init=False)
-    brought: dict[int, bytes] = field(default_factory=dict, init=False)
-    _all: int = field(default=0, init=False)  # how many the frame has; -1: more than are to be done
+    missing: SimpleQueue[Int64Array] = field(default_factory=SimpleQueue, init=False)
+    failed_payloads: dict[int, bytes] = field(default_factory=dict, init=False)
+    _count: int = field(default=0, init=False)  # how many the frame has; -1: more than are to be done
 
     def read_ids(self, offsets: OffsetFile | None, partition: str, offset: str) -> Int64Array:
         """The ids of all messages; with offsets, which are told of them, of those that are to be done.
@@ -96,28 +96,28 @@ class Messages:
             rows = of.indices.to_numpy(zero_copy_only=False).astype(np.int64)
             is_open = offsets.track(ids, of.dictionary.to_pylist(), rows, places.column(1).to_numpy())
             if not is_open.all():  # an earlier run did them, beyond a gap
-                self._all = -1
+                self._count = -1
                 return ids[is_open]
-        self._all = len(ids)
+        self._count = len(ids)
         return ids
 
     def messages_of(self, emission: Emission) -> tuple[DataFrame, Emission]:
         """The rows of an emission; and the emission, without messages that are gone."""
-        if emission.number == 0 and len(emission.message_ids) == self._all:
+        if emission.number == 0 and len(emission.message_ids) == self._count:
             return self.frame, emission
         ids, is_fresh = emission.message_ids, emission.attempts == 0
         parts = [among(self.frame, self.column, ids[is_fresh])] if is_fresh.any() or not len(ids) else []
         again = ids[~is_fresh]
-        has, kept = self._kept(again.tolist())
-        if kept is not None:
-            parts.append(kept)
+        has, payload_store = self._stored_rows(again.tolist())
+        if payload_store is not None:
+            parts.append(payload_store)
         left = again[~has]
         if len(left) and self.fetch is None:
             parts.append(among(self.frame, self.column, left))
         elif len(left):
-            fetched, gone = self._fetched(left)
+            fetched, missing = self._fetch_rows(left)
             parts.append(fetched)
-            emission = emission.only(~np.isin(ids, gone))
+            emission = emission.only(~np.isin(ids, missing))
         together = parts[0]
         for part in parts[1:]:
             together = together.unionByName(part)
@@ -126,28 +126,28 @@ class Messages:
     def keep_messages(self, emission: Emission) -> None:
         """Keep the messages that are emitted for the first time. Runs a job."""
         fresh = emission.message_ids[emission.attempts == 0]
-        if self.keeping is None or not len(fresh):
+        if self.keep_step is None or not len(fresh):
             return
-        rows = self.frame if len(fresh) == self._all else among(self.frame, self.column, fresh)
+        rows = self.frame if len(fresh) == self._count else among(self.frame, self.column, fresh)
         payload = F.struct(*(F.col(arguments.quoted(name)) for name in self.frame.columns))
-        kept = rows.select(id_of(self.column).alias("id"), payload.alias(PAYLOAD))
-        with described(rows.sparkSession, f"messages of {self.keeping.config.app}:{self.keeping.run_id} to Redis"):
-            kept.mapInArrow(self.keeping, "rows bigint").collect()
+        payload_store = rows.select(id_of(self.column).alias("id"), payload.alias(PAYLOAD))
+        with described(rows.sparkSession, f"messages of {self.keep_step.config.app}:{self.keep_step.run_id} to Redis"):
+            payload_store.mapInArrow(self.keep_step, "rows bigint").collect()
 
     def payloads(self, ids: list[int]) -> list[bytes | None]:
         """Rows as JSON, for those that are not longer than dead_letter_bytes."""
-        of: dict[int, bytes | None] = {one: self.brought.pop(one) for one in ids if one in self.brought}
+        of: dict[int, bytes | None] = {one: self.failed_payloads.pop(one) for one in ids if one in self.failed_payloads}
         others = [one for one in ids if one not in of]
-        has, rows = self._kept(others)
-        missing = [one for one, kept in zip(others, has, strict=True) if not kept]
-        for part in ([] if rows is None else [rows]) + ([self._source(missing)] if missing else []):
+        has, rows = self._stored_rows(others)
+        missing = [one for one, payload_store in zip(others, has, strict=True) if not payload_store]
+        for part in ([] if rows is None else [rows]) + ([self._source_rows(missing)] if missing else []):
             found = part.select(id_of(self.column), as_json(self.dead_letter_bytes)).toArrow()
             of.update(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
         return [of.get(one) for one in ids]
 
-    def _kept(self, ids: list[int]) -> tuple[npt.NDArray[np.bool_], DataFrame | None]:
+    def _stored_rows(self, ids: list[int]) -> tuple[npt.NDArray[np.bool_], DataFrame | None]:
         """Which messages are kept in Redis, and their rows."""
-        payloads = [None] * len(ids) if self.kept is None else self.kept.get(ids)
+        payloads = [None] * len(ids) if self.payload_store is None else self.payload_store.get(ids)
         has = np.array([payload is not None for payload in payloads], np.bool_)
         if not has.any():
             return has, None
@@ -155,18 +155,18 @@ class Messages:
         rows = Rows(arguments.arrow_schema(self.frame.schema))
         return has, self.frame.sparkSession.createDataFrame(table).mapInArrow(rows, self.frame.schema)
 
-    def _fetched(self, ids: Int64Array) -> tuple[DataFrame, Int64Array]:
+    def _fetch_rows(self, ids: Int64Array) -> tuple[DataFrame, Int64Array]:
         """Messages that `fetch` gives, and the ids of those that it does not."""
-        rows = self._source(ids.tolist())
+        rows = self._source_rows(ids.tolist())
         found = rows.select(id_of(self.column)).toArrow().column(0)
         if found.null_count or len(found) != len(pc.unique(found)):
             raise PipelineError("fetch gave messages twice, or without id: give each of those asked for once")
-        gone = np.setdiff1d(ids, found.to_numpy())
-        if len(gone):
-            self.gone.put(gone)
-        return rows, gone
+        missing = np.setdiff1d(ids, found.to_numpy())
+        if len(missing):
+            self.missing.put(missing)
+        return rows, missing
 
-    def _source(self, ids: list[int]) -> DataFrame:
+    def _source_rows(self, ids: list[int]) -> DataFrame:
         if self.fetch is None:
             return among(self.frame, self.column, np.array(ids, np.int64))
         fetched = self.fetch(ids)

@@ -54,7 +54,7 @@ def shares_of(salt: str, emission: Emission) -> Int64Array:
     return (np.asarray(hashed) & np.uint64(shares.MASK)).view(np.int64)
 
 
-class Roots:
+class EmissionRoots:
     """What the ledger has of one emission. Use it as a context: leaving it waits for what is being sent."""
 
     def __init__(self, spout: Spout, emission: Emission, own: Int64Array) -> None:

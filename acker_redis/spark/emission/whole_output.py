@@ -9,7 +9,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from acker_redis.errors import NotAcceptedError, NotProvenError, OutageError, ServerUnavailableError
-from acker_redis.spark.emission.roots import Roots
+from acker_redis.spark.emission.roots import EmissionRoots
 from acker_redis.spark.proof.blame import Blame, blame_of, line_of
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.runtime.worker_errors import acker_error_in
@@ -25,7 +25,7 @@ MORE = 2
 
 
 @dataclass
-class Whole:
+class WholeOutput:
     """The output of one run.
 
     Attributes:
@@ -52,7 +52,7 @@ class Whole:
         return float(self.spout.retry.delay_secs(np.array([max(1, self.refused)]))[0])
 
     @contextmanager
-    def trying(self, emission: Emission, session: SparkSession, tag: str) -> Iterator[bool]:
+    def trying(self, emission: Emission, spark: SparkSession, tag: str) -> Iterator[bool]:
         """Run an emission; gives whether its output may be written. One that breaks is refused.
 
         Raises:
@@ -64,7 +64,7 @@ class Whole:
         except (ServerUnavailableError, NotAcceptedError):
             raise
         except Exception as exc:
-            if is_whole and blame_of(exc, session, tag) in (Blame.ROWS, Blame.PIPELINE):
+            if is_whole and blame_of(exc, spark, tag) in (Blame.ROWS, Blame.PIPELINE):
                 self._refuse(line_of(exc))
             raise
 
@@ -73,7 +73,7 @@ class Whole:
         emission: Emission,
         outputs: Outputs,
         failed: Sequence[Failure],
-        roots: Roots,
+        roots: EmissionRoots,
         proof: Proof,
         *,
         is_whole: bool,

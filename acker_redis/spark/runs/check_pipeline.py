@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from acker_redis.errors import BadConfigError
 from acker_redis.model.roots import root_ids
 from acker_redis.spark.emission.corrupt_records import check_corrupt, has_corrupt, without_corrupt
-from acker_redis.spark.emission.messages import Messages, with_message_ids
+from acker_redis.spark.emission.messages import RunMessages, with_message_ids
 from acker_redis.spark.emission.roots import salts, shares_of
 from acker_redis.spark.emission.runner import Pipeline
 from acker_redis.spark.operators import sql
@@ -108,19 +108,19 @@ def check_pipeline(
     arguments.function(pipeline, "check_pipeline", "a function of a tracker and its messages")
     arguments.column_names(messages.columns, "check_pipeline")
     check_corrupt(messages)
-    session, run_id = messages.sparkSession, uuid.uuid4().hex
+    spark, run_id = messages.sparkSession, uuid.uuid4().hex
     frame, column = with_message_ids(messages, wanted.id_column, wanted.partition, wanted.offset)
     outputs = Outputs(output, only_checked=True)
     key = f"{_APP}:{run_id}:0"
     tag = f"acker:{key}"
-    with running(session, tag), own_errors():
+    with running(spark, tag), own_errors():
         frame = outputs.keep(frame.limit(rows).localCheckpoint())  # the same rows, whenever they are computed
         try:
-            known = Messages(frame, column).read_ids(None, wanted.partition, wanted.offset)
+            known = RunMessages(frame, column).read_ids(None, wanted.partition, wanted.offset)
             roots = root_ids(_APP, run_id, known, 0)
             of_emission = salts(_APP, run_id, 0)
             own = shares_of(of_emission[1], Emission(0, known, np.zeros_like(known), roots))
-            proof = Proof(session, key, shares.total(own), len(known), tag, lambda name: None)
+            proof = Proof(spark, key, shares.total(own), len(known), tag, lambda name: None)
             try:
                 tracker = Tracker(run_id, 0, _proof=proof, _origin=None, _id_column=column, _outputs=outputs)
                 equation = Equation(key, proof.add("spout", "spout", []).name)

@@ -12,10 +12,10 @@ from acker_redis.acker import Acker, app_of
 from acker_redis.errors import BadConfigError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.emission.corrupt_records import check_corrupt
-from acker_redis.spark.emission.evidence import MANY, Evidence
-from acker_redis.spark.emission.messages import Messages, not_done, with_message_ids
-from acker_redis.spark.emission.runner import Emitting, Pipeline
-from acker_redis.spark.emission.whole_output import Whole
+from acker_redis.spark.emission.evidence import MANY_FAILED, OperatorEvidence
+from acker_redis.spark.emission.messages import RunMessages, not_done, with_message_ids
+from acker_redis.spark.emission.runner import EmissionRunner, Pipeline
+from acker_redis.spark.emission.whole_output import WholeOutput
 from acker_redis.spark.protocol import arguments
 from acker_redis.spark.runs.options import MessageIds, ReplayFrom, RunSettings, message_ids, replay_from, run_settings
 from acker_redis.spark.runs.run_result import OnProgress, RunResult, progress_of, result_of
@@ -162,7 +162,7 @@ def run_dataframe(
         run_id = uuid.uuid4().hex if run_id is None else run_id
         kept = app_of(acker).payloads(run_id) if keeps else None
         keeping = KeepStep(str(url), acker.config, run_id, replay.max_bytes) if keeps else None
-        source = Messages(messages, column, letter_bytes, kept, keeping, replay.fetch_messages)
+        source = RunMessages(messages, column, letter_bytes, kept, keeping, replay.fetch_messages)
         spout = Spout(
             acker, run_id, settings.spout_id, settings.retry, settings.max_spout_pending,
             payload=source.payloads if letter_bytes else None,
@@ -176,20 +176,28 @@ def run_dataframe(
                 spout.add(source.read_ids(offsets, ids.partition, ids.offset))
             if claimed:
                 app_of(acker).claim_run(run_id)
-        evidence = Evidence(everything_counts=not settings.stop_if_all_fail or spout.state.fresh < MANY)
-        whole = Whole(spout) if output == "whole" else None
-        spout.state.one_by_one = whole is not None
-        emitting = Emitting(
-            spout, pipeline, column, evidence, url, settings.emit_timeout_secs, whole, letter_bytes, source.brought
+        evidence = OperatorEvidence(everything_counts=not settings.stop_if_all_fail or spout.state.fresh < MANY_FAILED)
+        whole_output = WholeOutput(spout) if output == "whole" else None
+        spout.state.one_by_one = whole_output is not None
+        runner = EmissionRunner(
+            spout,
+            pipeline,
+            column,
+            evidence,
+            url,
+            settings.emit_timeout_secs,
+            whole_output,
+            letter_bytes,
+            source.failed_payloads,
         )
-        session = messages.sparkSession
+        spark = messages.sparkSession
 
         def emit(emission: Emission) -> None:
-            emitting.emit(emission, source, session)
+            runner.emit(emission, source, spark)
 
         def between(is_emitting: bool) -> None:
-            while not source.gone.empty():
-                spout.exhaust(source.gone.get())
+            while not source.missing.empty():
+                spout.exhaust(source.missing.get())
             if progress is not None:
                 progress(progress_of(spout, is_emitting=is_emitting))
 
@@ -197,15 +205,15 @@ def run_dataframe(
             with noting(acker, spout.lane, run_id, settings.spout_id):
                 emit(spout.state.empty_emission())
 
-        if not spout.state.fresh and whole is None:
+        if not spout.state.fresh and whole_output is None:
             emit_nothing()
-        run_spout(spout, inheritable_thread_target(session)(emit), between)
-        if whole is not None and not whole.written:
+        run_spout(spout, inheritable_thread_target(spark)(emit), between)
+        if whole_output is not None and not whole_output.written:
             with noting(acker, spout.lane, run_id, settings.spout_id):
-                whole.check_some_left()
-        while whole is not None and not whole.written:  # there was no message
-            if whole.refused:
-                time.sleep(whole.delay_secs)
+                whole_output.check_some_left()
+        while whole_output is not None and not whole_output.written:  # there was no message
+            if whole_output.refused:
+                time.sleep(whole_output.delay_secs)
             emit_nothing()
         return result_of(spout, time.monotonic() - started, completed.end())
 

@@ -20,9 +20,9 @@ from acker_redis.errors import BadConfigError
 from acker_redis.model import ids
 from acker_redis.model.arrays import Int64Array
 from acker_redis.model.config import check_finite
-from acker_redis.spark.emission.evidence import Evidence
+from acker_redis.spark.emission.evidence import OperatorEvidence
 from acker_redis.spark.emission.messages import MESSAGE_ID, as_json, id_of
-from acker_redis.spark.emission.runner import Emitting, Pipeline
+from acker_redis.spark.emission.runner import EmissionRunner, Pipeline
 from acker_redis.spark.runs.options import run_settings
 from acker_redis.spark.runs.redis_group import RedisGroup
 from acker_redis.spark.runs.run_result import OnProgress, RunResult, progress_of, result_of
@@ -138,11 +138,11 @@ def run_redis_stream(
             payload=under_way.payloads if dead_letter_bytes else None, on_done=under_way.done, keep_letters=LETTERS,
             replay=under_way.load_replays, replays_from=FROM_SOURCE, goes_on=True,
         )  # fmt: skip
-        evidence = Evidence(everything_counts=not stop_if_all_fail, goes_on=True, most=max_spout_pending)
-        emitting = Emitting(spout, pipeline, MESSAGE_ID, evidence, url, emit_timeout_secs)
+        evidence = OperatorEvidence(everything_counts=not stop_if_all_fail, goes_on=True, max_open=max_spout_pending)
+        runner = EmissionRunner(spout, pipeline, MESSAGE_ID, evidence, url, emit_timeout_secs)
 
         def emit(emission: Emission) -> None:
-            emitting.emit(emission, under_way, spark)
+            runner.emit(emission, under_way, spark)
 
         with SpoutLoop(spout, inheritable_thread_target(spark)(emit)) as loop:
             _run(
@@ -165,7 +165,7 @@ def _run(
     spout: Spout,
     under_way: "_UnderWay",
     stop: threading.Event,
-    most: int,
+    max_open: int,
     stop_wait_secs: float,
     block_ms: int,
     progress: OnProgress | None,
@@ -179,7 +179,7 @@ def _run(
             elif not spout.pending or time.monotonic() > end:
                 return
         else:
-            room = most - spout.state.left
+            room = max_open - spout.state.left
             if room > 0:
                 wait_ms = 0 if spout.state.left else block_ms
                 fresh = outages.wait_for(lambda: under_way.read(room, wait_ms))  # noqa: B023
@@ -195,8 +195,8 @@ def _run(
 class _UnderWay:
     """The entries that are read and not done, as a source of emissions."""
 
-    def __init__(self, session: SparkSession, group: RedisGroup, fields: Sequence[str], dead_letter_bytes: int) -> None:
-        self._session, self._group, self._fields, self._longest = session, group, fields, dead_letter_bytes
+    def __init__(self, spark: SparkSession, group: RedisGroup, fields: Sequence[str], dead_letter_bytes: int) -> None:
+        self._spark, self._group, self._fields, self._longest = spark, group, fields, dead_letter_bytes
         self._entries: dict[int, tuple[bytes, Fields]] = {}
 
     def read(self, count: int, block_ms: int) -> Int64Array:
@@ -258,7 +258,7 @@ class _UnderWay:
         for name in self._fields:
             values = [found.get(name.encode()) for _, found in entries]
             columns[name] = pa.array([v if v is None else v.decode(errors="replace") for v in values], pa.string())
-        return self._session.createDataFrame(pa.table(columns))
+        return self._spark.createDataFrame(pa.table(columns))
 
 
 def _message_id(entry_id: bytes) -> int:

@@ -18,7 +18,7 @@ from acker_redis.model.config import AckerConfig
 _reached: set[tuple[str, AckerConfig]] = set()
 
 
-def check_url(session: SparkSession, url: str | None, acker: Acker) -> str:
+def check_url(spark: SparkSession, url: str | None, acker: Acker) -> str:
     """The URL, by which an executor, which is this process where Spark runs in it, finds the app; asked once.
 
     Raises:
@@ -31,12 +31,12 @@ def check_url(session: SparkSession, url: str | None, acker: Acker) -> str:
         raise BadConfigError("the acker has no URL that executors could reach it by: connect it to a server")
     if (url, acker.config) in _reached:
         return url
-    local = _runs_here(session)
+    local = _runs_here(spark)
     where = "Spark's workers" if local else "the executors"
     if local:
         (found,) = _ask(url, acker.config, iter(()))
     else:
-        asked = session.range(1, numPartitions=1).mapInArrow(partial(_ask, url, acker.config), _REPLY).toArrow()
+        asked = spark.range(1, numPartitions=1).mapInArrow(partial(_ask, url, acker.config), _REPLY).toArrow()
         found = asked.to_batches()[0]
     generation, error, text = (column.to_pylist()[0] for column in found.columns)
     if error is not None:
@@ -67,9 +67,9 @@ def _ask(url: str, config: AckerConfig, _: Iterator[pa.RecordBatch]) -> Iterator
     yield pa.RecordBatch.from_arrays(columns, ["generation", "error", "text"])
 
 
-def _runs_here(session: SparkSession) -> bool:
+def _runs_here(spark: SparkSession) -> bool:
     """Whether the workers run on this machine, in this application's own process: `local[...]`."""
-    if getattr(session, "_jsparkSession", None) is None:  # Spark Connect
+    if getattr(spark, "_jsparkSession", None) is None:  # Spark Connect
         return False
-    master = str(session.sparkContext.master)
+    master = str(spark.sparkContext.master)
     return master.startswith("local") and not master.startswith("local-cluster")

@@ -7,17 +7,17 @@ _BUS_MS = 10_000
 """So long is waited for what Spark's listener bus has to tell; then nobody knows."""
 
 
-def any_fault(session: SparkSession, tag: str) -> bool:
+def any_fault(spark: SparkSession, tag: str) -> bool:
     """Whether a task of the jobs with this tag failed, a stage ran again, or copies of slow tasks may have run."""
-    context = session.sparkContext
+    context = spark.sparkContext
     if context.getConf().get("spark.speculation", "false") == "true":
         return True
-    spark = context._jsc.sc()  # noqa: SLF001
+    context_jvm = context._jsc.sc()  # noqa: SLF001
     try:
-        spark.listenerBus().waitUntilEmpty(_BUS_MS)  # which tells the status, and may lag
+        context_jvm.listenerBus().waitUntilEmpty(_BUS_MS)  # which tells the status, and may lag
     except Py4JJavaError:
         return True
-    tracker = spark.statusTracker()
+    tracker = context_jvm.statusTracker()
     for job in tracker.getJobIdsForTag(tag):
         found = tracker.getJobInfo(job)
         if found.isEmpty():

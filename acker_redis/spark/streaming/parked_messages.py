@@ -11,7 +11,7 @@ from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.streaming.snapshot import ParkedRow, Snapshot
 from acker_redis.spout.state import Cause, SpoutState
 
-BEHIND: Cause = ("behind", None)
+QUEUED: Cause = ("queued", None)
 """The cause of messages that wait for an earlier one of their id."""
 
 
@@ -146,7 +146,7 @@ class ParkedMessages:
         columns = (attempts.message_ids.tolist(), attempts.cause_numbers.tolist())
         counts = Counter(causes[number] for message, number in zip(*columns, strict=True) if message in parked)
         if queued := self.queued:
-            counts[BEHIND] = queued
+            counts[QUEUED] = queued
         return dict(counts)
 
     def snapshot(self, schema: StructType, id_column: str, stream: str | None) -> Snapshot:

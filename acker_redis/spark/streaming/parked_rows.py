@@ -52,18 +52,18 @@ class ParkedRows:
         stream: columns of the stream, as JSON; None: not known.
     """
 
-    def __init__(self, messages: ParkedMessages, payload_bytes: int) -> None:
+    def __init__(self, messages: ParkedMessages, dead_letter_bytes: int) -> None:
         """There is no micro-batch."""
         self.messages = messages
         self.column = ""
         self.schema: StructType | None = None
         self.stream: str | None = None
-        self._payload_bytes = payload_bytes
+        self._dead_letter_bytes = dead_letter_bytes
         self._frame: DataFrame | None = None
         self._ids = np.array([], np.int64)
         self._has_others = False
         self._inexact: set[int] = set()  # whose payload, made just now, does not give their row
-        self._session: SparkSession | None = None
+        self._spark: SparkSession | None = None
 
     def restore(self, snapshot: Snapshot) -> list[int]:
         """Go on with a snapshot; gives the messages that are emitted for the first time."""
@@ -95,7 +95,7 @@ class ParkedRows:
             converter = row_converter(self.schema, frame.schema, case_sensitive=is_case_sensitive)
             if converter is not None:
                 self.messages.refit(lambda data: row_codec.refit(data, converter))
-        self.schema, self.column, self._session = frame.schema, column, frame.sparkSession
+        self.schema, self.column, self._spark = frame.schema, column, frame.sparkSession
         left = self.messages.left_ids()
         unique, counts = np.unique(ids, return_counts=True)
         repeated = unique[counts > 1]
@@ -157,7 +157,9 @@ class ParkedRows:
     def payloads(self, ids: list[int]) -> list[bytes | None]:
         """Rows as JSON, for dead letters."""
         table = (
-            self._frame_with(np.array(ids, np.int64)).select(id_of(self.column), as_json(self._payload_bytes)).toArrow()
+            self._frame_with(np.array(ids, np.int64))
+            .select(id_of(self.column), as_json(self._dead_letter_bytes))
+            .toArrow()
         )
         by_id = dict(zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True))
         texts = {message: text for message, text in by_id.items() if text is not None}
@@ -190,16 +192,16 @@ class ParkedRows:
 
     def _from_letters(self, payloads: Sequence[bytes | None]) -> list[tuple[int, ParkedRow]]:
         """The rows that payloads of letters give, each with its id."""
-        if self._session is None or self.schema is None:
+        if self._spark is None or self.schema is None:
             raise AssertionError("no rows")
         table = pa.table({PAYLOAD: pa.array([payload or b"" for payload in payloads], pa.binary())})
-        structs = self._session.createDataFrame(table).select(from_json(PAYLOAD, self.schema).alias(PAYLOAD))
+        structs = self._spark.createDataFrame(table).select(from_json(PAYLOAD, self.schema).alias(PAYLOAD))
         with_ids = structs.select(f"{PAYLOAD}.*").select("*", id_of(self.column).alias(PAYLOAD))
         return self._packed(with_ids.where(F.col(PAYLOAD).isNotNull()), self.schema.names)
 
     def load_replays(self, letters: list[DeadLetter]) -> list[int] | None:
         """See `replaying.ReplayLoader`: the messages are in the letters, as JSON."""
-        if self._session is None or self.schema is None:
+        if self._spark is None or self.schema is None:
             return None
         try:
             rows = self._from_letters([letter.payload for letter in letters])
@@ -213,7 +215,7 @@ class ParkedRows:
         self.messages.park_replayed(loaded)
         return list(loaded)
 
-    def use(self, session: SparkSession, column: str) -> None:
+    def use(self, spark: SparkSession, column: str) -> None:
         """Make frames in a session, as long as there was no micro-batch.
 
         Raises:
@@ -221,8 +223,8 @@ class ParkedRows:
         """
         if len(self.messages):
             self._check_column(column)
-        if self._session is None:
-            self._session = session
+        if self._spark is None:
+            self._spark = spark
 
     def _frame_with(self, ids: Int64Array) -> DataFrame:
         """Make a frame of some rows. The row of a parked message is that, whatever the micro-batch has under its id."""
@@ -239,15 +241,13 @@ class ParkedRows:
         return rows.unionByName(self._frame_of(kept)) if kept else rows
 
     def _frame_of(self, rows: list[bytes]) -> DataFrame:
-        if self._session is None or self.schema is None:
+        if self._spark is None or self.schema is None:
             raise AssertionError("no rows")
         arrow = arguments.arrow_schema(self.schema)
         if all(isinstance(field.dataType, _PLAIN) for field in self.schema):
-            return self._session.createDataFrame(
-                pa.Table.from_batches([row_codec.from_bytes(rows, arrow)]), self.schema
-            )
+            return self._spark.createDataFrame(pa.Table.from_batches([row_codec.from_bytes(rows, arrow)]), self.schema)
         table = pa.table({PAYLOAD: pa.array(rows, pa.binary())})
-        return self._session.createDataFrame(table).mapInArrow(row_codec.Rows(arrow), self.schema)
+        return self._spark.createDataFrame(table).mapInArrow(row_codec.Rows(arrow), self.schema)
 
     def _rows_of(self, frame: DataFrame, ids: list[int]) -> dict[int, ParkedRow]:
         """Rows of the frame, for the driver's memory."""

@@ -86,7 +86,7 @@ class Store:
         }
 
     def parked(self) -> set[int]:
-        """Orders in the last snapshot of the park."""
+        """Orders in the last snapshot of the parking location."""
         last = max(self.park.glob("*.parquet"), default=None)
         return set() if last is None else set(pa.array(pq.read_table(last, columns=["id"])["id"]).to_pylist())
 
@@ -103,7 +103,7 @@ class Account:
         made: orders.
         in_both: in both sinks.
         given_up: dead letters.
-        parked: neither, and in the park.
+        parked: neither, and parked.
         to_come: neither, and in files that Spark has not committed yet.
         wrong: numbers of orders that are somewhere they must not be, or nowhere.
     """

@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from acker_redis import Acker, AckerConfig, BadConfigError, Limits, PipelineError, RowFailedError
 from acker_redis.spark import MessageIds, ReplayFrom, Tracker, check_pipeline, read_files, run_tracked
 from acker_redis.spark.emission.corrupt_records import check_corrupt
-from acker_redis.spark.emission.messages import Messages, with_message_ids
+from acker_redis.spark.emission.messages import RunMessages, with_message_ids
 from acker_redis.spark.protocol.columns import TRACKING
 from acker_redis.spout.offset_file import OffsetFile
 from acker_redis.spout.retry import RetryPolicy
@@ -123,13 +123,13 @@ def test_letters_of_corrupt_rows_need_no_second_read(
     path = tmp_path / "a.json"
     path.write_text('{"n": 1}\n{"n": "x"}\n{"n": 3}\n' + '{"n": "long' + "y" * 300 + '"}\n')
     read: list[list[int]] = []
-    source = Messages._source
+    source = RunMessages._source_rows
 
-    def reading(self: Messages, ids: list[int]) -> DataFrame:
+    def reading(self: RunMessages, ids: list[int]) -> DataFrame:
         read.append(ids)
         return source(self, ids)
 
-    monkeypatch.setattr(Messages, "_source", reading)
+    monkeypatch.setattr(RunMessages, "_source", reading)
     out = tmp_path / "out"
     out.mkdir()
 

@@ -1,4 +1,4 @@
-"""The folder of what a stream has parked, against operators, full disks and clocks: nothing disappears silently."""
+"""The parking location of a stream, against operators, full disks and clocks: nothing disappears silently."""
 
 import json
 import shutil
@@ -134,7 +134,7 @@ def test_parking_deleted_during_a_batch_is_recreated_complete(
             shutil.rmtree(tmp_path / "park")
 
     with pytest.raises(
-        StreamingQueryException, match=r"was deleted while the query ran: it is there again.*start the query"
+        StreamingQueryException, match=r"was deleted while the query ran: it was made again.*start the query"
     ):
         go_on(spark, acker, tmp_path, run)
     go_on(spark, acker, tmp_path, partial(plain, tmp_path), drain=True)
@@ -201,7 +201,9 @@ def test_parking_without_query_json_or_in_old_format_is_refused(spark: Any, acke
     text = about.read_text()
     for version in (2, 3):
         about.write_text(json.dumps({**json.loads(text), "version": version}))
-        refused = rf"is in format {version}\. This version of acker_redis can read format 4 only\..*wrote it, and drain\(\) it"
+        refused = (
+            rf"is in format {version}\. This version of acker_redis reads format 4 only\..*wrote it, and drain\(\) it"
+        )
         with pytest.raises(BadConfigError, match=refused):
             handler_of(acker, tmp_path)
     about.unlink()
@@ -214,7 +216,7 @@ def test_parking_without_query_json_or_in_old_format_is_refused(spark: Any, acke
 
 
 def fill(folder: Path, name: str) -> Path:
-    """What is written under this name in the park meets a full disk, until the link is gone."""
+    """What is written under this name in the parking location meets a full disk, until the link is gone."""
     link = folder / "park" / f".{name}.draft"
     link.symlink_to("/dev/full")
     return link
@@ -234,7 +236,7 @@ def test_full_parking_disk_is_waited_for(
         assert query.isActive and not (tmp_path / "checkpoint" / "commits" / "1").exists()
         link.unlink(missing_ok=True)
         query.awaitTermination()
-        assert "what is parked is saved again, after" in caplog.text
+        assert "parked messages are saved again, after" in caplog.text
     assert parked(tmp_path) == [7, 17]
 
 
@@ -246,7 +248,7 @@ def test_parking_disk_staying_full_ends_the_query_without_loss(
     give(tmp_path, [2, 17])
     monkeypatch.setattr("acker_redis.spark.streaming.park_store._OUTAGE_TIMEOUT_SECS", 1.0)
     monkeypatch.setattr(
-        "acker_redis.spark.streaming.park_store.Park._remove_draft", lambda park, draft: None
+        "acker_redis.spark.streaming.park_store.ParkStore._remove_draft", lambda park, draft: None
     )  # the link stays
     link = fill(tmp_path, "0000000001-000001.parquet")
     with pytest.raises(StreamingQueryException, match=r"could not be saved for \d+ s.*No space left.*nothing is lost"):
@@ -263,7 +265,7 @@ def test_stopped_query_does_not_wait_for_a_full_parking_disk(
     give(tmp_path, [1, 7])
     go_on(spark, acker, tmp_path)
     give(tmp_path, [2, 17])
-    monkeypatch.setattr("acker_redis.spark.streaming.park_store.Park._remove_draft", lambda park, draft: None)
+    monkeypatch.setattr("acker_redis.spark.streaming.park_store.ParkStore._remove_draft", lambda park, draft: None)
     with handler_of(acker, tmp_path) as handler:
         link = fill(tmp_path, "0000000001-000001.parquet")
         query = start(spark, tmp_path, handler)

@@ -21,7 +21,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from acker_redis import Acker, AckerConfig, AckerError, BadConfigError, DeadLetter, RetryPolicy
 from acker_redis.spark import MessageIds, TrackedBatches, Tracker
-from acker_redis.spark.streaming.park_store import Park
+from acker_redis.spark.streaming.park_store import ParkStore
 from acker_redis.spark.streaming.parked_messages import ParkedMessages
 from acker_redis.spark.streaming.parked_rows import ParkedRows
 from acker_redis.spout import callbacks
@@ -200,7 +200,7 @@ def test_second_message_of_an_id_waits_for_the_first(spark: Any, acker: Acker, t
     schema, options = "id bigint, value string", {"retry": RetryPolicy(max_attempts=4, first_delay_secs=0)}
     with handler_of(acker, tmp_path, run, **options) as handler:
         start(spark, tmp_path, handler, schema).awaitTermination()
-        assert handler.status().parked == {("failed", "fail_where"): 1, ("behind", None): 2}
+        assert handler.status().parked == {("failed", "fail_where"): 1, ("queued", None): 2}
         assert parked(tmp_path) == [1, 1, 1]
     with handler_of(acker, tmp_path, run, **options) as handler:
         assert handler.drain(60).parked == {}
@@ -445,12 +445,12 @@ def test_unreadable_parking_location_releases_the_lane(
 ) -> None:
     give(tmp_path, [1])
 
-    def fails(park: Park, before: int) -> None:
+    def fails(park: ParkStore, before: int) -> None:
         raise BadConfigError("on purpose")
 
     with handler_of(acker, tmp_path, partial(plain, tmp_path)) as handler:
         with monkeypatch.context() as patched, pytest.raises(StreamingQueryException, match="on purpose"):
-            patched.setattr(Park, "begin", fails)
+            patched.setattr(ParkStore, "start_saving", fails)
             start(spark, tmp_path, handler).awaitTermination()
         start(spark, tmp_path, handler).awaitTermination()
     assert written(tmp_path) == [1]
@@ -473,7 +473,7 @@ def test_parking_location_of_another_query_is_refused_at_start(spark: Any, acker
         start(spark, other, handler).awaitTermination()
     with (
         Acker.connect(acker.url, AckerConfig(app="another")) as stranger,
-        pytest.raises(BadConfigError, match="was made for app 'streams'"),
+        pytest.raises(BadConfigError, match="belongs to app 'streams'"),
     ):
         handler_of(stranger, tmp_path)
 
@@ -489,7 +489,7 @@ def test_parking_location_of_another_query_is_refused_at_start(spark: Any, acker
     about = park / "query.json"
     for text in ("{", "{}", '{"format": "else"}', "[1]"):
         about.write_text(text)
-        with pytest.raises(BadConfigError, match="damaged, or not ours"):
+        with pytest.raises(BadConfigError, match="damaged, or another program's"):
             handler_of(acker, tmp_path)
 
     park.rename(tmp_path / "moved")
