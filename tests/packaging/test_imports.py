@@ -43,7 +43,7 @@ def upstream() -> Any:
     acker = fake_acker(app="imports", message_timeout_secs=T)
     acker.init_many(list(ROOTS), list(ROOTS.values()), 0)
     pairs = pa.array([[root, edge] for root, edge in ROOTS.items()], pa.list_(pa.int64()))
-    return exported._Upstream(acker, pa.table({MESSAGE_ID: pa.array([1, 2], pa.int64()), PAIRS: pairs}))
+    return exported._UpstreamMessages(acker, pa.table({MESSAGE_ID: pa.array([1, 2], pa.int64()), PAIRS: pairs}))
 
 
 def spout(*dead: int) -> Any:

@@ -1,4 +1,4 @@
-"""One emission: its tracked messages are made, the pipeline runs over them, and their roots are closed."""
+"""Run one emission: make its tracked messages, run the pipeline over them, and close their roots."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -22,7 +22,7 @@ from acker_redis.errors import (
     PipelineError,
     ServerUnavailableError,
 )
-from acker_redis.spark.emission.corrupt_records import has_corrupt, without_corrupt
+from acker_redis.spark.emission.corrupt_records import fail_corrupt_records, has_corrupt_records
 from acker_redis.spark.emission.evidence import OperatorEvidence, Verdict
 from acker_redis.spark.emission.messages import as_json
 from acker_redis.spark.emission.roots import EmissionRoots, salts, shares_of
@@ -49,11 +49,11 @@ Pipeline: TypeAlias = Callable[[Tracker, DataFrame], object]
 """Operators and sinks of one emission: called with its tracker and its tracked messages."""
 
 
-class Source(Protocol):
-    """Where the messages of emissions come from."""
+class MessageSource(Protocol):
+    """Give emissions their messages."""
 
     def messages_of(self, emission: Emission) -> tuple[DataFrame, Emission]:
-        """The rows of an emission; and the emission, without messages that are gone."""
+        """Give the rows of an emission; and the emission, without messages that are gone."""
 
     def keep_messages(self, emission: Emission) -> None:
         """Keep what has to be kept of its messages, while their roots are made."""
@@ -61,7 +61,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class EmissionRunner:
-    """Emits the messages of one spout.
+    """Run the emissions of one spout.
 
     Attributes:
         spout: of the run.
@@ -70,9 +70,9 @@ class EmissionRunner:
         evidence: of the run: which operators have worked.
         url: the acker's server as executors reach it.
         timeout_secs: the jobs of an emission may take so long; None: as long as they like.
-        whole: the output, where that is one; None: what is written belongs to the messages of an emission.
-        payload_bytes: longest payload of a message that can't be read, which comes along with its failure.
-        brought: takes these payloads, by message id; None: they aren't wanted.
+        whole_output: the output, where it is a whole; None: what is written belongs to the messages of an emission.
+        dead_letter_bytes: longest payload of a message that can't be read, which comes along with its failure.
+        failed_payloads: takes these payloads, by message id; None: they aren't wanted.
     """
 
     spout: Spout
@@ -85,7 +85,7 @@ class EmissionRunner:
     dead_letter_bytes: int = 0
     failed_payloads: dict[int, bytes] | None = None
 
-    def emit(self, emission: Emission, source: Source, spark: SparkSession, batch_id: int | None = None) -> None:
+    def run(self, emission: Emission, source: MessageSource, spark: SparkSession, batch_id: int | None = None) -> None:
         """Run one emission.
 
         Raises:
@@ -101,27 +101,27 @@ class EmissionRunner:
                 messages, emission = source.messages_of(emission)
         except Exception as exc:
             spout.marks.exempt(emission.roots)
-            told = _told(exc, blame_of(exc, spark, tag))
-            if told is exc:
+            error = _error_for_spout(exc, blame_of(exc, spark, tag))
+            if error is exc:
                 raise
-            raise told from exc
+            raise error from exc
         blame: list[Blame] = []
         try:
             verdict = self._run(emission, source, messages, key, tag, batch_id, blame)
         except Exception as exc:
             if not blame:
                 raise
-            told = _told(exc, blame[0])
-            if told is exc:
+            error = _error_for_spout(exc, blame[0])
+            if error is exc:
                 raise
-            raise told from exc
+            raise error from exc
         if verdict.broken is not None:
             raise verdict.broken
 
     def _run(
         self,
         emission: Emission,
-        source: Source,
+        source: MessageSource,
         messages: DataFrame,
         key: str,
         tag: str,
@@ -157,10 +157,10 @@ class EmissionRunner:
                 source.keep_messages(emission)
                 equation = Equation(key, proof.add("spout", "spout", []).name)
                 tracked = sql.spouted(messages, self.id_column, of_emission, equation)
-                if has_corrupt(messages):
+                if has_corrupt_records(messages):
                     is_wanted = bool(self.dead_letter_bytes) and self.failed_payloads is not None
                     payload = as_json(self.dead_letter_bytes, messages.columns) if is_wanted else None
-                    tracked = without_corrupt(tracker, tracked, payload)
+                    tracked = fail_corrupt_records(tracker, tracked, payload)
                 self.pipeline(tracker, tracked)
                 proof.close()
                 failed = proof.failed()
@@ -186,12 +186,12 @@ class EmissionRunner:
         if by_root:
             own = np.isin(emission.roots.view(np.int64), np.array(list(by_root), np.int64))
             roots, ids = emission.roots.view(np.int64)[own].tolist(), emission.message_ids[own].tolist()
-            self.failed_payloads.update((one, by_root[root]) for one, root in zip(ids, roots, strict=True))
+            self.failed_payloads.update((message, by_root[root]) for message, root in zip(ids, roots, strict=True))
 
 
 @contextmanager
 def _blaming(spout: Spout, emission: Emission, spark: SparkSession, tag: str, blame: list[Blame]) -> Iterator[None]:
-    """Say who is to blame before the roots of an emission that broke fail: what is no message's fault costs it no attempt."""
+    """Decide who is to blame before the roots of a broken emission fail: what is no message's fault costs no attempt."""
     try:
         yield
     except Exception as exc:
@@ -203,12 +203,12 @@ def _blaming(spout: Spout, emission: Emission, spark: SparkSession, tag: str, bl
         raise
 
 
-def _told(error: Exception, blame: Blame) -> Exception:
-    """The error that the spout is to hear, in one line where that is all it needs."""
+def _error_for_spout(error: Exception, blame: Blame) -> Exception:
+    """Give the error that the spout gets, in one line where that is all it needs."""
     if isinstance(error, (ServerUnavailableError, NotProvenError, *MISTAKES)):
         return error
     if blame is Blame.PIPELINE:
-        gone = "Spark's JVM is gone, or its context was stopped, which no waiting mends. Start the program again"
+        gone = "Spark's JVM is gone, or its context was stopped, and waiting can't change that. Start the program again"
         return AckerError(f"{gone}: {line_of(error)}") if is_outage(error) else error
     kind = JobFailedError if blame is Blame.ROWS else OutageError
     return kind(line_of(error))

@@ -20,17 +20,17 @@ from acker_redis.spout.spout import Spout
 
 log = logging.getLogger("acker_redis.spark")
 
-MORE = 2
-"""Emissions that may be refused beyond the attempts of a message: one finds those that fail, one is for luck."""
+EXTRA_EMISSIONS = 2
+"""Emissions that may be refused beyond the attempts of a message: one finds those that fail, one is spare."""
 
 
 @dataclass
 class WholeOutput:
-    """The output of one run.
+    """Write the output of one run once, when nothing failed.
 
     Attributes:
         spout: of the run.
-        written: whether it was. Emissions after that are of messages whose acks got lost, and have nothing left to do.
+        written: whether the output was written. Emissions after that are of messages whose acks got lost: they only ack.
         refused: emissions of all messages that were left, which were not accepted; outages are not among them.
         begun: whether a sink has begun to write.
     """
@@ -44,7 +44,7 @@ class WholeOutput:
     def limit(self) -> int:
         """The run ends with an error after so many that were refused."""
         retry = self.spout.retry
-        return max(one.max_attempts for one in (retry, *retry.by_reason.values())) + MORE
+        return max(policy.max_attempts for policy in (retry, *retry.by_reason.values())) + EXTRA_EMISSIONS
 
     @property
     def delay_secs(self) -> float:
@@ -88,7 +88,7 @@ class WholeOutput:
         """
         if failed or not is_whole or not self.spout.state.accept(emission):
             if is_whole:
-                self._refuse(_told(failed))
+                self._refuse(_cause_of(failed))
             roots.release(failed)
             return None
         try:
@@ -99,12 +99,12 @@ class WholeOutput:
             blame = blame_of(exc, proof.session, proof.job_tag)
             if not (blame.in_a_job or isinstance(acker_error_in(exc), NotProvenError)):
                 raise
-            told = line_of(exc)
+            cause = line_of(exc)
             if blame is Blame.OUTAGE_IN_A_JOB:
                 roots.release([])
-                return OutageError(told)
-            self._refuse(told)
-            log.warning("the output could not be written, which is tried again: %s", told)
+                return OutageError(cause)
+            self._refuse(cause)
+            log.warning("the output could not be written, which is tried again: %s", cause)
             roots.release([], self.delay_secs)
             return None
         self.written = True
@@ -112,7 +112,7 @@ class WholeOutput:
         return None
 
     def check_some_left(self) -> None:
-        """There was no message at all, or one isn't a dead letter.
+        """Refuse to write nothing because each message is a dead letter; without any message it is fine.
 
         Raises:
             NotAcceptedError: each is one. A mistake such as a wrong schema must not replace the output by nothing.
@@ -120,24 +120,24 @@ class WholeOutput:
         if lost := self.spout.counts.dead_lettered:
             raise NotAcceptedError(
                 f"every one of the {lost:,} messages is a dead letter, so the output would be empty. Nothing was written, and "
-                "what an earlier run wrote stays. Look at the dead letters, mend what they tell of, and run it again"
+                "what an earlier run wrote stays. Look at the dead letters, correct their cause, and run it again"
             )
 
     def _refuse(self, cause: str) -> None:
         self.refused += 1
         if self.refused >= self.limit:
-            there = (
+            state = (
                 "Sinks that come first in the pipeline may have been written; run it again, so that all are"
                 if self.begun
                 else "Nothing was written"
             )
             raise NotAcceptedError(
                 f"the output could not be written as a whole: in {self.refused} emissions of all messages that were left, "
-                f"something failed each time, at last: {cause}. Nothing was acked. {there}. Look for what fails now and then"
+                f"something failed each time, at last: {cause}. Nothing was acked. {state}. Look for what fails now and then"
             )
 
 
-def _told(failed: Sequence[Failure]) -> str:
+def _cause_of(failed: Sequence[Failure]) -> str:
     if not failed:
         return "messages were lost or timed out while it ran"
     return f"{failed[0].component!r}: {next(iter(failed[0].reasons)).text}"

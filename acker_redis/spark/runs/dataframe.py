@@ -1,4 +1,4 @@
-"""A pipeline over a DataFrame, until every message was acked or is a dead letter."""
+"""Run a pipeline over a DataFrame, until every message was acked or is a dead letter."""
 
 import time
 import uuid
@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from acker_redis.acker import Acker, app_of
 from acker_redis.errors import BadConfigError
 from acker_redis.model.arrays import Int64Array
-from acker_redis.spark.emission.corrupt_records import check_corrupt
+from acker_redis.spark.emission.corrupt_records import check_corrupt_records
 from acker_redis.spark.emission.evidence import MANY_FAILED, OperatorEvidence
 from acker_redis.spark.emission.messages import RunMessages, not_done, with_message_ids
 from acker_redis.spark.emission.runner import EmissionRunner, Pipeline
@@ -140,7 +140,7 @@ def run_dataframe(
     on_done: Callable[[Int64Array, Spout], object] | None,
     progress: OnProgress | None,
 ) -> RunResult:
-    """As `run_tracked`; `on_done` is given the spout, too, which knows what is a dead letter."""
+    """Run a pipeline with checked settings; `on_done` is given the spout, too, which knows what is a dead letter."""
     started = time.monotonic()
     acker, offsets, letter_bytes = settings.acker, ids.progress, settings.dead_letter_bytes
     if not isinstance(messages, DataFrame):
@@ -149,7 +149,7 @@ def run_dataframe(
     if output == "whole":
         _check_whole(ids, replay, settings)
     arguments.column_names(messages.columns, "run_tracked")
-    check_corrupt(messages)
+    check_corrupt_records(messages)
     keeps = replay.max_bytes > 0
     url = settings.url(messages.sparkSession, is_needed=keeps)
     messages, column = with_message_ids(messages, ids.id_column, ids.partition, ids.offset)
@@ -167,9 +167,9 @@ def run_dataframe(
             acker, run_id, settings.spout_id, settings.retry, settings.max_spout_pending,
             payload=source.payloads if letter_bytes else None,
             # What is kept in Redis goes with its dead letter; one message can't be added to an output that is a whole.
-            replay=None if keeps or output == "whole" else _messages_of, replays_from=FROM_RUN,
+            replay=None if keeps or output == "whole" else _ids_of_letters, replays_from=FROM_RUN,
         )  # fmt: skip
-        completed = _Completed(spout, offsets, kept, on_done)
+        completed = _CompletedMessages(spout, offsets, kept, on_done)
         spout.on_done = completed.done
         with noting(acker, spout.lane, run_id, settings.spout_id):
             with own_errors(), described(messages.sparkSession, f"message ids of {acker.config.app}:{run_id}"):
@@ -193,7 +193,7 @@ def run_dataframe(
         spark = messages.sparkSession
 
         def emit(emission: Emission) -> None:
-            runner.emit(emission, source, spark)
+            runner.run(emission, source, spark)
 
         def between(is_emitting: bool) -> None:
             while not source.missing.empty():
@@ -219,10 +219,10 @@ def run_dataframe(
 
 
 def _check_whole(ids: MessageIds, replay: ReplayFrom, settings: RunSettings) -> None:
-    """Nothing was given that an output which is a whole goes without.
+    """Refuse settings that an output which is a whole can't have.
 
     Raises:
-        BadConfigError: something was.
+        BadConfigError: one was given.
     """
     given = {
         "progress of offsets": ids.progress is not None,
@@ -230,21 +230,21 @@ def _check_whole(ids: MessageIds, replay: ReplayFrom, settings: RunSettings) -> 
         "ReplayFrom.redis": replay.max_bytes > 0,
         "ReplayFrom.fetch": replay.max_bytes == 0 and replay.fetch_messages is not None,
     }
-    unfit = [name for name, is_given in given.items() if is_given]
-    if unfit:
+    refused = [name for name, is_given in given.items() if is_given]
+    if refused:
         raise BadConfigError(
-            f'output="whole" goes without {", ".join(unfit)}: it is written once, of all messages that are read in this run. '
+            f'output="whole" goes without {", ".join(refused)}: it is written once, of all messages of this run. '
             "Leave it out, or write by message"
         )
 
 
-def _messages_of(letters: list[DeadLetter]) -> list[int]:
-    """See `replaying.ReplayLoader`: the source of the run has them all."""
+def _ids_of_letters(letters: list[DeadLetter]) -> list[int]:
+    """See `dead_letter_replay.ReplayLoader`: the source of the run has them all."""
     return [letter.message_id for letter in letters]
 
 
-class _Completed:
-    """Passes on what is done."""
+class _CompletedMessages:
+    """Pass on which messages are done."""
 
     def __init__(
         self,
@@ -268,7 +268,7 @@ class _Completed:
             self._kept.remove(message_ids.tolist())
 
     def end(self) -> dict[str, int]:
-        """The completed offsets."""
+        """Save for the last time; give the completed offsets."""
         offsets = {} if self._offsets is None else self._offsets.save()
         if self._kept is not None:
             self._kept.clear()

@@ -1,4 +1,4 @@
-"""What holds in Spark while an emission's pipeline runs."""
+"""Set Spark's properties while an emission's pipeline runs, and cancel its jobs when it takes too long."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -9,13 +9,13 @@ from pyspark.sql import SparkSession
 from acker_redis.errors import AckerError
 
 _RULES = "spark.sql.adaptive.optimizer.excludedRules"
-_EMPTY = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
-"""It removes stages that turn out to be empty, with their meters: what they metered would not be known."""
+_EMPTY_RELATION_RULE = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
+"""It removes stages that turn out to be empty, with their metrics: these would not be known."""
 
 _DESCRIPTION = "spark.job.description"
 
-_AGAIN_SECS = 1.0
-"""Jobs that begin after their time was over are looked for so often."""
+_CANCEL_EVERY_SECS = 1.0
+"""After the timeout, jobs are cancelled so often, as others may begin."""
 
 _lock = threading.Lock()
 _running: dict[str, tuple[int, bool]] = {}
@@ -23,23 +23,23 @@ _running: dict[str, tuple[int, bool]] = {}
 
 
 @contextmanager
-def _kept(spark: SparkSession) -> Iterator[None]:
-    """Keep all meters in the plans that are executed meanwhile, also by several threads of one session."""
+def _metrics_kept(spark: SparkSession) -> Iterator[None]:
+    """Keep all metrics in the plans that are executed meanwhile, also by several threads of one session."""
     key = str(spark._jsparkSession.sessionUUID())  # noqa: SLF001
     with _lock:
-        count, ours = _running.get(key, (0, False))
-        if not count and (ours := _EMPTY not in _rules(spark)):
-            _exclude(spark, [*_rules(spark), _EMPTY])
-        _running[key] = count + 1, ours
+        count, is_ours = _running.get(key, (0, False))
+        if not count and (is_ours := _EMPTY_RELATION_RULE not in _rules(spark)):
+            _exclude(spark, [*_rules(spark), _EMPTY_RELATION_RULE])
+        _running[key] = count + 1, is_ours
     try:
         yield
     finally:
         with _lock:
-            count, ours = _running.pop(key)
+            count, is_ours = _running.pop(key)
             if count > 1:
-                _running[key] = count - 1, ours
-            elif ours:
-                _exclude(spark, [rule for rule in _rules(spark) if rule != _EMPTY])
+                _running[key] = count - 1, is_ours
+            elif is_ours:
+                _exclude(spark, [rule for rule in _rules(spark) if rule != _EMPTY_RELATION_RULE])
 
 
 def _rules(spark: SparkSession) -> list[str]:
@@ -55,11 +55,11 @@ def _exclude(spark: SparkSession, rules: list[str]) -> None:
 
 @contextmanager
 def running(spark: SparkSession, tag: str) -> Iterator[None]:
-    """Run a pipeline: plans keep all meters, also those of the user's own actions, and the jobs of this thread carry a tag."""
+    """Run a pipeline: plans keep all metrics, also those of the user's own actions, and jobs of this thread carry a tag."""
     context = spark.sparkContext
     context.addJobTag(tag)
     try:
-        with _kept(spark):
+        with _metrics_kept(spark):
             yield
     finally:
         context.removeJobTag(tag)
@@ -67,7 +67,7 @@ def running(spark: SparkSession, tag: str) -> Iterator[None]:
 
 @contextmanager
 def described(spark: SparkSession, text: str) -> Iterator[None]:
-    """Say in Spark's UI what the jobs of this thread are for, in front of what is said of them already."""
+    """Describe the jobs of this thread in Spark's UI, in front of the description they have."""
     context = spark.sparkContext
     before = context.getLocalProperty(_DESCRIPTION)
     context.setLocalProperty(_DESCRIPTION, text if before is None else f"{text}; {before}")
@@ -79,7 +79,7 @@ def described(spark: SparkSession, text: str) -> Iterator[None]:
 
 @contextmanager
 def counted(spark: SparkSession, counts: Mapping[str, int]) -> Iterator[None]:
-    """Show listeners of Spark numbers with each job of this thread: `acker.<name>` among its properties."""
+    """Give Spark's listeners counts with each job of this thread: `acker.<name>` among its properties."""
     context = spark.sparkContext
     for name, value in counts.items():
         context.setLocalProperty(f"acker.{name}", str(value))
@@ -109,7 +109,7 @@ def ended_after(spark: SparkSession, tag: str, timeout_secs: float | None) -> It
         while not ended.wait(wait_secs):
             late.set()
             spark.sparkContext.cancelJobsWithTag(tag)
-            wait_secs = _AGAIN_SECS
+            wait_secs = _CANCEL_EVERY_SECS
 
     thread = threading.Thread(target=watch, name="acker-emit-timeout", daemon=True)
     thread.start()

@@ -131,15 +131,16 @@ class ParkStore:
         """
         if self.query is not None and self.query != query:
             raise BadConfigError(
-                f"parking_location={self._path!r} belongs to another query, with the checkpoint {self.checkpoint!r}: give each "
-                "query one of its own. If that query's checkpoint is gone for good, what it had parked is in the snapshots there "
-                "(Parquet): move the folder away"
+                f"parking_location={self._path!r} belongs to another query, with the checkpoint {self.checkpoint!r}: give "
+                "each query one of its own. If that query's checkpoint is gone for good, what it had parked is in the "
+                "snapshots there (Parquet): move the folder away"
             )
         if self.query is None and batch_id > 0 and not self._exists:
             raise BadConfigError(
-                f"parking_location={self._path!r} is missing, and the query goes on with batch {batch_id}, so messages may be "
-                "parked elsewhere: give the parking location that was used before, or put it back from a copy. An empty folder "
-                "in its place (in an object store: with a file .empty) says that none are, and those that were are lost"
+                f"parking_location={self._path!r} is missing, and the query goes on with batch {batch_id}, so messages may "
+                "be parked elsewhere: give the parking location that was used before, or put it back from a copy. An "
+                "empty folder in its place (in an object store: with a file .empty) says that none are, and those that "
+                "were are lost"
             )
         if self.query is None and self._snapshot_ids():
             raise BadConfigError(
@@ -148,7 +149,8 @@ class ParkStore:
             )
         if self.query is None and self._foreign_files():
             raise BadConfigError(
-                f"parking_location={self._path!r} holds other files, such as {self._foreign_files()[0]!r}: give an empty folder"
+                f"parking_location={self._path!r} holds other files, such as {self._foreign_files()[0]!r}: give an empty "
+                "folder"
             )
         if self.query is None or self.checkpoint != checkpoint:
             self._write_owner(query, checkpoint, self._newest)
@@ -177,8 +179,9 @@ class ParkStore:
         committed = self.committed()
         if committed is None:
             raise BadConfigError(
-                f"parking_location={self._path!r} belongs to a query whose checkpoint {self.checkpoint!r} is missing, so it is not "
-                "known which of its snapshots counts: put it back, or start the query, which says where it is now"
+                f"parking_location={self._path!r} belongs to a query whose checkpoint {self.checkpoint!r} is missing, so "
+                "it is not known which of its snapshots counts: put it back, or start the query, which says where it is "
+                "now"
             )
         return committed + 1
 
@@ -312,10 +315,10 @@ class ParkStore:
         some = ", ".join(map(str, messages[:_MAX_IDS_NAMED])) + (", …" if len(messages) > _MAX_IDS_NAMED else "")
         first = min(snapshot_ids)
         raise BadConfigError(
-            f"parking_location={self._path!r}: the query begins with batch {before}, and what was parked then is not known, as "
-            f"the snapshots are of batch {first.batch_id} and later. {len(messages)} messages are parked ({some}); "
-            f"those that came before batch {before} would be lost. Nothing was changed: put a checkpoint back that goes on "
-            f"with batch {first.batch_id + 1} or later. {_WITHOUT_THEM}"
+            f"parking_location={self._path!r}: the query begins with batch {before}, and what was parked then is not "
+            f"known, as the snapshots are of batch {first.batch_id} and later. {len(messages)} messages are parked "
+            f"({some}); those that came before batch {before} would be lost. Nothing was changed: put a checkpoint back "
+            f"that goes on with batch {first.batch_id + 1} or later. {_WITHOUT_THEM}"
         )
 
     def _snapshot(self, snapshot_id: SnapshotId) -> Snapshot:

@@ -1,4 +1,4 @@
-"""One start of a streaming query: its spout, which goes on from micro-batch to micro-batch, and between them.
+"""Run one start of a streaming query: its spout, which goes on from micro-batch to micro-batch, and between them.
 
 The holder of the lock steps the spout: the thread of a micro-batch while there is one, else a thread of this module's,
 so that outcomes are taken, and parked messages go out by themselves where the source is quiet. `query_states` has the
@@ -45,7 +45,7 @@ from acker_redis.store.dead_letter import DeadLetter
 log = logging.getLogger("acker_redis.spark")
 
 FEW, QUIET_SECS = 0.01, 0.1
-"""A share of a micro-batch that is not waited for any more once no outcome came for so long."""
+"""A share of a micro-batch that is not waited for once no outcome came for so long."""
 
 PAUSE_SECS = 0.1
 """Between micro-batches outcomes are taken so often."""
@@ -66,8 +66,8 @@ class StreamStatus:
         batches: micro-batches that ended since the query was started, in this process.
         counts: what became of emissions since then.
         in_flight: messages whose roots are open.
-        parked: messages that left their micro-batch and are not done, by reason and last component of what became of their last
-            attempt; a reason of "" has those in flight for the first time, one of "queued" those that wait for an earlier
+        parked: messages that left their micro-batch and are not done, by reason and last component of their last attempt; a
+            reason of "" has those in flight for the first time, one of "queued" those that wait for an earlier
             message of their id.
         oldest_secs: since when the oldest of them is parked.
         completed_offsets: by partition, the first offset that is not known to be done; see `Acker.completed_offsets`.
@@ -241,7 +241,7 @@ class TrackedQuery:
         return java is not None and bool(java.isActive())
 
     def status(self) -> StreamStatus:
-        """How it stands; any thread may ask."""
+        """Tell how the stream stands; any thread may ask."""
         oldest_ms = min((row.since_ms for row in self._messages.rows()), default=None)
         return StreamStatus(
             batch_id=self._batch_id if self._batch_id >= 0 else None,
@@ -260,7 +260,7 @@ class TrackedQuery:
     def _restore(self, snapshot: Snapshot) -> None:
         options = self._options
         fresh = self._rows.restore(snapshot)
-        self._rows.use(self._spark, options.ids.id_column or MESSAGE_ID)
+        self._rows.use_session(self._spark, options.ids.id_column or MESSAGE_ID)
         if options.ids.id_column is None:
             places = self._rows.places(options.ids.partition, options.ids.offset)
             if places is not None:
@@ -332,10 +332,10 @@ class TrackedQuery:
         self._run_emission = inheritable_thread_target(batch.sparkSession)(self._emit_in_session)
         self._spout.add(fresh)
         self._loop.hurry()
-        if not len(ids) and not messages.given:  # what the pipeline does of nothing is still done, and has to be right
-            self._runner(column).emit(
-                self._spout.state.empty_emission(), self._rows, frame.sparkSession, self._batch_id
-            )
+        if (
+            not len(ids) and not messages.in_spout
+        ):  # what the pipeline does of nothing is still done, and has to be right
+            self._runner(column).run(self._spout.state.empty_emission(), self._rows, frame.sparkSession, self._batch_id)
         self._wait_for_outcomes(ids, before)
         with own_errors(), described(batch.sparkSession, f"rows to park of {key}, batch {batch_id}"):
             self._rows.finish_batch()
@@ -364,7 +364,7 @@ class TrackedQuery:
             if messages.left > options.max_parked:
                 self._note_full()
                 continue
-            waited_for = messages.in_flight_but(before)
+            waited_for = messages.in_flight_without(before)
             is_few = len(waited_for) <= max(1, FEW * len(ids)) and now - outcome_at >= QUIET_SECS
             if not len(waited_for) or is_few or now - emitted_at >= options.batch_wait_secs:
                 break
@@ -390,14 +390,14 @@ class TrackedQuery:
     # -- between micro-batches
 
     def _work_between_batches(self) -> None:
-        """Begin to, or go on; under the lock, but for the start."""
+        """Begin to work between micro-batches, or go on; under the lock, but for the start."""
         self._states.move_to(QueryState.BETWEEN_BATCHES)
         if self._worker is None:
             self._worker = threading.Thread(target=self._work, name="acker-stream", daemon=True)
             self._worker.start()
 
     def _work(self) -> None:
-        """The worker thread: it ends with the query."""
+        """Run in the worker thread, which ends with the query."""
         while not self._states.wait_until_over(PAUSE_SECS):
             with self._lock:
                 if self._states.state is QueryState.BETWEEN_BATCHES:
@@ -457,7 +457,7 @@ class TrackedQuery:
             self._loop.step(may_emit=False)
 
     def _emit(self, emission: Emission) -> None:
-        """In the emitter's thread."""
+        """Run an emission, in the emitter's thread."""
         try:
             self._run_emission(emission)
         except Exception:
@@ -467,7 +467,7 @@ class TrackedQuery:
 
     def _emit_in_session(self, emission: Emission) -> None:
         batch_id = self._batch_id if self._states.in_batch else None
-        self._runner(self._rows.column).emit(emission, self._rows, self._batch_spark, batch_id)
+        self._runner(self._rows.column).run(emission, self._rows, self._batch_spark, batch_id)
 
     def _runner(self, column: str) -> EmissionRunner:
         return EmissionRunner(
@@ -477,7 +477,7 @@ class TrackedQuery:
     # -- calls of the spout
 
     def _payloads(self, ids: list[int]) -> list[bytes | None]:
-        """Of dead letters; where Spark ended this with the query, the next start writes the letters."""
+        """Give messages for dead letters; where Spark ended this with the query, the next start writes the letters."""
         try:
             return self._rows.payloads(ids)
         except Exception:
@@ -492,7 +492,7 @@ class TrackedQuery:
         return self._rows.is_exact(letter)
 
     def _on_done(self, ids: Int64Array) -> None:
-        """Messages were acked or are kept as dead letters."""
+        """Let go of messages that were acked or are kept as dead letters."""
         if self._options.on_messages_done is not None:
             self._options.on_messages_done(ids)
         following = self._messages.done(ids)
@@ -500,14 +500,14 @@ class TrackedQuery:
             self._spout.add(np.array(following, np.int64))
 
     def _on_letters(self, letters: list[DeadLetter]) -> None:
-        """A message of a letter that is replayed has no other place: its new letter stays."""
+        """Note dead letters that were written, but those of replays: a replayed message is nowhere else."""
         replaying = set(self._spout.replaying)
         self._writer.note_letters([letter for letter in letters if letter.message_id not in replaying])
 
     # -- what is kept
 
     def _publish_completed_offsets(self) -> None:
-        """For other programs; what does not get through now does with the next."""
+        """Write completed offsets for other programs; what does not get through now does with the next."""
         if self._options.ids.id_column is not None:
             return
         gone = self._offsets.update(self._messages.left_ids())
@@ -515,21 +515,21 @@ class TrackedQuery:
         try:
             app_of(self._acker).write_completed_offsets(changed, gone, spout_id=self._options.spout_id)
         except ServerUnavailableError as exc:
-            log.warning("other programs do not learn now of what is done: %s", exc)
+            log.warning("completed offsets are not published now: %s", exc)
             return
-        self._offsets.published(changed)
+        self._offsets.mark_published(changed)
 
     def _save(self) -> None:
-        """Keep what is parked, if it changed. Where it can't be kept now, outcomes are taken until it can.
+        """Save what is parked, if it changed. Where it can't be saved now, take outcomes until it can.
 
         Raises:
-            AckerError: it can't be kept, for ten minutes.
+            AckerError: it can't be saved for ten minutes.
         """
         while not self._try_to_save():
             self._step(may_emit=False)
 
     def _save_at_last(self) -> None:
-        """Keep what is parked, and don't wait: the last micro-batch's snapshot has all of it, and what was done since."""
+        """Save what is parked, and don't wait: the last micro-batch's snapshot has all of it, and what was done since."""
         if not self._try_to_save():
             log.warning(
                 "what was done since the last micro-batch of app %r is done again at the next start, as it can't be saved now",
@@ -541,7 +541,7 @@ class TrackedQuery:
 
 
 def active_query(spark: SparkSession, query: str | None, run: str | None = None) -> Any:
-    """The query of this id that Spark runs now, of this start where one is given; None: it does not, or it is stopping.
+    """Find the query of this id that Spark runs now, of this start where it is given; None: it runs none, or is stopping.
 
     Raises:
         BadConfigError: the session has no JVM of its own.

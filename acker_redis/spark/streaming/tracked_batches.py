@@ -1,4 +1,4 @@
-"""Micro-batches of Structured Streaming: what does not settle leaves its batch, and stays with the stream until it does."""
+"""Run micro-batches of Structured Streaming: what does not settle leaves its batch, and is parked until it does."""
 
 import logging
 import threading
@@ -25,7 +25,7 @@ __all__ = ["StreamStatus", "TrackedBatches"]
 log = logging.getLogger("acker_redis.spark")
 
 _QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"
-"""What Spark notes for the thread of a query: its id, which it keeps over restarts, and that of this start."""
+"""Properties that Spark sets in the thread of a query: its id, which it keeps over restarts, and that of this start."""
 
 
 class TrackedBatches:
@@ -84,7 +84,8 @@ class TrackedBatches:
             max_parked: at most so many messages are not done when a micro-batch ends. It waits for that, and says so in the
                 log and in `status`.
             batch_wait_secs: a micro-batch waits so long for outcomes at most.
-            emit_timeout_secs: the jobs of an emission are cancelled after so long; see `run_tracked`. None: never.
+            emit_timeout_secs: the jobs of an emission are cancelled after so long, and it goes out again in parts, until a
+                message whose work never ends is alone. Has to be longer than the jobs of a micro-batch take. None: never.
             spout_id: owner of the roots; see `Spout`.
             executor_url: the acker's server as executors reach it, where that is not as this process does.
             on_messages_done: called with the ids of messages that were acked or are kept as dead letters. Where it raises it
@@ -99,8 +100,8 @@ class TrackedBatches:
             stop_if_all_fail=stop_if_all_fail, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
             dead_letter_bytes=dead_letter_bytes, on_messages_done=on_messages_done,
         )  # fmt: skip
-        wanted = message_ids("TrackedBatches", ids)
-        if wanted.progress is not None:
+        checked_ids = message_ids("TrackedBatches", ids)
+        if checked_ids.progress is not None:
             raise BadConfigError(
                 "TrackedBatches: ids have a progress file, and the progress of a stream is in its checkpoint. Leave progress= "
                 "out"
@@ -116,7 +117,7 @@ class TrackedBatches:
             raise BadConfigError("TrackedBatches needs a SparkSession: make it first") from exc
         self._spark, self._pipeline, self._acker, self._url = spark, pipeline, acker, settings.url(spark)
         self._settings = StreamSettings(
-            **vars(settings), ids=wanted, max_parked=max_parked, batch_wait_secs=batch_wait_secs,
+            **vars(settings), ids=checked_ids, max_parked=max_parked, batch_wait_secs=batch_wait_secs,
             on_messages_done=None if on_messages_done is None else insisting(on_messages_done, "on_messages_done"),
         )  # fmt: skip
         self._path = parking_location
@@ -135,7 +136,10 @@ class TrackedBatches:
 
         Raises:
             BadConfigError: the parking location is another query's, or missing; nothing was emitted.
-            AckerError: as `run_tracked`.
+            NotExactError: the pipeline ran no sink, or drops or copies rows otherwise than by the tracker's operators.
+            OperatorBrokenError: see `stop_if_all_fail`.
+            AckerError: the server can't be reached for too long; or the stream broke off before this micro-batch.
+            Exception: what the pipeline function raised in the driver.
         """
         self._query_of_batch(batch.sparkSession, batch_id).process_batch(batch, batch_id)
 
@@ -145,7 +149,7 @@ class TrackedBatches:
         After `trigger(availableNow=True)`, or for shutting down. What is left stays parked for the next start.
 
         Raises:
-            AckerError: as `run_tracked`; or a micro-batch was under way for so long, and nothing was done here.
+            AckerError: as in a micro-batch; or a micro-batch was under way for so long, and nothing was done here.
 
         >>> batches.drain(timeout_secs=60).parked
         {}
@@ -160,7 +164,7 @@ class TrackedBatches:
         return self.status()
 
     def status(self) -> StreamStatus:
-        """How the stream stands; any thread may ask.
+        """Tell how the stream stands; any thread may ask.
 
         >>> batches.status().in_flight
         0

@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from acker_redis import Acker, AckerConfig, BadConfigError, Limits, PipelineError, RowFailedError
 from acker_redis.spark import MessageIds, ReplayFrom, Tracker, check_pipeline, read_files, run_tracked
-from acker_redis.spark.emission.corrupt_records import check_corrupt
+from acker_redis.spark.emission.corrupt_records import check_corrupt_records
 from acker_redis.spark.emission.messages import RunMessages, with_message_ids
 from acker_redis.spark.protocol.columns import TRACKING
 from acker_redis.spout.offset_file import OffsetFile
@@ -194,7 +194,7 @@ def test_messages_without_their_corrupt_column_are_refused(spark: Any, acker: Ac
         messages.where("n = 1").select("file", "row").withMetadata("file", {}),
         read_files(spark, str(tmp_path)).select("file", "row"),
     ):
-        check_corrupt(kept)
+        check_corrupt_records(kept)
 
 
 def test_message_ids_are_read_without_parsing_json(spark: Any, tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_parking_on_full_disk_waits_ten_minutes_then_raises(
     with pytest.raises(AckerError, match=r"could not be saved for 6\d\d s: full.*nothing is lost"):
         while True:
             now += 0.1
-            if outage.is_over(now):
+            if outage.may_retry(now):
                 tries += 1
                 outage.note_failure(now, ParkingOutageError("full"))
     assert 600 <= now - 1000 < 631
@@ -188,4 +188,4 @@ def test_parking_on_full_disk_waits_ten_minutes_then_raises(
     assert caplog.text.count("waiting until parked messages can be saved: full") == 1
     outage.note_success(now)
     assert "is saved again, after" in caplog.text
-    assert outage.is_over(now + 31)
+    assert outage.may_retry(now + 31)

@@ -18,13 +18,13 @@ from acker_redis.testing import fake_acker
 
 
 class Folder:
-    """A park in memory."""
+    """A parking location in memory."""
 
     def __init__(self) -> None:
         self.saved: list[tuple[int, list[int], int | None]] = []
         self.is_full = self.is_deleted = False
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         return not self.is_deleted
 
     def committed(self) -> int:
