@@ -187,5 +187,5 @@ def test_parking_on_full_disk_waits_ten_minutes_then_raises(
     assert tries >= 20
     assert caplog.text.count("waiting until parked messages can be saved: full") == 1
     outage.note_success(now)
-    assert "is saved again, after" in caplog.text
+    assert "are saved again, after" in caplog.text
     assert outage.may_retry(now + 31)
