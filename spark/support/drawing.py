@@ -19,7 +19,7 @@ class Picture:
         return self.svg
 
     def __repr__(self) -> str:
-        """For where no picture can be shown."""
+        """Stand in where no picture can be shown."""
         return "a tree"
 
 

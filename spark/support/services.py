@@ -48,7 +48,7 @@ class Place:
                     self._kind = ServerKind.SCRIPTS
 
     def url_of(self, role: Role, app: str | None = None) -> str:
-        """The server's URL with the login of a user of this role, made now; a second one gets another password."""
+        """Make a user of this role, and give the server's URL with its login; a second one gets another password."""
         if not self._has_users:
             return self._url
         (user,) = users(app, roles=[role], kind=self._kind)

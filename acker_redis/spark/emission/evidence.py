@@ -35,7 +35,7 @@ class OperatorEvidence:
     """Keep what is known of the operators of one run."""
 
     def __init__(self, *, everything_counts: bool, goes_on: bool = False, max_open: int | None = None) -> None:
-        """Nothing is known yet.
+        """Begin without any knowledge.
 
         Args:
             everything_counts: whether the rule is off: the user said so, or the source has few messages.

@@ -58,7 +58,7 @@ class EmissionRoots:
     """Keep the roots of one emission in the ledger. Use it as a context: leaving it waits for what is being sent."""
 
     def __init__(self, spout: Spout, emission: Emission, own: Int64Array) -> None:
-        """Nothing was sent yet.
+        """Prepare the roots; nothing is sent yet.
 
         Args:
             spout: of the run, their owner.

@@ -42,13 +42,13 @@ class WholeOutput:
 
     @property
     def limit(self) -> int:
-        """The run ends with an error after so many that were refused."""
+        """Number of refused emissions after which the run ends with an error."""
         retry = self.spout.retry
         return max(policy.max_attempts for policy in (retry, *retry.by_reason.values())) + EXTRA_EMISSIONS
 
     @property
     def delay_secs(self) -> float:
-        """How long to wait for the next try."""
+        """Wait before the next emission of all messages."""
         return float(self.spout.retry.delay_secs(np.array([max(1, self.refused)]))[0])
 
     @contextmanager

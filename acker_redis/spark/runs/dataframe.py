@@ -90,8 +90,8 @@ def run_tracked(
             they do where the source has fewer than 20 messages.
         dead_letter_bytes: a dead letter keeps its message, as JSON, if it is not longer; 0: its id only. At most 1 MiB.
         max_spout_pending: at most so many messages in flight.
-        emit_timeout_secs: the jobs of an emission are cancelled after so long, so that a message whose work never ends is
-            found like one that kills its worker: the emission goes out again in parts, until it is alone. Has to be longer
+        emit_timeout_secs: the jobs of an emission are cancelled after so long, and it goes out again in parts, until a message
+            whose work never ends is alone, as with one that kills its worker. Has to be longer
             than the jobs of all messages together take; what the pipeline does in the driver is not ended. None: never.
         run_id: unique per run: one that an earlier run had is refused; None: a random one.
         spout_id: owner of the roots; see `Spout`.

@@ -112,7 +112,7 @@ class _UpstreamMessages:
     """Ack, fail and renew the roots upstream of messages that are not done yet."""
 
     def __init__(self, acker: Acker, table: pa.Table) -> None:
-        """All of them.
+        """Take the messages of a run, none of which is done.
 
         Raises:
             PipelineError: rows have no anchors.

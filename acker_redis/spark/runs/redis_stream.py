@@ -245,7 +245,7 @@ class _OpenEntries:
         return self._frame(emission.message_ids), emission
 
     def keep_messages(self, emission: Emission) -> None:
-        """Nothing: they are in the stream, and here."""
+        """Keep nothing: entries are in the stream, and here."""
 
     def payloads(self, message_ids: list[int]) -> list[bytes | None]:
         """Make JSON of entries, for dead letters."""

@@ -157,7 +157,7 @@ class ParkStore:
         self.query, self.checkpoint = query, checkpoint
 
     def committed(self) -> int | None:
-        """The last micro-batch that Spark has committed, by the checkpoint; -1: none. None: the checkpoint is not there.
+        """Find the last micro-batch that Spark has committed, by the checkpoint; -1: none. None: there is no checkpoint.
 
         Raises:
             ParkOutageError: it can't be read.
@@ -171,7 +171,7 @@ class ParkStore:
             raise ParkingOutageError(f"the checkpoint {self.checkpoint!r} can't be read: {_cause(exc)}") from exc
 
     def next_batch(self) -> int:
-        """The micro-batch that the query goes on with.
+        """Find the micro-batch that the query goes on with.
 
         Raises:
             BadConfigError: its checkpoint is not there.

@@ -24,26 +24,26 @@ class ParkedMessages:
     """
 
     def __init__(self, state: SpoutState, replaying: Callable[[], Sequence[int]]) -> None:
-        """Nothing is parked yet; `replaying` gives the messages of dead letters that are replayed."""
+        """Begin with nothing parked; `replaying` gives the messages of dead letters that are replayed."""
         self._state, self._replaying = state, replaying
         self._rows: dict[int, ParkedRow] = {}
         self._queued: dict[int, deque[ParkedRow | None]] = {}  # None: the row is in the frame of the micro-batch
         self._row_changes = 0
 
     def __contains__(self, message: int) -> bool:
-        """Whether a message is parked."""
+        """Return True if a message is parked."""
         return message in self._rows
 
     def __len__(self) -> int:
-        """How many messages are parked, without queued ones."""
+        """Count the messages that are parked, without queued ones."""
         return len(self._rows)
 
     def __getitem__(self, message: int) -> ParkedRow:
-        """The row of a parked message."""
+        """Get the row of a parked message."""
         return self._rows[message]
 
     def rows(self) -> list[ParkedRow]:
-        """Rows of all parked messages; any thread may ask."""
+        """List the rows of all parked messages; any thread may ask."""
         return list(self._rows.copy().values())
 
     @property
@@ -70,7 +70,7 @@ class ParkedMessages:
         return self._state.left
 
     def left_ids(self) -> Int64Array:
-        """Messages given to the spout that are not done."""
+        """List the messages given to the spout that are not done."""
         return self._state.left_ids()
 
     def has_to_emit(self, due_by: float) -> bool:
@@ -83,7 +83,7 @@ class ParkedMessages:
         return self._state.fresh > 0
 
     def in_flight_without(self, left_out: Int64Array) -> Int64Array:
-        """Messages in flight, without some."""
+        """List the messages in flight, without some."""
         return np.setdiff1d(self._state.in_flight(), left_out)
 
     def park(self, rows: Mapping[int, ParkedRow]) -> None:

@@ -53,7 +53,7 @@ class ParkedRows:
     """
 
     def __init__(self, messages: ParkedMessages, dead_letter_bytes: int) -> None:
-        """There is no micro-batch."""
+        """Begin without a micro-batch."""
         self.messages = messages
         self.column = ""
         self.schema: StructType | None = None

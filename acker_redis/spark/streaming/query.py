@@ -104,7 +104,7 @@ class TrackedQuery:
         options: StreamSettings,
         store: ParkStore,
     ) -> None:
-        """Nothing is done before `resume`."""
+        """Prepare the query; nothing is done before `resume`."""
         self.run: str | None = None
         self.error: BaseException | None = None
         self._spark, self._pipeline, self._acker, self._url = spark, pipeline, acker, url

@@ -62,7 +62,7 @@ class Snapshot:
     stream: str | None = None
 
     def __len__(self) -> int:
-        """How many messages are parked."""
+        """Count the messages that are parked."""
         return len(self.attempts) + len(self.queued)
 
     @property

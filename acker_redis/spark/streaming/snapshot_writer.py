@@ -21,7 +21,7 @@ class SnapshotWriter:
     """Keeps the newest snapshot up to date; one thread at a time may use it."""
 
     def __init__(self, store: ParkStore, messages: ParkedMessages, snapshot: Callable[[], Snapshot | None]) -> None:
-        """Nothing is written yet.
+        """Prepare the writer; nothing is written yet.
 
         Args:
             store: of the parking location.

@@ -78,7 +78,7 @@ def read(
     retry: RetryPolicy,
     files: int,
 ) -> StreamStatus:
-    """The streaming query: every file that is there and was not read yet, some of them at a time; then what is parked."""
+    """Run the streaming query over every file that was not read yet, some of them at a time; then drain what is parked."""
     sections = spark.read.csv(str(reference), schema=REFERENCE, header=True).coalesce(1)  # small: no shuffle of it
     batches = TrackedBatches(
         partial(pipeline, store, sections),

@@ -17,7 +17,7 @@ from spark.applications.access_logs.store import Store
 
 
 def progress(status: StreamStatus) -> str:
-    """A line about a stream."""
+    """Make a line about a stream."""
     counts = status.counts
     return (
         f"micro-batch {status.batches + 1}: emitted {counts.emitted}, acked {counts.acked}, failed {counts.failed}, "

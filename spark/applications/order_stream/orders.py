@@ -39,7 +39,7 @@ class Orders:
     """
 
     def __init__(self, folder: Path, per_sec: float) -> None:
-        """Nothing is written before `start`."""
+        """Find the files that are there; nothing is written before `start`."""
         self.folder = folder / "orders"
         self.folder.mkdir(parents=True, exist_ok=True)
         self._draft = folder / "orders.draft"

@@ -41,7 +41,7 @@ def check(kill: Path, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _die_if_asked(kill: Path) -> None:
-    """One worker takes the file, and dies in the middle of its work; Spark tries its task again."""
+    """Die in the middle of the work if the file is there, and take it: Spark tries the task again."""
     if kill.exists():
         try:
             kill.unlink()
