@@ -80,18 +80,18 @@ def written(folder: Path, part: str = "out") -> list[int]:
 
 def handler_of(acker: Acker, folder: Path, run: Any = None, **options: Any) -> TrackedBatches:
     # Nothing goes out by itself between micro-batches, however long Spark takes to the next.
-    given = {"ids": "id", "retry": QUICK, "parking_location": str(folder / "park"), "batch_wait_secs": 600}
+    given = {"ids": "id", "retry": QUICK, "parking_location": str(folder / "parked"), "batch_wait_secs": 600}
     return TrackedBatches(run or partial(pipeline, folder), acker=acker, **{**given, **options})
 
 
 def parked(folder: Path) -> list[int]:
     """By the last snapshot, as anybody can read it."""
-    last = max((folder / "park").glob("*.parquet"))
+    last = max((folder / "parked").glob("*.parquet"))
     return sorted(pq.read_table(last)["id"].to_pylist())
 
 
 def snapshots(folder: Path) -> list[str]:
-    return sorted(path.name for path in (folder / "park").iterdir() if not path.name.startswith("."))
+    return sorted(path.name for path in (folder / "parked").iterdir() if not path.name.startswith("."))
 
 
 def test_failed_messages_join_later_batches_and_then_dead_letter(spark: Any, acker: Acker, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_restart_with_a_silent_source_resumes_parked_messages(spark: Any, acker:
     ) as one:
         start(spark, tmp_path, one).awaitTermination()
     assert parked(tmp_path) == [47, 50, 57]
-    found = pq.read_table(max((tmp_path / "park").glob("*.parquet"))).to_pylist()
+    found = pq.read_table(max((tmp_path / "parked").glob("*.parquet"))).to_pylist()
     assert {(row["id"], row["attempts"], row["reason"], row["last_component"]) for row in found} == {
         (47, 1, "failed", "fail_where"), (57, 1, "failed", "fail_where"), (50, 1, "", None),
     }  # fmt: skip
@@ -177,7 +177,7 @@ def test_a_query_that_starts_after_a_drain_works_between_its_batches(spark: Any,
     with handler_of(acker, tmp_path, run, **options) as handler:
         start(spark, tmp_path, handler).awaitTermination()
     give(tmp_path, [2, 27])
-    with handler_of(acker, tmp_path, run, settle_secs=0.5, **options) as handler:
+    with handler_of(acker, tmp_path, run, batch_wait_secs=0.5, **options) as handler:
         assert sum(handler.drain(0).parked.values()) == 1
         query = start(spark, tmp_path, handler, processingTime="1 hour")
         try:
@@ -379,7 +379,7 @@ def test_unreadable_parked_rows_count_against_no_message(
         start(spark, tmp_path, handler).awaitTermination()
 
     def kept() -> list[Any]:
-        found = pq.read_table(max((tmp_path / "park").glob("*.parquet"))).sort_by("id")
+        found = pq.read_table(max((tmp_path / "parked").glob("*.parquet"))).sort_by("id")
         return list(found.select(["id", "attempts", "exempted", "losses"]).to_pylist())
 
     before = kept()
@@ -445,7 +445,7 @@ def test_unreadable_parking_location_releases_the_lane(
 ) -> None:
     give(tmp_path, [1])
 
-    def fails(park: ParkStore, before: int) -> None:
+    def fails(store: ParkStore, before: int) -> None:
         raise BadConfigError("on purpose")
 
     with handler_of(acker, tmp_path, partial(plain, tmp_path)) as handler:
@@ -457,7 +457,7 @@ def test_unreadable_parking_location_releases_the_lane(
 
 
 def test_parking_location_of_another_query_is_refused_at_start(spark: Any, acker: Acker, tmp_path: Path) -> None:
-    park = tmp_path / "park"
+    location = tmp_path / "parked"
     give(tmp_path, range(40))
     with handler_of(acker, tmp_path) as handler:
         start(spark, tmp_path, handler).awaitTermination()
@@ -477,31 +477,31 @@ def test_parking_location_of_another_query_is_refused_at_start(spark: Any, acker
     ):
         handler_of(stranger, tmp_path)
 
-    snapshot = max(park.glob("*.parquet"))
+    snapshot = max(location.glob("*.parquet"))
     whole = snapshot.read_bytes()
-    for crc in park.glob(".*.crc"):
+    for crc in location.glob(".*.crc"):
         crc.unlink()
     for damaged in (whole[:-20], b"", whole[:60] + bytes([whole[60] ^ 255]) + whole[61:]):
         snapshot.write_bytes(damaged)
         with pytest.raises(BadConfigError, match="damaged"):
             handler_of(acker, tmp_path)
     snapshot.write_bytes(whole)
-    about = park / "query.json"
+    about = location / "query.json"
     for text in ("{", "{}", '{"format": "else"}', "[1]"):
         about.write_text(text)
         with pytest.raises(BadConfigError, match="damaged, or another program's"):
             handler_of(acker, tmp_path)
 
-    park.rename(tmp_path / "moved")
+    location.rename(tmp_path / "moved")
     give(tmp_path, range(40, 80))
     with handler_of(acker, tmp_path) as handler, pytest.raises(StreamingQueryException, match="messages may be parked"):
         start(spark, tmp_path, handler).awaitTermination()
-    park.mkdir()
-    (park / "data.csv").touch()
+    location.mkdir()
+    (location / "data.csv").touch()
     with handler_of(acker, tmp_path) as handler, pytest.raises(StreamingQueryException, match="holds other files"):
         start(spark, tmp_path, handler).awaitTermination()
     assert acker.stats().inits == emitted
-    (park / "data.csv").unlink()
+    (location / "data.csv").unlink()
     with handler_of(acker, tmp_path, partial(plain, tmp_path)) as handler:
         start(spark, tmp_path, handler).awaitTermination()
     assert set(range(40, 80)) <= set(written(tmp_path))
