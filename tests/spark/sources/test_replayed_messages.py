@@ -129,7 +129,7 @@ def test_letters_of_corrupt_rows_need_no_second_read(
         read.append(ids)
         return source(self, ids)
 
-    monkeypatch.setattr(RunMessages, "_source", reading)
+    monkeypatch.setattr(RunMessages, "_source_rows", reading)
     out = tmp_path / "out"
     out.mkdir()
 
