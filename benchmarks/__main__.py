@@ -70,7 +70,7 @@ def rows_of(chosen: Benchmark, scale: float, server: str | None = None) -> Itera
 
 
 def keep(rows: list[Row], path: Path, scale: float) -> list[Row]:
-    """Put rows into the file in place of the same benchmarks' on the same servers; returns all that are there now.
+    """Put rows into the file in place of the same benchmarks' on the same servers; return all that are there now.
 
     Rows of another machine, of other versions or of another scale don't compare with them and are dropped.
     """
@@ -79,8 +79,8 @@ def keep(rows: list[Row], path: Path, scale: float) -> list[Row]:
     if (old.get("machine"), old.get("scale")) == (machine(), scale):
         rows = [row for row in kept(path) if (row.benchmark, row.server) not in measured] + rows
     path.parent.mkdir(parents=True, exist_ok=True)
-    found = {"machine": machine(), "scale": scale, "rows": [asdict(row) for row in rows]}
-    path.write_text(json.dumps(found, indent=1) + "\n")
+    results_now = {"machine": machine(), "scale": scale, "rows": [asdict(row) for row in rows]}
+    path.write_text(json.dumps(results_now, indent=1) + "\n")
     return rows
 
 

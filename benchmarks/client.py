@@ -35,14 +35,14 @@ def run(bench: Bench) -> Iterator[Row]:
             acker.init_many(roots, roots, 0)
         fanned = np.repeat(alone[: acks // 10], 10)
         np.random.default_rng(3).shuffle(fanned)
-        for what, acked in (("minted", minted), ("alone", alone), ("10 acks per root", fanned)):
+        for case, acked in (("minted", minted), ("alone", alone), ("10 acks per root", fanned)):
             edges = harness.random_ids(len(acked), seed=4)
-            yield from _compare(bench, acker, client, acked, edges, what)
+            yield from _compare(bench, acker, client, acked, edges, case)
     client.close()
 
 
 def _compare(
-    bench: Bench, acker: Acker, client: RedisClient, roots: UInt64Array, edges: UInt64Array, what: str
+    bench: Bench, acker: Acker, client: RedisClient, roots: UInt64Array, edges: UInt64Array, case: str
 ) -> Iterator[Row]:
     ours: list[float] = []
     hincrby: list[float] = []
@@ -57,7 +57,7 @@ def _compare(
         each = 1e6 / len(roots)
         context = f"ack {np.median(ours) * each:.2f} µs, {name} {np.median(theirs) * each:.2f} µs"
         yield bench.row(
-            f"wall per ack: pipelined {name} / ack_many, {what}", ratios, "x", target=_TARGETS[what], at_least=True,
+            f"wall per ack: pipelined {name} / ack_many, {case}", ratios, "x", target=_TARGETS[case], at_least=True,
             context=context,
         )  # fmt: skip
 

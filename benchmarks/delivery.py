@@ -54,20 +54,22 @@ def run(bench: Bench) -> Iterator[Row]:
         [ours.rate / theirs.rate for ours, theirs in zip(taken["timed out"], taken["plain"], strict=True)],
         "x", target=_TARGET, at_least=True, context=f"{count:,} roots per repeat",
     )  # fmt: skip
-    for what, ways in taken.items():
-        server, own = (np.median([getattr(one, name) for one in ways]) for name in ("server_micros", "own_micros"))
+    for case, ways in taken.items():
+        server, own = (
+            np.median([getattr(taken_once, name) for taken_once in ways]) for name in ("server_micros", "own_micros")
+        )
         context = f"CPU per root: server {server:.2f} µs, client {own:.2f} µs"
-        yield bench.row(f"taken: {what}", [one.rate for one in ways], "roots/s", context=context)
-        target = _TARGETS_SECS.get(what)
-        yield bench.row(f"1 M {what}, taken", [10**6 / one.rate for one in ways], "s", target=target)
+        yield bench.row(f"taken: {case}", [taken_once.rate for taken_once in ways], "roots/s", context=context)
+        target = _TARGETS_SECS.get(case)
+        yield bench.row(f"1 M {case}, taken", [10**6 / taken_once.rate for taken_once in ways], "s", target=target)
     yield bench.row("next_emission of all replays", replayed, "messages/s")
 
 
 class _Taken:
     """How fast outcomes were taken, and what CPU each took."""
 
-    def __init__(self, count: int, secs: float, server_micros: float, own_secs: float) -> None:
-        self.rate = count / secs
+    def __init__(self, count: int, wall_secs: float, server_micros: float, own_secs: float) -> None:
+        self.rate = count / wall_secs
         self.server_micros = server_micros / count
         self.own_micros = own_secs * 1e6 / count
 
@@ -108,8 +110,8 @@ def _plain(client: RedisClient, acker: Acker) -> int:
     app = acker.config.app
     streams: dict[Any, Any] = dict.fromkeys(client.scan_iter(f"acker:{{{app}:*}}:failed:0", count=1000), ">")
     taken = 0
-    while found := client.xreadgroup("spout", "plain", streams, count=BATCH):
-        for stream, rows in found.items() if isinstance(found, dict) else found:
+    while replies := client.xreadgroup("spout", "plain", streams, count=BATCH):
+        for stream, rows in replies.items() if isinstance(replies, dict) else replies:
             entry_ids = [entry_id for entry_id, _ in rows]
             with client.pipeline(transaction=False) as pipe:
                 pipe.xack(stream, "spout", *entry_ids)

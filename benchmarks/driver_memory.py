@@ -22,9 +22,9 @@ _TARGET_MB = 100.0
 def run(bench: Bench) -> Iterator[Row]:
     """Two sizes."""
     few, many = (bench.size(count) for count in (_FEW, _MANY))
-    found = [_in_process(bench.url, count) for count in (few, many)]
+    measured = [_in_process(bench.url, count) for count in (few, many)]
     millions = (many - few) / 1e6
-    spent = {what: (found[1][what] - found[0][what]) / millions for what in found[0]}
+    spent = {figure: (measured[1][figure] - measured[0][figure]) / millions for figure in measured[0]}
     yield bench.row("driver memory per million messages in flight", [spent["mb"]], "MB", target=_TARGET_MB)
     yield bench.row("driver CPU per million messages", [spent["cpu_secs"]], "s")
     yield bench.row("wall per million messages of a job that does nothing else", [spent["secs"]], "s")
@@ -51,19 +51,19 @@ def main(url: str, count: int) -> None:
     from benchmarks import jobs
 
     with (
-        jobs.session() as session,
+        jobs.session() as spark,
         Acker.connect(url, app=f"memory-{count}", shards=harness.SHARDS, message_timeout_secs=3600) as acker,
     ):
         started, cpu = time.perf_counter(), time.process_time()
         run_tracked(
-            session.range(0, count, 1, 4),
+            spark.range(0, count, 1, 4),
             lambda tracker, messages: tracker.write(messages, lambda w: w.format("noop").mode("append").save()),
             acker=acker,
             ids="id",
         )
-        secs, cpu_secs = time.perf_counter() - started, time.process_time() - cpu
+        wall_secs, cpu_secs = time.perf_counter() - started, time.process_time() - cpu
     mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"secs": secs, "cpu_secs": cpu_secs, "mb": mb}))
+    print(json.dumps({"secs": wall_secs, "cpu_secs": cpu_secs, "mb": mb}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Expiry of 1 000 000 roots, 32 to a record: how fast death row is drained, and the longest single script call on the way.
+"""Expiry of 1 000 000 roots, 32 to a block: how fast death row is drained, and the longest single script call on the way.
 
 First with all roots settled, which are looked for and not there; then with all of them pending, which expire at once, at one
 rotation: the worst case. Calls are timed by the server itself, in its slow log. That is wall time: on a machine that is busy

@@ -68,7 +68,7 @@ _VARIANTS: tuple[
         (1.4, 1.4),
     ),
     (
-        "Arrow bolt",
+        "Arrow flat_map",
         lambda messages: messages.mapInArrow(_split_batches, _SCHEMA),
         lambda tracker, messages: tracker.flat_map_arrow(messages, split_batch, _SCHEMA),
         (1.1, 1.4),
@@ -87,14 +87,14 @@ _VARIANTS: tuple[
 def run(bench: Bench) -> Iterator[Row]:
     """Every way to split, with a shuffle and without, in turns."""
     count = bench.size(_MESSAGES)
-    with tempfile.TemporaryDirectory(prefix="bench-") as name, jobs.session() as session:
+    with tempfile.TemporaryDirectory(prefix="bench-") as name, jobs.session() as spark:
         folder = Path(name) / "messages"
         write_messages(folder, count)
         cases = [
-            _job(f"{count:,} messages to {count * _FAN_OUT:,} rows, {variant[0]}, {told}", shuffled, *variant[1:])(
-                lambda: session.read.parquet(str(folder))
+            _job(f"{count:,} messages to {count * _FAN_OUT:,} rows, {variant[0]}, {label}", shuffled, *variant[1:])(
+                lambda: spark.read.parquet(str(folder))
             )
-            for shuffled, told in ((False, "no shuffle"), (True, "with a shuffle"))
+            for shuffled, label in ((False, "no shuffle"), (True, "with a shuffle"))
             for variant in _VARIANTS
         ]
         yield from jobs.measure(bench, cases)

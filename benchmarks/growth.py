@@ -1,6 +1,6 @@
 """How it grows: server CPU per update with ever more pending roots, shards and nodes of a cluster.
 
-Roots 32 to a record, 200 000 of them initialised, acked and completed on top of what is pending. The longest call of those
+Roots 32 to a block, 200 000 of them initialised, acked and completed on top of what is pending. The longest call of those
 is the server's own figure, of its slow log. Pipelines of one process; on this machine nodes share the cores, so a cluster
 shows what it costs, not what it gains.
 """
@@ -54,7 +54,7 @@ def run(bench: Bench) -> Iterator[Row]:
         with ExitStack() as stack:
             nodes: list[Server] = [stack.enter_context(cluster.node(program)) for _ in range(count)]
             cluster.join(nodes)
-            clients = [stack.enter_context(redis.Redis(port=one.port)) for one in nodes]
+            clients = [stack.enter_context(redis.Redis(port=server_node.port)) for server_node in nodes]
             with _opened(nodes[0].url, harness.SHARDS) as acker:
                 _fill(acker, bench.size(10**6, SLOTS))
                 yield from _rows(
@@ -76,11 +76,11 @@ def _fill(acker: Acker, count: int) -> None:
 
 
 def _rows(
-    bench: Bench, which: str, acker: Acker, clients: Sequence[RedisClient], target: float | None = None
+    bench: Bench, case: str, acker: Acker, clients: Sequence[RedisClient], target: float | None = None
 ) -> Iterator[Row]:
     roots = acker.new_roots(bench.size(_UPDATED, SLOTS) // SLOTS * SLOTS).view(np.uint64)
     edges = np.full(len(roots), _EDGE, np.uint64)
-    for what, work in {
+    for update, work in {
         "init": lambda part: acker.init_many(roots[part], roots[part], 0),
         "open ack": lambda part: acker.ack_many(roots[part], edges[part]),
         "completing ack": lambda part: acker.ack_many(roots[part], roots[part] ^ edges[part]),
@@ -91,7 +91,7 @@ def _rows(
             client.slowlog_reset()
         micros, rate = _measured(clients, roots, work)
         context = f"{rate:,.0f} roots/s"
-        yield bench.row(f"server CPU per {what}, {which}", [micros], "µs", context=context)
+        yield bench.row(f"server CPU per {update}, {case}", [micros], "µs", context=context)
         calls = [
             entry["duration"]
             for client in clients
@@ -100,7 +100,7 @@ def _rows(
         ]
         longest = max(calls, default=0)
         yield bench.row(
-            f"longest call of {what}, {which}", [max(longest, _LOG_OVER_MICROS) / 1000], "ms", target=target
+            f"longest call of {update}, {case}", [max(longest, _LOG_OVER_MICROS) / 1000], "ms", target=target
         )
 
 

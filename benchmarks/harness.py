@@ -1,4 +1,4 @@
-"""What every benchmark uses: registration, result rows, servers, timers."""
+"""Tools of every benchmark: registration, result rows, servers, timers."""
 
 import os
 import statistics
@@ -21,8 +21,8 @@ BATCH = 1000
 """Rows per script call, and commands per pipeline of what it is compared with."""
 
 SHARDS = 8
-RECORD_BYTES = 22
-"""Length of the record of a root alone, and so of the values written by the HSET it is compared with."""
+BLOCK_BYTES = 22
+"""Length of the block of a root alone, and so of the values written by the HSET it is compared with."""
 
 
 @dataclass(frozen=True)

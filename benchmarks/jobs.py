@@ -33,7 +33,7 @@ class Job:
 
     Attributes:
         name: of the job.
-        messages: rows, read anew by each side.
+        messages: rows, read again by each side.
         plain: writes parquet to a folder.
         tracked: gives the pipeline that writes the same to another one.
         id_column: of the messages.
@@ -73,12 +73,12 @@ def session(**options: str) -> Iterator[SparkSession]:
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
-    made = builder.getOrCreate()
-    made.sparkContext.setLogLevel("ERROR")
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
     try:
-        yield made
+        yield spark
     finally:
-        made.stop()
+        spark.stop()
 
 
 def measure(bench: Bench, jobs: Sequence[Job]) -> Iterator[Row]:
@@ -100,10 +100,10 @@ def measure(bench: Bench, jobs: Sequence[Job]) -> Iterator[Row]:
             yield _ratio(bench, f"{job.name}: tracked / untracked CPU", result.tracked_cpu, result.plain_cpu, None)
 
 
-def _ratio(bench: Bench, what: str, tracked: list[float], plain: list[float], target: float | None) -> Row:
+def _ratio(bench: Bench, measure: str, tracked: list[float], plain: list[float], target: float | None) -> Row:
     ratios = [a / b for a, b in zip(tracked, plain, strict=True)]
     context = f"{np.median(tracked):.1f} s / {np.median(plain):.1f} s"
-    return bench.row(what, ratios, "x", target=target, context=context)
+    return bench.row(measure, ratios, "x", target=target, context=context)
 
 
 def _plain(job: Job, folder: Path, result: _Measured) -> None:
@@ -118,10 +118,10 @@ def _tracked(bench: Bench, job: Job, folder: Path, result: _Measured) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     with Acker.connect(bench.url, app="jobs", shards=harness.SHARDS, message_timeout_secs=3600) as acker:
         started, cpu = time.perf_counter(), harness.cpu_secs()
-        run = run_tracked(job.messages(), job.tracked(folder), acker=acker, ids=job.id_column)
+        run_result = run_tracked(job.messages(), job.tracked(folder), acker=acker, ids=job.id_column)
         result.tracked_secs.append(time.perf_counter() - started)
         result.tracked_cpu.append(harness.cpu_secs() - cpu)
-    counts = run.counts
+    counts = run_result.counts
     if counts.acked != counts.emitted or counts.replayed:
         raise RuntimeError(f"{job.name}: not every message was acked at its first attempt: {counts}")
 

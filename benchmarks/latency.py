@@ -24,7 +24,7 @@ _RATE = 100_000
 _TARGETS_MS = {50: 3.0, 99: 15.0}
 _APP = "latency"
 _VAL = np.uint64(77)
-_PATIENCE_SECS = 30.0
+_OUTCOME_TIMEOUT_SECS = 30.0
 _BATCH_BITS = 20  # block = batch number << 20 | row / 32, so that an outcome tells its batch
 
 
@@ -35,18 +35,18 @@ def run(bench: Bench) -> Iterator[Row]:
     with bench.acker(_APP, empty=True) as acker:
         for number in range(batches):
             acker.init_many(_roots(number), np.full(BATCH, _VAL, np.uint64), 0)
-        here, there = multiprocessing.get_context("spawn").Pipe()
+        own_end, sender_end = multiprocessing.get_context("spawn").Pipe()
         sender = multiprocessing.get_context("spawn").Process(
-            target=_send, args=(bench.url, acker.config, batches, there)
+            target=_send, args=(bench.url, acker.config, batches, sender_end)
         )
         sender.start()
         try:
-            here.recv()  # the sender is connected
-            here.send("go")
+            own_end.recv()  # the sender is connected
+            own_end.send("go")
             number_of, received_at = _receive(acker, batches * BATCH)
-            sent_at: npt.NDArray[np.float64] = np.array(here.recv())
+            sent_at: npt.NDArray[np.float64] = np.array(own_end.recv())
         finally:
-            sender.join(timeout=_PATIENCE_SECS)
+            sender.join(timeout=_OUTCOME_TIMEOUT_SECS)
             sender.kill()
     millis = (received_at - sent_at[number_of]) * 1000
     rate = (batches - 1) * BATCH / max(sent_at[-1] - sent_at[0], 1e-9)
@@ -81,16 +81,16 @@ def _receive(acker: Acker, wanted: int) -> tuple[npt.NDArray[np.int64], npt.NDAr
     """Batch number and time of arrival of every outcome."""
     number_of = np.empty(wanted, np.int64)
     received_at = np.empty(wanted, np.float64)
-    got, deadline = 0, time.monotonic() + _SECONDS + _PATIENCE_SECS
+    got, deadline = 0, time.monotonic() + _SECONDS + _OUTCOME_TIMEOUT_SECS
     while got < wanted:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{got} of {wanted} outcomes arrived")
         packed = acker.poll_batches(max_outcomes=10_000, block_ms=100)
         now = time.monotonic()
-        for one in packed:
-            end = got + len(one.roots)
+        for outcomes in packed:
+            end = got + len(outcomes.roots)
             received_at[got:end] = now
-            number_of[got:end] = (one.roots & ids.BLOCK_MASK) >> _BATCH_BITS
+            number_of[got:end] = (outcomes.roots & ids.BLOCK_MASK) >> _BATCH_BITS
             got = end
         acker.confirm_batches(packed)
     return number_of, received_at

@@ -1,8 +1,8 @@
 """Server CPU per update, against pipelined HSET of an equal value on the same server.
 
-Roots that the library made stand 32 to a record, others alone in theirs; and a call may touch all roots of a record or few.
-Both sides work on 1 000 000 entries in 8 hashes, in pipelines: script calls of up to 500 records against HSET commands with
-8-byte names and values of 22 bytes, the length of the record of a root alone. They take turns, slice by slice. CPU is what
+Roots that the library made stand 32 to a block, others alone in theirs; and a call may touch all roots of a block or few.
+Both sides work on 1 000 000 entries in 8 hashes, in pipelines: script calls of up to 500 blocks against HSET commands with
+8-byte names and values of 22 bytes, the length of the block of a root alone. They take turns, slice by slice. CPU is what
 INFO's used_cpu_user + used_cpu_sys grew by: it holds the server's network and protocol work too, and nothing of the
 client's.
 """
@@ -25,19 +25,19 @@ _SLICES = 10
 _TARGETS = {"init": 0.10, "ack that leaves the tree open": 0.15, "ack that completes the tree": 0.15}
 _FEW = {16: None, 8: 0.6, 4: None, 2: None, 1: 2.0}
 _EDGE = np.uint64(0x5555)
-_VALUE = b"a" * harness.RECORD_BYTES
+_VALUE = b"a" * harness.BLOCK_BYTES
 
 _Measured = dict[str, list[tuple[float, float]]]
 
 
 @harness.benchmark("ledger")
 def run(bench: Bench) -> Iterator[Row]:
-    """Init while growing to 1 000 000 pending roots; acks at 1 000 000 pending; of records touched whole, and in part."""
+    """Init while growing to 1 000 000 pending roots; acks at 1 000 000 pending; of blocks touched whole, and in part."""
     count = bench.size(_PENDING, _SLICES * SLOTS * 40) // (_SLICES * SLOTS) * _SLICES * SLOTS
     client = bench.redis()
     with bench.acker("minted", empty=True) as acker:
         roots = acker.new_roots(count).view(np.uint64)
-        yield from _rows(bench, "32 to a record", _updates(client, acker, roots, SLOTS), _TARGETS)
+        yield from _rows(bench, "32 to a block", _updates(client, acker, roots, SLOTS), _TARGETS)
         yield from _few(bench, client, acker, roots)
     with bench.acker("alone", empty=True) as acker:
         yield from _rows(bench, "alone", _updates(client, acker, harness.random_ids(count, seed=1), 1), {})
@@ -46,44 +46,44 @@ def run(bench: Bench) -> Iterator[Row]:
 
 def _updates(client: RedisClient, acker: Acker, roots: UInt64Array, together: int) -> _Measured:
     """CPU of each kind of update and of the HSET beside it, slice by slice; the acks come in another order than the inits."""
-    found: _Measured = {name: [] for name in _TARGETS}
+    measured: _Measured = {name: [] for name in _TARGETS}
     for part in np.split(roots, _SLICES):
         ours = _cpu(client, len(part), acker.init_many, part, _vals(part), 0)
-        found["init"].append((ours, hset_micros(client, part)))
+        measured["init"].append((ours, hset_micros(client, part)))
     shuffled = np.random.default_rng(7).permutation(roots.reshape(-1, together)).ravel()
     for part in np.split(shuffled, _SLICES):
         edge = np.full(len(part), _EDGE, np.uint64)
         opening = _cpu(client, len(part), acker.ack_many, part, edge)
         overwriting = hset_micros(client, part)
         completing = _cpu(client, len(part), acker.ack_many, part, _vals(part) ^ edge)
-        found["ack that leaves the tree open"].append((opening, overwriting))
-        found["ack that completes the tree"].append((completing, overwriting))
+        measured["ack that leaves the tree open"].append((opening, overwriting))
+        measured["ack that completes the tree"].append((completing, overwriting))
         acker.init_many(part, _vals(part), 0)  # back to the full number
-    return found
+    return measured
 
 
 def _few(bench: Bench, client: RedisClient, acker: Acker, roots: UInt64Array) -> Iterator[Row]:
-    """Open acks of some of the roots of each record."""
+    """Open acks of some of the roots of each block."""
     slots = roots.reshape(-1, SLOTS)
     for count, target in _FEW.items():
-        found = []
+        measured = []
         for part in np.split(slots, _SLICES):
             touched = part[:, :: SLOTS // count].ravel()
             ours = _cpu(client, len(touched), acker.ack_many, touched, np.full(len(touched), _EDGE, np.uint64))
-            found.append((ours, hset_micros(client, touched)))
+            measured.append((ours, hset_micros(client, touched)))
         name = "ack that leaves the tree open"
-        yield from _rows(bench, f"{count} of 32 in a record", {name: found}, {name: target})
+        yield from _rows(bench, f"{count} of 32 in a block", {name: measured}, {name: target})
 
 
 def _rows(
-    bench: Bench, which: str, found: _Measured, targets: dict[str, float | None] | dict[str, float]
+    bench: Bench, case: str, measured: _Measured, targets: dict[str, float | None] | dict[str, float]
 ) -> Iterator[Row]:
-    for what, pairs in found.items():
+    for update, pairs in measured.items():
         ours, theirs = zip(*pairs, strict=True)
         ratios = [a / b for a, b in pairs]
         context = f"{np.median(ours):.2f} µs, HSET {np.median(theirs):.2f} µs"
         yield bench.row(
-            f"server CPU: {what} / HSET, roots {which}", ratios, "x", target=targets.get(what), context=context
+            f"server CPU: {update} / HSET, roots {case}", ratios, "x", target=targets.get(update), context=context
         )
 
 

@@ -1,7 +1,7 @@
 """Bytes per pending root, everything included.
 
-The growth of INFO's used_memory from the server with the app opened and nothing in it: records, cohorts, dedup windows,
-counters, and the hash tables' own overhead. For roots that the library made, 32 to a record, and for roots alone.
+The growth of INFO's used_memory from the server with the app opened and nothing in it: blocks, cohorts, dedup windows,
+counters, and the hash tables' own overhead. For roots that the library made, 32 to a block, and for roots alone.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def run(bench: Bench) -> Iterator[Row]:
         count = bench.size(full)
         with bench.acker("minted", empty=True) as acker:
             grown = _grown(client, acker, acker.new_roots(count).view(np.uint64), 4 * BATCH * SHARDS)
-        yield _row(bench, f"32 to a record, {full // 10**6} M", count, grown, _TARGET)
+        yield _row(bench, f"32 to a block, {full // 10**6} M", count, grown, _TARGET)
     count = bench.size(_PENDING)
     with bench.acker("alone", empty=True) as acker:
         grown = _grown(client, acker, harness.random_ids(count, seed=5), BATCH * SHARDS)

@@ -35,7 +35,7 @@ def run(bench: Bench) -> Iterator[Row]:
     batches = bench.size(_BATCHES, least=warm + 1)
     rounds = _ROUNDS if bench.scale >= 1 else 1
     times: dict[str, list[float]] = {"plain": [], "tracked": []}
-    with tempfile.TemporaryDirectory(prefix="bench-") as name, jobs.session() as session:
+    with tempfile.TemporaryDirectory(prefix="bench-") as name, jobs.session() as spark:
         folder = Path(name)
         write_files(folder / "in", batches, _BATCH_ROWS)
         with Acker.connect(bench.url, app="micro-batches", message_timeout_secs=3600) as acker:
@@ -43,19 +43,19 @@ def run(bench: Bench) -> Iterator[Row]:
                 for side in times:
                     out = folder / f"{side}-{number}"
                     if side == "plain":
-                        secs = timed(session, folder / "in", out, _plain(out))
+                        secs = timed(spark, folder / "in", out, _plain(out))
                     else:
                         with TrackedBatches(
-                            _pipeline(out), acker=acker, ids="id", parking_location=f"{out}-park"
+                            _pipeline(out), acker=acker, ids="id", parking_location=f"{out}-parked"
                         ) as handler:
-                            secs = timed(session, folder / "in", out, handler)
+                            secs = timed(spark, folder / "in", out, handler)
                     times[side] += secs[warm:]
     for share in (50, 99):
         plain, tracked = (float(np.percentile(times[side], share)) * 1000 for side in ("plain", "tracked"))
-        what = f"micro-batches of {_BATCH_ROWS:,} rows, p{share}"
+        measure = f"micro-batches of {_BATCH_ROWS:,} rows, p{share}"
         context = f"{tracked:.0f} ms / {plain:.0f} ms"
-        yield bench.row(f"{what}: tracked / untracked", [tracked / plain], "x", target=_TARGET, context=context)
-        yield bench.row(f"{what}: added by tracking", [tracked - plain], "ms")
+        yield bench.row(f"{measure}: tracked / untracked", [tracked / plain], "x", target=_TARGET, context=context)
+        yield bench.row(f"{measure}: added by tracking", [tracked - plain], "ms")
 
 
 def _plain(out: Path) -> Handler:
@@ -73,7 +73,7 @@ def _pipeline(out: Path) -> Callable[[Tracker, DataFrame], None]:
     return pipeline
 
 
-def timed(session: SparkSession, files: Path, out: Path, handler: Handler) -> list[float]:
+def timed(spark: SparkSession, files: Path, out: Path, handler: Handler) -> list[float]:
     """Seconds that a handler took, batch by batch, of a query over files of messages."""
     secs: list[float] = []
 
@@ -82,7 +82,7 @@ def timed(session: SparkSession, files: Path, out: Path, handler: Handler) -> li
         handler(batch, batch_id)
         secs.append(time.perf_counter() - started)
 
-    stream = session.readStream.schema("id bigint, text string").option("maxFilesPerTrigger", 1).parquet(str(files))
+    stream = spark.readStream.schema("id bigint, text string").option("maxFilesPerTrigger", 1).parquet(str(files))
     query = (
         stream.writeStream.foreachBatch(handle)
         .option("checkpointLocation", f"{out}-checkpoint")

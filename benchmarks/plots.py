@@ -47,17 +47,17 @@ class Bars:
 
     def figure(self, rows: Sequence[Row]) -> Figure | None:
         """None: nothing of it was measured."""
-        found = list(_matching(self.rows, rows))
-        if not found:
+        matching = list(_matching(self.rows, rows))
+        if not matching:
             return None
-        labels = list(dict.fromkeys(", ".join(groups) for groups, _ in found))
-        servers = sorted({_server(row) for _, row in found}, reverse=True)
+        labels = list(dict.fromkeys(", ".join(groups) for groups, _ in matching))
+        servers = sorted({_server(row) for _, row in matching}, reverse=True)
         texts = [textwrap.fill(label, _LABEL_COLUMNS) for label in labels]
         inches_each = max(0.2 * len(servers), 0.15 * (1 + max(text.count("\n") + 1 for text in texts)))
         figure = Figure(figsize=(_WIDTH_INCHES, 0.8 + inches_each * len(labels)), layout="constrained")
         axes = figure.subplots()
         thick = 0.8 / len(servers)
-        for groups, row in found:
+        for groups, row in matching:
             at = labels.index(", ".join(groups)) + (servers.index(_server(row)) - (len(servers) - 1) / 2) * thick
             axes.barh(at, row.value, thick * 0.9, color=_COLOURS[_server(row)])
             axes.plot([row.low, row.high], [at, at], color="#1f2933", linewidth=0.8)
@@ -73,7 +73,7 @@ class Bars:
         axes.set_xlim(left=0)
         axes.set_xlabel(self.axis)
         _title(figure, self.title)
-        figure.legend(handles=[Line2D([], [], color=_COLOURS[one], linewidth=6, label=one) for one in servers],
+        figure.legend(handles=[Line2D([], [], color=_COLOURS[name], linewidth=6, label=name) for name in servers],
                       loc="outside lower right", ncols=len(servers), frameon=False)  # fmt: skip
         return figure
 
@@ -109,8 +109,8 @@ class Lines:
         figure = Figure(figsize=(_WIDTH_INCHES, 2.6), layout="constrained")
         panels: Sequence[Axes] = figure.subplots(1, len(servers), sharey=True, squeeze=False)[0]
         for axes, server in zip(panels, servers, strict=True):
-            ticks = sorted({x for (of, _), points in lines.items() if of == server for x, _ in points})
-            shades = _shades(sum(of == server for of, _ in lines))
+            ticks = sorted({x for (server_of, _), points in lines.items() if server_of == server for x, _ in points})
+            shades = _shades(sum(server_of == server for server_of, _ in lines))
             for number, (line, points) in enumerate((k[1], v) for k, v in lines.items() if k[0] == server):
                 points.sort(key=lambda point: point[0])
                 xs, ys = [x for x, _ in points], [row.value for _, row in points]
@@ -135,9 +135,9 @@ class Lines:
 
 PLOTS: Sequence[Bars | Lines] = (
     Bars("ledger", "Server CPU of an update, against an HSET of the same server", "times an HSET",
-         r"ledger: server CPU: (.+) / HSET, (roots 32 to a record|roots alone)", even=1),
-    Lines("few", "An open ack of some of the 32 roots of a record, against an HSET",
-          "roots of the record that a call touches", "server CPU, times an HSET",
+         r"ledger: server CPU: (.+) / HSET, (roots 32 to a block|roots alone)", even=1),
+    Lines("few", "An open ack of some of the 32 roots of a block, against an HSET",
+          "roots of the block that a call touches", "server CPU, times an HSET",
           r"ledger: server CPU: ack that (?P<line>leaves the tree open) / HSET, roots (?P<x>\d+) .*",
           even=1),
     Bars("memory", "Memory per pending root, everything included", "bytes", r"memory: bytes per pending root, (.+)"),

@@ -100,34 +100,39 @@ def _tracked_topic_rows(folder: Path) -> Pipeline:
 def run(bench: Bench) -> Iterator[Row]:
     """Both, in turns."""
     count = bench.size(_ROWS)
-    with tempfile.TemporaryDirectory(prefix="bench-") as name, jobs.session() as session:
+    with tempfile.TemporaryDirectory(prefix="bench-") as name, jobs.session() as spark:
         json, topic = f"{name}/json", f"{name}/topic"
-        write_json(session, count, json)
-        values = session.read.schema(_JSON).json(json)
+        write_json(spark, count, json)
+        values = spark.read.schema(_JSON).json(json)
         values.select(F.col("id").alias("offset"), F.to_json(F.struct("*")).alias("value")).write.parquet(topic)
 
         def rows() -> DataFrame:
-            return session.read.schema(_JSON).json(json)
+            return spark.read.schema(_JSON).json(json)
 
-        def records() -> DataFrame:
-            return session.read.parquet(topic)
+        def topic_rows() -> DataFrame:
+            return spark.read.parquet(topic)
 
-        what = f"{count:,} JSON rows of 330 bytes, filter, shuffle, parquet"
+        label = f"{count:,} JSON rows of 330 bytes, filter, shuffle, parquet"
         in_python = "with a Python function per row"
         yield from jobs.measure(
             bench,
             [
-                jobs.Job(f"{what}, from a topic", records, _plain_topic, _tracked_topic, "offset", 1.1),
+                jobs.Job(f"{label}, from a topic", topic_rows, _plain_topic, _tracked_topic, "offset", 1.1),
                 jobs.Job(
-                    f"{what}, from a topic, {in_python}", records, _plain_topic_rows, _tracked_topic_rows, "offset", 1.2
+                    f"{label}, from a topic, {in_python}",
+                    topic_rows,
+                    _plain_topic_rows,
+                    _tracked_topic_rows,
+                    "offset",
+                    1.2,
                 ),
-                jobs.Job(f"{what}, from files", rows, _plain, _tracked, "id", 1.1),
-                jobs.Job(f"{what}, from files, {in_python}", rows, _plain_rows, _tracked_rows, "id", 1.2),
+                jobs.Job(f"{label}, from files", rows, _plain, _tracked, "id", 1.1),
+                jobs.Job(f"{label}, from files, {in_python}", rows, _plain_rows, _tracked_rows, "id", 1.2),
             ],
         )
 
 
-def write_json(session: SparkSession, count: int, folder: str) -> None:
+def write_json(spark: SparkSession, count: int, folder: str) -> None:
     """Rows of about 330 bytes, the same in every run."""
     columns = {
         "payload": F.sha2(F.col("id").cast("string"), 512),
@@ -136,4 +141,4 @@ def write_json(session: SparkSession, count: int, folder: str) -> None:
         "at": F.lit("2026-01-01T00:00:00"),
         "note": F.repeat(F.lit("x"), 60),
     }
-    session.range(0, count, 1, _FILES).withColumns(columns).write.json(folder)
+    spark.range(0, count, 1, _FILES).withColumns(columns).write.json(folder)

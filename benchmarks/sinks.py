@@ -79,13 +79,13 @@ def _ack_all(url: str, folder: Path) -> None:
 def run(bench: Bench) -> Iterator[Row]:
     """Both, in turns."""
     count = bench.size(_ROWS)
-    with tempfile.TemporaryDirectory(prefix="bench-") as name, jobs.session() as session:
+    with tempfile.TemporaryDirectory(prefix="bench-") as name, jobs.session() as spark:
         folder = f"{name}/rows"
         columns = ["id", "id % 997 AS key", "sha2(cast(id AS string), 256) AS text"]
-        session.range(0, count, 1, 4).selectExpr(*columns).write.parquet(folder)
+        spark.range(0, count, 1, 4).selectExpr(*columns).write.parquet(folder)
 
         def messages() -> DataFrame:
-            return session.read.parquet(folder)
+            return spark.read.parquet(folder)
 
         yield from jobs.measure(
             bench,

@@ -41,12 +41,12 @@ def run(bench: Bench) -> Iterator[Row]:
             if spout.counts.acked != count:
                 raise RuntimeError(f"{spout.counts} of {count} messages")
         spent["init and close"] = spent["init"] + spent["close"]
-        for what, one in spent.items():
-            secs.setdefault(what, []).append(one * _MESSAGES / count)
+        for step, step_secs in spent.items():
+            secs.setdefault(step, []).append(step_secs * _MESSAGES / count)
     client.close()
-    for what, repeats in secs.items():
-        yield bench.row(f"1 M messages: {what}", repeats, "s")
-    ratios = [one / hset for one in secs["init and close"]]
+    for step, repeats in secs.items():
+        yield bench.row(f"1 M messages: {step}", repeats, "s")
+    ratios = [step_secs / hset for step_secs in secs["init and close"]]
     yield bench.row(
         "1 M messages: init and close / 1 M HSET", ratios, "x", target=_TARGET, context=f"HSET {hset:.2f} µs"
     )

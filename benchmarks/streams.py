@@ -34,7 +34,7 @@ def run(bench: Bench) -> Iterator[Row]:
     rows = bench.size(_BATCH_ROWS, least=1000)
     times: dict[str, list[float]] = {name: [] for name in _BAD}
     parked = 0
-    with tempfile.TemporaryDirectory(prefix="bench-") as name, jobs.session() as session:
+    with tempfile.TemporaryDirectory(prefix="bench-") as name, jobs.session() as spark:
         folder = Path(name)
         write_files(folder / "in", batches, rows)
         with Acker.connect(bench.url, app="streams", message_timeout_secs=3600) as acker:
@@ -42,17 +42,17 @@ def run(bench: Bench) -> Iterator[Row]:
                 for side, (fails, hangs) in _BAD.items():
                     out = folder / f"{side}-{number}"
                     with TrackedBatches(
-                        partial(_pipeline, out, fails, hangs), acker=acker, ids="id", parking_location=f"{out}-park",
+                        partial(_pipeline, out, fails, hangs), acker=acker, ids="id", parking_location=f"{out}-parked",
                         retry=RetryPolicy(max_attempts=3, first_delay_secs=0),
                     ) as handler:  # fmt: skip
-                        times[side] += timed(session, folder / "in", out, handler)[warm:]
+                        times[side] += timed(spark, folder / "in", out, handler)[warm:]
                         parked = max(parked, sum(handler.status().parked.values()))
     well, bad = (np.array(times[side]) * 1000 for side in _BAD)
     for share in (50, 99):
-        values = [float(np.percentile(some, share)) for some in (bad, well)]
-        what = f"micro-batches of {rows:,} rows, 1 % failing, 0.1 % hanging, p{share}: against none"
+        values = [float(np.percentile(millis, share)) for millis in (bad, well)]
+        measure = f"micro-batches of {rows:,} rows, 1 % failing, 0.1 % hanging, p{share}: against none"
         context = f"{values[0]:.0f} ms / {values[1]:.0f} ms, {parked} parked at the end"
-        yield bench.row(what, [values[0] / values[1]], "x", target=_TARGET if share == 50 else None, context=context)
+        yield bench.row(measure, [values[0] / values[1]], "x", target=_TARGET if share == 50 else None, context=context)
 
 
 def _pipeline(out: Path, fails: str, hangs: str, tracker: Tracker, messages: DataFrame) -> None:

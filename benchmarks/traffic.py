@@ -1,7 +1,7 @@
-"""Bytes that an update adds to the append-only file, and so to what replicas are sent: roots 32 to a record, and roots alone.
+"""Bytes that an update adds to the append-only file, and so to what replicas are sent: roots 32 to a block, and roots alone.
 
 The growth of INFO's aof_current_size, no rewrite in between. What a script writes is sent on, not the call of the script: an
-update of one root of a record sends the whole record.
+update of one root of a block sends the whole block.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,33 +20,33 @@ _EDGE = np.uint64(0x5555)
 
 @harness.benchmark("traffic")
 def run(bench: Bench) -> Iterator[Row]:
-    """Init, open ack and completing ack, of both; and an open ack of one root of each record."""
+    """Init, open ack and completing ack, of both; and an open ack of one root of each block."""
     count = bench.size(_ROOTS, 32 * SLOTS) // SLOTS * SLOTS
     client = bench.redis()
     client.config_set("appendonly", "yes")
     client.config_set("auto-aof-rewrite-percentage", 0)
-    found: dict[str, dict[str, float]] = {}
-    for which in ("alone", "32 to a record"):
+    by_case: dict[str, dict[str, float]] = {}
+    for case in ("alone", "32 to a block"):
         with bench.acker("traffic", empty=True) as acker:
-            minted = which != "alone"
+            minted = case != "alone"
             roots = acker.new_roots(count).view(np.uint64) if minted else harness.random_ids(count, seed=3)
             edges, firsts = np.full(count, _EDGE, np.uint64), roots[::SLOTS]
-            measured = found[which] = {}
+            measured = by_case[case] = {}
             measured["init"] = _bytes(client, count, lambda: acker.init_many(roots, roots, 0))  # noqa: B023
             measured["open ack"] = _bytes(client, count, lambda: acker.ack_many(roots, edges))  # noqa: B023
             if minted:
-                one = _bytes(client, len(firsts), lambda: acker.ack_many(firsts, firsts))  # noqa: B023
+                one_root = _bytes(client, len(firsts), lambda: acker.ack_many(firsts, firsts))  # noqa: B023
                 acker.ack_many(firsts, firsts)  # undone
             measured["completing ack"] = _bytes(client, count, lambda: acker.ack_many(roots, roots ^ edges))  # noqa: B023
     client.config_set("appendonly", "no")
     client.close()
-    for what, alone in found["alone"].items():
-        together = found["32 to a record"][what]
+    for update, alone in by_case["alone"].items():
+        together = by_case["32 to a block"][update]
         yield bench.row(
-            f"bytes written per {what}: roots 32 to a record / alone", [together / alone], "x", target=_TARGET_SHARE,
+            f"bytes written per {update}: roots 32 to a block / alone", [together / alone], "x", target=_TARGET_SHARE,
             context=f"{together:.1f} B / {alone:.1f} B",
         )  # fmt: skip
-    yield bench.row("bytes written per open ack of one root of a record of 32", [one], "B")
+    yield bench.row("bytes written per open ack of one root of a block of 32", [one_root], "B")
 
 
 def _bytes(client: RedisClient, count: int, work: Callable[[], object]) -> float:

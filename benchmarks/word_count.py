@@ -42,12 +42,12 @@ def _tracked(folder: Path) -> Pipeline:
 def run(bench: Bench) -> Iterator[Row]:
     """Both sides in turns."""
     count = bench.size(_LINES)
-    with tempfile.TemporaryDirectory(prefix="bench-") as name, jobs.session() as session:
+    with tempfile.TemporaryDirectory(prefix="bench-") as name, jobs.session() as spark:
         folder = Path(name) / "lines"
         write_lines(folder, count)
 
         def lines() -> DataFrame:
-            return session.read.parquet(str(folder))
+            return spark.read.parquet(str(folder))
 
         yield from jobs.measure(bench, [jobs.Job(f"word count, {count:,} lines", lines, _plain, _tracked, "line", 1.5)])
 

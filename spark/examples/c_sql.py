@@ -18,8 +18,8 @@ def pipeline(tracker, orders):
     tracker.write(wanted, lambda writer: writer.format("noop").mode("append").save())
 
 
-with quiet_session("local[2,4]", "sql") as session, Acker.connect(URL, app="example-sql") as acker:
-    orders = session.createDataFrame([(1, "tea milk"), (2, "bread"), (3, "")], "id bigint, items string")
+with quiet_session("local[2,4]", "sql") as spark, Acker.connect(URL, app="example-sql") as acker:
+    orders = spark.createDataFrame([(1, "tea milk"), (2, "bread"), (3, "")], "id bigint, items string")
     result = run_tracked(orders, pipeline, acker=acker, ids="id", retry=RetryPolicy(max_attempts=2))
     print(f"{result.counts.acked} orders acked")
     for letter in result.dead_letters.values():

@@ -1,4 +1,4 @@
-"""What Spark drops untold, the sink's proof finds: nothing is acked.
+"""The sink's proof finds what Spark drops without the tracker: nothing is acked.
 
 Prints:
     refused, and 0 acked
@@ -11,13 +11,13 @@ from spark.support.session import quiet_session
 
 
 def pipeline(tracker, rows):
-    few = rows.where("id <> 2")  # tracker.filter would say that this is meant
+    few = rows.where("id <> 2")  # without the tracker: tracker.filter would be right
     tracker.write(few, lambda writer: writer.format("noop").mode("append").save())
 
 
-with quiet_session("local[2,4]", "not-exact") as session, Acker.connect(URL, app="example-not-exact") as acker:
+with quiet_session("local[2,4]", "not-exact") as spark, Acker.connect(URL, app="example-not-exact") as acker:
     before = acker.stats().acked
     try:
-        run_tracked(session.range(5), pipeline, acker=acker, ids="id")
+        run_tracked(spark.range(5), pipeline, acker=acker, ids="id")
     except NotExactError:
         print(f"refused, and {acker.stats().acked - before} acked")

@@ -19,8 +19,8 @@ def pipeline(folder, tracker, rows):
     tracker.write(large, lambda writer: writer.mode("append").parquet(f"{folder}/large"), name="save-large")
 
 
-with quiet_session("local[2,4]", "sinks") as session, Acker.connect(URL, app="example-sinks") as acker:
+with quiet_session("local[2,4]", "sinks") as spark, Acker.connect(URL, app="example-sinks") as acker:
     with TemporaryDirectory() as folder:
-        result = run_tracked(session.range(4), partial(pipeline, folder), acker=acker, ids="id")
-        everything, large = (session.read.parquet(f"{folder}/{name}").count() for name in ("all", "large"))
+        result = run_tracked(spark.range(4), partial(pipeline, folder), acker=acker, ids="id")
+        everything, large = (spark.read.parquet(f"{folder}/{name}").count() for name in ("all", "large"))
         print(f"{result.counts.acked} acked, {everything} rows in all, {large} of them large")

@@ -1,4 +1,4 @@
-"""A store refuses some rows of a partition: these fail, with what it said; the others are acked.
+"""A store refuses some rows of a partition: these fail, with its reasons; the others are acked.
 
 Prints:
     4 acked
@@ -22,8 +22,8 @@ def pipeline(tracker, rows):
     tracker.write_partitions(rows, to_store, on_error="fail")
 
 
-with quiet_session("local[2,4]", "refused") as session, Acker.connect(URL, app="example-refused") as acker:
-    rows = session.createDataFrame(enumerate(["tea", "milk", "bread", "unicorn", "salt"]), "id bigint, name string")
+with quiet_session("local[2,4]", "refused") as spark, Acker.connect(URL, app="example-refused") as acker:
+    rows = spark.createDataFrame(enumerate(["tea", "milk", "bread", "unicorn", "salt"]), "id bigint, name string")
     result = run_tracked(rows, pipeline, acker=acker, ids="id", retry=RetryPolicy(max_attempts=1))
     print(f"{result.counts.acked} acked")
-    print(*(f"message {one.message_id}: {one.detail}" for one in result.dead_letters.values()), sep="\n")
+    print(*(f"message {letter.message_id}: {letter.detail}" for letter in result.dead_letters.values()), sep="\n")

@@ -17,12 +17,12 @@ def pipeline(tracker, rows):
     tracker.write(tracker.fail_where(rows, "id = 1", "odd"), lambda writer: writer.format("noop").mode("append").save())
 
 
-with quiet_session("local[2,4]", "stream") as session, Acker.connect(URL, app="example-stream") as acker:
+with quiet_session("local[2,4]", "stream") as spark, Acker.connect(URL, app="example-stream") as acker:
     with TemporaryDirectory() as folder:
-        session.range(3).write.parquet(f"{folder}/in")
+        spark.range(3).write.parquet(f"{folder}/in")
         retry = RetryPolicy(max_attempts=2)
-        batches = TrackedBatches(pipeline, acker=acker, ids="id", parking_location=f"{folder}/park", retry=retry)
-        stream = session.readStream.schema("id bigint").parquet(f"{folder}/in").writeStream.foreachBatch(batches)
+        batches = TrackedBatches(pipeline, acker=acker, ids="id", parking_location=f"{folder}/parked", retry=retry)
+        stream = spark.readStream.schema("id bigint").parquet(f"{folder}/in").writeStream.foreachBatch(batches)
         stream.option("checkpointLocation", f"{folder}/c").trigger(availableNow=True).start().awaitTermination()
         print(f"{batches.status().counts.acked} acked, parked: {batches.status().parked}")
         counts = batches.drain(timeout_secs=60).counts

@@ -1,4 +1,4 @@
-"""Rows leave with edges of their own; whoever has them acks with the bare acker, Spark or not, in this process or another.
+"""Rows leave with edges of their own; the program that gets them acks with the bare acker, with Spark or without.
 
 Prints:
     3 acked
@@ -14,7 +14,7 @@ from spark.support.session import quiet_session
 
 
 def take(rows):  # the other application
-    with Acker.open_existing(URL, "example-direct-ack") as other, other.batch(idempotency_key="all of it") as batch:
+    with Acker.open_existing(URL, "example-direct-ack") as other, other.batch(idempotency_key="all items") as batch:
         for row in rows:
             batch.ack_many(row.anchors[::2], row.anchors[1::2], component="taken")
 
@@ -25,5 +25,5 @@ def pipeline(tracker, rows):
         Thread(target=take, args=[rows.sparkSession.read.parquet(folder).collect()]).start()
 
 
-with quiet_session("local[2,4]", "export") as session, Acker.connect(URL, app="example-direct-ack") as acker:
-    print(f"{run_tracked(session.range(3), pipeline, acker=acker, ids='id').counts.acked} acked")
+with quiet_session("local[2,4]", "export") as spark, Acker.connect(URL, app="example-direct-ack") as acker:
+    print(f"{run_tracked(spark.range(3), pipeline, acker=acker, ids='id').counts.acked} acked")

@@ -1,4 +1,4 @@
-"""Pictures of trees for the tour: a source record, what was derived from it, and what the acker has of it. SVG, by hand."""
+"""Pictures of trees for the tour: a message, what was derived from it, and its root in the ledger. SVG, by hand."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -19,26 +19,26 @@ class Picture:
         return self.svg
 
     def __repr__(self) -> str:
-        """For where no picture can be shown."""
+        """Stand in where no picture can be shown."""
         return "a tree"
 
 
 def tree(root: int, levels: Sequence[Mapping[str, str]], acker: Acker) -> Picture:
-    """Draw a tree: of each level the names of its tuples and the state of each; below, the record of the root in the ledger.
+    """Draw a tree: of each level the names of its tuples and the state of each; below, the state of the root in the ledger.
 
     Args:
         root: its id.
         levels: from the source on; a tuple's parent is the one of the level above that stands over it.
-        acker: asked for the record.
+        acker: asked for the root.
     """
     shapes: list[str] = []
     above: list[tuple[float, int]] = []
     for depth, level in enumerate(levels):
         y = 24 + depth * _ROW
-        here = []
+        boxes = []
         for place, (name, state) in enumerate(level.items()):
             x = _WIDTH * (place + 0.5) / len(level)
-            here.append((x, y))
+            boxes.append((x, y))
             if above:
                 px, py = above[place * len(above) // len(level)]
                 shapes.append(f'<path d="M{px},{py + _HEIGHT} L{x},{y}" stroke="#777" stroke-width="1.5"/>')
@@ -46,13 +46,11 @@ def tree(root: int, levels: Sequence[Mapping[str, str]], acker: Acker) -> Pictur
                 f'<rect x="{x - _BOX / 2}" y="{y}" width="{_BOX}" height="{_HEIGHT}" rx="6" fill="{COLOURS[state]}"/>'
                 f'<text x="{x}" y="{y + 22}" text-anchor="middle" font-size="14" fill="#111">{escape(name)}</text>'
             )
-        above = here
-    record = acker.inspect(root)
-    says = (
-        f"in the ledger: value {record.val & (1 << 64) - 1:x}, {record.state}" if record else "in the ledger: nothing"
-    )
+        above = boxes
+    entry = acker.inspect(root)
+    text = f"in the ledger: value {entry.val & (1 << 64) - 1:x}, {entry.state}" if entry else "in the ledger: nothing"
     bottom = 24 + len(levels) * _ROW
-    shapes.append(f'<text x="12" y="{bottom}" font-size="14" font-family="monospace" fill="#555">{says}</text>')
+    shapes.append(f'<text x="12" y="{bottom}" font-size="14" font-family="monospace" fill="#555">{text}</text>')
     return Picture(
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{bottom + 16}" font-family="sans-serif">'
         f'<rect width="100%" height="100%" fill="#fff"/>{"".join(shapes)}</svg>'

@@ -24,16 +24,16 @@ ROOT = Path(__file__).resolve().parents[2]
 _BEGAN = time.monotonic()
 
 
-def step(what: str) -> None:
-    """Say what is done next, and how many seconds after the beginning."""
-    typer.echo(f"[{time.monotonic() - _BEGAN:5.1f} s] {what}")
+def step(text: str) -> None:
+    """Print what is done next, and how many seconds after the beginning."""
+    typer.echo(f"[{time.monotonic() - _BEGAN:5.1f} s] {text}")
 
 
 class Place:
-    """A server, and who may what on it.
+    """Give programs a server and their logins to it.
 
     On a server of the demo's own each program is a user of its own, with what `acker-redis acl` prints for it; on
-    another, all are whom ACKER_REDIS_URL names.
+    another, all log in as ACKER_REDIS_URL says.
     """
 
     def __init__(self, url: str, *, has_users: bool) -> None:
@@ -48,7 +48,7 @@ class Place:
                     self._kind = ServerKind.SCRIPTS
 
     def url_of(self, role: Role, app: str | None = None) -> str:
-        """The server's URL with the login of a user of this role, made now; a second one gets another password."""
+        """Make a user of this role, and give the server's URL with its login; a second one gets another password."""
         if not self._has_users:
             return self._url
         (user,) = users(app, roles=[role], kind=self._kind)
@@ -59,7 +59,7 @@ class Place:
 
 @contextlib.contextmanager
 def services(server: str | None, *, quiet: bool) -> Iterator[Place]:
-    """A server, or the one ACKER_REDIS_URL names, with a rotator beside it."""
+    """Start a server, or take the one ACKER_REDIS_URL names, with a rotator beside it."""
     try:
         url, process = server_or_url(server)
         place = Place(url, has_users=process is not None)
@@ -98,14 +98,14 @@ def start(module: str, *arguments: str, redis_url: str, executor_url: str = "") 
 
 
 def app_among(arguments: Sequence[str], default: str) -> str:
-    """The app that options of a program name."""
+    """Find the app that options of a program name."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--app", default=default)
     return str(parser.parse_known_args(arguments)[0].app)
 
 
 def wait_for(*jobs: subprocess.Popen[bytes]) -> int:
-    """Wait until all have ended; gives the first exit status that is not 0. One that fails, and Ctrl-C, end the others."""
+    """Wait until all have ended; give the first exit status that is not 0. One that fails, and Ctrl-C, end the others."""
     try:
         while not any(job.poll() for job in jobs) and any(job.poll() is None for job in jobs):
             time.sleep(0.05)

@@ -19,10 +19,10 @@ HERE = Path(__file__).resolve().parent
 
 @contextlib.contextmanager
 def quiet_session(master: str, app_name: str, arrow_rows: int = 1_000) -> Iterator[SparkSession]:
-    """A session whose workers can import the applications; it is stopped at the end.
+    """Make a session whose workers can import the applications; it is stopped at the end.
 
     What the JVM of a local session prints goes to a file that is removed with the session: whatever matters of it comes to
-    the driver as an exception. Elsewhere it is Spark's to say where its logs are.
+    the driver as an exception. With another master, logs are where Spark is configured to have them.
 
     Args:
         master: of Spark; give retries as in local[2,4].
@@ -30,7 +30,7 @@ def quiet_session(master: str, app_name: str, arrow_rows: int = 1_000) -> Iterat
         arrow_rows: rows of a record batch.
 
     Raises:
-        AckerError: Spark does not start; with what it said.
+        AckerError: Spark does not start; with its error.
     """
     prepare_environment()
     # Python workers import functions by name, wherever the program was started.
@@ -42,24 +42,24 @@ def quiet_session(master: str, app_name: str, arrow_rows: int = 1_000) -> Iterat
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", str(arrow_rows))
     )
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as log:
         if master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             options = f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}"
             builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.extraJavaOptions", options)
         try:
-            with _stderr_to(said.fileno()) if master.startswith("local") else contextlib.nullcontext():
-                session = builder.getOrCreate()
+            with _stderr_to(log.fileno()) if master.startswith("local") else contextlib.nullcontext():
+                spark = builder.getOrCreate()
         except (Py4JError, PySparkException) as exc:
-            said.seek(0)
-            lines = said.read().decode(errors="replace").strip().splitlines()
+            log.seek(0)
+            lines = log.read().decode(errors="replace").strip().splitlines()
             causes = [line.partition("Exception: ")[2] for line in str(exc).splitlines() if "Exception: " in line]
             reason = causes[0] if causes else "\n".join([str(exc), *lines[-5:]])
             raise AckerError(f"Spark could not start with master {master!r}: {reason}") from exc
         try:
-            yield session
+            yield spark
         finally:
-            session.stop()
+            spark.stop()
 
 
 @contextlib.contextmanager

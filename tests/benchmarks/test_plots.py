@@ -21,11 +21,11 @@ def row(
 
 HSET = "server CPU: {} / HSET, roots {}"
 ROWS = [
-    row("ledger", HSET.format("init", "32 to a record")),
+    row("ledger", HSET.format("init", "32 to a block")),
     row("ledger", HSET.format("init", "alone"), target=None),
-    row("ledger", HSET.format("init", "32 to a record"), server="Redis 7.0"),
+    row("ledger", HSET.format("init", "32 to a block"), server="Redis 7.0"),
     *(
-        row("ledger", HSET.format("ack that leaves the tree open", f"{few} of 32 in a record"), value=8 / few)
+        row("ledger", HSET.format("ack that leaves the tree open", f"{few} of 32 in a block"), value=8 / few)
         for few in (8, 1)
     ),
     row("memory", "bytes per pending root, alone, 1 M"),
@@ -46,7 +46,7 @@ def test_every_plot_is_drawn_from_measured_rows(tmp_path: Path) -> None:
     assert "Valkey" in found
     assert "Redis" in found
     assert "Redis" not in text(tmp_path / "measured-memory.svg")
-    assert "roots of the record" in text(tmp_path / "measured-few.svg")
+    assert "roots of the block" in text(tmp_path / "measured-few.svg")
 
 
 def test_plot_without_measured_rows_is_not_drawn(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which operators have worked in a run, and so whether an exception that nobody expected may be a message's fault.
+"""Which operators have worked in a run, and so whether an undeclared exception may be a message's fault.
 
 `row.order` in place of `row["order"]` fails every message. So such an exception counts as an attempt only once its operator
 has processed a row of another message. Where many messages failed in an operator that has processed none, it is broken.
@@ -15,12 +15,12 @@ from acker_redis.spark.proof.metrics import Processed
 from acker_redis.spark.worker.failures import Failure
 from acker_redis.spout.in_flight import Emission, Mask
 
-MANY = 20
+MANY_FAILED = 20
 """So many messages that failed in an operator that has processed none: they are not to blame."""
 
 
 class Verdict(NamedTuple):
-    """Of the failures of one emission.
+    """Which failures of an emission count.
 
     Attributes:
         exempt: roots whose failure counts as no attempt.
@@ -31,29 +31,29 @@ class Verdict(NamedTuple):
     broken: AckerError | None = None
 
 
-class Evidence:
-    """What is known of the operators of one run."""
+class OperatorEvidence:
+    """Keep what is known of the operators of one run."""
 
-    def __init__(self, *, everything_counts: bool, goes_on: bool = False, most: int | None = None) -> None:
-        """Nothing is known yet.
+    def __init__(self, *, everything_counts: bool, goes_on: bool = False, max_open: int | None = None) -> None:
+        """Begin without any knowledge.
 
         Args:
             everything_counts: whether the rule is off: the user said so, or the source has few messages.
             goes_on: whether further messages may come at any time, as from a stream.
-            most: so many messages may be open at a time, so that no more can fail before others come.
+            max_open: so many messages may be open at a time, so that no more can fail before others come.
         """
         self._everything_counts, self._goes_on = everything_counts, goes_on
-        self._many = MANY if most is None else max(1, min(MANY, most))
-        self._worked: dict[str, set[int]] = {}  # with one message: only that; with none or two: any
+        self._max_failed = MANY_FAILED if max_open is None else max(1, min(MANY_FAILED, max_open))
+        self._processed_by: dict[str, set[int]] = {}  # with one message: only that; with none or two: any
         self._failed: dict[str, set[int]] = {}
 
     def judge(
         self, emission: Emission, failed: Sequence[Failure], processed: Mapping[str, Processed], *, is_last: bool
     ) -> Verdict:
-        """Which failures of an emission count.
+        """Decide which failures of an emission count.
 
         Args:
-            emission: whose.
+            emission: the one that was run.
             failed: its failures.
             processed: what its operators have processed without failing.
             is_last: whether every message of the source was emitted by now.
@@ -61,55 +61,55 @@ class Evidence:
         none = np.array([], np.int64)
         if self._everything_counts:
             return Verdict(none)
-        message_of = _Index(emission)
+        by_root = _MessagesByRoot(emission)
         for operator, rows in processed.items():
-            self._note(operator, set(message_of.of(np.array(sorted(rows.roots), np.int64)).tolist()))
+            self._note(operator, set(by_root.messages_of(np.array(sorted(rows.roots), np.int64)).tolist()))
         counted, doubtful = [none], [none]
         for failure in failed:
             for reason, packed in failure.reasons.items():
                 roots = np.frombuffer(packed, np.int64)
-                by_others = np.zeros(len(roots), np.bool_)
-                messages = message_of.of(roots)
+                is_doubtful = np.zeros(len(roots), np.bool_)
+                messages = by_root.messages_of(roots)
                 if not reason.is_expected:
-                    by_others = self._is_doubtful(failure.component, messages)
-                    self._failed.setdefault(failure.component, set()).update(messages[by_others].tolist())
-                    if by_others.any() and self._is_broken(failure.component):
+                    is_doubtful = self._is_doubtful(failure.component, messages)
+                    self._failed.setdefault(failure.component, set()).update(messages[is_doubtful].tolist())
+                    if is_doubtful.any() and self._is_broken(failure.component):
                         return Verdict(
                             emission.roots,
                             _broken(failure.component, len(self._failed[failure.component]), reason.text),
                         )
-                    by_others &= self._goes_on or not is_last
-                counted.append(roots[~by_others])
-                doubtful.append(roots[by_others])
+                    is_doubtful &= self._goes_on or not is_last
+                counted.append(roots[~is_doubtful])
+                doubtful.append(roots[is_doubtful])
         return Verdict(np.setdiff1d(np.concatenate(doubtful), np.concatenate(counted)))
 
     def _note(self, operator: str, messages: set[int]) -> None:
-        known = self._worked.get(operator)
+        known = self._processed_by.get(operator)
         if known is None:
-            self._worked[operator] = messages
+            self._processed_by[operator] = messages
         elif len(known) == 1:
-            self._worked[operator] = known | messages if messages else set()
+            self._processed_by[operator] = known | messages if messages else set()
         self._failed.pop(operator, None)
 
     def _is_doubtful(self, operator: str, messages: Int64Array) -> Mask:
-        known = self._worked.get(operator)
+        known = self._processed_by.get(operator)
         if known is None:
             return np.ones(len(messages), np.bool_)
         return np.isin(messages, list(known)) if len(known) == 1 else np.zeros(len(messages), np.bool_)
 
     def _is_broken(self, operator: str) -> bool:
-        return operator not in self._worked and len(self._failed[operator]) >= self._many
+        return operator not in self._processed_by and len(self._failed[operator]) >= self._max_failed
 
 
-class _Index:
+class _MessagesByRoot:
     """Messages by the roots of one emission."""
 
     def __init__(self, emission: Emission) -> None:
         order = np.argsort(emission.roots)
         self._roots, self._messages = emission.roots[order], emission.message_ids[order]
 
-    def of(self, roots: Int64Array) -> Int64Array:
-        """The messages of those roots that are the emission's."""
+    def messages_of(self, roots: Int64Array) -> Int64Array:
+        """Find the messages of those roots that are the emission's."""
         places = np.searchsorted(self._roots, roots)
         places[places == len(self._roots)] = 0
         return self._messages[places] if len(self._roots) else roots[:0]
@@ -118,6 +118,6 @@ class _Index:
 def _broken(operator: str, count: int, text: str) -> OperatorBrokenError:
     return OperatorBrokenError(
         f"{count} messages failed in {operator!r}, which has processed none: {text}. So the pipeline is broken there, not the "
-        "data: nothing was dead-lettered. Mend it and run again; or, if every message may really be bad, give "
+        "data: nothing was dead-lettered. Correct it and run again; or, if every message may really be bad, give "
         "stop_if_all_fail=False"
     )

@@ -27,11 +27,11 @@ from acker_redis.spout.spout import Spout
 
 log = logging.getLogger("acker_redis.spark")
 
-_FEW, _MANY = 8, 1000
-"""Roots of a record that make it cheap; messages of an emission that are enough to tell."""
+_FEW_PER_BLOCK, _MIN_MESSAGES = 8, 1000
+"""Roots per block below which ids are sparse; messages of an emission that are enough to judge by."""
 
-_told: set[str] = set()
-"""Apps whose ids were found sparse in this process."""
+_warned_apps: set[str] = set()
+"""Apps that were warned about sparse ids in this process."""
 
 PART = 65_536
 """Roots sent at a time, so that a million of them don't stand in memory as packed calls."""
@@ -44,21 +44,21 @@ _SENDERS = 2
 
 
 def salts(app: str, run_id: str, number: int) -> tuple[str, str]:
-    """Of roots and of shares of an emission."""
+    """Derive the salts of an emission: of its roots, and of its shares."""
     return root_salt(app, run_id, number), ids.derive_salt("share", app, run_id, number)
 
 
 def shares_of(salt: str, emission: Emission) -> Int64Array:
-    """The shares of an emission's messages, as `operators.tracking.tracked` computes them."""
+    """Compute the shares of an emission's messages, as `tracking.tracked` does."""
     hashed = hash_longs(np.ascontiguousarray(emission.message_ids).view(np.uint64), seed=hash_salt(salt))
     return (np.asarray(hashed) & np.uint64(shares.MASK)).view(np.int64)
 
 
-class Roots:
-    """What the ledger has of one emission. Use it as a context: leaving it waits for what is being sent."""
+class EmissionRoots:
+    """Keep the roots of one emission in the ledger. Use it as a context: leaving it waits for what is being sent."""
 
     def __init__(self, spout: Spout, emission: Emission, own: Int64Array) -> None:
-        """Nothing was sent yet.
+        """Prepare the roots; nothing is sent yet.
 
         Args:
             spout: of the run, their owner.
@@ -67,7 +67,7 @@ class Roots:
         """
         self._spout, self._acker = spout, spout.acker
         order = _by_block(emission)
-        _tell_of_sparse_ids(spout.acker.config.app, emission.message_ids[order])
+        _warn_about_sparse_ids(spout.acker.config.app, emission.message_ids[order])
         self._roots = emission.roots[order]
         self._own = own[order].view(np.uint64)
         self._idempotency_key = f"{spout.run_id}:{emission.number}"
@@ -84,7 +84,7 @@ class Roots:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Renew no more. Where the pipeline raised, its roots fail at once instead of timing out.
+        """Stop renewing. Where the pipeline raised, fail its roots at once instead of letting them time out.
 
         So do those that a limit of the app let through, at no cost of an attempt: they would hold the others up.
         """
@@ -97,36 +97,36 @@ class Roots:
             try:
                 self._send("fail", partial(self._fail, cause_of(error).text, None))
             except AckerError as exc:
-                log.warning("the messages of a failed emission time out, as the server could not be told: %s", exc)
+                log.warning("the messages of a failed emission time out, as they could not be failed: %s", exc)
 
     def close(self, failed: Iterable[Failure]) -> None:
-        """Fail the roots that were reported, and ack the others.
+        """Fail the roots of failed rows, and ack the others.
 
         Raises:
-            NotExactError: reports name other roots than these, or rows that failed name none.
-            AckerError: the roots could not be initialised, or the server can't be told.
+            NotExactError: failures name other roots than these, or rows that failed name none.
+            AckerError: the roots could not be initialised, or the server can't be reached.
         """
-        rows = self._fail_reported(failed)
+        rows = self._fail_roots_of(failed)
         self._send("ack", self._ack, rows)
 
     def release(self, failed: Iterable[Failure], delay_secs: float = 0.0) -> None:
-        """Fail the roots that were reported, and hold the others, which fail, too; see `Marks.hold`.
+        """Fail the roots of failed rows, and hold the others, which fail, too; see `Marks.hold`.
 
         Raises:
             AckerError: as `close`.
         """
-        rows = self._fail_reported(failed)
+        rows = self._fail_roots_of(failed)
         held = self._roots if rows is None else self._roots[rows]
         self._spout.marks.hold(held, delay_secs)
         self._send("release", partial(self._fail, HELD, None), rows)
 
-    def _fail_reported(self, failed: Iterable[Failure]) -> Int64Array | None:
-        """Which roots are left then; None: all."""
+    def _fail_roots_of(self, failed: Iterable[Failure]) -> Int64Array | None:
+        """Fail the roots of failed rows; give those that are left, None: all."""
         failed = list(failed)
         index = Index(self._roots[: None if failed else 0].view(np.uint64))
         for failure in failed:
-            found = [index.rows_of(np.frombuffer(packed, np.uint64)) for packed in failure.reasons.values()]
-            foreign = sum(int(np.count_nonzero(rows < 0)) for rows in found)
+            places = [index.rows_of(np.frombuffer(packed, np.uint64)) for packed in failure.reasons.values()]
+            foreign = sum(int(np.count_nonzero(rows < 0)) for rows in places)
             if foreign or failure.rootless:
                 raise NotExactError(
                     f"{failure.rows:,} rows failed in {failure.component!r}; {failure.rootless:,} of them name no "
@@ -138,14 +138,13 @@ class Roots:
         if self._error is not None:
             raise self._error
         is_open = np.ones(len(self._roots), np.bool_)
-        told = [
+        by_reason = [
             (reason, failure.component, f"fail:{failure.number}:{number}", packed)
             for failure in failed
             for number, (reason, packed) in enumerate(failure.reasons.items())
         ]
-        for reason, component, idempotency_key, packed in sorted(
-            told, key=lambda one: one[0].retry
-        ):  # the final ones decide
+        by_reason.sort(key=lambda entry: entry[0].retry)  # failures without retry decide
+        for reason, component, idempotency_key, packed in by_reason:
             rows = index.rows_of(np.frombuffer(packed, np.uint64))
             rows = rows[is_open[rows]]
             if len(rows):
@@ -153,7 +152,7 @@ class Roots:
                 if not reason.retry:
                     self._spout.marks.non_retryable(self._roots[rows])
                 self._send(idempotency_key, partial(self._fail, reason.text, component), rows)
-        return np.flatnonzero(is_open) if told else None
+        return np.flatnonzero(is_open) if by_reason else None
 
     def _keep(self) -> None:
         """Initialise, then renew, until the emission has ended."""
@@ -170,10 +169,10 @@ class Roots:
             except AckerError as exc:
                 log.warning("the messages of an emission could not be renewed, and may time out: %s", exc)
 
-    def _send(self, what: str, do: Callable[[Rows, str], object], rows: Int64Array | None = None) -> None:
-        """Send something about some of the roots, in parts; once more where the ledger turns out to be lost.
+    def _send(self, name: str, do: Callable[[Rows, str], object], rows: Int64Array | None = None) -> None:
+        """Send updates of some of the roots, in parts; once more where the ledger turns out to be lost.
 
-        Where a part can't be sent the later ones are left out.
+        Where a part can't be sent the later ones are left out. The update's name is part of its idempotency keys.
         """
         count = len(self._roots if rows is None else rows)
         broken = threading.Event()
@@ -182,7 +181,7 @@ class Roots:
             if broken.is_set():
                 return
             part = slice(at, min(at + PART, count)) if rows is None else rows[at : at + PART]
-            idempotency_key = f"{self._idempotency_key}:{what}:{at}"
+            idempotency_key = f"{self._idempotency_key}:{name}:{at}"
             try:
                 self._send_part(partial(do, part, idempotency_key))
             except BaseException:
@@ -206,7 +205,7 @@ class Roots:
             do()
 
     def _vals(self, rows: Rows) -> UInt64Array:
-        """Ack values while the job runs: the shares, and a bit that is none of theirs, so that they are never zero."""
+        """Compute ack values while the job runs: the shares, and a bit that is none of theirs, so that none is zero."""
         return self._own[rows] | np.uint64(1 << shares.BITS)
 
     def _init(self, rows: Rows, idempotency_key: str) -> None:
@@ -230,20 +229,20 @@ class Roots:
 
 
 def _by_block(emission: Emission) -> Int64Array | slice:
-    """The order in which the roots of a block stand together, so that one call has all of them: that of the ids."""
+    """Order roots by message id, so that those of a block are together, and one call has all of them."""
     ids_in_order = bool((emission.message_ids[1:] > emission.message_ids[:-1]).all())
     return slice(None) if ids_in_order else np.argsort(emission.message_ids, kind="stable")  # merges what is in order
 
 
-def _tell_of_sparse_ids(app: str, message_ids: Int64Array) -> None:
-    """Say once how many roots share a record, where those are few. Ids in their order."""
-    if len(message_ids) < _MANY or app in _told:
+def _warn_about_sparse_ids(app: str, message_ids: Int64Array) -> None:
+    """Log once per app how many roots share a block, where those are few. Ids in their order."""
+    if len(message_ids) < _MIN_MESSAGES or app in _warned_apps:
         return
     places = message_ids >> SLOT_BITS
     count = 1 + int(np.count_nonzero(places[1:] != places[:-1]))
-    if len(message_ids) < _FEW * count:
-        _told.add(app)
+    if len(message_ids) < _FEW_PER_BLOCK * count:
+        _warned_apps.add(app)
         log.warning(
-            "the ids of app %r are sparse: %.1f messages share a record of up to 32, which costs up to ten times as much "
+            "the ids of app %r are sparse: %.1f messages share a block of up to 32, which costs up to ten times as much "
             "as ids that count (offsets, row numbers)", app, len(message_ids) / count,
         )  # fmt: skip

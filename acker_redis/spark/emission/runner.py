@@ -1,4 +1,4 @@
-"""One emission: its tracked messages are made, the pipeline runs over them, and their roots are closed."""
+"""Run one emission: make its tracked messages, run the pipeline over them, and close their roots."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -22,18 +22,18 @@ from acker_redis.errors import (
     PipelineError,
     ServerUnavailableError,
 )
-from acker_redis.spark.emission.corrupt_records import has_corrupt, without_corrupt
-from acker_redis.spark.emission.evidence import Evidence, Verdict
+from acker_redis.spark.emission.corrupt_records import fail_corrupt_records, has_corrupt_records
+from acker_redis.spark.emission.evidence import OperatorEvidence, Verdict
 from acker_redis.spark.emission.messages import as_json
-from acker_redis.spark.emission.roots import Roots, salts, shares_of
-from acker_redis.spark.emission.whole_output import Whole
+from acker_redis.spark.emission.roots import EmissionRoots, salts, shares_of
+from acker_redis.spark.emission.whole_output import WholeOutput
 from acker_redis.spark.operators import tracking
 from acker_redis.spark.proof.blame import Blame, blame_of, forget, line_of
 from acker_redis.spark.proof.equation import Equation
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol import shares
 from acker_redis.spark.runtime.jobs import counted, ended_after, running
-from acker_redis.spark.runtime.jvm import of
+from acker_redis.spark.runtime.jvm import java_class
 from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.sinks.exports import Origin
 from acker_redis.spark.sinks.output_modes import Outputs
@@ -49,19 +49,19 @@ Pipeline: TypeAlias = Callable[[Tracker, DataFrame], object]
 """Operators and sinks of one emission: called with its tracker and its tracked messages."""
 
 
-class Source(Protocol):
-    """Where the messages of emissions come from."""
+class MessageSource(Protocol):
+    """Give emissions their messages."""
 
     def messages_of(self, emission: Emission) -> tuple[DataFrame, Emission]:
-        """The rows of an emission; and the emission, without messages that are gone."""
+        """Give the rows of an emission; and the emission, without messages that are gone."""
 
     def keep_messages(self, emission: Emission) -> None:
         """Keep what has to be kept of its messages, while their roots are made."""
 
 
 @dataclass(frozen=True)
-class Emitting:
-    """Emits the messages of one spout.
+class EmissionRunner:
+    """Run the emissions of one spout.
 
     Attributes:
         spout: of the run.
@@ -70,22 +70,22 @@ class Emitting:
         evidence: of the run: which operators have worked.
         url: the acker's server as executors reach it.
         timeout_secs: the jobs of an emission may take so long; None: as long as they like.
-        whole: the output, where that is one; None: what is written belongs to the messages of an emission.
-        payload_bytes: longest payload of a message that can't be read, which comes along with its failure.
-        brought: takes these payloads, by message id; None: they aren't wanted.
+        whole_output: the output, where it is a whole; None: what is written belongs to the messages of an emission.
+        dead_letter_bytes: longest payload of a message that can't be read, which comes along with its failure.
+        failed_payloads: takes these payloads, by message id; None: they aren't wanted.
     """
 
     spout: Spout
     pipeline: Pipeline
     id_column: str
-    evidence: Evidence
+    evidence: OperatorEvidence
     url: str | None = field(repr=False)  # may hold a password
     timeout_secs: float | None = None
-    whole: Whole | None = None
-    payload_bytes: int = 0
-    brought: dict[int, bytes] | None = None
+    whole_output: WholeOutput | None = None
+    dead_letter_bytes: int = 0
+    failed_payloads: dict[int, bytes] | None = None
 
-    def emit(self, emission: Emission, source: Source, session: SparkSession, batch_id: int | None = None) -> None:
+    def run(self, emission: Emission, source: MessageSource, spark: SparkSession, batch_id: int | None = None) -> None:
         """Run one emission.
 
         Raises:
@@ -93,7 +93,7 @@ class Emitting:
         """
         spout = self.spout
         app = spout.acker.config.app
-        _activate(session)
+        _activate(spark)
         key = f"{app}:{spout.run_id}:{emission.number}"
         tag = f"acker:{key}".replace(",", "_")
         try:
@@ -101,39 +101,39 @@ class Emitting:
                 messages, emission = source.messages_of(emission)
         except Exception as exc:
             spout.marks.exempt(emission.roots)
-            told = _told(exc, blame_of(exc, session, tag))
-            if told is exc:
+            error = _error_for_spout(exc, blame_of(exc, spark, tag))
+            if error is exc:
                 raise
-            raise told from exc
+            raise error from exc
         blame: list[Blame] = []
         try:
             verdict = self._run(emission, source, messages, key, tag, batch_id, blame)
         except Exception as exc:
             if not blame:
                 raise
-            told = _told(exc, blame[0])
-            if told is exc:
+            error = _error_for_spout(exc, blame[0])
+            if error is exc:
                 raise
-            raise told from exc
+            raise error from exc
         if verdict.broken is not None:
             raise verdict.broken
 
     def _run(
         self,
         emission: Emission,
-        source: Source,
+        source: MessageSource,
         messages: DataFrame,
         key: str,
         tag: str,
         batch_id: int | None,
         blame: list[Blame],
     ) -> Verdict:
-        spout, session = self.spout, messages.sparkSession
+        spout, spark = self.spout, messages.sparkSession
         acker, app = spout.acker, spout.acker.config.app
         of_emission = salts(app, spout.run_id, emission.number)
         own = shares_of(of_emission[1], emission)
-        proof = Proof(session, key, shares.total(own), len(own), tag, app_of(acker).ledger.component_number)
-        outputs = Outputs("by_message" if self.whole is None else "whole")
+        proof = Proof(spark, key, shares.total(own), len(own), tag, app_of(acker).ledger.component_number)
+        outputs = Outputs("by_message" if self.whole_output is None else "whole")
         tracker = Tracker(
             spout.run_id, emission.number, batch_id,
             _proof=proof, _origin=Origin(self.url, acker), _id_column=self.id_column, _outputs=outputs,
@@ -141,34 +141,36 @@ class Emitting:
         try:
             # The spout waits for outages, and goes no further after mistakes.
             with (
-                running(session, tag),
-                counted(session, {"pending": spout.pending, "left": spout.state.left, **asdict(spout.counts)}),
-                Roots(spout, emission, own) as roots,
-                _blaming(spout, emission, session, tag, blame),
+                running(spark, tag),
+                counted(spark, {"pending": spout.pending, "left": spout.state.left, **asdict(spout.counts)}),
+                EmissionRoots(spout, emission, own) as roots,
+                _blaming(spout, emission, spark, tag, blame),
                 own_errors(),
-                ended_after(session, tag, self.timeout_secs),
-                nullcontext(False) if self.whole is None else self.whole.trying(emission, session, tag) as is_whole,
+                ended_after(spark, tag, self.timeout_secs),
+                nullcontext(False)
+                if self.whole_output is None
+                else self.whole_output.trying(emission, spark, tag) as is_whole,
             ):
-                if self.whole is not None and self.whole.written:
+                if self.whole_output is not None and self.whole_output.written:
                     roots.close([])  # these are in the output
                     return Verdict(emission.roots[:0])
                 source.keep_messages(emission)
                 equation = Equation(key, proof.add_operator("spout", "spout", []).name)
                 tracked = tracking.tracked(messages, self.id_column, of_emission, equation)
-                if has_corrupt(messages):
-                    is_wanted = bool(self.payload_bytes) and self.brought is not None
-                    payload = as_json(self.payload_bytes, messages.columns) if is_wanted else None
-                    tracked = without_corrupt(tracker, tracked, payload)
+                if has_corrupt_records(messages):
+                    is_wanted = bool(self.dead_letter_bytes) and self.failed_payloads is not None
+                    payload = as_json(self.dead_letter_bytes, messages.columns) if is_wanted else None
+                    tracked = fail_corrupt_records(tracker, tracked, payload)
                 self.pipeline(tracker, tracked)
                 proof.check_covered()
                 failed = proof.failures()
                 self._take_payloads(emission, failed)
                 verdict = self.evidence.judge(emission, failed, proof.processed, is_last=not spout.state.fresh)
                 spout.marks.exempt(verdict.exempt)
-                if self.whole is None:
+                if self.whole_output is None:
                     roots.close(failed)
                 elif (
-                    error := self.whole.close(emission, outputs, failed, roots, proof, is_whole=is_whole)
+                    error := self.whole_output.close(emission, outputs, failed, roots, proof, is_whole=is_whole)
                 ) is not None:
                     return verdict._replace(broken=error)
                 return verdict
@@ -178,22 +180,22 @@ class Emitting:
             forget(tag)
 
     def _take_payloads(self, emission: Emission, failed: Sequence[Failure]) -> None:
-        if self.brought is None:
+        if self.failed_payloads is None:
             return
         by_root = {root: payload for failure in failed for root, payload in failure.payloads.items()}
         if by_root:
             own = np.isin(emission.roots.view(np.int64), np.array(list(by_root), np.int64))
             roots, ids = emission.roots.view(np.int64)[own].tolist(), emission.message_ids[own].tolist()
-            self.brought.update((one, by_root[root]) for one, root in zip(ids, roots, strict=True))
+            self.failed_payloads.update((message, by_root[root]) for message, root in zip(ids, roots, strict=True))
 
 
 @contextmanager
-def _blaming(spout: Spout, emission: Emission, session: SparkSession, tag: str, blame: list[Blame]) -> Iterator[None]:
-    """Say who is to blame before the roots of an emission that broke fail: what is no message's fault costs it no attempt."""
+def _blaming(spout: Spout, emission: Emission, spark: SparkSession, tag: str, blame: list[Blame]) -> Iterator[None]:
+    """Decide who is to blame before the roots of a broken emission fail: what is no message's fault costs no attempt."""
     try:
         yield
     except Exception as exc:
-        blame.append(blame_of(exc, session, tag))
+        blame.append(blame_of(exc, spark, tag))
         if len(emission.roots) and blame[0].in_a_job:
             spout.marks.search_for_poison(emission, by_outage=blame[0] is Blame.OUTAGE_IN_A_JOB)
         else:
@@ -201,19 +203,19 @@ def _blaming(spout: Spout, emission: Emission, session: SparkSession, tag: str, 
         raise
 
 
-def _told(error: Exception, blame: Blame) -> Exception:
-    """The error that the spout is to hear, in one line where that is all it needs."""
+def _error_for_spout(error: Exception, blame: Blame) -> Exception:
+    """Give the error that the spout gets, in one line where that is all it needs."""
     if isinstance(error, (ServerUnavailableError, NotProvenError, *MISTAKES)):
         return error
     if blame is Blame.PIPELINE:
-        gone = "Spark's JVM is gone, or its context was stopped, which no waiting mends. Start the program again"
+        gone = "Spark's JVM is gone, or its context was stopped, and waiting can't change that. Start the program again"
         return AckerError(f"{gone}: {line_of(error)}") if is_outage(error) else error
     kind = JobFailedError if blame is Blame.ROWS else OutageError
     return kind(line_of(error))
 
 
-def _activate(session: SparkSession) -> None:
+def _activate(spark: SparkSession) -> None:
     """Make a session the thread's active one, where Spark looks for Python data sources; a new thread has none."""
-    java = getattr(session, "_jsparkSession", None)
+    java = getattr(spark, "_jsparkSession", None)
     if java is not None:  # else Spark Connect
-        of(session.sparkContext, "org.apache.spark.sql.classic.SparkSession").setActiveSession(java)
+        java_class(spark.sparkContext, "org.apache.spark.sql.classic.SparkSession").setActiveSession(java)

@@ -9,7 +9,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from acker_redis.errors import NotAcceptedError, NotProvenError, OutageError, ServerUnavailableError
-from acker_redis.spark.emission.roots import Roots
+from acker_redis.spark.emission.roots import EmissionRoots
 from acker_redis.spark.proof.blame import Blame, blame_of, line_of
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.runtime.worker_errors import acker_error_in
@@ -20,17 +20,17 @@ from acker_redis.spout.spout import Spout
 
 log = logging.getLogger("acker_redis.spark")
 
-MORE = 2
-"""Emissions that may be refused beyond the attempts of a message: one finds those that fail, one is for luck."""
+EXTRA_EMISSIONS = 2
+"""Emissions that may be refused beyond the attempts of a message: one finds those that fail, one is spare."""
 
 
 @dataclass
-class Whole:
-    """The output of one run.
+class WholeOutput:
+    """Write the output of one run once, when nothing failed.
 
     Attributes:
         spout: of the run.
-        written: whether it was. Emissions after that are of messages whose acks got lost, and have nothing left to do.
+        written: whether the output was written. Emissions after that are of messages whose acks got lost: they only ack.
         refused: emissions of all messages that were left, which were not accepted; outages are not among them.
         begun: whether a sink has begun to write.
     """
@@ -42,17 +42,17 @@ class Whole:
 
     @property
     def limit(self) -> int:
-        """The run ends with an error after so many that were refused."""
+        """Number of refused emissions after which the run ends with an error."""
         retry = self.spout.retry
-        return max(one.max_attempts for one in (retry, *retry.by_reason.values())) + MORE
+        return max(policy.max_attempts for policy in (retry, *retry.by_reason.values())) + EXTRA_EMISSIONS
 
     @property
     def delay_secs(self) -> float:
-        """How long to wait for the next try."""
+        """Wait before the next emission of all messages."""
         return float(self.spout.retry.delay_secs(np.array([max(1, self.refused)]))[0])
 
     @contextmanager
-    def trying(self, emission: Emission, session: SparkSession, tag: str) -> Iterator[bool]:
+    def trying(self, emission: Emission, spark: SparkSession, tag: str) -> Iterator[bool]:
         """Run an emission; gives whether its output may be written. One that breaks is refused.
 
         Raises:
@@ -64,7 +64,7 @@ class Whole:
         except (ServerUnavailableError, NotAcceptedError):
             raise
         except Exception as exc:
-            if is_whole and blame_of(exc, session, tag) in (Blame.ROWS, Blame.PIPELINE):
+            if is_whole and blame_of(exc, spark, tag) in (Blame.ROWS, Blame.PIPELINE):
                 self._refuse(line_of(exc))
             raise
 
@@ -73,7 +73,7 @@ class Whole:
         emission: Emission,
         outputs: Outputs,
         failed: Sequence[Failure],
-        roots: Roots,
+        roots: EmissionRoots,
         proof: Proof,
         *,
         is_whole: bool,
@@ -88,7 +88,7 @@ class Whole:
         """
         if failed or not is_whole or not self.spout.state.accept(emission):
             if is_whole:
-                self._refuse(_told(failed))
+                self._refuse(_cause_of(failed))
             roots.release(failed)
             return None
         try:
@@ -99,12 +99,12 @@ class Whole:
             blame = blame_of(exc, proof.session, proof.job_tag)
             if not (blame.in_a_job or isinstance(acker_error_in(exc), NotProvenError)):
                 raise
-            told = line_of(exc)
+            cause = line_of(exc)
             if blame is Blame.OUTAGE_IN_A_JOB:
                 roots.release([])
-                return OutageError(told)
-            self._refuse(told)
-            log.warning("the output could not be written, which is tried again: %s", told)
+                return OutageError(cause)
+            self._refuse(cause)
+            log.warning("the output could not be written, which is tried again: %s", cause)
             roots.release([], self.delay_secs)
             return None
         self.written = True
@@ -112,7 +112,7 @@ class Whole:
         return None
 
     def check_some_left(self) -> None:
-        """There was no message at all, or one isn't a dead letter.
+        """Refuse to write nothing because each message is a dead letter; without any message it is fine.
 
         Raises:
             NotAcceptedError: each is one. A mistake such as a wrong schema must not replace the output by nothing.
@@ -120,24 +120,24 @@ class Whole:
         if lost := self.spout.counts.dead_lettered:
             raise NotAcceptedError(
                 f"every one of the {lost:,} messages is a dead letter, so the output would be empty. Nothing was written, and "
-                "what an earlier run wrote stays. Look at the dead letters, mend what they tell of, and run it again"
+                "what an earlier run wrote stays. Look at the dead letters, correct their cause, and run it again"
             )
 
     def _refuse(self, cause: str) -> None:
         self.refused += 1
         if self.refused >= self.limit:
-            there = (
+            state = (
                 "Sinks that come first in the pipeline may have been written; run it again, so that all are"
                 if self.begun
                 else "Nothing was written"
             )
             raise NotAcceptedError(
                 f"the output could not be written as a whole: in {self.refused} emissions of all messages that were left, "
-                f"something failed each time, at last: {cause}. Nothing was acked. {there}. Look for what fails now and then"
+                f"something failed each time, at last: {cause}. Nothing was acked. {state}. Look for what fails now and then"
             )
 
 
-def _told(failed: Sequence[Failure]) -> str:
+def _cause_of(failed: Sequence[Failure]) -> str:
     if not failed:
         return "messages were lost or timed out while it ran"
     return f"{failed[0].component!r}: {next(iter(failed[0].reasons)).text}"

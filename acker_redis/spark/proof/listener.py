@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from acker_redis.errors import AckerError
 from acker_redis.spark.proof.metrics import PREFIX
 from acker_redis.spark.proof.plans import each
-from acker_redis.spark.runtime.jvm import of
+from acker_redis.spark.runtime.jvm import java_class
 
 _CONF = "spark.acker.listener"
 _MARK_AFTER_SECS = 1.0
@@ -52,7 +52,7 @@ class Listener:
     """Collects executions from Spark, in the thread of its listener bus."""
 
     def __init__(self, context: SparkContext) -> None:
-        self._command = of(context, "java.lang.Class").forName(_COMMAND)
+        self._command = java_class(context, "java.lang.Class").forName(_COMMAND)
         self._executions: list[Execution] = []
         self._changed = threading.Condition()
 

@@ -1,4 +1,4 @@
-"""A pipeline that is tried with a few messages: no server, nothing written, and what a run would refuse is refused here."""
+"""Try a pipeline with a few messages: without a server, writing nothing, refusing what a run would refuse."""
 
 import uuid
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 
 from acker_redis.errors import BadConfigError
 from acker_redis.model.roots import root_ids
-from acker_redis.spark.emission.corrupt_records import check_corrupt, has_corrupt, without_corrupt
-from acker_redis.spark.emission.messages import Messages, with_message_ids
+from acker_redis.spark.emission.corrupt_records import check_corrupt_records, fail_corrupt_records, has_corrupt_records
+from acker_redis.spark.emission.messages import RunMessages, with_message_ids
 from acker_redis.spark.emission.roots import salts, shares_of
 from acker_redis.spark.emission.runner import Pipeline
 from acker_redis.spark.operators import tracking
@@ -57,16 +57,16 @@ class PipelineCheck:
     failed: tuple[FailedMessage, ...]
 
     def __str__(self) -> str:
-        """A line per sink and failure; one for those that failed alike."""
+        """Give a line per sink, and a line per operator and reason of failures."""
         lines = [f"tried with {_count(self.rows, 'message')}; nothing was written"]
         lines += [f"  {sink!r} would write {_count(rows, 'row')}" for sink, rows in self.written.items()]
         alike: dict[tuple[str, str], list[int]] = {}
-        for one in self.failed:
-            alike.setdefault((one.operator, one.reason), []).append(one.message_id)
+        for failed in self.failed:
+            alike.setdefault((failed.operator, failed.reason), []).append(failed.message_id)
         for (operator, reason), ids in alike.items():
-            who = f"message {ids[0]}" if len(ids) == 1 else f"{len(ids)} messages ({ids[0]}, {ids[1]} ...)"
-            lines.append(f"  {who} failed in {operator!r}: {reason}")
-        operators = {one.operator for one in self.failed}
+            messages = f"message {ids[0]}" if len(ids) == 1 else f"{len(ids)} messages ({ids[0]}, {ids[1]} ...)"
+            lines.append(f"  {messages} failed in {operator!r}: {reason}")
+        operators = {failed.operator for failed in self.failed}
         broken = [
             name for name in operators if len({f.message_id for f in self.failed if f.operator == name}) == self.rows
         ]
@@ -107,27 +107,27 @@ def check_pipeline(
         raise BadConfigError(f"rows={rows}: give 1 or more")
     arguments.check_function(pipeline, "check_pipeline", "a function of a tracker and its messages")
     arguments.check_column_names(messages.columns, "check_pipeline")
-    check_corrupt(messages)
-    session, run_id = messages.sparkSession, uuid.uuid4().hex
+    check_corrupt_records(messages)
+    spark, run_id = messages.sparkSession, uuid.uuid4().hex
     frame, column = with_message_ids(messages, wanted.id_column, wanted.partition, wanted.offset)
     outputs = Outputs(output, only_checked=True)
     key = f"{_APP}:{run_id}:0"
     tag = f"acker:{key}"
-    with running(session, tag), own_errors():
+    with running(spark, tag), own_errors():
         frame = outputs.keep_checkpoint(
             frame.limit(rows).localCheckpoint()
         )  # the same rows, whenever they are computed
         try:
-            known = Messages(frame, column).read_ids(None, wanted.partition, wanted.offset)
+            known = RunMessages(frame, column).read_ids(None, wanted.partition, wanted.offset)
             roots = root_ids(_APP, run_id, known, 0)
             of_emission = salts(_APP, run_id, 0)
             own = shares_of(of_emission[1], Emission(0, known, np.zeros_like(known), roots))
-            proof = Proof(session, key, shares.total(own), len(known), tag, lambda name: None)
+            proof = Proof(spark, key, shares.total(own), len(known), tag, lambda name: None)
             try:
                 tracker = Tracker(run_id, 0, _proof=proof, _origin=None, _id_column=column, _outputs=outputs)
                 equation = Equation(key, proof.add_operator("spout", "spout", []).name)
                 tracked = tracking.tracked(frame, column, of_emission, equation)
-                pipeline(tracker, without_corrupt(tracker, tracked) if has_corrupt(frame) else tracked)
+                pipeline(tracker, fail_corrupt_records(tracker, tracked) if has_corrupt_records(frame) else tracked)
                 proof.check_covered()
                 message_of = dict(zip(roots.tolist(), known.tolist(), strict=True))
                 failed = {
@@ -144,5 +144,5 @@ def check_pipeline(
     return PipelineCheck(len(known), dict(outputs.counts), tuple(sorted(failed)))
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""A pipeline over a DataFrame, until every message was acked or is a dead letter."""
+"""Run a pipeline over a DataFrame, until every message was acked or is a dead letter."""
 
 import time
 import uuid
@@ -11,11 +11,11 @@ from pyspark.sql import DataFrame
 from acker_redis.acker import Acker, app_of
 from acker_redis.errors import BadConfigError
 from acker_redis.model.arrays import Int64Array
-from acker_redis.spark.emission.corrupt_records import check_corrupt
-from acker_redis.spark.emission.evidence import MANY, Evidence
-from acker_redis.spark.emission.messages import Messages, not_done, with_message_ids
-from acker_redis.spark.emission.runner import Emitting, Pipeline
-from acker_redis.spark.emission.whole_output import Whole
+from acker_redis.spark.emission.corrupt_records import check_corrupt_records
+from acker_redis.spark.emission.evidence import MANY_FAILED, OperatorEvidence
+from acker_redis.spark.emission.messages import RunMessages, not_done, with_message_ids
+from acker_redis.spark.emission.runner import EmissionRunner, Pipeline
+from acker_redis.spark.emission.whole_output import WholeOutput
 from acker_redis.spark.protocol import arguments
 from acker_redis.spark.runs.options import MessageIds, ReplayFrom, RunSettings, message_ids, replay_from, run_settings
 from acker_redis.spark.runs.run_result import OnProgress, RunResult, progress_of, result_of
@@ -90,8 +90,8 @@ def run_tracked(
             they do where the source has fewer than 20 messages.
         dead_letter_bytes: a dead letter keeps its message, as JSON, if it is not longer; 0: its id only. At most 1 MiB.
         max_spout_pending: at most so many messages in flight.
-        emit_timeout_secs: the jobs of an emission are cancelled after so long, so that a message whose work never ends is
-            found like one that kills its worker: the emission goes out again in parts, until it is alone. Has to be longer
+        emit_timeout_secs: the jobs of an emission are cancelled after so long, and it goes out again in parts, until a message
+            whose work never ends is alone, as with one that kills its worker. Has to be longer
             than the jobs of all messages together take; what the pipeline does in the driver is not ended. None: never.
         run_id: unique per run: one that an earlier run had is refused; None: a random one.
         spout_id: owner of the roots; see `Spout`.
@@ -140,7 +140,7 @@ def run_dataframe(
     on_done: Callable[[Int64Array, Spout], object] | None,
     progress: OnProgress | None,
 ) -> RunResult:
-    """As `run_tracked`; `on_done` is given the spout, too, which knows what is a dead letter."""
+    """Run a pipeline with checked settings; `on_done` is given the spout, too, which knows what is a dead letter."""
     started = time.monotonic()
     acker, offsets, letter_bytes = settings.acker, ids.progress, settings.dead_letter_bytes
     if not isinstance(messages, DataFrame):
@@ -149,7 +149,7 @@ def run_dataframe(
     if output == "whole":
         _check_whole(ids, replay, settings)
     arguments.check_column_names(messages.columns, "run_tracked")
-    check_corrupt(messages)
+    check_corrupt_records(messages)
     keeps = replay.max_bytes > 0
     url = settings.url(messages.sparkSession, is_needed=keeps)
     messages, column = with_message_ids(messages, ids.id_column, ids.partition, ids.offset)
@@ -162,34 +162,42 @@ def run_dataframe(
         run_id = uuid.uuid4().hex if run_id is None else run_id
         kept = app_of(acker).payloads(run_id) if keeps else None
         keeping = KeepStep(str(url), acker.config, run_id, replay.max_bytes) if keeps else None
-        source = Messages(messages, column, letter_bytes, kept, keeping, replay.fetch_messages)
+        source = RunMessages(messages, column, letter_bytes, kept, keeping, replay.fetch_messages)
         spout = Spout(
             acker, run_id, settings.spout_id, settings.retry, settings.max_spout_pending,
             payload=source.payloads if letter_bytes else None,
             # What is kept in Redis goes with its dead letter; one message can't be added to an output that is a whole.
-            replay=None if keeps or output == "whole" else _messages_of, replays_from=FROM_RUN,
+            replay=None if keeps or output == "whole" else _ids_of_letters, replays_from=FROM_RUN,
         )  # fmt: skip
-        completed = _Completed(spout, offsets, kept, on_done)
+        completed = _CompletedMessages(spout, offsets, kept, on_done)
         spout.on_done = completed.done
         with noting_error(acker, spout.lane, run_id, settings.spout_id):
             with own_errors(), described(messages.sparkSession, f"message ids of {acker.config.app}:{run_id}"):
                 spout.add(source.read_ids(offsets, ids.partition, ids.offset))
             if claimed:
                 app_of(acker).claim_run(run_id)
-        evidence = Evidence(everything_counts=not settings.stop_if_all_fail or spout.state.fresh < MANY)
-        whole = Whole(spout) if output == "whole" else None
-        spout.state.one_by_one = whole is not None
-        emitting = Emitting(
-            spout, pipeline, column, evidence, url, settings.emit_timeout_secs, whole, letter_bytes, source.brought
+        evidence = OperatorEvidence(everything_counts=not settings.stop_if_all_fail or spout.state.fresh < MANY_FAILED)
+        whole_output = WholeOutput(spout) if output == "whole" else None
+        spout.state.one_by_one = whole_output is not None
+        runner = EmissionRunner(
+            spout,
+            pipeline,
+            column,
+            evidence,
+            url,
+            settings.emit_timeout_secs,
+            whole_output,
+            letter_bytes,
+            source.failed_payloads,
         )
-        session = messages.sparkSession
+        spark = messages.sparkSession
 
         def emit(emission: Emission) -> None:
-            emitting.emit(emission, source, session)
+            runner.run(emission, source, spark)
 
         def between(is_emitting: bool) -> None:
-            while not source.gone.empty():
-                spout.exhaust(source.gone.get())
+            while not source.missing.empty():
+                spout.exhaust(source.missing.get())
             if progress is not None:
                 progress(progress_of(spout, is_emitting=is_emitting))
 
@@ -197,24 +205,24 @@ def run_dataframe(
             with noting_error(acker, spout.lane, run_id, settings.spout_id):
                 emit(spout.state.empty_emission())
 
-        if not spout.state.fresh and whole is None:
+        if not spout.state.fresh and whole_output is None:
             emit_nothing()
-        run_spout(spout, inheritable_thread_target(session)(emit), between)
-        if whole is not None and not whole.written:
+        run_spout(spout, inheritable_thread_target(spark)(emit), between)
+        if whole_output is not None and not whole_output.written:
             with noting_error(acker, spout.lane, run_id, settings.spout_id):
-                whole.check_some_left()
-        while whole is not None and not whole.written:  # there was no message
-            if whole.refused:
-                time.sleep(whole.delay_secs)
+                whole_output.check_some_left()
+        while whole_output is not None and not whole_output.written:  # there was no message
+            if whole_output.refused:
+                time.sleep(whole_output.delay_secs)
             emit_nothing()
         return result_of(spout, time.monotonic() - started, completed.end())
 
 
 def _check_whole(ids: MessageIds, replay: ReplayFrom, settings: RunSettings) -> None:
-    """Nothing was given that an output which is a whole goes without.
+    """Refuse settings that an output which is a whole can't have.
 
     Raises:
-        BadConfigError: something was.
+        BadConfigError: one was given.
     """
     given = {
         "progress of offsets": ids.progress is not None,
@@ -222,21 +230,21 @@ def _check_whole(ids: MessageIds, replay: ReplayFrom, settings: RunSettings) -> 
         "ReplayFrom.redis": replay.max_bytes > 0,
         "ReplayFrom.fetch": replay.max_bytes == 0 and replay.fetch_messages is not None,
     }
-    unfit = [name for name, is_given in given.items() if is_given]
-    if unfit:
+    refused = [name for name, is_given in given.items() if is_given]
+    if refused:
         raise BadConfigError(
-            f'output="whole" goes without {", ".join(unfit)}: it is written once, of all messages that are read in this run. '
+            f'output="whole" goes without {", ".join(refused)}: it is written once, of all messages of this run. '
             "Leave it out, or write by message"
         )
 
 
-def _messages_of(letters: list[DeadLetter]) -> list[int]:
-    """See `replaying.ReplayLoader`: the source of the run has them all."""
+def _ids_of_letters(letters: list[DeadLetter]) -> list[int]:
+    """See `dead_letter_replay.ReplayLoader`: the source of the run has them all."""
     return [letter.message_id for letter in letters]
 
 
-class _Completed:
-    """Passes on what is done."""
+class _CompletedMessages:
+    """Pass on which messages are done."""
 
     def __init__(
         self,
@@ -260,7 +268,7 @@ class _Completed:
             self._kept.remove(message_ids.tolist())
 
     def end(self) -> dict[str, int]:
-        """The completed offsets."""
+        """Save for the last time; give the completed offsets."""
         offsets = {} if self._offsets is None else self._offsets.save()
         if self._kept is not None:
             self._kept.clear()

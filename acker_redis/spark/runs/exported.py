@@ -1,4 +1,4 @@
-"""Rows that another program exported: each is a message here, and what becomes of it is told upstream."""
+"""Run a pipeline over rows that another program exported: each is a message here, and settles upstream."""
 
 import time
 
@@ -44,8 +44,8 @@ def run_exported(
         run_exported(spark.read.parquet(path), pipeline, acker=acker, spout_id=1)
 
     Every row is a message of this run, which is tried again here where it fails, and renewed upstream meanwhile. When it is
-    done its edges are acked upstream; when it is a dead letter, the messages upstream that it came from fail. Its
-    settings are those of `run_tracked`, but for `ids`, which are made of the anchors, and `output`, which is by message.
+    done its edges are acked upstream; when it is a dead letter, the messages upstream that it came from fail. Message ids
+    are made of the anchors, and what is written belongs to the messages of an emission.
 
     Guarantee: a message upstream is acked only when all of its rows were done here. Not guaranteed: that rows that are read
     again after a crash are known to have been done; their edges are then acked twice, so that the messages upstream time out
@@ -54,24 +54,30 @@ def run_exported(
     Args:
         rows: as they were exported; have to be the same whenever they are read.
         pipeline: called once per emission with a tracker and the tracked messages, which have a column `message_id` in place
-            of the anchors.
+            of the anchors; has to run its sinks before it returns.
         acker: of the app of the program that exported the rows.
         spout_id: owner of this run's messages; another than that of the run that exported the rows, in another lane.
         column: of anchors, in any of the forms of `Tracker.export`.
         replay: where failed messages are read again from; see `ReplayFrom`. None: from `rows`.
-        retry: when to emit again; see `RetryPolicy`.
-        stop_if_all_fail: end where an operator fails all messages; see `run_tracked`.
+        retry: when to emit again; see `RetryPolicy`. An attempt counts only against a message that can be to blame.
+        stop_if_all_fail: end with `OperatorBrokenError` where 20 messages failed by an exception that the pipeline does not
+            declare, in an operator that has processed none. False: such exceptions count as an attempt from the first on.
         dead_letter_bytes: a dead letter keeps its message, as JSON, if it is not longer; 0: its id only. At most 1 MiB.
         max_spout_pending: at most so many messages in flight.
-        emit_timeout_secs: the jobs of an emission are cancelled after so long; see `run_tracked`. None: never.
-        run_id: unique per run; None: a random one.
+        emit_timeout_secs: the jobs of an emission are cancelled after so long, and it goes out again in parts, until a message
+            whose work never ends is alone. Has to be longer than the jobs of all messages together take. None: never.
+        run_id: unique per run: one that an earlier run had is refused; None: a random one.
         executor_url: the acker's server as executors reach it, where that is not as this process does.
         progress: called several times a second with a `Progress`.
 
     Raises:
-        PipelineError: there is no such column, or rows without anchors, or with those of another row.
-        BadConfigError: a setting is out of range or of another type, or the app has one lane.
-        AckerError: as `run_tracked`.
+        PipelineError: there is no such column, or rows have no anchors, or those of another row; nothing was emitted.
+        BadConfigError: a setting is out of range or of another type; the app has one lane; an executor does not find the
+            acker by `executor_url`; an earlier run had this run id. Nothing was emitted.
+        NotExactError: the pipeline ran no sink, or drops or copies rows otherwise than by the tracker's operators.
+        OperatorBrokenError: see `stop_if_all_fail`; nothing was dead-lettered for it.
+        AckerError: the server can't be reached for too long, or lost its data.
+        Exception: what the pipeline function raised in the driver.
     """
     settings = run_settings(
         "run_exported", pipeline, acker=acker, executor_url=executor_url, spout_id=spout_id, retry=retry,
@@ -82,14 +88,14 @@ def run_exported(
     if acker.config.lanes == 1:
         raise BadConfigError(
             f"run_exported: app {acker.config.app!r} has one lane, in which this run and the one that exported the rows "
-            "would take each other's outcomes: give the app lanes=2 or more, and this run a task of its own"
+            "would take each other's outcomes: give the app lanes=2 or more, and this run a spout_id of its own"
         )
     if MESSAGE_ID in rows.columns:
         raise PipelineError(f"the rows have a column {MESSAGE_ID!r}, which they are given here: rename it")
     pairs = anchor_codec.decode(rows, column, "run_exported")
     plain = [F.col(arguments.quoted(name)) for name in rows.columns if name != column]
     messages = rows.select(*plain, pairs.alias(ANCHORS)).withColumn(MESSAGE_ID, F.xxhash64(ANCHORS))
-    upstream = _Upstream(acker, messages.select(MESSAGE_ID, ANCHORS).toArrow())
+    upstream = _UpstreamMessages(acker, messages.select(MESSAGE_ID, ANCHORS).toArrow())
 
     def renewing(now: Progress) -> None:
         upstream.renew()
@@ -102,11 +108,11 @@ def run_exported(
     )  # fmt: skip
 
 
-class _Upstream:
-    """The roots and edges of each message that is not done yet."""
+class _UpstreamMessages:
+    """Ack, fail and renew the roots upstream of messages that are not done yet."""
 
     def __init__(self, acker: Acker, table: pa.Table) -> None:
-        """All of them.
+        """Take the messages of a run, none of which is done.
 
         Raises:
             PipelineError: rows have no anchors.
@@ -121,15 +127,15 @@ class _Upstream:
             )
         messages = table.column(MESSAGE_ID).to_numpy()
         flat = pairs.flatten().to_numpy(zero_copy_only=False).astype(np.int64).reshape(-1, 2)
-        of = np.repeat(messages, lengths)
-        order = np.argsort(of, kind="stable")
-        self._of, self._roots, self._edges = of[order], flat[order, 0], flat[order, 1]
+        message_of_pair = np.repeat(messages, lengths)
+        order = np.argsort(message_of_pair, kind="stable")
+        self._message_of_pair, self._roots, self._edges = message_of_pair[order], flat[order, 0], flat[order, 1]
         self._open = np.ones(len(order), np.bool_)
         self._renew_at = self._next_renewal()
 
     def done(self, message_ids: Int64Array, spout: Spout) -> None:
         """Ack upstream what was done, and fail what became of dead letters."""
-        dead = np.array([one for one in message_ids.tolist() if one in spout.dead_letters], np.int64)
+        dead = np.array([message for message in message_ids.tolist() if message in spout.dead_letters], np.int64)
         rows = self._rows(np.setdiff1d(message_ids, dead))
         if len(rows):
             self._acker.ack_many(
@@ -154,7 +160,9 @@ class _Upstream:
             self._renew_at = self._next_renewal()
 
     def _rows(self, message_ids: Int64Array) -> Int64Array:
-        begins, ends = (np.searchsorted(self._of, np.sort(message_ids), side) for side in ("left", "right"))
+        begins, ends = (
+            np.searchsorted(self._message_of_pair, np.sort(message_ids), side) for side in ("left", "right")
+        )
         counts = ends - begins
         rows: Int64Array = (
             np.repeat(begins, counts) + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

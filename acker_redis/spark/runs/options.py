@@ -1,4 +1,4 @@
-"""What runs are given beside messages and a pipeline, each option defined once: ids, replays, and settings that all share."""
+"""Define each option of runs once: message ids, replays, and the settings that all kinds of run share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class MessageIds:
         id_column: integer column of message ids; None: they are made of partition and offset.
         partition: string column.
         offset: integer column.
-        progress: where it is noted what is done.
+        progress: file of completed offsets; None: there is none.
     """
 
     id_column: str | None
@@ -55,13 +55,13 @@ class MessageIds:
         """Make ids of partition and offset, in a column `message_id`. Rows of `read_files` have both.
 
             ids = MessageIds.offsets("topic_partition", "offset", progress=OffsetFile("progress.json"))
-            run_tracked(records, pipeline, acker=acker, ids=ids)
+            run_tracked(messages, pipeline, acker=acker, ids=ids)
 
         Args:
             partition: string column.
             offset: integer column, counting within a partition.
-            progress: where it is noted what is done. A restarted run leaves that out, and repeats what was under way under
-                fresh roots. Opened for the acker's app and for these columns, and closed at the end. None: nowhere.
+            progress: file of completed offsets. A restarted run leaves out what is done, and repeats the
+                rest under fresh roots. The file is opened for the acker's app and these columns, and closed at the end.
 
         Raises:
             BadConfigError: a name is no text, or `progress` no `OffsetFile`.
@@ -73,7 +73,7 @@ class MessageIds:
         _column_name("MessageIds.offsets: offset", offset)
         if progress is not None and not isinstance(progress, OffsetFile):
             raise BadConfigError(
-                f"MessageIds.offsets: progress={progress!r} is no OffsetFile, so nothing could be noted in it. "
+                f"MessageIds.offsets: progress={progress!r} is no OffsetFile, so completed offsets could not be kept in it. "
                 'Give one, such as OffsetFile("progress.json")'
             )
         return cls(None, partition, offset, progress)
@@ -107,7 +107,7 @@ class ReplayFrom:
             replay = ReplayFrom.redis(max_bytes=10_000)
             run_tracked(orders, pipeline, acker=acker, ids="order", replay=replay)
 
-        Executors write them there. `Limits.max_payload_bytes` of the app's operator counts, too, where it is smaller.
+        Executors write them there. The app's `Limits.max_payload_bytes` counts, too, where it is smaller.
 
         Args:
             max_bytes: longest message to keep, at most 1 MiB. Longer ones are read again from elsewhere.
@@ -150,7 +150,7 @@ class ReplayFrom:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Settings that every kind of run has, checked; see `run_tracked`."""
+    """Hold the settings that every kind of run has, checked; `run_tracked` describes them."""
 
     acker: Acker
     executor_url: str | None = field(repr=False)  # may hold a password
@@ -162,7 +162,7 @@ class RunSettings:
     dead_letter_bytes: int
 
     def url(self, spark: SparkSession, *, is_needed: bool = False) -> str | None:
-        """The acker's server as executors reach it; one is asked where that may be another, or where it is needed.
+        """Give the acker's server as executors reach it; ask an executor where that may be another, or where it is needed.
 
         Raises:
             BadConfigError: an executor does not find the acker there.
@@ -174,7 +174,7 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class StreamSettings(RunSettings):
-    """Settings of `TrackedBatches`, checked; see there."""
+    """Hold the settings of `TrackedBatches`, checked, which describes them."""
 
     ids: MessageIds
     max_parked: int
@@ -200,7 +200,7 @@ def run_settings(
 
     Raises:
         BadConfigError: something is out of range, or of another type.
-        BadIdError: the task is out of range.
+        BadIdError: the spout_id is out of range.
     """
     arguments.check_run(call, pipeline, acker, retry)
     if executor_url is not None and not isinstance(executor_url, str):
@@ -232,10 +232,10 @@ def run_settings(
 
 
 def message_ids(call: str, ids: object) -> MessageIds:
-    """What `ids=` means.
+    """Read the option `ids`.
 
     Raises:
-        BadConfigError: it means nothing.
+        BadConfigError: it names no message ids.
     """
     if ids is None:
         return MessageIds.offsets()
@@ -245,34 +245,36 @@ def message_ids(call: str, ids: object) -> MessageIds:
         return MessageIds.column(ids)
     hint = ". Give it as progress: MessageIds.offsets(progress=...)" if isinstance(ids, OffsetFile) else ""
     raise BadConfigError(
-        f"{call}: ids={ids!r} says nothing about message ids"
+        f"{call}: ids={ids!r} names no message ids"
         + (hint or '. Give the name of a column, such as "order", or MessageIds.offsets("file", "row")')
     )
 
 
 def replay_from(call: str, replay: object) -> ReplayFrom:
-    """What `replay=` means.
+    """Read the option `replay`.
 
     Raises:
-        BadConfigError: it means nothing.
+        BadConfigError: it names no place to replay from.
     """
     if replay is None:
         return ReplayFrom.source()
     if not isinstance(replay, ReplayFrom):
         raise BadConfigError(
-            f"{call}: replay={replay!r} says nothing about where messages are read again from. Give ReplayFrom.source(), "
+            f"{call}: replay={replay!r} does not say where messages are read again from. Give ReplayFrom.source(), "
             "ReplayFrom.redis(max_bytes=10_000) or ReplayFrom.fetch(function)"
         )
     return replay
 
 
-def _column_name(what: str, name: object) -> str:
+def _column_name(option: str, name: object) -> str:
     if not isinstance(name, str) or not name:
-        raise BadConfigError(f"{what}={name!r} is no column's name. Give it as a text")
+        raise BadConfigError(f"{option}={name!r} is no column's name. Give it as a text")
     return name
 
 
-def _fetch(what: str, given: Fetch) -> Fetch:
+def _fetch(option: str, given: Fetch) -> Fetch:
     if not callable(given):
-        raise BadConfigError(f"{what}={given!r} can't be called. Give a function of message ids that gives a DataFrame")
+        raise BadConfigError(
+            f"{option}={given!r} can't be called. Give a function of message ids that gives a DataFrame"
+        )
     return given

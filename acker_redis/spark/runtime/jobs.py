@@ -1,4 +1,4 @@
-"""What holds in Spark while an emission's pipeline runs."""
+"""Set Spark's properties while an emission's pipeline runs, and cancel its jobs when it takes too long."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -9,13 +9,13 @@ from pyspark.sql import SparkSession
 from acker_redis.errors import AckerError
 
 _RULES = "spark.sql.adaptive.optimizer.excludedRules"
-_EMPTY = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
-"""It removes stages that turn out to be empty, with their meters: what they metered would not be known."""
+_EMPTY_RELATION_RULE = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
+"""It removes stages that turn out to be empty, with their metrics: these would not be known."""
 
 _DESCRIPTION = "spark.job.description"
 
-_AGAIN_SECS = 1.0
-"""Jobs that begin after their time was over are looked for so often."""
+_CANCEL_EVERY_SECS = 1.0
+"""After the timeout, jobs are cancelled so often, as others may begin."""
 
 _lock = threading.Lock()
 _running: dict[str, tuple[int, bool]] = {}
@@ -23,52 +23,52 @@ _running: dict[str, tuple[int, bool]] = {}
 
 
 @contextmanager
-def _kept(session: SparkSession) -> Iterator[None]:
-    """Keep all meters in the plans that are executed meanwhile, also by several threads of one session."""
-    key = str(session._jsparkSession.sessionUUID())  # noqa: SLF001
+def _metrics_kept(spark: SparkSession) -> Iterator[None]:
+    """Keep all metrics in the plans that are executed meanwhile, also by several threads of one session."""
+    key = str(spark._jsparkSession.sessionUUID())  # noqa: SLF001
     with _lock:
-        count, ours = _running.get(key, (0, False))
-        if not count and (ours := _EMPTY not in _rules(session)):
-            _exclude(session, [*_rules(session), _EMPTY])
-        _running[key] = count + 1, ours
+        count, is_ours = _running.get(key, (0, False))
+        if not count and (is_ours := _EMPTY_RELATION_RULE not in _rules(spark)):
+            _exclude(spark, [*_rules(spark), _EMPTY_RELATION_RULE])
+        _running[key] = count + 1, is_ours
     try:
         yield
     finally:
         with _lock:
-            count, ours = _running.pop(key)
+            count, is_ours = _running.pop(key)
             if count > 1:
-                _running[key] = count - 1, ours
-            elif ours:
-                _exclude(session, [rule for rule in _rules(session) if rule != _EMPTY])
+                _running[key] = count - 1, is_ours
+            elif is_ours:
+                _exclude(spark, [rule for rule in _rules(spark) if rule != _EMPTY_RELATION_RULE])
 
 
-def _rules(session: SparkSession) -> list[str]:
-    return [rule for rule in (session.conf.get(_RULES, "") or "").split(",") if rule]
+def _rules(spark: SparkSession) -> list[str]:
+    return [rule for rule in (spark.conf.get(_RULES, "") or "").split(",") if rule]
 
 
-def _exclude(session: SparkSession, rules: list[str]) -> None:
+def _exclude(spark: SparkSession, rules: list[str]) -> None:
     if rules:
-        session.conf.set(_RULES, ",".join(rules))
+        spark.conf.set(_RULES, ",".join(rules))
     else:
-        session.conf.unset(_RULES)
+        spark.conf.unset(_RULES)
 
 
 @contextmanager
-def running(session: SparkSession, tag: str) -> Iterator[None]:
-    """Run a pipeline: plans keep all meters, also those of the user's own actions, and the jobs of this thread carry a tag."""
-    context = session.sparkContext
+def running(spark: SparkSession, tag: str) -> Iterator[None]:
+    """Run a pipeline: plans keep all metrics, also those of the user's own actions, and jobs of this thread carry a tag."""
+    context = spark.sparkContext
     context.addJobTag(tag)
     try:
-        with _kept(session):
+        with _metrics_kept(spark):
             yield
     finally:
         context.removeJobTag(tag)
 
 
 @contextmanager
-def described(session: SparkSession, text: str) -> Iterator[None]:
-    """Say in Spark's UI what the jobs of this thread are for, in front of what is said of them already."""
-    context = session.sparkContext
+def described(spark: SparkSession, text: str) -> Iterator[None]:
+    """Describe the jobs of this thread in Spark's UI, in front of the description they have."""
+    context = spark.sparkContext
     before = context.getLocalProperty(_DESCRIPTION)
     context.setLocalProperty(_DESCRIPTION, text if before is None else f"{text}; {before}")
     try:
@@ -78,9 +78,9 @@ def described(session: SparkSession, text: str) -> Iterator[None]:
 
 
 @contextmanager
-def counted(session: SparkSession, counts: Mapping[str, int]) -> Iterator[None]:
-    """Show listeners of Spark numbers with each job of this thread: `acker.<name>` among its properties."""
-    context = session.sparkContext
+def counted(spark: SparkSession, counts: Mapping[str, int]) -> Iterator[None]:
+    """Give Spark's listeners counts with each job of this thread: `acker.<name>` among its properties."""
+    context = spark.sparkContext
     for name, value in counts.items():
         context.setLocalProperty(f"acker.{name}", str(value))
     try:
@@ -91,7 +91,7 @@ def counted(session: SparkSession, counts: Mapping[str, int]) -> Iterator[None]:
 
 
 @contextmanager
-def ended_after(session: SparkSession, tag: str, timeout_secs: float | None) -> Iterator[None]:
+def ended_after(spark: SparkSession, tag: str, timeout_secs: float | None) -> Iterator[None]:
     """Cancel the jobs with this tag after so long, also those that begin then.
 
     Spark ends the Python workers of their tasks, two seconds later where they don't stop by themselves.
@@ -108,8 +108,8 @@ def ended_after(session: SparkSession, tag: str, timeout_secs: float | None) -> 
         wait_secs = timeout_secs
         while not ended.wait(wait_secs):
             late.set()
-            session.sparkContext.cancelJobsWithTag(tag)
-            wait_secs = _AGAIN_SECS
+            spark.sparkContext.cancelJobsWithTag(tag)
+            wait_secs = _CANCEL_EVERY_SECS
 
     thread = threading.Thread(target=watch, name="acker-emit-timeout", daemon=True)
     thread.start()

@@ -1,29 +1,29 @@
-"""Whether Spark ran something twice: then a sum that does not fit may be Spark's doing, and otherwise it is the pipeline's."""
+"""Tell whether Spark ran a task twice: then a wrong sum may come from that, and otherwise it is the pipeline's."""
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 _BUS_MS = 10_000
-"""So long is waited for what Spark's listener bus has to tell; then nobody knows."""
+"""So long is waited for Spark's listener bus; then it is not known what ran."""
 
 
-def any_fault(session: SparkSession, tag: str) -> bool:
-    """Whether a task of the jobs with this tag failed, a stage ran again, or copies of slow tasks may have run."""
-    context = session.sparkContext
+def any_fault(spark: SparkSession, tag: str) -> bool:
+    """Return True if a task of the jobs with this tag failed, a stage ran again, or copies of slow tasks may have run."""
+    context = spark.sparkContext
     if context.getConf().get("spark.speculation", "false") == "true":
         return True
-    spark = context._jsc.sc()  # noqa: SLF001
+    context_jvm = context._jsc.sc()  # noqa: SLF001
     try:
-        spark.listenerBus().waitUntilEmpty(_BUS_MS)  # which tells the status, and may lag
+        context_jvm.listenerBus().waitUntilEmpty(_BUS_MS)  # the status comes by it, and may lag
     except Py4JJavaError:
         return True
-    tracker = spark.statusTracker()
+    tracker = context_jvm.statusTracker()
     for job in tracker.getJobIdsForTag(tag):
-        found = tracker.getJobInfo(job)
-        if found.isEmpty():
-            return True  # too many jobs since: nobody knows any more
-        for stage in found.get().stageIds():
-            told = tracker.getStageInfo(stage)
-            if told.isDefined() and (told.get().numFailedTasks() or told.get().currentAttemptId()):
+        job_info = tracker.getJobInfo(job)
+        if job_info.isEmpty():
+            return True  # too many jobs since: Spark has forgotten it
+        for stage in job_info.get().stageIds():
+            stage_info = tracker.getStageInfo(stage)
+            if stage_info.isDefined() and (stage_info.get().numFailedTasks() or stage_info.get().currentAttemptId()):
                 return True
     return False

@@ -1,4 +1,4 @@
-"""Which PySpark this works with; what it uses of Spark's inside changes from version to version."""
+"""Check the version of PySpark; the internals of Spark that are used here change between versions."""
 
 from acker_redis.errors import SparkVersionError
 
@@ -7,19 +7,19 @@ SUPPORTED = ("4.3",)
 
 
 def check_pyspark() -> None:
-    """See whether the PySpark that is installed is supported.
+    """Refuse a PySpark that is not supported.
 
     Raises:
         SparkVersionError: it is not, or there is none.
     """
     wanted = " or ".join(SUPPORTED)
     try:
-        from pyspark import __version__ as found
+        from pyspark import __version__ as installed
     except ModuleNotFoundError as exc:
         raise SparkVersionError(
             f"acker_redis.spark needs PySpark {wanted}, and {exc.name} is not installed: pip install 'acker-redis[spark]'"
         ) from exc
-    if not found.startswith(tuple(f"{one}." for one in SUPPORTED)):
+    if not installed.startswith(tuple(f"{version}." for version in SUPPORTED)):
         raise SparkVersionError(
-            f"acker_redis.spark needs PySpark {wanted}, and this is {found}: pip install 'pyspark=={SUPPORTED[-1]}.*'"
+            f"acker_redis.spark needs PySpark {wanted}, and this is {installed}: pip install 'pyspark=={SUPPORTED[-1]}.*'"
         )

@@ -1,7 +1,7 @@
-"""The library's own errors out of those that Spark makes of them.
+"""Get the library's own errors out of those that Spark makes of them.
 
-What is raised in a Python worker reaches the driver as text: the traceback, inside an error of PySpark's or py4j's. So
-nobody there could tell an outage of the server from a mistake of the program's.
+An error of a Python worker reaches the driver as text: the traceback, inside an error of PySpark's or py4j's. As such,
+an outage of the server would look like a mistake of the program.
 """
 
 import re
@@ -44,9 +44,9 @@ _texts: WeakKeyDictionary[BaseException, str] = WeakKeyDictionary()
 
 
 def text_of(exc: BaseException) -> str | None:
-    """Of any error; None: Java is gone, and the text with it.
+    """Get the text of any error; None: Java is gone, and the text with it.
 
-    Of an error of Java's it is asked for once: PySpark makes it anew each time, out of two dozen answers of Java's.
+    The text of a Java error is asked for once: PySpark makes it each time, by two dozen calls of Java.
     """
     text = _texts.get(exc) if isinstance(exc, _OF_JAVA) else None
     if text is None:
@@ -60,10 +60,10 @@ def text_of(exc: BaseException) -> str | None:
 
 
 def acker_error_in(exc: BaseException) -> AckerError | None:
-    """The error of the library that an error is, or that it carries: as its explicit cause, or as a worker's traceback.
+    """Find the library's error that an error is, or carries: as its explicit cause, or as a worker's traceback.
 
-    An error that is carried is made anew from its text; give it the original as cause: `raise found from exc`. Of several
-    in one traceback it is the last, which is what the worker ended with. None: the error is somebody else's.
+    An error that is carried is made from its text; give it the original as cause: `raise own from exc`. Of several
+    in one traceback it is the last, which is what the worker ended with. None: the error is not the library's.
     """
     if isinstance(exc, AckerError):
         return exc
@@ -72,8 +72,8 @@ def acker_error_in(exc: BaseException) -> AckerError | None:
         if isinstance(carrier, AckerError):
             kind = next(kind for kind in type(carrier).__mro__ if kind.__module__ == errors.__name__)
             return cast(AckerError, kind(str(carrier)))
-        if isinstance(carrier, (PySparkException, Py4JError)) and (found := _in_text(carrier)) is not None:
-            return found
+        if isinstance(carrier, (PySparkException, Py4JError)) and (own := _in_text(carrier)) is not None:
+            return own
         carrier = carrier.__cause__
     return None
 
@@ -85,19 +85,19 @@ _NO_ROWS_FAULT = (
 
 
 def broke_in_a_job(exc: BaseException) -> bool:
-    """Whether an error comes out of a Spark job, and one of its rows may be to blame: it is no mistake of the program's."""
+    """Return True if an error comes out of a Spark job, and one of its rows may be to blame, not the program."""
     if isinstance(exc, _NO_ROWS_FAULT):
         return False
-    return any(is_of_java(one) and not isinstance(one, (AnalysisException, ParseException)) for one in chain_of(exc))
+    return any(is_of_java(link) and not isinstance(link, (AnalysisException, ParseException)) for link in chain_of(exc))
 
 
 def is_of_java(exc: BaseException) -> bool:
-    """Whether Java raised it."""
+    """Return True if Java raised an error."""
     return isinstance(exc, _OF_JAVA)
 
 
 def chain_of(exc: BaseException, *, explicit: bool = False) -> list[BaseException]:
-    """An error, and what it came of: its cause, or, unless `explicit`, the error that was handled when it was raised."""
+    """List an error and its causes, or, unless `explicit`, the errors that were handled when each was raised."""
     chain = [exc]
     while True:
         last = chain[-1]
@@ -114,15 +114,15 @@ def own_errors() -> Iterator[None]:
         with interruptible():
             yield
     except Exception as exc:
-        found = acker_error_in(exc)
-        if found is None or found is exc:
+        own = acker_error_in(exc)
+        if own is None or own is exc:
             raise
-        raise found from exc
+        raise own from exc
 
 
 def _in_text(exc: BaseException) -> AckerError | None:
-    for name, told in reversed(_RAISED.findall(text_of(exc) or "")):
+    for name, text in reversed(_RAISED.findall(text_of(exc) or "")):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, AckerError):
-            return kind(told)
+            return kind(text)
     return None

@@ -1,4 +1,4 @@
-"""Dead letters as a DataFrame, to look into with SQL and to keep as a table."""
+"""Read dead letters as a DataFrame, to query with SQL and to keep as a table."""
 
 from datetime import datetime
 from itertools import pairwise

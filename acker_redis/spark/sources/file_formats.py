@@ -1,7 +1,7 @@
-"""What is in a file, as numbered records in record batches. A damaged file is an error that names it.
+"""Read a file as records in record batches. A damaged file is an error that names it.
 
-Of text, JSON and CSV only the lines are found here: Spark parses them, see `parsing`. What Spark would read as
-something else than what is there, or not refuse, is told apart here: those records come in `CORRUPT` instead of `RECORD`.
+Text, JSON and CSV are only split into records here: Spark parses them, see `parsing`. Records that Spark would read as
+something else than they hold, or not refuse, come in `CORRUPT` instead of `RECORD`.
 """
 
 import csv
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from acker_redis.client.backoff import is_outage
 from acker_redis.errors import BadConfigError
-from acker_redis.spark.sources.ambiguous_json import Doubts, is_object
+from acker_redis.spark.sources.ambiguous_json import AmbiguityCheck, is_object
 
 Format: TypeAlias = Literal["text", "json", "csv", "parquet"]
 
@@ -26,7 +26,7 @@ CORRUPT = "_corrupt_record"
 """Column of JSON and CSV, last: the text of a record that can't be read; null for all others. The name is Spark's."""
 
 RECORD = "record"
-"""Column with the text of a record that is still to be parsed; null where it is known that it can't be, and CORRUPT has it."""
+"""Column with the text of a record that is still to be parsed; null where it can't be, and CORRUPT has it."""
 
 TEXT = pa.schema([("value", pa.string())])
 RECORDS = pa.schema([(RECORD, pa.string()), (CORRUPT, pa.string())])
@@ -35,7 +35,7 @@ _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _ROWS_PER_BATCH = 10_000
 _BLOCK_BYTES = 1 << 20
 _SEEN_BYTES = 16 << 20
-"""So much of a JSON file is looked at for its columns."""
+"""So much of a JSON file is read for its columns."""
 
 _LONGEST_VALUE = 1 << 30
 _QUOTED_LINES, _QUOTED_BYTES = 100, 1 << 20
@@ -46,12 +46,12 @@ _ENDS = "\r\n"
 
 
 def is_parsed(file_format: Format | None) -> bool:
-    """Whether a format has records that Spark parses, and the column CORRUPT."""
+    """Return True if a format has records that Spark parses, and the column CORRUPT."""
     return file_format in ("json", "csv")
 
 
-def read_json(system: pa.fs.FileSystem, path: str, doubts: Doubts) -> Iterator[pa.RecordBatch]:
-    """The records of a file of JSON: a line each, but for lines of white space.
+def read_json(system: pa.fs.FileSystem, path: str, check: AmbiguityCheck) -> Iterator[pa.RecordBatch]:
+    """Read the records of a file of JSON: a line each, but for lines of white space.
 
     Raises:
         BadConfigError: the file is damaged.
@@ -60,18 +60,18 @@ def read_json(system: pa.fs.FileSystem, path: str, doubts: Doubts) -> Iterator[p
         for lines in _blocks(stream):
             records = [line for line in lines if line.strip()]
             texts, is_text = _texts(records)
-            yield from _records(texts, pc.or_(pc.invert(is_text), doubts.are_wrong(texts)))
+            yield from _records(texts, pc.or_(pc.invert(is_text), check.find_wrong(texts)))
 
 
 def read_csv(
     system: pa.fs.FileSystem, path: str, order: Sequence[str], wanted: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a file of CSV behind its header: a line each, or several where quotes are open, but for empty lines.
+    """Read the records of a file of CSV behind its header: a line each, or several where quotes are open, but for empty lines.
 
     Args:
         system: of files.
         path: of the file.
-        order: of the columns in the records that come: where a file has another header, they are written anew.
+        order: of the columns in the records that come: where a file has another header, its records are rewritten.
         wanted: columns that it has to have.
 
     Raises:
@@ -85,15 +85,15 @@ def read_csv(
         _check_header(path, header, wanted)
         places = None if header == list(order) else _places(header, order)
         while lines or (lines := next(blocks, [])):
-            found, lines = _csv_records(lines, blocks, len(header))
-            texts, is_text = _texts([record for record, _ in found])
-            is_wrong = pc.or_(pc.invert(is_text), pa.array([not is_sound for _, is_sound in found], pa.bool_()))
+            records, lines = _csv_records(lines, blocks, len(header))
+            texts, is_text = _texts([record for record, _ in records])
+            is_wrong = pc.or_(pc.invert(is_text), pa.array([not is_sound for _, is_sound in records], pa.bool_()))
             for batch in _records(texts, is_wrong):
                 yield batch if places is None else _in_order(batch, len(header), places)
 
 
 def read(system: pa.fs.FileSystem, path: str, file_format: Format, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Rows of a file of text or parquet with the columns of `schema`.
+    """Read rows of a file of text or parquet with the columns of `schema`.
 
     Raises:
         BadConfigError: the file is damaged, or has other columns.
@@ -107,7 +107,7 @@ def read(system: pa.fs.FileSystem, path: str, file_format: Format, schema: pa.Sc
 
 
 def header_of(system: pa.fs.FileSystem, path: str) -> list[str] | None:
-    """The header of a file of CSV; None if the file is empty.
+    """Read the header of a file of CSV; None if the file is empty.
 
     Raises:
         BadConfigError: the file is damaged.
@@ -117,7 +117,7 @@ def header_of(system: pa.fs.FileSystem, path: str) -> list[str] | None:
 
 
 def schema_of(system: pa.fs.FileSystem, path: str, file_format: Format) -> pa.Schema | None:
-    """The columns of a file; None if it is empty. Texts are texts: CSV has nothing else, JSON no times.
+    """Find the columns of a file; None if it is empty. Texts are texts: CSV has nothing else, JSON no times.
 
     Raises:
         BadConfigError: the file is damaged, or its records have columns of different types.
@@ -138,21 +138,21 @@ def schema_of(system: pa.fs.FileSystem, path: str, file_format: Format) -> pa.Sc
     data = b"\n".join(line for line in lines if is_object(line))
     options = pa.json.ReadOptions(use_threads=False, block_size=len(data) + 1)
     try:
-        found = pa.json.read_json(pa.BufferReader(data), options).schema if data else pa.schema([])
+        schema = pa.json.read_json(pa.BufferReader(data), options).schema if data else pa.schema([])
     except pa.ArrowInvalid as exc:
         raise BadConfigError(
             f"{path}: its records differ in the types of their values: give the schema ({exc})"
         ) from exc
-    if not len(found):
+    if not len(schema):
         raise BadConfigError(
             f"{path} has no line with an object of JSON to see columns in: give the schema, or such lines"
         )
-    return pa.schema([field.with_type(_plain(field.type)) for field in found])
+    return pa.schema([field.with_type(_plain(field.type)) for field in schema])
 
 
 @contextmanager
 def _naming(path: str, file_format: Format) -> Iterator[None]:
-    """Raise what tells of damage with the file's name; what tells of an outage of the file system is waited for by others."""
+    """Raise errors of a damaged file with its name; outages of the file system are raised as they are, to be waited for."""
     try:
         yield
     except (OSError, EOFError, pa.ArrowException) as exc:
@@ -170,13 +170,13 @@ def _other_columns(path: str, missing: list[str], names: list[str]) -> str:
 
 
 def _open(system: pa.fs.FileSystem, path: str) -> io.BufferedReader:
-    """Decompressed by the end of the file's name. pyarrow's own stream can't give lines of a compressed file."""
+    """Open a file, decompressed by the end of the file's name. pyarrow's own stream can't give lines of a compressed file."""
     compression = next((kind for end, kind in _COMPRESSIONS.items() if path.lower().endswith(end)), None)
     return io.BufferedReader(system.open_input_stream(path, compression=compression), _BLOCK_BYTES)
 
 
 def _blocks(stream: io.BufferedReader) -> Iterator[list[bytes]]:
-    """Lines, many at a time."""
+    """Read lines, many at a time."""
     first = True
     while lines := stream.readlines(_BLOCK_BYTES):
         if first:
@@ -186,7 +186,7 @@ def _blocks(stream: io.BufferedReader) -> Iterator[list[bytes]]:
 
 
 def _texts(lines: Sequence[bytes]) -> tuple[pa.StringArray, pa.BooleanArray]:
-    """Lines without their ends, and which of them are UTF-8: in others, something stands for what isn't."""
+    """Give lines without their ends, and which of them are UTF-8: in others, other bytes are replaced."""
     binary = pa.array(lines, pa.binary())
     try:
         texts, is_text = binary.cast(pa.string()), pa.repeat(True, len(lines))
@@ -230,7 +230,7 @@ def _some_lines(stream: io.BufferedReader) -> Iterator[bytes]:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Text where pyarrow saw a time in a text, or nothing yet."""
+    """Read as text where pyarrow saw a time in a text, or nothing yet."""
     if pa.types.is_timestamp(kind) or pa.types.is_null(kind):
         return pa.string()
     if pa.types.is_list(kind):
@@ -241,7 +241,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _header(blocks: Iterator[list[bytes]]) -> tuple[list[str] | None, list[bytes]]:
-    """The header, and the lines behind it in its block."""
+    """Find the header, and the lines behind it in its block."""
     for lines in blocks:
         for number, line in enumerate(lines):
             if line.strip(b"\r\n"):
@@ -261,7 +261,7 @@ def _check_header(path: str, header: list[str], wanted: Sequence[str]) -> None:
 def _csv_records(
     lines: list[bytes], blocks: Iterator[list[bytes]], width: int
 ) -> tuple[list[tuple[bytes, bool]], list[bytes]]:
-    """Records of a block, whether their quotes are sound, and lines that were looked at and come behind."""
+    """Split a block into records, each with whether its quotes are sound; and the lines that were read beyond them."""
     csv.field_size_limit(_LONGEST_VALUE)
     records: list[tuple[bytes, bool]] = []
     number, in_block = 0, len(lines)
@@ -294,7 +294,7 @@ def _is_plain(line: bytes) -> bool:
 
 
 def _is_record(text: bytes, width: int | None = None) -> bool:
-    """Whether all quotes are closed, and nothing stands behind them; the bytes need not be UTF-8 for that."""
+    """Return True if all quotes are closed, and nothing stands behind them; the bytes need not be UTF-8 for that."""
     try:
         rows = list(csv.reader([text.decode("latin-1")], strict=True))
     except csv.Error:
@@ -303,12 +303,12 @@ def _is_record(text: bytes, width: int | None = None) -> bool:
 
 
 def _places(header: list[str], order: Sequence[str]) -> list[int | None]:
-    """Where the columns of `order` are; those that are not wanted may be missing."""
+    """Find where the columns of `order` are; those that are not wanted may be missing."""
     return [header.index(name) if name in header else None for name in order]
 
 
 def _in_order(batch: pa.RecordBatch, width: int, places: list[int | None]) -> pa.RecordBatch:
-    """The same records with their values at other places; their texts as they were stay in CORRUPT."""
+    """Reorder the values of records; their texts as they were stay in CORRUPT."""
     texts = pc.coalesce(batch.column(0), batch.column(1))
     records = [None if text is None else _moved(text, width, places) for text in batch.column(0).to_pylist()]
     return pa.RecordBatch.from_arrays([pa.array(records, pa.string()), texts], schema=RECORDS)

@@ -1,4 +1,4 @@
-"""Files as a tracked source: every row knows its file and its place in it, which is its offset.
+"""Read files as a tracked source: every row knows its file and its number in it, which is its offset.
 
 Spark's own readers don't number the rows of text, CSV and JSON. Here the lines of a file are numbered by one task, in
 Python, and Spark parses them: where only numbers are asked for, as for message ids, nothing is parsed.
@@ -20,7 +20,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from acker_redis.errors import BadConfigError
 from acker_redis.spark.protocol import arguments
 from acker_redis.spark.sources import file_formats, parsing
-from acker_redis.spark.sources.ambiguous_json import Doubts, doubts_about
+from acker_redis.spark.sources.ambiguous_json import AmbiguityCheck, ambiguity_check
 from acker_redis.spark.sources.file_formats import CORRUPT, Format
 
 FILE, ROW = "file", "row"
@@ -62,15 +62,15 @@ def read_files(
 
     Raises:
         BadConfigError: there is no such file, the format is not known, or has no values of a type. Where a file is damaged,
-            whoever reads the rows gets an error of Spark with this one's text.
+            the action that reads the rows gets an error of Spark with this one's text.
     """
     if file_format not in get_args(Format):
         raise BadConfigError(f"file_format={file_format!r}: use one of {', '.join(get_args(Format))}")
     paths = list_files(path)
     if not paths:
         raise BadConfigError(f"no files in {path}")
-    found = from_arrow_schema(_schema_of(path, paths, file_format)) if schema is None else schema
-    output = arguments.struct(found, "read_files")
+    rows_schema = from_arrow_schema(_schema_of(path, paths, file_format)) if schema is None else schema
+    output = arguments.struct(rows_schema, "read_files")
     given = {FILE, ROW, CORRUPT} if file_formats.is_parsed(file_format) else {FILE, ROW}
     taken = given & {name.lower() for name in output.names}
     if taken:
@@ -86,10 +86,10 @@ def read_files(
         return names.mapInArrow(reading, StructType([*place, *output.fields]))
     parsing.check(file_format, output)
     header = _header_of(path, paths, output.names) if file_format == "csv" else ()
-    about = doubts_about(output) if file_format == "json" else _Csv(header, output.names)
+    details = ambiguity_check(output) if file_format == "json" else _Csv(header, output.names)
     text = StructField(file_formats.RECORD, StringType())
     corrupt = StructField(CORRUPT, StringType())
-    records = names.mapInArrow(_Reading(path, file_format, about), StructType([*place, text, corrupt]))
+    records = names.mapInArrow(_Reading(path, file_format, details), StructType([*place, text, corrupt]))
     rows = parsing.parsed(records, file_format, output, header)
     return rows.withMetadata(FILE, of_file).withMetadata(CORRUPT, {READ_FROM: path})
 
@@ -101,10 +101,10 @@ def list_files(path: str) -> list[str]:
         BadConfigError: there is no such path.
     """
     system, place = _system(path)
-    found = system.get_file_info(place)
-    if found.type == pa.fs.FileType.NotFound:
+    info = system.get_file_info(place)
+    if info.type == pa.fs.FileType.NotFound:
         raise BadConfigError(f"there is no {path}")
-    if found.type == pa.fs.FileType.File:
+    if info.type == pa.fs.FileType.File:
         return [place]
     inside = system.get_file_info(pa.fs.FileSelector(place, recursive=True))
     return sorted(
@@ -113,10 +113,10 @@ def list_files(path: str) -> list[str]:
 
 
 def check_outside(frame: DataFrame, partition: str, place: Path) -> None:
-    """A file of the program's own is not among those that `read_files` reads.
+    """Refuse a file of the program's own that `read_files` reads.
 
     Raises:
-        BadConfigError: it is, or will be when it was made.
+        BadConfigError: it is read, or will be once it was made.
     """
     read_from = frame.schema[partition].metadata.get(READ_FROM) if partition in frame.columns else None
     if read_from is None:
@@ -132,25 +132,25 @@ def check_outside(frame: DataFrame, partition: str, place: Path) -> None:
 
 
 def _system(path: str) -> tuple[pa.fs.FileSystem, str]:
-    """The file system of a path or URI, and its path there: only whole URIs are parsed, never names of files."""
+    """Find the file system of a path or URI, and its path there: only whole URIs are parsed, never names of files."""
     if "://" in path:
-        found: tuple[pa.fs.FileSystem, str] = pa.fs.FileSystem.from_uri(path)
-        return found
+        system_and_path: tuple[pa.fs.FileSystem, str] = pa.fs.FileSystem.from_uri(path)
+        return system_and_path
     return pa.fs.LocalFileSystem(), os.path.abspath(path)  # noqa: PTH100
 
 
 def _schema_of(path: str, paths: list[str], file_format: Format) -> pa.Schema:
-    """Columns of the first file that has any."""
+    """Find the columns of the first file that has any."""
     system, _ = _system(path)
     for place in paths:
-        found = file_formats.schema_of(system, place, file_format)
-        if found is not None:
-            return found
+        schema = file_formats.schema_of(system, place, file_format)
+        if schema is not None:
+            return schema
     raise BadConfigError(f"the files in {path} are empty: give their schema")
 
 
 def _header_of(path: str, paths: list[str], wanted: list[str]) -> list[str]:
-    """That of the first file that has one and all columns; others are refused by whoever reads them."""
+    """Find the header of the first file that has one and all columns; others are refused when they are read."""
     system, _ = _system(path)
     for place in paths:
         header = file_formats.header_of(system, place)
@@ -165,7 +165,7 @@ def _is_hidden(inner: str) -> bool:
 
 @dataclass(frozen=True)
 class _Csv:
-    """Names of the columns of the first file, and those that are wanted."""
+    """Hold the names of the columns of the first file, and those that are wanted."""
 
     header: Sequence[str]
     wanted: Sequence[str]
@@ -175,7 +175,7 @@ class _Csv:
 class _Reading:
     base: str
     file_format: Format
-    about: pa.Schema | Doubts | _Csv
+    details: pa.Schema | AmbiguityCheck | _Csv
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         system, _ = _system(self.base)
@@ -189,8 +189,8 @@ class _Reading:
                     yield pa.RecordBatch.from_arrays([*places, *batch.columns], schema=with_place)
 
     def _rows(self, system: pa.fs.FileSystem, path: str) -> Iterator[pa.RecordBatch]:
-        if isinstance(self.about, Doubts):
-            return file_formats.read_json(system, path, self.about)
-        if isinstance(self.about, _Csv):
-            return file_formats.read_csv(system, path, self.about.header, self.about.wanted)
-        return file_formats.read(system, path, self.file_format, self.about)
+        if isinstance(self.details, AmbiguityCheck):
+            return file_formats.read_json(system, path, self.details)
+        if isinstance(self.details, _Csv):
+            return file_formats.read_csv(system, path, self.details.header, self.details.wanted)
+        return file_formats.read(system, path, self.file_format, self.details)

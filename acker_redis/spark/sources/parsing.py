@@ -1,4 +1,4 @@
-"""Records of JSON and CSV become columns, in SQL. A record that can't be read exactly is corrupt as a whole.
+"""Parse records of JSON and CSV into columns, in SQL. A record that can't be read exactly is corrupt as a whole.
 
 Spark's parsers are lenient: they leave out what stands behind a record, read '2026' or '12:30' as times, and wrap or round
 numbers that don't fit. So a record is read inside of another one that shows where it ends, and times and some numbers are
@@ -57,11 +57,11 @@ _NAMED = "[+-]?(?i:nan|inf|infinity)"
 
 @dataclass(frozen=True)
 class _Sql:
-    """A value in SQL.
+    """Hold a value in SQL.
 
     Attributes:
         value: of what Spark has read.
-        bad: tells in SQL, given the value's, whether it is not what the record has; None: it is, if Spark could read it.
+        bad: makes SQL, of that of the value, for whether it differs from the record; None: it never does if Spark reads it.
     """
 
     value: str
@@ -83,7 +83,7 @@ def check(file_format: Format, columns: StructType) -> None:
 
 
 def parsed(records: DataFrame, file_format: Format, columns: StructType, header: Sequence[str]) -> DataFrame:
-    """The columns instead of the text of records, and CORRUPT, which is null where the record could be read.
+    """Replace the text of records by the columns, and CORRUPT, which is null where the record could be read.
 
     Args:
         records: with the columns RECORD and CORRUPT, and others, which stay.
@@ -92,15 +92,15 @@ def parsed(records: DataFrame, file_format: Format, columns: StructType, header:
         header: names of all values of a record of CSV.
     """
     if file_format == "json":
-        found, values = _from_json(records, columns)
+        read, values = _from_json(records, columns)
     else:
-        found, values = _from_csv(records, columns, header)
+        read, values = _from_csv(records, columns, header)
     names = [f"acker_{number}" for number in range(len(columns))]
     # A column of its own for each step: Spark doesn't join steps whose results are used more than once.
-    made = found.selectExpr("*", *(f"{one.value} AS {name}" for one, name in zip(values, names, strict=True)))
+    made = read.selectExpr("*", *(f"{value.value} AS {name}" for value, name in zip(values, names, strict=True)))
     bad = [
         f"{_FOUND} IS NULL",
-        *(one.bad(name) for one, name in zip(values, names, strict=True) if one.bad is not None),
+        *(value.bad(name) for value, name in zip(values, names, strict=True) if value.bad is not None),
     ]
     judged = made.withColumn(_BAD, F.expr(f"coalesce({' OR '.join(bad)}, true)"))
     others = [F.col(quoted(name)) for name in records.columns if name not in (RECORD, CORRUPT)]
@@ -112,7 +112,7 @@ def parsed(records: DataFrame, file_format: Format, columns: StructType, header:
 
 
 def _from_json(records: DataFrame, columns: StructType) -> tuple[DataFrame, list[_Sql]]:
-    """Records between brackets with a mark behind each: what is more than one object has no mark at the second place.
+    """Put records between brackets with a mark behind each: what is more than one object has no mark at the second place.
 
     The mark's name is drawn at random, so that no record can hold it.
     """
@@ -123,21 +123,21 @@ def _from_json(records: DataFrame, columns: StructType) -> tuple[DataFrame, list
     text = F.concat(F.lit('{"both":['), RECORD, F.lit(f',{{"{mark}":1}}]}}'))
     root = records.withColumn(_ROOT, F.from_json(text, outer, _JSON | {"columnNameOfCorruptRecord": "corrupt"}))
     whole = f"{_ROOT}.corrupt IS NULL AND size({_ROOT}.both) = 2 AND get({_ROOT}.both, 1).{mark} = 1"
-    found = root.withColumn(_FOUND, F.expr(f"IF({whole}, get({_ROOT}.both, 0), NULL)")).drop(_ROOT)
-    return found, [_json_value(f"{_FOUND}.{quoted(field.name)}", field.dataType) for field in columns]
+    rows = root.withColumn(_FOUND, F.expr(f"IF({whole}, get({_ROOT}.both, 0), NULL)")).drop(_ROOT)
+    return rows, [_json_value(f"{_FOUND}.{quoted(field.name)}", field.dataType) for field in columns]
 
 
 def _from_csv(records: DataFrame, columns: StructType, header: Sequence[str]) -> tuple[DataFrame, list[_Sql]]:
-    """All values are read as texts, and cast. Nothing is null to the parser but what is empty without quotes."""
+    """Read all values as texts, and cast them. Nothing is null to the parser but what is empty without quotes."""
     options = _CSV | {"columnNameOfCorruptRecord": "corrupt", "nullValue": secrets.token_hex(16)}
     texts = ", ".join(f"v{place} string" for place in range(len(header)))
     read = F.from_csv(F.col(RECORD), f"{texts}, corrupt string", options)
-    found = records.withColumn(_ROOT, read)
-    found = found.withColumn(_FOUND, F.expr(f"IF({_ROOT}.corrupt IS NULL, {_ROOT}, NULL)")).drop(_ROOT)
+    root = records.withColumn(_ROOT, read)
+    rows = root.withColumn(_FOUND, F.expr(f"IF({_ROOT}.corrupt IS NULL, {_ROOT}, NULL)")).drop(_ROOT)
     places = {name: place for place, name in enumerate(header)}
     steps = [(f"t{number}", f"{_FOUND}.v{places[field.name]}", field.dataType) for number, field in enumerate(columns)]
-    found = found.selectExpr("*", *(f"{_csv_text(read, kind)} AS {name}" for name, read, kind in steps))
-    return found, [_csv_value(name, kind) for name, _, kind in steps]
+    rows = rows.selectExpr("*", *(f"{_csv_text(read, kind)} AS {name}" for name, read, kind in steps))
+    return rows, [_csv_value(name, kind) for name, _, kind in steps]
 
 
 def _is_read(kind: DataType, *, nested: bool) -> bool:
@@ -157,7 +157,7 @@ def _nullable(kind: DataType) -> DataType:
 
 
 def _as_read(kind: DataType) -> DataType:
-    """The type as which `from_json` reads a value."""
+    """Give the type as which `from_json` reads a value."""
     if isinstance(kind, ArrayType):
         return ArrayType(_as_read(kind.elementType))
     if isinstance(kind, StructType):
@@ -223,7 +223,7 @@ def _csv_value(text: str, kind: DataType) -> _Sql:
 
 
 def _checked(read: str, value: str) -> _Sql:
-    """A value that is null only where nothing was read."""
+    """Make a value that is bad if it is null although something was read."""
     return _Sql(value, lambda value: f"({read} IS NOT NULL AND {value} IS NULL)")
 
 
@@ -232,14 +232,14 @@ def _is(text: str, pattern: str) -> str:
 
 
 def _scale(text: str) -> str:
-    """Digits behind the point without zeros at the end; null, where the exponent is too long."""
+    """Count digits behind the point without zeros at the end; null where the exponent is too long."""
     digits = f"length(trim(TRAILING '0' FROM regexp_extract({text}, '[.]([0-9]*)', 1)))"
     exponent = f"regexp_extract({text}, '[eE][+]?(-?[0-9]+)$', 1)"
     return f"({digits} - IF({exponent} = '', 0, try_cast({exponent} AS int)))"
 
 
 def _time(text: str, kind: DataType) -> str:
-    """ISO 8601; without a zone, it is UTC."""
+    """Parse ISO 8601; without a zone, it is UTC."""
     if isinstance(kind, DateType):
         return f"IF({_is(text, _DAY)}, try_cast({text} AS date), NULL)"
     # Spark wants seconds before a zone.

@@ -1,4 +1,4 @@
-"""The first offset of each partition that is not known to be done, from the micro-batches of a stream. No I/O."""
+"""Find the completed offset of each partition from the micro-batches of a stream. No I/O."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,12 +6,12 @@ import numpy as np
 
 from acker_redis.model.arrays import Int64Array
 
-MOST_PARTITIONS = 10_000
+MAX_PARTITIONS = 10_000
 """So many are kept, those that were seen last; where each file is a partition there would be no end of them."""
 
 
 class CompletedOffsets:
-    """Completed offsets by partition, and which of them others have not been given yet.
+    """Keep completed offsets by partition, and which of them were not published yet.
 
     Offsets of a partition have to come in their order; one that comes after a larger one is not waited for.
 
@@ -29,10 +29,10 @@ class CompletedOffsets:
 
     @property
     def unpublished(self) -> dict[str, int]:
-        """Values that changed since they were published."""
+        """Give the values that changed since they were published."""
         return {name: offset for name, offset in self.values.items() if self._published.get(name) != offset}
 
-    def published(self, values: Mapping[str, int]) -> None:
+    def mark_published(self, values: Mapping[str, int]) -> None:
         """Note that these values were published."""
         self._published |= values
 
@@ -41,7 +41,7 @@ class CompletedOffsets:
         self._ids, self._names, self._of_message, self._offsets = ids, names, of_message, offsets
 
     def update(self, left: Int64Array) -> list[str]:
-        """The micro-batch is over, and only `left` are not done, of all so far; gives partitions that are forgotten."""
+        """End the micro-batch, with `left` not done of all so far; give the partitions that are forgotten."""
         still = set(left.tolist())
         self._open = {message: place for message, place in self._open.items() if message in still}
         for row in np.flatnonzero(np.isin(self._ids, left)).tolist():
@@ -54,7 +54,7 @@ class CompletedOffsets:
         first: dict[str, int] = {}
         for name, offset in self._open.values():
             first[name] = min(offset, first.get(name, offset))
-        spare = max(0, len(self._ends) - MOST_PARTITIONS)
+        spare = max(0, len(self._ends) - MAX_PARTITIONS)
         gone = [name for name in self._ends if name not in first][:spare]
         for name in gone:
             del self._ends[name]

@@ -1,4 +1,4 @@
-"""The messages of a stream that are not done: their rows, their attempts, and what waits behind what. No Spark, no I/O."""
+"""Keep the messages of a stream that are not done: their rows, their attempts, and their queues. No Spark, no I/O."""
 
 import time
 from collections import Counter, deque
@@ -11,8 +11,8 @@ from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.streaming.snapshot import ParkedRow, Snapshot
 from acker_redis.spout.state import Cause, SpoutState
 
-BEHIND: Cause = ("behind", None)
-"""The cause of messages that wait for an earlier one of their id."""
+QUEUED: Cause = ("queued", None)
+"""Cause of messages that wait for an earlier one of their id."""
 
 
 class ParkedMessages:
@@ -24,26 +24,26 @@ class ParkedMessages:
     """
 
     def __init__(self, state: SpoutState, replaying: Callable[[], Sequence[int]]) -> None:
-        """Nothing is parked yet; `replaying` gives the messages of dead letters that are replayed."""
+        """Begin with nothing parked; `replaying` gives the messages of dead letters that are replayed."""
         self._state, self._replaying = state, replaying
         self._rows: dict[int, ParkedRow] = {}
         self._queued: dict[int, deque[ParkedRow | None]] = {}  # None: the row is in the frame of the micro-batch
         self._row_changes = 0
 
     def __contains__(self, message: int) -> bool:
-        """Whether a message is parked."""
+        """Return True if a message is parked."""
         return message in self._rows
 
     def __len__(self) -> int:
-        """How many messages are parked, without queued ones."""
+        """Count the messages that are parked, without queued ones."""
         return len(self._rows)
 
     def __getitem__(self, message: int) -> ParkedRow:
-        """The row of a parked message."""
+        """Get the row of a parked message."""
         return self._rows[message]
 
     def rows(self) -> list[ParkedRow]:
-        """Rows of all parked messages; any thread may ask."""
+        """List the rows of all parked messages; any thread may ask."""
         return list(self._rows.copy().values())
 
     @property
@@ -65,12 +65,12 @@ class ParkedMessages:
         return self._state.left + self.queued
 
     @property
-    def given(self) -> int:
+    def in_spout(self) -> int:
         """Messages given to the spout that are not done."""
         return self._state.left
 
     def left_ids(self) -> Int64Array:
-        """Messages given to the spout that are not done."""
+        """List the messages given to the spout that are not done."""
         return self._state.left_ids()
 
     def has_to_emit(self, due_by: float) -> bool:
@@ -82,8 +82,8 @@ class ParkedMessages:
         """Whether messages were not emitted yet."""
         return self._state.fresh > 0
 
-    def in_flight_but(self, left_out: Int64Array) -> Int64Array:
-        """Messages in flight, without some."""
+    def in_flight_without(self, left_out: Int64Array) -> Int64Array:
+        """List the messages in flight, without some."""
         return np.setdiff1d(self._state.in_flight(), left_out)
 
     def park(self, rows: Mapping[int, ParkedRow]) -> None:
@@ -105,13 +105,13 @@ class ParkedMessages:
         """Ids whose last queued message is in the micro-batch."""
         return [message for message, rows in self._queued.items() if rows[-1] is None]
 
-    def fill(self, rows: Mapping[int, ParkedRow]) -> None:
+    def set_queued_rows(self, rows: Mapping[int, ParkedRow]) -> None:
         """Give the rows of `queued_in_batch`, as the micro-batch is over."""
         for message, row in rows.items():
             self._queued[message][-1] = row
 
     def done(self, ids: Int64Array) -> list[int]:
-        """Let go of messages; gives those that waited for them, which may be emitted now."""
+        """Let go of messages; give those that waited for them, which may be emitted now."""
         following = []
         for message in ids.tolist():
             self._row_changes += self._rows.pop(message, None) is not None
@@ -127,7 +127,7 @@ class ParkedMessages:
         return following
 
     def refit(self, refit: Callable[[bytes], bytes]) -> None:
-        """Give all rows the columns of now."""
+        """Convert all rows to the present columns."""
 
         def refitted(row: ParkedRow) -> ParkedRow:
             return ParkedRow(row.since_ms, refit(row.data))
@@ -146,7 +146,7 @@ class ParkedMessages:
         columns = (attempts.message_ids.tolist(), attempts.cause_numbers.tolist())
         counts = Counter(causes[number] for message, number in zip(*columns, strict=True) if message in parked)
         if queued := self.queued:
-            counts[BEHIND] = queued
+            counts[QUEUED] = queued
         return dict(counts)
 
     def snapshot(self, schema: StructType, id_column: str, stream: str | None) -> Snapshot:
@@ -167,7 +167,7 @@ class ParkedMessages:
         return Snapshot(attempts, delays[kept], state.causes, rows, [*fresh, *queued], schema, id_column, stream)
 
     def restore(self, snapshot: Snapshot) -> list[int]:
-        """Go on with a snapshot; gives the queued messages that have no earlier one any more, which may be emitted."""
+        """Go on with a snapshot; give the queued messages that have no earlier one any more, which may be emitted."""
         self._rows = dict(zip(snapshot.attempts.message_ids.tolist(), snapshot.rows, strict=True))
         self._state.resume(snapshot.attempts, snapshot.causes, snapshot.delays_secs, time.monotonic())
         return self._restore_queue(snapshot.queued)

@@ -1,4 +1,4 @@
-"""DataFrames of a stream's messages that are not done: rows of the micro-batch in its frame, parked ones from their bytes."""
+"""Make DataFrames of messages that are not done: rows of the micro-batch in its frame, parked ones from their bytes."""
 
 import logging
 import time
@@ -43,7 +43,7 @@ _PLAIN = (BooleanType, IntegralType, StringType, BinaryType, DateType, Timestamp
 
 
 class ParkedRows:
-    """Gives emissions their rows, and parks those of a micro-batch that are not done at its end.
+    """Give emissions their rows, and park those of a micro-batch that are not done at its end.
 
     Attributes:
         messages: what is parked.
@@ -52,21 +52,21 @@ class ParkedRows:
         stream: columns of the stream, as JSON; None: not known.
     """
 
-    def __init__(self, messages: ParkedMessages, payload_bytes: int) -> None:
-        """There is no micro-batch."""
+    def __init__(self, messages: ParkedMessages, dead_letter_bytes: int) -> None:
+        """Begin without a micro-batch."""
         self.messages = messages
         self.column = ""
         self.schema: StructType | None = None
         self.stream: str | None = None
-        self._payload_bytes = payload_bytes
+        self._dead_letter_bytes = dead_letter_bytes
         self._frame: DataFrame | None = None
         self._ids = np.array([], np.int64)
         self._has_others = False
         self._inexact: set[int] = set()  # whose payload, made just now, does not give their row
-        self._session: SparkSession | None = None
+        self._spark: SparkSession | None = None
 
     def restore(self, snapshot: Snapshot) -> list[int]:
-        """Go on with a snapshot; gives the messages that are emitted for the first time."""
+        """Go on with a snapshot; give the messages that are emitted for the first time."""
         self.schema, self.column = snapshot.schema, snapshot.id_column
         return self.messages.restore(snapshot)
 
@@ -75,14 +75,14 @@ class ParkedRows:
         return None if self.schema is None else self.messages.snapshot(self.schema, self.column, self.stream)
 
     def places(self, partition: str, offset: str) -> tuple[Int64Array, Places] | None:
-        """What is parked and where it is, as `read_places` says it; None where its rows have no such columns."""
+        """Read where parked messages are, as `read_places`; None where their rows have no such columns."""
         wanted = {name.lower() for name in (partition, offset, self.column)}
         if self.schema is None or not wanted <= {name.lower() for name in self.schema.names}:
             return None
         return read_places(self._frame_of([row.data for row in self.messages.rows()]), self.column, partition, offset)
 
     def start_batch(self, frame: DataFrame, column: str, ids: Int64Array) -> Int64Array:
-        """Take a micro-batch; gives the ids of the messages that may be emitted.
+        """Take a micro-batch; give the ids of the messages that may be emitted.
 
         Raises:
             BadConfigError: columns have other types than those of parked rows.
@@ -95,7 +95,7 @@ class ParkedRows:
             converter = row_converter(self.schema, frame.schema, case_sensitive=is_case_sensitive)
             if converter is not None:
                 self.messages.refit(lambda data: row_codec.refit(data, converter))
-        self.schema, self.column, self._session = frame.schema, column, frame.sparkSession
+        self.schema, self.column, self._spark = frame.schema, column, frame.sparkSession
         left = self.messages.left_ids()
         unique, counts = np.unique(ids, return_counts=True)
         repeated = unique[counts > 1]
@@ -125,10 +125,11 @@ class ParkedRows:
         if self._frame is None:
             return
         messages, queued = self.messages, self.messages.queued_in_batch
-        left = [one for one in np.intersect1d(messages.left_ids(), self._ids).tolist() if one not in messages]
+        ids = np.intersect1d(messages.left_ids(), self._ids).tolist()
+        left = [message for message in ids if message not in messages]
         rows = self._rows_of(self._frame, [*left, *queued])
         messages.park({message: rows[message] for message in left})
-        messages.fill({message: rows[message] for message in queued})
+        messages.set_queued_rows({message: rows[message] for message in queued})
         self.discard_batch()
 
     def discard_batch(self) -> None:
@@ -136,7 +137,7 @@ class ParkedRows:
         self._frame, self._ids = None, np.array([], np.int64)
 
     def messages_of(self, emission: Emission) -> tuple[DataFrame, Emission]:
-        """See `emitting.Source`.
+        """See `MessageSource`.
 
         Raises:
             PipelineError: the rows don't make a frame, which is no message's fault and ends the query.
@@ -152,12 +153,14 @@ class ParkedRows:
             ) from exc
 
     def keep_messages(self, emission: Emission) -> None:
-        """See `emitting.Source`: nothing, as the driver has what it needs."""
+        """See `MessageSource`: nothing is kept, as the driver has what it needs."""
 
     def payloads(self, ids: list[int]) -> list[bytes | None]:
-        """Rows as JSON, for dead letters."""
+        """Make JSON of rows, for dead letters."""
         table = (
-            self._frame_with(np.array(ids, np.int64)).select(id_of(self.column), as_json(self._payload_bytes)).toArrow()
+            self._frame_with(np.array(ids, np.int64))
+            .select(id_of(self.column), as_json(self._dead_letter_bytes))
+            .toArrow()
         )
         by_id = dict(zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True))
         texts = {message: text for message, text in by_id.items() if text is not None}
@@ -165,13 +168,13 @@ class ParkedRows:
         return [by_id.get(message) for message in ids]
 
     def is_exact(self, letter: DeadLetter) -> bool:
-        """Whether the payload of a letter, made just now, gives its row as it is."""
+        """Return True if the payload of a letter, made just now, gives its row as it is."""
         exact = letter.message_id not in self._inexact
         self._inexact.discard(letter.message_id)
         return exact
 
     def _exact(self, texts: dict[int, bytes]) -> set[int]:
-        """Messages whose texts give their rows, bit by bit."""
+        """Find the messages whose texts give their rows, bit by bit."""
         if self.schema is None or not _is_read_from_json(self.schema):
             return set()
         try:
@@ -189,17 +192,17 @@ class ParkedRows:
         }
 
     def _from_letters(self, payloads: Sequence[bytes | None]) -> list[tuple[int, ParkedRow]]:
-        """The rows that payloads of letters give, each with its id."""
-        if self._session is None or self.schema is None:
+        """Read rows from the payloads of letters, each with its id."""
+        if self._spark is None or self.schema is None:
             raise AssertionError("no rows")
         table = pa.table({PAYLOAD: pa.array([payload or b"" for payload in payloads], pa.binary())})
-        structs = self._session.createDataFrame(table).select(from_json(PAYLOAD, self.schema).alias(PAYLOAD))
+        structs = self._spark.createDataFrame(table).select(from_json(PAYLOAD, self.schema).alias(PAYLOAD))
         with_ids = structs.select(f"{PAYLOAD}.*").select("*", id_of(self.column).alias(PAYLOAD))
         return self._packed(with_ids.where(F.col(PAYLOAD).isNotNull()), self.schema.names)
 
     def load_replays(self, letters: list[DeadLetter]) -> list[int] | None:
-        """See `replaying.ReplayLoader`: the messages are in the letters, as JSON."""
-        if self._session is None or self.schema is None:
+        """See `dead_letter_replay.ReplayLoader`: the messages are in the letters, as JSON."""
+        if self._spark is None or self.schema is None:
             return None
         try:
             rows = self._from_letters([letter.payload for letter in letters])
@@ -213,7 +216,7 @@ class ParkedRows:
         self.messages.park_replayed(loaded)
         return list(loaded)
 
-    def use(self, session: SparkSession, column: str) -> None:
+    def use_session(self, spark: SparkSession, column: str) -> None:
         """Make frames in a session, as long as there was no micro-batch.
 
         Raises:
@@ -221,8 +224,8 @@ class ParkedRows:
         """
         if len(self.messages):
             self._check_column(column)
-        if self._session is None:
-            self._session = session
+        if self._spark is None:
+            self._spark = spark
 
     def _frame_with(self, ids: Int64Array) -> DataFrame:
         """Make a frame of some rows. The row of a parked message is that, whatever the micro-batch has under its id."""
@@ -239,25 +242,23 @@ class ParkedRows:
         return rows.unionByName(self._frame_of(kept)) if kept else rows
 
     def _frame_of(self, rows: list[bytes]) -> DataFrame:
-        if self._session is None or self.schema is None:
+        if self._spark is None or self.schema is None:
             raise AssertionError("no rows")
         arrow = arguments.arrow_schema(self.schema)
         if all(isinstance(field.dataType, _PLAIN) for field in self.schema):
-            return self._session.createDataFrame(
-                pa.Table.from_batches([row_codec.from_bytes(rows, arrow)]), self.schema
-            )
+            return self._spark.createDataFrame(pa.Table.from_batches([row_codec.from_bytes(rows, arrow)]), self.schema)
         table = pa.table({PAYLOAD: pa.array(rows, pa.binary())})
-        return self._session.createDataFrame(table).mapInArrow(row_codec.Rows(arrow), self.schema)
+        return self._spark.createDataFrame(table).mapInArrow(row_codec.Rows(arrow), self.schema)
 
     def _rows_of(self, frame: DataFrame, ids: list[int]) -> dict[int, ParkedRow]:
-        """Rows of the frame, for the driver's memory."""
+        """Read rows of the frame into the driver's memory."""
         if not ids:
             return {}
         selected = among(frame, self.column, np.array(ids, np.int64))
         return dict(self._packed(selected.select("*", id_of(self.column).alias(PAYLOAD)), frame.columns))
 
     def _packed(self, frame: DataFrame, names: list[str]) -> list[tuple[int, ParkedRow]]:
-        """Rows, each with the id that stands in the last column."""
+        """Read rows, each with its id, which is the last column."""
         table = frame.toArrow()
         now_ms = time.time_ns() // 1_000_000
         rows: list[tuple[int, ParkedRow]] = []
@@ -278,7 +279,7 @@ class ParkedRows:
 
 
 def _is_read_from_json(kind: DataType) -> bool:
-    """Whether Spark makes such values of JSON: of maps only those whose keys are texts."""
+    """Return True if Spark makes such values of JSON: of maps only those whose keys are texts."""
     if isinstance(kind, StructType):
         return all(_is_read_from_json(field.dataType) for field in kind)
     if isinstance(kind, ArrayType):
@@ -289,7 +290,7 @@ def _is_read_from_json(kind: DataType) -> bool:
 
 
 def _nullable(frame: DataFrame, column: str) -> DataFrame:
-    """The frame, whose columns may all be null but the ids: parked rows have no value for a column that comes later.
+    """Let all columns be null but the ids: parked rows have no value for a column that comes later.
 
     Always, so that the pipeline gets the same columns whatever is parked.
     """

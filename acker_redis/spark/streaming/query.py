@@ -1,4 +1,4 @@
-"""One start of a streaming query: its spout, which goes on from micro-batch to micro-batch, and between them.
+"""Run one start of a streaming query: its spout, which goes on from micro-batch to micro-batch, and between them.
 
 The holder of the lock steps the spout: the thread of a micro-batch while there is one, else a thread of this module's,
 so that outcomes are taken, and parked messages go out by themselves where the source is quiet. `query_states` has the
@@ -21,16 +21,16 @@ from pyspark.sql import DataFrame, SparkSession
 from acker_redis.acker import Acker, app_of
 from acker_redis.errors import AckerError, BadConfigError, ClosedError, ServerUnavailableError, StoppedError
 from acker_redis.model.arrays import Int64Array
-from acker_redis.spark.emission.evidence import Evidence
+from acker_redis.spark.emission.evidence import OperatorEvidence
 from acker_redis.spark.emission.messages import MESSAGE_ID, read_ids, read_places, with_message_ids
-from acker_redis.spark.emission.runner import Emitting, Pipeline
+from acker_redis.spark.emission.runner import EmissionRunner, Pipeline
 from acker_redis.spark.proof.blame import line_of
 from acker_redis.spark.runs.options import StreamSettings
 from acker_redis.spark.runtime.jobs import described
-from acker_redis.spark.runtime.jvm import of
+from acker_redis.spark.runtime.jvm import java_class
 from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.streaming.completed_offsets import CompletedOffsets
-from acker_redis.spark.streaming.park_store import Park
+from acker_redis.spark.streaming.park_store import ParkStore
 from acker_redis.spark.streaming.parked_messages import ParkedMessages
 from acker_redis.spark.streaming.parked_rows import ParkedRows
 from acker_redis.spark.streaming.query_states import QueryState, QueryStates
@@ -45,7 +45,7 @@ from acker_redis.store.dead_letter import DeadLetter
 log = logging.getLogger("acker_redis.spark")
 
 FEW, QUIET_SECS = 0.01, 0.1
-"""A share of a micro-batch that is not waited for any more once no outcome came for so long."""
+"""A share of a micro-batch that is not waited for once no outcome came for so long."""
 
 PAUSE_SECS = 0.1
 """Between micro-batches outcomes are taken so often."""
@@ -66,8 +66,8 @@ class StreamStatus:
         batches: micro-batches that ended since the query was started, in this process.
         counts: what became of emissions since then.
         in_flight: messages whose roots are open.
-        parked: messages that left their micro-batch and are not done, by reason and last stage of what became of their last
-            attempt; a reason of "" has those in flight for the first time, one of "behind" those that wait for an earlier
+        parked: messages that left their micro-batch and are not done, by reason and last component of their last attempt; a
+            reason of "" has those in flight for the first time, one of "queued" those that wait for an earlier
             message of their id.
         oldest_secs: since when the oldest of them is parked.
         completed_offsets: by partition, the first offset that is not known to be done; see `Acker.completed_offsets`.
@@ -97,18 +97,18 @@ class TrackedQuery:
 
     def __init__(
         self,
-        session: SparkSession,
+        spark: SparkSession,
         pipeline: Pipeline,
         acker: Acker,
         url: str | None,
         options: StreamSettings,
-        park: Park,
+        store: ParkStore,
     ) -> None:
-        """Nothing is done before `resume`."""
+        """Prepare the query; nothing is done before `resume`."""
         self.run: str | None = None
         self.error: BaseException | None = None
-        self._session, self._pipeline, self._acker, self._url = session, pipeline, acker, url
-        self._options, self._park = options, park
+        self._spark, self._pipeline, self._acker, self._url = spark, pipeline, acker, url
+        self._options, self._store = options, store
         self._spout = Spout(
             acker, uuid.uuid4().hex, options.spout_id, options.retry, options.max_spout_pending,
             payload=self._payloads if options.dead_letter_bytes else None, on_done=self._on_done, keep_letters=LETTERS,
@@ -116,17 +116,19 @@ class TrackedQuery:
         )  # fmt: skip
         self._messages = ParkedMessages(self._spout.state, lambda: self._spout.replaying)
         self._rows = ParkedRows(self._messages, options.dead_letter_bytes)
-        self._writer = SnapshotWriter(park, self._messages, self._rows.snapshot)
+        self._writer = SnapshotWriter(store, self._messages, self._rows.snapshot)
         self._loop = SpoutLoop(self._spout, self._emit)
-        most = min(
+        max_open = min(
             options.max_parked + 1, options.max_spout_pending or options.max_parked + 1
         )  # then a micro-batch waits
-        self._evidence = Evidence(everything_counts=not options.stop_if_all_fail, goes_on=True, most=most)
+        self._evidence = OperatorEvidence(
+            everything_counts=not options.stop_if_all_fail, goes_on=True, max_open=max_open
+        )
         self._states = QueryStates()
         self._lock = threading.Lock()
         self._worker: threading.Thread | None = None
-        self._run_emission: Callable[[Emission], object] = inheritable_thread_target(session)(self._emit_in_session)
-        self._batch_session, self._batch_id = session, -1
+        self._run_emission: Callable[[Emission], object] = inheritable_thread_target(spark)(self._emit_in_session)
+        self._batch_spark, self._batch_id = spark, -1
         self._batches = 0
         self._quiet_since = self._looked_at = time.monotonic()
         self._has_other_columns = False
@@ -138,14 +140,14 @@ class TrackedQuery:
         """Go on with what was parked when a micro-batch begins, or would begin, and begin to work between them.
 
         Raises:
-            BadConfigError: the park is damaged.
+            BadConfigError: the parking location is damaged.
         """
         self._loop.start()
         try:
-            snapshot = self._park.load(before)
-            must_save = self._park.begin(before)
+            snapshot = self._store.load(before)
+            must_save = self._store.start_saving(before)
             self._offsets = CompletedOffsets(self._acker.completed_offsets(self._options.spout_id))
-            java = active_query(self._session, self._park.query, self.run)
+            java = active_query(self._spark, self._store.query, self.run)
             self._rows.stream = None if java is None else java.analyzedPlan().schema().json()
             if snapshot is not None:
                 self._restore(snapshot)
@@ -157,7 +159,7 @@ class TrackedQuery:
             self._writer.mark_saved()
         self._work_between_batches()
 
-    def take(self, batch: DataFrame, batch_id: int) -> None:
+    def process_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Run a micro-batch: emit its messages, and park those without an outcome.
 
         Raises:
@@ -235,11 +237,11 @@ class TrackedQuery:
     @property
     def is_active(self) -> bool:
         """Whether Spark runs the query, and does not end it just now."""
-        java = active_query(self._session, self._park.query, self.run)
+        java = active_query(self._spark, self._store.query, self.run)
         return java is not None and bool(java.isActive())
 
     def status(self) -> StreamStatus:
-        """How it stands; any thread may ask."""
+        """Tell how the stream stands; any thread may ask."""
         oldest_ms = min((row.since_ms for row in self._messages.rows()), default=None)
         return StreamStatus(
             batch_id=self._batch_id if self._batch_id >= 0 else None,
@@ -258,7 +260,7 @@ class TrackedQuery:
     def _restore(self, snapshot: Snapshot) -> None:
         options = self._options
         fresh = self._rows.restore(snapshot)
-        self._rows.use(self._session, options.ids.id_column or MESSAGE_ID)
+        self._rows.use_session(self._spark, options.ids.id_column or MESSAGE_ID)
         if options.ids.id_column is None:
             places = self._rows.places(options.ids.partition, options.ids.offset)
             if places is not None:
@@ -326,20 +328,20 @@ class TrackedQuery:
                 ids = read_ids(frame, column)
         before = messages.left_ids()
         fresh = self._rows.start_batch(frame, column, ids)
-        self._batch_session, self._batch_id = batch.sparkSession, batch_id
+        self._batch_spark, self._batch_id = batch.sparkSession, batch_id
         self._run_emission = inheritable_thread_target(batch.sparkSession)(self._emit_in_session)
         self._spout.add(fresh)
         self._loop.hurry()
-        if not len(ids) and not messages.given:  # what the pipeline does of nothing is still done, and has to be right
-            self._emitting(column).emit(
-                self._spout.state.empty_emission(), self._rows, frame.sparkSession, self._batch_id
-            )
+        if (
+            not len(ids) and not messages.in_spout
+        ):  # what the pipeline does of nothing is still done, and has to be right
+            self._runner(column).run(self._spout.state.empty_emission(), self._rows, frame.sparkSession, self._batch_id)
         self._wait_for_outcomes(ids, before)
         with own_errors(), described(batch.sparkSession, f"rows to park of {key}, batch {batch_id}"):
             self._rows.finish_batch()
         self._publish_completed_offsets()
         self._save()
-        self._run_emission = inheritable_thread_target(self._session)(self._emit_in_session)
+        self._run_emission = inheritable_thread_target(self._spark)(self._emit_in_session)
         self._batches += 1
         self._quiet_since = time.monotonic()
 
@@ -362,7 +364,7 @@ class TrackedQuery:
             if messages.left > options.max_parked:
                 self._note_full()
                 continue
-            waited_for = messages.in_flight_but(before)
+            waited_for = messages.in_flight_without(before)
             is_few = len(waited_for) <= max(1, FEW * len(ids)) and now - outcome_at >= QUIET_SECS
             if not len(waited_for) or is_few or now - emitted_at >= options.batch_wait_secs:
                 break
@@ -371,8 +373,8 @@ class TrackedQuery:
 
     @property
     def _has_no_room(self) -> bool:
-        most = self._options.max_spout_pending
-        return most is not None and self._spout.pending >= most
+        max_open = self._options.max_spout_pending
+        return max_open is not None and self._spout.pending >= max_open
 
     def _note_full(self) -> None:
         if self._states.state is QueryState.BATCH_FULL:
@@ -388,14 +390,14 @@ class TrackedQuery:
     # -- between micro-batches
 
     def _work_between_batches(self) -> None:
-        """Begin to, or go on; under the lock, but for the start."""
+        """Begin to work between micro-batches, or go on; under the lock, but for the start."""
         self._states.move_to(QueryState.BETWEEN_BATCHES)
         if self._worker is None:
             self._worker = threading.Thread(target=self._work, name="acker-stream", daemon=True)
             self._worker.start()
 
     def _work(self) -> None:
-        """The worker thread: it ends with the query."""
+        """Run in the worker thread, which ends with the query."""
         while not self._states.wait_until_over(PAUSE_SECS):
             with self._lock:
                 if self._states.state is QueryState.BETWEEN_BATCHES:
@@ -455,7 +457,7 @@ class TrackedQuery:
             self._loop.step(may_emit=False)
 
     def _emit(self, emission: Emission) -> None:
-        """In the emitter's thread."""
+        """Run an emission, in the emitter's thread."""
         try:
             self._run_emission(emission)
         except Exception:
@@ -465,15 +467,17 @@ class TrackedQuery:
 
     def _emit_in_session(self, emission: Emission) -> None:
         batch_id = self._batch_id if self._states.in_batch else None
-        self._emitting(self._rows.column).emit(emission, self._rows, self._batch_session, batch_id)
+        self._runner(self._rows.column).run(emission, self._rows, self._batch_spark, batch_id)
 
-    def _emitting(self, column: str) -> Emitting:
-        return Emitting(self._spout, self._pipeline, column, self._evidence, self._url, self._options.emit_timeout_secs)
+    def _runner(self, column: str) -> EmissionRunner:
+        return EmissionRunner(
+            self._spout, self._pipeline, column, self._evidence, self._url, self._options.emit_timeout_secs
+        )
 
     # -- calls of the spout
 
     def _payloads(self, ids: list[int]) -> list[bytes | None]:
-        """Of dead letters; where Spark ended this with the query, the next start writes the letters."""
+        """Give messages for dead letters; where Spark ended this with the query, the next start writes the letters."""
         try:
             return self._rows.payloads(ids)
         except Exception:
@@ -488,7 +492,7 @@ class TrackedQuery:
         return self._rows.is_exact(letter)
 
     def _on_done(self, ids: Int64Array) -> None:
-        """Messages were acked or are kept as dead letters."""
+        """Let go of messages that were acked or are kept as dead letters."""
         if self._options.on_messages_done is not None:
             self._options.on_messages_done(ids)
         following = self._messages.done(ids)
@@ -496,14 +500,14 @@ class TrackedQuery:
             self._spout.add(np.array(following, np.int64))
 
     def _on_letters(self, letters: list[DeadLetter]) -> None:
-        """A message of a letter that is replayed has no other place: its new letter stays."""
+        """Note dead letters that were written, but those of replays: a replayed message is nowhere else."""
         replaying = set(self._spout.replaying)
         self._writer.note_letters([letter for letter in letters if letter.message_id not in replaying])
 
     # -- what is kept
 
     def _publish_completed_offsets(self) -> None:
-        """For other programs; what does not get through now does with the next."""
+        """Write completed offsets for other programs; what does not get through now does with the next."""
         if self._options.ids.id_column is not None:
             return
         gone = self._offsets.update(self._messages.left_ids())
@@ -511,21 +515,21 @@ class TrackedQuery:
         try:
             app_of(self._acker).write_completed_offsets(changed, gone, spout_id=self._options.spout_id)
         except ServerUnavailableError as exc:
-            log.warning("other programs do not learn now of what is done: %s", exc)
+            log.warning("completed offsets are not published now: %s", exc)
             return
-        self._offsets.published(changed)
+        self._offsets.mark_published(changed)
 
     def _save(self) -> None:
-        """Keep what is parked, if it changed. Where it can't be kept now, outcomes are taken until it can.
+        """Save what is parked, if it changed. Where it can't be saved now, take outcomes until it can.
 
         Raises:
-            AckerError: it can't be kept, for ten minutes.
+            AckerError: it can't be saved for ten minutes.
         """
         while not self._try_to_save():
             self._step(may_emit=False)
 
     def _save_at_last(self) -> None:
-        """Keep what is parked, and don't wait: the last micro-batch's snapshot has all of it, and what was done since."""
+        """Save what is parked, and don't wait: the last micro-batch's snapshot has all of it, and what was done since."""
         if not self._try_to_save():
             log.warning(
                 "what was done since the last micro-batch of app %r is done again at the next start, as it can't be saved now",
@@ -536,18 +540,18 @@ class TrackedQuery:
         return self._writer.try_to_save(self._batch_id, in_batch=self._states.in_batch)
 
 
-def active_query(session: SparkSession, query: str | None, run: str | None = None) -> Any:
-    """The query of this id that Spark runs now, of this start where one is given; None: it does not, or it is stopping.
+def active_query(spark: SparkSession, query: str | None, run: str | None = None) -> Any:
+    """Find the query of this id that Spark runs now, of this start where it is given; None: it runs none, or is stopping.
 
     Raises:
         BadConfigError: the session has no JVM of its own.
     """
     if query is None:
         return None
-    java = getattr(session, "_jsparkSession", None)
+    java = getattr(spark, "_jsparkSession", None)
     if java is None:
         raise BadConfigError("TrackedBatches needs a session with a JVM of its own, not Spark Connect")
-    uuid = of(session.sparkContext, "java.util.UUID").fromString(query)
+    uuid = java_class(spark.sparkContext, "java.util.UUID").fromString(query)
     active = java.sharedState().activeStreamingQueries().get(uuid)
     if active is None or not active.isActive():
         return None

@@ -64,7 +64,7 @@ class QueryStates:
     """
 
     def __init__(self) -> None:
-        """Nothing is begun."""
+        """Begin in the state NEW."""
         self.stop_requested = False
         self._state = QueryState.NEW
         self._over = threading.Event()

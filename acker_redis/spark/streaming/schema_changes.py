@@ -1,4 +1,4 @@
-"""Parked rows in the columns that the stream has now: columns match by name, a new one is null, nothing else may change."""
+"""Convert parked rows to the present columns of the stream: by name, a new one is null, nothing else may change."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -8,7 +8,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructTy
 from acker_redis.errors import BadConfigError
 
 Converter: TypeAlias = Callable[[Any], Any]
-"""Makes a value, as `kept_rows` has it, one of the type of now."""
+"""Makes a value, as `row_codec` packs it, one of the type of now."""
 
 _WAY_OUT = "start the program as it was, and drain() it first"
 
@@ -42,7 +42,11 @@ def _value(old: DataType, new: DataType, name: str, case_sensitive: bool) -> Con
         if old.containsNull and not new.containsNull:
             raise _null(f"{name}.element")
         convert_element = _value(old.elementType, new.elementType, f"{name}.element", case_sensitive)
-        return None if convert_element is None else lambda value: [_converted(one, convert_element) for one in value]
+        return (
+            None
+            if convert_element is None
+            else lambda value: [_converted(element, convert_element) for element in value]
+        )
     if isinstance(old, MapType) and isinstance(new, MapType):
         if old.valueContainsNull and not new.valueContainsNull:
             raise _null(f"{name}.value")
@@ -50,7 +54,7 @@ def _value(old: DataType, new: DataType, name: str, case_sensitive: bool) -> Con
         convert_value = _value(old.valueType, new.valueType, f"{name}.value", case_sensitive)
         if convert_key is None and convert_value is None:
             return None
-        return lambda value: [(_converted(key, convert_key), _converted(one, convert_value)) for key, one in value]
+        return lambda value: [(_converted(key, convert_key), _converted(item, convert_value)) for key, item in value]
     if old == new or (isinstance(old, StringType) and isinstance(new, StringType)):  # a text is that in any collation
         return None
     raise BadConfigError(
@@ -63,7 +67,7 @@ def _converted(value: Any, convert: Converter | None) -> Any:
 
 
 def _old_positions(old: StructType, new: StructType, within: str, case_sensitive: bool) -> list[int | None]:
-    """For each field of now its place before: that of the same spelling, else of the same name in another case."""
+    """Find for each present field its place before: that of the same spelling, else of the same name in another case."""
     exact = {name: at for at, name in enumerate(old.names)}
     others = [at for at, name in enumerate(old.names) if name not in new.names]
     places = [exact.get(name) for name in new.names]
@@ -73,11 +77,11 @@ def _old_positions(old: StructType, new: StructType, within: str, case_sensitive
         like = [at for at in others if old.names[at].lower() == name.lower()]
         if places[row] is not None or not like:
             continue
-        rivals = [one for one in new.names if one not in exact and one.lower() == name.lower()]
+        rivals = [rival for rival in new.names if rival not in exact and rival.lower() == name.lower()]
         if len(like) > 1 or len(rivals) > 1:
             raise BadConfigError(
                 f"columns {[within + old.names[at] for at in like]} of the rows that are parked are "
-                f"{[within + one for one in rivals]} now, and case alone can't tell which is which: {_WAY_OUT}"
+                f"{[within + rival for rival in rivals]} now, and case alone can't tell which is which: {_WAY_OUT}"
             )
         places[row] = like[0]
     return places

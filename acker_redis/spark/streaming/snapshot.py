@@ -1,4 +1,4 @@
-"""A snapshot of what a stream has parked, and its form as a Parquet file: one row per message, which anybody can read."""
+"""Define a snapshot of what a stream has parked, and its Parquet file: one row per message."""
 
 import io
 import json
@@ -16,7 +16,7 @@ from acker_redis.spout.in_flight import Attempts
 from acker_redis.spout.state import Cause
 
 VERSION = 4
-"""Of the format, which is that of the whole folder."""
+"""Of the format of the parking location. Other versions are refused."""
 
 _COLUMNS = pa.schema([
     ("id", pa.int64()), ("attempts", pa.int64()), ("exempted", pa.int32()), ("losses", pa.int16()),
@@ -30,7 +30,7 @@ class ParkedRow(NamedTuple):
 
     Attributes:
         since_ms: when it was parked, by that machine's clock, for people.
-        data: as `kept_rows` has it.
+        data: as `row_codec` packs it.
     """
 
     since_ms: int
@@ -39,7 +39,7 @@ class ParkedRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All that is parked, as `ParkedMessages` gives it.
+    """Hold all that is parked, as `ParkedMessages` gives it.
 
     Attributes:
         attempts: the next ones, of messages that were emitted.
@@ -62,7 +62,7 @@ class Snapshot:
     stream: str | None = None
 
     def __len__(self) -> int:
-        """How many messages are parked."""
+        """Count the messages that are parked."""
         return len(self.attempts) + len(self.queued)
 
     @property

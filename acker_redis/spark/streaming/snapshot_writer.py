@@ -1,4 +1,4 @@
-"""Writes what a stream has parked into its folder: when it has changed, and again after an outage."""
+"""Writes what a stream has parked into its parking location: when it has changed, and again after an outage."""
 
 import logging
 import time
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from acker_redis.acker import Acker
 from acker_redis.errors import AckerError
-from acker_redis.spark.streaming.park_store import Park, ParkOutage, ParkOutageError
+from acker_redis.spark.streaming.park_store import ParkingOutage, ParkingOutageError, ParkStore
 from acker_redis.spark.streaming.parked_messages import ParkedMessages
 from acker_redis.spark.streaming.snapshot import Snapshot
 from acker_redis.store.dead_letter import DeadLetter
@@ -20,18 +20,18 @@ SAVE_SECS = 1.0
 class SnapshotWriter:
     """Keeps the newest snapshot up to date; one thread at a time may use it."""
 
-    def __init__(self, park: Park, messages: ParkedMessages, snapshot: Callable[[], Snapshot | None]) -> None:
-        """Nothing is written yet.
+    def __init__(self, store: ParkStore, messages: ParkedMessages, snapshot: Callable[[], Snapshot | None]) -> None:
+        """Prepare the writer; nothing is written yet.
 
         Args:
-            park: the folder.
+            store: of the parking location.
             messages: tell by their version whether there is something to write.
             snapshot: gives what is to be written; None: there is nothing yet.
         """
-        self._park, self._messages, self._snapshot = park, messages, snapshot
+        self._store, self._messages, self._snapshot = store, messages, snapshot
         self._saved_version: tuple[int, int, int] | None = None
         self._tried_at = time.monotonic()
-        self._outage = ParkOutage()
+        self._outage = ParkingOutage()
         self._unsaved_letters: list[str] = []
 
     def mark_saved(self) -> None:
@@ -57,24 +57,24 @@ class SnapshotWriter:
 
         Raises:
             AckerError: the outage lasts too long.
-            BadConfigError: another process writes into the folder.
-            ParkGoneError: the folder was deleted.
+            BadConfigError: another process writes into the parking location.
+            ParkingLocationDeletedError: the parking location was deleted.
         """
         now = self._tried_at = time.monotonic()
         version = self._messages.version
-        if version == self._saved_version and self._park.is_there():
+        if version == self._saved_version and self._store.exists():
             self._unsaved_letters.clear()
             return True
-        if not self._outage.is_over(now):
+        if not self._outage.may_retry(now):
             return False
         snapshot = self._snapshot()
         if snapshot is not None:
             try:
-                self._park.save(batch_id, snapshot, batch_id - 1 if in_batch else self._park.committed())
-            except ParkOutageError as exc:
-                self._outage.down(now, exc)
+                self._store.save(batch_id, snapshot, batch_id - 1 if in_batch else self._store.committed())
+            except ParkingOutageError as exc:
+                self._outage.note_failure(now, exc)
                 return False
-            self._outage.up(now)
+            self._outage.note_success(now)
             self._saved_version = version
         self._unsaved_letters.clear()
         return True

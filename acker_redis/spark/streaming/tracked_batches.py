@@ -1,4 +1,4 @@
-"""Micro-batches of Structured Streaming: what does not settle leaves its batch, and stays with the stream until it does."""
+"""Run micro-batches of Structured Streaming: what does not settle leaves its batch, and is parked until it does."""
 
 import logging
 import threading
@@ -15,9 +15,8 @@ from acker_redis.model.arrays import Int64Array
 from acker_redis.model.config import check_finite
 from acker_redis.spark.emission.runner import Pipeline
 from acker_redis.spark.runs.options import MessageIds, StreamSettings, message_ids, run_settings
-from acker_redis.spark.streaming.park_store import Park
+from acker_redis.spark.streaming.park_store import ParkStore
 from acker_redis.spark.streaming.query import LOOK_SECS, StreamStatus, TrackedQuery, active_query
-from acker_redis.spout.callbacks import with_retries
 from acker_redis.spout.retry import RetryPolicy
 
 __all__ = ["StreamStatus", "TrackedBatches"]
@@ -25,7 +24,7 @@ __all__ = ["StreamStatus", "TrackedBatches"]
 log = logging.getLogger("acker_redis.spark")
 
 _QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"
-"""What Spark notes for the thread of a query: its id, which it keeps over restarts, and that of this start."""
+"""Properties that Spark sets in the thread of a query: its id, which it keeps over restarts, and that of this start."""
 
 
 class TrackedBatches:
@@ -84,7 +83,8 @@ class TrackedBatches:
             max_parked: at most so many messages are not done when a micro-batch ends. It waits for that, and says so in the
                 log and in `status`.
             batch_wait_secs: a micro-batch waits so long for outcomes at most.
-            emit_timeout_secs: the jobs of an emission are cancelled after so long; see `run_tracked`. None: never.
+            emit_timeout_secs: the jobs of an emission are cancelled after so long, and it goes out again in parts, until a
+                message whose work never ends is alone. Has to be longer than the jobs of a micro-batch take. None: never.
             spout_id: owner of the roots; see `Spout`.
             executor_url: the acker's server as executors reach it, where that is not as this process does.
             on_messages_done: called with the ids of messages that were acked or are kept as dead letters. Where it raises it
@@ -99,8 +99,8 @@ class TrackedBatches:
             stop_if_all_fail=stop_if_all_fail, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
             dead_letter_bytes=dead_letter_bytes, on_messages_done=on_messages_done,
         )  # fmt: skip
-        wanted = message_ids("TrackedBatches", ids)
-        if wanted.progress is not None:
+        checked_ids = message_ids("TrackedBatches", ids)
+        if checked_ids.progress is not None:
             raise BadConfigError(
                 "TrackedBatches: ids have a progress file, and the progress of a stream is in its checkpoint. Leave progress= "
                 "out"
@@ -111,23 +111,23 @@ class TrackedBatches:
         if isinstance(max_parked, bool) or not isinstance(max_parked, int) or max_parked < 0:
             raise BadConfigError(f"max_parked={max_parked!r}: use an integer of 0 or more")
         try:
-            session = SparkSession.active()
+            spark = SparkSession.active()
         except PySparkRuntimeError as exc:
             raise BadConfigError("TrackedBatches needs a SparkSession: make it first") from exc
-        self._session, self._pipeline, self._acker, self._url = session, pipeline, acker, settings.url(session)
+        self._spark, self._pipeline, self._acker, self._url = spark, pipeline, acker, settings.url(spark)
         self._settings = StreamSettings(
-            **vars(settings), ids=wanted, max_parked=max_parked, batch_wait_secs=batch_wait_secs,
+            **vars(settings), ids=checked_ids, max_parked=max_parked, batch_wait_secs=batch_wait_secs,
             on_messages_done=None if on_messages_done is None else with_retries(on_messages_done, "on_messages_done"),
         )  # fmt: skip
         self._path = parking_location
         self._query: TrackedQuery | None = None
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        found = self._open()
-        committed = None if found.query is None else found.committed()
+        store = self._open_store()
+        committed = None if store.query is None else store.committed()
         if committed is not None:
-            found.load(committed + 1)  # a park that the query could not go on with is refused here
-        if found.has_snapshots:
+            store.load(committed + 1)  # a parking location that the query can't go on with is refused here
+        if store.has_snapshots:
             threading.Thread(target=self._wait_for_query, name="acker-stream-wait", daemon=True).start()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -135,9 +135,12 @@ class TrackedBatches:
 
         Raises:
             BadConfigError: the parking location is another query's, or missing; nothing was emitted.
-            AckerError: as `run_tracked`.
+            NotExactError: the pipeline ran no sink, or drops or copies rows otherwise than by the tracker's operators.
+            OperatorBrokenError: see `stop_if_all_fail`.
+            AckerError: the server can't be reached for too long; or the stream broke off before this micro-batch.
+            Exception: what the pipeline function raised in the driver.
         """
-        self._of_batch(batch.sparkSession, batch_id).take(batch, batch_id)
+        self._query_of_batch(batch.sparkSession, batch_id).process_batch(batch, batch_id)
 
     def drain(self, timeout_secs: float) -> StreamStatus:
         """Work on what is parked, and on dead letters to replay, until all is done, or for so long.
@@ -145,22 +148,22 @@ class TrackedBatches:
         After `trigger(availableNow=True)`, or for shutting down. What is left stays parked for the next start.
 
         Raises:
-            AckerError: as `run_tracked`; or a micro-batch was under way for so long, and nothing was done here.
+            AckerError: as in a micro-batch; or a micro-batch was under way for so long, and nothing was done here.
 
         >>> batches.drain(timeout_secs=60).parked
         {}
         """
         with self._lock:
             if self._query is None or self._query.is_over:
-                park = self._open()
-                self._query = None if park.query is None else self._begin(park, park.next_batch())
+                store = self._open_store()
+                self._query = None if store.query is None else self._start_query(store, store.next_batch())
             query = self._query
         if query is not None:
             query.drain(timeout_secs)
         return self.status()
 
     def status(self) -> StreamStatus:
-        """How the stream stands; any thread may ask.
+        """Tell how the stream stands; any thread may ask.
 
         >>> batches.status().in_flight
         0
@@ -169,7 +172,7 @@ class TrackedBatches:
         return StreamStatus() if query is None else query.status()
 
     def close(self) -> None:
-        """End what works between micro-batches; what is parked stays so.
+        """Stop the work between micro-batches; what is parked stays so.
 
             with TrackedBatches(pipeline, acker=acker, parking_location="orders/parked") as batches:
                 orders.writeStream.foreachBatch(batches).start().awaitTermination()
@@ -193,56 +196,58 @@ class TrackedBatches:
     ) -> None:
         self.close()
 
-    def _open(self) -> Park:
-        return Park(self._session, self._path, self._acker.config.app)
+    def _open_store(self) -> ParkStore:
+        return ParkStore(self._spark, self._path, self._acker.config.app)
 
-    def _of_batch(self, session: SparkSession, batch_id: int) -> TrackedQuery:
-        """What runs the micro-batches of this start of the query."""
-        context = session.sparkContext
+    def _query_of_batch(self, spark: SparkSession, batch_id: int) -> TrackedQuery:
+        """Give what runs the micro-batches of this start of the query; make it for its first."""
+        context = spark.sparkContext
         query, run = context.getLocalProperty(_QUERY), context.getLocalProperty(_RUN)
         with self._lock:
             now = self._query
             if now is not None and now.run is not None and now.run == run:
                 return now
-            java = active_query(session, query, run)
+            java = active_query(spark, query, run)
             if query is None or java is None:
                 raise BadConfigError("give TrackedBatches to foreachBatch: it takes batches of a query only")
             if now is not None and now.run is not None and now.is_active:
                 raise BadConfigError("two queries run with one TrackedBatches object: make one for each of them")
-            park = self._open()
+            store = self._open_store()
             checkpoint = str(java.resolvedCheckpointRoot())
-            is_same = (park.query, park.checkpoint) == (query, checkpoint)
+            is_same = (store.query, store.checkpoint) == (query, checkpoint)
             if now is not None and now.run is None and now.error is None and is_same:
                 now.run = run  # it began with what was parked
                 return now
             if now is not None:
                 now.end()
-                park = self._open()  # it may have saved
-            park.claim(query, checkpoint, batch_id)
-            self._query = self._begin(park, batch_id, run)
+                store = self._open_store()  # it may have saved
+            store.claim(query, checkpoint, batch_id)
+            self._query = self._start_query(store, batch_id, run)
             return self._query
 
-    def _begin(self, park: Park, before: int, run: str | None = None) -> TrackedQuery:
-        query = TrackedQuery(self._session, self._pipeline, self._acker, self._url, self._settings, park)
+    def _start_query(self, store: ParkStore, before: int, run: str | None = None) -> TrackedQuery:
+        query = TrackedQuery(self._spark, self._pipeline, self._acker, self._url, self._settings, store)
         query.run = run
         query.resume(before)
         return query
 
     def _wait_for_query(self) -> None:
-        """A source that is silent gives no micro-batch, and yet what is parked has to go out."""
+        """Start without a micro-batch: a silent source gives none, and yet parked messages have to go out."""
         while not self._closed.wait(LOOK_SECS):
             with self._lock:
                 if self._query is not None:
                     return
                 try:
-                    park = self._open()
-                    java = active_query(self._session, park.query)
+                    store = self._open_store()
+                    java = active_query(self._spark, store.query)
                     if java is None:
                         continue
-                    park.checkpoint = str(java.resolvedCheckpointRoot())  # it may have been moved
-                    self._query = self._begin(park, park.next_batch())
-                except ClosedError:  # whoever closed the acker is done with this object, too
+                    store.checkpoint = str(java.resolvedCheckpointRoot())  # it may have been moved
+                    self._query = self._start_query(store, store.next_batch())
+                except ClosedError:  # the program closed the acker, and is done with this object, too
                     return
                 except AckerError as exc:  # the first micro-batch will tell, but there may be none for long
-                    log.error("what the stream of app %r has parked does not go out: %s", self._acker.config.app, exc)
+                    log.error(
+                        "the parked messages of the stream of app %r do not go out: %s", self._acker.config.app, exc
+                    )
                 return

@@ -49,15 +49,15 @@ def main(
     try:
         with Acker.connect(redis, app=app, message_timeout_secs=message_timeout_secs) as acker:
             store = Store(out.resolve())
-            with quiet_session(master, "access-logs") as session, console.status("starting") as status:
-                session.conf.set("spark.sql.shuffle.partitions", session.sparkContext.defaultParallelism)
+            with quiet_session(master, "access-logs") as spark, console.status("starting") as status:
+                spark.conf.set("spark.sql.shuffle.partitions", spark.sparkContext.defaultParallelism)
                 started = time.monotonic()
                 retry = RetryPolicy(max_attempts, first_delay_secs=0.2, multiplier=2, max_delay_secs=2)
-                stream = read(session, logs, reference, store, status.update, acker, retry, max_files_per_trigger)
+                stream = read(spark, logs, reference, store, status.update, acker, retry, max_files_per_trigger)
                 status.update("waiting for what an earlier run left pending")
                 pending = settle(acker, stream.counts)
-            secs = time.monotonic() - started
-            result = report.result(stream, secs, store, acker, logs.resolve(), pending, max_attempts, truth)
+            duration_secs = time.monotonic() - started
+            result = report.result(stream, duration_secs, store, acker, logs.resolve(), pending, max_attempts, truth)
     except (AckerError, OSError, PySparkException) as exc:
         console.print(f"[red]error:[/red] {exc}", highlight=False, soft_wrap=True)
         raise typer.Exit(3) from exc
@@ -69,35 +69,35 @@ def main(
 
 
 def read(
-    session: SparkSession,
+    spark: SparkSession,
     logs: Path,
     reference: Path,
     store: Store,
-    tell: Callable[[str], object],
+    show: Callable[[str], object],
     acker: Acker,
     retry: RetryPolicy,
     files: int,
 ) -> StreamStatus:
-    """The streaming query: every file that is there and was not read yet, some of them at a time; then what is parked."""
-    sections = session.read.csv(str(reference), schema=REFERENCE, header=True).coalesce(1)  # small: no shuffle of it
+    """Run the streaming query over every file that was not read yet, some of them at a time; then drain what is parked."""
+    sections = spark.read.csv(str(reference), schema=REFERENCE, header=True).coalesce(1)  # small: no shuffle of it
     batches = TrackedBatches(
         partial(pipeline, store, sections),
-        acker=acker, retry=retry, dead_letter_bytes=LONGEST_LINE, parking_location=str(store.park),
+        acker=acker, retry=retry, dead_letter_bytes=LONGEST_LINE, parking_location=str(store.parking_location),
     )  # fmt: skip
     query = (
-        lines_of(session, logs, files)
+        lines_of(spark, logs, files)
         .writeStream.foreachBatch(batches)
         .option("checkpointLocation", str(store.checkpoint))
         .trigger(availableNow=True)
         .start()
     )
     while not query.awaitTermination(LOOK_SECS):
-        tell(report.progress(batches.status()))
+        show(report.progress(batches.status()))
     return batches.drain(DRAIN_SECS)
 
 
 def settle(acker: Acker, counts: SpoutCounts) -> int:
-    """Take the outcomes of a run that was killed, which nobody waits for, as they time out; gives what is left pending."""
+    """Take the outcomes of a run that was killed as they time out; give how many are left pending."""
     spout = Spout(acker, run_id=uuid.uuid4().hex)
     deadline = time.monotonic() + 4 * acker.config.message_timeout_secs
     while (stats := acker.stats(oldest=False)).pending + stats.unconfirmed_outcomes and time.monotonic() < deadline:

@@ -3,7 +3,7 @@
 Lines have the combined log format. Some can't be parsed, in ways that happen: a line cut off, a status or a date that is
 none, bytes of something else. Some are well formed and about a section whose row in the reference table is broken: no
 retry helps them either (poison). Some stand twice, letter for letter, as requests within one second do. The truth is noted
-while the lines are made, so it owes nothing to anybody's parser.
+while the lines are made, so it depends on no parser.
 """
 
 import csv
@@ -87,14 +87,14 @@ class Truth:
 
     @classmethod
     def read(cls, path: Path) -> "Truth":
-        """From the file that `generate` wrote."""
-        found = json.loads(path.read_text(encoding="utf-8"))
+        """Read the file that `generate` wrote."""
+        fields = json.loads(path.read_text(encoding="utf-8"))
         for name in ("malformed", "poison"):
-            found[name] = [Place(**place) for place in found[name]]
-        return cls(**found)
+            fields[name] = [Place(**place) for place in fields[name]]
+        return cls(**fields)
 
     def good(self) -> set[tuple[str, int]]:
-        """File and row of every line that comes through."""
+        """Give file and row of every line that comes through."""
         every = {(name, row) for name, lines in self.files.items() for row in range(lines)}
         return every - {(place.file, place.row) for place in (*self.malformed, *self.poison)}
 
@@ -147,7 +147,7 @@ def generate(
     pairs = sorted({(minute, section) for minute, section, _ in counts})
     truth.per_minute = [
         {"minute": minute, "section": section}
-        | {what: counts[minute, section, what] for what in ("hits", "bytes", "errors", "over_budget")}
+        | {name: counts[minute, section, name] for name in ("hits", "bytes", "errors", "over_budget")}
         for minute, section in pairs
     ]
     with (out / "reference.csv").open("w", encoding="utf-8", newline="") as table:

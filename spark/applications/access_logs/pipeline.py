@@ -1,9 +1,9 @@
 """The pipeline over access logs: parses, enriches and aggregates files of them, tracked line by line.
 
-files -> lines (roots) -> bolt `parse` -> join `sections` with a reference table -> bolt `enrich`, whose rows go two ways:
-to `parquet`, a sink of every hit, and through group `per-minute` to `sqlite`, a sink of the sums. A line that can't be
-parsed, or that `enrich` can't work on, is tried again as often as the retry policy says, and ends as a dead letter with
-its text.
+files -> lines (roots) -> flat_map `parse` -> join `sections` with a reference table -> flat_map `enrich`, whose rows go two
+ways: to `parquet`, a sink of every hit, and through group_by `per-minute` to `sqlite`, a sink of the sums. A line that
+can't be parsed, or that `enrich` can't work on, is tried again as often as the retry policy says, and ends as a dead
+letter with its text.
 """
 
 import re
@@ -33,22 +33,22 @@ REFERENCE = "prefix string, section string, team string, budget_bytes string"
 COUNTED = ("message_id", "bytes", "status", "over_budget")
 
 
-def lines_of(session: SparkSession, logs: Path, files: int) -> DataFrame:
-    """A row per line with the columns `file` and `row`, of which `run_tracked` makes message ids.
+def lines_of(spark: SparkSession, logs: Path, files: int) -> DataFrame:
+    """Read a row per line with the columns `file` and `row`, of which `TrackedBatches` makes message ids.
 
     A message id has to be the same whenever a micro-batch is read again, and another for each line. The text does not do:
     two requests within a second give equal lines, and junk has no request id. The place does: a log file that was rotated
     doesn't change. Spark's text source numbers no lines, so each file is taken as one row and cut here; it has to fit into
     the memory of a task. Latin-1 makes a character of every byte, so that junk gets to its dead letter as it was.
     """
-    whole = session.readStream.option("maxFilesPerTrigger", files).text(str(logs), wholetext=True)
+    whole = spark.readStream.option("maxFilesPerTrigger", files).text(str(logs), wholetext=True)
     lines = F.split(F.decode(F.col("value").cast("binary"), "ISO-8859-1"), "\n")
     numbered = whole.select(F.col("_metadata.file_path").alias("file"), F.posexplode(lines).alias("row", "line"))
     return numbered.where("trim(line) != ''")
 
 
 def pipeline(store: Store, sections: DataFrame, tracker: Tracker, lines: DataFrame) -> None:
-    """One emission: all lines of a micro-batch, or those of them to be tried again."""
+    """Run one emission: all lines of a micro-batch, or those of them to be tried again."""
     hits = lines.transform(tracker.flat_map, parse, HIT)
     known = tracker.join(hits, sections, on="prefix", how="left", name="sections")
     enriched = known.transform(tracker.flat_map, enrich, ENRICHED)
@@ -61,29 +61,29 @@ def pipeline(store: Store, sections: DataFrame, tracker: Tracker, lines: DataFra
 
 
 def parse(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Bolt: the parts of a line in combined log format; one that isn't fails, and will whenever it is tried."""
-    found = LINE.fullmatch(row["line"])
-    if found is None:
+    """Split a line in combined log format into its parts; a line in another one fails at every attempt."""
+    match = LINE.fullmatch(row["line"])
+    if match is None:
         raise RowFailedError("not in combined log format")
     try:
-        at = datetime.strptime(found["time"], "%d/%b/%Y:%H:%M:%S %z").astimezone(UTC)
+        at = datetime.strptime(match["time"], "%d/%b/%Y:%H:%M:%S %z").astimezone(UTC)
     except ValueError:
-        raise RowFailedError(f"no such time: {found['time']}") from None
-    if not 100 <= int(found["status"]) <= 599:
-        raise RowFailedError(f"no such status: {found['status']}")
+        raise RowFailedError(f"no such time: {match['time']}") from None
+    if not 100 <= int(match["status"]) <= 599:
+        raise RowFailedError(f"no such status: {match['status']}")
     yield {
         **{name: row[name] for name in ("message_id", "file", "row")},
-        **{name: found[name] for name in ("ip", "method", "path", "referer", "agent")},
-        "prefix": "/" + found["path"].partition("?")[0].split("/")[1],
+        **{name: match[name] for name in ("ip", "method", "path", "referer", "agent")},
+        "prefix": "/" + match["path"].partition("?")[0].split("/")[1],
         "time": at,
         "minute": f"{at:%Y-%m-%d %H:%M}",
-        "status": int(found["status"]),
-        "bytes": 0 if found["bytes"] == "-" else int(found["bytes"]),
+        "status": int(match["status"]),
+        "bytes": 0 if match["bytes"] == "-" else int(match["bytes"]),
     }
 
 
 def enrich(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Bolt: what the reference table says of the section. A budget that is no number raises, which fails the line."""
+    """Add what the reference table has of the section. A budget that is no number raises, which fails the line."""
     budget = row["budget_bytes"]
     over_budget = budget is not None and row["bytes"] > int(budget)
     yield {**row, "section": row["section"] or "other", "over_budget": over_budget}

@@ -17,7 +17,7 @@ from spark.applications.access_logs.store import Store
 
 
 def progress(status: StreamStatus) -> str:
-    """A line about a stream."""
+    """Make a line about a stream."""
     counts = status.counts
     return (
         f"micro-batch {status.batches + 1}: emitted {counts.emitted}, acked {counts.acked}, failed {counts.failed}, "
@@ -52,7 +52,7 @@ class Result:
 
 
 def result(
-    status: StreamStatus, secs: float, store: Store, acker: Acker, logs: Path, pending: int, max_attempts: int,
+    status: StreamStatus, duration_secs: float, store: Store, acker: Acker, logs: Path, pending: int, max_attempts: int,
     truth: Path | None,
 ) -> Result:  # fmt: skip
     """Gather it all; with the truth, compare."""
@@ -67,8 +67,10 @@ def result(
         checks |= {
             "every good line once in parquet": set(written.values()) == good and len(written) == len(good),
             "every good line once in SQLite": counted == written.keys() and per_minute == known.per_minute,
-            "every malformed line a dead letter, as it was": _as_told(letters, known.malformed, "parse", max_attempts),
-            f"every poison line one, after {max_attempts} attempts": _as_told(
+            "every malformed line a dead letter, as it was": _are_dead_letters(
+                letters, known.malformed, "parse", max_attempts
+            ),
+            f"every poison line one, after {max_attempts} attempts": _are_dead_letters(
                 letters, known.poison, "enrich", max_attempts
             ),
             "no other dead letter": letters.keys() == {(p.file, p.row) for p in (*known.malformed, *known.poison)},
@@ -85,26 +87,26 @@ def result(
         dead_lettered=counts.dead_lettered,
         late=counts.late,
         pending=pending,
-        secs=round(secs, 2),
+        secs=round(duration_secs, 2),
         hits=len(written),
         hits_written=rows,
         counted=len(counted),
         minutes=len({minute.minute for minute in minutes}),
         sections=len({minute.section for minute in minutes}),
-        dead_letters=dict(Counter(f"{of[0].reason} in {of[0].last_component}" for of in letters.values())),
+        dead_letters=dict(Counter(f"{first.reason} in {first.last_component}" for first, *_ in letters.values())),
         checks=checks,
     )
 
 
 def letters_of(acker: Acker, logs: Path) -> dict[tuple[str, int], list[DeadLetter]]:
     """Dead letters about lines of these logs, by file and line; one that a run before a kill wrote may stand twice."""
-    found: dict[tuple[str, int], list[DeadLetter]] = {}
+    letters_by_line: dict[tuple[str, int], list[DeadLetter]] = {}
     for letter in _all_letters(acker):
         message = json.loads(letter.payload or b"{}")
         path = Path(unquote(urlparse(message.get("file", "")).path))
         if path.parent == logs:
-            found.setdefault((path.name, message["row"]), []).append(letter)
-    return found
+            letters_by_line.setdefault((path.name, message["row"]), []).append(letter)
+    return letters_by_line
 
 
 def _all_letters(acker: Acker) -> Iterator[DeadLetter]:
@@ -114,19 +116,21 @@ def _all_letters(acker: Acker) -> Iterator[DeadLetter]:
         after = letters[-1].entry_id
 
 
-def _as_told(
-    letters: dict[tuple[str, int], list[DeadLetter]], places: list[Place], stage: str, max_attempts: int
+def _are_dead_letters(
+    letters: dict[tuple[str, int], list[DeadLetter]], places: list[Place], component: str, max_attempts: int
 ) -> bool:
+    def facts(letter: DeadLetter) -> tuple[str | None, int, str | None]:
+        return letter.last_component, letter.attempts, json.loads(letter.payload or b"{}").get("line")
+
     return all(
-        {(one.last_component, one.attempts, json.loads(one.payload or b"{}").get("line")) for one in found}
-        == {(stage, max_attempts, place.line)}
+        {facts(letter) for letter in letters.get((place.file, place.row), [])}
+        == {(component, max_attempts, place.line)}
         for place in places
-        for found in [letters.get((place.file, place.row), [])]
     )
 
 
 def as_table(result: Result) -> Table:
-    """The closing table."""
+    """Make the closing table."""
     table = Table(title="access logs, every line tracked", title_justify="left")
     table.add_column("what")
     table.add_column("count", justify="right")

@@ -41,12 +41,13 @@ class Store:
         hits: folder of parquet files. A message may stand in several of them.
         database: SQLite file; written by one process only.
         checkpoint: Spark's notes on which files it has read.
+        parked: the parking location of the stream.
     """
 
     def __init__(self, folder: Path) -> None:
         """Make the folder, or go on with it."""
         self.hits, self.database = folder / "hits", folder / "minutes.sqlite"
-        self.checkpoint, self.park = folder / "checkpoint", folder / "park"
+        self.checkpoint, self.parking_location = folder / "checkpoint", folder / "parked"
         self.hits.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(self.database)) as database, database:
             database.executescript(_TABLES)
@@ -76,21 +77,21 @@ class Store:
                     database.execute(_ADD, (group["minute"], group["section"], *sums))
 
     def minutes(self) -> list[Minute]:
-        """The sums."""
+        """Read the sums."""
         with closing(sqlite3.connect(self.database)) as database:
             return [Minute(*row) for row in database.execute("SELECT * FROM per_minute ORDER BY minute, section")]
 
     def counted(self) -> set[int]:
-        """Message ids that are in the sums."""
+        """Read the message ids that are in the sums."""
         with closing(sqlite3.connect(self.database)) as database:
-            return {one for (one,) in database.execute("SELECT message_id FROM counted")}
+            return {message_id for (message_id,) in database.execute("SELECT message_id FROM counted")}
 
     def written(self) -> tuple[int, dict[int, tuple[str, int]]]:
-        """Rows in the parquet files, and of each message once: id -> name of its file, number of its line."""
-        rows, found = 0, {}
+        """Count rows in the parquet files, and find of each message once: id -> name of its file, number of its line."""
+        rows, places = 0, {}
         for path in self.hits.glob("*.parquet"):
             table = pq.read_table(path, columns=["message_id", "file", "row"])
             rows += len(table)
             for message, file, row in zip(*(column.to_pylist() for column in table.columns), strict=True):
-                found[message] = (file.rpartition("/")[2], row)
-        return rows, found
+                places[message] = (file.rpartition("/")[2], row)
+        return rows, places

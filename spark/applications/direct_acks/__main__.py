@@ -38,16 +38,16 @@ def export(
     message_timeout_secs: Annotated[float, typer.Option(min=0.5, help="Message timeout.")] = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Export the items of orders, and wait until somebody has acked them all. Exit 0 if every order has its outcome."""
+    """Export the items of orders, and wait until all of them are acked. Exit 0 if every order has its outcome."""
     try:
         with (
             Acker.connect(redis, app=app, message_timeout_secs=message_timeout_secs) as acker,
-            quiet_session(master, "orders") as session,
+            quiet_session(master, "orders") as spark,
         ):
-            result = orders.run(session, acker, executor_redis, count, folder.resolve())
+            result = orders.run(spark, acker, executor_redis, count, folder.resolve())
             pending = acker.stats().pending
     except (AckerError, OSError, PySparkException) as exc:
-        raise _told(exc) from exc
+        raise _print_error(exc) from exc
     counts, reasons = result.counts, sorted({str(letter.detail) for letter in result.dead_letters.values()})
     if as_json:
         print(json.dumps({**asdict(counts), "pending": pending, "reasons": reasons}))
@@ -69,13 +69,13 @@ def price(
 ) -> None:
     """Price the items that `export` leaves, and ack each of them, until `export` has ended."""
     try:
-        with quiet_session(master, "prices") as session:
-            prices.run(session, redis, app, folder.resolve(), out.resolve(), partial(time.sleep, 0.1))
+        with quiet_session(master, "prices") as spark:
+            prices.run(spark, redis, app, folder.resolve(), out.resolve(), partial(time.sleep, 0.1))
     except (AckerError, OSError, PySparkException) as exc:
-        raise _told(exc) from exc
+        raise _print_error(exc) from exc
 
 
-def _told(exc: Exception) -> typer.Exit:
+def _print_error(exc: Exception) -> typer.Exit:
     Console(stderr=True).print(f"[red]error:[/red] {exc}", highlight=False, soft_wrap=True)
     return typer.Exit(3)
 

@@ -26,7 +26,7 @@ def main(
 
 
 def run(place: Place, count: int = 1_000) -> int:
-    """Both applications on a server; 0 if every order is done or a dead letter, and all items were priced."""
+    """Run both applications on a server; give 0 if every order is done or a dead letter, and all items were priced."""
     with tempfile.TemporaryDirectory(prefix="direct-acks-") as name:
         folder, out = Path(name, "items"), Path(name, "priced")
         spout, executor = (place.url_of(role, APP) for role in (Role.SPOUT, Role.EXECUTOR))
@@ -39,7 +39,7 @@ def run(place: Place, count: int = 1_000) -> int:
         if status:
             return status
         lines = [line for path in out.glob("*.jsonl") for line in path.read_text(encoding="utf-8").splitlines()]
-    priced = {(one["order"], one["item"]) for one in map(json.loads, lines)}
+    priced = {(row["order"], row["item"]) for row in map(json.loads, lines)}
     wanted = {(order, item) for order in range(count) for _, item, _ in items_of({"order": order}) if item in PRICES}
     typer.echo(f"second application: {len(priced):,} items priced, and acked by its executors")
     return 0 if priced == wanted else 1

@@ -1,6 +1,6 @@
 """The first application: orders are messages, their items leave for another program, which acks them.
 
-An order is done here when somebody there has acked all of its items. This application knows nothing of who that is.
+An order is done here when all of its items are acked there. This application need not know by which program.
 """
 
 from collections.abc import Iterator
@@ -18,17 +18,17 @@ APP = "direct-acks"
 ITEM = "order bigint, item string, count int"
 BASKET = ("tea", "milk", "bread", "salt")
 UNKNOWN_EVERY = 100
-"""One order in so many has an item that nobody knows the price of."""
+"""One order in so many has an item without a price."""
 
 OVER = "over"
 """This file appears in the folder when all orders are done."""
 
 
-def run(session: SparkSession, acker: Acker, executor_url: str | None, orders: int, folder: Path) -> RunResult:
+def run(spark: SparkSession, acker: Acker, executor_url: str | None, orders: int, folder: Path) -> RunResult:
     """Export the items of so many orders, a folder of parquet files per emission, until every order is done."""
     folder.mkdir(parents=True, exist_ok=True)
-    session.conf.set("spark.sql.shuffle.partitions", session.sparkContext.defaultParallelism)
-    messages = session.range(orders).select(F.col("id").alias("order"))
+    spark.conf.set("spark.sql.shuffle.partitions", spark.sparkContext.defaultParallelism)
+    messages = spark.range(orders).select(F.col("id").alias("order"))
     result = run_tracked(
         messages, partial(export, folder), acker=acker, executor_url=executor_url, ids="order",
         retry=RetryPolicy(max_attempts=2, first_delay_secs=0.1),
@@ -38,7 +38,7 @@ def run(session: SparkSession, acker: Acker, executor_url: str | None, orders: i
 
 
 def export(folder: Path, tracker: Tracker, orders: DataFrame) -> None:
-    """One emission: all orders, or those that are tried again."""
+    """Run one emission: all orders, or those that are tried again."""
     items = tracker.flat_map(orders, items_of, ITEM, name="items")
     name = f"{tracker.run_id}-{tracker.emission}"
     draft = folder / f".{name}"
@@ -47,7 +47,7 @@ def export(folder: Path, tracker: Tracker, orders: DataFrame) -> None:
 
 
 def items_of(row: dict[str, Any]) -> Iterator[tuple[int, str, int]]:
-    """Bolt: a row per item."""
+    """Derive a row per item."""
     order = row["order"]
     for place, item in enumerate(BASKET[: 1 + order % len(BASKET)]):
         yield order, item, 1 + (order + place) % 3

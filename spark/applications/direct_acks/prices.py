@@ -1,7 +1,7 @@
 """The second application: its executors price items, write them, and ack each one directly, with the bare acker.
 
 There is no tracker and no pipeline here: rows carry their roots and edges in the column `anchors`, and
-`foreachPartition` does the rest. Any program does that acks the edges it was given; Spark is not needed for it.
+`foreachPartition` does the rest. Any program can ack the edges it was given; Spark is not needed for it.
 """
 
 import json
@@ -21,7 +21,7 @@ COMPONENT = "price"
 
 @cache
 def acker_of_worker(url: str, app: str) -> Acker:
-    """One acker per Python worker, which Spark keeps from task to task. It takes the app's settings from the server."""
+    """Open one acker per Python worker, which Spark keeps from task to task. It takes the app's settings from the server."""
     return Acker.open_existing(url, app)
 
 
@@ -29,7 +29,7 @@ def price_partition(url: str, app: str, name: str, target: Path, rows: Iterable[
     """Price the rows of a partition, then ack them.
 
     The acks go out when the rows are written, never before. A task that runs again writes the same file, and sends the same
-    batch under the same token, so it counts once: `name` and the partition's number are the same whoever runs it.
+    batch under the same idempotency key, so it counts once: `name` and the partition's number are the same in each run.
     """
     context = TaskContext.get()
     partition = context.partitionId() if context else 0
@@ -43,18 +43,18 @@ def price_partition(url: str, app: str, name: str, target: Path, rows: Iterable[
             else:  # the order fails where it came from, and is exported again or a dead letter there
                 batch.fail_many(roots, reason=f"no price of {row.item!r}", component=COMPONENT)
         draft = target / f".{name}-{partition}"
-        draft.write_text("".join(json.dumps(one) + "\n" for one in priced), encoding="utf-8")
+        draft.write_text("".join(json.dumps(row) + "\n" for row in priced), encoding="utf-8")
         draft.rename(target / f"{name}-{partition}.jsonl")
 
 
-def run(session: SparkSession, url: str, app: str, folder: Path, target: Path, pause: Callable[[], object]) -> int:
-    """Work off exported folders as they appear, until all orders are done; gives how many there were."""
+def run(spark: SparkSession, url: str, app: str, folder: Path, target: Path, pause: Callable[[], object]) -> int:
+    """Work off exported folders as they appear, until all orders are done; give how many there were."""
     target.mkdir(parents=True, exist_ok=True)
     done: set[str] = set()
     while not (folder / OVER).exists():
-        for found in sorted(path for path in folder.glob("[!.]*") if path.is_dir() and path.name not in done):
-            items = session.read.parquet(str(found))
-            items.foreachPartition(partial(price_partition, url, app, found.name, target))
-            done.add(found.name)
+        for exported in sorted(path for path in folder.glob("[!.]*") if path.is_dir() and path.name not in done):
+            items = spark.read.parquet(str(exported))
+            items.foreachPartition(partial(price_partition, url, app, exported.name, target))
+            done.add(exported.name)
         pause()
     return len(done)

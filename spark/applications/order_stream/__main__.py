@@ -22,7 +22,7 @@ from rich.live import Live
 from acker_redis import Acker, AckerError, RetryPolicy
 from acker_redis.spark import TrackedBatches
 from spark.applications.order_stream import page
-from spark.applications.order_stream.orders import Orders, is_given_up
+from spark.applications.order_stream.orders import Orders, must_be_dead_letter
 from spark.applications.order_stream.pipeline import ORDER, pipeline
 from spark.applications.order_stream.store import Account, Store, account
 from spark.support.session import quiet_session
@@ -51,33 +51,33 @@ def main(
         with (
             Store(folder.resolve()) as store,
             Acker.connect(redis, app=app, message_timeout_secs=30) as acker,
-            quiet_session(master, app) as session,
+            quiet_session(master, app) as spark,
         ):
             for number in (signal.SIGINT, signal.SIGTERM):  # in place of Spark's, which cancels all jobs
                 signal.signal(number, lambda *_: stop.set())
-            session.conf.set("spark.sql.shuffle.partitions", session.sparkContext.defaultParallelism)
-            found = run(session, acker, store, orders, stop, kill_every, seconds, console)
+            spark.conf.set("spark.sql.shuffle.partitions", spark.sparkContext.defaultParallelism)
+            result = run(spark, acker, store, orders, stop, kill_every, seconds, console)
     except (AckerError, OSError, PySparkException) as exc:
         console.print(f"[red]error:[/red] {exc}", highlight=False, soft_wrap=True)
         raise typer.Exit(3) from exc
-    Console().print(said(found, folder), highlight=False, soft_wrap=True)
-    raise typer.Exit(1 if found.wrong else 0)
+    Console().print(summary_of(result, folder), highlight=False, soft_wrap=True)
+    raise typer.Exit(1 if result.wrong else 0)
 
 
 def run(
-    session: Any, acker: Acker, store: Store, orders: Orders, stop: threading.Event, kill_every: float,
+    spark: Any, acker: Acker, store: Store, orders: Orders, stop: threading.Event, kill_every: float,
     seconds: float | None, console: Console,
 ) -> Account:  # fmt: skip
-    """From the first order to the account."""
+    """Run the stream, and count what became of the orders."""
     latencies = page.Latencies()
     batches = TrackedBatches(
-        partial(pipeline, store), acker=acker, ids="id", parking_location=str(store.park), dead_letter_bytes=1000,
+        partial(pipeline, store), acker=acker, ids="id", parking_location=str(store.parking_location), dead_letter_bytes=1000,
         retry=RetryPolicy(max_attempts=5, first_delay_secs=1, multiplier=2, max_delay_secs=5),
         on_messages_done=lambda numbers: latencies.add(orders.ages_secs(numbers)),
     )  # fmt: skip
-    found = account(store, orders.made, (), all_read=False)
-    before, left = found.made, found.parked + found.to_come
-    source = session.readStream.schema(ORDER).json(str(orders.folder))
+    result = account(store, orders.made, (), all_read=False)
+    before, left = result.made, result.parked + result.to_come
+    source = spark.readStream.schema(ORDER).json(str(orders.folder))
     with batches:
         orders.start()
         query = source.writeStream.foreachBatch(batches).option("checkpointLocation", str(store.checkpoint)).start()
@@ -92,7 +92,7 @@ def run(
         store.kill.unlink(missing_ok=True)
         batches.drain(DRAIN_ALL_SECS if ends_whole else DRAIN_SECS)
     store.keep_letters(acker.dead_letters.find())
-    bad = filter(is_given_up, range(orders.made))
+    bad = filter(must_be_dead_letter, range(orders.made))
     return account(store, orders.made, bad, all_read=ends_whole)
 
 
@@ -105,7 +105,7 @@ def _watch(
     Raises:
         PySparkException: the query ended with it.
     """
-    began = killed_at = said_at = time.monotonic()
+    began = killed_at = printed_at = time.monotonic()
     killed, letters, after = 0, Counter[str](), ""
     with Live(console=console, auto_refresh=False) if console.is_terminal else contextlib.nullcontext() as live:
         while not stop.wait(LOOK_SECS):
@@ -120,24 +120,24 @@ def _watch(
                 store.kill.touch()
             fresh = list(acker.dead_letters.read(after=after))
             store.keep_letters(fresh)
-            letters.update(one.detail or one.reason for one in fresh)
+            letters.update(letter.detail or letter.reason for letter in fresh)
             after = fresh[-1].entry_id if fresh else after
             shown = page.facts(orders.made, *earlier, batches.status(), dict(letters), latencies, killed, now - began)
             if live is not None:
                 live.update(page.as_table(shown), refresh=True)
-            elif now - said_at > LINE_SECS:
-                said_at = now
+            elif now - printed_at > LINE_SECS:
+                printed_at = now
                 console.print(page.as_line(shown), highlight=False, soft_wrap=True)
 
 
-def said(found: Account, folder: Path) -> str:
-    """The account in words."""
+def summary_of(result: Account, folder: Path) -> str:
+    """Describe the account."""
     lines = [
-        f"{found.made:,} orders: {found.in_both:,} in both sinks, {found.given_up:,} dead letters, "
-        f"{found.parked:,} parked, {found.to_come:,} still to be read",
-        f"not where they have to be: {', '.join(map(str, found.wrong[:20]))}" if found.wrong else "nothing is lost",
+        f"{result.made:,} orders: {result.in_both:,} in both sinks, {result.dead_letters:,} dead letters, "
+        f"{result.parked:,} parked, {result.to_come:,} still to be read",
+        f"not where they have to be: {', '.join(map(str, result.wrong[:20]))}" if result.wrong else "nothing is lost",
     ]
-    if found.parked or found.to_come:
+    if result.parked or result.to_come:
         lines.append(f"start again with --folder {folder} to go on; remove it to begin from nothing")
     return "\n".join(lines)
 

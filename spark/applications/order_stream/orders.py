@@ -22,12 +22,12 @@ _ITEMS = ("apple", "bread", "cheese", "dates", "eggs")
 
 
 def kind_of(number: int) -> str:
-    """What is wrong with an order; empty for a good one."""
+    """Tell what is wrong with an order; empty for a good one."""
     return KINDS[number // POISON % len(KINDS)] if number % POISON == POISON // 2 else ""
 
 
-def is_given_up(number: int) -> bool:
-    """Whether it has to end as a dead letter."""
+def must_be_dead_letter(number: int) -> bool:
+    """Return True if an order has to end as a dead letter."""
     return kind_of(number) in ("malformed", "hopeless")
 
 
@@ -39,17 +39,17 @@ class Orders:
     """
 
     def __init__(self, folder: Path, per_sec: float) -> None:
-        """Nothing is written before `start`."""
+        """Find the files that are there; nothing is written before `start`."""
         self.folder = folder / "orders"
         self.folder.mkdir(parents=True, exist_ok=True)
         self._draft = folder / "orders.draft"
         self._per_sec = per_sec
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="orders", daemon=True)
-        found = sorted((_span(path), path.stat().st_mtime) for path in self.folder.glob("*.json"))
-        self._firsts = [first for (first, _), _ in found]
-        self._times = [at for _, at in found]
-        self.made = sum(found[-1][0]) if found else 0
+        written = sorted((_span(path), path.stat().st_mtime) for path in self.folder.glob("*.json"))
+        self._firsts = [first for (first, _), _ in written]
+        self._times = [at for _, at in written]
+        self.made = sum(written[-1][0]) if written else 0
 
     def start(self) -> None:
         """Begin."""
@@ -62,17 +62,17 @@ class Orders:
             self._thread.join()
 
     def ages_secs(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """How long ago orders were written."""
+        """Compute how long ago orders were written."""
         firsts, times = np.array(self._firsts), np.array(self._times)
         ages: npt.NDArray[np.float64] = time.time() - times[np.searchsorted(firsts, numbers, side="right") - 1]
         return ages
 
     def write(self, count: int) -> None:
-        """A file of so many orders."""
+        """Write a file of so many orders."""
         draw, now = random.Random(self.made), time.time()
         lines = [json.dumps(_order(number, now, draw)) for number in range(self.made, self.made + count)]
         self._draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        self._firsts.append(self.made)  # known before anybody can read it
+        self._firsts.append(self.made)  # known before it can be read
         self._times.append(now)
         self._draft.rename(self.folder / f"{self.made:012}-{count}.json")
         self.made += count

@@ -14,29 +14,29 @@ WINDOW_SECS = 60.0
 
 
 class Latencies:
-    """Of the orders that were done in the last minute."""
+    """Keep the latencies of orders that were done in the last minute."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._parts: deque[tuple[float, npt.NDArray[np.float64]]] = deque()
 
-    def add(self, secs: npt.NDArray[np.float64]) -> None:
-        """Orders that are done now; any thread may call this."""
+    def add(self, ages_secs: npt.NDArray[np.float64]) -> None:
+        """Note orders that are done now; any thread may call this."""
         with self._lock:
-            self._parts.append((time.monotonic(), secs))
+            self._parts.append((time.monotonic(), ages_secs))
 
     def summary(self) -> tuple[float, float, float]:
-        """Done per second, p50 and p99 in seconds."""
+        """Compute orders done per second, p50 and p99 in seconds."""
         with self._lock:
             while self._parts and self._parts[0][0] < time.monotonic() - WINDOW_SECS:
                 self._parts.popleft()
-            found = [secs for _, secs in self._parts]
+            parts = [ages_secs for _, ages_secs in self._parts]
             since = self._parts[0][0] if self._parts else 0.0
-        if not found:
+        if not parts:
             return 0.0, 0.0, 0.0
-        secs = np.concatenate(found)
-        p50, p99 = np.percentile(secs, (50, 99)).tolist()
-        return len(secs) / max(1.0, time.monotonic() - since), p50, p99
+        all_secs = np.concatenate(parts)
+        p50, p99 = np.percentile(all_secs, (50, 99)).tolist()
+        return len(all_secs) / max(1.0, time.monotonic() - since), p50, p99
 
 
 def facts(
@@ -47,15 +47,16 @@ def facts(
     letters: dict[str, int],
     latencies: Latencies,
     killed: int,
-    secs: float,
+    running_secs: float,
 ) -> dict[str, str]:
-    """What there is to say, by its name. Earlier runs made `before` orders of those made, and `left` of them were not done."""
+    """Collect the lines of the page by name. Earlier runs made `before` of the orders, and `left` of these were not done."""
     per_sec, p50, p99 = latencies.summary()
     parked = {
-        f"{reason or 'in flight'}{f' in {stage}' if stage else ''}": n for (reason, stage), n in status.parked.items()
+        f"{reason or 'in flight'}{f' in {component}' if component else ''}": count
+        for (reason, component), count in status.parked.items()
     }
     return {
-        "running for": f"{secs:.0f} s",
+        "running for": f"{running_secs:.0f} s",
         "orders made in this run": f"{made - before:,}",
         "left by earlier runs": f"{left:,} of {before:,}",
         "done in this run": f"{status.counts.acked + status.counts.dead_lettered:,}, {per_sec:.0f} per second",
@@ -68,17 +69,17 @@ def facts(
     }
 
 
-def as_table(found: dict[str, str]) -> Table:
-    """For a terminal."""
+def as_table(lines: dict[str, str]) -> Table:
+    """Make a table for a terminal."""
     table = Table(title="orders, each tracked; Ctrl-C ends", title_justify="left", show_header=False)
-    for name, value in found.items():
+    for name, value in lines.items():
         table.add_row(name, value)
     return table
 
 
-def as_line(found: dict[str, str]) -> str:
-    """For a log."""
-    return "; ".join(f"{name}: {value}" for name, value in found.items())
+def as_line(lines: dict[str, str]) -> str:
+    """Make a line for a log."""
+    return "; ".join(f"{name}: {value}" for name, value in lines.items())
 
 
 def _listed(counts: dict[str, int]) -> str:

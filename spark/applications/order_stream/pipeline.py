@@ -1,4 +1,4 @@
-"""What is done with orders: a Python bolt checks each, and those that are right go to both sinks."""
+"""The pipeline over orders: a flat_map function checks each, and those that are right go to both sinks."""
 
 import os
 import signal
@@ -20,15 +20,15 @@ CHECKED = "id bigint, item string, cents bigint"
 
 
 def pipeline(store: Store, tracker: Tracker, orders: DataFrame) -> None:
-    """One emission."""
+    """Run one emission."""
     checked = orders.transform(tracker.flat_map, partial(check, store.kill), CHECKED)
     tracker.write(checked, lambda writer: writer.mode("append").parquet(str(store.parquet)), name="parquet")
     tracker.write_dataframe(checked, lambda rows: store.insert(rows.collect()), name="sqlite")
 
 
 def check(kill: Path, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Bolt: the price in cents."""
-    _die_if_told(kill)
+    """Check an order, and give its price in cents."""
+    _die_if_asked(kill)
     if kind_of(row["id"]) == "hasty" and time.time() < row["made_ms"] / 1000 + HASTY_SECS:
         raise RowFailedError("the customer is still choosing")
     if kind_of(row["id"]) == "hopeless":
@@ -40,8 +40,8 @@ def check(kill: Path, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"id": row["id"], "item": row["item"], "cents": cents}
 
 
-def _die_if_told(kill: Path) -> None:
-    """One worker takes the file, and dies in the middle of its work; Spark tries its task again."""
+def _die_if_asked(kill: Path) -> None:
+    """Die in the middle of the work if the file is there, and take it: Spark tries the task again."""
     if kill.exists():
         try:
             kill.unlink()

@@ -27,7 +27,7 @@ class Store:
         parquet: folder of the first sink. An order may stand in several files; readers take it once.
         database: of the second, which knows orders by their numbers.
         checkpoint: Spark's.
-        park: of the stream.
+        parked_location: the parking location of the stream.
         kill: a file; the worker that finds it dies.
     """
 
@@ -38,7 +38,8 @@ class Store:
             AckerError: another program works in it.
         """
         self.parquet, self.database = folder / "parquet", folder / "orders.sqlite"
-        self.checkpoint, self.park, self.kill = folder / "checkpoint", folder / "park", folder / "kill"
+        self.checkpoint, self.parking_location = folder / "checkpoint", folder / "parked"
+        self.kill = folder / "kill"
         self.parquet.mkdir(parents=True, exist_ok=True)
         self._lock = (folder / "lock").open("ab")
         try:
@@ -57,42 +58,42 @@ class Store:
         self._lock.close()
 
     def insert(self, rows: Iterable[Any]) -> None:
-        """Orders, in one transaction; one that is there already stays as it is."""
+        """Insert orders in one transaction; one that is in the table already stays as it is."""
         with closing(sqlite3.connect(self.database)) as database, database:
             database.executemany(
                 "INSERT OR IGNORE INTO orders VALUES (?, ?, ?)", [(r.id, r.item, r.cents) for r in rows]
             )
 
     def keep_letters(self, letters: Iterable[DeadLetter]) -> None:
-        """Dead letters, which would go with the demo's server."""
-        rows = [(one.message_id, one.reason, one.detail) for one in letters]
+        """Keep dead letters, which would go with the demo's server."""
+        rows = [(letter.message_id, letter.reason, letter.detail) for letter in letters]
         with closing(sqlite3.connect(self.database)) as database, database:
             database.executemany("INSERT OR REPLACE INTO letters VALUES (?, ?, ?)", rows)
 
     def inserted(self) -> set[int]:
-        """Orders in SQLite."""
+        """Read the orders in SQLite."""
         return set(self._ids("orders"))
 
     def letters(self) -> set[int]:
-        """Orders that were given up."""
+        """Read the orders that are dead letters."""
         return set(self._ids("letters"))
 
     def written(self) -> set[int]:
-        """Orders in parquet files."""
+        """Read the orders in parquet files."""
         return {
-            one
+            number
             for path in self.parquet.glob("*.parquet")
-            for one in pq.read_table(path, columns=["id"])["id"].to_pylist()
+            for number in pq.read_table(path, columns=["id"])["id"].to_pylist()
         }
 
     def parked(self) -> set[int]:
-        """Orders in the last snapshot of the park."""
-        last = max(self.park.glob("*.parquet"), default=None)
+        """Read the orders in the last snapshot of the parking location."""
+        last = max(self.parking_location.glob("*.parquet"), default=None)
         return set() if last is None else set(pa.array(pq.read_table(last, columns=["id"])["id"]).to_pylist())
 
     def _ids(self, table: str) -> Iterator[int]:
         with closing(sqlite3.connect(self.database)) as database:
-            yield from (one for (one,) in database.execute(f"SELECT id FROM {table}"))  # noqa: S608  # a name of ours
+            yield from (number for (number,) in database.execute(f"SELECT id FROM {table}"))  # noqa: S608
 
 
 @dataclass(frozen=True)
@@ -103,23 +104,23 @@ class Account:
         made: orders.
         in_both: in both sinks.
         given_up: dead letters.
-        parked: neither, and in the park.
+        parked: neither, and parked.
         to_come: neither, and in files that Spark has not committed yet.
         wrong: numbers of orders that are somewhere they must not be, or nowhere.
     """
 
     made: int
     in_both: int
-    given_up: int
+    dead_letters: int
     parked: int
     to_come: int
     wrong: list[int]
 
 
-def account(store: Store, made: int, must_be_given_up: Iterable[int], *, all_read: bool) -> Account:
+def account(store: Store, made: int, must_be_dead_letters: Iterable[int], *, all_read: bool) -> Account:
     """Count, from what the sinks hold. `all_read`: nothing may be left to come."""
     both, letters = store.written() & store.inserted(), store.letters()
-    bad = set(must_be_given_up)
+    bad = set(must_be_dead_letters)
     left = set(range(made)) - both - letters
     parked = left & store.parked()
     to_come = left - parked

@@ -1,6 +1,4 @@
-"""`python -m spark.applications.word_count`: counts words with every line tracked.
-
-Its count is checked against an untracked one.
+"""`python -m spark.applications.word_count`: counts words with every line tracked, and checks it by an untracked count.
 
 On purpose some lines fail at first attempt; they are emitted again under fresh roots until nothing is pending.
 """
@@ -44,7 +42,9 @@ def main(
     fail_rate: Annotated[float, typer.Option(min=0, max=1, help="Lines that fail at first attempt.")] = 0.01,
     lose_rate: Annotated[
         float,
-        typer.Option(min=0, max=1, help="Words lost before the sink, untold: nothing is acked, the run is to end."),
+        typer.Option(
+            min=0, max=1, help="Words lost before the sink without the tracker: nothing is acked, the run is to end."
+        ),
     ] = 0.0,
     operators: Annotated[Operators, typer.Option(help="What the splitting is written in.")] = Operators.PYTHON,
     kill_task: Annotated[bool, typer.Option("--kill-task", help="Kill one Python worker at its work.")] = False,
@@ -67,8 +67,8 @@ def main(
             if not write_lines(read_lines(inputs or []), folder / "lines", max_lines):
                 raise typer.BadParameter("no line with text in the input", param_hint="--input")
             pipeline = partial(count_words, operators, faults, folder / "words")
-            with quiet_session(master, "word-count") as session:
-                result = run(session, acker, RetryPolicy(max_attempts, first_delay_secs=0.1), pipeline, folder, console)
+            with quiet_session(master, "word-count") as spark:
+                result = run(spark, acker, RetryPolicy(max_attempts, first_delay_secs=0.1), pipeline, folder, console)
     except (AckerError, OSError, PySparkException) as exc:
         console.print(f"[red]error:[/red] {exc}", highlight=False, soft_wrap=True)
         raise typer.Exit(3) from exc
@@ -80,16 +80,16 @@ def main(
 
 
 def run(
-    session: SparkSession,
+    spark: SparkSession,
     acker: Acker,
     policy: RetryPolicy,
     pipeline: Callable[[Tracker, DataFrame], object],
     folder: Path,
     console: Console,
 ) -> report.Result:
-    """Every line through the pipeline until nothing is pending; then count and check."""
+    """Put every line through the pipeline until nothing is pending; then count and check."""
     before = acker.stats()
-    lines = session.read.parquet(str(folder / "lines"))
+    lines = spark.read.parquet(str(folder / "lines"))
     started = time.monotonic()
     with Live(console=console, refresh_per_second=8, transient=True) as live:
         result = run_tracked(
@@ -97,11 +97,11 @@ def run(
             progress=lambda now: live.update(report.progress(now, acker, time.monotonic() - started)),
         )  # fmt: skip
         left_over = Spout(acker, run_id=uuid.uuid4().hex)
-        while acker.stats(oldest=False).pending:  # somebody else's, of a run that was cut short: they time out
+        while acker.stats(oldest=False).pending:  # of a run that was cut short: they time out
             left_over.poll(block_ms=100)
-    secs = time.monotonic() - started
+    duration_secs = time.monotonic() - started
     dead = set(result.dead_letters)
-    counted = counts_of(session.read.schema(OCCURRENCE).parquet(str(folder / "words")), dead)
+    counted = counts_of(spark.read.schema(OCCURRENCE).parquet(str(folder / "words")), dead)
     truth = true_counts(folder / "lines", dead)
     stats, counts = acker.stats(), result.counts
     total = counts.emitted - counts.replayed
@@ -116,8 +116,8 @@ def run(
         replayed=counts.replayed,
         dead_lettered=counts.dead_lettered,
         pending=stats.pending,
-        ledger_updates=sum(getattr(stats, one) - getattr(before, one) for one in ("inits", "acks", "fails")),
-        secs=round(secs, 2),
+        ledger_updates=sum(getattr(stats, name) - getattr(before, name) for name in ("inits", "acks", "fails")),
+        secs=round(duration_secs, 2),
         workers_killed=int((folder / "killed").exists()),
         counts_match=counted == truth,
         accounted_for=(

@@ -50,19 +50,19 @@ class Faults:
 
 
 def count_words(operators: Operators, faults: Faults, output: Path, tracker: Tracker, lines: DataFrame) -> None:
-    """One emission: all lines, or those that are tried again."""
+    """Run one emission: all lines, or those that are tried again."""
     if tracker.emission:
         faults = Faults()
     split = split_in_sql if operators is Operators.SQL else split_in_python
     words = split(faults, tracker, lines)
-    if faults.lose_rate:  # Spark's own where, which is not told to the tracker
+    if faults.lose_rate:  # Spark's own where, which the tracker does not know of
         words = words.where(~chosen_in_sql(faults.lose_rate, "lose", "line", "position"))
     shuffled = words.repartition(lines.sparkSession.sparkContext.defaultParallelism, "word")
     tracker.write(shuffled, lambda writer: writer.mode("append").parquet(str(output)), name="save")
 
 
 def split_in_sql(faults: Faults, tracker: Tracker, lines: DataFrame) -> DataFrame:
-    """A row per word of each line, without Python."""
+    """Derive a row per word of each line, without Python."""
     good = tracker.fail_where(lines, chosen_in_sql(faults.fail_rate, "fail", "line"), REASON, name="check")
 
     def occurrence(word: Column, position: Column) -> Column:
@@ -73,12 +73,12 @@ def split_in_sql(faults: Faults, tracker: Tracker, lines: DataFrame) -> DataFram
 
 
 def split_in_python(faults: Faults, tracker: Tracker, lines: DataFrame) -> DataFrame:
-    """A row per word of each line, in Arrow batches."""
+    """Derive a row per word of each line, in Arrow batches."""
     return tracker.flat_map_arrow(lines, partial(split, faults), OCCURRENCE, name="split")
 
 
 def split(faults: Faults, batch: pa.RecordBatch) -> FlatMapOutput:
-    """The words of a batch of lines."""
+    """Split a batch of lines into words."""
     if faults.kill_mark is not None:
         die_once(faults.kill_mark)
     lines = batch.column("line").to_numpy()
@@ -93,12 +93,12 @@ def split(faults: Faults, batch: pa.RecordBatch) -> FlatMapOutput:
 
 
 def chosen_in_sql(rate: float, salt: str, *columns: str | Column) -> Column:
-    """A share of rows, the same ones whenever they are computed again."""
+    """Choose a share of rows, the same ones whenever they are computed again."""
     return F.pmod(F.xxhash64(F.lit(salt), *columns), F.lit(MILLION)) < F.lit(round(rate * MILLION))
 
 
 def chosen(rate: float, salt: str, *columns: np.ndarray) -> np.ndarray:
-    """A share of rows, the same ones whenever the batch is computed again."""
+    """Choose a share of rows, the same ones whenever the batch is computed again."""
     hashed = ids.derive_many(ids.derive(salt), *(np.ascontiguousarray(c, np.int64).view(np.uint64) for c in columns))
     return np.asarray(hashed % np.uint64(MILLION) < np.uint64(round(rate * MILLION)))
 

@@ -31,8 +31,8 @@ class Result:
     top_words: list[tuple[str, int]]
 
 
-def progress(now: Progress, acker: Acker, secs: float) -> Table:
-    """The live display."""
+def progress(now: Progress, acker: Acker, running_secs: float) -> Table:
+    """Make the live display."""
     counts, stats = now.counts, acker.stats(oldest=False)
     table = Table.grid(padding=(0, 2))
     late = stats.last_rotation_ms > 3 * stats.tick_ms
@@ -40,14 +40,14 @@ def progress(now: Progress, acker: Acker, secs: float) -> Table:
     if late:
         state = "[red]no rotator: start `acker-redis rotator`[/red]"
     table.add_row(
-        f"{secs:5.1f} s", f"emitted {counts.emitted}", f"[green]acked {counts.acked}[/green]", f"pending {stats.pending}",
-        f"[red]failed {counts.failed}[/red]", f"replayed {counts.replayed}", state,
+        f"{running_secs:5.1f} s", f"emitted {counts.emitted}", f"[green]acked {counts.acked}[/green]",
+        f"pending {stats.pending}", f"[red]failed {counts.failed}[/red]", f"replayed {counts.replayed}", state,
     )  # fmt: skip
     return table
 
 
 def as_table(result: Result) -> Table:
-    """The closing table."""
+    """Make the closing table."""
     table = Table(title="word count, every line tracked", title_justify="left")
     table.add_column("what")
     table.add_column("count", justify="right")

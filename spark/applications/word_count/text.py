@@ -15,7 +15,7 @@ ROWS_PER_FILE = 4_000
 
 
 def read_lines(paths: list[Path]) -> Iterator[str]:
-    """Lines of text files, or of the interpreter's own documentation."""
+    """Read lines of text files, or of the interpreter's own documentation."""
     if not paths:
         from pydoc_data.topics import topics
 
@@ -53,7 +53,7 @@ def write_lines(lines: Iterator[str], folder: Path, limit: int | None, rows_per_
 
 
 def counts_of(written: DataFrame, dead: set[int]) -> Counter[str]:
-    """What the sink holds: each occurrence of a word once, however often it was written."""
+    """Count the words in the sink: each occurrence of a word once, however often it was written."""
     if dead:
         written = written.where(~F.col("line").isin(sorted(dead)))
     rows = written.dropDuplicates(["line", "position"]).groupBy("word").count().toArrow()
@@ -61,7 +61,7 @@ def counts_of(written: DataFrame, dead: set[int]) -> Counter[str]:
 
 
 def true_counts(folder: Path, dead: set[int]) -> Counter[str]:
-    """The same count of the same lines, without Spark, acker or replays."""
+    """Count the words of the same lines, without Spark, acker or replays."""
     counts: Counter[str] = Counter()
     for path in sorted(folder.glob("*.parquet")):
         table = pq.read_table(path)

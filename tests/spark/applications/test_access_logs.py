@@ -135,7 +135,9 @@ def test_ids_and_sums_are_stored_atomically(tmp_path: Path) -> None:
 
 def test_log_pipeline_docs_quote_the_actual_code() -> None:
     page = (ROOT / "docs" / "guides" / "log-pipeline.md").read_text(encoding="utf-8")
-    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "spark" / "access_logs").glob("*.py")]
+    sources = [
+        path.read_text(encoding="utf-8") for path in (ROOT / "spark" / "applications" / "access_logs").glob("*.py")
+    ]
     bare = ["".join(source.split()) for source in sources]  # the formatter breaks lines elsewhere in a page
     quoted = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     assert len(quoted) == 4

@@ -15,7 +15,7 @@ import pytest
 
 from acker_redis import AckerError
 from acker_redis.testing import wait_until
-from spark.applications.order_stream.orders import POISON, Orders, is_given_up, kind_of
+from spark.applications.order_stream.orders import POISON, Orders, kind_of, must_be_dead_letter
 from spark.applications.order_stream.page import Latencies, facts
 from spark.applications.order_stream.store import Store, account
 from tests.support import java
@@ -67,7 +67,7 @@ def test_order_stream_interrupted_and_restarted_loses_nothing(url: str, warm: Wa
     assert "0 parked, 0 still to be read" in said
     made = numbers_in(folder)
     assert made == list(range(len(made)))
-    good = {number for number in made if not is_given_up(number)}
+    good = {number for number in made if not must_be_dead_letter(number)}
     assert inserted(folder) == good
     written = [one for path in (folder / "parquet").glob("*.parquet") for one in pq.read_table(path)["id"].to_pylist()]
     assert set(written) == good

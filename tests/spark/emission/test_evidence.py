@@ -5,7 +5,7 @@ import pytest
 
 from acker_redis import OperatorBrokenError
 from acker_redis.model.arrays import Int64Array
-from acker_redis.spark.emission.evidence import MANY, Evidence, Verdict
+from acker_redis.spark.emission.evidence import MANY_FAILED, OperatorEvidence, Verdict
 from acker_redis.spark.proof.metrics import Processed
 from acker_redis.spark.worker.failures import Failure, Reason, failure_of
 from acker_redis.spout.in_flight import Emission
@@ -34,16 +34,16 @@ def exempt(of: Emission, verdict: Verdict) -> list[int]:
 
 
 @pytest.fixture
-def evidence() -> Evidence:
-    return Evidence(everything_counts=False)
+def evidence() -> OperatorEvidence:
+    return OperatorEvidence(everything_counts=False)
 
 
-def test_failures_before_any_processed_row_are_exempt(evidence: Evidence) -> None:
+def test_failures_before_any_processed_row_are_exempt(evidence: OperatorEvidence) -> None:
     one = emission(*range(100))
     assert exempt(one, evidence.judge(one, [failure(one, 3, 5)], {}, is_last=False)) == [3, 5]
 
 
-def test_failures_count_once_other_messages_were_processed(evidence: Evidence) -> None:
+def test_failures_count_once_other_messages_were_processed(evidence: OperatorEvidence) -> None:
     one, two = emission(*range(100)), emission(3, 5, 200, number=1)
     assert exempt(one, evidence.judge(one, [failure(one, 3, 5)], processed(one, 7, 90), is_last=False)) == []
     assert exempt(two, evidence.judge(two, [failure(two, 3, 5)], {}, is_last=False)) == []
@@ -51,35 +51,35 @@ def test_failures_count_once_other_messages_were_processed(evidence: Evidence) -
     assert exempt(two, evidence.judge(two, [other], {}, is_last=False)) == [3], "of an operator each"
 
 
-def test_processed_rows_of_the_failed_message_are_no_evidence(evidence: Evidence) -> None:
+def test_processed_rows_of_the_failed_message_are_no_evidence(evidence: OperatorEvidence) -> None:
     one, two = emission(3, 5), emission(3, 5, number=1)
     assert exempt(one, evidence.judge(one, [failure(one, 3, 5)], processed(one, 3), is_last=False)) == [3]
     assert exempt(two, evidence.judge(two, [failure(two, 3, 5)], processed(two, 3), is_last=False)) == [3]
     assert exempt(two, evidence.judge(two, [failure(two, 3, 5)], processed(two, 5), is_last=False)) == []
 
 
-def test_processed_rows_without_roots_count_as_evidence(evidence: Evidence) -> None:
+def test_processed_rows_without_roots_count_as_evidence(evidence: OperatorEvidence) -> None:
     one = emission(3, 5)
     assert exempt(one, evidence.judge(one, [failure(one, 3)], processed(one), is_last=False)) == []
 
 
-def test_declared_failures_count_without_evidence(evidence: Evidence) -> None:
+def test_declared_failures_count_without_evidence(evidence: OperatorEvidence) -> None:
     one = emission(*range(100))
     both = [failure(one, 3, 5), failure(one, 5, 6, reason=DECLARED)]
     assert exempt(one, evidence.judge(one, both, {}, is_last=False)) == [3]
 
 
 @pytest.mark.parametrize("is_last", [False, True])
-def test_many_failures_without_processed_rows_end_the_run(evidence: Evidence, is_last: bool) -> None:
+def test_many_failures_without_processed_rows_end_the_run(evidence: OperatorEvidence, is_last: bool) -> None:
     one = emission(*range(100))
-    verdict = evidence.judge(one, [failure(one, *range(MANY))], {}, is_last=is_last)
+    verdict = evidence.judge(one, [failure(one, *range(MANY_FAILED))], {}, is_last=is_last)
     assert verdict.exempt.tolist() == one.roots.tolist()
     assert isinstance(verdict.broken, OperatorBrokenError)
     for said in ("20 messages failed in 'split'", "has processed none", TYPO.text, "stop_if_all_fail=False"):
         assert said in str(verdict.broken)
 
 
-def test_failed_messages_are_counted_once_over_emissions(evidence: Evidence) -> None:
+def test_failed_messages_are_counted_once_over_emissions(evidence: OperatorEvidence) -> None:
     for number in range(3):
         one = emission(*range(15), number=number)
         assert evidence.judge(one, [failure(one, *range(15))], {}, is_last=False).broken is None
@@ -87,29 +87,29 @@ def test_failed_messages_are_counted_once_over_emissions(evidence: Evidence) -> 
     assert evidence.judge(two, [failure(two, *range(15, 20))], {}, is_last=False).broken is not None
 
 
-def test_few_failures_count_in_the_last_emission(evidence: Evidence) -> None:
+def test_few_failures_count_in_the_last_emission(evidence: OperatorEvidence) -> None:
     one = emission(*range(100))
     assert exempt(one, evidence.judge(one, [failure(one, 3)], {}, is_last=True)) == []
 
 
 def test_few_failures_of_a_stream_stay_exempt() -> None:
     one = emission(*range(100))
-    evidence = Evidence(everything_counts=False, goes_on=True)
+    evidence = OperatorEvidence(everything_counts=False, goes_on=True)
     assert exempt(one, evidence.judge(one, [failure(one, 3)], {}, is_last=True)) == [3]
 
 
 def test_limit_of_failures_is_lower_with_few_open_messages() -> None:
     one = emission(*range(10))
-    evidence = Evidence(everything_counts=False, goes_on=True, most=10)
+    evidence = OperatorEvidence(everything_counts=False, goes_on=True, max_open=10)
     assert evidence.judge(one, [failure(one, *range(10))], {}, is_last=True).broken is not None
 
 
 def test_all_failures_count_with_everything_counts() -> None:
     one = emission(*range(100))
-    verdict = Evidence(everything_counts=True).judge(one, [failure(one, *range(100))], {}, is_last=False)
+    verdict = OperatorEvidence(everything_counts=True).judge(one, [failure(one, *range(100))], {}, is_last=False)
     assert exempt(one, verdict) == []
 
 
-def test_processed_roots_of_no_message_are_ignored(evidence: Evidence) -> None:
+def test_processed_roots_of_no_message_are_ignored(evidence: OperatorEvidence) -> None:
     none: Int64Array = np.array([], np.int64)
     assert evidence.judge(Emission(0, none, none, none), [], processed(emission(1), 1), is_last=True).broken is None

@@ -10,7 +10,7 @@ import pytest
 from acker_redis import ConnectionLostError, Limits, NotExactError, PendingLimitError, RetryPolicy
 from acker_redis.model.ids import shard_of
 from acker_redis.model.roots import root_ids
-from acker_redis.spark.emission.roots import Roots
+from acker_redis.spark.emission.roots import EmissionRoots
 from acker_redis.spark.worker.failures import Reason, failure_of
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.spout import Spout
@@ -22,8 +22,8 @@ def emission(message_ids: Any) -> Emission:
     return Emission(0, message_ids, none, root_ids("app", "run", message_ids, 0))
 
 
-def roots_of(message_ids: Any, app: str) -> Roots:
-    return Roots(Spout(fake_acker(app=app), "run"), emission(message_ids), np.arange(1, len(message_ids) + 1))
+def roots_of(message_ids: Any, app: str) -> EmissionRoots:
+    return EmissionRoots(Spout(fake_acker(app=app), "run"), emission(message_ids), np.arange(1, len(message_ids) + 1))
 
 
 def test_roots_are_sent_block_by_block_for_any_order_of_ids() -> None:
@@ -65,7 +65,7 @@ def test_roots_accepted_before_pending_limit_consume_no_attempt() -> None:
     spout.add(np.arange(640))
     sent = spout.next_emission()
     assert sent is not None
-    roots = Roots(spout, sent, np.arange(1, 641))
+    roots = EmissionRoots(spout, sent, np.arange(1, 641))
     with pytest.raises(PendingLimitError), roots:
         roots.close([])
     assert acker.pending() == len(others)
@@ -83,7 +83,7 @@ def test_failed_rows_of_unknown_messages_prevent_all_acks(foreign: list[int], wi
     assert sent is not None
     named = np.array([*sent.roots[:3].tolist(), *foreign], np.int64)
     good = failure_of("first", Reason("bad"), sent.roots[3:5])
-    with pytest.raises(NotExactError, match="in 'second'"), Roots(spout, sent, np.arange(1, 41)) as roots:
+    with pytest.raises(NotExactError, match="in 'second'"), EmissionRoots(spout, sent, np.arange(1, 41)) as roots:
         roots.close([good, failure_of("second", Reason("bad"), named, without)])
     while spout.poll():
         pass

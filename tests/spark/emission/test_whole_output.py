@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceWriter, WriterCommitMes
 
 from acker_redis import BadConfigError, NotAcceptedError, PipelineError, RowFailedError
 from acker_redis.spark import MessageIds, Pipeline, ReplayFrom, Tracker, read_dead_letters, read_files, run_tracked
-from acker_redis.spark.emission.roots import Roots
+from acker_redis.spark.emission.roots import EmissionRoots
 from acker_redis.spout.offset_file import OffsetFile
 from acker_redis.spout.retry import RetryPolicy
 from tests.support import java
@@ -248,15 +248,15 @@ def test_lost_acks_of_whole_output_are_resent_without_rewriting(
         emissions.append(messages.count())
         tracker.write(sums(tracker, messages), over(run))
 
-    plain = Roots._ack
+    plain = EmissionRoots._ack
 
-    def half(roots: Roots, rows: Any, token: str) -> None:
-        monkeypatch.setattr(Roots, "_ack", plain)
+    def half(roots: EmissionRoots, rows: Any, token: str) -> None:
+        monkeypatch.setattr(EmissionRoots, "_ack", plain)
         own = roots._roots[rows]
         run.acker.fail_many(own[::2], reason="somebody")  # of a root that was written
         plain(roots, rows, token)
 
-    monkeypatch.setattr(Roots, "_ack", half)
+    monkeypatch.setattr(EmissionRoots, "_ack", half)
     retry = RetryPolicy(max_attempts=1, first_delay_secs=0)
     result = run_tracked(run.messages, pipeline, acker=run.acker, ids="id", retry=retry, output="whole")
     assert (emissions, result.counts.acked, result.counts.failed, result.dead_letters) == ([40], 40, 20, {})

@@ -91,7 +91,7 @@ def test_check_pipeline_refuses_invalid_pipelines(
         (lambda spark: spark.range(5), {"ids": "no"}, "no column 'no'"),
         (lambda spark: spark.range(5), {}, r"not among \['id'\]: give the column of message ids with ids="),
         (lambda spark: spark.range(5), {"ids": "id", "rows": 0}, "rows=0"),
-        (lambda spark: spark.range(5), {"ids": 5}, "check_pipeline: ids=5 says nothing about message ids"),
+        (lambda spark: spark.range(5), {"ids": 5}, "check_pipeline: ids=5 names no message ids"),
         (lambda spark: spark.range(5), {"ids": "id", "output": "all"}, "output='all'"),
     ],
 )

@@ -9,7 +9,6 @@ import pytest
 
 from acker_redis import Acker
 from acker_redis.spark.emission.messages import MESSAGE_ID
-from acker_redis.spark.protocol.columns import ANCHORS
 from acker_redis.spark.runs import exported
 from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing import fake_acker, settle
@@ -43,7 +42,7 @@ def upstream() -> Any:
     acker = fake_acker(app="imports", message_timeout_secs=T)
     acker.init_many(list(ROOTS), list(ROOTS.values()), 0)
     pairs = pa.array([[root, edge] for root, edge in ROOTS.items()], pa.list_(pa.int64()))
-    return exported._Upstream(acker, pa.table({MESSAGE_ID: pa.array([1, 2], pa.int64()), ANCHORS: pairs}))
+    return exported._UpstreamMessages(acker, pa.table({MESSAGE_ID: pa.array([1, 2], pa.int64()), ANCHORS: pairs}))
 
 
 def spout(*dead: int) -> Any:

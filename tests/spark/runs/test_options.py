@@ -51,7 +51,7 @@ def test_offsets_may_have_a_file() -> None:
 
 @pytest.mark.parametrize("wrong", [5, ["order"], True, b"order", MessageIds, OffsetFile("p.json")])
 def test_ids_of_another_type_are_refused(wrong: object) -> None:
-    with pytest.raises(BadConfigError, match=r"run_tracked: ids=.* says nothing about message ids\. Give "):
+    with pytest.raises(BadConfigError, match=r"run_tracked: ids=.* names no message ids\. Give "):
         message_ids("run_tracked", wrong)
 
 
@@ -87,9 +87,7 @@ def test_replays_come_from_one_place_or_from_two(replay: Any, max_bytes: int, fe
 
 @pytest.mark.parametrize("wrong", ["redis", 5, ReplayFrom, ReplayFrom.source])
 def test_replay_of_another_type_is_refused(wrong: object) -> None:
-    with pytest.raises(
-        BadConfigError, match=r"run_tracked: replay=.* says nothing about where .* Give ReplayFrom.source"
-    ):
+    with pytest.raises(BadConfigError, match=r"run_tracked: replay=.* does not say where .* Give ReplayFrom.source"):
         replay_from("run_tracked", wrong)
 
 

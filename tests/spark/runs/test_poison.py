@@ -75,38 +75,38 @@ def wrong_type(row: dict[str, Any]) -> list[tuple[Any]]:
     return [("text" if row["id"] == BAD else row["id"],)]
 
 
-def pipeline(folder: Path, bolt: str, function: Any, tracker: Tracker, messages: DataFrame) -> None:
-    derived = getattr(tracker, bolt)(messages, function, "id bigint", name="work")
+def pipeline(folder: Path, operator: str, function: Any, tracker: Tracker, messages: DataFrame) -> None:
+    derived = getattr(tracker, operator)(messages, function, "id bigint", name="work")
     tracker.write_partitions(derived, partial(write_ids, folder, f"{tracker.run_id}-{tracker.emission}"))
 
 
 @pytest.mark.parametrize(
-    ("bolt", "function", "said"),
+    ("operator", "function", "detail"),
     [
-        pytest.param("bolt", partial(rows, die), CRASHED, id="os._exit"),
-        pytest.param("bolt", partial(rows, too_much), "MemoryError", id="memory"),
-        pytest.param("bolt", wrong_type, "text", id="wrong type"),
-        pytest.param("bolt", partial(rows, killed), CRASHED, id="SIGKILL", marks=pytest.mark.chaos),
+        pytest.param("flat_map", partial(rows, die), CRASHED, id="os._exit"),
+        pytest.param("flat_map", partial(rows, too_much), "MemoryError", id="memory"),
+        pytest.param("flat_map", wrong_type, "text", id="wrong type"),
+        pytest.param("flat_map", partial(rows, killed), CRASHED, id="SIGKILL", marks=pytest.mark.chaos),
         pytest.param(
-            "bolt", partial(rows, partial(sys.exit, 4)), "SystemExit: 4", id="sys.exit", marks=pytest.mark.chaos
+            "flat_map", partial(rows, partial(sys.exit, 4)), "SystemExit: 4", id="sys.exit", marks=pytest.mark.chaos
         ),
         pytest.param("flat_map_arrow", partial(batches, die), CRASHED, id="Arrow batches", marks=pytest.mark.chaos),
     ],
 )
 def test_poison_search_dead_letters_the_row_breaking_its_job(
-    spark: Any, acker: Acker, tmp_path: Path, bolt: str, function: Any, said: str
+    spark: Any, acker: Acker, tmp_path: Path, operator: str, function: Any, detail: str
 ) -> None:
-    run = partial(pipeline, tmp_path, bolt, function)
+    run = partial(pipeline, tmp_path, operator, function)
     result = run_tracked(spark.range(20), run, acker=acker, ids="id", retry=ONCE)
     assert {one.message_id: one.attempts for one in result.dead_letters.values()} == {BAD: 1}
-    assert said in str(result.dead_letters[BAD].detail)
+    assert detail in str(result.dead_letters[BAD].detail)
     assert sorted(set(written(tmp_path))) == [one for one in range(20) if one != BAD]
     assert result.counts.acked == 19
     assert acker.stats().pending == 0
 
 
 def test_poison_search_identifies_a_row_that_never_returns(spark: Any, acker: Acker, tmp_path: Path) -> None:
-    run = partial(pipeline, tmp_path, "bolt", partial(rows, hang))
+    run = partial(pipeline, tmp_path, "flat_map", partial(rows, hang))
     messages = spark.range(BAD - 1, BAD + 2).coalesce(1)  # few, as each try takes its whole time
     result = run_tracked(messages, run, acker=acker, ids="id", retry=ONCE, emit_timeout_secs=12)
     assert {one.message_id: one.detail for one in result.dead_letters.values()} == {

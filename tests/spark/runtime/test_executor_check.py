@@ -15,7 +15,7 @@ from acker_redis.testing import fake_acker
 def session(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Stands for a session whose workers run in this process, so that nothing is sent through Spark."""
     monkeypatch.setattr(executor_check, "_runs_here", lambda session: True)
-    monkeypatch.setattr(executor_check, "_reached", set())
+    monkeypatch.setattr(executor_check, "_checked", set())
     return object()
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from acker_redis import BadConfigError
 from acker_redis.spark.sources import file_formats
-from acker_redis.spark.sources.ambiguous_json import doubts_about
+from acker_redis.spark.sources.ambiguous_json import ambiguity_check
 from acker_redis.spark.sources.file_formats import Format
 
 SYSTEM = pa.fs.LocalFileSystem()
@@ -30,7 +30,7 @@ def records(path: Path, kind: Format, names: Sequence[str] = ("n", "t")) -> list
     """Texts of records that are to be parsed, and of bad ones."""
     if kind == "json":
         batches = file_formats.read_json(
-            SYSTEM, str(path), doubts_about(StructType().add("n", LongType()).add("t", StringType()))
+            SYSTEM, str(path), ambiguity_check(StructType().add("n", LongType()).add("t", StringType()))
         )
     else:
         batches = file_formats.read_csv(SYSTEM, str(path), names, names)
@@ -189,9 +189,9 @@ class _Store:
 )
 def test_unreachable_store_is_not_reported_as_damaged_file(error: Exception, is_passed: bool) -> None:
     store: Any = _Store(error)
-    doubts = doubts_about(StructType().add("n", LongType()))
+    check = ambiguity_check(StructType().add("n", LongType()))
     reads: list[Callable[[], object]] = [
-        lambda: list(file_formats.read_json(store, "a", doubts)),
+        lambda: list(file_formats.read_json(store, "a", check)),
         lambda: list(file_formats.read_csv(store, "a", ["n", "t"], ["n", "t"])),
         lambda: list(file_formats.read(store, "a", "text", file_formats.TEXT)),
         lambda: file_formats.schema_of(store, "a", "json"),

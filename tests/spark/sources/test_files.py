@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from acker_redis import BadConfigError
 from acker_redis.spark import read_files
-from acker_redis.spark.sources.ambiguous_json import doubts_about
+from acker_redis.spark.sources.ambiguous_json import ambiguity_check
 from acker_redis.spark.sources.file_formats import CORRUPT, Format
 from acker_redis.spark.sources.parsing import check, parsed
 
@@ -140,7 +140,7 @@ def test_json_texts_round_trip_unchanged(spark: Any) -> None:
     texts = ["".join(some.choices(odd, k=some.randint(0, 9))) for _ in range(2_000)]
     lines = [json.dumps({"t": text}, ensure_ascii=number % 2 == 0) for number, text in enumerate(texts)]
     columns = struct("t string")
-    assert not any(doubts_about(columns).are_wrong(pa.array(lines)).to_pylist())
+    assert not any(ambiguity_check(columns).find_wrong(pa.array(lines)).to_pylist())
     records = spark.createDataFrame([(line, None) for line in lines], f"record string, {CORRUPT} string")
     assert [row[0] for row in parsed(records, "json", columns, ()).collect()] == texts
 

@@ -22,8 +22,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from acker_redis import Acker, AckerConfig, BadConfigError, Limits, PipelineError, RowFailedError
 from acker_redis.spark import MessageIds, ReplayFrom, Tracker, check_pipeline, read_files, run_tracked
-from acker_redis.spark.emission.corrupt_records import check_corrupt
-from acker_redis.spark.emission.messages import Messages, with_message_ids
+from acker_redis.spark.emission.corrupt_records import check_corrupt_records
+from acker_redis.spark.emission.messages import RunMessages, with_message_ids
 from acker_redis.spark.protocol.columns import TRACKING
 from acker_redis.spout.offset_file import OffsetFile
 from acker_redis.spout.retry import RetryPolicy
@@ -123,13 +123,13 @@ def test_letters_of_corrupt_rows_need_no_second_read(
     path = tmp_path / "a.json"
     path.write_text('{"n": 1}\n{"n": "x"}\n{"n": 3}\n' + '{"n": "long' + "y" * 300 + '"}\n')
     read: list[list[int]] = []
-    source = Messages._source
+    source = RunMessages._source_rows
 
-    def reading(self: Messages, ids: list[int]) -> DataFrame:
+    def reading(self: RunMessages, ids: list[int]) -> DataFrame:
         read.append(ids)
         return source(self, ids)
 
-    monkeypatch.setattr(Messages, "_source", reading)
+    monkeypatch.setattr(RunMessages, "_source_rows", reading)
     out = tmp_path / "out"
     out.mkdir()
 
@@ -194,7 +194,7 @@ def test_messages_without_their_corrupt_column_are_refused(spark: Any, acker: Ac
         messages.where("n = 1").select("file", "row").withMetadata("file", {}),
         read_files(spark, str(tmp_path)).select("file", "row"),
     ):
-        check_corrupt(kept)
+        check_corrupt_records(kept)
 
 
 def test_message_ids_are_read_without_parsing_json(spark: Any, tmp_path: Path) -> None:

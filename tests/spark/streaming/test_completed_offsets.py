@@ -60,7 +60,7 @@ def test_completed_offset_equals_the_first_open_offset() -> None:
 
 
 def test_oldest_completed_partitions_are_dropped_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(completed_offsets, "MOST_PARTITIONS", 2)
+    monkeypatch.setattr(completed_offsets, "MAX_PARTITIONS", 2)
     offsets = CompletedOffsets({})
     gone = []
     for number, name in enumerate("abcd"):
@@ -76,5 +76,5 @@ def test_only_changes_are_published_and_again_until_they_were() -> None:
     offsets.add(array(1), ("p",), array(0), array(10))
     offsets.update(array())
     assert offsets.unpublished == offsets.unpublished == {"p": 11}
-    offsets.published({"p": 11})
+    offsets.mark_published({"p": 11})
     assert offsets.unpublished == {}

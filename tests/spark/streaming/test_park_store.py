@@ -1,4 +1,4 @@
-"""The folder of what a stream has parked, against operators, full disks and clocks: nothing disappears silently."""
+"""The parking location of a stream, against operators, full disks and clocks: nothing disappears silently."""
 
 import json
 import shutil
@@ -55,7 +55,7 @@ def set_back(folder: Path, batches: int) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in (folder / "park").iterdir()}
+    return {path.name: path.read_bytes() for path in (folder / "parked").iterdir()}
 
 
 def test_checkpoint_set_back_by_a_batch_loses_nothing(spark: Any, acker: Acker, tmp_path: Path) -> None:
@@ -112,11 +112,11 @@ def test_missing_snapshot_is_refused(spark: Any, acker: Acker, tmp_path: Path, m
         go_on(spark, acker, tmp_path)
     (tmp_path / "away").mkdir()
     for name in snapshots(tmp_path)[:-1][0 if missing == "all" else -1 :]:
-        (tmp_path / "park" / name).rename(tmp_path / "away" / name)
+        (tmp_path / "parked" / name).rename(tmp_path / "away" / name)
     with pytest.raises(BadConfigError, match=r"0000000001-\d+\.parquet is missing.*from a copy"):
         handler_of(acker, tmp_path)
     for path in (tmp_path / "away").iterdir():
-        path.rename(tmp_path / "park" / path.name)
+        path.rename(tmp_path / "parked" / path.name)
     go_on(spark, acker, tmp_path, partial(plain, tmp_path), drain=True)
     assert written(tmp_path) == [1, 7, 11, 17]
 
@@ -131,10 +131,10 @@ def test_parking_deleted_during_a_batch_is_recreated_complete(
     def run(tracker: Tracker, messages: DataFrame) -> None:
         pipeline(tmp_path, tracker, messages)
         if tracker.batch_id == batches - 1:
-            shutil.rmtree(tmp_path / "park")
+            shutil.rmtree(tmp_path / "parked")
 
     with pytest.raises(
-        StreamingQueryException, match=r"was deleted while the query ran: it is there again.*start the query"
+        StreamingQueryException, match=r"was deleted while the query ran: it was made again.*start the query"
     ):
         go_on(spark, acker, tmp_path, run)
     go_on(spark, acker, tmp_path, partial(plain, tmp_path), drain=True)
@@ -152,7 +152,7 @@ def test_parking_deleted_between_batches_is_detected_when_idle(
         try:
             wait_until(lambda: handler.status().parked == {("failed", "fail_where"): 1}, "the seven is parked", 60)
             wait_until(lambda: handler.status().batches == 1, "its batch ended", 60)
-            shutil.rmtree(tmp_path / "park")
+            shutil.rmtree(tmp_path / "parked")
             wait_until(lambda: "was deleted while the query ran" in caplog.text, "somebody notices", 60)
             give(tmp_path, [2])
             with pytest.raises(StreamingQueryException, match="with all 1 messages that are parked"):
@@ -185,9 +185,9 @@ def test_micro_batches_that_change_nothing_that_is_parked_write_no_snapshot(
 def test_draft_of_query_json_left_by_a_dead_process_is_used(spark: Any, acker: Acker, tmp_path: Path) -> None:
     give(tmp_path, [1, 7])
     go_on(spark, acker, tmp_path)
-    about = tmp_path / "park" / "query.json"
-    (tmp_path / "park" / ".query.json.crc").unlink()
-    about.rename(tmp_path / "park" / ".query.json.draft")
+    about = tmp_path / "parked" / "query.json"
+    (tmp_path / "parked" / ".query.json.crc").unlink()
+    about.rename(tmp_path / "parked" / ".query.json.draft")
     go_on(spark, acker, tmp_path, partial(plain, tmp_path), drain=True)
     assert written(tmp_path) == [1, 7]
     assert json.loads(about.read_text())["newest"] == snapshots(tmp_path)[-2]
@@ -196,12 +196,14 @@ def test_draft_of_query_json_left_by_a_dead_process_is_used(spark: Any, acker: A
 def test_parking_without_query_json_or_in_old_format_is_refused(spark: Any, acker: Acker, tmp_path: Path) -> None:
     give(tmp_path, [1, 7])
     go_on(spark, acker, tmp_path)
-    about = tmp_path / "park" / "query.json"
-    (tmp_path / "park" / ".query.json.crc").unlink()
+    about = tmp_path / "parked" / "query.json"
+    (tmp_path / "parked" / ".query.json.crc").unlink()
     text = about.read_text()
     for version in (2, 3):
         about.write_text(json.dumps({**json.loads(text), "version": version}))
-        refused = rf"is in format {version}\. This version of acker_redis can read format 4 only\..*wrote it, and drain\(\) it"
+        refused = (
+            rf"is in format {version}\. This version of acker_redis reads format 4 only\..*wrote it, and drain\(\) it"
+        )
         with pytest.raises(BadConfigError, match=refused):
             handler_of(acker, tmp_path)
     about.unlink()
@@ -214,8 +216,8 @@ def test_parking_without_query_json_or_in_old_format_is_refused(spark: Any, acke
 
 
 def fill(folder: Path, name: str) -> Path:
-    """What is written under this name in the park meets a full disk, until the link is gone."""
-    link = folder / "park" / f".{name}.draft"
+    """What is written under this name in the parking location meets a full disk, until the link is gone."""
+    link = folder / "parked" / f".{name}.draft"
     link.symlink_to("/dev/full")
     return link
 
@@ -234,7 +236,7 @@ def test_full_parking_disk_is_waited_for(
         assert query.isActive and not (tmp_path / "checkpoint" / "commits" / "1").exists()
         link.unlink(missing_ok=True)
         query.awaitTermination()
-        assert "what is parked is saved again, after" in caplog.text
+        assert "parked messages are saved again, after" in caplog.text
     assert parked(tmp_path) == [7, 17]
 
 
@@ -246,7 +248,7 @@ def test_parking_disk_staying_full_ends_the_query_without_loss(
     give(tmp_path, [2, 17])
     monkeypatch.setattr("acker_redis.spark.streaming.park_store._OUTAGE_TIMEOUT_SECS", 1.0)
     monkeypatch.setattr(
-        "acker_redis.spark.streaming.park_store.Park._remove_draft", lambda park, draft: None
+        "acker_redis.spark.streaming.park_store.ParkStore._remove_draft", lambda park, draft: None
     )  # the link stays
     link = fill(tmp_path, "0000000001-000001.parquet")
     with pytest.raises(StreamingQueryException, match=r"could not be saved for \d+ s.*No space left.*nothing is lost"):
@@ -263,7 +265,7 @@ def test_stopped_query_does_not_wait_for_a_full_parking_disk(
     give(tmp_path, [1, 7])
     go_on(spark, acker, tmp_path)
     give(tmp_path, [2, 17])
-    monkeypatch.setattr("acker_redis.spark.streaming.park_store.Park._remove_draft", lambda park, draft: None)
+    monkeypatch.setattr("acker_redis.spark.streaming.park_store.ParkStore._remove_draft", lambda park, draft: None)
     with handler_of(acker, tmp_path) as handler:
         link = fill(tmp_path, "0000000001-000001.parquet")
         query = start(spark, tmp_path, handler)

@@ -11,8 +11,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from acker_redis import AckerError, RetryPolicy
 from acker_redis.ledger.outcomes.decoding import OutcomeBatch, Receipt
-from acker_redis.spark.streaming.park_store import ParkOutage, ParkOutageError
-from acker_redis.spark.streaming.parked_messages import BEHIND, ParkedMessages
+from acker_redis.spark.streaming.park_store import ParkingOutage, ParkingOutageError
+from acker_redis.spark.streaming.parked_messages import QUEUED, ParkedMessages
 from acker_redis.spark.streaming.snapshot import ParkedRow, Snapshot, from_parquet, to_parquet
 from acker_redis.spout.in_flight import Attempts, Emission
 from acker_redis.spout.state import SpoutState
@@ -73,7 +73,7 @@ def test_a_snapshot_has_row_attempts_and_cause_of_each_message_and_another_strea
     stream.end(emission, "fail", 1)
     stream.end(emission, "ack", 3)
     stream.park(1, 2)
-    stream.messages.queue(2, row("behind"))
+    stream.messages.queue(2, row("queued"))
     snapshot = stream.snapshot()
     of_message = dict(zip(snapshot.attempts.message_ids.tolist(), range(2), strict=True))
     order = [of_message[1], of_message[2]]
@@ -81,11 +81,11 @@ def test_a_snapshot_has_row_attempts_and_cause_of_each_message_and_another_strea
     assert snapshot.attempts.previous[order].tolist() == [1, 1]
     assert snapshot.attempts.exempted[order].tolist() == [0, 1]  # what is in flight comes as if that did not count
     assert [snapshot.causes[snapshot.attempts.cause_numbers[at]] for at in order] == [("failed", "parse"), ("", None)]
-    assert snapshot.queued == [(2, row("behind"))]
+    assert snapshot.queued == [(2, row("queued"))]
 
     other = Stream()
     assert other.messages.restore(snapshot) == []
-    assert other.messages.counts() == stream.messages.counts() == {("failed", "parse"): 1, ("", None): 1, BEHIND: 1}
+    assert other.messages.counts() == stream.messages.counts() == {("failed", "parse"): 1, ("", None): 1, QUEUED: 1}
     assert (other.messages.left, sorted(other.messages.left_ids().tolist())) == (3, [1, 2])
 
 
@@ -108,7 +108,7 @@ def parked_stream() -> tuple[Stream, Emission]:
     emission = stream.emit(1, 2)
     stream.end(emission, "fail", 1)
     stream.park(1, 2)
-    stream.messages.queue(2, row("behind"))
+    stream.messages.queue(2, row("queued"))
     return stream, emission
 
 
@@ -176,16 +176,16 @@ def test_parked_delays_do_not_depend_on_the_clock(monkeypatch: pytest.MonkeyPatc
 def test_parking_on_full_disk_waits_ten_minutes_then_raises(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    outage, now, tries = ParkOutage(), 1000.0, 0
+    outage, now, tries = ParkingOutage(), 1000.0, 0
     with pytest.raises(AckerError, match=r"could not be saved for 6\d\d s: full.*nothing is lost"):
         while True:
             now += 0.1
-            if outage.is_over(now):
+            if outage.may_retry(now):
                 tries += 1
-                outage.down(now, ParkOutageError("full"))
+                outage.note_failure(now, ParkingOutageError("full"))
     assert 600 <= now - 1000 < 631
     assert tries >= 20
-    assert caplog.text.count("waiting until what is parked can be saved: full") == 1
-    outage.up(now)
-    assert "is saved again, after" in caplog.text
-    assert outage.is_over(now + 31)
+    assert caplog.text.count("waiting until parked messages can be saved: full") == 1
+    outage.note_success(now)
+    assert "are saved again, after" in caplog.text
+    assert outage.may_retry(now + 31)

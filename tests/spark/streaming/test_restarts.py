@@ -59,7 +59,7 @@ def test_driver_error_is_recovered_by_the_next_start(spark: Any, acker: Acker, t
             partial(pipeline, partitions),
             acker=acker,
             ids="id",
-            parking_location=str(tmp_path / "park"),
+            parking_location=str(tmp_path / "parked"),
             batch_wait_secs=600,
         )
 
@@ -91,7 +91,7 @@ def test_repeated_micro_batch_is_a_new_emission(spark: Any, acker: Acker, tmp_pa
             allow_overwrite=True,
         )
 
-    handler = TrackedBatches(pipeline, acker=acker, ids="id", parking_location=str(tmp_path / "park"))
+    handler = TrackedBatches(pipeline, acker=acker, ids="id", parking_location=str(tmp_path / "parked"))
 
     def handle(batch: DataFrame, batch_id: int) -> None:
         handler(batch, batch_id)

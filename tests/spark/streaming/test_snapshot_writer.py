@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from acker_redis import RetryPolicy, ServerUnavailableError
-from acker_redis.spark.streaming.park_store import ParkOutageError
+from acker_redis.spark.streaming.park_store import ParkingOutageError
 from acker_redis.spark.streaming.parked_messages import ParkedMessages
 from acker_redis.spark.streaming.snapshot import ParkedRow, Snapshot
 from acker_redis.spark.streaming.snapshot_writer import SAVE_SECS, SnapshotWriter
@@ -18,13 +18,13 @@ from acker_redis.testing import fake_acker
 
 
 class Folder:
-    """A park in memory."""
+    """A parking location in memory."""
 
     def __init__(self) -> None:
         self.saved: list[tuple[int, list[int], int | None]] = []
         self.is_full = self.is_deleted = False
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         return not self.is_deleted
 
     def committed(self) -> int:
@@ -32,7 +32,7 @@ class Folder:
 
     def save(self, batch_id: int, snapshot: Snapshot, committed: int | None) -> None:
         if self.is_full:
-            raise ParkOutageError("full")
+            raise ParkingOutageError("full")
         self.saved.append((batch_id, snapshot.message_ids, committed))
 
 

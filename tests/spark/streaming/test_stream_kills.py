@@ -79,7 +79,7 @@ def is_stopped(pid: int) -> bool:
     "point", ["after-snapshot", pytest.param("written", marks=pytest.mark.chaos)], ids=["parked", "written"]
 )
 def test_resumed_driver_ends_harmlessly_after_a_takeover(url: str, warm: Warm, tmp_path: Path, point: str) -> None:
-    """Both have the same checkpoint, park and lane."""
+    """Both have the same checkpoint, parking location and lane."""
     give(tmp_path, *(range(at, at + 40) for at in (0, 40, 80)))
     module = "tests.support.jobs.parking_job"
     old = start_python(tmp_path, module, url, str(tmp_path), parking_job.FROZEN + point, "2")

@@ -21,7 +21,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from acker_redis import Acker, AckerConfig, AckerError, BadConfigError, DeadLetter, RetryPolicy
 from acker_redis.spark import MessageIds, TrackedBatches, Tracker
-from acker_redis.spark.streaming.park_store import Park
+from acker_redis.spark.streaming.park_store import ParkStore
 from acker_redis.spark.streaming.parked_messages import ParkedMessages
 from acker_redis.spark.streaming.parked_rows import ParkedRows
 from acker_redis.spout import callbacks
@@ -80,18 +80,18 @@ def written(folder: Path, part: str = "out") -> list[int]:
 
 def handler_of(acker: Acker, folder: Path, run: Any = None, **options: Any) -> TrackedBatches:
     # Nothing goes out by itself between micro-batches, however long Spark takes to the next.
-    given = {"ids": "id", "retry": QUICK, "parking_location": str(folder / "park"), "batch_wait_secs": 600}
+    given = {"ids": "id", "retry": QUICK, "parking_location": str(folder / "parked"), "batch_wait_secs": 600}
     return TrackedBatches(run or partial(pipeline, folder), acker=acker, **{**given, **options})
 
 
 def parked(folder: Path) -> list[int]:
     """By the last snapshot, as anybody can read it."""
-    last = max((folder / "park").glob("*.parquet"))
+    last = max((folder / "parked").glob("*.parquet"))
     return sorted(pq.read_table(last)["id"].to_pylist())
 
 
 def snapshots(folder: Path) -> list[str]:
-    return sorted(path.name for path in (folder / "park").iterdir() if not path.name.startswith("."))
+    return sorted(path.name for path in (folder / "parked").iterdir() if not path.name.startswith("."))
 
 
 def test_failed_messages_join_later_batches_and_then_dead_letter(spark: Any, acker: Acker, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_restart_with_a_silent_source_resumes_parked_messages(spark: Any, acker:
     ) as one:
         start(spark, tmp_path, one).awaitTermination()
     assert parked(tmp_path) == [47, 50, 57]
-    found = pq.read_table(max((tmp_path / "park").glob("*.parquet"))).to_pylist()
+    found = pq.read_table(max((tmp_path / "parked").glob("*.parquet"))).to_pylist()
     assert {(row["id"], row["attempts"], row["reason"], row["last_component"]) for row in found} == {
         (47, 1, "failed", "fail_where"), (57, 1, "failed", "fail_where"), (50, 1, "", None),
     }  # fmt: skip
@@ -200,7 +200,7 @@ def test_second_message_of_an_id_waits_for_the_first(spark: Any, acker: Acker, t
     schema, options = "id bigint, value string", {"retry": RetryPolicy(max_attempts=4, first_delay_secs=0)}
     with handler_of(acker, tmp_path, run, **options) as handler:
         start(spark, tmp_path, handler, schema).awaitTermination()
-        assert handler.status().parked == {("failed", "fail_where"): 1, ("behind", None): 2}
+        assert handler.status().parked == {("failed", "fail_where"): 1, ("queued", None): 2}
         assert parked(tmp_path) == [1, 1, 1]
     with handler_of(acker, tmp_path, run, **options) as handler:
         assert handler.drain(60).parked == {}
@@ -379,7 +379,7 @@ def test_unreadable_parked_rows_count_against_no_message(
         start(spark, tmp_path, handler).awaitTermination()
 
     def kept() -> list[Any]:
-        found = pq.read_table(max((tmp_path / "park").glob("*.parquet"))).sort_by("id")
+        found = pq.read_table(max((tmp_path / "parked").glob("*.parquet"))).sort_by("id")
         return list(found.select(["id", "attempts", "exempted", "losses"]).to_pylist())
 
     before = kept()
@@ -445,19 +445,19 @@ def test_unreadable_parking_location_releases_the_lane(
 ) -> None:
     give(tmp_path, [1])
 
-    def fails(park: Park, before: int) -> None:
+    def fails(store: ParkStore, before: int) -> None:
         raise BadConfigError("on purpose")
 
     with handler_of(acker, tmp_path, partial(plain, tmp_path)) as handler:
         with monkeypatch.context() as patched, pytest.raises(StreamingQueryException, match="on purpose"):
-            patched.setattr(Park, "begin", fails)
+            patched.setattr(ParkStore, "start_saving", fails)
             start(spark, tmp_path, handler).awaitTermination()
         start(spark, tmp_path, handler).awaitTermination()
     assert written(tmp_path) == [1]
 
 
 def test_parking_location_of_another_query_is_refused_at_start(spark: Any, acker: Acker, tmp_path: Path) -> None:
-    park = tmp_path / "park"
+    location = tmp_path / "parked"
     give(tmp_path, range(40))
     with handler_of(acker, tmp_path) as handler:
         start(spark, tmp_path, handler).awaitTermination()
@@ -473,35 +473,35 @@ def test_parking_location_of_another_query_is_refused_at_start(spark: Any, acker
         start(spark, other, handler).awaitTermination()
     with (
         Acker.connect(acker.url, AckerConfig(app="another")) as stranger,
-        pytest.raises(BadConfigError, match="was made for app 'streams'"),
+        pytest.raises(BadConfigError, match="belongs to app 'streams'"),
     ):
         handler_of(stranger, tmp_path)
 
-    snapshot = max(park.glob("*.parquet"))
+    snapshot = max(location.glob("*.parquet"))
     whole = snapshot.read_bytes()
-    for crc in park.glob(".*.crc"):
+    for crc in location.glob(".*.crc"):
         crc.unlink()
     for damaged in (whole[:-20], b"", whole[:60] + bytes([whole[60] ^ 255]) + whole[61:]):
         snapshot.write_bytes(damaged)
         with pytest.raises(BadConfigError, match="damaged"):
             handler_of(acker, tmp_path)
     snapshot.write_bytes(whole)
-    about = park / "query.json"
+    about = location / "query.json"
     for text in ("{", "{}", '{"format": "else"}', "[1]"):
         about.write_text(text)
-        with pytest.raises(BadConfigError, match="damaged, or not ours"):
+        with pytest.raises(BadConfigError, match="damaged, or another program's"):
             handler_of(acker, tmp_path)
 
-    park.rename(tmp_path / "moved")
+    location.rename(tmp_path / "moved")
     give(tmp_path, range(40, 80))
     with handler_of(acker, tmp_path) as handler, pytest.raises(StreamingQueryException, match="messages may be parked"):
         start(spark, tmp_path, handler).awaitTermination()
-    park.mkdir()
-    (park / "data.csv").touch()
+    location.mkdir()
+    (location / "data.csv").touch()
     with handler_of(acker, tmp_path) as handler, pytest.raises(StreamingQueryException, match="holds other files"):
         start(spark, tmp_path, handler).awaitTermination()
     assert acker.stats().inits == emitted
-    (park / "data.csv").unlink()
+    (location / "data.csv").unlink()
     with handler_of(acker, tmp_path, partial(plain, tmp_path)) as handler:
         start(spark, tmp_path, handler).awaitTermination()
     assert set(range(40, 80)) <= set(written(tmp_path))

@@ -23,10 +23,10 @@ def main() -> None:
         for name in sys.argv[1:]:
             with (
                 patch.object(session, "quiet_session", quiet_session),
-                contextlib.redirect_stdout(io.StringIO()) as said,
+                contextlib.redirect_stdout(io.StringIO()) as output,
             ):
                 runpy.run_module(f"spark.examples.{name}", run_name="__main__", alter_sys=True)
-            printed[name] = said.getvalue()
+            printed[name] = output.getvalue()
     sys.stdout.write(json.dumps(printed) + "\n")
 
 

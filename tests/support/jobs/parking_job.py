@@ -2,7 +2,7 @@
 
     python -m tests.support.jobs.parking_job redis://127.0.0.1:6379/0 FOLDER POINT SHUFFLE_PARTITIONS
 
-FOLDER has `in`; `out`, `checkpoint` and `park` are made. Sevens fail for ever; fifties are exported to nobody the first
+FOLDER has `in`; `out`, `checkpoint` and `parked` are made. Sevens fail for ever; fifties are exported to nobody the first
 time.
 """
 
@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from acker_redis import Acker, AckerConfig, RetryPolicy
 from acker_redis.spark import TrackedBatches, Tracker
-from acker_redis.spark.streaming.park_store import Park
+from acker_redis.spark.streaming.park_store import ParkStore
 from tests.support.spark.cluster import session
 
 CONFIG = AckerConfig(app="parking", shards=2, message_timeout_secs=4)
@@ -41,7 +41,7 @@ def die_at(point: str, here: str) -> None:
 def pipeline(folder: Path, point: str, draining: list[bool], tracker: Tracker, messages: DataFrame) -> None:
     """Shuffled, written, failed; a point to die at for each."""
     ids = {row["id"] for row in messages.select("id").collect()}
-    batch = {one // 40 for one in ids}
+    batch = {message // 40 for message in ids}
     if len(batch) > 1:
         die_at(point, "re-emitting")
     if draining:
@@ -57,14 +57,14 @@ def pipeline(folder: Path, point: str, draining: list[bool], tracker: Tracker, m
 
 def main(url: str, folder: Path, point: str, shuffle_partitions: str) -> None:
     """Go on with the query until all files are read and nothing is parked, or until the point."""
-    save = Park.save
+    save = ParkStore.save
 
-    def dying_save(park: Park, *args: Any) -> None:
+    def dying_save(store: ParkStore, *args: Any) -> None:
         die_at(point, "before-snapshot")
-        save(park, *args)
+        save(store, *args)
         die_at(point, "after-snapshot")
 
-    with patch.object(Park, "save", dying_save):  # what runs behind this in its process is to be spared
+    with patch.object(ParkStore, "save", dying_save):  # what runs behind this in its process is to be spared
         spark = session(folder, {"spark.sql.shuffle.partitions": shuffle_partitions})
         draining: list[bool] = []
         with Acker.connect(url, CONFIG) as acker:
@@ -72,7 +72,7 @@ def main(url: str, folder: Path, point: str, shuffle_partitions: str) -> None:
                 partial(pipeline, folder, point, draining),
                 acker=acker,
                 ids="id",
-                parking_location=str(folder / "park"),
+                parking_location=str(folder / "parked"),
                 retry=RETRY,
             )
 

@@ -28,9 +28,9 @@ VICTIM = 3
 def write(folder: Path, emission: int, batches: Iterator[pa.RecordBatch], partition: int) -> None:
     """The first attempt of a task writes after its copy did, although it lost."""
     rows = pa.Table.from_batches(list(batches), pa.schema([("id", pa.int64())]))
-    began, wrote = (folder / f"{what}-{emission}" for what in ("began", "copy-wrote"))
+    began, wrote = (folder / f"{name}-{emission}" for name in ("began", "copy-wrote"))
     note_attempt(folder / f"emission-{emission}")
-    is_victim = any(one % 100 == VICTIM for one in rows["id"].to_pylist())
+    is_victim = any(message % 100 == VICTIM for message in rows["id"].to_pylist())
     is_copy = context().attemptNumber() > 0
     if is_victim and is_copy:
         wait_for(began)
@@ -58,7 +58,7 @@ def main(master: str, url: str, folder: Path) -> None:
     done: list[int] = []
     with Acker.connect(url, CONFIG) as acker:
         with TrackedBatches(
-            partial(pipeline, folder), acker=acker, ids="id", parking_location=str(folder / "park"),
+            partial(pipeline, folder), acker=acker, ids="id", parking_location=str(folder / "parked"),
             retry=RetryPolicy(max_attempts=9), on_messages_done=done.extend,
         ) as handler:  # fmt: skip
             (

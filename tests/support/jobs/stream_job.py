@@ -35,16 +35,16 @@ OUTPUT = pa.schema([("id", pa.int64()), ("child", pa.int32())])
 
 
 class Telling(Acker):
-    """Writes down every root it was told is complete, before anybody acts on it."""
+    """Writes down every root whose ack it gets, before it is used."""
 
     folder: Path
 
     def poll_batches(self, *args: Any, **options: Any) -> list[OutcomeBatch]:
         packed = super().poll_batches(*args, **options)
-        with (self.folder / "acked").open("a") as told:
-            for one in packed:
-                if one.kind == "ack":
-                    told.writelines(f"{root}\n" for root in one.roots.tolist())
+        with (self.folder / "acked").open("a") as acked:
+            for outcomes in packed:
+                if outcomes.kind == "ack":
+                    acked.writelines(f"{root}\n" for root in outcomes.roots.tolist())
         return packed
 
 
@@ -78,7 +78,9 @@ def run(spark: Any, url: str, folder: Path) -> None:
     """To the end of what is there."""
     with Telling.connect(url, CONFIG) as acker:
         acker.folder = folder
-        handle = TrackedBatches(partial(pipeline, folder), acker=acker, ids="id", parking_location=str(folder / "park"))
+        handle = TrackedBatches(
+            partial(pipeline, folder), acker=acker, ids="id", parking_location=str(folder / "parked")
+        )
         query = (
             spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1).parquet(str(folder / "in")).writeStream
             .foreachBatch(handle).option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)

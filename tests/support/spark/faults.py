@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark import SparkContext, TaskContext
 
 from acker_redis.spark import FlatMapOutput
-from acker_redis.spark.runtime.jvm import of
+from acker_redis.spark.runtime.jvm import java_class
 from acker_redis.testing import wait_until
 
 WAIT_SECS = 150.0
@@ -55,14 +55,14 @@ def evict(context: SparkContext, partition: int = 0) -> None:
     java = context._jsc
 
     def field(name: str, kind: str, of_object: Any) -> Any:  # py4j can't ask these classes for their methods
-        found = of(context, "java.lang.Class").forName(kind).getDeclaredField(name)
+        found = java_class(context, "java.lang.Class").forName(kind).getDeclaredField(name)
         found.setAccessible(True)
         return found.get(of_object)
 
     manager = field("blockManager", "org.apache.spark.SparkEnv", java.sc().env())
     master = field("master", "org.apache.spark.storage.BlockManager", manager)
     for number in java.getPersistentRDDs():
-        master.removeBlock(of(context, "org.apache.spark.storage.RDDBlockId")(number, partition))
+        master.removeBlock(java_class(context, "org.apache.spark.storage.RDDBlockId")(number, partition))
 
 
 def parent(pid: int) -> int:

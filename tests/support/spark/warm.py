@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.support import java
 
-JOB = Path(__file__).with_name("warm_job.py")
+JOB = Path(__file__).parents[1] / "jobs" / "warm_job.py"
 ANSWER_SECS = 280
 
 
