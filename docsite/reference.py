@@ -62,8 +62,8 @@ def _commands() -> str:
         shown = CliRunner().invoke(
             app, [*path, "--help"], prog_name="acker-redis", terminal_width=_WIDTH, max_content_width=_WIDTH
         )
-        told, _, _ = shown.output.partition("\n\n  Exit status: ")
-        parts.append(f"## {' '.join(('acker-redis', *path))}\n\n```text\n{told.strip()}\n```")
+        text, _, _ = shown.output.partition("\n\n  Exit status: ")
+        parts.append(f"## {' '.join(('acker-redis', *path))}\n\n```text\n{text.strip()}\n```")
     return "\n\n".join([*parts, ""])
 
 
@@ -77,14 +77,14 @@ def _scripts() -> str:
     folder = scripts.root()
     parts = [
         "# Headers of the scripts",
-        "What each script takes and gives. [The scripts](../../lua.md) has the form of the headers, the keys, the records and "
+        "What each script takes and gives. [The scripts](../../lua.md) has the form of the headers, the keys, the blocks and "
         "the result codes.",
     ]
     for name in scripts.NAMES:
         flags = ", ".join(f"`{flag}`" for flag in scripts.load(name).flags)
         parts += [f"## {name}", f"`lua/{scripts.script_path(name)}`." + (f" Flags: {flags}." if flags else "")]
         parts += _header(folder.joinpath(*scripts.script_path(name).split("/")).read_text(encoding="utf-8"))
-    parts += ["## Reports", "[At three in the morning](../../operate/on-call.md) says what they show."]
+    parts += ["## Reports", "[On call](../../operate/on-call.md) says what they show."]
     for name in scripts.REPORTS:
         path = folder.joinpath(*scripts.report_path(name).split("/"))
         parts += [f"### acker_{name}", *_header(path.read_text(encoding="utf-8"))]

@@ -27,7 +27,7 @@ Errors
   ACKERLOST
 ]]
 --- @include "lib/shard"
---- @include "lib/dedup window"
+--- @include "lib/dedup"
 --- @include "lib/fold"
 --- @include "lib/outcomes"
 local ledger, meta, stats, latency = KEYS[1], KEYS[2], KEYS[3], KEYS[4]

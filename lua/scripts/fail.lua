@@ -28,7 +28,7 @@ Errors
 ]]
 --- @include "lib/block"
 --- @include "lib/shard"
---- @include "lib/dedup window"
+--- @include "lib/dedup"
 --- @include "lib/outcomes"
 local ledger, meta, stats, latency = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local generation, idempotency_key, digest, component, detail, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]

@@ -47,7 +47,7 @@ class Run:
         self.emissions.append(emission)
 
     def ends(self) -> None:
-        """Every message is acked, and none is given up."""
+        """Every message is acked, and none is a dead letter."""
         self.may_end.set()
         for emission in list(self.emissions):  # where its root is still there
             root = emission.roots[emission.message_ids == 0]
@@ -126,7 +126,7 @@ def test_restored_snapshot_brings_back_dead_letters(
     keep, restore = lines_of("Redis has older data")
     run.acker.dead_letters.add([LETTER])
     shell.run(keep)
-    shell.run("redis-cli DEL 'acker:{orders}:dead'")
+    shell.run("redis-cli DEL 'acker:{orders}:dead_letters'")
     run.acker.admin.pause(reason="begun since")
     assert "no such customer" in shell.run(restore)
     assert run.acker.admin.paused() is None
