@@ -19,7 +19,6 @@ def pages() -> dict[str, str]:
     """Place on the site -> text."""
     names = [name for name in acker_redis.__all__ if not name.startswith("_")]
     errors = {name for name in names if _is_error(getattr(acker_redis, name))}
-    tests = [name for name, one in vars(testing).items() if getattr(one, "__module__", None) == testing.__name__]
     return {
         "reference/api/library.md": _calls(
             "The library", "acker_redis", (name for name in names if name not in errors), "`import acker_redis`"
@@ -36,7 +35,7 @@ def pages() -> dict[str, str]:
         "reference/api/testing.md": _calls(
             "For tests",
             "acker_redis.testing",
-            tests,
+            testing.__all__,
             "`pip install 'acker-redis[testing]'`. [The guide](../../guides/testing.md).",
         ),
         "reference/api/commands.md": _commands(),
