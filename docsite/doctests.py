@@ -9,14 +9,14 @@ _EXAMPLE = re.compile(r"^( *)>>> .*(?:\n\1\S.*)*", re.MULTILINE)
 
 
 class Doctests(griffe.Extension):
-    """Puts dedup windows around examples."""
+    """Makes blocks of code of examples."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:  # noqa: ARG002
         """Called for everything that has a docstring, before it is parsed."""
         if obj.docstring:
-            obj.docstring.value = deduplicated(obj.docstring.value)
+            obj.docstring.value = as_code_blocks(obj.docstring.value)
 
 
-def deduplicated(text: str) -> str:
-    """The docstring, with dedup windows."""
+def as_code_blocks(text: str) -> str:
+    """Put the docstring's examples into blocks of code."""
     return _EXAMPLE.sub(lambda found: f"```pycon\n{found[0]}\n```", text)

@@ -19,12 +19,12 @@ ELSEWHERE = {
 }
 """Pages that have their place beside what they are about, and where the site has them."""
 
-_DEDUP = re.compile(r"^( *```.*?^ *```\n)", re.DOTALL | re.MULTILINE)
+_CODE_BLOCK = re.compile(r"^( *```.*?^ *```\n)", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s#]*)(#[^()\s]*)?\)")
 
 
 def gather(root: Path, target: Path, made: Mapping[str, str]) -> None:
-    """Fill the folder anew with the pages of the repository and those that were made.
+    """Empty the folder, and fill it with the pages of the repository and the generated ones.
 
     Raises:
         FileNotFoundError: a link leads nowhere.
@@ -60,5 +60,5 @@ def moved(text: str, source: str, places: Mapping[str, str], root: Path) -> str:
             raise FileNotFoundError(f"{source}: a link leads to {to}, which is not there")
         return label
 
-    parts = _DEDUP.split(text)  # code is every second one
+    parts = _CODE_BLOCK.split(text)  # code is every second one
     return "".join(part if number % 2 else _LINK.sub(link, part) for number, part in enumerate(parts))

@@ -19,7 +19,6 @@ def pages() -> dict[str, str]:
     """Place on the site -> text."""
     names = [name for name in acker_redis.__all__ if not name.startswith("_")]
     errors = {name for name in names if _is_error(getattr(acker_redis, name))}
-    tests = [name for name, one in vars(testing).items() if getattr(one, "__module__", None) == testing.__name__]
     return {
         "reference/api/library.md": _calls(
             "The library", "acker_redis", (name for name in names if name not in errors), "`import acker_redis`"
@@ -36,7 +35,7 @@ def pages() -> dict[str, str]:
         "reference/api/testing.md": _calls(
             "For tests",
             "acker_redis.testing",
-            tests,
+            testing.__all__,
             "`pip install 'acker-redis[testing]'`. [The guide](../../guides/testing.md).",
         ),
         "reference/api/commands.md": _commands(),
@@ -62,8 +61,8 @@ def _commands() -> str:
         shown = CliRunner().invoke(
             app, [*path, "--help"], prog_name="acker-redis", terminal_width=_WIDTH, max_content_width=_WIDTH
         )
-        told, _, _ = shown.output.partition("\n\n  Exit status: ")
-        parts.append(f"## {' '.join(('acker-redis', *path))}\n\n```text\n{told.strip()}\n```")
+        text, _, _ = shown.output.partition("\n\n  Exit status: ")
+        parts.append(f"## {' '.join(('acker-redis', *path))}\n\n```text\n{text.strip()}\n```")
     return "\n\n".join([*parts, ""])
 
 
@@ -77,14 +76,14 @@ def _scripts() -> str:
     folder = scripts.root()
     parts = [
         "# Headers of the scripts",
-        "What each script takes and gives. [The scripts](../../lua.md) has the form of the headers, the keys, the records and "
+        "What each script takes and gives. [The scripts](../../lua.md) has the form of the headers, the keys, the blocks and "
         "the result codes.",
     ]
     for name in scripts.NAMES:
         flags = ", ".join(f"`{flag}`" for flag in scripts.load(name).flags)
         parts += [f"## {name}", f"`lua/{scripts.script_path(name)}`." + (f" Flags: {flags}." if flags else "")]
         parts += _header(folder.joinpath(*scripts.script_path(name).split("/")).read_text(encoding="utf-8"))
-    parts += ["## Reports", "[At three in the morning](../../operate/on-call.md) says what they show."]
+    parts += ["## Reports", "[On call](../../operate/on-call.md) says what they show."]
     for name in scripts.REPORTS:
         path = folder.joinpath(*scripts.report_path(name).split("/"))
         parts += [f"### acker_{name}", *_header(path.read_text(encoding="utf-8"))]

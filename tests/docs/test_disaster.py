@@ -47,7 +47,7 @@ class Run:
         self.emissions.append(emission)
 
     def ends(self) -> None:
-        """Every message is acked, and none is given up."""
+        """Every message is acked, and none is a dead letter."""
         self.may_end.set()
         for emission in list(self.emissions):  # where its root is still there
             root = emission.roots[emission.message_ids == 0]

@@ -103,11 +103,11 @@ PAGES = {
 """What stands before the blocks of a page, and behind them."""
 
 ELSEWHERE = {
-    "guides/bare.md": "spark/test_readme.py",
-    "start/pipeline.md": "spark/test_readme.py",
-    "guides/log-pipeline.md": "spark/test_access_logs.py",
-    "operate/on-call.md": "integration/test_otel.py",
-    "operate/sizing.md": "integration/test_sizing.py",
+    "guides/bare.md": "docs/test_readme.py",
+    "start/pipeline.md": "docs/test_readme.py",
+    "guides/log-pipeline.md": "spark/applications/test_access_logs.py",
+    "operate/on-call.md": "ops/test_tracing.py",
+    "operate/sizing.md": "docs/test_sizing.py",
 }
 
 

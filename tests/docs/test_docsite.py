@@ -95,6 +95,6 @@ def test_site_pages_are_gathered_into_an_emptied_folder(tmp_path: Path) -> None:
 def test_docstring_examples_become_code_blocks() -> None:
     text = "Says it.\n\n>>> f(\n...     1)\n2\n\nMore.\n>>> g()"
     assert (
-        doctests.deduplicated(text)
+        doctests.as_code_blocks(text)
         == "Says it.\n\n```pycon\n>>> f(\n...     1)\n2\n```\n\nMore.\n```pycon\n>>> g()\n```"
     )

@@ -21,19 +21,19 @@ from acker_redis import (
     BadConfigError,
     Batch,
     DeadLetterFilter,
+    Marks,
     OffsetFile,
     RetryPolicy,
     Spout,
-    testing,
 )
 from acker_redis.acker import app_of
 from acker_redis.client import connection
 from acker_redis.model.config import Settings
 from acker_redis.store.dead_letters import DeadLetters
 from acker_redis.store.payloads import Payloads
-from acker_redis.testing import fake_acker
+from acker_redis.testing import fake, fake_acker
 
-HOLDERS: tuple[Any, ...] = (Acker, Admin, Batch, OffsetFile, Spout, AckerConfig, DeadLetters, Payloads, testing)
+HOLDERS: tuple[Any, ...] = (Acker, Admin, Batch, Marks, OffsetFile, Spout, AckerConfig, DeadLetters, Payloads, fake)
 """Every class and module of the core with public calls, all but RetryPolicy and DeadLetterFilter."""
 
 
@@ -96,7 +96,7 @@ def test_docstring_example_of_public_call_runs(
                     "run_spout",
                 )
             },
-            **dict(calls_of(testing)),
+            **dict(calls_of(fake)),
             "np": np,
             "acker": acker,
             "app": app_of(acker),

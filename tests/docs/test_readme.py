@@ -140,12 +140,12 @@ def test_documented_shell_commands_run(servers: list[Server], tmp_path: Path) ->
     with Acker.connect(servers[0].url, AckerConfig(app="orders")) as acker:
         acker.init_many(range(1, 201), range(1, 201), spout_id=0)
         acker.fail_many(range(1, 101), reason="broken", component="parse")
-        acker.poll(max_outcomes=10)
         acker.admin.rotate(force=True)
         acker.dead_letters.add([DeadLetter(1, "run", 5, "failed", "parse", "broken")])
         named = ("operate/access", "operate/on-call", "reference/commands", "reference/settings")
         pages = [block for name in named for block in blocks("sh", f"docs/{name}.md")]
         for line in (line for block in pages for line in block.splitlines() if not line.startswith("#")):
+            acker.poll(max_outcomes=10)  # or the doctor says after 15 s that no spout is there
             done = subprocess.run(
                 ["sh", "-c", line.replace(" -r -1 -i 2 ", " -r 2 -i 0.1 ")],  # it would go on
                 cwd=ROOT,

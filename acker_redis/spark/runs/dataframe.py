@@ -17,6 +17,7 @@ from acker_redis.spark.emission.messages import RunMessages, not_done, with_mess
 from acker_redis.spark.emission.runner import EmissionRunner, Pipeline
 from acker_redis.spark.emission.whole_output import WholeOutput
 from acker_redis.spark.protocol import arguments
+from acker_redis.spark.runs.callbacks import with_retries
 from acker_redis.spark.runs.options import MessageIds, ReplayFrom, RunSettings, message_ids, replay_from, run_settings
 from acker_redis.spark.runs.run_result import OnProgress, RunResult, progress_of, result_of
 from acker_redis.spark.runtime.jobs import described
@@ -24,7 +25,6 @@ from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.sinks.output_modes import Output, check_output
 from acker_redis.spark.sources.files import check_outside
 from acker_redis.spark.worker.keep_messages import KeepStep
-from acker_redis.spout.callbacks import with_retries
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.leftover_roots import noting_error
 from acker_redis.spout.loop import run_spout

@@ -14,6 +14,7 @@ from acker_redis.errors import AckerError, BadConfigError, ClosedError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.model.config import check_finite
 from acker_redis.spark.emission.runner import Pipeline
+from acker_redis.spark.runs.callbacks import with_retries
 from acker_redis.spark.runs.options import MessageIds, StreamSettings, message_ids, run_settings
 from acker_redis.spark.streaming.park_store import ParkStore
 from acker_redis.spark.streaming.query import LOOK_SECS, StreamStatus, TrackedQuery, active_query

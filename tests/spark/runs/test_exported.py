@@ -9,6 +9,7 @@ import pytest
 
 from acker_redis import Acker
 from acker_redis.spark.emission.messages import MESSAGE_ID
+from acker_redis.spark.protocol.columns import ANCHORS
 from acker_redis.spark.runs import exported
 from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing import fake_acker, settle
