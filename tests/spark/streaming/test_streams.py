@@ -21,10 +21,10 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from acker_redis import Acker, AckerConfig, AckerError, BadConfigError, DeadLetter, RetryPolicy
 from acker_redis.spark import MessageIds, TrackedBatches, Tracker
+from acker_redis.spark.runs import callbacks
 from acker_redis.spark.streaming.park_store import ParkStore
 from acker_redis.spark.streaming.parked_messages import ParkedMessages
 from acker_redis.spark.streaming.parked_rows import ParkedRows
-from acker_redis.spout import callbacks
 from acker_redis.spout.state import SpoutState
 from acker_redis.testing import wait_until
 
