@@ -71,7 +71,7 @@ class ExportStep:
             introduced.add(roots, edges)
             plain = batch.drop_columns([ROOTS, SHARE])
             yield pa.RecordBatch.from_arrays(
-                [*plain.columns, _anchors(starts, roots, edges), pa.array(row_shares)],
+                [*plain.columns, _as_anchors(starts, roots, edges), pa.array(row_shares)],
                 schema=pa.schema([*plain.schema, ARROW_ANCHORS, ARROW_SHARE]),
             )
         self._introduce(*introduced.ack_vals())
@@ -135,6 +135,6 @@ def _distinct_roots(column: pa.ListArray) -> tuple[Int64Array, UInt64Array]:
     return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64), roots
 
 
-def _anchors(starts: Int64Array, roots: UInt64Array, edges: UInt64Array) -> pa.ListArray:
+def _as_anchors(starts: Int64Array, roots: UInt64Array, edges: UInt64Array) -> pa.ListArray:
     values = pa.array(np.stack([roots, edges], axis=1).reshape(-1).view(np.int64))
     return pa.ListArray.from_arrays(pa.array(starts * 2, pa.int32()), values, type=ARROW_ANCHORS.type)
