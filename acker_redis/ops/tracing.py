@@ -60,7 +60,7 @@ def _make_spans(tracer: Tracer, above_ms: float | None, spout: Spout, batches: S
     if above_ms is not None:
         is_slow = ages_ms[rows] > above_ms
         roots, rows = roots[is_slow], rows[is_slow]
-    places, messages, attempts = spout.state.find(roots)
+    places, messages, attempts = spout.state.look_up(roots)
     roots, rows = roots[places], rows[places]
     outcome = "acked" if first.kind == "ack" else "timed_out" if first.reason == "timeout" else "failed"
     shared = {"acker.app": spout.acker.config.app, "acker.run": spout.run_id, "acker.outcome": outcome}

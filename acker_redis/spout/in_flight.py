@@ -140,12 +140,12 @@ class InFlight:
         self.open = np.ones(len(roots), np.bool_)
         self.count = len(roots)
 
-    def find(self, roots: Int64Array) -> Int64Array:
+    def rows_of(self, roots: Int64Array) -> Int64Array:
         """Return for each root the open row it is in, -1 for none."""
         rows = self._index.rows_of(roots.view(np.uint64))
         return np.where((rows >= 0) & self.open[rows], rows, -1)
 
-    def close(self, rows: Int64Array) -> None:
+    def close_rows(self, rows: Int64Array) -> None:
         """Settle rows, which are open and distinct."""
         self.open[rows] = False
         self.count -= len(rows)
@@ -228,7 +228,7 @@ class Replays:
             self._push(attempts[order], due[order])
             self._count += len(attempts)
 
-    def take(self, now: float, room: int | None) -> Attempts:
+    def take_due(self, now: float, room: int | None) -> Attempts:
         """Take emissions that are due, `room` at most."""
         parts = [Attempts.first(np.array([], np.int64))]
         left = self._count if room is None else room

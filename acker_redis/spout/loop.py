@@ -201,7 +201,7 @@ class SpoutLoop:
 
     def _is_in_flight(self, roots: Int64Array) -> Mask:
         is_in_flight = np.zeros(len(roots), np.bool_)
-        is_in_flight[self._state.find(roots)[0]] = True
+        is_in_flight[self._state.look_up(roots)[0]] = True
         return is_in_flight
 
     def _paused(self) -> bool:

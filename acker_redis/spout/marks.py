@@ -40,11 +40,11 @@ class Marks:
         """Start without marks."""
         self._marks: deque[Mark] = deque()
 
-    def take(self) -> Iterator[Mark]:
+    def collect(self) -> Iterator[Mark]:
         """Take all marks, in their order; the spout does.
 
         >>> spout.marks.exempt(np.array([7]))
-        >>> [mark.kind for mark in spout.marks.take()]
+        >>> [mark.kind for mark in spout.marks.collect()]
         ['exempt']
         """
         while self._marks:

@@ -141,12 +141,12 @@ class PoisonSearch:
             return Attempts.first(np.array([], np.int64))
         count = 1 if self.in_doubt else max_group
         self.under_way = "searched"
-        return self._searched[max_group].take(now, count if room is None else min(count, room))
+        return self._searched[max_group].take_due(now, count if room is None else min(count, room))
 
     def take_known(self, now: float, room: int | None) -> Attempts:
         """Take a single message that is known to be poison."""
         self.under_way = "known"
-        return self._known.take(now, 1 if room is None else min(1, room))
+        return self._known.take_due(now, 1 if room is None else min(1, room))
 
     def all(self) -> tuple[Attempts, FloatArray]:
         """Return all attempts that wait, and when each is due."""

@@ -231,7 +231,7 @@ class Spout:
             own = [batch for batch in batches if batch.spout_id in known_ids]
             if Spout.listener is not None:
                 Spout.listener(self, own)
-            self.state.settle(own, time.monotonic())
+            self.state.apply_outcomes(own, time.monotonic())
             try:
                 self._notify()
             except ServerUnavailableError:

@@ -273,11 +273,11 @@ class SpoutState:
         left_out = -1 if under_way is None else under_way.number
         return [part.roots[part.open & (part.attempts.numbers != left_out)] for part in self._in_flight]
 
-    def find(self, roots: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+    def look_up(self, roots: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Find which of these roots are in flight: their places among these, their messages, and their attempts, from 1."""
         places, messages, attempts = [], [], []
         for part in self._in_flight:
-            rows = part.find(roots)
+            rows = part.rows_of(roots)
             places.append(np.flatnonzero(rows >= 0))
             messages.append(part.attempts.message_ids[rows[rows >= 0]])
             attempts.append(part.attempts.previous[rows[rows >= 0]] + 1)
@@ -285,7 +285,7 @@ class SpoutState:
         return np.concatenate(none + places), np.concatenate(none + messages), np.concatenate(none + attempts)
 
     @_moves
-    def settle(self, batches: list[OutcomeBatch], now: float) -> None:
+    def apply_outcomes(self, batches: list[OutcomeBatch], now: float) -> None:
         """Act on outcomes; outcomes of roots that are not in flight are counted as late."""
         self.apply_marks()
         acks = [batch.roots for batch in batches if batch.kind == "ack"]
@@ -294,17 +294,17 @@ class SpoutState:
         failed, of_fail = _distinct([batch.roots for batch in fails])
         known = 0
         for part in self._in_flight:
-            rows = part.find(acked)
+            rows = part.rows_of(acked)
             rows = rows[rows >= 0]
             if len(rows):
-                part.close(rows)
+                part.close_rows(rows)
                 self._note(part.attempts.numbers[rows], "acked")
                 self._done.append(part.attempts.message_ids[rows])
                 self.counts.acked += len(rows)
             known += len(rows)
-            rows = part.find(failed)
+            rows = part.rows_of(failed)
             if (hits := rows >= 0).any():
-                part.close(rows[hits])
+                part.close_rows(rows[hits])
                 attempts = part.attempts[rows[hits]]
                 self._note(attempts.numbers, "settled")
                 held = attempts.max_group == _HELD
@@ -319,7 +319,7 @@ class SpoutState:
         """Emit messages again whose roots the ledger doesn't know, and has written no outcome of."""
         self.apply_marks()
         for part in self._in_flight:
-            rows = part.find(roots)
+            rows = part.rows_of(roots)
             self._lose(part, rows[rows >= 0], now)
         self._drop_finished()
 
@@ -336,7 +336,7 @@ class SpoutState:
         """See `Spout.exhaust`."""
         for part in self._in_flight:
             rows = np.flatnonzero(part.open & np.isin(part.attempts.message_ids, message_ids))
-            part.close(rows)
+            part.close_rows(rows)
             attempts = part.attempts[rows]
             self.counts.lost += len(rows)
             self._note(attempts.numbers, "settled")
@@ -370,14 +370,14 @@ class SpoutState:
 
     def apply_marks(self) -> None:
         """Apply `marks` to attempts in flight."""
-        for mark in self.marks.take():
+        for mark in self.marks.collect():
             if isinstance(mark, PoisonMark):
                 self._break_up(mark.emission, by_outage=mark.by_outage)
                 continue
             if mark.kind == "held":
                 self._held_until = mark.held_until
             for part in self._in_flight:
-                rows = part.find(np.asarray(mark.roots))
+                rows = part.rows_of(np.asarray(mark.roots))
                 rows = rows[rows >= 0]
                 if mark.kind == "non_retryable":
                     part.attempts.non_retryable[rows] = True
@@ -402,7 +402,7 @@ class SpoutState:
             first = 0 if search.is_stuck else 1 if search.in_doubt else self._turn  # stuck: only others can show it
             kind = (turn + first) % 3
             if kind == 0:
-                replays = self._replays.take(due_by, room if room is None else room - self._kept_for_fresh(room))
+                replays = self._replays.take_due(due_by, room if room is None else room - self._kept_for_fresh(room))
                 fresh = Attempts.first(self._take_fresh(None if room is None else room - len(replays)))
                 taken, count = Attempts.concatenate([replays, fresh]), len(replays)
                 search.under_way = "others"
@@ -414,7 +414,7 @@ class SpoutState:
                 return count, taken
         if not (self._fresh or self._replays or self.poison_search):
             # All at once, whatever room there is: a part of them could not be written.
-            held = self._held.take(now, None)
+            held = self._held.take_due(now, None)
             if len(held):
                 search.under_way = "others"
             return len(held), held
@@ -475,7 +475,7 @@ class SpoutState:
             self._held.add(replace(retries, max_group=np.zeros(len(attempts), np.int32)), due)
 
     def _lose(self, part: InFlight, rows: Int64Array, now: float, *, exempt: bool = False) -> None:
-        part.close(rows)
+        part.close_rows(rows)
         attempts = part.attempts[rows]
         self.counts.lost += len(rows)
         explained = [number for number, sent in self.sent.items() if sent.exempt]

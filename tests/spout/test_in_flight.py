@@ -17,7 +17,7 @@ def attempts(*message_ids: int, attempt: int = 0) -> Attempts:
 
 
 def taken(replays: Replays, now: float, room: int | None = None) -> list[int]:
-    message_ids: list[int] = replays.take(now, room).message_ids.tolist()
+    message_ids: list[int] = replays.take_due(now, room).message_ids.tolist()
     return message_ids
 
 
@@ -46,11 +46,11 @@ def test_replay_counts_attempts_and_losses() -> None:
 
 def test_in_flight_rows_are_looked_up_by_root_until_closed() -> None:
     part = InFlight(np.array([50, -10, 30]), attempts(5, 1, 3))
-    rows = part.find(np.array([30, 99, 50]))
+    rows = part.rows_of(np.array([30, 99, 50]))
     assert rows[1] == -1
-    part.close(rows[[0, 2]])
+    part.close_rows(rows[[0, 2]])
     assert (part.attempts[rows[[0, 2]]].message_ids.tolist(), part.count) == ([3, 5], 1)
-    assert part.find(np.array([-10, 30, 50])).tolist() == [1, -1, -1]
+    assert part.rows_of(np.array([-10, 30, 50])).tolist() == [1, -1, -1]
 
 
 def test_many_small_emissions_become_few_parts() -> None:
@@ -59,19 +59,19 @@ def test_many_small_emissions_become_few_parts() -> None:
     for start in range(0, len(roots), 10):
         some = roots[start : start + 10]
         parts = merged([*parts, InFlight(some, attempts(*some.tolist()))])
-        rows = parts[-1].find(some[:5])  # half of each settles
-        parts[-1].close(rows)
+        rows = parts[-1].rows_of(some[:5])  # half of each settles
+        parts[-1].close_rows(rows)
         assert len(parts) <= 12
     assert sum(part.count for part in parts) == 5_000
     assert sum(len(part.open) for part in parts) < 15_000
     for start in range(0, len(roots), 10):
         some = roots[start : start + 10]
-        open_rows = [(part, rows[rows >= 0]) for part in parts for rows in [part.find(some)]]
+        open_rows = [(part, rows[rows >= 0]) for part in parts for rows in [part.rows_of(some)]]
         assert sorted(m for part, rows in open_rows for m in part.attempts[rows].message_ids.tolist()) == sorted(
             some[5:]
         )
         for part, rows in open_rows:
-            part.close(rows)
+            part.close_rows(rows)
     assert merged(parts) == []
 
 

@@ -490,7 +490,7 @@ def test_settling_and_replaying_take_no_python_per_message() -> None:
         acked = [timed_out(emission, slice(-5, None))._replace(kind="ack", reason=None)]
 
         def work() -> None:
-            made.state.settle(packed + acked, 0.0)
+            made.state.apply_outcomes(packed + acked, 0.0)
             emit_nothing(made)
 
         count = steps(work)
@@ -535,9 +535,9 @@ def test_an_outcome_that_comes_twice_counts_once() -> None:
     made = spout(fake_acker(), messages=4)
     emission = emit_nothing(made)
     twice = timed_out(emission)._replace(roots=np.repeat(emission.roots[:2], 2))
-    made.state.settle([twice, timed_out(emission, slice(0, 3))], 0.0)
+    made.state.apply_outcomes([twice, timed_out(emission, slice(0, 3))], 0.0)
     assert (made.counts.timed_out, made.counts.late, made.pending) == (3, 4, 1)
-    made.state.settle([timed_out(emission)._replace(redelivered=True, reason="failed")], 0.0)
+    made.state.apply_outcomes([timed_out(emission)._replace(redelivered=True, reason="failed")], 0.0)
     assert (made.counts.timed_out, made.counts.failed, made.counts.late, made.pending) == (3, 1, 7, 0)
     assert sorted(emit_nothing(made).message_ids.tolist()) == [0, 1, 2, 3]
 
@@ -549,7 +549,7 @@ def test_dead_letter_has_reason_of_its_own_outcome_batch() -> None:
         timed_out(emission, slice(0, 2)),
         timed_out(emission, slice(2, 3))._replace(reason="failed", last_component="write", detail="full"),
     ]
-    made.state.settle(packs, 0.0)
+    made.state.apply_outcomes(packs, 0.0)
     assert letters(made) == {
         **{m: DeadLetter(m, "run", 1, "timeout", "parse") for m in emission.message_ids[:2].tolist()},
         int(emission.message_ids[2]): DeadLetter(int(emission.message_ids[2]), "run", 1, "failed", "write", "full"),
@@ -560,7 +560,7 @@ def test_resumed_spout_continues_attempts_of_its_predecessor() -> None:
     """Attempts and causes count on; what was in flight comes again as if that emission had not been counted."""
     made = spout(fake_acker(), messages=6)
     emission = emit_nothing(made)
-    made.state.settle([timed_out(emission, slice(0, 2))], 0.0)
+    made.state.apply_outcomes([timed_out(emission, slice(0, 2))], 0.0)
     made.add(np.array([10, 11]))
     assert sorted(made.state.left_ids().tolist()) == [0, 1, 2, 3, 4, 5, 10, 11]
     assert (made.state.left, made.state.fresh, made.state.pending) == (8, 2, 4)
@@ -572,7 +572,7 @@ def test_resumed_spout_continues_attempts_of_its_predecessor() -> None:
     again = emit_nothing(other)
     assert sorted(again.message_ids.tolist()) == [0, 1, 2, 3, 4, 5]
     assert set(again.attempts.tolist()) == {1}
-    other.state.settle([timed_out(again)], 0.0)
+    other.state.apply_outcomes([timed_out(again)], 0.0)
     assert sorted(other.dead_letters) == [0, 1]  # their second; the others' first
     assert {letter.attempts for letter in other.dead_letters.values()} == {2}
     left, _ = other.state.attempts_left(0.0)
@@ -582,7 +582,7 @@ def test_resumed_spout_continues_attempts_of_its_predecessor() -> None:
 def test_a_spout_of_a_stream_remembers_its_last_dead_letters() -> None:
     made = Spout(fake_acker(), "run", retry=RetryPolicy(max_attempts=1, first_delay_secs=0), keep_letters=2)
     made.add(np.arange(5))
-    made.state.settle([timed_out(emit_nothing(made))], 0.0)
+    made.state.apply_outcomes([timed_out(emit_nothing(made))], 0.0)
     assert len(made.dead_letters) == 2
     assert made.counts.dead_lettered == 5
 

@@ -99,7 +99,7 @@ class EmissionRoots:
             except AckerError as exc:
                 log.warning("the messages of a failed emission time out, as they could not be failed: %s", exc)
 
-    def close(self, failed: Iterable[Failure]) -> None:
+    def complete(self, failed: Iterable[Failure]) -> None:
         """Fail the roots of failed rows, and ack the others.
 
         Raises:

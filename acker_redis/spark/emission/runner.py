@@ -152,7 +152,7 @@ class EmissionRunner:
                 else self.whole_output.trying(emission, spark, tag) as is_whole,
             ):
                 if self.whole_output is not None and self.whole_output.written:
-                    roots.close([])  # these are in the output
+                    roots.complete([])  # these are in the output
                     return Verdict(emission.roots[:0])
                 source.keep_messages(emission)
                 equation = Equation(key, proof.add_operator("spout", "spout", []).name)
@@ -168,9 +168,9 @@ class EmissionRunner:
                 verdict = self.evidence.judge(emission, failed, proof.processed, is_last=not spout.state.fresh)
                 spout.marks.exempt(verdict.exempt)
                 if self.whole_output is None:
-                    roots.close(failed)
+                    roots.complete(failed)
                 elif (
-                    error := self.whole_output.close(emission, outputs, failed, roots, proof, is_whole=is_whole)
+                    error := self.whole_output.complete(emission, outputs, failed, roots, proof, is_whole=is_whole)
                 ) is not None:
                     return verdict._replace(broken=error)
                 return verdict

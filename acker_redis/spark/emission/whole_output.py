@@ -68,7 +68,7 @@ class WholeOutput:
                 self._refuse(line_of(exc))
             raise
 
-    def close(
+    def complete(
         self,
         emission: Emission,
         outputs: Outputs,
@@ -108,7 +108,7 @@ class WholeOutput:
             roots.release([], self.delay_secs)
             return None
         self.written = True
-        roots.close([])
+        roots.complete([])
         return None
 
     def check_some_left(self) -> None:

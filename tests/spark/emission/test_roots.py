@@ -67,7 +67,7 @@ def test_roots_accepted_before_pending_limit_consume_no_attempt() -> None:
     assert sent is not None
     roots = EmissionRoots(spout, sent, np.arange(1, 641))
     with pytest.raises(PendingLimitError), roots:
-        roots.close([])
+        roots.complete([])
     assert acker.pending() == len(others)
     while spout.poll():
         pass
@@ -84,7 +84,7 @@ def test_failed_rows_of_unknown_messages_prevent_all_acks(foreign: list[int], wi
     named = np.array([*sent.roots[:3].tolist(), *foreign], np.int64)
     good = failure_of("first", Reason("bad"), sent.roots[3:5])
     with pytest.raises(NotExactError, match="in 'second'"), EmissionRoots(spout, sent, np.arange(1, 41)) as roots:
-        roots.close([good, failure_of("second", Reason("bad"), named, without)])
+        roots.complete([good, failure_of("second", Reason("bad"), named, without)])
     while spout.poll():
         pass
     assert (spout.counts.acked, spout.counts.failed) == (0, 40)

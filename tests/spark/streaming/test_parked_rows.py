@@ -41,7 +41,7 @@ class Stream:
     def end(self, emission: Emission, kind: Literal["ack", "fail"], *which: int) -> None:
         roots = emission.roots[np.isin(emission.message_ids, which)]
         outcome = OutcomeBatch(kind, 0, roots, "failed", "parse", False, None, Receipt("stream", []))
-        self.state.settle([outcome], time.monotonic())
+        self.state.apply_outcomes([outcome], time.monotonic())
         if kind == "ack":
             self.messages.done(self.state.pending_notifications)
             self.state.notified()
