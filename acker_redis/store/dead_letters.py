@@ -284,11 +284,11 @@ class DeadLetters:
         if self._knows_format:
             return
         key = keys.dead_letters_of_format_1(self._app)
-        (exists,) = self._client.pipeline_each([("EXISTS", key)])
-        if isinstance(exists, AuthenticationError):  # a user who may read this stream only
-            exists = 0
-        raise_first([exists])
-        if exists:
+        (length,) = self._client.pipeline_each([("XLEN", key)])
+        if isinstance(length, AuthenticationError):  # a user who may read this stream only
+            length = 0
+        raise_first([length])
+        if length:
             raise _other_format(self._app, key, "1")
         self._knows_format = True
 

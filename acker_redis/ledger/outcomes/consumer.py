@@ -189,7 +189,7 @@ class Consumer:
             self._wait_for_new(min(left_ms, _BLOCK_SLICE_MS, self._client.max_block_ms))
 
     def _fill(self, wanted: int) -> bool:
-        """Read more entries into the backlog: those this consumer left behind, then new ones, then those that others left.
+        """Read more entries into the backlog: first this consumer's unconfirmed ones, then new ones, then those others left.
 
         Entries that were read ahead come before all, unless they are about to be read again among those left behind.
         """
