@@ -243,7 +243,7 @@ class Acker:
             roots: root ids; a root may stand there any number of times.
             vals: ack values, one per element of roots.
             idempotency_key: see `init_many`.
-            component: name of the bolt, operator or sink that acks; shows as `last_component`. At most 255 names per app.
+            component: name of the operator or sink that acks; shows as `last_component`. At most 255 names per app.
 
         Returns:
             Applied.applied counts distinct roots, without those that failed a short time ago: their acks are late.

@@ -79,7 +79,7 @@ class Stats(NamedTuple):
         acks: ack updates applied, after combining equal roots; late ones are not among them.
         fails: fail updates applied; late ones are not among them.
         acked: roots completed.
-        failed: roots failed by a bolt.
+        failed: roots failed by an operator or sink.
         timed_out: owned roots that expired.
         orphaned: roots that expired without owner: their init was lost, or they were made by an ack or fail of a root
             that had left the ledger (acked, timed out, or closed and gone), which looks like one that precedes its init.

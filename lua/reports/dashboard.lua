@@ -12,7 +12,7 @@ ARGV
 Returns
   report  text; on a cluster of the node that it runs on
 ]]
---- @include "lib/page"
+--- @include "lib/report"
 local CALLS = 900
 local BLOCKS = 6000
 local SHARDS_SAMPLED = 100

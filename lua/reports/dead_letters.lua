@@ -9,7 +9,7 @@ ARGV
 Returns
   report  text; looked at are the newest 1000 letters of an app, 5000 of all apps
 ]]
---- @include "lib/page"
+--- @include "lib/report"
 local MOST, MOST_OF_ALL = 1000, 5000
 
 local names = arguments({})

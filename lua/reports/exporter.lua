@@ -10,7 +10,7 @@ Returns
   pairs  a name such as `orders:pending` and a number as text, flat; ages in seconds, sizes in roots or entries. redis_exporter
          shows them as redis_script_values{key="orders:pending"}
 ]]
---- @include "lib/page"
+--- @include "lib/report"
 local BLOCKS = 2000
 
 local metrics = {}

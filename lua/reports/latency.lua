@@ -10,7 +10,7 @@ ARGV
 Returns
   report  text; percentiles are bounds, so p99 5.0s says that 99 of 100 roots took at most 5 s
 ]]
---- @include "lib/page"
+--- @include "lib/report"
 local OUTCOMES = {'acked', 'failed', 'timed_out'}
 
 local names, words = arguments({['--json'] = true})

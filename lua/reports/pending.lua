@@ -11,7 +11,7 @@ ARGV
 Returns
   report  text; looked at are those that were put longest ago, at most 20000 blocks
 ]]
---- @include "lib/page"
+--- @include "lib/report"
 local BLOCKS = 20000
 local ROOTS = 20000
 

@@ -13,7 +13,7 @@ ARGV
 Returns
   report  text; looked through are the newest 200 outcomes of each lane that wait, or the newest 10000 dead letters
 ]]
---- @include "lib/page"
+--- @include "lib/report"
 local OUTCOMES, LETTERS, LETTERS_PER_STEP = 200, 10000, 500
 
 local names = arguments({})

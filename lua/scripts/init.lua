@@ -4,7 +4,7 @@ init: set the owner (spout_id) of each root and its first ack value; a tree that
 Storm: Acker.execute, stream __ack_init. An init of a root that already has its owner is ignored and counted. A root that
 fails here is closed, and its block moves to the nursery if no other root of it is pending, as in fail.lua; so does a block that
 gets further roots.
-Where an operator limits the app's pending roots, a shard that has its part of them refuses the whole call; a call that begins
+Where a limit is set on the app's pending roots, a shard that has its part of them refuses the whole call; a call that begins
 below the limit is applied whole.
 
 KEYS
@@ -55,7 +55,7 @@ if shard.max_pending then
   local counted = redis.call('HMGET', stats, 'inits', 'acked', 'failed', 'timed_out')
   local pending = (counted[1] or 0) - (counted[2] or 0) - (counted[3] or 0) - (counted[4] or 0)
   if pending >= shard.max_pending then
-    return redis.error_reply('ACKERFULL the shard has its part of the pending roots that the operator allows')
+    return redis.error_reply('ACKERFULL the shard has its part of the pending roots that its limit allows')
   end
 end
 

@@ -105,7 +105,7 @@ MODULES = {
         "spark.java": "spark.runtime.jvm",
         "spark.messages": "spark.emission.messages",
         "spark.meters": "spark.proof.metrics",
-        "spark.park": "spark.streaming.park_store",
+        "spark.park": "spark.streaming.parking_location",
         "spark.query": "spark.streaming.query",
         "spark.reach": "spark.runtime.executor_check",
         "spark.run": "spark.runs.dataframe",

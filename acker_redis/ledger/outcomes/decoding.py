@@ -76,7 +76,7 @@ class Outcome(NamedTuple):
         kind: `ack`, or `fail`.
         root: signed 64-bit root id.
         spout_id: of the spout that initialised the root.
-        reason: None for an ack, else `failed` (a bolt failed it) or `timeout`.
+        reason: None for an ack, else `failed` (a component failed it) or `timeout`.
         age_ms: from the root's first message of any kind to its end, by the server's clock.
         last_component: the component that touched the root last, where components are named.
         redelivered: this outcome was handed out before and not confirmed since.

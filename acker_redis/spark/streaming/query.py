@@ -30,9 +30,9 @@ from acker_redis.spark.runtime.jobs import described
 from acker_redis.spark.runtime.jvm import java_class
 from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.streaming.completed_offsets import CompletedOffsets
-from acker_redis.spark.streaming.park_store import ParkStore
 from acker_redis.spark.streaming.parked_messages import ParkedMessages
 from acker_redis.spark.streaming.parked_rows import ParkedRows
+from acker_redis.spark.streaming.parking_location import ParkingLocation
 from acker_redis.spark.streaming.query_states import QueryState, QueryStates
 from acker_redis.spark.streaming.snapshot import Snapshot
 from acker_redis.spark.streaming.snapshot_writer import SnapshotWriter
@@ -102,7 +102,7 @@ class TrackedQuery:
         acker: Acker,
         url: str | None,
         options: StreamSettings,
-        store: ParkStore,
+        store: ParkingLocation,
     ) -> None:
         """Prepare the query; nothing is done before `resume`."""
         self.run: str | None = None

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from acker_redis.acker import Acker
 from acker_redis.errors import AckerError
-from acker_redis.spark.streaming.park_store import ParkingOutage, ParkingOutageError, ParkStore
 from acker_redis.spark.streaming.parked_messages import ParkedMessages
+from acker_redis.spark.streaming.parking_location import ParkingLocation, ParkingOutage, ParkingOutageError
 from acker_redis.spark.streaming.snapshot import Snapshot
 from acker_redis.store.dead_letter import DeadLetter
 
@@ -20,7 +20,9 @@ SAVE_SECS = 1.0
 class SnapshotWriter:
     """Keeps the newest snapshot up to date; one thread at a time may use it."""
 
-    def __init__(self, store: ParkStore, messages: ParkedMessages, snapshot: Callable[[], Snapshot | None]) -> None:
+    def __init__(
+        self, store: ParkingLocation, messages: ParkedMessages, snapshot: Callable[[], Snapshot | None]
+    ) -> None:
         """Prepare the writer; nothing is written yet.
 
         Args:

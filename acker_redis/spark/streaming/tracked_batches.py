@@ -16,7 +16,7 @@ from acker_redis.model.config import check_finite
 from acker_redis.spark.emission.runner import Pipeline
 from acker_redis.spark.runs.callbacks import with_retries
 from acker_redis.spark.runs.options import MessageIds, StreamSettings, message_ids, run_settings
-from acker_redis.spark.streaming.park_store import ParkStore
+from acker_redis.spark.streaming.parking_location import ParkingLocation
 from acker_redis.spark.streaming.query import LOOK_SECS, StreamStatus, TrackedQuery, active_query
 from acker_redis.spout.retry import RetryPolicy
 
@@ -197,8 +197,8 @@ class TrackedBatches:
     ) -> None:
         self.close()
 
-    def _open_store(self) -> ParkStore:
-        return ParkStore(self._spark, self._path, self._acker.config.app)
+    def _open_store(self) -> ParkingLocation:
+        return ParkingLocation(self._spark, self._path, self._acker.config.app)
 
     def _query_of_batch(self, spark: SparkSession, batch_id: int) -> TrackedQuery:
         """Give what runs the micro-batches of this start of the query; make it for its first."""
@@ -226,7 +226,7 @@ class TrackedBatches:
             self._query = self._start_query(store, batch_id, run)
             return self._query
 
-    def _start_query(self, store: ParkStore, before: int, run: str | None = None) -> TrackedQuery:
+    def _start_query(self, store: ParkingLocation, before: int, run: str | None = None) -> TrackedQuery:
         query = TrackedQuery(self._spark, self._pipeline, self._acker, self._url, self._settings, store)
         query.run = run
         query.resume(before)

@@ -21,7 +21,7 @@ from rich.live import Live
 
 from acker_redis import Acker, AckerError, RetryPolicy
 from acker_redis.spark import TrackedBatches
-from spark.applications.order_stream import page
+from spark.applications.order_stream import dashboard
 from spark.applications.order_stream.orders import Orders, must_be_dead_letter
 from spark.applications.order_stream.pipeline import ORDER, pipeline
 from spark.applications.order_stream.store import Account, Store, account
@@ -69,7 +69,7 @@ def run(
     seconds: float | None, console: Console,
 ) -> Account:  # fmt: skip
     """Run the stream, and count what became of the orders."""
-    latencies = page.Latencies()
+    latencies = dashboard.Latencies()
     batches = TrackedBatches(
         partial(pipeline, store), acker=acker, ids="id", parking_location=str(store.parking_location), dead_letter_bytes=1000,
         retry=RetryPolicy(max_attempts=5, first_delay_secs=1, multiplier=2, max_delay_secs=5),
@@ -98,7 +98,7 @@ def run(
 
 def _watch(
     query: Any, batches: TrackedBatches, acker: Acker, store: Store, orders: Orders, earlier: tuple[int, int],
-    latencies: page.Latencies, stop: threading.Event, kill_every: float, seconds: float | None, console: Console,
+    latencies: dashboard.Latencies, stop: threading.Event, kill_every: float, seconds: float | None, console: Console,
 ) -> None:  # fmt: skip
     """Show how it goes, and kill a worker now and then, until it is time to end.
 
@@ -122,12 +122,12 @@ def _watch(
             store.keep_letters(fresh)
             letters.update(letter.detail or letter.reason for letter in fresh)
             after = fresh[-1].entry_id if fresh else after
-            shown = page.facts(orders.made, *earlier, batches.status(), dict(letters), latencies, killed, now - began)
+            shown = dashboard.facts(orders.made, *earlier, batches.status(), dict(letters), latencies, killed, now - began)
             if live is not None:
-                live.update(page.as_table(shown), refresh=True)
+                live.update(dashboard.as_table(shown), refresh=True)
             elif now - printed_at > LINE_SECS:
                 printed_at = now
-                console.print(page.as_line(shown), highlight=False, soft_wrap=True)
+                console.print(dashboard.as_line(shown), highlight=False, soft_wrap=True)
 
 
 def summary_of(result: Account, folder: Path) -> str:

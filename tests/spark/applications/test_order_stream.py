@@ -15,8 +15,8 @@ import pytest
 
 from acker_redis import AckerError
 from acker_redis.testing import wait_until
+from spark.applications.order_stream.dashboard import Latencies, facts
 from spark.applications.order_stream.orders import POISON, Orders, kind_of, must_be_dead_letter
-from spark.applications.order_stream.page import Latencies, facts
 from spark.applications.order_stream.store import Store, account
 from tests.support import java
 from tests.support.spark.warm import Warm

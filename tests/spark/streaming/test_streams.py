@@ -22,9 +22,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from acker_redis import Acker, AckerConfig, AckerError, BadConfigError, DeadLetter, RetryPolicy
 from acker_redis.spark import MessageIds, TrackedBatches, Tracker
 from acker_redis.spark.runs import callbacks
-from acker_redis.spark.streaming.park_store import ParkStore
 from acker_redis.spark.streaming.parked_messages import ParkedMessages
 from acker_redis.spark.streaming.parked_rows import ParkedRows
+from acker_redis.spark.streaming.parking_location import ParkingLocation
 from acker_redis.spout.state import SpoutState
 from acker_redis.testing import wait_until
 
@@ -445,12 +445,12 @@ def test_unreadable_parking_location_releases_the_lane(
 ) -> None:
     give(tmp_path, [1])
 
-    def fails(store: ParkStore, before: int) -> None:
+    def fails(store: ParkingLocation, before: int) -> None:
         raise BadConfigError("on purpose")
 
     with handler_of(acker, tmp_path, partial(plain, tmp_path)) as handler:
         with monkeypatch.context() as patched, pytest.raises(StreamingQueryException, match="on purpose"):
-            patched.setattr(ParkStore, "start_saving", fails)
+            patched.setattr(ParkingLocation, "start_saving", fails)
             start(spark, tmp_path, handler).awaitTermination()
         start(spark, tmp_path, handler).awaitTermination()
     assert written(tmp_path) == [1]

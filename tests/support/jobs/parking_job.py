@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from acker_redis import Acker, AckerConfig, RetryPolicy
 from acker_redis.spark import TrackedBatches, Tracker
-from acker_redis.spark.streaming.park_store import ParkStore
+from acker_redis.spark.streaming.parking_location import ParkingLocation
 from tests.support.spark.cluster import session
 
 CONFIG = AckerConfig(app="parking", shards=2, message_timeout_secs=4)
@@ -57,14 +57,14 @@ def pipeline(folder: Path, point: str, draining: list[bool], tracker: Tracker, m
 
 def main(url: str, folder: Path, point: str, shuffle_partitions: str) -> None:
     """Go on with the query until all files are read and nothing is parked, or until the point."""
-    save = ParkStore.save
+    save = ParkingLocation.save
 
-    def dying_save(store: ParkStore, *args: Any) -> None:
+    def dying_save(store: ParkingLocation, *args: Any) -> None:
         die_at(point, "before-snapshot")
         save(store, *args)
         die_at(point, "after-snapshot")
 
-    with patch.object(ParkStore, "save", dying_save):  # what runs behind this in its process is to be spared
+    with patch.object(ParkingLocation, "save", dying_save):  # what runs behind this in its process is to be spared
         spark = session(folder, {"spark.sql.shuffle.partitions": shuffle_partitions})
         draining: list[bool] = []
         with Acker.connect(url, CONFIG) as acker:

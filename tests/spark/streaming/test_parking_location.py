@@ -246,9 +246,9 @@ def test_parking_disk_staying_full_ends_the_query_without_loss(
     give(tmp_path, [1, 7])
     go_on(spark, acker, tmp_path)
     give(tmp_path, [2, 17])
-    monkeypatch.setattr("acker_redis.spark.streaming.park_store._OUTAGE_TIMEOUT_SECS", 1.0)
+    monkeypatch.setattr("acker_redis.spark.streaming.parking_location._OUTAGE_TIMEOUT_SECS", 1.0)
     monkeypatch.setattr(
-        "acker_redis.spark.streaming.park_store.ParkStore._remove_draft", lambda park, draft: None
+        "acker_redis.spark.streaming.parking_location.ParkingLocation._remove_draft", lambda park, draft: None
     )  # the link stays
     link = fill(tmp_path, "0000000001-000001.parquet")
     with pytest.raises(StreamingQueryException, match=r"could not be saved for \d+ s.*No space left.*nothing is lost"):
@@ -265,7 +265,9 @@ def test_stopped_query_does_not_wait_for_a_full_parking_disk(
     give(tmp_path, [1, 7])
     go_on(spark, acker, tmp_path)
     give(tmp_path, [2, 17])
-    monkeypatch.setattr("acker_redis.spark.streaming.park_store.ParkStore._remove_draft", lambda park, draft: None)
+    monkeypatch.setattr(
+        "acker_redis.spark.streaming.parking_location.ParkingLocation._remove_draft", lambda park, draft: None
+    )
     with handler_of(acker, tmp_path) as handler:
         link = fill(tmp_path, "0000000001-000001.parquet")
         query = start(spark, tmp_path, handler)

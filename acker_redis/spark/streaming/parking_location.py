@@ -88,7 +88,7 @@ class ParkingOutage:
             log.warning("parked messages are saved again, after %.1f s", now - self._since)
 
 
-class ParkStore:
+class ParkingLocation:
     """Read and write the parking location, a folder of snapshots. One process at a time writes there.
 
     Attributes:
