@@ -49,7 +49,7 @@ def facts(
     killed: int,
     running_secs: float,
 ) -> dict[str, str]:
-    """Collect the lines of the dashboard by name. Earlier runs made `before` of the orders, and `left` of these were not done."""
+    """Collect the lines of the dashboard by name. Earlier runs made `before` of the orders, and did not finish `left`."""
     per_sec, p50, p99 = latencies.summary()
     parked = {
         f"{reason or 'in flight'}{f' in {component}' if component else ''}": count
