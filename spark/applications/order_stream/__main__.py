@@ -122,7 +122,9 @@ def _watch(
             store.keep_letters(fresh)
             letters.update(letter.detail or letter.reason for letter in fresh)
             after = fresh[-1].entry_id if fresh else after
-            shown = dashboard.facts(orders.made, *earlier, batches.status(), dict(letters), latencies, killed, now - began)
+            shown = dashboard.facts(
+                orders.made, *earlier, batches.status(), dict(letters), latencies, killed, now - began
+            )
             if live is not None:
                 live.update(dashboard.as_table(shown), refresh=True)
             elif now - printed_at > LINE_SECS:
