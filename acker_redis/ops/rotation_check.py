@@ -8,6 +8,7 @@ from acker_redis.client.client import Client
 from acker_redis.errors import (
     AppNotFoundError,
     DamagedDataError,
+    FormatVersionError,
     LedgerLostError,
     SettingsConflictError,
 )
@@ -18,7 +19,7 @@ from acker_redis.store.apps import apps, stored_config
 SERVER = "server"
 """Stands for the server, where a finding is no app's; always unhealthy."""
 
-OF_THE_APP = (AppNotFoundError, DamagedDataError, LedgerLostError, SettingsConflictError)
+OF_THE_APP = (AppNotFoundError, DamagedDataError, FormatVersionError, LedgerLostError, SettingsConflictError)
 """Errors of a single app. Any other error says that the server can't be asked."""
 
 

@@ -142,7 +142,7 @@ class DeadLetters:
         return filter(wanted.matches, self._sound(after, "" if until_ms is None else str(until_ms - 1)))
 
     def get(self, entry_ids: Sequence[str]) -> list[DeadLetter | None]:
-        """Get the letters of entry ids; None for one that is gone or damaged.
+        """Get the letters of entry ids; None for one that is gone, is damaged, or has another format, which is logged.
 
         >>> acker.dead_letters.get(["1-1"])
         [None]
@@ -151,8 +151,7 @@ class DeadLetters:
         for start in range(0, len(entry_ids), _FIRST_PAGE):
             part = entry_ids[start : start + _FIRST_PAGE]
             replies += self._client.pipeline([("XRANGE", self._key, entry_id, entry_id) for entry_id in part])
-        letters = [self._letter(rows[0][0].decode(), as_dict(rows[0][1])) if rows else None for rows in replies]
-        return [letter if isinstance(letter, DeadLetter) else None for letter in letters]
+        return [self._readable(rows[0][0].decode(), as_dict(rows[0][1])) if rows else None for rows in replies]
 
     def survey(self, wanted: DeadLetterFilter = EVERY_LETTER) -> DeadLetterCounts:
         """Count letters, before something is done with them.
@@ -291,6 +290,14 @@ class DeadLetters:
         if length:
             raise _other_format(self._app, key, "1")
         self._knows_format = True
+
+    def _readable(self, entry_id: str, fields: Fields) -> DeadLetter | None:
+        try:
+            letter = self._letter(entry_id, fields)
+        except FormatVersionError as exc:  # of one letter: others are read and replayed all the same
+            log.warning("%s", exc)
+            return None
+        return letter if isinstance(letter, DeadLetter) else None
 
     def _letter(self, entry_id: str, fields: Fields) -> DeadLetter | DamagedLetter:
         version = fields.get(b"format", b"1").decode(errors="replace")

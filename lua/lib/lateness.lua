@@ -1,4 +1,4 @@
--- lateness: whether nobody rotates. The same rule, with the same numbers, as `is_rotation_late` in Python; a test compares them.
+-- lateness: whether nobody rotates. The same rule, with the same numbers, as `Stats.rotation_is_late` in Python; a test compares them.
 local LATE_TICKS, LATE_MS = 2, 2000
 
 -- Of a shard that ticked so long ago.

@@ -113,7 +113,7 @@ class EmissionRoots:
         """Fail the roots of failed rows, and hold the others, which fail, too; see `Marks.hold`.
 
         Raises:
-            AckerError: as `close`.
+            AckerError: as `complete`.
         """
         rows = self._fail_roots_of(failed)
         held = self._roots if rows is None else self._roots[rows]

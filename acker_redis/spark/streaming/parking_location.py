@@ -160,7 +160,7 @@ class ParkingLocation:
         """Find the last micro-batch that Spark has committed, by the checkpoint; -1: none. None: there is no checkpoint.
 
         Raises:
-            ParkOutageError: it can't be read.
+            ParkingOutageError: it can't be read.
         """
         try:
             commits = self._hadoop_path(self.checkpoint, "commits")
@@ -190,7 +190,7 @@ class ParkingLocation:
 
         Raises:
             BadConfigError: the snapshot is damaged or missing; or not known, as the checkpoint was set back too far.
-            ParkOutageError: it can't be read.
+            ParkingOutageError: it can't be read.
         """
         snapshot_ids = self._snapshot_ids()
         if self._newest is not None and self._newest not in snapshot_ids:
@@ -221,8 +221,8 @@ class ParkingLocation:
 
         Raises:
             BadConfigError: another process saves here.
-            ParkGoneError: the folder was deleted, and is there again, with the snapshot.
-            ParkOutageError: it can't be written.
+            ParkingLocationDeletedError: the folder was deleted, and is there again, with the snapshot.
+            ParkingOutageError: it can't be written.
         """
         if self.query is None:
             raise AssertionError("the parking location was not claimed")

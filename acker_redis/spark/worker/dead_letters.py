@@ -14,7 +14,7 @@ log = logging.getLogger("acker_redis.spark")
 SCHEMA = pa.schema(
     [
         ("time", pa.timestamp("us", "UTC")), ("first_time", pa.timestamp("us", "UTC")), ("message_id", pa.int64()),
-        ("run_id", pa.string()), ("task", pa.int64()), ("attempts", pa.int64()),
+        ("run_id", pa.string()), ("spout_id", pa.int64()), ("attempts", pa.int64()),
         ("reason", pa.string()), ("last_component", pa.string()), ("detail", pa.string()), ("payload", pa.string()),
         ("replay", pa.string()), ("entry_id", pa.string()),
     ]
