@@ -7,15 +7,13 @@ import redis
 from acker_redis.client import function_library, scripts
 from acker_redis.client.connection import RedisClient
 from acker_redis.client.error_mapping import is_no_command, is_no_function
-from acker_redis.client.script_calls import denies_eval
 from acker_redis.version import VERSION, numbers_of
 
 
 def ask(node: RedisClient, name: str, arguments: tuple[str, ...]) -> Any:
     """Ask for a report of `scripts.REPORTS` with these arguments.
 
-    Functions of an older version may lack something that this one asks for: then the text is sent instead, if the user may
-    send scripts. Otherwise the older report is better than none.
+    Functions of an older version may lack something that this one asks for: then the text is sent instead.
 
     Raises:
         RedisError: the server does not answer, or the user may call neither functions nor scripts.
@@ -29,15 +27,7 @@ def ask(node: RedisClient, name: str, arguments: tuple[str, ...]) -> Any:
         raise reply
     if not isinstance(reply, Exception) and isinstance(version, bytes) and not is_older(version):
         return reply
-    try:
-        return _evaluated(node, scripts.report(name), arguments)
-    except redis.ResponseError as exc:
-        if isinstance(reply, Exception) or not denies_eval(exc):
-            raise
-    return reply
-
-
-def _evaluated(node: RedisClient, text: str, arguments: tuple[str, ...]) -> Any:
+    text = scripts.report(name)
     try:
         return node.execute_command("EVAL_RO", text, 0, *arguments)
     except redis.ResponseError as exc:

@@ -142,7 +142,9 @@ def test_an_older_install_leaves_newer_reports(server, plain) -> None:
     shown = install(server.url)
     assert shown.exit_code == 0
     assert re.search(
-        rf"^127\.0\.0\.1:\d+ keeps its reports, .* of 99\.0\.1; .* of {VERSION}$", shown.output, re.MULTILINE
+        rf"^127\.0\.0\.1:\d+ keeps its reports: they are newer, of 99\.0\.1, than these, of {VERSION}$",
+        shown.output,
+        re.MULTILINE,
     )
     assert "reports of 99.0.1" in asked(raw)
     client = Client(server.url)

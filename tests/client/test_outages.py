@@ -1,4 +1,4 @@
-"""A server that is full, or held by somebody's script: waited for, by calls and by runs."""
+"""A server that is full, or held by another client's script: waited for, by calls and by runs."""
 
 import threading
 import time
@@ -98,7 +98,7 @@ def test_run_waits_for_a_busy_server(start_server, open_acker, plain, occupy, ca
     counts = run_spout(spout, emit)
     assert (counts.acked, counts.dead_lettered) == (50, 0)
     assert "waiting for the server" in caplog.text
-    assert "is busy with somebody's script" in caplog.text
+    assert "is busy with another client's script" in caplog.text
 
 
 def test_run_waits_for_a_full_server_without_counting_attempts(start_server, open_acker, plain, caplog) -> None:

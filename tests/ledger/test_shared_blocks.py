@@ -1,6 +1,7 @@
 """Roots that share blocks: over reloads, restarts and replicas, updated in random parts; the truth is kept beside."""
 
 import random
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from acker_redis import Acker, AckerConfig, Applied, BadBatchError, FormatVersionError
 from acker_redis.ledger.expiry import TICKS_PER_PASS
 from acker_redis.model import ids
+from acker_redis.ops.rotation_check import check
 from acker_redis.testing import wait_until
 from tests.support.rounds import exact_values, expire_all, take
 
@@ -134,6 +136,9 @@ def test_app_of_another_format_is_refused_and_left_unchanged(
         connect(shards=2)
     with pytest.raises(FormatVersionError, match=sentence):
         Acker.open_existing(source, "test")
+    if isinstance(source, str):  # of other apps on the server it says nothing
+        (health,) = check(source, ["test"])
+        assert (health.healthy, bool(re.search(sentence, health.text))) == (False, True)
     assert before == {
         key: raw.dump(key) if isinstance(source, str) else raw.type(key) for key in raw.scan_iter("acker:*")
     }

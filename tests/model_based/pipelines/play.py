@@ -44,7 +44,7 @@ class Watched(Acker):
         return super().init_many(roots, *args, **options)
 
     def fail_many(self, roots: Any, *args: Any, **options: Any) -> Any:
-        if options.get("stage") is None:
+        if options.get("component") is None:
             reason = str(options.get("reason"))
             self.broken_off |= dict.fromkeys(np.asarray(roots).astype(np.int64).tolist(), reason)
         return super().fail_many(roots, *args, **options)
