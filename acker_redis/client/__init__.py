@@ -1,1 +1,4 @@
-"""Talk to Redis: connections, scripts, retries. Knows nothing of ackers."""
+"""Talk to Redis: connections, scripts, retries. Knows nothing of ackers.
+
+Internal: the public names are those of `acker_redis`.
+"""

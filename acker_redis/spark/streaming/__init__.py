@@ -1,1 +1,4 @@
-"""Micro-batches of Structured Streaming, and the messages that outlive them."""
+"""Micro-batches of Structured Streaming, and the messages that outlive them.
+
+Internal: the public names are those of `acker_redis.spark`.
+"""

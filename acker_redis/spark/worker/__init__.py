@@ -4,4 +4,6 @@ process: the worker's acker. arrow_function: flat_map functions of record batche
 rows, on their way to the driver. fail_where: rows that SQL fails. partitions, data_source: sinks that are functions or
 Python data sources. export: rows for other applications. keep_messages, row_codec: messages kept for replays. dead_letters:
 dead letters as rows.
+
+Internal: the public names are those of `acker_redis.spark`.
 """
