@@ -297,8 +297,9 @@ class Acker:
         """Take outcomes for a spout.
 
         Each outcome is delivered at least once. Until it is confirmed it comes back, marked `redelivered`: to the same
-        consumer name at the first poll of a new process, and to any consumer that polls, this process too, after it was
-        held for a message timeout. All consumers of an app share its outcomes: use lanes to keep them apart.
+        consumer name at the first poll of a new process or after a lost connection, and to any consumer that polls, this
+        process too, after it was held for a message timeout. All consumers of an app share its outcomes: use lanes to keep
+        them apart.
 
         Args:
             max_outcomes: at most so many.

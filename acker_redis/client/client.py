@@ -168,21 +168,31 @@ class Client:
         raise_first(replies)
         return replies
 
-    def pipeline_each(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands as `pipeline` does, with an error in place of its reply."""
+    def pipeline_each(self, commands: Sequence[Command], *, on_resend: Callable[[], object] | None = None) -> list[Any]:
+        """Send commands as `pipeline` does, with an error in place of its reply.
+
+        Args:
+            commands: to send.
+            on_resend: called before commands are sent again. The server may have executed them, and a reply may be lost:
+                entries that XREADGROUP gave to nobody stay their consumer's.
+        """
         return [
             _with_cause(self.translate(_naming(command, reply)), reply) if isinstance(reply, Exception) else reply
-            for command, reply in zip(commands, self._send(commands), strict=True)
+            for command, reply in zip(commands, self._send(commands, on_resend), strict=True)
         ]
 
-    def _send(self, commands: Sequence[Command]) -> list[Any]:
+    def _send(self, commands: Sequence[Command], on_resend: Callable[[], object] | None = None) -> list[Any]:
         """Send commands; replies, with the driver's errors in place of missing ones."""
         send = self._send_to_one if self.nodes is None else self.nodes.send
         replies: list[Any] = [None] * len(commands)
         todo = list(range(len(commands)))
+        is_resent = False
 
         def attempt() -> None:
-            nonlocal todo
+            nonlocal todo, is_resent
+            if is_resent and on_resend is not None:
+                on_resend()
+            is_resent = True
             for i, reply in zip(todo, send([commands[i] for i in todo]), strict=True):
                 replies[i] = reply
             todo = [i for i in todo if isinstance(replies[i], Exception) and passes(replies[i])]

@@ -9,6 +9,7 @@ import pytest
 
 from acker_redis import Acker, Applied, ConnectionLostError, LedgerLostError
 from acker_redis.client import client
+from acker_redis.testing import wait_until
 from tests.support.rounds import exact_values, expire_all, take, warm_up
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
@@ -122,16 +123,38 @@ def test_half_sent_batch_is_completed_by_its_idempotency_key(start_server, start
     exact_values(acker, ROOTS, VALS ^ ROOTS)
 
 
-def test_outcomes_of_a_lost_poll_reply_are_redelivered(start_server, start_proxy, open_acker) -> None:
+@pytest.mark.parametrize("max_outcomes", [1, 1000])
+def test_outcomes_of_a_lost_poll_reply_come_with_the_same_poll(
+    start_server, start_proxy, open_acker, max_outcomes
+) -> None:
     server = start_server()
     proxy = start_proxy(server)
-    acker: Acker = open_acker(proxy.url, shards=1, message_timeout_secs=0.3)
+    acker: Acker = open_acker(proxy.url, shards=1, message_timeout_secs=3600)
     acker.poll()
     acker.init_many([1, 2], [0, 0], 0)
+    acker.init(3, 0, 0)
     proxy.cut_replies(after_bytes=25)  # past the check of the generation: the entries were delivered, to nobody
-    first = acker.poll()
+    first = acker.poll(max_outcomes)
     assert proxy.cuts == 1
-    assert {outcome.root for outcome in [*first, *take(acker, 2 - len(first))]} == {1, 2}
+    assert first
+    acker.confirm(first)
+    assert {outcome.root for outcome in [*first, *take(acker, 3 - len(first))]} == {1, 2, 3}
+
+
+def test_outcomes_of_a_lost_reply_to_a_blocking_poll_come_with_the_same_poll(
+    start_server, start_proxy, open_acker, plain
+) -> None:
+    server = start_server()
+    proxy = start_proxy(server)
+    acker: Acker = open_acker(proxy.url, shards=1, message_timeout_secs=3600)
+    acker.poll()
+    with ThreadPoolExecutor(1) as pool:
+        polled = pool.submit(acker.poll, block_ms=30_000)
+        wait_until(lambda: any("b" in client["flags"] for client in plain(server.url).client_list()), "the poll waits")
+        proxy.cut_replies()
+        open_acker(server.url, shards=1, message_timeout_secs=3600).init_many([1, 2], [0, 0], 0)
+        assert {outcome.root for outcome in polled.result(timeout=20)} == {1, 2}
+    assert proxy.cuts == 1
 
 
 @pytest.mark.usefixtures("small_windows")

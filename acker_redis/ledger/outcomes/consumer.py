@@ -45,6 +45,11 @@ class _Reading:
 
     commands: list[Command]
     replies: Future[list[Any]] = field(default_factory=Future)
+    is_resent: bool = False
+
+    def note_resend(self) -> None:
+        """Note that the commands were sent more than once."""
+        self.is_resent = True
 
 
 @dataclass
@@ -175,14 +180,18 @@ class Consumer:
         deadline = time.monotonic() + block_ms / 1000
         self._read_out = False
         while (left := take()) > 0:
+            if self._unread is None and left < wanted:  # what was taken is unconfirmed, and would be read again
+                return
             try:
                 if self._fill(left):
                     continue
             except AckerError:
-                self._unread = None  # a reply may have been lost, and what it held is this consumer's now
+                self.begin_again()  # a reply may have been lost, and what it held is this consumer's now
                 if left < wanted:  # taken off the backlog already: hand them out, the next poll meets the error
                     return
                 raise
+            if self._unread is None:  # a reply was lost just now
+                continue
             left_ms = math.ceil((deadline - time.monotonic()) * 1000)
             if left < wanted or left_ms <= 0:
                 return
@@ -195,8 +204,8 @@ class Consumer:
         """
         return self._take_ahead() or self._recover(wanted) or self._read(wanted) or self._claim(wanted)
 
-    def _ask(self, commands: Sequence[Command]) -> list[Any]:
-        return self._checked(self._client.pipeline_each(self._with_generations(commands)))
+    def _ask(self, commands: Sequence[Command], on_resend: Callable[[], object] | None = None) -> list[Any]:
+        return self._checked(self._client.pipeline_each(self._with_generations(commands), on_resend=on_resend))
 
     def _with_generations(self, commands: Sequence[Command]) -> list[Command]:
         """Read the generations too: streams don't show that a ledger was lost and that another client opened it again.
@@ -240,7 +249,8 @@ class Consumer:
 
         def read() -> None:
             try:
-                reading.replies.set_result(self._client.pipeline_each(self._with_generations(reading.commands)))
+                commands = self._with_generations(reading.commands)
+                reading.replies.set_result(self._client.pipeline_each(commands, on_resend=reading.note_resend))
             except BaseException as exc:  # of the thread; raised where the result is taken
                 reading.replies.set_exception(exc)
 
@@ -256,13 +266,15 @@ class Consumer:
             return False
         added = self._add_all(reading.commands, self._checked(reading.replies.result()))
         self._read_out = False  # it was read before this poll: entries that came since are not among it
+        if reading.is_resent:
+            self.begin_again()
         return added
 
     def _read(self, wanted: int) -> bool:
         if self._read_out:
             return False
         commands = self._reads(wanted)
-        return self._add_all(commands, self._ask(commands))
+        return self._add_all(commands, self._ask(commands, self.begin_again))
 
     def _reads(self, wanted: int) -> list[Command]:
         groups: dict[tuple[int, Literal["ack", "fail"]], list[Stream]] = {}
@@ -304,7 +316,9 @@ class Consumer:
             for s in under_way
         ]  # fmt: skip
         added = False
-        for stream, reply in zip(under_way, self._client.pipeline(commands), strict=True):
+        replies = self._client.pipeline_each(commands, on_resend=self.begin_again)
+        raise_first(replies)
+        for stream, reply in zip(under_way, replies, strict=True):
             if reply[0] == b"0-0":
                 del self._cursors[stream.key]
             else:
@@ -320,10 +334,11 @@ class Consumer:
             return
         command = self._xreadgroup(1, self._streams, block_ms=block_ms)
         asked = time.monotonic()
-        (reply,) = self._client.pipeline_each([command])
+        (reply,) = self._client.pipeline_each([command], on_resend=self.begin_again)
         if isinstance(reply, AckerError):
             if str(reply.__cause__).startswith("UNBLOCKED"):  # the stream went away, or the server's role changed
                 return
+            self.begin_again()
             raise reply
         pause_secs = min(_PAUSE_SECS, block_ms / 1000)
         if not self._add_all([command], [reply]) and time.monotonic() - asked < pause_secs / 2:

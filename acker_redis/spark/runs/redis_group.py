@@ -41,9 +41,10 @@ class RedisGroup:
             AckerError: the server can't be reached.
         """
         if self._own_after is not None:
-            entries = self._read(count, self._own_after)
-            self._own_after = entries[-1][0].decode() if entries else None
+            after, self._own_after = self._own_after, None
+            entries = self._read(count, after)
             if entries:
+                self._own_after = entries[-1][0].decode()
                 return entries
         return self._claimed(count) or self._read(count, ">", block_ms)
 
@@ -96,14 +97,19 @@ class RedisGroup:
 
     def _call(self, command: tuple[Any, ...]) -> Any:
         """Send a command; where stream or group went away, create them again and give nothing."""
-        (reply,) = self._client.pipeline_each([(self._name(command[0]), *command[1:])])
+        (reply,) = self._client.pipeline_each([(self._name(command[0]), *command[1:])], on_resend=self._read_own_again)
         if isinstance(reply, AckerError):
+            self._read_own_again()
             if not _is_gone(reply):
                 raise reply
             self._create_group()  # the stream was deleted, or lost with the server's memory
-            self._own_after, self._cursor = "0", b"0-0"
+            self._cursor = b"0-0"
             return None
         return reply
+
+    def _read_own_again(self) -> None:
+        """Let the next read begin with what is this consumer's: a reply may be lost, and what it held."""
+        self._own_after = "0"
 
     def _name(self, command: str) -> str | bytes:
         """Make a command's name: under one of bytes redis-py leaves the reply as it is; a cluster client needs text."""

@@ -125,8 +125,8 @@ def test_error_while_reading_ahead_is_raised_by_the_next_poll(source, connect, m
     assert len(acker.poll(max_outcomes=1)) == 1
     pipeline_each, failures = app_of(acker).client.pipeline_each, iter([None, ConnectionLostError("gone")])
 
-    def failing_the_second(commands: Any) -> Any:
-        replies = pipeline_each(commands)
+    def failing_the_second(commands: Any, **options: Any) -> Any:
+        replies = pipeline_each(commands, **options)
         if any(b"XREADGROUP" in command for command in commands) and (failure := next(failures, None)):
             return [failure] * len(commands)  # the replies are lost, the entries are this consumer's
         return replies
@@ -157,9 +157,9 @@ def test_stream_reads_are_bounded_to_1000_entries(connect, source, monkeypatch) 
     sent: list[tuple[Any, ...]] = []
     send = app_of(acker).client._send
 
-    def noting(commands: Any) -> Any:
+    def noting(commands: Any, *options: Any) -> Any:
         sent.extend(commands)
-        return send(commands)
+        return send(commands, *options)
 
     monkeypatch.setattr(app_of(acker).client, "_send", noting)
     for wanted in (1_000, 5_000, 10_000, 1_000_000):

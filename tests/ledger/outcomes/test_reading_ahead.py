@@ -46,6 +46,35 @@ def test_close_does_not_wait_for_a_silent_server(start_server, open_acker, monke
         os.kill(server.pid, signal.SIGCONT)
 
 
+def test_outcomes_of_a_lost_read_ahead_reply_come_with_the_next_polls(
+    start_server, start_proxy, open_acker, monkeypatch
+) -> None:
+    server = start_server()
+    proxy = start_proxy(server)
+    acker: Acker = open_acker(proxy.url, shards=1, message_timeout_secs=3600)
+    acker.init_many(np.arange(2), [0, 0], 0)
+    acker.init_many(np.arange(2, 4), [0, 0], 0)
+    pipeline = app_of(acker).client.pipeline_each
+
+    def cutting(commands: Any, **options: Any) -> Any:
+        if threading.current_thread().name.startswith(READER) and not proxy.cuts:
+            proxy.cut_replies(after_bytes=25)  # past the check of the generation
+        return pipeline(commands, **options)
+
+    monkeypatch.setattr(app_of(acker).client, "pipeline_each", cutting)
+    taken: list[int] = []
+
+    def polled() -> bool:
+        batches = acker.poll_batches(max_outcomes=2)
+        acker.confirm_batches(batches)
+        taken.extend(roots_of(batches))
+        return len(taken) >= 4
+
+    wait_until(polled, "all outcomes")
+    assert proxy.cuts == 1
+    assert sorted(taken) == [0, 1, 2, 3]
+
+
 def test_next_poll_gets_outcomes_newer_than_an_empty_read_ahead(source, connect) -> None:
     acker: Acker = connect(shards=1)
     time_out(acker, np.arange(100))
