@@ -85,7 +85,7 @@ def take_all(acker: Acker) -> None:
 def table() -> dict[str, list[list[float]]]:
     """Numbers of the page's first table: row -> memory in blocks, memory alone, sent, written."""
     rows = {}
-    for line in PAGE.split("## Room")[0].splitlines():
+    for line in PAGE.split("## Memory headroom")[0].splitlines():
         name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
         if len(cells) == 4 and any(character.isdigit() for character in cells[0]):
             rows[name.split(":")[0].split(",")[0]] = [[float(one) for one in re.split("[;,]", cell)] for cell in cells]
