@@ -117,6 +117,28 @@ def is_elsewhere(node: Server, key: str) -> bool:
     return False
 
 
+SHELL_PAGES = (
+    "operate/access",
+    "operate/troubleshooting",
+    "operate/production",
+    "operate/on-call",
+    "reference/commands",
+    "reference/settings",
+)
+"""Pages whose shell lines run one by one, in this order: health is checked before a tick is overdue, the last line deletes the
+app."""
+
+
+def test_every_operating_page_with_shell_blocks_is_tested() -> None:
+    folder, elsewhere = ROOT / "docs" / "operate", {"disaster": "test_disaster.py", "upgrade": "test_upgrade.py"}
+    with_blocks = {path.stem for path in folder.glob("*.md") if "```sh\n" in path.read_text(encoding="utf-8")}
+    assert with_blocks == {name.removeprefix("operate/") for name in SHELL_PAGES if "operate/" in name} | set(elsewhere)
+    for name, module in elsewhere.items():
+        assert f"{name}.md" in (Path(__file__).parent / module).read_text(encoding="utf-8")
+    for name in SHELL_PAGES:  # blocks that are set in would be overlooked
+        assert page(f"docs/{name}.md").count("```sh\n") == len(blocks("sh", f"docs/{name}.md"))
+
+
 def allow_oncall(servers: list[Server]) -> None:
     """Make the user of the page's people on call, as `acker-redis acl --role oncall` prints it."""
     (oncall,) = users(roles=[Role.ONCALL], password="password")
@@ -127,7 +149,7 @@ def allow_oncall(servers: list[Server]) -> None:
 
 
 def test_documented_shell_commands_run(servers: list[Server], tmp_path: Path) -> None:
-    """Those with redis-cli as the user of the people on call; the last one deletes the app."""
+    """Those with redis-cli run as the user of the people on call."""
     redis_cli = required("redis-cli", "redis-tools")
     allow_oncall(servers)
     for name, program in (
@@ -142,8 +164,7 @@ def test_documented_shell_commands_run(servers: list[Server], tmp_path: Path) ->
         acker.fail_many(range(1, 101), reason="broken", component="parse")
         acker.admin.rotate(force=True)
         acker.dead_letters.add([DeadLetter(1, "run", 5, "failed", "parse", "broken")])
-        named = ("operate/access", "operate/on-call", "reference/commands", "reference/settings")
-        pages = [block for name in named for block in blocks("sh", f"docs/{name}.md")]
+        pages = [block for name in SHELL_PAGES for block in blocks("sh", f"docs/{name}.md")]
         for line in (line for block in pages for line in block.splitlines() if not line.startswith("#")):
             acker.poll(max_outcomes=10)  # or the doctor says after 15 s that no spout is there
             done = subprocess.run(
