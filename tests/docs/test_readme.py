@@ -165,7 +165,8 @@ def test_documented_shell_commands_run(servers: list[Server], tmp_path: Path) ->
         acker.admin.rotate(force=True)
         acker.dead_letters.add([DeadLetter(1, "run", 5, "failed", "parse", "broken")])
         pages = [block for name in SHELL_PAGES for block in blocks("sh", f"docs/{name}.md")]
-        for line in (line for block in pages for line in block.splitlines() if not line.startswith("#")):
+        lines = [line for block in pages for line in block.splitlines() if not line.startswith("#")]
+        for line in dict.fromkeys(lines):  # some stand on several pages
             acker.poll(max_outcomes=10)  # or the doctor says after 15 s that no spout is there
             done = subprocess.run(
                 ["sh", "-c", line.replace(" -r -1 -i 2 ", " -r 2 -i 0.1 ")],  # it would go on
