@@ -45,10 +45,11 @@ docs: $(STAMP) ## build the site of the docs into build/site, without network; a
 	@rm -rf build/site
 	@$(BIN)/zensical build --strict --clean -f mkdocs.yml
 
-check: $(STAMP) ## what CI runs: format, lint, types, docs, tests
+check: $(STAMP) ## what CI runs: format, lint, types, prose, docs, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python -m docsite.prose
 	$(MAKE) docs
 	$(MAKE) test
 

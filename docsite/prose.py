@@ -1,0 +1,126 @@
+"""`python -m docsite.prose`: check the pages against the rules of CONTRIBUTING.md.
+
+The rules are those that Vale would check. Vale has no build on the package index, and `make setup` fetches nothing else.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+MAX_WORDS = 25
+"""Words of a sentence. Code counts as one word."""
+
+MAX_WHAT, MAX_SEMICOLONS, MIN_YOU = 4.0, 3.0, 8.0
+"""Per 1 000 words of a page."""
+
+MIN_WORDS = 150
+"""A shorter page has no rates: one word more would change them."""
+
+GUIDES = ("docs/start", "docs/guides")
+"""Folders whose pages address the reader."""
+
+PAGES = ("*.md", "lua/*.md", "tests/*.md", "spark/**/*.md", "docs/**/*.md")
+
+_STARTS = re.compile(r"(What|Of|Whoever|That|There)\b(?! (is|are) (no|a|an|one|two|three)\b)")
+_WORDS = re.compile(
+    r"\b(whoever|somebody|nobody|anybody|anew|need not|at hand|(is|are) to be had|for good|thus|one's own|hence|therein|"
+    r"whereby)\b",
+    re.IGNORECASE,
+)
+_SENTENCE_END = re.compile(r"(?<=[.!?:])[\"')*_]*\s+(?=[\"'(*_]*[A-Z0-9⟨])")
+_CODE = "⟨code⟩"
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """Text of a page between two blank lines, without its marks.
+
+    Attributes:
+        line: where it begins, from 1.
+        text: with `⟨code⟩` in place of code.
+    """
+
+    line: int
+    text: str
+
+
+def paragraphs(markdown: str) -> Iterator[Paragraph]:
+    """Yield the prose of a page: paragraphs and list items, without headings, tables and code."""
+    skipped = 0
+    for token in MarkdownIt("commonmark").enable("table").parse(markdown):
+        if token.type in ("heading_open", "table_open"):
+            skipped += 1
+        elif token.type in ("heading_close", "table_close"):
+            skipped -= 1
+        elif token.type == "inline" and not skipped:
+            text = " ".join(_text_of(token).split())
+            if text:
+                yield Paragraph((token.map or [0])[0] + 1, text)
+
+
+def _text_of(inline: Token) -> str:
+    replaced = {"code_inline": _CODE, "softbreak": " ", "hardbreak": " ", "image": "", "html_inline": ""}
+    return "".join(replaced.get(child.type, child.content) for child in inline.children or ())
+
+
+def sentences(text: str) -> list[str]:
+    """Split a paragraph into sentences.
+
+    >>> sentences("It fails. Start a rotator: nothing times out without one.")
+    ['It fails.', 'Start a rotator: nothing times out without one.']
+    """
+    return _SENTENCE_END.split(text)
+
+
+def faults(page: str, markdown: str) -> list[str]:
+    """Check a page.
+
+    Args:
+        page: its path in the repository.
+        markdown: its text.
+
+    Returns:
+        A line per fault, with the place and the text it is about.
+    """
+    found: list[str] = []
+    words = whats = semicolons = yous = 0
+    for paragraph in paragraphs(markdown):
+        place = f"{page}:{paragraph.line}"
+        for sentence in sentences(paragraph.text):
+            length = len(re.findall(r"[\w⟨]+(?:['.,-]\w+)*", sentence))
+            words += length
+            if length > MAX_WORDS:
+                found.append(f"{place}: {length} words, at most {MAX_WORDS}: {sentence}")
+            if _STARTS.match(sentence.lstrip("\"'(*_")):
+                found.append(f"{place}: begins with {sentence.split()[0]!r}: {sentence}")
+        found.extend(f"{place}: {match[0]!r} in: {paragraph.text}" for match in _WORDS.finditer(paragraph.text))
+        whats += len(re.findall(r"\bwhat\b", paragraph.text, re.IGNORECASE))
+        semicolons += paragraph.text.count(";")
+        yous += len(re.findall(r"\byou(r|rs|rself)?\b", paragraph.text, re.IGNORECASE))
+    if words < MIN_WORDS:
+        return found
+    for name, count, most in (("'what'", whats, MAX_WHAT), ("';'", semicolons, MAX_SEMICOLONS)):
+        if count > 1 and count * 1000 / words > most:
+            found.append(f"{page}: {count} times {name} in {words} words, at most {most:g} per 1 000")
+    if page.startswith(GUIDES) and yous * 1000 / words < MIN_YOU:
+        found.append(f"{page}: {yous} times 'you' in {words} words, at least {MIN_YOU:g} per 1 000")
+    return found
+
+
+def check(root: Path) -> list[str]:
+    """Check all pages of a repository."""
+    pages = sorted({path for pattern in PAGES for path in root.glob(pattern)})
+    return [
+        fault for page in pages for fault in faults(page.relative_to(root).as_posix(), page.read_text(encoding="utf-8"))
+    ]
+
+
+if __name__ == "__main__":
+    lines = check(Path(__file__).resolve().parents[1])
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    sys.exit(1 if lines else 0)
