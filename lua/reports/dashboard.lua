@@ -20,6 +20,7 @@ local ROOTS = 2000
 local HISTORIES = 64
 local MOST_SLOTS = 32
 local GONE_MS = 15000
+local IDLE_IS_EXACT = (redis.REDIS_VERSION_NUM or 0) >= 0x070200 -- before, reads that found nothing did not count
 local SEVERITY = {LOST = 1, FULL = 2, ['NO ROTATOR'] = 3, ['SPOUT GONE'] = 4, HANGS = 5, ['RUN FAILED'] = 6, PAUSED = 7, ok = 8}
 
 local names, words = arguments({['--live'] = true, ['--json'] = true})
@@ -94,6 +95,10 @@ local function look_at_lanes(app)
       end
     end
     app.lag = app.lag + counted.waiting
+    counted.asked_ms = counted.idle_ms
+    if not IDLE_IS_EXACT and ask('EXISTS', 'acker:{' .. app.name .. '}:lane:' .. lane) == 1 then
+      counted.asked_ms = 0 -- its spout renews the lease, so its process lives
+    end
     app.lanes[lane + 1] = counted
   end
 end
@@ -143,9 +148,9 @@ local function last_asked(app, only_waiting)
   local longest, shortest, is_any, is_new = nil, nil, false, false
   for _, lane in ipairs(app.lanes) do
     if not only_waiting or lane.waiting > 0 then
-      is_any, is_new = true, is_new or not lane.idle_ms
-      longest = math.max(longest or 0, lane.idle_ms or 0)
-      if lane.idle_ms then shortest = math.min(shortest or lane.idle_ms, lane.idle_ms) end
+      is_any, is_new = true, is_new or not lane.asked_ms
+      longest = math.max(longest or 0, lane.asked_ms or 0)
+      if lane.asked_ms then shortest = math.min(shortest or lane.asked_ms, lane.asked_ms) end
     end
   end
   if not only_waiting then return shortest, is_any end

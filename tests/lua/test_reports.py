@@ -14,6 +14,7 @@ import redis
 from typer.testing import CliRunner
 
 from acker_redis import Acker, AckerConfig
+from acker_redis.acker import app_of
 from acker_redis.cli import app
 from acker_redis.client import function_library, scripts
 from acker_redis.ops.acl import Role
@@ -159,6 +160,26 @@ def test_silent_spout_is_shown_as_gone_since_its_last_poll(url: str, make_on: Ca
     with redis.Redis.from_url(url) as client:
         shown = client.eval(text, 0).decode()
     assert re.search(r"orders SPOUT GONE since ..:..:..Z, for \d\.\ds: 0 outcomes wait, 1 roots are pending", shown)
+
+
+def test_spout_that_holds_its_lane_is_not_gone_where_idle_times_are_inexact(
+    real_url: str, raw: Any, make: Callable[..., Acker]
+) -> None:
+    """Before Redis 7.2, a read that found nothing left the consumer as idle as before."""
+    acker = make("orders")
+    acker.init(1, 1, 0)
+    spout_asks(acker)
+    is_exact = tuple(map(int, raw.info("server")["redis_version"].split(".")[:2])) >= (7, 2)
+    text = scripts.report("dashboard").replace("local GONE_MS = 15000", "local GONE_MS = 0")
+
+    def is_gone() -> bool:
+        return "orders SPOUT GONE" in raw.eval(text, 0).decode()
+
+    lease = app_of(acker).lease(lane=0, run_id="run")
+    lease.acquire()
+    wait_until(lambda: is_gone() == is_exact, "the idle time, or the lease, was looked at")
+    lease.release()
+    wait_until(is_gone, "nobody holds the lane")
 
 
 def test_unused_lane_is_not_shown_as_a_gone_spout(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
