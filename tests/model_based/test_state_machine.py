@@ -300,7 +300,11 @@ def _edges(val: int) -> set[int]:
 
 
 @pytest.mark.parametrize(
-    "profile", [pytest.param(PROFILE, id="some"), pytest.param(LONG, id="many", marks=pytest.mark.chaos)]
+    "profile",
+    [
+        pytest.param(PROFILE, id="some"),
+        pytest.param(LONG, id="many", marks=[pytest.mark.chaos, pytest.mark.timeout(3600)]),
+    ],
 )
 def test_any_history_agrees_with_the_oracle(source: Any, profile: settings) -> None:
     raw = redis.Redis.from_url(source) if isinstance(source, str) else source

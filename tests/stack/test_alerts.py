@@ -245,7 +245,9 @@ def test_on_call_docs_alarms_each_have_an_alert() -> None:
     rows = re.findall(r"^\| `(\w+)`.*\|.*\|(.*)\|$", ON_CALL.split("## Metrics and alerts")[1], re.MULTILINE)
     alarms = {metric for metric, alarm in rows if not alarm.strip().startswith("for plots")}
     alerts = re.split(r"^ +- alert: ", RULES, flags=re.MULTILINE)[1:]
-    named = [re.findall(r"docs/operate/on-call\.md, \"Metrics and alerts\",\s+row\s+`(\w+)`", alert) for alert in alerts]
+    named = [
+        re.findall(r"docs/operate/on-call\.md, \"Metrics and alerts\",\s+row\s+`(\w+)`", alert) for alert in alerts
+    ]
     assert all(len(names) == 1 for names in named), named
     assert {names[0] for names in named} == alarms
     for alert in alerts:
