@@ -1,4 +1,4 @@
-"""Storm's acker on Redis: says of each message when everything derived from it was processed."""
+"""Storm's acker on Redis: tracks each message until everything derived from it was processed."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -128,7 +128,7 @@ _MODULES = {
     "Spout": "spout.spout",
     "run_spout": "spout.loop",
 }
-"""They need redis-py and come when asked for: Python workers of Spark that need no server start in half the time."""
+"""Names that need redis-py, imported at first use: Spark's Python workers that need no server start in half the time."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""`python -m acker_redis`."""
+"""Entry point of `python -m acker_redis`."""
 
 from acker_redis.cli import main
 

@@ -1,4 +1,4 @@
-"""The acker of an app, for programs."""
+"""Public API of an app: update roots, receive outcomes, inspect the ledger."""
 
 from collections.abc import Iterable
 from types import TracebackType
@@ -23,27 +23,27 @@ from acker_redis.store.dead_letters import DeadLetters
 
 
 class Acker:
-    """Tracks, for every root, whether everything that came out of it was processed (Storm: Acker.java).
+    """Tracks each root until everything derived from it was processed (Storm: Acker.java).
 
-    Ids are 64-bit integers, signed as Spark's bigint; 0 <= x < 2**64 is accepted as the same bits. Updates may arrive in
-    any order and from any process. Exactly one outcome is written per initialised root.
+    Ids are 64-bit integers, signed as Spark's bigint. Unsigned ids (0 <= x < 2**64) are accepted as the same bits. Updates
+    may arrive in any order and from any process. Exactly one outcome is written per initialised root.
 
-    One object may be used by one thread at a time, except that different threads may poll and update.
+    Use one object from one thread at a time. Exception: one thread may poll while another one updates.
 
     Attributes:
         config: settings of the app.
-        url: as it was given, with its password; None where a redis-py client was given.
+        url: URL passed to `connect`, with its password; None if a redis-py client was passed.
         dead_letters: messages whose attempts are exhausted.
         admin: calls for the person on call.
     """
 
     def __init__(self, client: Client, config: AckerConfig, *, create: bool = True) -> None:
-        """Open the app on a connected client; `connect` and `open_existing` are the usual ways.
+        """Open the app on a connected client. Programs normally call `connect` or `open_existing`.
 
         Args:
-            client: stays the caller's until `close`.
-            config: settings.
-            create: write the settings and make the shards where they are not there; False: see `open_existing`.
+            client: client of the server. `close` closes it.
+            config: settings of the app.
+            create: True to write missing settings and create missing shards; False as `open_existing`.
         """
         self.config = config
         self.url = client.url
@@ -60,23 +60,23 @@ class Acker:
         outage_timeout_secs: float = OUTAGE_TIMEOUT_SECS,
         **settings: Unpack[Settings],
     ) -> Self:
-        """Connect and open the app, creating it at its first use.
+        """Connect and open the app. The first client creates it.
 
         Args:
             source: `redis://[[user]:password@]host[:port][/db]`, `rediss://` for TLS, `unix://path`,
                 `redis+sentinel://[[user]:password@]host[:port],host[:port]/service[/db]`, or a redis-py client (single or
-                cluster) with decode_responses=False, which stays open when the acker closes.
-            config: settings of the app; all its clients must agree.
-            settings: the same, as keywords in place of a config: `app="orders", message_timeout_secs=60`.
-            outage_timeout_secs: how long a call tries again while the server is gone, fails over, loads or is busy,
-                before it raises a `ServerUnavailableError`; at most 5 s for the first one.
+                cluster) with decode_responses=False. A client stays open when the acker closes.
+            config: settings of the app. All its clients must use the same.
+            settings: keywords in place of `config`: `app="orders", message_timeout_secs=60`.
+            outage_timeout_secs: time that a call retries while the server is gone, fails over, loads or is busy,
+                before it raises a `ServerUnavailableError`, in seconds; at most 5 s for the first call.
 
         Raises:
-            BadConfigError: a setting or the URL makes no sense, or config and keywords are given both or neither.
+            BadConfigError: a setting or the URL is invalid, or both or neither of `config` and keywords are passed.
             ConnectionLostError: no server answers.
-            AuthenticationError: login or permission refused.
+            AuthenticationError: the login is refused, or a permission is missing.
             TlsError: a certificate is refused.
-            ServerVersionError: older than Redis 6.2.
+            ServerVersionError: the server is older than Redis 6.2.
             SettingsConflictError: the app is in use with other settings.
             EvictionPolicyWarning: (a warning) the server may evict keys.
 
@@ -94,16 +94,16 @@ class Acker:
 
     @classmethod
     def open_existing(cls, source: str | RedisClient, app: str) -> Self:
-        """Connect to an app with the settings that stand in Redis; for people on call and their tools.
+        """Connect to an existing app with the settings stored in Redis. Meant for people on call and their tools.
 
-        Guarantee: nothing is written, by this call and by those that only look (`stats`, `inspect`, `dead_letters.read`).
-        They send plain commands that read, so they work with a replica, under a user who may not write, and with a server
-        that refuses writes. Everything else works as after `connect`.
+        Guarantee: this call and the read-only calls (`stats`, `inspect`, `dead_letters.read`) write nothing. They send
+        plain read commands, so they work on a replica, for a user without write permissions, and on a server that refuses
+        writes. All other calls work as after `connect`.
 
         Raises:
-            AppNotFoundError: no such app yet.
-            LedgerLostError: a shard of it holds nothing.
-            SettingsConflictError, DamagedDataError: a shard or the settings are not as a client left them.
+            AppNotFoundError: the app does not exist yet.
+            LedgerLostError: a shard of the app holds nothing.
+            SettingsConflictError, DamagedDataError: a shard or the settings were changed after a client wrote them.
             AckerError: as `connect`.
 
         >>> with Acker.open_existing("redis://localhost", "orders") as acker:
@@ -118,7 +118,9 @@ class Acker:
             raise
 
     def close(self) -> None:
-        """Close the connection, unless it was given, within a second. Later calls, and those under way, raise ClosedError.
+        """Close the connection within a second. Later calls, and those under way, raise ClosedError.
+
+        A redis-py client that you passed to `connect` stays open.
 
         >>> acker = Acker.connect("redis://localhost", app="payments")
         >>> acker.close()
@@ -126,12 +128,15 @@ class Acker:
         self._app.close()
 
     def __repr__(self) -> str:
-        """The app and where it is; without the password."""
+        """Show the app and its server's address, without the password."""
         return f"<Acker of app {self.config.app!r} at {self._app.client.address}>"
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled: a connection stays in its process."""
-        raise TypeError("an Acker can't be pickled: send acker.url and acker.config, and connect where they arrive")
+        """Raise TypeError: a connection can't leave its process."""
+        raise TypeError(
+            "An Acker can't be pickled, because its connection belongs to this process. Send acker.url and acker.config "
+            "instead, and connect in the other process."
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -143,30 +148,38 @@ class Acker:
 
     @staticmethod
     def new_roots(count: int) -> Int64Array:
-        """Draw so many distinct roots at random, 32 neighbours to a block: they cost a tenth of others.
+        """Generate `count` distinct random roots, packed 32 to a block. They use a tenth of the memory of unpacked roots.
 
-        Initialise those of one call by one spout. Roots that share a block share its timeout: it never comes early, and
-        `reset_timeout` of one root, like a later init, gives all of them a whole one again.
+        Initialise the roots of one call with one spout_id. Roots in one block share its timeout. It never fires early.
+        `reset_timeout` of one root, like a later init, restarts the timeout for the whole block.
 
         >>> len(set(acker.new_roots(100).tolist()))
         100
         """
         if not isinstance(count, int) or count < 0:
-            raise BadBatchError(f"count={count!r}: use an integer of 0 or more")
+            raise BadBatchError(f"count={count!r} is not a number of roots. Use an integer of 0 or more.")
         return ids.new_roots(count)
 
-    # -- updates, each a call of its own: one round trip each. For more than a few a second use the *_many calls or a batch.
+    # -- single updates: one round trip each. For more than a few a second use the *_many calls or a batch.
 
     def init(self, root: SupportsIndex, val: SupportsIndex, spout_id: SupportsIndex) -> bool:
-        """Initialise one root: `val` is the XOR of the edges the spout emitted, `spout_id` the spout that owns the root.
+        """Initialise one root.
 
-        A val of 0 completes at once. Returns False if the root had its owner already: then the init is ignored and
-        counted (in Storm a second init cancels the first and reports completion).
+        A root with a `val` of 0 completes at once. A root that already has an owner ignores the init and counts it as a
+        duplicate. (In Storm a second init cancels the first and reports completion.)
+
+        Args:
+            root: root id.
+            val: XOR of the edges that the spout emitted.
+            spout_id: number of the spout that owns the root.
+
+        Returns:
+            True if the root took the init; False if it already had an owner.
 
         Raises:
             BadIdError: an id is not a 64-bit integer, or spout_id is not in 0 ... 2**32-1.
             ServerOutOfMemoryError: the server is above maxmemory, or (PendingLimitError) the app has as many pending
-                roots as its limit allows; nothing was changed.
+                roots as its limit allows. Nothing was changed.
             LedgerLostError: the server lost its data.
 
         >>> acker.init(1, 5, spout_id=0)
@@ -175,7 +188,12 @@ class Acker:
         return self.init_many(_single(root, "root"), _single(val, "val"), spout_id).applied == 1
 
     def ack(self, root: SupportsIndex, val: SupportsIndex, *, component: str | None = None) -> None:
-        """XOR `val` into one root's tree: the acked edge, combined with the edges of the children it emitted.
+        """XOR `val` into one root's ack val.
+
+        Args:
+            root: root id.
+            val: XOR of the acked edge and the edges of the children emitted for it.
+            component: name of the operator or sink that acks; see `ack_many`.
 
         Raises:
             BadIdError, LedgerLostError, ConnectionLostError: as `init`.
@@ -187,10 +205,10 @@ class Acker:
         self.ack_many(_single(root, "root"), _single(val, "val"), component=component)
 
     def fail(self, root: SupportsIndex, *, reason: str | None = None, component: str | None = None) -> None:
-        """Fail one root. `reason` is text for people; it comes back as `Outcome.detail`.
+        """Fail one root. `reason` is a text for people, and is returned as `Outcome.detail`.
 
-        Its first 1 000 characters are kept. Guarantee: the root's outcome is `fail`, unless it had completed before. A
-        fail that comes before the init waits for it; the text is then not kept.
+        The first 1 000 characters of the text are kept. Guarantee: the root's outcome is `fail`, unless the root completed
+        before. A fail that arrives before the init waits for it. Its text is not kept.
 
         >>> acker.init(1, 5, spout_id=0)
         True
@@ -199,7 +217,7 @@ class Acker:
         self.fail_many(_single(root, "root"), reason=reason, component=component)
 
     def reset_timeout(self, root: SupportsIndex) -> bool:
-        """Give one root a whole message timeout again. Returns False if the ledger doesn't know it, or it is too old.
+        """Restart the message timeout of one root. Returns False if the root is unknown or too old.
 
         >>> acker.reset_timeout(1)
         False
@@ -214,18 +232,18 @@ class Acker:
         """Initialise roots of one spout.
 
         Args:
-            roots: root ids, numpy int64 or uint64 array or a sequence of integers, any length above 0.
-            vals: first ack value of each root.
-            spout_id: of the spout that owns all of them.
-            idempotency_key: names this batch: sent again with the same key, it changes nothing. None: a key that this
-                call draws for itself.
+            roots: root ids, as a numpy int64 or uint64 array or a sequence of integers, at least one.
+            vals: first ack val of each root.
+            spout_id: number of the spout that owns all of them.
+            idempotency_key: name of this batch. A batch sent again with the same key changes nothing. None draws a random
+                key for this call.
 
         Returns:
-            Applied.applied counts roots that took the init: duplicates are left out.
+            Number of roots that took the init, as `Applied.applied`. Duplicate inits are not counted.
 
         Raises:
-            BadIdError, BadBatchError: before anything was sent.
-            IdempotencyKeyReusedError: the idempotency key belongs to other content.
+            BadIdError, BadBatchError: the input is invalid. Nothing was sent.
+            IdempotencyKeyReusedError: the idempotency key was used for other content.
             ServerOutOfMemoryError, LedgerLostError, ConnectionLostError: see `Batch`.
 
         >>> acker.init_many([1, 2], [5, 6], spout_id=0, idempotency_key="partition-7")
@@ -237,16 +255,17 @@ class Acker:
     def ack_many(
         self, roots: Ids, vals: Ids, *, idempotency_key: str | None = None, component: str | None = None
     ) -> Applied:
-        """Ack roots; values of equal roots are combined by XOR before they are sent.
+        """Ack roots. The client combines the values of equal roots by XOR before it sends them.
 
         Args:
-            roots: root ids; a root may stand there any number of times.
-            vals: ack values, one per element of roots.
-            idempotency_key: see `init_many`.
-            component: name of the operator or sink that acks; shows as `last_component`. At most 255 names per app.
+            roots: root ids. A root may be repeated.
+            vals: ack values, one per element of `roots`.
+            idempotency_key: name of this batch; see `init_many`.
+            component: name of the operator or sink that acks, shown as `last_component`. At most 255 names per app.
 
         Returns:
-            Applied.applied counts distinct roots, without those that failed a short time ago: their acks are late.
+            Number of distinct roots acked, as `Applied.applied`. Roots that failed recently are not counted, because
+            their acks are late.
 
         >>> acker.ack_many([1, 2, 2], [5, 4, 2], idempotency_key="partition-7", component="write")
         Applied(applied=2, duplicate=False)
@@ -257,7 +276,7 @@ class Acker:
     def fail_many(
         self, roots: Ids, *, idempotency_key: str | None = None, reason: str | None = None, component: str | None = None
     ) -> Applied:
-        """Fail roots; see `fail`. Applied.applied counts distinct roots, without those that have failed already.
+        """Fail roots; see `fail`. `Applied.applied` counts distinct roots that had not failed before.
 
         >>> acker.fail_many([1, 2], reason="no such customer", component="parse")
         Applied(applied=2, duplicate=False)
@@ -266,10 +285,14 @@ class Acker:
         return ledger.send([ledger.fail(_array(roots), reason, component)], idempotency_key)
 
     def reset_timeout_many(self, roots: Ids) -> int:
-        """Move roots to the nursery (Storm: __ack_reset_timeout). Needs no idempotency key: a repeat only moves them again.
+        """Restart the message timeout of roots by moving them to the nursery (Storm: __ack_reset_timeout).
 
-        Roots that share a block with them move along (see `new_roots`; a spout's roots of neighbouring message ids do).
-        Returns how many are in the nursery now; unknown roots and those older than max_age_secs are left alone.
+        The call needs no idempotency key, because a repeat only moves the roots again. All roots of a block move together
+        (see `new_roots`). A spout's roots of neighbouring message ids share a block. Unknown roots and roots older than
+        max_age_secs don't move.
+
+        Returns:
+            Number of these roots in the nursery now.
 
         >>> acker.init_many([1, 2], [5, 6], spout_id=0).applied
         2
@@ -281,7 +304,8 @@ class Acker:
     def batch(self, *, idempotency_key: str | None = None) -> Batch:
         """Collect updates and send them on exit: combined per root, packed, pipelined.
 
-        Left by an exception, nothing is sent. After the `with` block `Batch.result` says how much was applied.
+        If an exception leaves the `with` block, nothing is sent. After the block, `Batch.result` holds the number of
+        applied updates.
 
         >>> with acker.batch(idempotency_key="partition-7") as batch:
         ...     batch.init(1, 5, spout_id=0)
@@ -294,18 +318,18 @@ class Acker:
     def poll(
         self, max_outcomes: int = 1000, block_ms: int = 0, consumer: str = "spout", *, lane: int | None = None
     ) -> list[Outcome]:
-        """Take outcomes for a spout.
+        """Poll outcomes for a spout.
 
-        Each outcome is delivered at least once. Until it is confirmed it comes back, marked `redelivered`: to the same
-        consumer name at the first poll of a new process or after a lost connection, and to any consumer that polls, this
-        process too, after it was held for a message timeout. All consumers of an app share its outcomes: use lanes to keep
-        them apart.
+        Each outcome is delivered at least once. An unconfirmed outcome is delivered again, marked `redelivered`. The same
+        consumer name receives it at the first poll of a new process, or after a lost connection. Any consumer that polls,
+        including this process, receives it once it was held for a message timeout. All consumers of an app share its
+        outcomes. Use lanes to keep them apart.
 
         Args:
-            max_outcomes: at most so many.
-            block_ms: wait so long for a first one; 0 returns at once.
-            consumer: name of the spout process, stable over its restarts; a forked process counts as a restart.
-            lane: only this lane's outcomes (spout_id % lanes); None: all lanes.
+            max_outcomes: maximum number of outcomes to return.
+            block_ms: time to wait for a first outcome, in milliseconds; 0 returns at once.
+            consumer: name of the spout process, stable over its restarts. A forked process counts as a restart.
+            lane: lane to poll (spout_id % lanes); None for all lanes.
 
         Raises:
             LedgerLostError: a shard lost its data since this client opened it.
@@ -318,9 +342,10 @@ class Acker:
         return self._app.delivery.poll(max_outcomes, block_ms, consumer, lane)
 
     def confirm(self, outcomes: Iterable[Outcome]) -> int:
-        """Confirm that the spout has acted on outcomes; they are not delivered again and their entries are trimmed.
+        """Confirm outcomes that the spout has acted on, so that they are not delivered again.
 
-        Returns the number of stream entries trimmed: an entry of acks holds many outcomes and goes with the last of them.
+        Returns the number of stream entries trimmed. One entry of acks holds many outcomes and is trimmed once the last of
+        them is confirmed.
 
         >>> acker.init_many([1, 2], [0, 0], spout_id=0).applied
         2
@@ -338,12 +363,14 @@ class Acker:
         lane: int | None = None,
         again: bool = False,
     ) -> list[OutcomeBatch]:
-        """Take outcomes as `poll` does, as arrays of roots that ended alike: for spouts that handle many.
+        """Poll outcomes as `poll` does, as arrays of roots with the same outcome. Meant for spouts that handle many.
 
-        A batch holds entries of one stream that were read together. Only whole entries come, so there may be more outcomes
-        than `max_outcomes`, by those of one entry, which has at most 3 600 acks. With `again` it begins with outcomes that
-        this consumer took and did not confirm: those of a reply that was lost with its connection, and the whole of an entry
-        that `poll` handed out in part, which `poll` then does not go on with.
+        A batch holds entries of one stream that were read together. Entries are never split, so the call may return more
+        than `max_outcomes` outcomes. The excess is at most one entry, which holds up to 3 600 acks.
+
+        With `again`, the call begins with outcomes that this consumer took but did not confirm. These are the outcomes of
+        a reply that was lost with its connection, and all outcomes of an entry that `poll` handed out in part. `poll` then
+        does not return the rest of that entry.
 
         >>> acker.init(1, 0, spout_id=0)
         True
@@ -353,7 +380,7 @@ class Acker:
         return self._app.delivery.poll_batches(max_outcomes, block_ms, consumer, lane, again=again)
 
     def confirm_batches(self, batches: Iterable[OutcomeBatch]) -> int:
-        """Confirm that the spout has acted on all outcomes of these batches. Returns the number of entries trimmed.
+        """Confirm all outcomes of batches that the spout has acted on. Returns the number of entries trimmed.
 
         >>> acker.init(1, 0, spout_id=0)
         True
@@ -362,12 +389,14 @@ class Acker:
         """
         return self._app.delivery.confirm_batches(batches)
 
-    # -- looking
+    # -- inspection
 
     def stats(self, *, oldest: bool = True, lane: int | None = None) -> Stats:
-        """Add up counters over all shards. `oldest=False` leaves out `oldest_age_ms`, which has to be looked for.
+        """Sum the counters over all shards.
 
-        With `lane`, `unconfirmed_outcomes` counts this lane's entries only.
+        Args:
+            oldest: False to skip the search for `oldest_age_ms`, which is then None.
+            lane: lane whose entries `unconfirmed_outcomes` counts; None for all lanes.
 
         >>> acker.init(1, 5, spout_id=0)
         True
@@ -377,7 +406,7 @@ class Acker:
         return self._app.inspection.stats(oldest=oldest, lane=lane)
 
     def pending(self) -> int:
-        """Count roots without outcome, over all shards, in one round trip.
+        """Count the roots without outcome over all shards, in one round trip.
 
         >>> acker.init(1, 5, spout_id=0)
         True
@@ -387,7 +416,7 @@ class Acker:
         return self._app.inspection.pending()
 
     def inspect(self, root: SupportsIndex) -> LedgerRoot | None:
-        """Look up one root; None if the ledger doesn't hold it (not seen, settled or expired).
+        """Look up one root. Returns None if the ledger doesn't hold it (not seen, settled or expired).
 
         >>> acker.ack(1, 5, component="write")
         >>> acker.inspect(1).state, acker.inspect(1).last_component
@@ -396,7 +425,7 @@ class Acker:
         return self._app.inspection.inspect(_single(root, "root"))[0]
 
     def inspect_many(self, roots: Ids) -> list[LedgerRoot | None]:
-        """Look up each root.
+        """Look up many roots. The result has None for each root that the ledger doesn't hold.
 
         >>> acker.init(1, 5, spout_id=0)
         True
@@ -406,10 +435,11 @@ class Acker:
         return self._app.inspection.inspect(_array(roots))
 
     def completed_offsets(self, spout_id: int = 0) -> dict[str, int]:
-        """Read the first offset of each partition that is not completed yet, as the stream with this spout_id wrote it.
+        """Read the completed offsets of the stream with this spout_id: per partition, the first offset not completed yet.
 
-        Everything before it was acked or is a dead letter, so its outputs are complete; a stream writes this after each
-        micro-batch, and it never goes back. Empty where the stream takes its message ids from a column (`id_column`).
+        All messages before it were acked or are dead letters, so their outputs are complete. A stream writes its completed
+        offsets after each micro-batch. They never decrease. The result is empty for a stream that reads its message ids
+        from a column (`id_column`).
 
         >>> acker.completed_offsets()
         {}
@@ -417,13 +447,17 @@ class Acker:
         return self._app.completed_offsets(spout_id)
 
     def recover(self) -> list[int]:
-        """Open the app again after `LedgerLostError`, and go on with the generation in force.
+        """Reopen the app after `LedgerLostError`, and continue with the generation in force.
 
-        Returns the shards this call created. Whatever was in flight must be replayed with fresh roots: the ledger
-        knows nothing of it any more. After `open_existing` nothing is made here either.
+        Replay all messages that were in flight with new roots, because the ledger no longer holds them. After
+        `open_existing` this call creates nothing either.
+
+        Returns:
+            Numbers of the shards that this call created.
 
         Raises:
-            LedgerLostError: after `open_existing`: no program that may create the app has recovered yet.
+            LedgerLostError: the acker was opened with `open_existing`, and no program that may create the app has
+                recovered it yet.
 
         >>> acker.recover()
         []
@@ -432,7 +466,7 @@ class Acker:
 
 
 def app_of(acker: Acker) -> App:
-    """Return the handle of the app of an acker, for the library's own layers only."""
+    """Return the internal handle of an acker's app. Meant for the library's own layers only."""
     return acker._app  # noqa: SLF001
 
 
@@ -447,7 +481,7 @@ def _pairs(roots: Ids, vals: Ids) -> tuple[UInt64Array, UInt64Array]:
 
 def _not_empty(roots: UInt64Array) -> UInt64Array:
     if len(roots) == 0:
-        raise BadBatchError("roots is empty: nothing to send; leave the call out")
+        raise BadBatchError("roots is empty, so there is nothing to send. Skip the call.")
     return roots
 
 

@@ -1,4 +1,4 @@
-"""Calls for the person on call: pause, limit and rotate an app, and see how its runs ended."""
+"""Calls for the person on call: pause, limit and rotate an app, and read how its runs ended."""
 
 from collections.abc import Iterator
 
@@ -12,17 +12,17 @@ from acker_redis.store.run_ends import End
 
 
 class Admin:
-    """Acts on an app for the person on call and their tools: `Acker.admin`."""
+    """Calls for the person on call and their tools, available as `Acker.admin`."""
 
     def __init__(self, app: App) -> None:
-        """Work on an opened app."""
+        """Wrap an opened app."""
         self._app = app
 
     def pause(self, *, reason: str = "") -> Paused:
-        """Have all spouts of the app emit nothing, from within about a second, until `resume`.
+        """Pause the app: within about a second its spouts stop emitting, until `resume`.
 
-        Roots in flight go on or time out, and their outcomes are taken; messages due for another attempt wait. A paused app
-        stays so over restarts of its programs. If it was paused already, the first reason stays.
+        Roots in flight complete, fail or time out, and spouts still process their outcomes. Messages due for another
+        attempt wait. The app stays paused over restarts of its programs. If it was paused already, the first reason stays.
 
         Raises:
             BadConfigError: the reason has more than 200 characters.
@@ -33,7 +33,7 @@ class Admin:
         return pause.pause(self._app.client, self._app.config.app, reason)
 
     def resume(self) -> bool:
-        """Let the app's spouts emit again. Returns whether it was paused.
+        """Resume the app, so that its spouts emit again. Returns True if it was paused.
 
         >>> acker.admin.pause().reason
         ''
@@ -43,14 +43,14 @@ class Admin:
         return pause.resume(self._app.client, self._app.config.app)
 
     def paused(self) -> Paused | None:
-        """Read since when and why the app is paused; None: it is not.
+        """Read since when and why the app is paused. Returns None if it is not.
 
         >>> acker.admin.paused()
         """
         return pause.paused(self._app.client, self._app.config.app)
 
     def limits(self) -> Limits:
-        """Read the limits of the app; see `Limits`.
+        """Read the limits of the app. See `Limits`.
 
         >>> acker.admin.limits().max_pending is None
         True
@@ -58,10 +58,11 @@ class Admin:
         return limits.read(self._app.client, self._app.config.app)
 
     def set_limits(self, allowed: Limits) -> None:
-        """Set all limits of the app, in place of those in force. Spouts keep to them within a second.
+        """Replace all limits of the app. Spouts apply them within a second.
 
-        A spout at `max_pending` emits nothing until roots settle. Beyond it Redis refuses new roots (PendingLimitError): of
-        one shard at once, of several with room for the chance by which roots are spread. Roots that are pending already stay.
+        A spout at `max_pending` emits nothing until roots settle. Redis refuses new roots above it (PendingLimitError). With
+        one shard the limit is exact. With several, each shard allows some more, because a hash spreads roots unevenly.
+        Roots that are pending already stay.
 
         >>> acker.admin.set_limits(Limits(max_pending=100_000))
         >>> acker.admin.limits().max_pending
@@ -70,14 +71,14 @@ class Admin:
         limits.write(self._app.client, self._app.config, allowed)
 
     def rotate(self, force: bool = False) -> Rotated:
-        """Do one guarded tick, bounded draining of death row, and a bounded sweep (Storm: RotatingMap.rotate).
+        """Run one guarded tick, a bounded drain of death row, and a bounded sweep (Storm: RotatingMap.rotate).
 
-        Between T and T * num_buckets / (num_buckets - 1) after it entered the nursery a root expires, given that
-        something calls this about every tick: `acker-redis rotator` does. Safe to call from anywhere, at any time. Drains up
-        to a million roots per shard; `Rotated.draining` says whether something is left for the next call.
+        A root expires between T and T * num_buckets / (num_buckets - 1) after it entered the nursery, as long as this is
+        called about every tick. `acker-redis rotator` does that. The call is safe from anywhere, at any time. It drains up
+        to a million roots per shard. `Rotated.draining` counts the shards with roots left for the next call.
 
         Args:
-            force: turn the buckets now, whatever the server's clock says; for tests and people on call.
+            force: True to turn the buckets now, regardless of the server's clock. Meant for tests and people on call.
 
         >>> acker.init(1, 5, spout_id=0)
         True
@@ -95,10 +96,10 @@ class Admin:
         return self._app.ends()
 
     def each_pending(self) -> Iterator[tuple[int, Int64Array, Int64Array]]:
-        """Go through all ledgers in steps: each yields the number of blocks it looked at, their pending roots and spout ids.
+        """Iterate over all pending roots in steps. Each step yields a number of blocks, their pending roots and spout_ids.
 
-        Guarantee: a root that is pending all the while comes at least once. Not guaranteed: roots that begin or settle
-        meanwhile.
+        Guarantee: a root that is pending during the whole iteration is yielded at least once. Not guaranteed: a root that is
+        initialised or settles meanwhile may or may not be yielded.
 
         >>> acker.init_many([1, 2], [5, 6], spout_id=3).applied
         2

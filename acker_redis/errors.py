@@ -1,10 +1,10 @@
-"""The errors this library raises: one tree under `AckerError`, each message saying what to do."""
+"""Errors of this library: one tree under `AckerError`. Each message says what to do."""
 
 from collections.abc import Mapping
 
 
 class AckerError(Exception):
-    """Root of every error the library raises on purpose."""
+    """Base class of all errors that the library raises on purpose."""
 
 
 class BadConfigError(AckerError, ValueError):
@@ -16,49 +16,49 @@ class BadIdError(AckerError, ValueError):
 
 
 class BadBatchError(AckerError, ValueError):
-    """A batch is inconsistent in itself (lengths differ, idempotency key is empty). Nothing of it was sent."""
+    """A batch is inconsistent (lengths differ, idempotency key is empty). Nothing of the batch was sent."""
 
 
 class PipelineError(AckerError, ValueError):
-    """Messages or a pipeline that no run can process: a missing column, ids twice, an operator used wrongly.
+    """No run can process these messages or this pipeline: a missing column, duplicate ids, a misused operator.
 
-    The message names the operator or column and says what to do. No message was acked.
+    The text names the operator or column and says what to do. No message was acked.
     """
 
 
 class NotExactError(AckerError):
-    """The pipeline can't be tracked exactly: some share would be counted more often than it was made, or not at all.
+    """The pipeline can't be tracked exactly: some share would be counted more than once, or not at all.
 
-    The message says what to use instead. Nothing was run.
+    The text says what to use instead. Nothing was run.
     """
 
 
 class NotProvenError(AckerError):
-    """Spark lost or repeated work, so nobody can say exactly which rows it has written. Nothing was acked.
+    """Spark lost or repeated work, so the exact set of written rows is unknown. Nothing was acked.
 
-    `run_tracked` tries such an emission again; this is no attempt of its messages.
+    `run_tracked` retries such an emission. This does not count as an attempt of its messages.
     """
 
 
 class OutageError(AckerError):
-    """A pipeline needs something that can't be reached now: a store, a metastore, a disk with room.
+    """A pipeline depends on something that is unavailable now: a store, a metastore, a disk with free space.
 
-    `run_spout` waits for it, for up to ten minutes; this is no attempt of any message.
+    `run_spout` waits for it, for up to ten minutes. This does not count as an attempt of any message.
     """
 
 
 class JobFailedError(AckerError):
-    """A job of an emission failed, and one of its messages may be to blame. The cause has the whole error."""
+    """A job of an emission failed, and one of its messages may be to blame. The cause holds the whole error."""
 
 
 class OperatorBrokenError(AckerError):
-    """Many messages failed in an operator that has processed none, so the pipeline is to blame. Nothing was dead-lettered."""
+    """An operator failed many messages and processed none, so the pipeline is to blame. Nothing was dead-lettered."""
 
 
 class NotAcceptedError(AckerError):
-    """An output that is written as a whole couldn't be: some message failed in each emission of all, or none was left.
+    """An output that is written as a whole was not written: a message failed in each emission, or no message was left.
 
-    No message was acked. What to do: mend the last cause, which the text names, or look at the dead letters; then run it
+    No message was acked. What to do: fix the last cause, which the text names, or check the dead letters. Then run it
     again.
     """
 
@@ -66,8 +66,8 @@ class NotAcceptedError(AckerError):
 class IdempotencyKeyReusedError(AckerError):
     """An idempotency key was used before for a batch with other content.
 
-    The part of the batch whose shards had seen the key was not applied. Roots that lost updates to this time out and are
-    replayed; none completes falsely. What to do: use one idempotency key per batch.
+    The part of the batch whose shards had seen the key was not applied. Roots that lost updates this way time out and are
+    replayed. No root completes falsely. What to do: use one idempotency key per batch.
     """
 
 
@@ -79,29 +79,30 @@ class SettingsConflictError(AckerError):
 
 
 class FormatVersionError(AckerError):
-    """The app's shards, or its dead letters, have another format than this version reads and writes. Nothing was changed.
+    """The app's shards or its dead letters have a format that this version can't read. Nothing was changed.
 
-    What to do: finish what is pending, and export the dead letters, with the version that wrote them; then delete the app
-    with `acker-redis delete-app`, and let this version create it again.
+    What to do: with the version that wrote them, finish the pending messages and export the dead letters. Then delete the
+    app with `acker-redis delete-app`, and let this version create it again.
     """
 
 
 class AppNotFoundError(AckerError):
-    """The server holds no app of this name: it was not used yet, or its data was lost or evicted. Nothing was created."""
+    """The server holds no app of this name: it is not used yet, or its data was lost or evicted. Nothing was created."""
 
 
 class DamagedDataError(AckerError):
-    """A key of the app holds data that this library did not write there, or has lost part of its own.
+    """A key of the app holds data that this library did not write, or lost a part of its data.
 
-    What to do: find out who wrote the key that the message names; delete it, or the app with `acker-redis delete-app`.
+    What to do: find out which program wrote the key that the text names. Delete the key, or delete the app with
+    `acker-redis delete-app`.
     """
 
 
 class RowFailedError(AckerError):
-    """Raised by a user's function: fail this row, with this text as reason (Storm: FailedException).
+    """Raise this in your function to fail the row, with this text as the reason (Storm: FailedException).
 
     Attributes:
-        retry: whether to emit its message again. False: that can't help, and it is a dead letter at once.
+        retry: True to retry the row's message. False makes it a dead letter at once.
 
     >>> raise RowFailedError("no such customer", retry=False)
     Traceback (most recent call last):
@@ -114,21 +115,22 @@ class RowFailedError(AckerError):
 
 
 class RowsRefusedError(AckerError):
-    """Raised by a sink's function that has written all rows of a partition but these, which the store refused.
+    """Raise this in a sink's function that wrote all rows of a partition except these, which the store refused.
 
     Attributes:
-        rows: number of a row in its partition, counted over its batches from 0 -> why, or a `RowFailedError`.
+        rows: number of each refused row in its partition, counted over its batches from 0 -> reason, or a
+            `RowFailedError`.
 
     >>> raise RowsRefusedError({17: "duplicate key", 40: RowFailedError("value too long", retry=False)})
     Traceback (most recent call last):
-    acker_redis.errors.RowsRefusedError: 2 rows were refused; the first is row 17: duplicate key
+    acker_redis.errors.RowsRefusedError: 2 rows were refused. The first is row 17: duplicate key
     """
 
     def __init__(self, rows: Mapping[int, str | RowFailedError]) -> None:
         first = next(iter(rows.items()), None)
-        example = "" if first is None else f"; the first is row {first[0]}: {first[1]}"
+        example = "" if first is None else f" The first is row {first[0]}: {first[1]}"
         super().__init__(
-            f"{len(rows)} row{'' if len(rows) == 1 else 's'} {'was' if len(rows) == 1 else 'were'} refused{example}"
+            f"{len(rows)} row{'' if len(rows) == 1 else 's'} {'was' if len(rows) == 1 else 'were'} refused.{example}"
         )
         self.rows = dict(rows)
 
@@ -137,7 +139,7 @@ class RowsRefusedError(AckerError):
 
 
 class ClosedError(AckerError):
-    """The acker was closed: by this call, or while this call was under way. Connect again."""
+    """The acker was closed before this call, or while this call was under way. Connect again."""
 
 
 class LedgerLostError(AckerError):
@@ -148,28 +150,29 @@ class LedgerLostError(AckerError):
 
 
 class ServerUnavailableError(AckerError):
-    """The server can't serve the call now and may later: an outage. `run_spout` and the rotator wait for its end."""
+    """The server can't serve the call now, but may later. `run_spout` and the rotator wait until it can."""
 
 
 class ConnectionLostError(ServerUnavailableError):
-    """The server can't be reached, or went away and did not come back within `outage_timeout_secs`.
+    """The server can't be reached, or was lost and did not return within `outage_timeout_secs`.
 
-    A batch that raised this may have been applied in part. Sending it again with the same idempotency key is exact.
+    A batch that raised this may have been applied in part. Send it again with the same idempotency key: each update is
+    applied exactly once.
     """
 
 
 class ServerBusyError(ServerUnavailableError):
-    """A script holds the server, and went on for longer than `outage_timeout_secs`. Nothing was changed.
+    """A script blocked the server for longer than `outage_timeout_secs`. Nothing was changed.
 
-    What to do: `redis-cli SCRIPT KILL` (or `FUNCTION KILL`) ends it if it has written nothing yet; `SLOWLOG GET`
-    names it once it has ended.
+    What to do: end the script with `redis-cli SCRIPT KILL` (or `FUNCTION KILL`), which works if it has written nothing
+    yet. `SLOWLOG GET` names it once it has ended.
     """
 
 
 class TlsError(AckerError):
-    """A certificate or a TLS handshake was refused. Not tried again: it would be refused again.
+    """A certificate or a TLS handshake was refused. The call does not retry, because it would be refused again.
 
-    What to do: see the text of the TLS library, which is part of this one.
+    What to do: read the TLS library's own text, which is part of this one.
     """
 
 
@@ -178,42 +181,42 @@ class AuthenticationError(AckerError):
 
 
 class ServerRefusesWritesError(ServerUnavailableError):
-    """The server is up but takes no writes now: it is a replica, lacks replicas, or persistence fails.
+    """The server is up but refuses writes now: it is a replica, lacks replicas, or can't persist.
 
-    What to do: see the server's own message, which is part of this one.
+    What to do: read the server's own text, which is part of this one.
     """
 
 
 class ServerOutOfMemoryError(ServerRefusesWritesError):
-    """The server is above `maxmemory` and refuses new roots; acks, fails and rotation still work."""
+    """The server is above `maxmemory` and refuses new roots. Acks, fails and rotation still work."""
 
 
 class PendingLimitError(ServerOutOfMemoryError):
-    """The app has as many pending roots as its limit allows, and gets no new ones; acks, fails and rotation still work.
+    """The app has as many pending roots as its limit allows, so new roots are refused. Acks, fails and rotation still work.
 
-    What to do: nothing, it passes when roots settle; or `acker-redis limit --app APP --max-pending N`.
+    What to do: wait until roots settle, or raise the limit with `acker-redis limit --app APP --max-pending N`.
     """
 
 
 class ServerVersionError(AckerError):
-    """The server is older than Redis 6.2, or lacks what the scripts need."""
+    """The server is older than Redis 6.2, or lacks a feature that the scripts need."""
 
 
 class SparkVersionError(AckerError, ImportError):
-    """PySpark is not installed, or of a version that `acker_redis.spark` does not work with. Raised when that is imported."""
+    """PySpark is missing, or its version is not supported. Raised when `acker_redis.spark` is imported."""
 
 
 class ScriptFailedError(AckerError):
-    """A script failed inside the server in a way the library does not know. This is a defect worth reporting."""
+    """A script failed inside the server with an unknown error. Please report this defect."""
 
 
 class ServerNotFoundError(AckerError):
-    """No embedded server and no server program was found to start."""
+    """Neither an embedded server nor a server program was found to start."""
 
 
 class StoppedError(AckerError):
-    """A query was stopped in the middle of its work; nothing is wrong, and the next start does the rest."""
+    """A query was stopped in the middle of its work. This is no failure: the next start completes the rest."""
 
 
 class EvictionPolicyWarning(UserWarning):
-    """The server may evict keys under memory pressure, and with them ledgers."""
+    """The server may evict keys under memory pressure, including ledgers."""

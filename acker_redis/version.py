@@ -1,4 +1,4 @@
-"""The library's own version."""
+"""Version of this library."""
 
 import re
 
@@ -6,5 +6,5 @@ VERSION = "0.1.0"
 
 
 def numbers_of(version: str) -> tuple[int, ...]:
-    """The numbers of a version, to be compared: `0.10.2` is (0, 10, 2). Empty: it has none."""
+    """Parse the numbers of a version, for comparison: `0.10.2` is (0, 10, 2). Empty if it has none."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])

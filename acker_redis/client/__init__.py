@@ -1,4 +1,4 @@
-"""Talk to Redis: connections, scripts, retries. Knows nothing of ackers.
+"""Connections to Redis, scripts and retries, independent of ackers.
 
 Internal: the public names are those of `acker_redis`.
 """

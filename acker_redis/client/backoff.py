@@ -1,4 +1,4 @@
-"""Recognise outages and wait for their end; one line is logged when an outage begins and one when it ends."""
+"""Recognise outages and wait for their end. Logs one line when an outage begins and one when it ends."""
 
 import errno
 import logging
@@ -13,7 +13,7 @@ from redis.retry import Retry
 from acker_redis.errors import AckerError, OutageError, ServerUnavailableError
 
 OUTAGE_TRIES = 40
-"""A server is tried so often, each time for the client's outage timeout: three to twelve minutes."""
+"""Number of tries, each for the client's outage timeout: three to twelve minutes in total."""
 
 BACKOFF_BASE_SECS, BACKOFF_CAP_SECS = 0.5, 5.0
 
@@ -47,7 +47,7 @@ _MISTAKES = (
     SyntaxError,
     ImportError,
 )
-"""Errors of a program's own code, never outages: their texts may quote anything."""
+"""Errors of the user's code. They are never outages, because their texts may quote anything."""
 
 _MISTAKE = re.compile(
     r"^(?:\w+\.)*(?:Lookup|Key|Index|Type|Value|Attribute|Name|Assertion|ZeroDivision|Import|ModuleNotFound)Error\b"
@@ -57,17 +57,17 @@ _T = TypeVar("_T")
 
 
 class Backoff(ExponentialWithJitterBackoff):
-    """Exponential, with jitter, up to a cap, after any number of failures; redis-py's overflows after 1 023 in a row."""
+    """Exponential backoff with jitter and a cap, for any number of failures. redis-py's own overflows after 1 023."""
 
     def compute(self, failures: int) -> float:
-        """Give the seconds to wait after so many failures in a row."""
+        """Compute the seconds to wait after this many failures in a row."""
         return super().compute(min(failures, _MAX_EXPONENT))
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether an error says that something can't be reached now, or has no room: the same may well succeed later.
+    """Return True if something is unreachable or full now, so that a later try may succeed.
 
-    The type decides, by the names that Python and many clients use; or words in the text.
+    The error's type decides, by the names that Python and many clients use, or the words of its text.
 
     >>> is_outage(ConnectionRefusedError()), is_outage(OSError(28, "No space left on device")), is_outage(KeyError("order"))
     (True, True, False)
@@ -82,7 +82,7 @@ def is_outage(error: BaseException) -> bool:
 
 
 def describes_outage(text: str) -> bool:
-    """Whether a line of text, such as an error of Java's, describes an outage.
+    """Return True if a line of text describes an outage, such as the text of a Java error.
 
     >>> describes_outage("java.net.ConnectException: Connection refused"), describes_outage("KeyError: 'order'")
     (True, False)
@@ -93,10 +93,10 @@ def describes_outage(text: str) -> bool:
 
 
 class Outages:
-    """The state of a server as one process sees it; logs a line when the kind of error changes.
+    """State of a server as one process sees it. Logs a line when the kind of error changes.
 
     Attributes:
-        seen: whether there was one since this was last set to False; then updates may be missing.
+        seen: True if there was an outage since this was last set to False. Updates may then be missing.
     """
 
     def __init__(self, log: logging.Logger) -> None:
@@ -106,25 +106,25 @@ class Outages:
         self._since = 0.0
 
     def down(self, error: Exception) -> None:
-        """Note that an attempt failed."""
+        """Register a failed attempt."""
         self.seen = True
         if self._state is None:
             self._since = time.monotonic()
         if type(error) is not self._state:
             self._state = type(error)
-            self._log.warning("waiting for the server: %s", error)
+            self._log.warning("waiting for the server: error=%s", error)
 
     def up(self) -> None:
-        """Note that an attempt succeeded."""
+        """Register a successful attempt."""
         if self._state is not None:
             self._state = None
-            self._log.warning("the server is back after %.1f s", time.monotonic() - self._since)
+            self._log.warning("server is back after_secs=%.1f", time.monotonic() - self._since)
 
     def wait_for(self, do: Callable[[], _T]) -> _T:
         """Call `do` until the server is available.
 
         Raises:
-            ServerUnavailableError: the last of OUTAGE_TRIES.
+            ServerUnavailableError: the server was still unavailable at the last of OUTAGE_TRIES.
         """
         backoff = Backoff(base=BACKOFF_BASE_SECS, cap=BACKOFF_CAP_SECS)
         retry: Retry = Retry(backoff, OUTAGE_TRIES - 1, supported_errors=(ServerUnavailableError,))

@@ -1,8 +1,8 @@
-"""The only place where commands and scripts are sent: pipelined, and sent again while the server can't take them.
+"""The only place where commands and scripts are sent: pipelined, and retried while the server can't execute them.
 
-Script calls are pipelined in bounded windows. Calls of a script the server does not know (restart, failover, SCRIPT
-FLUSH) are sent again with the script's text; after a lost connection the whole window is sent again, which is exact
-because every update carries an idempotency key.
+Script calls are pipelined in bounded windows. A call of a script that the server does not know (restart, failover, SCRIPT
+FLUSH) is sent again with the script's text. After a lost connection the whole window is sent again. That is exact, because
+every update carries an idempotency key.
 """
 
 import time
@@ -26,16 +26,16 @@ from acker_redis.client.script_calls import ScriptCalls, denies_eval, key_of, wi
 from acker_redis.client.scripts import Call, Command
 
 OUTAGE_TIMEOUT_SECS = 15.0
-"""How long a call is sent again while the server is gone, busy or a replica, before it raises."""
+"""Time that a call retries while the server is gone, busy or a replica, before it raises."""
 
 CONNECT_SECS = 5.0
-"""Timeout of the first call, in place of OUTAGE_TIMEOUT_SECS: a wrong address should show soon."""
+"""Outage timeout of the first call, so that a wrong address fails soon."""
 
 WINDOW_BYTES = 1 << 20
-"""Bytes of arguments sent per pipeline: bounds the memory of client and server, and what a lost connection repeats."""
+"""Bytes of arguments per pipeline. Bounds the memory of client and server, and the resend after a lost connection."""
 
 SCRIPT_CALLS = ("FCALL", "EVALSHA")
-"""Commands that call scripts: a user needs only one of them, see `Client.install`."""
+"""Commands that call scripts. A user needs only one of them; see `Client.install`."""
 
 _BACKOFF_BASE_SECS, _BACKOFF_CAP_SECS = 0.05, 1.0
 _GAVE_UP = (errors.ConnectionLostError, errors.ServerBusyError)
@@ -45,11 +45,11 @@ _P = ParamSpec("_P")
 
 
 class Installed(NamedTuple):
-    """What `Client.install` loaded.
+    """Result of `Client.install`.
 
     Attributes:
         library: name of the library of scripts.
-        newer_reports: address of a server -> version of its reports, which are newer and were kept.
+        newer_reports: address of a server -> version of its reports, which are newer than this program's and were kept.
     """
 
     library: str
@@ -57,27 +57,28 @@ class Installed(NamedTuple):
 
 
 class Client:
-    """A Redis, Valkey or cluster client that runs the library's scripts.
+    """Client of a Redis or Valkey server or cluster that runs the library's scripts.
 
     Connecting writes nothing and runs no script, so it works on a replica and for a user who may only read.
 
     Args:
-        source: a URL (see `connection`) or a redis-py client. A URL that leads to a cluster node gives a cluster client. A
-            client given stays the caller's: it is not closed, and its own timeouts and retries hold besides.
-        outage_timeout_secs: how long a call goes on trying while the server is gone, busy, loading or a replica. 0:
-            once. Below CONNECT_SECS a silent server is given up after 1.5 s instead of 5. At 0 a cluster's node that
-            does not answer is left alone for up to 10 s, and hinders nothing else, if another one answers.
-        connect_secs: the same until a first script call succeeded, where that is less. None: CONNECT_SECS.
+        source: URL (see `connection`) or redis-py client. A URL of a cluster node makes a cluster client. A redis-py client
+            still belongs to the caller: `close` leaves it open, and its own timeouts and retries also apply.
+        outage_timeout_secs: time that a call retries while the server is gone, busy, loading or a replica, in seconds.
+            0 tries once. Below CONNECT_SECS the client drops a silent server after 1.5 s instead of 5. At 0 a cluster
+            node that does not answer is skipped for up to 10 s and delays nothing else, if another node answers.
+        connect_secs: upper limit of the outage timeout until a first script call succeeded, in seconds. None means
+            CONNECT_SECS.
 
     Attributes:
-        nodes: of a cluster; None for a single server.
+        nodes: primaries of a cluster; None for a single server.
 
     Raises:
         ConnectionLostError: no server answers within some seconds.
         AuthenticationError: user name or password is refused.
         TlsError: a certificate is refused.
-        ServerVersionError: older than Redis 6.2.
-        BadConfigError: the URL is malformed, or the client given decodes responses.
+        ServerVersionError: the server is older than Redis 6.2.
+        BadConfigError: the URL is malformed, or the redis-py client decodes responses.
     """
 
     def __init__(
@@ -101,7 +102,8 @@ class Client:
                 self.redis = self._connected(source) if isinstance(source, str) else source
                 if self.redis.get_encoder().decode_responses:
                     raise errors.BadConfigError(
-                        "the redis client decodes responses, which damages packed ids: use decode_responses=False"
+                        "The redis-py client has decode_responses=True. Decoding damages packed ids. "
+                        "Use decode_responses=False."
                     )
                 if isinstance(self.redis, RedisCluster):
                     self.nodes = Nodes(self.redis, key_of, rests=self._impatient)
@@ -113,8 +115,8 @@ class Client:
                 raise
         for policy in sorted(policies):
             warnings.warn(
-                f"{self.address} has maxmemory-policy {policy}: under memory pressure it may evict ledgers, and "
-                "messages in flight are lost to tracking. Set maxmemory-policy to noeviction.",
+                f"{self.address} has maxmemory-policy {policy}. Under memory pressure it may evict ledgers, so that "
+                "messages in flight are no longer tracked. Set maxmemory-policy to noeviction.",
                 errors.EvictionPolicyWarning,
                 stacklevel=3,
             )
@@ -125,23 +127,23 @@ class Client:
         self._calls = ScriptCalls(self._send, lambda: self._knows_shebang)
 
     def close(self) -> None:
-        """Close the connections this client made; a call that is under way in another thread ends."""
+        """Close the connections that this client made. A call under way in another thread ends."""
         self._closed = True
         if self._owned and self.redis is not None:
             connection.close(self.redis)
 
     def run(self, calls: Sequence[Call]) -> list[Any]:
-        """Send calls, pipelined; replies in the same order.
+        """Send calls, pipelined, and return the replies in the same order.
 
         Raises:
-            AckerError: the first error among the replies; the other calls may have been done.
+            AckerError: first error among the replies. The other calls may have been executed.
         """
         replies = self.run_each(calls)
         raise_first(replies)
         return replies
 
     def run_each(self, calls: Sequence[Call]) -> list[Any]:
-        """Send calls as `run` does, with an error in place of its reply, so that the caller sees the other replies."""
+        """Send calls as `run` does. An error replaces the reply of its call, so that the caller sees the other replies."""
         replies: list[Any] = []
         for window in windows(calls, WINDOW_BYTES):
             answers = self._calls.send(window)
@@ -156,25 +158,25 @@ class Client:
         return replies
 
     def pipeline(self, commands: Sequence[Command]) -> list[Any]:
-        """Send plain commands, pipelined without a transaction; replies in the same order.
+        """Send plain commands, pipelined without a transaction, and return the replies in the same order.
 
-        Commands that the server can't take now are sent again until the outage timeout is over: after a lost connection
-        all of them, else those that were refused.
+        Commands that the server can't execute now are retried until the outage timeout is over. After a lost connection
+        all of them are retried, otherwise only the refused ones.
 
         Raises:
-            AckerError: the first error among the replies; its cause is the driver's.
+            AckerError: first error among the replies. Its cause is redis-py's error.
         """
         replies = self.pipeline_each(commands)
         raise_first(replies)
         return replies
 
     def pipeline_each(self, commands: Sequence[Command], *, on_resend: Callable[[], object] | None = None) -> list[Any]:
-        """Send commands as `pipeline` does, with an error in place of its reply.
+        """Send commands as `pipeline` does. An error replaces the reply of its command.
 
         Args:
-            commands: to send.
-            on_resend: called before commands are sent again. The server may have executed them, and a reply may be lost:
-                entries that XREADGROUP gave to nobody stay their consumer's.
+            commands: commands to send.
+            on_resend: function called before commands are sent again. The server may have executed them and a reply may
+                be lost. Entries of a lost XREADGROUP reply still belong to their consumer.
         """
         return [
             _with_cause(self.translate(_naming(command, reply)), reply) if isinstance(reply, Exception) else reply
@@ -182,7 +184,7 @@ class Client:
         ]
 
     def _send(self, commands: Sequence[Command], on_resend: Callable[[], object] | None = None) -> list[Any]:
-        """Send commands; replies, with the driver's errors in place of missing ones."""
+        """Send commands and return the replies, with redis-py's errors in place of missing ones."""
         send = self._send_to_one if self.nodes is None else self.nodes.send
         replies: list[Any] = [None] * len(commands)
         todo = list(range(len(commands)))
@@ -205,14 +207,14 @@ class Client:
         return replies
 
     def scan(self, pattern: str, cursors: Mapping[str, int]) -> dict[str, tuple[int, list[bytes]] | errors.AckerError]:
-        """Do one step of SCAN on each of these nodes; a single server is one node without a name.
+        """Run one step of SCAN on each of these nodes. A single server is one node without a name.
 
         Args:
-            pattern: of keys.
-            cursors: node -> where its scan stands; 0 to begin.
+            pattern: pattern of keys.
+            cursors: node -> cursor of its scan; 0 to begin.
 
         Returns:
-            node -> where its scan stands then, 0 at the end, and keys; or its error.
+            Node -> next cursor (0 at the end) and keys, or the node's error.
         """
         commands = [("SCAN", cursor, "MATCH", pattern, "COUNT", 1000) for cursor in cursors.values()]
         replies = self._send_to_one(commands) if self.nodes is None else self.nodes.send(commands, list(cursors))
@@ -222,30 +224,31 @@ class Client:
         }
 
     def server_ids(self) -> frozenset[tuple[str, str]]:
-        """Run id and replication id of each primary, as far as INFO gives them.
+        """Read run id and replication id of each primary, if INFO has them.
 
-        Others than before mean that a server was restarted or replaced, and that the last writes may be missing.
+        Changed ids mean that a server was restarted or replaced, and that the last writes may be missing.
         """
         return self.ask(server_info.server_ids)
 
     def ask(
         self, question: Callable[Concatenate[RedisClient, _P], _T], *arguments: _P.args, **options: _P.kwargs
     ) -> _T:
-        """Put a question of `server_info`, again while the server can't answer.
+        """Call a function of `server_info`, and retry while the server can't answer.
 
         Raises:
-            AckerError: as the server answered.
+            AckerError: error of the server.
         """
         with self.translated():
             return self._patiently(lambda: question(self.redis, *arguments, **options))
 
     def report(self, name: str, *arguments: str) -> list[bytes]:
-        """What a report of `scripts.REPORTS` says on every primary, or on the server.
+        """Run a report of `scripts.REPORTS` on every primary, or on the single server.
 
-        Its function is called; where that is not loaded, or is older than this program, a user who may EVAL is needed.
+        Calls the report's function. If the function is not loaded, or is older than this program, the user must be allowed
+        to EVAL.
 
         Raises:
-            AckerError: a server does not answer, or refuses it.
+            AckerError: a server does not answer, or refuses the report.
         """
 
         def ask() -> list[bytes]:
@@ -262,32 +265,32 @@ class Client:
                 raise
             raise errors.AuthenticationError(
                 f"{connection.address(node)} has no reports of this version as functions, and the user may not send them as "
-                f"scripts ({exc}): load them with a user who may, acker-redis install, and allow this one +fcall_ro"
+                f"scripts ({exc}). Load them with `acker-redis install` as a user who may, and allow this user +fcall_ro."
             ) from exc
         return report
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Raise the driver's errors as this library's own."""
+        """Translate redis-py's errors into this library's own."""
         try:
             yield
         except DRIVER_ERRORS as exc:
             raise self.translate(exc) from exc
 
     def translate(self, exc: BaseException) -> errors.AckerError:
-        """Translate an error of the driver into the library's."""
+        """Translate an error of redis-py into the library's own."""
         lost = error_mapping.LOST if self._has_connected else error_mapping.NOTHING_THERE
         return error_mapping.translate(exc, self.address, lost=lost)
 
     def install(self) -> Installed:
         """Load scripts and reports as libraries of functions into every primary (Redis 7 and newer, Valkey).
 
-        From then on clients of this version call them with FCALL and FCALL_RO and need no EVAL. A repeat changes nothing;
-        reports of a newer version stay.
+        From then on clients of this version call them with FCALL and FCALL_RO and need no EVAL. A repeat changes nothing.
+        Reports of a newer version stay.
 
         Raises:
             ServerVersionError: the server has no functions.
-            AckerError: as the server answered.
+            AckerError: error of the server.
         """
         library = function_library.library()
         kept: dict[str, str] = {}
@@ -309,7 +312,7 @@ class Client:
             if "unknown command" not in str(exc).lower():
                 raise
             raise errors.ServerVersionError(
-                f"{self.address} has no functions: use Redis 7 or newer, or Valkey. Clients use EVAL there"
+                f"{self.address} has no functions, so its clients use EVAL. For functions, use Redis 7 or newer, or Valkey."
             ) from exc
 
     def _explain(self, exc: Exception) -> errors.AckerError:
@@ -317,12 +320,12 @@ class Client:
         if isinstance(error, errors.AuthenticationError) and denies_eval(exc):
             self._calls.look_again()
             return errors.AuthenticationError(
-                f"{error}. Or load the scripts of this version as functions, with a user who may: acker-redis install"
+                f"{error} Or load this version's scripts as functions with `acker-redis install`, as a user who may."
             )
         return error
 
     def _patiently(self, attempt: Callable[[], _T]) -> _T:
-        """Try again while the error is a passing one, until the outage timeout is over."""
+        """Retry while the error is transient, until the outage timeout is over."""
         began = time.monotonic()
 
         def attempt_if_open() -> _T:
@@ -334,8 +337,8 @@ class Client:
                 raise self._is_closed() from exc
             if not self._has_connected and connection.is_tls_eof(exc):
                 raise errors.TlsError(
-                    f"{self.address}: the server closed the connection behind the TLS handshake ({exc}): it may want a "
-                    "certificate of the client: ssl_certfile and ssl_keyfile of the URL"
+                    f"{self.address} closed the connection after the TLS handshake ({exc}). The server may require a "
+                    "client certificate. Set ssl_certfile and ssl_keyfile in the URL."
                 ) from exc
             if not passes(exc):
                 return False
@@ -347,15 +350,15 @@ class Client:
         return retry.call_with_retry(attempt_if_open, lambda exc: None, is_retryable=goes_on)
 
     def check_open(self) -> None:
-        """Raise ClosedError after `close`; calls that the server answers do so by themselves."""
+        """Raise ClosedError after `close`. Calls that reach the server check this themselves."""
         if self._closed:
             raise self._is_closed()
 
     def _is_closed(self) -> errors.ClosedError:
-        return errors.ClosedError(f"{self.address}: this client was closed: connect again")
+        return errors.ClosedError(f"The client of {self.address} was closed. Connect again.")
 
     def _start_over(self, exc: Exception) -> None:
-        """Leave connections that lead to a server which was replaced, and ask a cluster again who has which slot."""
+        """Drop connections to a server that was replaced, and refresh the slot map of a cluster."""
         if self.nodes is not None:
             self.nodes.renew()
         elif code_of(exc) in ROLE_CODES:
@@ -373,7 +376,7 @@ class Client:
 
     @cached_property
     def _knows_shebang(self) -> bool:
-        """Whether the server knows `#!lua` lines (Redis 7); asked at the first script."""
+        """True if the server knows `#!lua` lines (Redis 7); asked at the first script."""
 
         def ask() -> bool:
             primaries = connection.primaries(self.redis)
@@ -400,7 +403,9 @@ class Client:
         try:
             cluster_info = self._patiently(lambda: connection.info(single, "cluster"))
         except TypeError:  # an option that redis-py does not know
-            raise errors.BadConfigError(f"{self.address!r}: an option of the URL is not known to redis-py") from None
+            raise errors.BadConfigError(
+                f"The URL {self.address!r} has an option that redis-py does not know. Remove it, or correct its name."
+            ) from None
         if not int(cluster_info.get("cluster_enabled", 0)):
             return single
         connection.close(single)
@@ -408,7 +413,7 @@ class Client:
 
 
 def raise_first(replies: Sequence[object]) -> None:
-    """Raise the first error that stands in place of a reply."""
+    """Raise the first error among replies."""
     for reply in replies:
         if isinstance(reply, errors.AckerError):
             raise reply
@@ -421,7 +426,7 @@ def _with_cause(error: errors.AckerError, cause: Exception) -> errors.AckerError
 
 
 def _naming(command: Command, error: Exception) -> Exception:
-    """An error about the type of a key, with the key, which the server leaves out."""
+    """Add the command and key to an error about a key's type. The server leaves them out."""
     text = str(error)
     if not text.startswith("WRONGTYPE"):
         return error

@@ -1,7 +1,7 @@
-"""Commands to several nodes of a cluster at once. A node that fails gives errors for its own commands only.
+"""Commands to several nodes of a cluster at once. A failed node causes errors for its own commands only.
 
-redis-py fails a whole pipeline where one of its nodes can't be connected to, and its own redirection sends every refused
-command by itself, each with all its retries: minutes for a window of calls when a node is gone.
+redis-py fails a whole pipeline if it can't connect to one of the nodes. Its own redirection sends each refused command
+separately, with all its retries. With a lost node that takes minutes for one window of calls.
 """
 
 import time
@@ -21,24 +21,24 @@ _REST_BASE_SECS, _REST_CAP_SECS = 0.5, 10.0
 
 
 class LeftAloneError(redis.ConnectionError):
-    """A node did not answer a moment ago, and was not asked again."""
+    """A node did not answer a moment ago, and the command was not sent to it."""
 
 
 class Nodes:
-    """The primaries of a cluster.
+    """Primaries of a cluster.
 
     Attributes:
-        down: name -> error of each that did not answer when it was asked last.
+        down: name -> error of each node that did not answer its last commands.
     """
 
     def __init__(self, cluster: RedisCluster, key_of: Callable[[Command], Argument], *, rests: bool) -> None:
-        """Send over a cluster client.
+        """Wrap a cluster client.
 
         Args:
-            cluster: knows which node has which slot.
-            key_of: gives the key of a command that goes where its key is.
-            rests: leave a node that did not answer alone for up to 10 s: for callers who can't wait. Commands to it
-                fail at once meanwhile.
+            cluster: redis-py client that maps slots to nodes.
+            key_of: function that returns the key of a command, which decides its node.
+            rests: True to skip a node that did not answer for up to 10 s, for callers who can't wait. Meanwhile commands
+                to it fail at once.
         """
         self.down: dict[str, Exception] = {}
         self._cluster = cluster
@@ -51,16 +51,16 @@ class Nodes:
 
     @property
     def names(self) -> list[str]:
-        """Name the primaries known now."""
+        """Names of the primaries known now."""
         return sorted(node.name for node in self._primaries())
 
     def renew(self) -> None:
-        """Ask the cluster again who has which slot; a client that can't wait does so before it sends the next time."""
+        """Refresh the slot map. A client that can't wait does this before its next commands instead."""
         if not self._rests:
             self._ask_again()
 
     def send(self, commands: Sequence[Command], names: Sequence[str] | None = None) -> list[Any]:
-        """Send each command to the node that has its key, or to the one named; replies in this order, errors among them."""
+        """Send each command to the node of its key, or to the named node. Replies keep the order; errors are among them."""
         if self._stale and self._rests:
             self._ask_again()
         replies: list[Any] = [None] * len(commands)
@@ -71,7 +71,7 @@ class Nodes:
                 node = self._node_of(command) if names is None else nodes[names[place]]
             except (*DRIVER_ERRORS, KeyError) as exc:
                 replies[place] = (
-                    exc if isinstance(exc, DRIVER_ERRORS) else redis.ConnectionError(f"{exc}: no such node")
+                    exc if isinstance(exc, DRIVER_ERRORS) else redis.ConnectionError(f"the cluster has no node {exc}")
                 )
                 self._stale = True
                 continue
@@ -138,11 +138,11 @@ class Nodes:
 
 
 class _Batch:
-    """The commands of one node, on one of its connections.
+    """Commands for one node, on one of its connections.
 
     Attributes:
-        name: of the node.
-        error: the reason why it did not answer; None while it does.
+        name: name of the node.
+        error: reason why the node did not answer; None while it answers.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class _Batch:
         self._unread = self.error is not None
 
     def release(self) -> None:
-        """Give the connection back; close it first if replies were left unread."""
+        """Return the connection to its pool. Close it first if replies were left unread."""
         if self._connection is not None:
             if self._unread:
                 self._connection.disconnect()

@@ -1,7 +1,7 @@
-"""The only place where a Redis connection is made: from a URL, or a client given, to a redis-py client.
+"""The only place where Redis connections are made, from URLs or redis-py clients.
 
 URLs: `redis://`, `rediss://` (TLS), `unix://`, and through Sentinel `redis+sentinel://h1:26379,h2/service/db` or
-`rediss+sentinel://`. None of the clients made here retries by itself; `client.Client` does, in one place.
+`rediss+sentinel://`. The clients made here never retry. `client.Client` does, in one place.
 """
 
 import re
@@ -25,30 +25,30 @@ RedisClient: TypeAlias = Any
 """A redis-py client: `redis.Redis`, `redis.cluster.RedisCluster`, or fakeredis's stand-in."""
 
 DRIVER_ERRORS = (redis.RedisError, RedisClusterException, OSError)
-"""What redis-py raises."""
+"""Errors that redis-py raises."""
 
 SOCKET_TIMEOUT_SECS = 5.0
-"""A server that says nothing for so long is taken for lost: a frozen machine, a cable that was cut."""
+"""Time after which a silent server counts as lost: a frozen machine, a cut cable."""
 
 SHORT_SOCKET_TIMEOUT_SECS = 1.5
-"""The same for those who must not be held up."""
+"""Socket timeout for callers that can't wait."""
 
 _SENTINEL_TIMEOUT_SECS = 1.0
 _SENTINEL_PORT = 26379
 _SENTINEL_URL = re.compile(r"(rediss?)\+sentinel://(?:(.*)@)?([^/?@]+)/([^/?]+)(?:/([^/?]*))?(?:\?(.*))?")
 _FORM = (
-    "use redis://[[user]:password@]host[:port][/db], rediss:// for TLS, unix://path, or "
-    "redis+sentinel://[[user]:password@]host[:port],host[:port]/service[/db], and percent-encode special characters of the "
-    "password"
+    "Use redis://[[user]:password@]host[:port][/db], rediss:// for TLS, unix://path, or "
+    "redis+sentinel://[[user]:password@]host[:port],host[:port]/service[/db]. Percent-encode special characters of the "
+    "password."
 )
 _TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 
 def connect_single(url: str, *, socket_timeout_secs: float) -> RedisClient:
-    """A client for a server, or for the primary of a service that Sentinels watch; nothing is sent yet.
+    """Make a client for a server, or for the primary of a service behind Sentinels. Sends nothing yet.
 
     Raises:
-        BadConfigError: the URL is malformed, or names a file that isn't there. The text holds no password.
+        BadConfigError: the URL is malformed, or names a missing file. The text holds no password.
     """
     options = {
         "socket_timeout": socket_timeout_secs,
@@ -65,18 +65,18 @@ def connect_single(url: str, *, socket_timeout_secs: float) -> RedisClient:
         if isinstance(exc, BadConfigError):
             raise
         # Without the cause: its text may quote the password.
-        raise BadConfigError(f"{address(url)!r} is no Redis URL: {_FORM}") from None
+        raise BadConfigError(f"{address(url)!r} is not a Redis URL. {_FORM}") from None
 
 
 def connect_cluster(url: str, *, socket_timeout_secs: float) -> RedisCluster:
-    """Connect to the whole cluster that this node belongs to; the node names the others."""
+    """Connect to the whole cluster of the node at this URL. The node lists the others."""
     return RedisCluster.from_url(
         url, retry=_no_retry(), socket_timeout=socket_timeout_secs, socket_connect_timeout=socket_timeout_secs
     )
 
 
 def close(client: RedisClient) -> None:
-    """Close a client made here, and its clients of Sentinels."""
+    """Close a client made here, including its Sentinel clients."""
     client.close()
     sentinel = getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)
     if sentinel is not None:
@@ -84,10 +84,10 @@ def close(client: RedisClient) -> None:
 
 
 def greet_sentinels(client: RedisClient) -> None:
-    """Ask the Sentinels behind a client whether one answers; redis-py keeps to itself why none lets us in.
+    """Check that one of the client's Sentinels answers. redis-py hides the reason if none does.
 
     Raises:
-        redis.RedisError: none does; the answer of one that refuses the login or the handshake, if there is such a one.
+        redis.RedisError: no Sentinel answers. If one refuses the login or the handshake, this is its error.
     """
     sentinel = getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)
     failed: list[BaseException] = []
@@ -103,14 +103,14 @@ def greet_sentinels(client: RedisClient) -> None:
 
 
 def drop_idle(client: RedisClient) -> None:
-    """Close unused connections, so that the next ones are made to where the address leads then."""
+    """Close unused connections, so that the next ones resolve the address again."""
     pool = getattr(client, "connection_pool", None)
     if pool is not None:
         pool.disconnect(inuse_connections=False)
 
 
 def primaries(client: RedisClient) -> list[RedisClient]:
-    """Give a client for each primary; a single server has one."""
+    """Return a client for each primary. A single server has one."""
     if isinstance(client, RedisCluster):
         nodes: list[Any] = client.get_primaries()  # type: ignore[no-untyped-call]
         return [client.get_redis_connection(node) for node in nodes]
@@ -118,7 +118,7 @@ def primaries(client: RedisClient) -> list[RedisClient]:
 
 
 def info(node: RedisClient, *sections: str) -> dict[str, Any]:
-    """Read INFO; empty where a server (fakeredis, a narrow ACL) doesn't give it."""
+    """Read INFO. Returns an empty dict if the server refuses it (fakeredis, a narrow ACL)."""
     try:
         fields: dict[str, Any] = node.info(*sections)
     except redis.ResponseError as exc:
@@ -129,13 +129,13 @@ def info(node: RedisClient, *sections: str) -> dict[str, Any]:
 
 
 def max_block_ms(client: RedisClient) -> int:
-    """Give the time that a command may block without running into the client's own socket timeout."""
+    """Compute how long a command may block within the client's socket timeout, in milliseconds."""
     kwargs = getattr(getattr(client, "connection_pool", None), "connection_kwargs", {})
     return max(1, int((kwargs.get("socket_timeout") or SOCKET_TIMEOUT_SECS) * 500))
 
 
 def address(source: str | RedisClient) -> str:
-    """Describe where a URL or client leads, without passwords."""
+    """Describe the address of a URL or client, without passwords."""
     if not isinstance(source, str):
         kwargs = getattr(getattr(source, "connection_pool", None), "connection_kwargs", {})
         return f"{kwargs.get('host', 'server')}:{kwargs.get('port', '')}".rstrip(":")
@@ -145,7 +145,7 @@ def address(source: str | RedisClient) -> str:
 
 
 def tls_error(exc: BaseException) -> ssl.SSLError | None:
-    """Find the refusal of a certificate or handshake behind an error; waiting can't change it."""
+    """Find the refused certificate or handshake behind an error, which no retry can fix."""
     for cause in _causes(exc):
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
             return cause
@@ -153,7 +153,7 @@ def tls_error(exc: BaseException) -> ssl.SSLError | None:
 
 
 def is_tls_eof(exc: BaseException) -> bool:
-    """The other side closed a TLS connection without a word: it died, or, if we have just come, doesn't want us."""
+    """Return True if the server closed a TLS connection silently: it died, or refused a new client."""
     return any(isinstance(cause, ssl.SSLEOFError) for cause in _causes(exc))
 
 
@@ -168,22 +168,24 @@ def _no_retry() -> Retry:
 
 
 def _parsed(url: str) -> dict[str, Any]:
-    """A URL's options as redis-py takes them; what it would silently leave out is refused."""
+    """Parse a URL's options for redis-py. Raises for values that redis-py would silently ignore."""
     options: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
     parts = urlsplit(url)
     database = parts.path.strip("/")
     if parts.scheme != "unix" and database and not database.isdecimal():
         raise BadConfigError(
-            f"{address(url)!r}: {database!r} is no database number: leave it out, or give one, such as 0"
+            f"{address(url)!r} has the database {database!r}, which is not a number. Omit it, or use a number such as 0."
         )
     for name in _TLS_FILES:
         if name in options and not Path(options[name]).is_file():
-            raise BadConfigError(f"{address(url)!r}: {name} is {options[name]!r}, and there is no such file")
+            raise BadConfigError(
+                f"{name} of {address(url)!r} is {options[name]!r}, but that file does not exist. Correct the path."
+            )
     return options
 
 
 def _as_plain(match: re.Match[str]) -> str:
-    """Give the URL of the service itself: a Sentinel URL without hosts, service and the sentinels' options."""
+    """Build the URL of the service: a Sentinel URL without hosts, service and the Sentinels' options."""
     scheme, login, hosts, _, database, query = match.groups()
     own = [(name, value) for name, value in parse_qsl(query or "") if not name.startswith("sentinel_")]
     return f"{scheme}://{login + '@' if login else ''}{hosts.split(',')[0]}/{database or ''}?{urlencode(own)}"

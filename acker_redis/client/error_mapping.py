@@ -1,4 +1,4 @@
-"""What the driver's errors mean: which of them pass by themselves, and which error of the library each one is."""
+"""Mapping of redis-py's errors: which are transient, and which error of the library each becomes."""
 
 import re
 
@@ -18,7 +18,7 @@ from acker_redis import errors
 from acker_redis.client.connection import tls_error
 
 ROLE_CODES = ("READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN", "NOREPLICAS")
-"""Answers of a server that another one may have replaced, or that needs time: the address may lead elsewhere by now."""
+"""Error codes of a server that needs time or may have been replaced. The address may lead to another server by now."""
 
 _PASSING_CODES = (*ROLE_CODES, "BUSY", "TRYAGAIN")
 _LOST = (
@@ -32,17 +32,15 @@ _LOST = (
 )
 _REFUSED = (redis.AuthenticationError, AuthorizationError)
 _CODES = {ReadOnlyError: "READONLY", MasterDownError: "MASTERDOWN", ClusterDownError: "CLUSTERDOWN"}
-"""redis-py cuts these codes off the text."""
+"""Codes that redis-py cuts off the text."""
 
-NOTHING_THERE = (
-    "nothing answers there, and nothing was sent. Check that the server runs, and the URL's host, port and scheme"
-)
-"""What to do where a first connection is refused."""
+NOTHING_THERE = "Nothing was sent. Check that the server runs, and check the URL's host, port and scheme."
+"""Advice for a first connection that fails."""
 
-LOST = "check that the server runs and the URL is right"
+LOST = "Check that the server runs and that the URL is right."
 LOST_UNDER_WAY = (
-    f"{LOST}. A batch of updates under way may have been applied in part; sending it again with the same idempotency key "
-    "is exact"
+    f"{LOST} A batch of updates under way may have been applied in part. Send it again with the same idempotency key, "
+    "which applies each update exactly once."
 )
 
 _DETAIL_CHARS = 300
@@ -53,7 +51,7 @@ _CODE_IN_SCRIPT = re.compile(r"(?<![\w-])-([A-Z]{3,}) ")  # Redis 6.2 wraps the 
 
 
 def code_of(exc: BaseException) -> str:
-    """The code word of an error reply."""
+    """Return the code word of an error reply."""
     if isinstance(exc, redis.exceptions.BusyLoadingError):
         return "LOADING"
     for kind, code in _CODES.items():
@@ -65,14 +63,20 @@ def code_of(exc: BaseException) -> str:
 
 
 def passes(exc: BaseException) -> bool:
-    """Whether the same call may well succeed in a moment."""
+    """Return True if the error is transient."""
     if isinstance(exc, _REFUSED) or tls_error(exc) is not None:
         return False
     return isinstance(exc, _LOST) or code_of(exc) in _PASSING_CODES
 
 
 def translate(exc: BaseException, address: str, *, lost: str = LOST) -> errors.AckerError:
-    """Translate the driver's error, or an error reply, into the library's; `lost` says what a lost connection means."""
+    """Translate redis-py's error or an error reply into the library's own.
+
+    Args:
+        exc: error to translate.
+        address: address of the server, without the password.
+        lost: advice for a lost connection, in whole sentences.
+    """
     text, code = str(exc)[:_DETAIL_CHARS], code_of(exc)
     if isinstance(exc, MasterNotFoundError):  # the rest describes redis-py's objects
         text = text.partition(" : ")[0]
@@ -80,69 +84,73 @@ def translate(exc: BaseException, address: str, *, lost: str = LOST) -> errors.A
         return exc
     if code in ("ACKERLOST", "NOGROUP"):
         return errors.LedgerLostError(
-            f"{address}: a shard lost its data since this client opened it (FLUSHALL, eviction, a restart without "
-            "persistence). Call Acker.recover() and replay every root that has no outcome yet"
+            f"A shard on {address} lost its data since this client opened it (FLUSHALL, eviction, or a restart without "
+            "persistence). Call Acker.recover() and replay every root that has no outcome yet."
         )
     if code == "ACKERFULL":
         return errors.PendingLimitError(
-            f"{address}: the app has as many pending roots as its limit allows, and gets no new ones: wait until some "
-            "settle, or allow more (acker-redis limit --app APP --max-pending N); acks, fails and rotation still work"
+            f"The app on {address} has as many pending roots as its limit allows, so new roots are refused. Acks, fails and "
+            "rotation still work. Wait until roots settle, or raise the limit with `acker-redis limit --app APP --max-pending "
+            "N`."
         )
     refused = tls_error(exc)
     if refused is not None:
         return errors.TlsError(
-            f"{address}: TLS failed ({refused}): check the certificates and ssl_ca_certs, ssl_certfile and ssl_keyfile of the "
-            "URL, that the name in the URL is in the server's certificate, and that the port speaks TLS"
+            f"TLS to {address} failed ({refused}). Check the certificates, and ssl_ca_certs, ssl_certfile and ssl_keyfile in "
+            "the URL. Check that the server's certificate contains the URL's host name and that the port speaks TLS."
         )
     if isinstance(exc, _REFUSED) or code in ("NOAUTH", "WRONGPASS"):
         return errors.AuthenticationError(
-            f"{address} refused the login ({text}): check user name and password in the URL"
+            f"{address} refused the login ({text}). Check the user name and password in the URL."
         )
     if is_denied(exc):
         return errors.AuthenticationError(
-            f"{address}: the user lacks a permission ({text}): allow the command it names, and the keys acker:{{APP:* and "
-            "acker:{APP}:* where APP is the app's name"
+            f"The user on {address} lacks a permission ({text}). Allow the command that the server names, and the keys "
+            "acker:{APP:* and acker:{APP}:*, where APP is the app's name."
         )
     if isinstance(exc, redis.exceptions.OutOfMemoryError) or "OOM command not allowed" in text:
         return errors.ServerOutOfMemoryError(
-            f"{address} is above maxmemory and takes no new roots ({text}): raise maxmemory, or wait until pending roots "
-            "settle; acks, fails and rotation still work"
+            f"{address} is above maxmemory and refuses new roots ({text}). Acks, fails and rotation still work. Raise "
+            "maxmemory, or wait until pending roots settle."
         )
     if code in ("READONLY", "MISCONF", "NOREPLICAS"):
         return errors.ServerRefusesWritesError(
-            f"{address} refuses writes ({text}): connect to the primary if this is a replica, else repair what the server "
-            "says; nothing was changed"
+            f"{address} refuses writes ({text}). Nothing was changed. Connect to the primary if this is a replica. Otherwise "
+            "repair the problem that the server names."
         )
     if code == "BUSY":
         return errors.ServerBusyError(
-            f"{address} is busy with another client's script ({text}): wait, or end it with SCRIPT KILL; nothing was changed"
+            f"{address} is blocked by another client's script ({text}). Nothing was changed. Wait, or end the script with "
+            "SCRIPT KILL."
         )
     if isinstance(exc, (*_LOST, redis.exceptions.ClusterError)):
-        return errors.ConnectionLostError(f"{address} can't be reached ({text}): {lost}")
+        return errors.ConnectionLostError(f"{address} can't be reached ({text}). {lost}")
     if code == "WRONGTYPE":
         return errors.DamagedDataError(
-            f"{address}: a key of the app is not of the type it was made with ({text}): something else wrote it. Compare the "
-            "types (redis-cli TYPE) with docs/reference/keys.md, and delete what is not the app's"
+            f"A key of the app on {address} has the wrong type ({text}), because another program wrote it. Compare the types "
+            "(redis-cli TYPE) with docs/reference/keys.md, and delete the keys that are not the app's."
         )
-    return errors.ScriptFailedError(f"{address}: {text}")
+    return errors.ScriptFailedError(
+        f"{address} returned an unexpected error ({text}). If its text does not explain it, please report it."
+    )
 
 
 def is_denied(exc: BaseException) -> bool:
-    """Whether the user's ACL is the reason."""
+    """Return True if the user's ACL refused the call."""
     if isinstance(exc, redis.exceptions.NoPermissionError) or code_of(exc) == "NOPERM":
         return True
     return any(words in str(exc) for words in _SCRIPT_DENIED)
 
 
 def is_no_function(reply: object) -> bool:
-    """Whether the server has no functions, lacks this one, or keeps it from this user: then scripts are sent."""
+    """Return True if functions or this one are missing or forbidden, so that scripts have to be sent."""
     return isinstance(reply, redis.ResponseError) and (
         "function not found" in str(reply).lower() or is_no_command(reply, "fcall")
     )
 
 
 def is_no_command(reply: object, command: str) -> bool:
-    """Whether the server lacks a command, or keeps it from this user."""
+    """Return True if the server lacks a command, or forbids it to this user."""
     text = str(reply).lower()
     return isinstance(reply, redis.ResponseError) and (
         "unknown command" in text or (is_denied(reply) and command.lower() in text)

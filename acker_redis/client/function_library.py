@@ -1,4 +1,4 @@
-"""The Lua files as libraries of functions, for servers that have them (Redis 7 and newer, Valkey)."""
+"""Lua files as libraries of functions, for servers that support them (Redis 7 and newer, Valkey)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,22 +9,22 @@ from acker_redis.version import VERSION
 
 REPORTS_LIBRARY = "acker_reports"
 REPORTS_VERSION_FUNCTION = "acker_reports_version"
-"""Returns the version of the library that loaded the reports."""
+"""Function that returns the version of acker_redis that loaded the reports."""
 
 REPORT_FLAGS = ("no-writes", "allow-cross-slot-keys", "allow-stale")
-"""A report runs by FCALL_RO, above maxmemory and on a replica without its primary, and reads what a node holds of any app."""
+"""Flags that let a report run by FCALL_RO, above maxmemory and on a replica without its primary, for any app of a node."""
 
 _DIGEST_CHARS = 12
 
 
 @dataclass(frozen=True)
 class Library:
-    """A library of functions.
+    """Library of functions.
 
     Attributes:
-        name: of the library.
+        name: name of the library.
         functions: name of a script or report -> name of its function.
-        text: for FUNCTION LOAD.
+        text: source for FUNCTION LOAD.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Library:
 
 @cache
 def library() -> Library:
-    """Build the library of scripts. Its names have a digest of the text, so that each version calls its own."""
+    """Build the library of scripts. Names contain a digest of the text, so that each version calls its own."""
     digest = scripts.sha1("".join(scripts.load(name).source for name in scripts.NAMES).encode())[:_DIGEST_CHARS]
     functions = {name: f"acker_{name}_{digest}" for name in scripts.NAMES}
     parts = []
@@ -47,7 +47,7 @@ def library() -> Library:
 
 @cache
 def reports() -> Library:
-    """Build the library of reports. Its names are the same in every version, as people type them."""
+    """Build the library of reports. Names are the same in every version, because people type them."""
     functions = {name: f"acker_{name}" for name in scripts.REPORTS}
     parts = [_registered(function, REPORT_FLAGS, scripts.report(name)) for name, function in functions.items()]
     parts.append(_registered(REPORTS_VERSION_FUNCTION, REPORT_FLAGS, f"return '{VERSION}'\n"))
@@ -55,7 +55,7 @@ def reports() -> Library:
 
 
 def _registered(function: str, flags: Iterable[str], body: str) -> str:
-    """Register a function whose body is a script's text, with KEYS and ARGV as parameters."""
+    """Write the registration of a function: a script's text, with KEYS and ARGV as parameters."""
     listed = ", ".join(f"'{flag}'" for flag in flags)
     return (
         f"redis.register_function{{function_name = '{function}', flags = {{{listed}}}, "

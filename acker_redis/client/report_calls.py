@@ -1,4 +1,4 @@
-"""Asks one server for a report: by its function where that is loaded, else with its text."""
+"""Run a report on one server: by its function if that is loaded, otherwise with its text."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from acker_redis.version import VERSION, numbers_of
 
 
 def ask(node: RedisClient, name: str, arguments: tuple[str, ...]) -> Any:
-    """Ask for a report of `scripts.REPORTS` with these arguments.
+    """Run a report of `scripts.REPORTS` with these arguments.
 
-    Functions of an older version may lack something that this one asks for: then the text is sent instead.
+    Functions of an older version may lack something that this version needs. The text is then sent instead.
 
     Raises:
         RedisError: the server does not answer, or the user may call neither functions nor scripts.
@@ -37,15 +37,15 @@ def ask(node: RedisClient, name: str, arguments: tuple[str, ...]) -> Any:
 
 
 def is_older(version: bytes) -> bool:
-    """Whether reports of this version are older than those of this program."""
+    """Return True if reports of this version are older than this program's."""
     return numbers_of(version.decode()) < numbers_of(VERSION)
 
 
 def newer_version(node: RedisClient) -> str | None:
-    """The version of the reports that a server has as functions, if it is newer than this program's.
+    """Return the version of a server's report functions if it is newer than this program's, otherwise None.
 
     Raises:
-        RedisError: the server does not answer, or the user may not ask.
+        RedisError: the server does not answer, or the user may not call the function.
     """
     try:
         version = node.execute_command("FCALL_RO", function_library.REPORTS_VERSION_FUNCTION, 0).decode()

@@ -1,4 +1,4 @@
-"""Calls of scripts as commands: FCALL where this version's functions are loaded, else EVALSHA, else EVAL with the text."""
+"""Calls of scripts as commands: FCALL if this version's functions are loaded, else EVALSHA, else EVAL with the text."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,11 +11,11 @@ from acker_redis.client.scripts import Argument, Call, Command
 
 
 class ScriptCalls:
-    """Sends calls in the way that this server supports, which the first calls show.
+    """Sends calls in the way that this server supports. The first calls detect it.
 
     Args:
-        send: sends commands; an error of the driver stands in place of its reply.
-        knows_shebang: says whether the server knows `#!lua` lines; asked once.
+        send: function that sends commands. An error of redis-py replaces the reply of its command.
+        knows_shebang: function that returns True if the server knows `#!lua` lines. Called once.
     """
 
     def __init__(self, send: Callable[[Sequence[Command]], list[Any]], knows_shebang: Callable[[], bool]) -> None:
@@ -25,11 +25,11 @@ class ScriptCalls:
         self._texts: dict[str, tuple[str, bytes]] = {}
 
     def look_again(self) -> None:
-        """Try functions again with the next call: they may be loaded by then."""
+        """Try functions again with the next call, because they may be loaded by then."""
         self._by_function = None
 
     def send(self, calls: Sequence[Call]) -> list[Any]:
-        """Send one window of calls; an error of the driver stands in place of its reply."""
+        """Send one window of calls. An error of redis-py replaces the reply of its call."""
         replies: list[Any] = [None] * len(calls)
         todo = list(range(len(calls)))
         if self._by_function is not False:
@@ -59,7 +59,7 @@ class ScriptCalls:
 
 
 def windows(calls: Sequence[Call], window_bytes: int) -> Iterator[list[Call]]:
-    """Cut calls into pipelines of about so many bytes of arguments."""
+    """Split calls into pipelines of about `window_bytes` of arguments each."""
     window: list[Call] = []
     size = 0
     for call in calls:
@@ -73,14 +73,14 @@ def windows(calls: Sequence[Call], window_bytes: int) -> Iterator[list[Call]]:
 
 
 def key_of(command: Command) -> Argument:
-    """Give the first key of a command; redis-py would ask the server for it each time if its place varies."""
+    """Return the first key of a command. If its place varies, redis-py would ask the server each time."""
     if command[0] in ("FCALL", "EVALSHA", "EVAL"):
         return command[3]
     return command[command.index("STREAMS") + 1] if command[0] == "XREADGROUP" else command[1]
 
 
 def denies_eval(exc: BaseException) -> bool:
-    """Whether the user may not send scripts."""
+    """Return True if the user may not send scripts."""
     return is_denied(exc) and "'eval" in str(exc).lower()
 
 

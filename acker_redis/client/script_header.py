@@ -1,4 +1,4 @@
-"""Parses the header of a script: its KEYS, ARGV, results and flags. lua/README.md has the form."""
+"""Parse the header of a script: its KEYS, ARGV, results and flags. See lua/README.md for the format."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ _SECTIONS = ("KEYS", "ARGV", "Returns", "Errors")
 
 @dataclass(frozen=True)
 class KeySlot:
-    """One line of a header's KEYS part."""
+    """One line of a header's KEYS section."""
 
     name: str
     type: str
@@ -21,13 +21,13 @@ class KeySlot:
 
 @dataclass(frozen=True)
 class Header:
-    """What a script promises.
+    """Contract of a script.
 
     Attributes:
         purpose: first paragraph of the header.
         flags: flags of the shebang line.
-        keys: the KEYS part, in order.
-        args: names of ARGV, in order; a last one that ends in `*` takes the rest.
+        keys: KEYS section, in order.
+        args: names of ARGV, in order. A last name that ends in `*` takes the rest.
         returns: names of the results, in order.
         codes: result codes named in the header, such as APPLIED 0.
     """
@@ -40,7 +40,7 @@ class Header:
     codes: Mapping[str, int]
 
     def pick(self, named: Mapping[str, str | Sequence[str]]) -> tuple[str, ...]:
-        """Pick the keys of a call, by the names of the header."""
+        """Pick the keys of a call by the names in the header."""
         keys: list[str] = []
         for slot in self.keys:
             value = named[slot.name]
@@ -52,7 +52,7 @@ class Header:
 
 
 def parse(text: str) -> Header | None:
-    """Parse the header that a script begins with; None: it has none."""
+    """Parse the header of a script. Returns None if it has none."""
     header = _HEADER.match(text)
     if not header:
         return None

@@ -1,6 +1,6 @@
-"""The only place where Lua is read: scripts with their headers, and reports, each with its includes in place.
+"""The only place where Lua is read: scripts with their headers, and reports, with their includes resolved.
 
-A call is built from the names of a script's header, so a Python call can't disagree with its script unnoticed.
+A call is built from the names in a script's header, so Python and Lua can't disagree unnoticed.
 """
 
 import hashlib
@@ -24,23 +24,23 @@ NAMES = (
 )  # fmt: skip
 
 REPORTS = ("dashboard", "pending", "latency", "root", "dead_letters", "exporter")
-"""Reports for people on call; these only read."""
+"""Reports for people on call. They only read."""
 
 SCRIPTS_FOLDER, REPORTS_FOLDER = "scripts/", "reports/"
-"""Where the files of `NAMES` and of `REPORTS` are, inside lua/."""
+"""Folders of the files of `NAMES` and `REPORTS`, inside lua/."""
 
 Argument: TypeAlias = bytes | str | int | float
-"""An argument of a script or command."""
+"""Argument of a script or command."""
 
 Command: TypeAlias = tuple[Argument, ...]
-"""A plain command: its name and its arguments."""
+"""Plain command: its name and its arguments."""
 
 _INCLUDE = re.compile(r'^--- @include "([a-z0-9_/]+)"\n', re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Script(Header):
-    """One script and what its header promises.
+    """One script with the contract in its header.
 
     Attributes:
         name: file name without `.lua`.
@@ -51,10 +51,10 @@ class Script(Header):
     source: str
 
     def text_for(self, *, shebang: bool) -> bytes:
-        """Give the text to load. Without shebang support (Redis 6.2, fakeredis) it stands in for the flags.
+        """Return the text to load. Without shebang support (Redis 6.2, fakeredis) a first write replaces `allow-oom`.
 
-        Redis 6.2 refuses a command that needs memory above maxmemory unless the script wrote before; removing a field
-        that never exists is a write that needs none, and stands in for `allow-oom`.
+        Above maxmemory, Redis 6.2 refuses a command that needs memory, unless the script wrote before. Removing a field
+        that never exists is such a write and needs no memory.
         """
         if shebang:
             return self.source.encode()
@@ -64,7 +64,7 @@ class Script(Header):
         return body.encode()
 
     def call(self, named: Mapping[str, str | Sequence[str]], *args: Argument) -> "Call":
-        """Make a call of this script with these keys, picked by the names of the header."""
+        """Make a call of this script. The names in the header pick its keys."""
         return Call(self, self.pick(named), args)
 
 
@@ -78,7 +78,7 @@ class Call:
 
 
 def sha1(text: bytes) -> str:
-    """Give the name by which a server knows a loaded script."""
+    """Compute the name by which a server knows a loaded script."""
     return hashlib.sha1(text, usedforsecurity=False).hexdigest()
 
 
@@ -93,7 +93,7 @@ def load(name: str) -> Script:
     text = _read(path)
     header = script_header.parse(text)
     if header is None:
-        raise ScriptFailedError(f"lua/{path} has no header; see lua/README.md for its form")
+        raise ScriptFailedError(f"lua/{path} has no header. Write one as lua/README.md describes.")
     return Script(**vars(header), name=name, source=_resolve(text, seen=(path,), included=set()))
 
 
@@ -109,17 +109,17 @@ def report(name: str) -> str:
 
 
 def script_path(name: str) -> str:
-    """Give the place of a script inside lua/."""
+    """Return the path of a script inside lua/."""
     return f"{SCRIPTS_FOLDER}{name}.lua"
 
 
 def report_path(name: str) -> str:
-    """Give the place of a report inside lua/."""
+    """Return the path of a report inside lua/."""
     return f"{REPORTS_FOLDER}{name}.lua"
 
 
 def root() -> Traversable:
-    """Find the folder of the Lua files: inside the installed package, or beside it in a checkout. Works from a zip."""
+    """Find the folder of the Lua files: inside the installed package, or next to it in a checkout. Works from a zip."""
     inside = files("acker_redis").joinpath("lua")
     return inside if inside.is_dir() else Path(__file__).resolve().parents[2] / "lua"
 
@@ -131,14 +131,16 @@ def _read(path: str) -> str:
     try:
         return node.read_text(encoding="utf-8")
     except OSError as exc:
-        raise ScriptFailedError(f"lua/{path} is missing from this installation: install acker_redis again") from exc
+        raise ScriptFailedError(f"lua/{path} is missing from this installation. Install acker_redis again.") from exc
 
 
 def _resolve(text: str, seen: tuple[str, ...], included: set[str]) -> str:
     def replace(match: re.Match[str]) -> str:
         path = f"{match[1]}.lua"
         if path in seen:
-            raise ScriptFailedError(f"circular include in lua/: {' -> '.join((*seen, path))}")
+            raise ScriptFailedError(
+                f"Circular include in lua/ ({' -> '.join((*seen, path))}). Remove one of these includes."
+            )
         if path in included:
             return ""
         included.add(path)

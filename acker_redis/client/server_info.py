@@ -1,6 +1,6 @@
-"""What servers say of themselves: version, clock, INFO, ACL, names of keys. Questions for `Client.ask`.
+"""Queries about servers, for `Client.ask`: version, clock, INFO, ACL, names of keys.
 
-Each goes to every primary where it is a cluster. On their own they are asked once, and raise the driver's errors.
+On a cluster each query goes to every primary. Called directly, a query never retries and raises redis-py's errors.
 """
 
 import re
@@ -20,15 +20,15 @@ _OLDEST_VERSION = (6, 2)
 
 
 def eviction_policies(server: RedisClient, address: str, *, tolerate_gone: bool) -> set[str]:
-    """Refuse old servers; returns the eviction policies that may cost ledgers.
+    """Check the version of each server, and return the eviction policies that may evict ledgers.
 
     Args:
-        server: to be looked at.
-        address: for error messages.
-        tolerate_gone: of a cluster, nodes may be gone if another one answers.
+        server: client of the server or cluster.
+        address: address for error messages.
+        tolerate_gone: True to accept that nodes of a cluster are gone if another one answers.
 
     Raises:
-        ServerVersionError: older than Redis 6.2.
+        ServerVersionError: a server is older than Redis 6.2.
     """
     policies = set[str]()
     failed: list[Exception] = []
@@ -45,20 +45,20 @@ def eviction_policies(server: RedisClient, address: str, *, tolerate_gone: bool)
         version = str(info.get("redis_version", ""))
         numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
         if numbers and numbers < _OLDEST_VERSION:
-            raise ServerVersionError(f"{address} runs Redis {version}: use Redis 6.2 or newer, or Valkey 7.2 or newer")
+            raise ServerVersionError(f"{address} runs Redis {version}. Use Redis 6.2 or newer, or Valkey 7.2 or newer.")
         policies.add(info.get("maxmemory_policy", "noeviction"))
     return policies - {"noeviction"}
 
 
 def infos(server: RedisClient, *sections: str) -> list[dict[str, Any]]:
-    """Read INFO of every primary, or of the server; empty where it is not given. No sections: the usual ones."""
+    """Read INFO of every primary, or of the single server. Empty if refused. No sections means the default ones."""
     return [connection.info(node, *sections) for node in connection.primaries(server)]
 
 
 def server_ids(server: RedisClient) -> frozenset[tuple[str, str]]:
-    """Read run id and replication id of each primary, as far as INFO gives them.
+    """Read run id and replication id of each primary, if INFO has them.
 
-    Others than before mean that a server was restarted or replaced, and that the last writes may be missing.
+    Changed ids mean that a server was restarted or replaced, and that the last writes may be missing.
     """
     return frozenset(
         (str(info["run_id"]), str(info.get("master_replid", ""))) for info in infos(server) if "run_id" in info
@@ -66,7 +66,7 @@ def server_ids(server: RedisClient) -> frozenset[tuple[str, str]]:
 
 
 def clocks_ms(server: RedisClient, of_keys: Sequence[str]) -> list[int]:
-    """Read the clock of the server that holds each key, in milliseconds: ages are never taken from a client's clock."""
+    """Read the clock of the server that holds each key, in ms. Ages are never computed with a client's clock."""
     if not isinstance(server, RedisCluster):
         return [_milliseconds(server.time())] * len(of_keys)
     holders: list[Any] = [server.get_node_from_key(key) for key in of_keys]  # type: ignore[no-untyped-call]
@@ -76,17 +76,17 @@ def clocks_ms(server: RedisClient, of_keys: Sequence[str]) -> list[int]:
 
 
 def node_clocks_ms(server: RedisClient) -> list[int]:
-    """Read the clock of every primary, or of the server, in milliseconds."""
+    """Read the clock of every primary, or of the single server, in milliseconds."""
     return [_milliseconds(node.time()) for node in connection.primaries(server)]
 
 
 def acl(server: RedisClient, *arguments: Argument) -> Any:
-    """Run ACL with these arguments; on a cluster on one primary, as all have the same users."""
+    """Run ACL with these arguments. On a cluster it asks one primary, because all have the same users."""
     return connection.primaries(server)[0].execute_command("ACL", *arguments)
 
 
 def find_keys(server: RedisClient, pattern: str) -> list[bytes]:
-    """Find the keys that match a pattern, by SCAN; on a cluster on all nodes."""
+    """Find the keys that match a pattern, by SCAN, on all nodes of a cluster."""
     return sorted(set(server.scan_iter(match=pattern, count=1000)))
 
 

@@ -1,4 +1,4 @@
-"""The ledger of an app: its shards, updates, expiry, and what they hold.
+"""Ledger of an app: its shards, updates, expiry and inspection.
 
 Internal: the public names are those of `acker_redis`.
 """

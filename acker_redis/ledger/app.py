@@ -1,4 +1,4 @@
-"""One app, opened: the handle that the library's own layers work with. Programs use `Acker`."""
+"""Handle of an opened app for the library's own layers. Programs use `Acker`."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,14 +16,14 @@ from acker_redis.store.run_ends import End
 
 
 class App:
-    """The parts of one app, on one connected client.
+    """Parts of one app, on one connected client.
 
     Attributes:
-        client: of the server.
+        client: client of the server.
         config: settings of the app.
-        shards: opened.
+        shards: opened shards.
         ledger: updates of roots.
-        delivery: outcomes.
+        delivery: delivery of outcomes.
         rotation: ticks and expiry.
         inspection: read-only views.
     """
@@ -51,16 +51,16 @@ class App:
         return created
 
     def claim_run(self, run_id: str) -> None:
-        """Claim a run id for a run that begins; it stays taken for a week, or four message timeouts if that is longer.
+        """Claim a run id for a new run. The claim lasts a week, or four message timeouts if that is longer.
 
         Raises:
-            BadConfigError: it is not a text of 1 to 100 characters, or an earlier run claimed it: its roots and
-                idempotency keys would be taken for those of this one.
+            BadConfigError: `run_id` is not a text of 1 to 100 characters, or an earlier run claimed it. Both runs would use
+                the same roots and idempotency keys.
         """
         run_ids.claim(self.client, self.config, run_id)
 
     def lease(self, *, lane: int, run_id: str) -> Lease:
-        """Make the lease of a run on a lane; it is not taken yet."""
+        """Make the lease of a run on a lane, without acquiring it."""
         return Lease(self.client, self.config.app, lane, run_id)
 
     def ends(self) -> dict[int, End]:
@@ -68,17 +68,17 @@ class App:
         return run_ends.read(self.client, self.config.app)
 
     def note_end(self, end: End, *, lane: int) -> None:
-        """Store how a lane's run ended, or that it has begun."""
+        """Store the end of a lane's run, or that it has begun."""
         run_ends.write(self.client, self.config.app, lane, end)
 
     def payloads(self, run_id: str) -> Payloads:
-        """Give access to the messages of one run that are kept for replay."""
+        """Access the messages of one run that are kept for replay."""
         return Payloads(self.client, self.config.app, run_id)
 
     def completed_offsets(self, spout_id: int) -> dict[str, int]:
-        """Read the first offset of each partition that is not completed yet; see `Acker.completed_offsets`."""
+        """Read the completed offsets of a stream; see `Acker.completed_offsets`."""
         return completed_offsets.read(self.client, self.config.app, spout_id)
 
     def write_completed_offsets(self, offsets: Mapping[str, int], gone: Sequence[str] = (), *, spout_id: int) -> None:
-        """Write completed offsets that changed; partitions that are `gone` are removed."""
+        """Write completed offsets that changed, and remove partitions that are `gone`."""
         completed_offsets.write(self.client, self.config.app, spout_id, offsets, gone)

@@ -1,4 +1,4 @@
-"""A batch: updates collected in this process and sent together."""
+"""Batch: updates collected in this process and sent together."""
 
 from types import TracebackType
 from typing import Self, SupportsIndex
@@ -14,19 +14,19 @@ from acker_redis.model.types import Applied
 
 
 class Batch:
-    """Updates of any kinds for any roots, combined per root by XOR and sent packed and pipelined on exit.
+    """Updates of any kind for any roots, combined per root by XOR and sent packed and pipelined on exit.
 
-    Guarantees: bad ids raise at once, at the line that gave them. Left by an exception, nothing is sent. The same batch
-    under the same idempotency key changes nothing the second time. An empty batch sends nothing.
+    Guarantees: a bad id raises at once, at the line that passed it. If an exception leaves the `with` block, nothing is
+    sent. A batch sent again with the same idempotency key changes nothing. An empty batch sends nothing.
 
-    Not guaranteed: that the batch is applied as a whole. It is cut into calls of 500 blocks, each atomic.
+    Not guaranteed: that the batch is applied as a whole. It is split into calls of 500 blocks, each atomic.
 
     Attributes:
-        result: what was applied; None until the `with` block is left.
+        result: number of applied updates; None until the `with` block ends.
     """
 
     def __init__(self, ledger: Ledger, idempotency_key: str | None) -> None:
-        """Collect for this ledger; see `Acker.batch`."""
+        """Collect updates for this ledger; see `Acker.batch`."""
         self._ledger = ledger
         self._idempotency_key = idempotency_key
         self._inits: dict[int, tuple[list[UInt64Array], list[UInt64Array]]] = {}
@@ -36,7 +36,7 @@ class Batch:
         self._begun = False
 
     def init(self, root: SupportsIndex, val: SupportsIndex, spout_id: SupportsIndex) -> None:
-        """See `Acker.init`.
+        """Initialise one root; see `Acker.init`.
 
         >>> with acker.batch() as batch:
         ...     batch.init(1, 5, spout_id=0)
@@ -44,7 +44,7 @@ class Batch:
         self.init_many([ids.to_uint64(root, "root")], [ids.to_uint64(val, "val")], spout_id)
 
     def ack(self, root: SupportsIndex, val: SupportsIndex, *, component: str | None = None) -> None:
-        """See `Acker.ack`.
+        """Ack one root; see `Acker.ack`.
 
         >>> with acker.batch() as batch:
         ...     batch.ack(1, 5, component="write")
@@ -52,7 +52,7 @@ class Batch:
         self.ack_many([ids.to_uint64(root, "root")], [ids.to_uint64(val, "val")], component=component)
 
     def fail(self, root: SupportsIndex, *, reason: str | None = None, component: str | None = None) -> None:
-        """See `Acker.fail`.
+        """Fail one root; see `Acker.fail`.
 
         >>> with acker.batch() as batch:
         ...     batch.fail(1, reason="no such customer", component="parse")
@@ -60,7 +60,7 @@ class Batch:
         self.fail_many([ids.to_uint64(root, "root")], reason=reason, component=component)
 
     def init_many(self, roots: Ids, vals: Ids, spout_id: SupportsIndex) -> None:
-        """See `Acker.init_many`; no roots is allowed here.
+        """Initialise roots; see `Acker.init_many`. `roots` may be empty here.
 
         >>> with acker.batch() as batch:
         ...     batch.init_many([1, 2], [5, 6], spout_id=0)
@@ -70,7 +70,7 @@ class Batch:
         _append(self._inits.setdefault(ids.to_spout_id(spout_id), ([], [])), roots, vals)
 
     def ack_many(self, roots: Ids, vals: Ids, *, component: str | None = None) -> None:
-        """See `Acker.ack_many`; no roots is allowed here.
+        """Ack roots; see `Acker.ack_many`. `roots` may be empty here.
 
         >>> with acker.batch(idempotency_key="partition-7") as batch:
         ...     batch.ack_many([1, 2], [5, 6], component="write")
@@ -78,7 +78,7 @@ class Batch:
         _append(self._acks.setdefault(component, ([], [])), roots, vals)
 
     def fail_many(self, roots: Ids, *, reason: str | None = None, component: str | None = None) -> None:
-        """See `Acker.fail_many`; no roots is allowed here.
+        """Fail roots; see `Acker.fail_many`. `roots` may be empty here.
 
         >>> with acker.batch() as batch:
         ...     batch.fail_many([1, 2], reason="no such customer")
@@ -86,20 +86,22 @@ class Batch:
         self._fails.setdefault((reason, component), []).append(ids.to_uint64_array(roots, "roots"))
 
     def __enter__(self) -> Self:
-        """Begin to collect.
+        """Begin to collect updates.
 
         Raises:
-            BadBatchError: the batch was used before; its updates would go out twice.
+            BadBatchError: the batch was used before, so its updates would be sent twice.
         """
         if self._begun:
-            raise BadBatchError("a batch can be entered once: make another with Acker.batch()")
+            raise BadBatchError(
+                "This batch was used before, so its updates would be sent twice. Make a new one with Acker.batch()."
+            )
         self._begun = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Send, unless an exception leaves the `with` block."""
+        """Send the updates, unless an exception leaves the `with` block."""
         if kind is None:
             self.result = self._ledger.send(self._updates(), self._idempotency_key)
 

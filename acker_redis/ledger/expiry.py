@@ -1,4 +1,4 @@
-"""Rotation: the tick that turns the buckets, the bounded draining of death row (Storm: RotatingMap.rotate), the sweep."""
+"""Rotation: ticks that turn the buckets, the bounded drain of death row (Storm: RotatingMap.rotate), and the sweep."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,23 +9,23 @@ from acker_redis.ledger.shards import Shards
 from acker_redis.model.types import Rotated
 
 ROOTS_PER_EXPIRE = 250
-"""Roots of one expire call: each that timed out is one entry of the fail stream."""
+"""Maximum number of roots per expire call. Each root that timed out is one entry of the fail stream."""
 
 MAX_EXPIRE_ROUNDS = 4000
-"""Expire calls per shard in one `rotate`: 1 million roots; the next `rotate` goes on."""
+"""Maximum number of expire calls per shard in one `rotate`: 1 million roots. The next `rotate` continues."""
 
 BLOCKS_PER_SWEEP = 250
-"""Blocks that one sweep call looks at, roughly: what one step of HSCAN returns."""
+"""Approximate number of blocks per sweep call: one step of HSCAN."""
 
 TICKS_PER_PASS = 4
-"""The sweeps of so many ticks go through a whole ledger; decision 012 in docs/internals/decisions has the reasons."""
+"""Number of ticks in which the sweeps cover a whole ledger. Decision 012 in docs/internals/decisions has the reasons."""
 
 MAX_SWEPT_PER_TICK = 8_000
-"""Blocks of one shard looked at after a tick at most: about 12 ms of the server. Above 32 000 a pass takes more ticks."""
+"""Maximum number of blocks swept per shard and tick: about 12 ms of the server. Above 32 000 a pass takes more ticks."""
 
 
 class Rotation:
-    """Turns the buckets of one app's shards. Any number of these may run in any number of processes."""
+    """Turns the buckets of one app's shards. Safe to run in any number of copies and processes."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
@@ -34,8 +34,8 @@ class Rotation:
         """Rotate all shards, as `try_rotate`.
 
         Raises:
-            AckerError: as the server answered for some shard, after the others were done. Nothing is lost: what is on death
-                row stays there for the next call.
+            AckerError: error of some shard, after all others were rotated. No root is lost: death row keeps its roots for
+                the next call.
         """
         done, failed = self.try_rotate(force=force, drain_calls=drain_calls)
         if failed:
@@ -45,19 +45,20 @@ class Rotation:
     def try_rotate(
         self, *, force: bool = False, drain_calls: int | None = None, shards: Sequence[int] | None = None
     ) -> tuple[Rotated, list[AckerError]]:
-        """Let each shard tick if a tick is due, and drain its death row before and after.
+        """Tick each shard that is due, and drain its death row before and after.
 
-        A root put into the nursery expires on the num_buckets-th tick after. A tick waits until death row is empty. A shard
-        that ticked is swept: a part of its ledger is looked through for blocks that no bucket holds any more (it was
-        evicted), and those expire too.
+        A root in the nursery expires on the num_buckets-th tick after it entered. A tick waits until death row is empty. A
+        shard that ticked is swept: part of its ledger is scanned for blocks that no bucket holds any more (because the
+        bucket was evicted). Those blocks expire too.
 
         Args:
-            force: turn the buckets now, whatever the server's clock says (for tests and people on call).
-            drain_calls: expire calls per shard at most; None: MAX_EXPIRE_ROUNDS. What is left is for the next call.
-            shards: only these; None: all.
+            force: True to turn the buckets now, regardless of the server's clock (for tests and people on call).
+            drain_calls: maximum number of expire calls per shard; None means MAX_EXPIRE_ROUNDS. The next call drains the
+                rest.
+            shards: shards to rotate; None for all.
 
         Returns:
-            What was done, and what the server answered for shards that it could not be done for.
+            Result over all shards, and the errors of shards that failed.
         """
         script = scripts.load("rotate")
         ticked_code, draining_code = script.codes["TICKED"], script.codes["DRAINING"]
@@ -111,7 +112,7 @@ class Rotation:
         return timed_out, orphaned
 
     def _run(self, script: str, todo: list[int], argument: int, failed: list[AckerError]) -> dict[int, list[int]]:
-        """Run a script on some shards; replies by shard. A shard that fails, as of a lost node, doesn't stop the others."""
+        """Run a script on some shards and return replies by shard. A failed shard (lost node) doesn't stop the others."""
         replies = self._shards.client.run_each([self._shards.call(script, shard, argument) for shard in todo])
         failed += [reply for reply in replies if isinstance(reply, AckerError)]
         return {shard: reply for shard, reply in zip(todo, replies, strict=True) if not isinstance(reply, AckerError)}

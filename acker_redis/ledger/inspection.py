@@ -1,7 +1,7 @@
-"""Reading what the ledgers hold, without changing it.
+"""Read-only views of the ledgers.
 
-Plain commands that read, no scripts: people on call have to look exactly when a server takes no writes, or with a user who
-may only read.
+They use plain read commands and no scripts. People on call must be able to inspect an app when its server refuses writes, or
+as a user who may only read.
 """
 
 import struct
@@ -32,7 +32,7 @@ _BLOCK_BYTES = 8
 _LAST_FLAGS = 3 + 4 * (ids.SLOTS - 1)
 
 _STATES: tuple[State, ...] = ("waiting", "owned", "failed", "closed")
-"""As lua/lib/block.lua numbers them."""
+"""States by their numbers in lua/lib/block.lua."""
 
 _WITH_OWNER = ("owned", "closed")
 _COUNTERS = (
@@ -41,15 +41,17 @@ _COUNTERS = (
 )  # fmt: skip
 
 _CALLS_AT_ONCE = 32
-"""Calls of one round trip: 16 000 roots. Each call holds the server some 0.3 ms."""
+"""Number of calls per round trip: 16 000 roots. Each call blocks the server about 0.3 ms."""
 
 _BLOCKS_PER_SCAN = 500
-"""Blocks of one step through a ledger, roughly: 0.2 ms of the server."""
+"""Approximate number of blocks per scan step: 0.2 ms of the server."""
 
 _COHORTS_PER_STEP = 4
 _MAX_OLDEST_STEPS = 200
 _SHARDS_AT_ONCE = 32
-"""Shards that are looked into together for their oldest root: 2 MB of blocks at most."""
+"""Number of shards searched together for their oldest root: at most 2 MB of blocks."""
+
+_ADVICE = "Find the program that wrote it. Then delete the key, or the app with `acker-redis delete-app`."
 
 
 class Inspection:
@@ -59,13 +61,15 @@ class Inspection:
         self._shards = shards
 
     def stats(self, *, oldest: bool = True, lane: int | None = None) -> Stats:
-        """Counters over all shards; see `Stats`. `oldest=False` leaves `oldest_age_ms` None and costs two round trips.
+        """Sum the counters over all shards; see `Stats`.
 
-        With `lane`, `unconfirmed_outcomes` counts this lane's entries only.
+        Args:
+            oldest: False to leave `oldest_age_ms` None, which then takes two round trips in all.
+            lane: lane whose entries `unconfirmed_outcomes` counts; None for all lanes.
 
         Raises:
             LedgerLostError: a shard lost its data since this client opened it.
-            DamagedDataError: a key holds what is not ours.
+            DamagedDataError: a key holds data that this library did not write.
         """
         shards = self._shards
         of_lanes = slice(None) if lane is None else slice(lane, lane + 1)
@@ -103,7 +107,7 @@ class Inspection:
         )
 
     def pending(self) -> int:
-        """Roots without outcome, in one round trip; of shards that lost their data none."""
+        """Count the roots without outcome, in one round trip. Shards that lost their data count 0."""
         shards = self._shards
         names = ("inits", "acked", "failed", "timed_out")
         replies = shards.client.pipeline([("HMGET", k.stats, *names) for k in shards.keys])
@@ -113,9 +117,10 @@ class Inspection:
         return sum(inits - acked - failed - timed_out for inits, acked, failed, timed_out in counted)
 
     def each_pending(self) -> Iterator[tuple[int, Int64Array, Int64Array]]:
-        """Go through all ledgers step by step: how many blocks were looked at, their pending roots, and the roots' spout_ids.
+        """Iterate over all ledgers in steps. Each step yields a number of blocks, their pending roots and spout_ids.
 
-        A root that is pending all the while comes once or more often; a root that begins or settles meanwhile may come or not.
+        A root that is pending during the whole iteration is yielded at least once. A root that is initialised or settles
+        meanwhile may or may not be yielded.
 
         Raises:
             DamagedDataError: a block is damaged.
@@ -135,11 +140,11 @@ class Inspection:
                 cursors = {ledger: cursor for ledger, cursor in cursors.items() if cursor}
 
     def blocks(self) -> int:
-        """Count the blocks in all ledgers; each packs 1 to 32 roots."""
+        """Count the blocks in all ledgers. Each packs 1 to 32 roots."""
         return sum(self._shards.client.pipeline([("HLEN", k.ledger) for k in self._shards.keys]))
 
     def inspect(self, roots: UInt64Array) -> list[LedgerRoot | None]:
-        """Look up each root; None for a root the ledger does not hold.
+        """Look up each root. None replaces a root that the ledger does not hold.
 
         Raises:
             LedgerLostError, DamagedDataError: as `stats`.
@@ -152,7 +157,7 @@ class Inspection:
         return [held.get(root) for root in roots.view(np.int64).tolist()]
 
     def _inspect(self, cuts: Sequence[Cut], batch: Blocks) -> Iterator[LedgerRoot]:
-        """The roots of some calls' worth of blocks, in one round trip, and one for the time."""
+        """Read the roots of these cuts in one round trip, and the clocks in another."""
         shards = self._shards
         among = sorted({cut.shard for cut in cuts})
         packed = batch.numbers.astype(">u8").tobytes()
@@ -191,7 +196,7 @@ class Inspection:
         return map(LedgerRoot._make, columns)
 
     def _oldest_age_ms(self, ticks: list[int], now: list[int]) -> int | None:
-        """Age of a pending root among those longest without being put, over shards whose ring stands at these ticks."""
+        """Find the age of a pending root among those that entered the nursery longest ago, given each shard's tick."""
         starts: list[int | None] = []
         for at in range(0, len(ticks), _SHARDS_AT_ONCE):
             starts += self._oldest_starts(range(at, min(at + _SHARDS_AT_ONCE, len(ticks))), ticks)
@@ -199,7 +204,7 @@ class Inspection:
         return max(ages, default=None)
 
     def _oldest_starts(self, among: range, ticks: list[int]) -> list[int | None]:
-        """Walk from death row towards the nursery until a pending root shows, a bounded number of steps per shard."""
+        """Search from death row towards the nursery for a pending root, in a bounded number of steps per shard."""
         shards = self._shards
         starts: dict[int, int] = {}
         at = {shard: (max(0, ticks[shard] - shards.config.num_buckets), 0) for shard in among}
@@ -232,14 +237,14 @@ class Inspection:
         return self._shards.keys[shard].bucket[tick % (self._shards.config.num_buckets + 1)]
 
     def _oldest(self, shard: int, tick: int, blocks: list[bytes | None]) -> int | None:
-        """Find the start of a cohort's oldest owned root whose block was not moved since."""
+        """Find the start of a cohort's oldest owned root whose block did not move since."""
         slots = _unpacked(self._shards.keys[shard].ledger, np.zeros(len(blocks), np.uint64), blocks)
         owned = slots.starts[(slots.states == _STATES.index("owned")) & (slots.stamps == tick % 65536)]
         return int(owned.min()) if len(owned) else None
 
 
 class _Slots(NamedTuple):
-    """Roots as the ledger has them, one row each; those that settled in a block that is still there are left out."""
+    """Roots in the ledger, one row each, without settled roots of blocks that still exist."""
 
     roots: UInt64Array
     vals: Int64Array
@@ -251,7 +256,7 @@ class _Slots(NamedTuple):
 
 
 def _unpacked(key: str, numbers: UInt64Array, blocks: Sequence[bytes | None]) -> _Slots:
-    """Unpack blocks, by their numbers; a block that is not there has no rows.
+    """Unpack blocks by their numbers. A missing block has no rows.
 
     Raises:
         DamagedDataError: a block is damaged.
@@ -267,7 +272,7 @@ def _unpacked(key: str, numbers: UInt64Array, blocks: Sequence[bytes | None]) ->
 def _unpacked_alone(key: str, numbers: UInt64Array, blocks: Sequence[bytes]) -> _Slots:
     rows = np.frombuffer(b"".join(blocks), _ALONE)
     if (rows["flags"] > _LAST_FLAGS).any():
-        raise DamagedDataError(f"{key}: a block has flags {rows['flags'].max()}, which this version does not know")
+        raise DamagedDataError(f"{key} has a block with unknown flags ({rows['flags'].max()}). {_ADVICE}")
     states, slots = rows["flags"] % 4, rows["flags"] // 4
     starts = rows["start_high"].astype(np.int64) << 32 | rows["start_low"].astype(np.int64)
     components, spout_ids, stamps = (rows[name].astype(np.int64) for name in ("component", "spout_id", "stamp"))
@@ -282,7 +287,7 @@ def _unpacked_shared(key: str, number: np.uint64, block: bytes) -> _Slots:
     slots = (len(block) - _HEAD.size) // _SLOT_BYTES
     masks = _HEAD.unpack_from(block)[4:] if slots > 0 else (0,) * 4
     if len(block) != _HEAD.size + _SLOT_BYTES * slots or masks[0].bit_count() != slots:
-        raise DamagedDataError(f"{key}: a block of {len(block)} bytes is none that this version writes")
+        raise DamagedDataError(f"{key} has a block of {len(block)} bytes with an unknown layout. {_ADVICE}")
     stamp, spout_id, start_high, start_low, *_ = _HEAD.unpack_from(block)
     numbered = np.arange(ids.SLOTS)
     present, owned, failed, settled = ((np.array(mask) >> numbered & 1).astype(bool) for mask in masks)
@@ -296,15 +301,15 @@ def _unpacked_shared(key: str, number: np.uint64, block: bytes) -> _Slots:
 
 
 def _numbers(key: str, fields: Sequence[bytes]) -> UInt64Array:
-    """Read block numbers, the fields of a ledger."""
+    """Unpack block numbers, which are the fields of a ledger."""
     packed = b"".join(fields)
     if any(len(name) != _BLOCK_BYTES for name in fields):
-        raise DamagedDataError(f"{key}: a field is no block number")
+        raise DamagedDataError(f"{key} has a field that is not a block number. {_ADVICE}")
     return np.frombuffer(packed, ">u8").astype(np.uint64)
 
 
 def _read(key: str, packed: bytes) -> Command:
-    """Read the blocks of packed numbers."""
+    """Build the command that reads the blocks of packed numbers."""
     return ("HMGET", key, *(packed[at : at + 8] for at in range(0, len(packed), 8)))
 
 
@@ -312,9 +317,9 @@ def _number(key: str, value: bytes | None) -> int:
     try:
         return int(value or b"")
     except ValueError as exc:
-        raise DamagedDataError(f"{key}: {value!r} stands there instead of a number") from exc
+        raise DamagedDataError(f"{key} holds {value!r} instead of a number. {_ADVICE}") from exc
 
 
 def _age_ms(then_ms: int, now_ms: int) -> int:
-    """Never negative: the server's clock may be set back, or a replica with another clock take over."""
+    """Compute an age of at least 0. The server's clock may be set back, or a replica with another clock take over."""
     return max(0, now_ms - then_ms)

@@ -1,4 +1,4 @@
-"""The shards of an app: which root goes where, opening them, and the generations that show a loss of data."""
+"""Shards of an app: opening them, routing roots to them, and the generations that reveal a loss of data."""
 
 import secrets
 from collections.abc import Sequence
@@ -25,22 +25,22 @@ from acker_redis.model.keys import ShardKeys
 from acker_redis.store import limits
 
 FORMAT = 3
-"""Version of the layout of keys, blocks and outcomes that this version reads and writes. It stands in every shard's `meta`."""
+"""Version of the layout of keys, blocks and outcomes that this version supports. Stored in every shard's `meta`."""
 
 _FORMAT = b"%d" % FORMAT
 
 
 class Shards:
-    """The opened shards of one app: their keys and generations."""
+    """Opened shards of one app: their keys and generations."""
 
     def __init__(self, client: Client, config: AckerConfig, *, create: bool = True, partly: bool = False) -> None:
-        """Open every shard, see `open`; or only adopt those there are, see `adopt`."""
+        """Open every shard (see `open`), or only adopt existing ones (see `adopt`)."""
         self.client = client
         self.config = config
         self.keys = [ShardKeys(config.app, s, config.num_buckets, config.lanes) for s in range(config.shards)]
         self.generations: list[bytes] = []
         self._picked: dict[tuple[str, int], tuple[str, ...]] = {}
-        """(script, shard) -> keys: a call has some thirty of them."""
+        """(script, shard) -> keys, cached because a call has about thirty of them."""
         self._create = create
         if create:
             self.open()
@@ -48,14 +48,14 @@ class Shards:
             self.adopt(partly=partly)
 
     def open(self) -> list[int]:
-        """Agree on the settings, make every shard ready, adopt the generations in force.
+        """Check or write the settings, create missing shards, and adopt the generations in force.
 
         Returns the shards that were new or had lost their data.
 
         Raises:
-            SettingsConflictError: the app is in use with other settings; or its settings were deleted or lost, and its
+            SettingsConflictError: the app is in use with other settings, or its settings were deleted or lost but its
                 shards were not.
-            FormatVersionError: another version of this library made the shards.
+            FormatVersionError: another version of this library created the shards.
             AckerError: a shard can't be opened.
         """
         self._agree()
@@ -75,20 +75,20 @@ class Shards:
         return [shard for shard, reply in enumerate(replies) if reply[0] == created]
 
     def reopen(self) -> list[int]:
-        """Open every shard again after a loss of data; or only adopt them, if that is how they were opened."""
+        """Open every shard again after a loss of data, or adopt them if they were adopted before."""
         if self._create:
             return self.open()
         self.adopt()
         return []
 
     def adopt(self, *, partly: bool = False) -> None:
-        """Adopt the generations in force with plain reads; nothing is made or written.
+        """Adopt the generations in force with plain reads, without creating or writing anything.
 
         Args:
-            partly: go without shards that can't be asked now; their generations are empty.
+            partly: True to skip shards that are unavailable now. Their generations are empty.
 
         Raises:
-            LedgerLostError: a shard is not there.
+            LedgerLostError: a shard is missing.
             SettingsConflictError, FormatVersionError: as `open`.
         """
         settings, expected = _shard_settings(self.config), _expected(self.config)
@@ -107,7 +107,11 @@ class Shards:
         self.generations = [generation for generation, *_ in metas]
 
     def check_generations(self, generations: Sequence[bytes | None], first: int = 0) -> None:
-        """Compare generations read from the server, of shards from `first` on, with those this client opened.
+        """Compare generations read from the server with those that this client opened.
+
+        Args:
+            generations: generations read, of shards from `first` on.
+            first: number of the first of these shards.
 
         Raises:
             LedgerLostError: they differ.
@@ -117,11 +121,11 @@ class Shards:
             raise lost_shards(self.client.address, self.config, lost)
 
     def holds(self, generation: bytes | None) -> bool:
-        """Whether this is the generation of the first shard, as `generation_at` read it by another URL."""
+        """Return True if `generation` (see `generation_at`) is this app's, i.e. both URLs lead to the same server."""
         return bool(self.client.pipeline([_generation(self.config)]) == [generation])
 
     def call(self, name: str, shard: int, *args: Argument) -> Call:
-        """Make a call of a script on one shard; its first argument is the generation."""
+        """Make a call of a script on one shard. Its first argument is the generation."""
         script = scripts.load(name)
         picked = self._picked.get((name, shard))
         if picked is None:
@@ -133,9 +137,9 @@ class Shards:
         return [self.call(name, shard, *args) for shard in range(len(self.keys))]
 
     def cut(self, batch: Blocks, weights: Int64Array, limit: int) -> tuple[Blocks, list[Cut]]:
-        """Sort a batch by shard and cut it into calls whose blocks weigh about `limit` each.
+        """Sort a batch by shard and split it into calls whose blocks weigh about `limit` each.
 
-        Blocks of one shard keep their order, so the cut of a batch is the same each time.
+        Blocks of one shard keep their order, so a batch is split the same way each time.
         """
         shards = self.config.shards
         if len(batch.numbers) == 1:  # the slow path of single updates, kept short
@@ -163,18 +167,18 @@ class Shards:
         (reply,) = self.client.run([scripts.load("configure").call({"config": keys.config(self.config.app)}, *pairs)])
         stored_settings = as_texts(reply)
         different = [
-            f"{name} is {stored_settings.get(name)!r} there, {value!r} here"
+            f"{name} is {stored_settings.get(name)!r} in Redis and {value!r} here"
             for name, value in own.items()
             if stored_settings.get(name) != value
         ]
         if different:
             raise SettingsConflictError(
-                f"app {self.config.app!r} is in use with other settings: {'; '.join(different)}. Give all clients the same "
-                f"AckerConfig, or use another app name"
+                f"App {self.config.app!r} is in use with other settings ({', '.join(different)}). Give all clients the same "
+                "AckerConfig, or use another app name."
             )
 
     def _refuse_other_settings(self) -> None:
-        """Look whether shards are there that were created with other settings; nothing is written."""
+        """Raise if shards with other settings exist, without writing anything."""
         settings, expected = _shard_settings(self.config), _expected(self.config)
         metas = self.client.pipeline([("HMGET", k.meta, "generation", "format", *settings) for k in self.keys])
         _refuse_other_format(self.config.app, [form for generation, form, *_ in metas if generation is not None])
@@ -183,14 +187,14 @@ class Shards:
 
 
 def generation_at(url: str, config: AckerConfig) -> bytes | None:
-    """Read the generation of the app's first shard on the server that a URL leads to; nothing is created there.
+    """Read the generation of the app's first shard on the server at a URL, without creating anything there.
 
-    An outage is waited for as long as any call waits for one, from the first connection on. None: this server is not the
-    app's.
+    Returns None if the app is not on this server. The call retries during an outage for the usual time, including the first
+    connection.
 
     Raises:
         BadConfigError: the URL is malformed.
-        ServerUnavailableError: nobody answered for all that time.
+        ServerUnavailableError: no server answered during all that time.
         AckerError: the login or the certificate is refused.
     """
     client = Client(url, connect_secs=OUTAGE_TIMEOUT_SECS)
@@ -202,11 +206,11 @@ def generation_at(url: str, config: AckerConfig) -> bytes | None:
 
 
 def lost_shards(address: str, config: AckerConfig, lost: Sequence[int]) -> LedgerLostError:
-    """Make the error for shards whose generation is gone, or is not the one this client opened."""
+    """Make the error for shards whose generation is missing, or is not the one that this client opened."""
     return LedgerLostError(
-        f"{address}: app {config.app!r} has lost its data in {len(lost)} of {config.shards} shards (the first is "
-        f"{lost[0]}), by a restart without persistence, FLUSHALL or eviction. "
-        "Call Acker.recover() and replay every root that has no outcome yet; a Spout that runs does so by itself"
+        f"App {config.app!r} on {address} has lost its data in {len(lost)} of {config.shards} shards (the first is "
+        f"{lost[0]}), by a restart without persistence, FLUSHALL or eviction. Call Acker.recover() and replay every root that "
+        "has no outcome yet. A running Spout does both by itself."
     )
 
 
@@ -215,7 +219,7 @@ def _generation(config: AckerConfig) -> tuple[str, ...]:
 
 
 def _shard_settings(config: AckerConfig) -> dict[str, int | str]:
-    """Give the settings as they stand in every shard's `meta`."""
+    """Return the settings as stored in every shard's `meta`."""
     return {
         "num_buckets": config.num_buckets,
         "lanes": config.lanes,
@@ -227,7 +231,7 @@ def _shard_settings(config: AckerConfig) -> dict[str, int | str]:
 
 
 def _expected(config: AckerConfig) -> list[bytes]:
-    """Give the values of `_shard_settings` as Redis returns them."""
+    """Return the values of `_shard_settings` as Redis returns them."""
     return [str(value).encode() for value in _shard_settings(config).values()]
 
 
@@ -240,16 +244,16 @@ def _refuse_other_format(app: str, stored: Sequence[bytes | None]) -> None:
 def _other_format(app: str, stored: bytes) -> FormatVersionError:
     form = f"format {stored.decode(errors='replace')}" if stored else "a format without number"
     return FormatVersionError(
-        f"app {app!r} has shards of {form}, and this version of acker-redis can't read them: it reads format {FORMAT}. "
-        "Nothing was changed. With the version that made it, let the app's programs finish and export its dead letters, "
-        f"then delete the app (`acker-redis delete-app --app {app}`) and start again; or use another app name"
+        f"App {app!r} has shards of {form}, but this version of acker-redis reads format {FORMAT}. Nothing was changed. "
+        "With the version that created the app, let its programs finish and export its dead letters. Then delete the app "
+        f"(`acker-redis delete-app --app {app}`) and start again, or use another app name."
     )
 
 
 def _conflict(app: str) -> SettingsConflictError:
     return SettingsConflictError(
-        f"app {app!r} has shards that were created with other settings than its config key says: give all clients the "
-        "settings the app was created with, or delete all of its keys, not one"
+        f"App {app!r} has shards that were created with other settings than those in its config key. Give all clients the "
+        "settings that the app was created with, or delete all keys of the app."
     )
 
 

@@ -1,7 +1,6 @@
 """Updates of the ledgers: init, ack, fail, reset_timeout. One script each, one call per shard and chunk.
 
-Guarantee: a batch sent again under its idempotency key changes nothing. Each call is atomic; a batch of several calls
-is not.
+Guarantee: a batch sent again under its idempotency key changes nothing. Each call is atomic. A batch of several calls is not.
 """
 
 import hashlib
@@ -22,13 +21,13 @@ from acker_redis.model.blocks import ROOTS_PER_CALL, Blocks
 from acker_redis.model.types import Applied
 
 FAILS_PER_CALL = 250
-"""Roots of one fail call: each is one stream entry, which costs more than an ack."""
+"""Maximum number of roots per fail call. Each root is one stream entry, which costs more than an ack."""
 
 _BLOCK_WEIGHT = 8
-"""Cost of a block besides its roots, in roots."""
+"""Cost of a block in addition to its roots, in roots."""
 
 REASON_CHARS = 1000
-"""So many characters of a fail's text are kept: it stands in the stream once per root."""
+"""Number of characters kept of a fail's text, which is stored in the stream once per root."""
 
 _IDEMPOTENCY_KEY_BYTES = 12
 _DIGEST_BYTES = 8
@@ -37,7 +36,7 @@ _SEEN, _REUSED, _OTHER_SPOUT_ID = (scripts.load("init").codes[code] for code in 
 
 @dataclass(frozen=True)
 class Init:
-    """Inits with one spout_id: roots and their first values, and how many repeated roots were left out."""
+    """Inits with one spout_id: roots, their first values, and the number of repeated roots dropped."""
 
     script: ClassVar[str] = "init"
     component: ClassVar[None] = None
@@ -47,13 +46,13 @@ class Init:
     repeats: int
 
     def arguments(self, component: int, *, first: bool) -> tuple[Argument, ...]:
-        """Give the script's arguments before the roots; the first call counts the repeats."""
+        """Return the script's arguments before the roots. The first call counts the repeats."""
         return self.spout_id, self.repeats if first else 0
 
 
 @dataclass(frozen=True)
 class Ack:
-    """Acks of one component, or of none: roots and their values."""
+    """Acks by one component, or without component: roots and their values."""
 
     script: ClassVar[str] = "ack"
 
@@ -61,13 +60,13 @@ class Ack:
     component: str | None
 
     def arguments(self, component: int, *, first: bool) -> tuple[Argument, ...]:
-        """Give the script's arguments before the roots."""
+        """Return the script's arguments before the roots."""
         return (component,)
 
 
 @dataclass(frozen=True)
 class Fail:
-    """Fails of one component, or of none, with one text: roots."""
+    """Fails by one component, or without component, with one text: roots."""
 
     script: ClassVar[str] = "fail"
 
@@ -76,7 +75,7 @@ class Fail:
     component: str | None
 
     def arguments(self, component: int, *, first: bool) -> tuple[Argument, ...]:
-        """Give the script's arguments before the roots."""
+        """Return the script's arguments before the roots."""
         return component, self.detail
 
 
@@ -84,14 +83,14 @@ Update: TypeAlias = Init | Ack | Fail
 
 
 class _Piece(NamedTuple):
-    """One call of a batch, and how many roots are in it."""
+    """One call of a batch, with its number of roots."""
 
     call: Call
     roots: int
 
 
 class _Reply(NamedTuple):
-    """The reply of the scripts of all updates."""
+    """Reply of an update script."""
 
     status: int
     applied: int
@@ -106,7 +105,7 @@ class Ledger:
         self._components: dict[str, int] = {}
 
     def init(self, roots: UInt64Array, vals: UInt64Array, spout_id: int) -> Init:
-        """Make an update of inits with one spout_id; of equal roots the first is applied, the rest count as duplicates."""
+        """Make an update of inits with one spout_id. The first of equal roots applies; the others count as duplicates."""
         batch = Blocks.from_roots(roots, vals)
         return Init(batch, spout_id, len(roots) - len(batch.roots))
 
@@ -115,29 +114,31 @@ class Ledger:
         return Ack(Blocks.from_roots(roots, vals, "xor"), component)
 
     def fail(self, roots: UInt64Array, reason: str | None, component: str | None) -> Fail:
-        """Make an update of fails, each root once; the text of the reason is cut to REASON_CHARS."""
+        """Make an update of fails, each root once. The text of the reason is cut to REASON_CHARS."""
         if reason is not None and not isinstance(reason, str):
-            raise BadBatchError(f"reason={reason!r}: give a text, or None")
+            raise BadBatchError(f"reason={reason!r} is not a text. Pass a str, or None.")
         return Fail(Blocks.from_roots(roots), (reason or "")[:REASON_CHARS].encode(errors="replace"), component)
 
     def send(self, updates: Sequence[Update], idempotency_key: str | None) -> Applied:
         """Send updates under one idempotency key, pipelined.
 
         Args:
-            updates: any kinds, in any order; their outcome does not depend on it.
-            idempotency_key: names the batch. None: a random one, which makes the library's own retries exact.
+            updates: updates of any kind, in any order. The order does not change the outcome.
+            idempotency_key: name of the batch. None draws a random key, which makes the library's own retries exact.
 
         Raises:
-            BadBatchError: the idempotency key or a component is no name; nothing was sent. Or an init would put roots
-                of two spout_ids into one block; that call was left out.
-            IdempotencyKeyReusedError: the idempotency key was used before for other content; that part was left out.
-            AckerError: as the server answered; parts may have been applied, and sending again with the idempotency key
+            BadBatchError: the idempotency key or a component is not a valid name, and nothing was sent. Or an init would
+                put roots of two spout_ids into one block, and that call was skipped.
+            IdempotencyKeyReusedError: the idempotency key was used before for other content. That part was skipped.
+            AckerError: error of the server. Parts may have been applied. Sending the batch again with its idempotency key
                 is exact.
         """
         if idempotency_key is not None and (
             not isinstance(idempotency_key, str) or not idempotency_key or not _encodable(idempotency_key)
         ):
-            raise BadBatchError(f"idempotency_key={idempotency_key!r}: give a text that names this batch, or None")
+            raise BadBatchError(
+                f"idempotency_key={idempotency_key!r} can't name a batch. Use a non-empty text that UTF-8 can encode, or None."
+            )
         for update in updates:
             _check_component(update.component)
         base = secrets.token_bytes(_IDEMPOTENCY_KEY_BYTES) if idempotency_key is None else idempotency_key.encode()
@@ -147,8 +148,8 @@ class Ledger:
         refused = sum(reply.status == _OTHER_SPOUT_ID for reply in replies)
         if refused:
             raise BadBatchError(
-                f"a block has roots of another spout_id already: {refused} of {len(replies)} calls were left out, {applied} "
-                "updates applied. Roots that share a block (equal but for their top five bits) need one spout_id for all"
+                f"A block already has roots of another spout_id. {refused} of {len(replies)} calls were skipped, {applied} "
+                "updates were applied. Use one spout_id for all roots of a block (equal except for their top five bits)."
             )
         if idempotency_key is None:  # a call that was seen is our own first try, whose reply was lost
             applied += sum(p.roots for p, reply in zip(pieces, replies, strict=True) if reply.status == _SEEN)
@@ -156,14 +157,13 @@ class Ledger:
         reused = sum(reply.status == _REUSED for reply in replies)
         if reused:
             raise IdempotencyKeyReusedError(
-                f"idempotency key {idempotency_key!r} was used before for a batch with other content: {reused} of "
-                f"{len(replies)} calls were "
-                f"left out, {applied} updates applied. Use one idempotency key per batch"
+                f"idempotency_key={idempotency_key!r} was used before for a batch with other content. {reused} of "
+                f"{len(replies)} calls were skipped, {applied} updates were applied. Use one idempotency key per batch."
             )
         return Applied(applied, any(reply.status == _SEEN for reply in replies))
 
     def reset_timeout(self, roots: UInt64Array) -> int:
-        """Give roots a whole timeout again; returns how many of them are in the nursery now."""
+        """Restart the timeout of roots. Returns the number of these roots in the nursery now."""
         batch = Blocks.from_roots(roots)
         batch, cuts = self._shards.cut(batch, np.ones(len(batch.numbers), np.int64), ROOTS_PER_CALL)
         packed, at = batch.packed()
@@ -171,10 +171,10 @@ class Ledger:
         return sum(applied for (applied,) in self._client.run(calls))
 
     def component_number(self, component: str | None) -> int:
-        """Look up the number of a component name. At first use it is given, and stored in every shard for readable entries.
+        """Look up the number of a component name. First use assigns it and stores the name in every shard.
 
         Raises:
-            BadBatchError: not a name of 1 to 100 characters, or the app has 255 components already.
+            BadBatchError: `component` is not a name of 1 to 100 characters, or the app has 255 components already.
         """
         if component is None:
             return 0
@@ -185,18 +185,19 @@ class Ledger:
             ((number,),) = self._client.run([call])
             if number == scripts.load("component").codes["FULL"]:
                 raise BadBatchError(
-                    f"component={component!r}: the app has 255 components already; name components by operator, not by row"
+                    f"component={component!r} is one too many, because the app has 255 components already. Name components "
+                    "by operator, not by row."
                 )
             self._client.run(self._shards.call_all("name_component", number, component))
             self._components[component] = number
         return int(number)
 
     def forget_components(self) -> None:
-        """Register components again at their next use: after the server lost its data."""
+        """Forget components, so that their next use registers them again after the server lost its data."""
         self._components.clear()
 
     def _pieces(self, update: Update, base: bytes, part: int) -> Iterator[_Piece]:
-        """Make the calls of one update. All blocks are packed at once, so that a call costs a few microseconds of Python."""
+        """Make the calls of one update. Packs all blocks at once, so that a call costs a few microseconds of Python."""
         component = self.component_number(update.component)
         batch, cuts = self._shards.cut(update.batch, *_weights(update))
         packed, at = batch.packed()
@@ -214,7 +215,7 @@ class Ledger:
 
 
 def _weights(update: Update) -> tuple[Int64Array, int]:
-    """Give the cost of each block, and the cost that a call takes."""
+    """Return the cost of each block, and the maximum cost of a call."""
     if isinstance(update, Fail):
         return update.batch.sizes, FAILS_PER_CALL
     return update.batch.sizes + _BLOCK_WEIGHT, ROOTS_PER_CALL * (1 + _BLOCK_WEIGHT)
@@ -222,11 +223,11 @@ def _weights(update: Update) -> tuple[Int64Array, int]:
 
 def _check_component(component: str | None) -> None:
     if component is not None and not keys.is_name(component):
-        raise BadBatchError(f"component={component!r}: use a name of 1 to 100 characters")
+        raise BadBatchError(f"component={component!r} is not a name. Use a text of 1 to 100 characters.")
 
 
 def _encodable(text: str) -> bool:
-    """Whether UTF-8 can encode a text: Python's strings may hold halves of surrogate pairs."""
+    """Return True if UTF-8 can encode a text. Python's strings may hold halves of surrogate pairs."""
     return not any("\ud800" <= char <= "\udfff" for char in text)
 
 

@@ -1,4 +1,4 @@
-"""Names, ids and values that every layer shares. No I/O.
+"""Names, ids and values shared by every layer, without I/O.
 
 Internal: the public names are those of `acker_redis`.
 """

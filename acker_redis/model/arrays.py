@@ -1,4 +1,4 @@
-"""Types of numpy arrays."""
+"""Type aliases of numpy arrays."""
 
 from typing import TypeAlias
 

@@ -1,4 +1,4 @@
-"""Blocks of roots: a block packs up to 32 neighbours, which travel together (lua/lib/block.lua).
+"""Blocks of roots: a block packs up to 32 neighbouring roots, stored and sent together (lua/lib/block.lua).
 
 A root's top five bits are its slot, the other 59 its block's number. A mask has one bit per slot of a block.
 """
@@ -15,22 +15,23 @@ from acker_redis.model.ids import BLOCK_BITS, BLOCK_MASK, SLOTS
 UInt32Array = npt.NDArray[np.uint32]
 
 ROOTS_PER_CALL = 500
-"""Roots of one call that are alone in their blocks; of whole blocks a call takes 3 600. It holds the server about 1 ms."""
+"""Roots per call if each is alone in its block. With full blocks a call takes 3 600. It blocks the server about 1 ms."""
 
 _BLOCK, _MASK = np.uint64(BLOCK_MASK), (1 << SLOTS) - 1
 _SHIFT, _BACK = np.uint64(BLOCK_BITS), np.uint64(64 - BLOCK_BITS)
 _ONES = np.unpackbits(np.arange(1 << 16, dtype="<u2").view(np.uint8).reshape(-1, 2), axis=1).sum(axis=1, dtype=np.int64)
-"""How many bits are set in each number of 16."""
+"""Number of bits set in each 16-bit number."""
 
 
 class Cut(NamedTuple):
-    """One call's worth of a batch that is in the order of its shards.
+    """Blocks of one call, cut from a batch that is sorted by shard.
 
     Attributes:
-        shard: where it goes.
-        chunk: counted per shard, so that a call sent again has the same idempotency key whichever other shards the batch has.
+        shard: number of the shard.
+        chunk: number of the call, counted per shard. So a call sent again has the same idempotency key, regardless of the
+            batch's other shards.
         start: first block.
-        stop: behind the last block.
+        stop: index after the last block.
     """
 
     shard: int
@@ -41,14 +42,14 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class Blocks:
-    """Distinct roots, block after block, each with a value or all without.
+    """Distinct roots grouped by block, all with a value or all without.
 
     Attributes:
-        numbers: of the blocks, distinct.
-        masks: the slots of each block that have a root here.
-        sizes: how many roots of each block are here.
-        roots: all of them, those of a block together and by their slots.
-        vals: of the roots; None where there are none.
+        numbers: block numbers, distinct.
+        masks: slots of each block that have a root here.
+        sizes: number of roots of each block here.
+        roots: all roots, grouped by block and sorted by slot.
+        vals: values of the roots; None for roots without values.
     """
 
     numbers: UInt64Array
@@ -61,14 +62,14 @@ class Blocks:
     def from_roots(
         cls, roots: UInt64Array, vals: UInt64Array | None = None, merge: Literal["xor", "first"] = "first"
     ) -> Self:
-        """Bring roots into the order of their blocks; the order they come in makes no difference.
+        """Sort roots by block. The result does not depend on their order.
 
-        Where roots of a block stand together already, as those of consecutive ids do, only the blocks are sorted.
+        If the roots of each block are adjacent already, as for consecutive ids, only the blocks are sorted.
 
         Args:
-            roots: in any order, any number of times.
-            vals: one of each root.
-            merge: how values of equal roots become one: by XOR, or the first stays.
+            roots: roots in any order, with repeats.
+            vals: values, one per root.
+            merge: rule that combines the values of equal roots: XOR, or keep the first.
         """
         if len(roots) == 0:
             return cls(roots, np.array([], np.uint32), np.array([], np.int64), roots, vals)
@@ -83,7 +84,7 @@ class Blocks:
         return batch if order is None else batch.reordered(order)
 
     def reordered(self, order: Int64Array) -> Self:
-        """Put the blocks into another order."""
+        """Return the blocks in another order."""
         ends = np.cumsum(self.sizes)
         sizes = self.sizes[order]
         begins = np.cumsum(sizes) - sizes
@@ -92,7 +93,7 @@ class Blocks:
         return type(self)(self.numbers[order], self.masks[order], sizes, self.roots[rows], vals)
 
     def packed(self) -> tuple[bytes, list[int]]:
-        """Pack what the scripts read: number, mask and values of each block; and where each begins and the last one ends."""
+        """Pack number, mask and values of each block for the scripts. Returns them with each begin and the last end."""
         words = 3 if self.vals is None else 3 + 2 * self.sizes
         ends = np.cumsum(np.broadcast_to(words, len(self.numbers)))
         begins = ends - words
@@ -110,10 +111,10 @@ class Blocks:
 
 
 class Index:
-    """Finds the rows of roots: first the block, then the slot. Roots of a block may stand together, or anywhere."""
+    """Finds the rows of roots: first the block, then the slot. Roots of a block may be adjacent or scattered."""
 
     def __init__(self, roots: UInt64Array) -> None:
-        """Index distinct roots; where those of a block stand together, only the blocks are sorted."""
+        """Index distinct roots. If the roots of each block are adjacent, only the blocks are sorted."""
         self._order: Int64Array | None = None
         numbers, slots, starts, in_blocks = _runs(roots)
         heads = numbers[starts]
@@ -126,7 +127,7 @@ class Index:
         self._masks, self._starts = _masks(slots, starts)[by_head], starts[by_head]
 
     def rows_of(self, roots: UInt64Array) -> Int64Array:
-        """Find the row of each root, -1 for a root that is not there. Quick where roots of a block stand together."""
+        """Find the row of each root, or -1 for a missing root. Fast if the roots of each block are adjacent."""
         if not len(roots) or not len(self._heads):
             return np.full(len(roots), -1)
         numbers, slots, starts, _ = _runs(roots)
@@ -139,12 +140,12 @@ class Index:
         own = np.uint32(1) << slots.astype(np.uint32)
         places = first + counts_of(masks & (own - np.uint32(1)))
         if self._order is not None:
-            places = self._order[np.minimum(places, len(self._order) - 1)]  # of one that is not there it may be behind
+            places = self._order[np.minimum(places, len(self._order) - 1)]  # a missing root may lie behind the end
         return np.where(masks & own, places, -1)
 
 
 def distinct(roots: UInt64Array) -> UInt64Array:
-    """Drop repeated roots. Quick where those of a block stand together."""
+    """Drop repeated roots. Fast if the roots of each block are adjacent."""
     if not len(roots):
         return roots
     numbers, _, starts, in_blocks = _runs(roots)
@@ -153,7 +154,7 @@ def distinct(roots: UInt64Array) -> UInt64Array:
 
 
 def roots_of(numbers: UInt64Array, masks: UInt32Array) -> UInt64Array:
-    """List all roots of some blocks, block after block and by their slots."""
+    """List all roots of some blocks, grouped by block and sorted by slot."""
     if len(masks) and int(masks[0]).bit_count() == 1 and (masks == masks[0]).all():  # each root alone, in one slot
         slot = np.uint64(int(masks[0]).bit_length() - 1)
         return np.asarray(numbers | slot << _SHIFT)
@@ -164,12 +165,15 @@ def roots_of(numbers: UInt64Array, masks: UInt32Array) -> UInt64Array:
 
 
 def counts_of(masks: UInt32Array) -> Int64Array:
-    """Count the roots that each mask stands for."""
+    """Count the roots in each mask."""
     return np.asarray(_ONES[masks & np.uint32(0xFFFF)] + _ONES[masks >> np.uint32(16)])
 
 
 def _runs(roots: UInt64Array) -> tuple[UInt64Array, UInt64Array, Int64Array, bool]:
-    """Give block number and slot of each root, where each run of one block begins, and whether the slots in each run rise."""
+    """Split roots into runs of one block.
+
+    Returns the block number and slot of each root, the start of each run, and True if slots increase in every run.
+    """
     numbers, slots = roots & _BLOCK, roots >> _SHIFT
     new = numbers[1:] != numbers[:-1]
     starts = np.flatnonzero(np.concatenate(([len(roots) > 0], new)))
@@ -183,14 +187,14 @@ def _masks(slots: UInt64Array, starts: Int64Array) -> UInt32Array:
 
 
 def _by_block(roots: UInt64Array) -> UInt64Array:
-    """Give numbers that sort as the roots do by block and slot."""
+    """Compute numbers that sort the roots by block and slot."""
     return np.asarray(roots << _BACK | roots >> _SHIFT)
 
 
 def _sorted(
     roots: UInt64Array, vals: UInt64Array | None, merge: Literal["xor", "first"]
 ) -> tuple[UInt64Array, UInt64Array | None]:
-    """Sort by block and slot, each root once."""
+    """Sort roots by block and slot, and merge repeated roots."""
     order = np.argsort(_by_block(roots), kind="stable" if merge == "first" else None)
     roots, vals = roots[order], None if vals is None else vals[order]
     starts = np.concatenate(([0], np.flatnonzero(roots[1:] != roots[:-1]) + 1))

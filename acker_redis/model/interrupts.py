@@ -1,7 +1,7 @@
 """Find the interrupt (Ctrl-C) behind an error.
 
-Code that cleans up after an interrupt may fail itself: PySpark cancels all jobs, and waits for the one that was under way,
-whose error is then raised.
+Code that cleans up after an interrupt may fail itself. PySpark cancels all jobs and waits for the running one, then raises
+that job's error.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 def interrupt_behind(error: BaseException | None) -> BaseException | None:
-    """Find the interrupt that an error was raised after; None: there is none."""
+    """Find the interrupt before an error. Returns None if there is none."""
     seen = set[int]()
     while error is not None and id(error) not in seen:
         if isinstance(error, (KeyboardInterrupt, SystemExit)):

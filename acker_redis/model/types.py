@@ -1,21 +1,21 @@
-"""The values that cross the library's boundary."""
+"""Values that the public API returns."""
 
 from typing import Literal, NamedTuple, TypeAlias
 
 MAX_PAYLOAD_BYTES = 1 << 20
-"""Size of the longest message that is kept in Redis, for replay or with a dead letter."""
+"""Maximum size of a message kept in Redis, for replay or with a dead letter."""
 
 LATE_TICKS, LATE_MS = 2, 2000
-"""Rotation is late when some shard has not ticked for so many tick times, and not for one tick time and so many milliseconds.
+"""Rotation is late if a shard has not ticked for LATE_TICKS tick times, and not for one tick time plus LATE_MS milliseconds.
 The reports have the same numbers in lua/lib/lateness.lua."""
 
 
 class Applied(NamedTuple):
-    """What a batch did.
+    """Result of a batch.
 
     Attributes:
-        applied: root updates that changed the ledger, after combining equal roots.
-        duplicate: whether some or all of the batch had been applied before under its idempotency key and was left out now.
+        applied: number of root updates that changed the ledger, after combining equal roots.
+        duplicate: True if some or all of the batch was skipped, because it was applied before under its idempotency key.
     """
 
     applied: int
@@ -26,17 +26,17 @@ State: TypeAlias = Literal["waiting", "owned", "failed", "closed"]
 
 
 class LedgerRoot(NamedTuple):
-    """A root that the ledger holds.
+    """Root that the ledger holds.
 
     Attributes:
-        root: signed 64-bit root id.
-        val: ack value now, signed; a tree completes when it is 0.
-        spout_id: owner, or None while the init has not arrived.
-        state: `waiting` for its init; `owned` and pending; `failed` and waiting for its init; `closed`: it failed and its
-            outcome is written, in a stream or delivered. A closed root changes no more, and is removed when its block expires.
-        age_ms: since the first message, by the server's clock.
-        last_component: the component that touched the root last, where components are named.
-        ticks_left: ticks until its block expires if nothing happens: num_buckets in the nursery, 0 on death row.
+        root: root id, signed 64-bit.
+        val: current ack val, signed. The root completes when it is 0.
+        spout_id: owner, or None until the init arrives.
+        state: `waiting` for its init; `owned` and pending; `failed` and waiting for its init; or `closed`: it failed and its
+            outcome was written, in a stream or delivered. A closed root never changes. It is removed when its block expires.
+        age_ms: time since the first message, by the server's clock, in milliseconds.
+        last_component: component that updated the root last, if components are named.
+        ticks_left: ticks until its block expires without further updates: num_buckets in the nursery, 0 on death row.
     """
 
     root: int
@@ -49,14 +49,14 @@ class LedgerRoot(NamedTuple):
 
 
 class Rotated(NamedTuple):
-    """What one `rotate()` did, over all shards.
+    """Result of one `rotate()`, over all shards.
 
     Attributes:
-        ticked: shards whose buckets turned.
-        timed_out: owned roots that expired.
-        orphaned: roots without owner that expired silently.
-        draining: shards whose death row is not empty yet; the next call goes on.
-        due_in_ms: until the next tick is due on some shard.
+        ticked: number of shards whose buckets turned.
+        timed_out: number of owned roots that expired.
+        orphaned: number of roots without owner that expired silently.
+        draining: number of shards whose death row is not empty yet. The next call continues.
+        due_in_ms: time until the next tick is due on some shard, in milliseconds.
     """
 
     ticked: int
@@ -70,27 +70,27 @@ class Stats(NamedTuple):
     """Counters of one app, over all shards, since the shards were created.
 
     Attributes:
-        pending: owned roots without outcome now; exact.
+        pending: owned roots without outcome now, exact.
         unowned: roots that wait for their init now.
-        closed: failed roots that are kept now, so that later updates of them count as late.
-        oldest_age_ms: age of a pending root among those longest without being put into the nursery; None if none, or if
-            more than a bounded number of settled cohorts hides it.
+        closed: failed roots kept now, so that their later updates count as late.
+        oldest_age_ms: age of a pending root among those that entered the nursery longest ago, in milliseconds. None if
+            no root is pending, or if more than a bounded number of settled cohorts hides it.
         inits: roots initialised.
-        acks: ack updates applied, after combining equal roots; late ones are not among them.
-        fails: fail updates applied; late ones are not among them.
+        acks: ack updates applied, after combining equal roots, without late ones.
+        fails: fail updates applied, without late ones.
         acked: roots completed.
         failed: roots failed by an operator or sink.
         timed_out: owned roots that expired.
-        orphaned: roots that expired without owner: their init was lost, or they were made by an ack or fail of a root
-            that had left the ledger (acked, timed out, or closed and gone), which looks like one that precedes its init.
-        duplicate_inits: inits of roots that had their owner; ignored.
-        deduplicated: calls whose idempotency key was seen before, ignored.
-        late_updates: acks, fails and `reset_timeout` of roots that have failed already, as long as their block is there
-            (at least message_timeout_secs), or were acked, as long as other roots of their block are; and `reset_timeout`
-            of roots the ledger does not know. They changed nothing.
-        unconfirmed_outcomes: stream entries of outcomes that were not confirmed yet.
-        last_rotation_ms: milliseconds since the shard that ticked longest ago did; a dead rotator shows here.
-        tick_ms: time between two ticks.
+        orphaned: roots that expired without owner. Their init was lost, or an ack or fail arrived for a root that had left
+            the ledger (acked, timed out, or closed and gone), which looks like an update before its init.
+        duplicate_inits: ignored inits of roots that already had an owner.
+        deduplicated: ignored calls whose idempotency key was seen before.
+        late_updates: acks, fails and `reset_timeout` that changed nothing. Their root has failed and its block still exists
+            (at least message_timeout_secs), or was acked and other roots of its block still exist. Also counts
+            `reset_timeout` of unknown roots.
+        unconfirmed_outcomes: stream entries of outcomes that are not confirmed yet.
+        last_rotation_ms: milliseconds since the oldest of the shards' last ticks. Grows if no rotator runs.
+        tick_ms: time between two ticks, in milliseconds.
     """
 
     pending: int
@@ -113,5 +113,5 @@ class Stats(NamedTuple):
 
     @property
     def rotation_is_late(self) -> bool:
-        """Whether the app seems to have no rotator: a tick is long overdue."""
+        """True if the app seems to have no rotator, because a tick is long overdue."""
         return self.last_rotation_ms > max(LATE_TICKS * self.tick_ms, self.tick_ms + LATE_MS)

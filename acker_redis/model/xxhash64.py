@@ -1,4 +1,4 @@
-"""Spark's `xxhash64` of bigints and short texts, in numpy: what SQL computes in the executors and Python here is the same."""
+"""Spark's `xxhash64` of bigints and short texts, in numpy. SQL in the executors computes the same hashes."""
 
 from collections.abc import Sequence
 
@@ -21,14 +21,14 @@ _PRIME_1, _PRIME_2, _PRIME_3, _PRIME_4, _PRIME_5 = (
 
 
 def hash_longs(*values: int | UInt64Array, seed: UInt64Array | np.uint64 = _SEED) -> UInt64Array | np.uint64:
-    """`xxhash64(a, b, ...)` of bigints, element by element: each value's hash seeds the next one's, the first seed is 42.
+    """Compute `xxhash64(a, b, ...)` of bigints, element by element. Each hash seeds the next; the first seed is 42.
 
     Args:
-        values: integers (signed, or unsigned with the same bits) or arrays of equal length, in any mixture.
-        seed: the hash of the values before these, where many have them in common.
+        values: integers (signed, or unsigned with the same bits), arrays of equal length, or both.
+        seed: hash of common values before these.
 
     Returns:
-        An array if there is one among the values, else one number; the bits of Spark's signed result.
+        Bits of Spark's signed result: an array if any value is an array, otherwise one number.
     """
     hashed = seed
     with np.errstate(over="ignore"):  # wrapping round is what is wanted
@@ -38,10 +38,10 @@ def hash_longs(*values: int | UInt64Array, seed: UInt64Array | np.uint64 = _SEED
 
 
 def hash_salt(salt: str) -> np.uint64:
-    """`xxhash64(salt)` of a text of 8, 16 or 24 ASCII characters."""
+    """Compute `xxhash64(salt)` of a text of 8, 16 or 24 ASCII characters."""
     data = salt.encode("ascii")
     if len(data) not in (8, 16, 24):
-        raise ValueError(f"salt={salt!r}: 8, 16 or 24 characters")
+        raise ValueError(f"salt={salt!r} has {len(data)} characters. Use 8, 16 or 24.")
     with np.errstate(over="ignore"):
         return np.uint64(_hash(list(np.frombuffer(data, "<u8")), _SEED))
 

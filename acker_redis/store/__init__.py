@@ -1,4 +1,4 @@
-"""The data of an app that stands outside its shards: settings, dead letters, leases, offsets.
+"""Data of an app outside its shards: settings, dead letters, leases, offsets.
 
 Internal: the public names are those of `acker_redis`.
 """

@@ -1,4 +1,4 @@
-"""Which apps a server holds, and with what settings; read with plain commands, so also from a replica."""
+"""List a server's apps and their settings. Uses plain read commands, so it works on a replica too."""
 
 from collections.abc import Iterable
 
@@ -11,17 +11,17 @@ from acker_redis.model.config import AckerConfig, check_app_name, is_app_name
 
 
 def apps(client: Client) -> list[str]:
-    """List the apps on the server, by name; stray keys are left out, see `find_apps`."""
+    """List the apps on the server by name, without stray keys; see `find_apps`."""
     return find_apps(client)[0]
 
 
 def find_apps(client: Client) -> tuple[list[str], list[str]]:
-    """Find the names of the apps on the server; and stray keys, which look like an app's settings and have no app's name."""
+    """Find the names of the server's apps, and stray keys: those of settings whose name is not a valid app name."""
     return _sorted_out(client.ask(server_info.find_keys, keys.CONFIG_PATTERN))
 
 
 class AppScan:
-    """Looks for apps on the server, or every node of a cluster, in short steps whatever else it holds."""
+    """Scans the server, or all nodes of a cluster, for apps. Its steps are short, regardless of other data."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -29,14 +29,14 @@ class AppScan:
 
     @property
     def done(self) -> bool:
-        """Whether every node was looked through; one of a cluster that does not answer is left out."""
+        """True if every node was scanned. Cluster nodes that don't answer are skipped."""
         return not self._cursors
 
     def step(self) -> tuple[list[str], list[str]]:
-        """Look at some keys of each node; returns names and strays among them, as `find_apps`.
+        """Scan some keys of each node. Returns the names and stray keys among them, as `find_apps`.
 
         Raises:
-            AckerError: as the server answered; of a cluster, a node that can't be asked now is left out.
+            AckerError: error of the server. Cluster nodes that are unavailable now are skipped.
         """
         raw_keys: set[bytes] = set()
         for node, reply in self._client.scan(keys.CONFIG_PATTERN, self._cursors).items():
@@ -56,15 +56,16 @@ def stored_config(client: Client, app: str) -> AckerConfig:
     """Read the settings of an app.
 
     Raises:
-        BadConfigError: this can't be the name of an app.
-        AppNotFoundError: no such app.
-        DamagedDataError: its settings are damaged.
+        BadConfigError: `app` is not a valid app name.
+        AppNotFoundError: the app does not exist.
+        DamagedDataError: the app's settings are damaged.
     """
     check_app_name(app)
     (pairs,) = client.pipeline([("HGETALL", keys.config(app))])
     if not pairs:
         raise AppNotFoundError(
-            f"no app {app!r} on {client.address}: its first client creates it, and `acker-redis apps` lists those there are"
+            f"App {app!r} does not exist on {client.address}. Its first client creates it. List the existing apps with "
+            "`acker-redis apps`."
         )
     return AckerConfig.from_fields(app, as_texts(pairs))
 

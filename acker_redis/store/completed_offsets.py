@@ -1,4 +1,4 @@
-"""Completed offsets of a stream in Redis, for readers of its output: all messages before them are done."""
+"""Completed offsets of a stream in Redis, for readers of its output. All messages before them are done."""
 
 from collections.abc import Mapping, Sequence
 

@@ -8,26 +8,25 @@ from acker_redis.client.replies import Fields
 from acker_redis.errors import BadConfigError
 
 FROM_PAYLOAD, FROM_SOURCE, FROM_RUN = "payload", "source", "run"
-"""Where a spout gets the message of a letter from, for a replay."""
+"""Places from which a spout reads the message of a letter for a replay."""
 
 
 class DeadLetter(NamedTuple):
-    """A message whose attempts are exhausted.
+    """Message whose attempts are exhausted.
 
     Attributes:
-        message_id: 64-bit id its source knows it by.
-        run_id: of the spout.
-        attempts: how many failed, timed out or got lost.
-        reason: of the last one: `failed`, `timeout` or `lost`.
-        last_component: that touched it, where components are named.
-        detail: text of the last fail, where one was given.
-        payload: the message, where the spout keeps it; None: `message_id` is the pointer to it.
-        entry_id: in the stream; empty before it is written.
-        spout_id: of the spout that emitted it.
-        first_secs: when the message was emitted first, in seconds since 1970 by the spout's clock.
-        replay: how the spout gets the message for a replay: from the `payload` here, from its
-            `source`, or from the source of its `run`, as long as that goes on; None: it can't be replayed, and `message_id` is
-            for looking it up by hand.
+        message_id: 64-bit id of the message in its source.
+        run_id: run id of the spout.
+        attempts: number of attempts that failed, timed out or were lost.
+        reason: outcome of the last attempt: `failed`, `timeout` or `lost`.
+        last_component: component that processed the message last, if components are named.
+        detail: text of the last fail, if it had one.
+        payload: the message itself, if the spout keeps messages. None: look it up by `message_id`.
+        entry_id: entry id in the stream; empty before the letter is written.
+        spout_id: number of the spout that emitted the message.
+        first_secs: time of the first emission by the spout's clock, in seconds since 1970.
+        replay: place that a replay reads the message from: the `payload` here, its `source`, or the source of its `run` as
+            long as that run continues. None: the letter can't be replayed. Look the message up by `message_id`.
     """
 
     message_id: int
@@ -44,37 +43,37 @@ class DeadLetter(NamedTuple):
 
 
 def check_time(name: str, moment: object) -> None:
-    """Refuse a value that is neither a datetime nor None.
+    """Validate a time: a datetime or None.
 
     Raises:
-        BadConfigError: it is something else.
+        BadConfigError: the value is something else.
     """
     if moment is not None and not isinstance(moment, datetime):
         raise BadConfigError(
-            f"{name}={moment!r} is no time. Give a datetime, such as datetime(2026, 1, 31, tzinfo=UTC)"
+            f"{name}={moment!r} is not a datetime. Pass a datetime such as datetime(2026, 1, 31, tzinfo=UTC)."
         )
 
 
 def millis(moment: datetime) -> int:
-    """Convert a time to milliseconds since 1970; a time without a zone is in this machine's."""
+    """Convert a time to milliseconds since 1970. A time without a zone is local to this machine."""
     return round(moment.timestamp() * 1000)
 
 
 @dataclass(frozen=True)
 class DeadLetterFilter:
-    """Chooses letters: those that match all fields that are given.
+    """Filter of dead letters. A letter matches if it matches all fields that are set.
 
     Attributes:
-        message_ids: any of these.
-        run_id: of the spout.
+        message_ids: message ids to match, any of them.
+        run_id: run id of the spout.
         reason: `failed`, `timeout` or `lost`.
-        last_component: that touched it.
-        text: in the detail, large or small letters alike.
-        since: written then or later, by the server's clock; with a time zone, or in this machine's.
-        until: written before.
+        last_component: component that processed the message last.
+        text: text contained in the detail, in upper or lower case.
+        since: earliest time that the letter was written, by the server's clock; without a time zone it is local.
+        until: time before which the letter was written.
 
     Raises:
-        BadConfigError: a time is no datetime.
+        BadConfigError: a time is not a datetime.
 
     >>> letter = DeadLetter(7, "run-1", 5, "failed", detail="no such customer")
     >>> DeadLetterFilter(reason="failed", text="customer").matches(letter)
@@ -90,16 +89,16 @@ class DeadLetterFilter:
     until: datetime | None = None
 
     def __post_init__(self) -> None:
-        """Check the times.
+        """Validate the times.
 
         Raises:
-            BadConfigError: a time is no datetime.
+            BadConfigError: a time is not a datetime.
         """
         check_time("since", self.since)
         check_time("until", self.until)
 
     def matches(self, letter: DeadLetter) -> bool:
-        """Whether a letter matches."""
+        """Return True if a letter matches the filter, except for its times."""
         pairs = (
             (self.run_id, letter.run_id), (self.reason, letter.reason), (self.last_component, letter.last_component),
         )  # fmt: skip
@@ -111,16 +110,16 @@ class DeadLetterFilter:
 
 
 EVERY_LETTER = DeadLetterFilter()
-"""Matches all letters."""
+"""Filter that matches all letters."""
 
 
 class DeadLetterCounts(NamedTuple):
-    """Letters that match a filter, counted.
+    """Counts of the letters that match a filter.
 
     Attributes:
-        letters: how many there are.
-        replayable: of these, the ones that a spout can replay.
-        spout_ids: of the spouts that can, and how many each.
+        letters: number of matching letters.
+        replayable: number of these letters that a spout can replay.
+        spout_ids: spout_id of each spout that can replay some -> their number.
     """
 
     letters: int
@@ -129,12 +128,12 @@ class DeadLetterCounts(NamedTuple):
 
 
 class DamagedLetter(NamedTuple):
-    """An entry of the stream that is no dead letter: something else wrote it.
+    """Stream entry that is not a dead letter. Another program wrote it.
 
     Attributes:
-        entry_id: in the stream, for `DeadLetters.delete`.
-        why: it can't be read.
-        fields: as they stand there.
+        entry_id: entry id in the stream, for `DeadLetters.delete`.
+        why: reason that the entry can't be read.
+        fields: raw fields of the entry.
     """
 
     entry_id: str

@@ -1,7 +1,7 @@
-"""The dead-letter stream of an app: messages whose attempts are exhausted, with what is known of them.
+"""Dead-letter stream of an app: messages whose attempts are exhausted.
 
-A plain stream at `acker:{app}:dead_letters`, readable with `XRANGE`. Letters are removed from it by `delete` only, and by a
-spout that was asked to `replay` a letter, once the message is done. Each entry has the version of its fields in `format`.
+It is a plain stream at `acker:{app}:dead_letters`, readable with `XRANGE`. Only `delete` removes letters, and a spout that
+was asked to `replay` a letter, once the message is done. Each entry has the version of its fields in `format`.
 """
 
 import logging
@@ -31,10 +31,10 @@ from acker_redis.store.dead_letter import (
 log = logging.getLogger("acker_redis.dead_letters")
 
 FORMAT = 2
-"""Version of the fields of an entry. Entries of version 1 have no `format`, and stand under another key."""
+"""Version of an entry's fields. Entries of version 1 have no `format` and another key."""
 
 TEXT_CHARS = 1000
-"""So many characters of each text of a letter are kept."""
+"""Number of characters kept of each text of a letter."""
 
 _MOST_LANES = 64
 _PER_PIPELINE = 1000
@@ -50,14 +50,14 @@ class DeadLetters:
         self._knows_format = False
 
     def add(self, letters: Sequence[DeadLetter]) -> list[str]:
-        """Write letters; returns their entry ids. One that is written twice, after a crash, stands there twice.
+        """Write letters and return their entry ids. A letter written again after a crash is stored twice.
 
-        Of its texts the first TEXT_CHARS characters are kept. A payload that is longer than the app's limit
-        (`Limits.max_payload_bytes`) is left out; a letter that was to be replayed from it then can't be.
+        Of each text the first TEXT_CHARS characters are kept. A payload above the app's limit (`Limits.max_payload_bytes`)
+        is dropped. A letter with `replay="payload"` can then not be replayed.
 
         Raises:
-            BadBatchError: a payload is longer than MAX_PAYLOAD_BYTES; nothing was written.
-            ServerRefusesWritesError: some may have been written.
+            BadBatchError: a payload is longer than MAX_PAYLOAD_BYTES. Nothing was written.
+            ServerRefusesWritesError: the server refuses writes. Some letters may have been written.
 
         >>> (entry_id,) = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed", payload=b"message")])
         >>> acker.dead_letters.get([entry_id])[0].payload
@@ -66,8 +66,8 @@ class DeadLetters:
         for letter in letters:
             if letter.payload is not None and len(letter.payload) > MAX_PAYLOAD_BYTES:
                 raise BadBatchError(
-                    f"the payload of dead letter {letter.message_id} has {len(letter.payload)} bytes, and at most "
-                    f"{MAX_PAYLOAD_BYTES} are kept: write it without its payload"
+                    f"The payload of dead letter {letter.message_id} has {len(letter.payload)} bytes, but at most "
+                    f"{MAX_PAYLOAD_BYTES} are kept. Write the letter without its payload."
                 )
         if any(letter.payload is not None for letter in letters):
             letters = self._within_limit(letters)
@@ -91,7 +91,7 @@ class DeadLetters:
         ]
 
     def read(self, count: int = 1000, after: str = "") -> list[DeadLetter]:
-        """Read the oldest letters, or those after an entry id, `count` at most. A damaged entry is left out, and logged.
+        """Read up to `count` letters, the oldest first, after an entry id. Damaged entries are skipped and logged.
 
         >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed", detail="no such customer")])
         >>> [(letter.message_id, letter.detail) for letter in acker.dead_letters.read()]
@@ -100,9 +100,11 @@ class DeadLetters:
         return list(islice(self._sound(after), count))
 
     def scan(self, after: str = "", until: str = "") -> Iterator[DeadLetter | DamagedLetter]:
-        """Read all entries, the oldest first, or those after an entry id and up to another, in pages of about WINDOW_BYTES.
+        """Read all entries, the oldest first, in pages of about WINDOW_BYTES.
 
-        A number of milliseconds stands for the last entry id of that time.
+        Args:
+            after: entry id to begin after; empty to begin with the oldest.
+            until: last entry id to read; empty to read all. A number of milliseconds means the last entry id of that time.
 
         Raises:
             FormatVersionError: another version of this library wrote a letter.
@@ -126,7 +128,7 @@ class DeadLetters:
             page = max(1, min(_PER_PIPELINE, 4 * page, WINDOW_BYTES * page // size))
 
     def find(self, wanted: DeadLetterFilter = EVERY_LETTER) -> Iterator[DeadLetter]:
-        """Find the letters that match a filter, the oldest first; damaged entries are left out, and logged.
+        """Find the letters that match a filter, the oldest first. Damaged entries are skipped and logged.
 
         >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed"), DeadLetter(8, "run-1", 5, "timeout")])
         >>> [letter.message_id for letter in acker.dead_letters.find(DeadLetterFilter(reason="timeout"))]
@@ -142,7 +144,7 @@ class DeadLetters:
         return filter(wanted.matches, self._sound(after, "" if until_ms is None else str(until_ms - 1)))
 
     def get(self, entry_ids: Sequence[str]) -> list[DeadLetter | None]:
-        """Get the letters of entry ids; None for one that is gone, is damaged, or has another format, which is logged.
+        """Get letters by entry id. None replaces a letter that is gone, damaged, or of another format (logged).
 
         >>> acker.dead_letters.get(["1-1"])
         [None]
@@ -154,7 +156,7 @@ class DeadLetters:
         return [self._readable(rows[0][0].decode(), as_dict(rows[0][1])) if rows else None for rows in replies]
 
     def survey(self, wanted: DeadLetterFilter = EVERY_LETTER) -> DeadLetterCounts:
-        """Count letters, before something is done with them.
+        """Count the letters that match a filter, for example before `replay`.
 
         >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed")])
         >>> acker.dead_letters.survey()
@@ -174,17 +176,19 @@ class DeadLetters:
         per_sec: float | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> int:
-        """Ask spouts to emit the messages of letters again, with all attempts; returns how many letters this was asked for.
+        """Request replays: spouts emit the letters' messages again, with all attempts. Returns the number of requests.
 
-        Only letters that are there now count. The spout with the letter's spout_id replays it, now or when it is started:
-        within a second in a stream, with at most `MOST_AT_ONCE` in flight. A letter is removed when its message was acked,
-        or became a new letter. Letters that can't be replayed are left out: those of a `run_tracked` that is over, whose
-        messages are to be run again from their source, and those without their message.
+        Only letters that exist now are replayed. The spout with the letter's spout_id replays it, now or when it starts. A
+        stream does so within a second, with at most `MOST_AT_ONCE` in flight. A letter is removed once its message was
+        acked, or became a new letter.
+
+        Letters that can't be replayed are skipped. These are letters without their message, and letters of a `run_tracked`
+        that is over. Run the messages of the latter again from their source.
 
         Args:
-            wanted: which letters.
-            per_sec: ask for so many per second at most; None: as quickly as the server takes them.
-            progress: called with how many were asked for since it was called last.
+            wanted: filter of the letters to replay.
+            per_sec: maximum number of requests per second; None means as fast as the server accepts them.
+            progress: function called with the number of requests since its last call.
 
         Raises:
             BadBatchError: `per_sec` is not above 0.
@@ -194,9 +198,9 @@ class DeadLetters:
         1
         """
         if per_sec is not None and per_sec <= 0:
-            raise BadBatchError(f"per_sec={per_sec}: give a number above 0, or None")
+            raise BadBatchError(f"per_sec={per_sec} is out of range. Use a number above 0, or None.")
         step = _PER_PIPELINE if per_sec is None else max(1, min(_PER_PIPELINE, int(per_sec)))
-        now_ms = self.now_ms() + 1  # a letter that a replay makes is not asked for once more
+        now_ms = self.now_ms() + 1  # excludes letters that these replays write
         until_ms = now_ms if wanted.until is None else min(now_ms, millis(wanted.until))
         runs = self._runs_under_way()
         letters = (letter for letter in self._find(wanted, until_ms) if self._can_replay(letter, runs))
@@ -214,7 +218,7 @@ class DeadLetters:
         return total
 
     def replaying(self, spout_id: int = 0) -> int:
-        """Count the letters that the spout with this spout_id was asked to replay and that are not done.
+        """Count the replays that the spout with this spout_id was asked for and has not finished.
 
         >>> acker.dead_letters.replaying()
         0
@@ -236,7 +240,12 @@ class DeadLetters:
             if isinstance(letter, DeadLetter):
                 yield letter
             else:
-                log.warning("entry %s of %s is no dead letter: %s", letter.entry_id, self._key, letter.why)
+                log.warning(
+                    "damaged dead letter skipped key=%s entry_id=%s reason=%r",
+                    self._key,
+                    letter.entry_id,
+                    letter.why,
+                )
 
     def count(self) -> int:
         """Count the entries of the stream.
@@ -249,7 +258,7 @@ class DeadLetters:
         return int(length)
 
     def first_ms(self) -> int | None:
-        """Tell when the oldest entry was written, in milliseconds by the server's clock; None if there is none.
+        """Read the time of the oldest entry by the server's clock, in milliseconds. Returns None if there is none.
 
         >>> acker.dead_letters.first_ms()
         """
@@ -257,7 +266,7 @@ class DeadLetters:
         return int(rows[0][0].partition(b"-")[0]) if rows else None
 
     def now_ms(self) -> int:
-        """Read the server's clock, in milliseconds: a letter that is written later has no smaller entry id.
+        """Read the server's clock, in milliseconds. Letters written later have no smaller entry id.
 
         >>> acker.dead_letters.now_ms() > 0
         True
@@ -266,7 +275,7 @@ class DeadLetters:
         return now
 
     def delete(self, entry_ids: Iterable[str]) -> int:
-        """Delete letters, once they were dealt with; returns how many were there.
+        """Delete letters that were dealt with. Returns the number of letters deleted.
 
         >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed")])
         >>> acker.dead_letters.delete(letter.entry_id for letter in acker.dead_letters.read())
@@ -274,12 +283,12 @@ class DeadLetters:
         """
         wanted = list(entry_ids)
         if not all(isinstance(entry_id, str) and entry_id for entry_id in wanted):
-            raise BadBatchError("give the entry_id of letters that were read")
+            raise BadBatchError("entry_ids has an invalid element. Pass the entry_id of letters that you read.")
         parts = [wanted[start : start + _PER_PIPELINE] for start in range(0, len(wanted), _PER_PIPELINE)]
         return sum(self._client.pipeline([("XDEL", self._key, *part) for part in parts]))
 
     def _refuse_format_1(self) -> None:
-        """Refuse to read an app whose letters an earlier version wrote: they would be missing without a word."""
+        """Raise FormatVersionError if an earlier version wrote letters, which would be missing silently otherwise."""
         if self._knows_format:
             return
         key = keys.dead_letters_of_format_1(self._app)
@@ -295,22 +304,22 @@ class DeadLetters:
         try:
             letter = self._letter(entry_id, fields)
         except FormatVersionError as exc:  # of one letter: others are read and replayed all the same
-            log.warning("%s", exc)
+            log.warning("dead letter of another format skipped error=%s", exc)
             return None
         return letter if isinstance(letter, DeadLetter) else None
 
     def _letter(self, entry_id: str, fields: Fields) -> DeadLetter | DamagedLetter:
         version = fields.get(b"format", b"1").decode(errors="replace")
         if version != str(FORMAT) and (b"format" in fields or b"message_id" in fields):
-            raise _other_format(self._app, f"entry {entry_id} of {self._key}", version)
+            raise _other_format(self._app, f"Entry {entry_id} of {self._key}", version)
         return _decoded(entry_id, fields)
 
 
 def _other_format(app: str, place: str, version: str) -> FormatVersionError:
     return FormatVersionError(
-        f"{place}: a dead letter of format {version}, and this version of acker-redis can't read it: it reads format "
-        f"{FORMAT}. Nothing was changed. Export or replay these letters with the version that wrote them, then delete them "
-        f"(redis-cli DEL, or `acker-redis delete-app --app {app}`)"
+        f"{place} holds a dead letter of format {version}, but this version of acker-redis reads format {FORMAT}. "
+        "Nothing was changed. Export or replay these letters with the version that wrote them. Then delete them (redis-cli "
+        f"DEL, or `acker-redis delete-app --app {app}`)."
     )
 
 
@@ -333,9 +342,9 @@ def _decoded(entry_id: str, fields: Fields) -> DeadLetter | DamagedLetter:
             int(fields[b"first_secs"]) if b"first_secs" in fields else None,
         )
     except KeyError as exc:
-        return DamagedLetter(entry_id, f"it has no field {exc.args[0].decode()}", fields)
+        return DamagedLetter(entry_id, f"field {exc.args[0].decode()} is missing", fields)
     except ValueError:
-        return DamagedLetter(entry_id, "message_id, attempts, spout_id or first_secs is no number", fields)
+        return DamagedLetter(entry_id, "message_id, attempts, spout_id or first_secs is not a number", fields)
     return DeadLetter(
         message_id=message_id,
         run_id=text(b"run_id") or "",

@@ -1,4 +1,4 @@
-"""Leases on lanes, one spout each: the run that takes a lane's outcomes holds it, until its process dies."""
+"""Leases on lanes. A run holds the lane whose outcomes it polls, until its process ends."""
 
 import logging
 import os
@@ -15,22 +15,22 @@ from acker_redis.model import keys
 log = logging.getLogger("acker_redis.spout")
 
 LEASE_SECS = 5.0
-"""A lease expires so long after it was last renewed, by the server's clock."""
+"""Time until a lease expires after its last renewal, by the server's clock."""
 
 RENEW_SECS = 1.0
-"""A lease is renewed so often."""
+"""Time between two renewals of a lease."""
 
 _PAUSE_SECS = 0.2
 
 
 class Lease:
-    """The right of one run to take the outcomes of a lane.
+    """Right of one run to poll the outcomes of a lane.
 
-    Guarantee: of two runs on one lane that both are alive, one is refused, or ends. Not guaranteed: that an older process
-    has no work under way; a process that was suspended learns of the loss when it goes on.
+    Guarantee: if two living runs use one lane, one of them is refused or ends. Not guaranteed: that an older process has
+    no work under way. A suspended process notices the loss when it resumes.
 
     Attributes:
-        renew_secs: it is renewed so often.
+        renew_secs: time between two renewals, in seconds.
     """
 
     def __init__(self, client: Client, app: str, lane: int, run_id: str) -> None:
@@ -43,29 +43,29 @@ class Lease:
         self._thread: threading.Thread | None = None
 
     def holds(self) -> bool:
-        """Whether this run has the lane, by the server; it may have lost it while its process was suspended."""
+        """Return True if this run holds the lane. Asks the server, because a suspended process may have lost it."""
         if self._thread is None or self._lost_to is not None:
             return False
         (holder,) = self._client.pipeline([("GET", self._key)])
         return bool(holder == self._holder)
 
     def acquire_if_free(self) -> bool:
-        """Take the lane if this run has it or it is free; returns whether this run has it now."""
+        """Acquire the lane if it is free. Returns True if this run holds it now."""
         if self._thread is None and self._lost_to is None and self._try_to_hold() == self._holder:
             self.acquire()
         return self.holds()
 
     def acquire(self) -> None:
-        """Take the lane, if this run does not hold it; waits until the lease of a process that died has run out.
+        """Acquire the lane, unless this run holds it. Waits until the lease of a dead process has expired.
 
         Raises:
-            BadConfigError: another living run holds it.
-            AckerError: another run took it over, as this process was suspended for too long.
+            BadConfigError: another living run holds the lane.
+            AckerError: another run took the lane over, because this process was suspended for too long.
         """
         if self._lost_to is not None:
             raise AckerError(
-                f"lane {self._lane} of app {self._app!r} was taken over by another run ({_text(self._lost_to)}), as this one "
-                "did not renew its lease for too long: it ends here, and the other goes on"
+                f"Lane {self._lane} of app {self._app!r} was taken over by another run ({_text(self._lost_to)}), because this "
+                "run did not renew its lease for too long. This run ends, and the other one continues."
             )
         if self._thread is not None:
             return
@@ -73,12 +73,17 @@ class Lease:
         waits = False
         while (holder := self._try_to_hold()) != self._holder:
             if not waits:
-                log.info("lane %d of app %r was another run's, which may be over", self._lane, self._app)
+                log.info(
+                    "waiting for a lane that another run holds app=%r lane=%d holder=%r",
+                    self._app,
+                    self._lane,
+                    _text(holder),
+                )
             if time.monotonic() > deadline:
                 raise BadConfigError(
-                    f"lane {self._lane} of app {self._app!r} is in use by another run (run id and process: "
-                    f"{_text(holder)}), and both would take each other's outcomes: end that run, or give "
-                    "each a spout_id of its own and the app more lanes than its highest spout_id, or each program an app"
+                    f"Lane {self._lane} of app {self._app!r} is in use by another run (run id and process: "
+                    f"{_text(holder)}). Two runs on one lane would consume each other's outcomes. Stop the other run, or "
+                    "use another app. Or give each run its own spout_id, and the app more lanes than its highest spout_id."
                 )
             waits = True
             time.sleep(_PAUSE_SECS)
@@ -88,7 +93,7 @@ class Lease:
         self._thread.start()
 
     def release(self) -> None:
-        """Release the lane for others."""
+        """Release the lane for other runs."""
         if self._thread is None:
             return
         self._released.set()
@@ -99,7 +104,7 @@ class Lease:
             self._client.pipeline([("DEL", self._key)])
 
     def _renew(self) -> None:
-        """Renew the lease, in a thread, as a run may be busy with a job of Spark's for long."""
+        """Renew the lease in a thread, because a run may be busy with a long Spark job."""
         while not self._released.wait(self.renew_secs):
             try:
                 holder = self._try_to_hold()
@@ -110,24 +115,24 @@ class Lease:
             except ClosedError:
                 return
             except AckerError as exc:
-                log.debug("a lease could not be renewed: %s", exc)
+                log.debug("lease not renewed app=%r lane=%d error=%s", self._app, self._lane, exc)
 
     def _try_to_hold(self) -> bytes:
-        """Take the lane if it is free; returns its holder."""
+        """Acquire the lane if it is free. Returns its holder."""
         ttl_ms = round(LEASE_SECS * 1000)
         _, holder = self._client.pipeline([("SET", self._key, self._holder, "NX", "PX", ttl_ms), ("GET", self._key)])
         return self._try_to_hold() if holder is None else bytes(holder)
 
 
 def last_runs(client: Client, app: str) -> dict[int, str]:
-    """Read which run has each lane, or had it last: lane -> run id."""
+    """Read the current or last run of each lane: lane -> run id."""
     (reply,) = client.pipeline([("HGETALL", keys.runs(app))])
     runs = {lane.decode(errors="replace"): _text(holder).rpartition(" ")[0] for lane, holder in as_dict(reply).items()}
     return {int(lane): run_id for lane, run_id in sorted(runs.items()) if lane.isdecimal()}
 
 
 def holders(client: Client, app: str, lanes: Sequence[int]) -> dict[int, str]:
-    """Read which run and process hold each lane now; free lanes are left out."""
+    """Read the run and process that hold each lane now, without free lanes."""
     replies = client.pipeline([("GET", keys.lane(app, lane)) for lane in lanes])
     return {lane: _text(holder) for lane, holder in zip(lanes, replies, strict=True) if holder is not None}
 

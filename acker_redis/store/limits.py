@@ -1,8 +1,8 @@
-"""Limits of an app, set by the person on call, so that it leaves room for the others of its server.
+"""Limits of an app, set by the person on call, so that it leaves room for other apps on its server.
 
-Pending roots are counted in two places. A spout emits nothing beyond the limit. And Redis refuses new roots, shard by
-shard, so that a program that ignores the limit can't starve others: each shard has its part of the limit in its `meta`, with
-room for chance, as roots are spread by a hash.
+Two places enforce the limit of pending roots. A spout at the limit emits nothing. Redis refuses new roots per shard, so that
+a program that ignores the limit can't starve other apps. Each shard has its part of the limit in its `meta`. The part
+includes a margin, because a hash spreads roots unevenly.
 """
 
 import math
@@ -17,16 +17,17 @@ from acker_redis.model.keys import ShardKeys
 
 _FIELDS = ("max_pending", "max_payload_bytes")
 _DEVIATIONS = 6
-"""Room for chance, in standard deviations of a shard's part; few shards get more by chance."""
+"""Margin of a shard's part for uneven spreading, in standard deviations. Few shards exceed it by chance."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much of its server an app may take; None: no limit.
+    """Limits on an app's use of its server. None means no limit.
 
     Attributes:
-        max_pending: roots without outcome, 1 or more. Spouts keep to it; Redis refuses what goes well beyond.
-        max_payload_bytes: longer messages are kept neither for replay nor with dead letters; 0: none is.
+        max_pending: maximum number of roots without outcome, 1 or more. Spouts stay within it. Redis refuses roots that
+            are well above it.
+        max_payload_bytes: maximum size of a message kept for replay or with a dead letter, in bytes; 0 keeps none.
 
     Raises:
         BadConfigError: a limit is out of range.
@@ -44,7 +45,7 @@ def read(client: Client, app: str) -> Limits:
     """Read the limits of an app.
 
     Raises:
-        DamagedDataError: the key holds something else.
+        DamagedDataError: the key holds a value that is not a limit.
     """
     key = keys.limits(app)
     (values,) = client.pipeline([("HMGET", key, *_FIELDS)])
@@ -53,12 +54,13 @@ def read(client: Client, app: str) -> Limits:
         return Limits(*(None if text is None else int(text) for text in texts))
     except ValueError as exc:
         raise DamagedDataError(
-            f"{key} holds something that is no limit ({exc}): delete it, or set it with `acker-redis limit --app {app}`"
+            f"{key} holds a value that is not a limit. Delete the key, or set the limit with `acker-redis limit --app {app}`. "
+            f"The parser reported: {exc}"
         ) from exc
 
 
 def write(client: Client, config: AckerConfig, limits: Limits) -> None:
-    """Set all limits of an app, and those of its shards; limits that are None are removed. A repeat changes nothing."""
+    """Set all limits of an app and its shards, and remove limits that are None. A repeat changes nothing."""
     key, part = keys.limits(config.app), shard_limit(limits, config.shards)
     commands: list[tuple[str | int | float, ...]] = []
     for name in _FIELDS:
@@ -71,9 +73,9 @@ def write(client: Client, config: AckerConfig, limits: Limits) -> None:
 
 
 def shard_limit(limits: Limits, shards: int) -> int | None:
-    """Compute how many pending roots one shard takes: its part of the limit, with room for chance.
+    """Compute the maximum number of pending roots of one shard: its part of the limit, with a margin.
 
-    Roots are spread by block, up to 32 at a time, so a few roots may be spread unevenly.
+    Roots are spread by block, up to 32 at a time, so a small number of roots may be spread unevenly.
     """
     most = limits.max_pending
     if most is None or shards == 1:
@@ -84,4 +86,4 @@ def shard_limit(limits: Limits, shards: int) -> int | None:
 
 def _check_int(name: str, value: int | None, low: int) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not low <= value < 2**53):
-        raise BadConfigError(f"{name}={value!r}: use an integer of {low} or more")
+        raise BadConfigError(f"{name}={value!r} is out of range. Use an integer of {low} or more.")

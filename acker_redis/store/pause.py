@@ -1,4 +1,4 @@
-"""Pausing an app: its spouts emit nothing until it is resumed. Messages in flight are processed, and their outcomes taken."""
+"""Pause an app, so that its spouts emit nothing until it is resumed. Messages in flight are still processed."""
 
 from typing import NamedTuple
 
@@ -11,11 +11,11 @@ REASON_CHARS = 200
 
 
 class Paused(NamedTuple):
-    """The pause of an app.
+    """Pause of an app.
 
     Attributes:
-        since_ms: in milliseconds since 1970, by the server's clock.
-        reason: given with the pause.
+        since_ms: time of the pause by the server's clock, in milliseconds since 1970.
+        reason: text passed with the pause.
     """
 
     since_ms: int
@@ -23,13 +23,15 @@ class Paused(NamedTuple):
 
 
 def pause(client: Client, app: str, reason: str = "") -> Paused:
-    """Pause an app, or leave it paused with the reason it has.
+    """Pause an app. A paused app stays paused with its first reason.
 
     Raises:
         BadConfigError: the reason is too long.
     """
     if len(reason) > REASON_CHARS:
-        raise BadConfigError(f"the reason has {len(reason)} characters: give at most {REASON_CHARS}")
+        raise BadConfigError(
+            f"reason has {len(reason)} characters, but at most {REASON_CHARS} are allowed. Shorten it."
+        )
     key = keys.pause(app)
     (now_ms,) = client.ask(server_info.clocks_ms, [key])
     _, stored = client.pipeline([("SET", key, f"{now_ms} {reason}".encode(errors="replace"), "NX"), ("GET", key)])
@@ -37,12 +39,12 @@ def pause(client: Client, app: str, reason: str = "") -> Paused:
 
 
 def resume(client: Client, app: str) -> bool:
-    """Let the spouts emit again; returns whether the app was paused."""
+    """Resume an app, so that its spouts emit again. Returns True if it was paused."""
     return bool(client.pipeline([("DEL", keys.pause(app))])[0])
 
 
 def paused(client: Client, app: str) -> Paused | None:
-    """Read since when and why the app is paused; None: it is not."""
+    """Read since when and why the app is paused. Returns None if it is not."""
     return _read(client.pipeline([("GET", keys.pause(app))])[0])
 
 

@@ -1,7 +1,7 @@
-"""Messages of a run, kept in Redis from their first emission until they are done: for replays of what can't be read again.
+"""Messages of a run, kept in Redis from first emission until done, for replays if the source can't be read again.
 
-One hash per run, so on a cluster one node holds it. It is removed when the run ends, and expires `KEEP_SECS` after the last
-message was put there, so that a run that died leaves nothing for good.
+Each run has one hash, so on a cluster one node holds it. The hash is removed when the run ends. It expires `KEEP_SECS` after
+the last message was added, so that a crashed run leaves nothing behind.
 """
 
 from collections.abc import Sequence
@@ -18,20 +18,20 @@ _PER_PIPELINE = 1000
 
 
 class Payloads:
-    """Puts, gets and removes the payloads of one run."""
+    """Stores, reads and removes the payloads of one run."""
 
     def __init__(self, client: Client, app: str, run_id: str) -> None:
         self._client, self._app = client, app
         self._key = keys.payloads(app, run_id)
 
     def put(self, payloads: Sequence[tuple[int, bytes]]) -> None:
-        """Keep (message id, payload) pairs; putting one again changes nothing.
+        """Store (message id, payload) pairs. Storing a pair again changes nothing.
 
-        Those that are longer than the app's limit (`Limits.max_payload_bytes`) are left out.
+        Payloads above the app's limit (`Limits.max_payload_bytes`) are skipped.
 
         Raises:
-            BadBatchError: a payload is longer than MAX_PAYLOAD_BYTES; none was kept.
-            ServerOutOfMemoryError: the server is above maxmemory; some may have been kept.
+            BadBatchError: a payload is longer than MAX_PAYLOAD_BYTES. None was stored.
+            ServerOutOfMemoryError: the server is above maxmemory. Some may have been stored.
 
         >>> payloads = app.payloads("run-1")
         >>> payloads.put([(7, b"message")])
@@ -39,8 +39,8 @@ class Payloads:
         for message_id, payload in payloads:
             if len(payload) > MAX_PAYLOAD_BYTES:
                 raise BadBatchError(
-                    f"the payload of message {message_id} has {len(payload)} bytes, and at most {MAX_PAYLOAD_BYTES} are kept: "
-                    "replay longer messages from their source"
+                    f"The payload of message {message_id} has {len(payload)} bytes, but at most {MAX_PAYLOAD_BYTES} are kept. "
+                    "Replay longer messages from their source."
                 )
         longest = limits.read(self._client, self._app).max_payload_bytes
         if longest is not None:
@@ -55,7 +55,7 @@ class Payloads:
                 pairs, size = [], 0
 
     def get(self, message_ids: Sequence[int]) -> list[bytes | None]:
-        """Get the payload of each message; None for one that is not kept.
+        """Get the payload of each message. None replaces a payload that is not stored.
 
         >>> app.payloads("run-1").put([(7, b"message")])
         >>> app.payloads("run-1").get([7, 8])
@@ -76,7 +76,7 @@ class Payloads:
         self._client.pipeline([("HDEL", self._key, *part) for part in parts])
 
     def clear(self) -> None:
-        """Remove all payloads: the run is over.
+        """Remove all payloads after the run has ended.
 
         >>> app.payloads("run-1").clear()
         """

@@ -1,6 +1,6 @@
-"""How the last run of each lane ended, so that an error differs from success even where no person saw the program end.
+"""End of the last run of each lane, so that people can tell an error from success later.
 
-A run that has a lane is `begun`. Where no process holds the lane of such a run any more, it was killed.
+A run that holds a lane is `begun`. If no process holds its lane any more, the run was killed.
 """
 
 import json
@@ -17,21 +17,21 @@ from acker_redis.model.interrupts import interrupt_behind
 State = Literal["begun", "finished", "interrupted", "failed"]
 
 TEXT_CHARS = 500
-"""So many characters of an error's text are kept."""
+"""Number of characters kept of an error's text."""
 
 
 @dataclass(frozen=True)
 class End:
-    """How a run ended.
+    """End of a run.
 
     Attributes:
-        run_id: of the run.
-        spout_id: of its spout.
-        state: `begun`: it goes on, or was killed; `finished`; `interrupted`: by Ctrl-C, a signal, or as its query was
-            stopped; `failed`: with an error.
-        at_ms: when, in milliseconds since 1970 by the server's clock.
-        error: what it failed with.
-        is_settled: whether it left nothing pending, and no outcome unconfirmed.
+        run_id: id of the run.
+        spout_id: number of its spout.
+        state: `begun`: the run continues, or was killed. `finished`: without error. `interrupted`: by Ctrl-C, a signal, or
+            a stop of its query. `failed`: with an error.
+        at_ms: time of the end by the server's clock, in milliseconds since 1970.
+        error: text of the error, if the run failed.
+        is_settled: True if the run left no root pending and no outcome unconfirmed.
     """
 
     run_id: str
@@ -43,7 +43,7 @@ class End:
 
 
 def end_of(run_id: str, spout_id: int, error: BaseException | None, *, is_settled: bool) -> End:
-    """Describe how a run ended, from the error that ended it, or None."""
+    """Describe the end of a run, from the error that ended it or None."""
     if error is None:
         return End(run_id, spout_id, "finished", is_settled=is_settled)
     if isinstance(error, StoppedError) or interrupt_behind(error) is not None:
@@ -59,7 +59,7 @@ def write(client: Client, app: str, lane: int, end: End) -> None:
 
 
 def read(client: Client, app: str) -> dict[int, End]:
-    """Read the end of each lane's last run. Damaged ones are left out: the lane's next run overwrites them."""
+    """Read the end of each lane's last run. Damaged ends are skipped; the lane's next run overwrites them."""
     (reply,) = client.pipeline([("HGETALL", keys.ends(app))])
     ends = {}
     for lane, text in as_dict(reply).items():

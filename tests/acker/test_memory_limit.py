@@ -38,7 +38,7 @@ def structures(raw: Any) -> dict[bytes, Any]:
 def test_init_above_maxmemory_is_refused_and_changes_nothing(full) -> None:
     acker, raw = full
     before = structures(raw)
-    with pytest.raises(ServerOutOfMemoryError, match=r"takes no new roots.*raise maxmemory"):
+    with pytest.raises(ServerOutOfMemoryError, match=r"refuses new roots.*Raise maxmemory"):
         acker.init(9_999, 1, 0)
     with pytest.raises(ServerOutOfMemoryError):
         acker.init_many(np.arange(10_000, 15_000), np.arange(5_000), 0, idempotency_key="refused")

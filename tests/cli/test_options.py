@@ -152,4 +152,4 @@ def test_top_without_a_terminal_is_wrong_usage(url) -> None:
 def test_missing_app_error_points_to_the_apps_command(url) -> None:
     result = run("stats", "--app", "nobody", "--redis", url)
     assert result.exit_code == 1
-    assert "`acker-redis apps` lists those there are" in result.output
+    assert "List the existing apps with `acker-redis apps`." in result.output

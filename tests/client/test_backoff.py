@@ -30,7 +30,7 @@ def test_gone_server_is_tried_to_the_limit_and_logged_once(
     with pytest.raises(ConnectionLostError):
         outages.wait_for(gone)
     assert (len(tries), outages.seen) == (OUTAGE_TRIES, True)
-    assert caplog.text.count("waiting for the server: gone") == 1
+    assert caplog.text.count("waiting for the server: error=gone") == 1
 
 
 class InvalidTimeoutError(ValueError):

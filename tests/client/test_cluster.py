@@ -158,7 +158,7 @@ def test_dead_node_raises_and_its_lost_shards_are_reported(three_nodes, nodes, o
             lambda: acker.stats(),
         ):
             began = time.monotonic()
-            with pytest.raises(ConnectionLostError, match="check that the server runs"):
+            with pytest.raises(ConnectionLostError, match="Check that the server runs"):
                 call()
             assert time.monotonic() - began < 15
     finally:

@@ -182,7 +182,7 @@ def test_sentinel_and_server_passwords_are_checked_separately(pair, start_sentin
     ],
 )
 def test_malformed_sentinel_url_error_shows_the_url_form(url) -> None:
-    with pytest.raises(BadConfigError, match=r"redis\+sentinel://|no database number"):
+    with pytest.raises(BadConfigError, match=r"redis\+sentinel://|which is not a number"):
         Acker.connect(url, AckerConfig("test"))
 
 

@@ -124,11 +124,11 @@ def test_connect_keywords_are_the_config_settings() -> None:
     [
         (AckerConfig("orders"), {"app": "orders"}, "not both"),
         (AckerConfig("orders"), {"shards": 2}, "not both"),
-        (None, {}, "no app is named"),
-        (None, {"shards": 2}, "no app is named"),
-        (None, {"app": "orders", "timeout": 3}, "timeout: no such setting"),
+        (None, {}, "name of the app is missing"),
+        (None, {"shards": 2}, "name of the app is missing"),
+        (None, {"app": "orders", "timeout": 3}, "Unknown setting timeout"),
         (None, {"app": "orders", "shards": 0}, "shards=0"),
-        ("orders", {}, "give an AckerConfig"),
+        ("orders", {}, "Pass an AckerConfig"),
     ],
 )
 def test_settings_given_twice_wrongly_or_not_at_all_are_refused(config: Any, settings: Any, words: str) -> None:
@@ -148,5 +148,5 @@ def test_an_acker_keeps_its_url_and_does_not_show_the_password(monkeypatch: pyte
 
 
 def test_pickling_an_acker_raises_type_error() -> None:
-    with pytest.raises(TypeError, match=r"send acker\.url and acker\.config"):
+    with pytest.raises(TypeError, match=r"Send acker\.url and acker\.config"):
         pickle.dumps(fake_acker())

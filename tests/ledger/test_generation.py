@@ -58,5 +58,5 @@ def test_generation_at_an_unreachable_server_fails_after_15_s(start_server, monk
 
 
 def test_generation_at_a_malformed_url_fails_at_once() -> None:
-    with pytest.raises(BadConfigError, match="no Redis URL"):
+    with pytest.raises(BadConfigError, match="not a Redis URL"):
         generation_at("localhost:6379", CONFIG)

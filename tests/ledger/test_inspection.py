@@ -121,10 +121,10 @@ def test_tick_in_the_future_has_age_zero(source, ring) -> None:
 @pytest.mark.parametrize(
     ("key", "field", "value", "words"),
     [
-        (STATS, "acked", "many", r"acker:\{test:0\}:stats: b'many' stands there instead of a number"),
-        (META, "last_rotation_ms", "now", r"acker:\{test:0\}:meta: b'now' stands there"),
-        (META, "tick", "", r"acker:\{test:0\}:meta: b'' stands there"),
-        (LEDGER, pack(1), "short", r"acker:\{test:0\}:ledger: a block of 5 bytes is none that this version writes"),
+        (STATS, "acked", "many", r"acker:\{test:0\}:stats holds b'many' instead of a number"),
+        (META, "last_rotation_ms", "now", r"acker:\{test:0\}:meta holds b'now' instead"),
+        (META, "tick", "", r"acker:\{test:0\}:meta holds b'' instead"),
+        (LEDGER, pack(1), "short", r"acker:\{test:0\}:ledger has a block of 5 bytes with an unknown layout"),
     ],
 )
 def test_damaged_field_is_named_in_the_error(source, ring, key, field, value, words) -> None:
@@ -146,5 +146,5 @@ def test_key_of_another_type_raises_damaged_data(source, ring, raw, name) -> Non
     made: Ring = ring()
     made.cohort(10, 1)
     raw.set(f"acker:{{test:0}}:{name}", "theirs")
-    with pytest.raises(DamagedDataError, match="not of the type it was made with"):
+    with pytest.raises(DamagedDataError, match="has the wrong type"):
         made.acker.stats()

@@ -336,7 +336,7 @@ def test_a_missing_include_raises(lua_folder: Path) -> None:
 def test_a_circular_include_raises(lua_folder: Path) -> None:
     (lua_folder / "lib" / "one.lua").write_text('--- @include "lib/two"\n')
     (lua_folder / "lib" / "two.lua").write_text('--- @include "lib/one"\n')
-    with pytest.raises(ScriptFailedError, match=r"circular include.*one\.lua -> lib/two\.lua -> lib/one\.lua"):
+    with pytest.raises(ScriptFailedError, match=r"Circular include.*one\.lua -> lib/two\.lua -> lib/one\.lua"):
         load_uncached()
 
 

@@ -48,7 +48,7 @@ def test_an_id_out_of_range_is_refused(value: int) -> None:
 
 @pytest.mark.parametrize("value", [1.0, "1", None, b"12345678", True, np.bool_(True), float("nan"), [1]])
 def test_an_id_that_is_no_integer_is_refused(value: Any) -> None:
-    with pytest.raises(BadIdError, match="an id is a 64-bit integer"):
+    with pytest.raises(BadIdError, match="not a 64-bit integer"):
         ids.to_uint64(value, "root")
     with pytest.raises(BadIdError, match=r"roots\[1\]"):
         ids.to_uint64_array([1, value], "roots")
@@ -94,7 +94,7 @@ def test_an_int64_array_is_not_copied() -> None:
 
 @pytest.mark.parametrize("values", [np.zeros((2, 2), np.int64), "12", b"12", 5, None, iter([1])])
 def test_value_that_is_no_sequence_of_ids_is_refused(values: Any) -> None:
-    with pytest.raises(BadBatchError, match="roots: expected"):
+    with pytest.raises(BadBatchError, match="^roots "):
         ids.to_uint64_array(values, "roots")
 
 

@@ -146,7 +146,7 @@ def test_progress_callbacks_count_scanned_and_failed_roots(client: Client, acker
 def test_survey_of_a_damaged_ledger_raises_damaged_data(client: Client, acker: Acker, raw: Any) -> None:
     die(acker, "run")
     raw.hset("acker:{orders:1}:ledger", "short", "x" * 22)
-    with pytest.raises(DamagedDataError, match="no block number"):
+    with pytest.raises(DamagedDataError, match="not a block number"):
         abandon_run.preview(client, CONFIG, "run")
 
 

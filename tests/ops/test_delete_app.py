@@ -71,7 +71,7 @@ def test_delete_app_removes_its_keys_and_no_others(source, raw, connect) -> None
 def test_delete_app_refuses_an_invalid_app_name(source, raw, connect, name) -> None:
     connect(app="orders")
     client = Client(source)
-    with pytest.raises(BadConfigError, match="use 1 to 64 letters"):
+    with pytest.raises(BadConfigError, match="Use 1 to 64 letters"):
         delete_app.preview(client, name)
     client.close()
 

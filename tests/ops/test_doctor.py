@@ -104,7 +104,7 @@ def test_bad_finding_exits_with_status_1(server: Server, acker: Acker, of: tuple
 def test_conflicting_settings_are_bad(server: Server, acker: Acker) -> None:
     with redis.Redis.from_url(server.url) as raw:
         spoil_settings(raw)
-    assert "other settings than its config key says" in found_on(server)["orders", "settings"].text
+    assert "other settings than those in its config key" in found_on(server)["orders", "settings"].text
 
 
 def test_risky_configuration_is_a_warning(

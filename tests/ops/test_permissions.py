@@ -346,7 +346,7 @@ def test_acl_command_prints_server_commands_and_file_lines(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["or:ders"], "use 1 to 64 letters"),
+        (["or:ders"], "Use 1 to 64 letters"),
         (["--role", "spout"], "name it, as in"),
         (["acker"], "are the users of all apps"),
         (["acker", "--role", "oncall"], "--role spout --role executor"),

@@ -107,7 +107,7 @@ def test_rotator_resumes_after_a_server_restart(start_server, open_acker, start_
     server.kill()
     wait_until(lambda: "waiting for the server" in process.log(), "the rotator misses the server")
     server.start()
-    wait_until(lambda: "the server is back after" in process.log(), "the rotator finds the server again")
+    wait_until(lambda: "server is back after_secs=" in process.log(), "the rotator finds the server again")
     acker.init_many(PENDING + 1_000, PENDING, 0)
     assert {outcome.reason for outcome in take(acker, len(PENDING))} == {"timeout"}
     process.popen.send_signal(signal.SIGTERM)
@@ -132,7 +132,7 @@ def test_lost_ledger_is_not_recreated_by_the_rotator(url, raw, connect, start_pr
     wait_until(
         lambda: "app test: not rotated until it is there again" in process.log(), "the rotator learns of the loss"
     )
-    wait_until(lambda: "its first client creates it" in process.log(), "the rotator looks for the app again")
+    wait_until(lambda: "Its first client creates it" in process.log(), "the rotator looks for the app again")
     assert raw.dbsize() == 0
     with pytest.raises(LedgerLostError):
         acker.poll()
@@ -181,7 +181,7 @@ def test_wrong_usage_exits_with_status_2(start_process) -> None:
     for arguments, words in (
         (("--app", ""), "name an app"),
         (("--app", "a", "--all"), "--all"),
-        (("--redis", "http://127.0.0.1", "--app", "a"), "is no Redis URL"),
+        (("--redis", "http://127.0.0.1", "--app", "a"), "is not a Redis URL"),
         (("--no-such-option",), "No such option"),
     ):
         process = start_process("rotator", *arguments)

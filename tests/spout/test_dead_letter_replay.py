@@ -246,7 +246,7 @@ def test_dead_letters_are_filtered_by_time_of_writing() -> None:
 
 @pytest.mark.parametrize("name", ["since", "until"])
 def test_a_time_of_another_type_is_refused(name: str) -> None:
-    with pytest.raises(BadConfigError, match=rf"{name}=1 is no time\. Give a datetime"):
+    with pytest.raises(BadConfigError, match=rf"{name}=1 is not a datetime\. Pass a datetime"):
         DeadLetterFilter(**{name: 1})  # type: ignore[arg-type]
 
 

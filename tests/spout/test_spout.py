@@ -165,7 +165,8 @@ def test_bad_retry_policies_are_refused() -> None:
 @pytest.mark.parametrize("bound", [0, -1, 2.0, True, "3", float("nan")])
 def test_bad_max_spout_pending_is_refused(bound: Any) -> None:
     with pytest.raises(
-        BadConfigError, match=r"max_spout_pending=.*( lets no message through, so the run would wait| is no integer)"
+        BadConfigError,
+        match=r"max_spout_pending=.*( lets no message through, so the run would wait| is not an integer)",
     ):
         spout(fake_acker(), max_spout_pending=bound)
 

@@ -29,7 +29,7 @@ def letters(count: int, payload: bytes = b"x") -> list[DeadLetter]:
 def test_dead_letter_with_a_too_long_payload_writes_nothing(source, connect) -> None:
     acker: Acker = connect()
     longest = b"x" * MAX_PAYLOAD_BYTES
-    with pytest.raises(BadBatchError, match=r"dead letter 0 has 1048577 bytes, and at most 1048576 are kept"):
+    with pytest.raises(BadBatchError, match=r"dead letter 0 has 1048577 bytes, but at most 1048576 are kept"):
         acker.dead_letters.add([*letters(2), *letters(1, longest + b"x")])
     assert acker.dead_letters.count() == 0
     acker.dead_letters.add(letters(3, longest))
@@ -67,16 +67,19 @@ def test_damaged_entries_do_not_block_reading(source, raw, connect, caplog) -> N
     entry_ids = [entry_id.decode() for entry_id in damage(raw)]
     assert [letter.message_id for letter in acker.dead_letters.read()] == [1, 2]
     assert [letter.message_id for letter in acker.dead_letters.read(count=1)] == [1]
-    assert f"entry {entry_ids[0]} of {KEY} is no dead letter: it has no field message_id" in caplog.text
+    assert (
+        f"damaged dead letter skipped key={KEY} entry_id={entry_ids[0]} reason='field message_id is missing'"
+        in caplog.text
+    )
     found = list(acker.dead_letters.scan())
     damaged = [letter for letter in found if isinstance(letter, DamagedLetter)]
     assert len(found) == 6
     assert [letter.entry_id for letter in damaged] == entry_ids
     assert [letter.why for letter in damaged] == [
-        "it has no field message_id",
-        "message_id, attempts, spout_id or first_secs is no number",
-        "it has no field attempts",
-        "message_id, attempts, spout_id or first_secs is no number",
+        "field message_id is missing",
+        "message_id, attempts, spout_id or first_secs is not a number",
+        "field attempts is missing",
+        "message_id, attempts, spout_id or first_secs is not a number",
     ]
     assert damaged[0].fields == {b"theirs": b"\xff"}
     assert acker.dead_letters.delete(letter.entry_id for letter in damaged) == 4
@@ -90,7 +93,7 @@ def test_damaged_entry_is_printed_with_its_entry_id(url, raw, connect) -> None:
     assert result.exit_code == 0, result.exception
     for entry_id in entry_ids:
         assert f"entry_id  {entry_id}" in result.stdout
-    assert "damaged   it has no field message_id" in result.stdout
+    assert "damaged   field message_id is missing" in result.stdout
     result = run("dead-letters", "--app", "test", "--redis", url, "--json", "--delete")
     shown = [json.loads(line) for line in result.stdout.splitlines()]
     assert [one["entry_id"] for one in shown if "damaged" in one] == entry_ids
@@ -113,7 +116,7 @@ def test_dead_letters_of_another_format_are_refused_and_left_unchanged(
     acker.dead_letters.add(letters(1))
     entry_id = raw.xadd(KEY, fields).decode()
     version = fields.get("format", 1)
-    sentence = rf"entry {entry_id} of .*: a dead letter of format {version}, and .* can't read it: .*then delete them"
+    sentence = rf"Entry {entry_id} of .* holds a dead letter of format {version}, but .* Then delete them"
     for read in (
         acker.dead_letters.read,
         lambda: list(acker.dead_letters.scan()),
@@ -133,7 +136,9 @@ def test_stream_of_format_1_is_refused_and_left_unchanged(source, raw, connect) 
     old = "acker:{test}:dead"
     raw.xadd(old, {"message_id": 1, "run_id": "run", "attempts": 2, "reason": "failed", "last_stage": "parse"})
     for read in (acker.dead_letters.read, acker.dead_letters.count, acker.dead_letters.survey):
-        with pytest.raises(FormatVersionError, match=r":dead: a dead letter of format 1, .* delete-app --app test"):
+        with pytest.raises(
+            FormatVersionError, match=r":dead holds a dead letter of format 1, .* delete-app --app test"
+        ):
             read()
     assert raw.xlen(old) == 1
     raw.delete(old)

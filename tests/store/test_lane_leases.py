@@ -22,7 +22,7 @@ def test_second_run_on_a_lane_is_refused_at_start(source: Any, connect: Any) -> 
     first.acquire()
     second = Spout(connect(lanes=2), "second")
     second.add(np.array([1]))
-    with pytest.raises(BadConfigError, match=r"lane 0 .* in use by another run .*first .*spout_id of its own"):
+    with pytest.raises(BadConfigError, match=r"Lane 0 .* in use by another run .*first .*its own spout_id"):
         run_spout(second, lambda emission: None)
     assert second.counts.emitted == 0
     beside = app_of(connect(lanes=2)).lease(lane=1, run_id="beside")

@@ -10,7 +10,7 @@ from acker_redis.acker import app_of
 
 def test_run_id_claimed_twice_in_an_app_is_refused(connect: Any, source: Any) -> None:
     app_of(connect(app="one")).claim_run("monday")
-    with pytest.raises(BadConfigError, match=r"'monday' was used by an earlier run of app 'one', .*: give each run"):
+    with pytest.raises(BadConfigError, match=r"'monday' was used by an earlier run of app 'one'\. .* Use a new run_id"):
         app_of(connect(app="one")).claim_run("monday")
     app_of(connect(app="one")).claim_run("tuesday")
     app_of(connect(app="other")).claim_run("monday")

@@ -1,4 +1,4 @@
-"""Outcomes, from the streams of a shard to the spout.
+"""Delivery of outcomes from the streams of a shard to the spout.
 
 Internal: the public names are those of `acker_redis`.
 """

@@ -1,4 +1,4 @@
-"""One consumer of outcomes: reads entries, takes over those that others left, and holds them until they are handed out."""
+"""Consumer of outcomes: reads entries, claims abandoned ones, and holds them until they are handed out."""
 
 import math
 import threading
@@ -18,20 +18,20 @@ from acker_redis.ledger.shards import Shards
 from acker_redis.model import keys
 
 MAX_ENTRIES = 1000
-"""Entries of one command, read or confirmed: holds the server some 2 ms."""
+"""Maximum number of entries read or confirmed per command, which blocks the server about 2 ms."""
 
 _BLOCK_SLICE_MS = 1000
 _PAUSE_SECS = 0.01
 _OUTCOMES_PER_ENTRY = 500.0
-"""First guess of how many outcomes an entry of an ack stream holds: one call's. Later reads correct it."""
+"""First estimate of the outcomes per entry of an ack stream: those of one call. Later reads correct it."""
 
 _COUNT = 5
-"""Place of the number of entries in an XREADGROUP command."""
+"""Index of the number of entries in an XREADGROUP command."""
 
 
 @dataclass(frozen=True)
 class Stream:
-    """One outcome stream."""
+    """Outcome stream of a shard and lane."""
 
     shard: int
     key: str
@@ -41,31 +41,31 @@ class Stream:
 
 @dataclass
 class _Reading:
-    """Commands that a thread sends, and what comes of them."""
+    """Commands that a thread sends, and their replies."""
 
     commands: list[Command]
     replies: Future[list[Any]] = field(default_factory=Future)
     is_resent: bool = False
 
     def note_resend(self) -> None:
-        """Note that the commands were sent more than once."""
+        """Mark the commands as sent more than once."""
         self.is_resent = True
 
 
 @dataclass
 class Backlog:
-    """Entries that were read and not handed out yet."""
+    """Entries that were read but not handed out yet."""
 
     _waiting: deque[Entries] = field(default_factory=deque)
     _held: dict[str, set[bytes]] = field(default_factory=dict)  # per stream
 
     def __bool__(self) -> bool:
-        """Whether entries are there."""
+        """Return True if there are entries."""
         return bool(self._waiting)
 
     @property
     def outcomes(self) -> int:
-        """How many outcomes the entries hold."""
+        """Number of outcomes in the entries."""
         return sum(sum(entries.sizes()) for entries in self._waiting)
 
     def put(self, entries: Entries) -> None:
@@ -74,19 +74,19 @@ class Backlog:
         self._waiting.append(entries)
 
     def held(self, stream: str) -> set[bytes]:
-        """Ids of the entries of a stream that this process has, so that it does not claim them from itself."""
+        """Return the ids of a stream's entries that this process holds, so that it does not claim them from itself."""
         return self._held.get(stream, set())
 
     def hold(self, stream: str, entry_ids: Iterable[bytes]) -> None:
-        """Note that this process has entries."""
+        """Mark entries as held by this process."""
         self._held.setdefault(stream, set()).update(entry_ids)
 
     def release(self, stream: str, entry_ids: Iterable[bytes]) -> None:
-        """Note that entries were handed out."""
+        """Mark entries as handed out."""
         self._held[stream].difference_update(entry_ids)
 
     def hand_out(self, outcomes: int) -> Entries:
-        """Hand out whole entries of one stream, as few as hold so many outcomes, or all of those read together."""
+        """Hand out whole entries of one read: as few as hold this many outcomes, or all of them."""
         taken = self._waiting[0].split_off(outcomes)
         if not self._waiting[0].entry_ids:
             self._waiting.popleft()
@@ -95,13 +95,13 @@ class Backlog:
 
 
 class Consumer:
-    """One consumer name on some streams of an app, in this process.
+    """Consumer with one name on some streams of an app, in this process.
 
     Args:
-        shards: of the app.
-        streams: to read.
-        name: of the consumer, stable over restarts of its process.
-        drop: confirms entries of a stream that were deleted from it.
+        shards: shards of the app.
+        streams: streams to read.
+        name: name of the consumer, stable over restarts of its process.
+        drop: function that confirms entries that were deleted from a stream.
     """
 
     def __init__(
@@ -119,38 +119,38 @@ class Consumer:
         self._drop = drop
         self._backlog = Backlog()
         self._unread: dict[str, bytes] | None = None
-        """Streams to read unconfirmed entries of again -> entry to go on after; None: all, from the first."""
+        """Stream whose unconfirmed entries are read again -> entry to continue after. None: all streams, from the first."""
         self._cursors: dict[str, bytes] = {}
         self._claimed_at = float("-inf")
         self._per_entry = _OUTCOMES_PER_ENTRY
         self._ahead: _Reading | None = None
         self._read_out = False
-        """Whether the last read of new entries got less than it asked for, from every stream."""
+        """True if the last read of new entries returned less than the limit, from every stream."""
 
     def wait(self, timeout_secs: float | None = None) -> None:
-        """Wait until nothing is being read ahead, or no longer than this."""
+        """Wait until the read ahead is complete, or the timeout is over."""
         if self._ahead is not None:
             wait([self._ahead.replies], timeout_secs)
 
     def hold(self, stream: str, entry_id: bytes) -> None:
-        """Hold an entry that was handed out in part, so that it isn't claimed again, until `release`."""
+        """Hold an entry that was handed out in part until `release`, so that it isn't claimed again."""
         self._backlog.hold(stream, [entry_id])
 
     def release(self, stream: str, entry_id: bytes) -> None:
-        """Release a held entry: all of it was handed out."""
+        """Release a held entry that was handed out completely."""
         self._backlog.release(stream, [entry_id])
 
     def begin_again(self) -> None:
-        """Let the next poll begin with what this consumer took and did not confirm."""
+        """Let the next poll begin with entries that this consumer took but did not confirm."""
         self._unread = None
 
     def poll(self, max_outcomes: int, block_ms: int, *, read_ahead: bool = False) -> list[Entries]:
-        """Read whole entries, as few as hold `max_outcomes` outcomes, or all there are.
+        """Read whole entries: as few as hold `max_outcomes` outcomes, or all there are.
 
         Args:
-            max_outcomes: more come by the rest of the last entry.
-            block_ms: wait so long for a first one.
-            read_ahead: begin to read the next ones in a thread.
+            max_outcomes: number of outcomes, exceeded by the rest of the last entry.
+            block_ms: time to wait for a first outcome, in milliseconds.
+            read_ahead: True to start reading the next entries in a thread.
         """
         taken: list[Entries] = []
         count = 0
@@ -176,7 +176,7 @@ class Consumer:
         return taken
 
     def _gather(self, take: Callable[[], int], wanted: int, block_ms: int) -> None:
-        """Take from the backlog and fill it, until enough was taken, or it is empty and the time is up."""
+        """Take from the backlog and refill it, until enough is taken, or it is empty and the time is up."""
         deadline = time.monotonic() + block_ms / 1000
         self._read_out = False
         while (left := take()) > 0:
@@ -198,9 +198,9 @@ class Consumer:
             self._wait_for_new(min(left_ms, _BLOCK_SLICE_MS, self._client.max_block_ms))
 
     def _fill(self, wanted: int) -> bool:
-        """Read more entries into the backlog: first this consumer's unconfirmed ones, then new ones, then those others left.
+        """Read more entries into the backlog: this consumer's unconfirmed ones, then new ones, then abandoned ones.
 
-        Entries that were read ahead come before all, unless they are about to be read again among those left behind.
+        Entries that were read ahead come first, unless they will be read again among the unconfirmed ones.
         """
         return self._take_ahead() or self._recover(wanted) or self._read(wanted) or self._claim(wanted)
 
@@ -208,9 +208,9 @@ class Consumer:
         return self._checked(self._client.pipeline_each(self._with_generations(commands), on_resend=on_resend))
 
     def _with_generations(self, commands: Sequence[Command]) -> list[Command]:
-        """Read the generations too: streams don't show that a ledger was lost and that another client opened it again.
+        """Add commands that read the generations. Streams don't show that a ledger was lost and opened by another client.
 
-        They come with what is read: a round trip of their own would be a third of what a poll takes.
+        They share the round trip of the read. A separate one would add a third to the time of a poll.
         """
         return [*(("HGET", k.meta, "generation") for k in self._shards.keys), *commands]
 
@@ -223,7 +223,7 @@ class Consumer:
         return read
 
     def _recover(self, wanted: int) -> bool:
-        """Read what this consumer took and did not confirm, before it crashed or lost a reply; a bounded part at a time."""
+        """Read entries that this consumer took but did not confirm before a crash or a lost reply, in bounded parts."""
         if self._unread is None:
             self._unread = {stream.key: b"0" for stream in self._streams}
         while self._unread:
@@ -244,7 +244,7 @@ class Consumer:
         return False
 
     def _read_ahead(self, wanted: int) -> None:
-        """Begin to read what is new, in a thread: a daemon, so that a silent server doesn't hold up a process that ends."""
+        """Start reading new entries in a daemon thread, so that a silent server doesn't delay the end of the process."""
         reading = self._ahead = _Reading(self._reads(wanted))
 
         def read() -> None:
@@ -257,7 +257,7 @@ class Consumer:
         threading.Thread(target=read, name="acker-read", daemon=True).start()
 
     def _take_ahead(self) -> bool:
-        """Add the entries that were read ahead; none if all of this consumer's are about to be read again."""
+        """Add the entries that were read ahead, unless all of this consumer's entries will be read again."""
         reading, self._ahead = self._ahead, None
         if reading is None:
             return False
@@ -291,14 +291,14 @@ class Consumer:
         return commands
 
     def _count(self, kind: Literal["ack", "fail"], wanted: int, streams: int) -> int:
-        """Compute how many entries to ask each of so many streams for, to get about as many outcomes as wanted."""
+        """Compute how many entries to request per stream, to read about as many outcomes as wanted."""
         per_entry = self._per_entry if kind == "ack" else 1.0
         return max(1, min(MAX_ENTRIES, math.ceil(wanted / (streams * per_entry))))
 
     def _claim(self, wanted: int) -> bool:
-        """Take over entries that were left unconfirmed for a whole message timeout.
+        """Claim entries that stayed unconfirmed for a whole message timeout.
 
-        One bounded step of a pass over the streams; a pass begins at most every half a message timeout.
+        Runs one bounded step of a pass over the streams. A pass begins at most every half a message timeout.
         """
         timeout_secs = self._shards.config.message_timeout_secs
         if not self._cursors:
@@ -355,9 +355,9 @@ class Consumer:
         )  # fmt: skip
 
     def _command(self, name: str) -> str | bytes:
-        """Give a command's name as bytes: redis-py then returns the reply as it came; a cluster client needs text for routing.
+        """Return a command's name as bytes, so that redis-py leaves the reply raw. A cluster client needs text for routing.
 
-        By a name in text redis-py makes a dict per entry, which costs more than reading them.
+        For a name in text redis-py makes a dict per entry, which costs more than reading the entries.
         """
         return name if self._client.is_cluster else name.encode()
 
@@ -370,7 +370,7 @@ class Consumer:
         return added
 
     def _add(self, name: str, entry_ids: list[bytes], fields: list[Flat], *, redelivered: bool) -> bool:
-        """Put entries into the backlog; an entry that this consumer holds and claimed from itself is left out."""
+        """Put entries into the backlog, without those that this consumer holds and claimed from itself."""
         stream, gone = self._by_key[name], list[bytes]()
         if redelivered:
             held = self._backlog.held(name)

@@ -1,7 +1,7 @@
 """Decode entries of the outcome streams (written by lua/lib/outcomes.lua) into outcomes.
 
-Fields are read by their place, which is the order in which the script writes them: a dict per entry costs more than all
-the rest.
+Fields are read by position, in the order in which the script writes them. A dict per entry would cost more than the rest
+together.
 """
 
 from bisect import bisect_left
@@ -24,12 +24,12 @@ _ACK_SPOUT_ID, _ACK_BLOCKS = 1, 3
 _ROOT, _SPOUT_ID, _REASON, _AGE, _COMPONENT, _DETAIL = 1, 3, 5, 7, 9, 11
 
 _Key: TypeAlias = tuple[bytes, bytes | None, bytes | None, bytes | None]
-"""spout_id, reason, last component and detail: equal in all outcomes of one batch."""
+"""spout_id, reason, last component and detail, which are equal in all outcomes of one batch."""
 
 
 @dataclass(eq=False)
 class Receipt:
-    """The stream entries that a batch of outcomes came from, with their fields as they came; see `times_of`."""
+    """Stream entries of a batch of outcomes, with their raw fields; see `times_of`."""
 
     stream: str
     entry_ids: list[bytes]
@@ -38,7 +38,7 @@ class Receipt:
 
 @dataclass(eq=False)
 class EntryReceipt:
-    """The stream entry that single outcomes came from, and those of its roots that are not confirmed yet."""
+    """Stream entry of single outcomes, with its roots that are not confirmed yet."""
 
     stream: str
     entry_id: bytes
@@ -46,17 +46,17 @@ class EntryReceipt:
 
 
 class OutcomeBatch(NamedTuple):
-    """Outcomes that are alike in all but root and age, from entries of one stream: for spouts that handle many at a time.
+    """Outcomes of one stream that differ only in root and age, for spouts that handle many at a time.
 
     Attributes:
-        kind: `ack`, or `fail`.
-        spout_id: of the spout that initialised the roots.
-        roots: signed 64-bit root ids. One that got two outcomes may stand there twice.
-        reason: None for acks, else `failed` or `timeout`.
-        last_component: of fails; None for acks (take `Outcome` for that).
-        redelivered: the entries were handed out before and not confirmed since.
-        detail: the `reason=` text of the fail calls, where one was given.
-        receipt: for `Acker.confirm_batches`; stands for all of the entries.
+        kind: `ack` or `fail`.
+        spout_id: number of the spout that initialised the roots.
+        roots: root ids, signed 64-bit. A root with two outcomes may appear twice.
+        reason: `failed` or `timeout`; None for acks.
+        last_component: component that processed failed roots last. None for acks (use `Outcome` for that).
+        redelivered: True if the entries were handed out before but not confirmed.
+        detail: `reason=` text of the fail calls, if they had one.
+        receipt: receipt of all entries, for `Acker.confirm_batches`.
     """
 
     kind: Literal["ack", "fail"]
@@ -70,18 +70,18 @@ class OutcomeBatch(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of one root. Exactly one is written per tracked root; it is delivered at least once.
+    """Outcome of one root. Exactly one is written per tracked root. It is delivered at least once.
 
     Attributes:
-        kind: `ack`, or `fail`.
-        root: signed 64-bit root id.
-        spout_id: of the spout that initialised the root.
-        reason: None for an ack, else `failed` (a component failed it) or `timeout`.
-        age_ms: from the root's first message of any kind to its end, by the server's clock.
-        last_component: the component that touched the root last, where components are named.
-        redelivered: this outcome was handed out before and not confirmed since.
-        detail: the `reason=` text of the fail call, where one was given.
-        receipt: for `Acker.confirm`; shared by all outcomes of one entry.
+        kind: `ack` or `fail`.
+        root: root id, signed 64-bit.
+        spout_id: number of the spout that initialised the root.
+        reason: `failed` (a component failed the root) or `timeout`; None for an ack.
+        age_ms: time from the root's first message of any kind to its end, by the server's clock, in milliseconds.
+        last_component: component that updated the root last, if components are named.
+        redelivered: True if this outcome was handed out before but not confirmed.
+        detail: `reason=` text of the fail call, if it had one.
+        receipt: receipt for `Acker.confirm`, shared by all outcomes of one entry.
     """
 
     kind: Literal["ack", "fail"]
@@ -97,7 +97,7 @@ class Outcome(NamedTuple):
 
 @dataclass
 class Entries:
-    """Entries of one stream that were read together, not decoded yet."""
+    """Entries of one stream that were read together and are not decoded yet."""
 
     kind: Literal["ack", "fail"]
     stream: str
@@ -107,13 +107,13 @@ class Entries:
     _sizes: list[int] | None = None
 
     def sizes(self) -> list[int]:
-        """Count the outcomes of each entry; computed once."""
+        """Count the outcomes of each entry. Computed once."""
         if self._sizes is None:
             self._sizes = _ack_sizes(self.fields) if self.kind == "ack" else [1] * len(self.fields)
         return self._sizes
 
     def split_off(self, outcomes: int) -> "Entries":
-        """Remove and return the first entries, as few as hold so many outcomes, or all."""
+        """Remove and return the first entries: as few as hold this many outcomes, or all."""
         sizes = self.sizes()
         count = 1 + bisect_left(list(accumulate(sizes)), outcomes) if self.kind == "ack" else outcomes
         taken = Entries(
@@ -123,7 +123,7 @@ class Entries:
         return taken
 
     def batches(self) -> Iterator[OutcomeBatch]:
-        """Decode all outcomes; those with equal keys come in one batch."""
+        """Decode all outcomes into batches, one per key."""
         roots_of = _ack_roots if self.kind == "ack" else _fail_roots
         for (spout_id, reason, component, detail), entry_ids, fields in self._grouped():
             yield OutcomeBatch(
@@ -132,7 +132,7 @@ class Entries:
             )  # fmt: skip
 
     def _grouped(self) -> Iterator[tuple[_Key, list[bytes], list[Flat]]]:
-        """Group entries by their key: key, ids and fields."""
+        """Group entries by key. Yields key, entry ids and fields."""
         keys = _ack_keys(self.fields) if self.kind == "ack" else _fail_keys(self.fields)
         distinct = set(keys)
         if len(distinct) == 1:  # most often: nothing to group
@@ -145,7 +145,7 @@ class Entries:
             yield key, [self.entry_ids[row] for row in chosen], [self.fields[row] for row in chosen]
 
     def outcomes(self, component_name: ComponentName) -> Iterator[Outcome]:
-        """Decode all outcomes one by one; those of an entry share a receipt."""
+        """Decode all outcomes one by one. Outcomes of one entry share a receipt."""
         outcomes_of = self._acked if self.kind == "ack" else self._failed
         for entry_id, fields in zip(self.entry_ids, self.fields, strict=True):
             yield from outcomes_of(entry_id, fields, component_name)
@@ -170,7 +170,7 @@ class Entries:
 
 
 def times_of(batch: OutcomeBatch) -> tuple[Int64Array, Int64Array]:
-    """Decode when each root of a batch got its outcome, in ms since 1970 by the server's clock, and how old it was, in ms."""
+    """Decode the time of each root's outcome (ms since 1970, by the server's clock) and the root's age (ms)."""
     entry_ids, fields = batch.receipt.entry_ids, batch.receipt.fields
     ended = np.array([int(entry_id.partition(b"-")[0]) for entry_id in entry_ids], np.int64)
     if batch.kind == "fail":

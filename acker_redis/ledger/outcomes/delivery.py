@@ -1,7 +1,7 @@
-"""Delivery: outcomes from the streams to the spout, at least once, confirmed and trimmed.
+"""Delivery of outcomes from the streams to the spout: at least once, then confirmed and trimmed.
 
-Consumer group semantics are Redis's own (XREADGROUP, XAUTOCLAIM, XACK). An entry is confirmed when the last of its
-outcomes is; until then all of it is delivered again after a crash, marked `redelivered`.
+Consumer group semantics are Redis's own (XREADGROUP, XAUTOCLAIM, XACK). An entry is confirmed once the last of its outcomes
+is. Until then all its outcomes are delivered again after a crash, marked `redelivered`.
 """
 
 import os
@@ -19,11 +19,11 @@ from acker_redis.ledger.shards import Shards
 from acker_redis.model import keys
 
 CLOSE_SECS = 0.5
-"""On closing, entries that are being read ahead are waited for so long; a silent server is not."""
+"""Maximum time that `close` waits for a read ahead, so that a silent server does not delay it."""
 
 
 class Delivery:
-    """Hands outcomes to spout processes."""
+    """Delivers outcomes to spout processes."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
@@ -38,12 +38,12 @@ class Delivery:
         self._component_names: dict[int, str] = {}
 
     def close(self) -> None:
-        """Wait shortly for a read ahead; its entries stay in the streams, for the next process of this consumer."""
+        """Wait shortly for a read ahead. Its entries stay in the streams, for this consumer's next process."""
         for view in self._own().values():
             view.consumer.wait(CLOSE_SECS)
 
     def forget(self) -> None:
-        """Drop entries that were read and not handed out: after the server lost its data."""
+        """Drop entries that were read but not handed out, after the server lost its data."""
         for view in self._own().values():
             view.consumer.wait()
         self._views.clear()
@@ -67,7 +67,7 @@ class Delivery:
         ]
 
     def confirm(self, outcomes: Iterable[Outcome]) -> int:
-        """Confirm the entries that have no other unconfirmed outcome; returns how many of them were trimmed."""
+        """Confirm the entries without other unconfirmed outcomes. Returns the number of entries trimmed."""
         complete: dict[EntryReceipt, None] = {}
         for outcome in outcomes:
             receipt = outcome.receipt
@@ -84,14 +84,14 @@ class Delivery:
         return trimmed
 
     def confirm_batches(self, batches: Iterable[OutcomeBatch]) -> int:
-        """Confirm all entries of batches; returns how many were trimmed."""
+        """Confirm all entries of batches. Returns the number of entries trimmed."""
         entry_ids: dict[str, list[list[bytes]]] = {}
         for batch in batches:
             entry_ids.setdefault(batch.receipt.stream, []).append(batch.receipt.entry_ids)
         return self._confirm_entries(entry_ids)
 
     def _confirm_entries(self, entry_ids: Mapping[str, list[list[bytes]]]) -> int:
-        """Confirm entries by their stream; returns how many were trimmed."""
+        """Confirm entries per stream. Returns the number of entries trimmed."""
         calls: list[Call] = []
         for stream, parts in entry_ids.items():
             entries = _in_order(parts)
@@ -108,15 +108,17 @@ class Delivery:
 
     def _view(self, max_outcomes: int, block_ms: int, consumer: str, lane: int | None) -> SingleOutcomes:
         if not isinstance(max_outcomes, int) or max_outcomes < 1:
-            raise BadConfigError(f"max_outcomes={max_outcomes!r}: use an integer of 1 or more")
+            raise BadConfigError(f"max_outcomes={max_outcomes!r} is out of range. Use an integer of 1 or more.")
         if not isinstance(block_ms, int) or block_ms < 0:
-            raise BadConfigError(f"block_ms={block_ms!r}: use milliseconds, 0 or more")
+            raise BadConfigError(f"block_ms={block_ms!r} is out of range. Use a number of milliseconds, 0 or more.")
         if not isinstance(consumer, str) or not consumer:
             raise BadConfigError(
-                f"consumer={consumer!r}: give the name of this spout process, stable over its restarts"
+                f"consumer={consumer!r} is not a name. Pass the name of this spout process, stable over its restarts."
             )
         if lane is not None and not 0 <= lane < self._shards.config.lanes:
-            raise BadConfigError(f"lane={lane!r}: this app has lanes 0 to {self._shards.config.lanes - 1}")
+            raise BadConfigError(
+                f"lane={lane!r} does not exist. Use a lane of this app, 0 to {self._shards.config.lanes - 1}."
+            )
         self._shards.client.check_open()
         views = self._own()
         if (consumer, lane) not in views:
@@ -128,7 +130,7 @@ class Delivery:
         return views[consumer, lane]
 
     def _own(self) -> dict[tuple[str, int | None], SingleOutcomes]:
-        """Give the views of this process. A forked process has no reading thread, and its parent's entries are not its own."""
+        """Return the views of this process. A forked process has no reading thread, and must not use its parent's entries."""
         if self._process != os.getpid():
             self._process = os.getpid()
             self._views = {}
@@ -144,7 +146,7 @@ class Delivery:
 
 
 def _in_order(parts: list[list[bytes]]) -> list[bytes]:
-    """Sort the entry ids of one stream, oldest first; each part is sorted already."""
+    """Sort the entry ids of one stream, oldest first. Each part is sorted already."""
     parts = sorted(parts, key=lambda part: _age(part[0]))
     entry_ids = list(chain.from_iterable(parts))
     if any(_age(earlier[-1]) > _age(later[0]) for earlier, later in pairwise(parts)):
@@ -153,6 +155,6 @@ def _in_order(parts: list[list[bytes]]) -> list[bytes]:
 
 
 def _age(entry_id: bytes) -> tuple[int, int]:
-    """Give the two numbers that entry ids are sorted by."""
+    """Return the two numbers that entry ids are sorted by."""
     millis, _, number = entry_id.partition(b"-")
     return int(millis), int(number)

@@ -1,4 +1,4 @@
-"""Outcomes one by one: a view of whole entries, for programs that handle few."""
+"""Single outcomes: a view of whole entries, for programs that handle few."""
 
 from collections import deque
 
@@ -8,16 +8,16 @@ from acker_redis.ledger.outcomes.decoding import ComponentName, EntryReceipt, Ou
 
 
 class SingleOutcomes:
-    """Hands out the outcomes of one consumer's entries, exactly as many as are asked for.
+    """Hands out exactly the requested number of outcomes from one consumer's entries.
 
-    Only the last entry of a poll can be handed out in part. The consumer holds it until all of it was.
+    Only the last entry of a poll can be handed out in part. The consumer holds it until all of it was handed out.
 
     Attributes:
-        consumer: reads the entries.
+        consumer: consumer that reads the entries.
     """
 
     def __init__(self, consumer: Consumer, component_name: ComponentName) -> None:
-        """Read nothing yet; `component_name` gives the name of a component's number."""
+        """Wrap a consumer. `component_name` maps a component's number to its name."""
         self.consumer = consumer
         self._component_name = component_name
         self._rest: deque[Outcome] = deque()
@@ -37,7 +37,7 @@ class SingleOutcomes:
         return outcomes
 
     def begin_again(self) -> None:
-        """Let the next poll begin with what this consumer took and did not confirm, and drop the rest of the last entry."""
+        """Let the next poll begin with entries that were not confirmed, and drop the rest of the last entry."""
         self._rest.clear()
         self._take(0)
         self.consumer.begin_again()

@@ -100,7 +100,7 @@ def test_every_call_after_close_raises_closed_error(source, connect) -> None:
         acker.stats,
         acker.recover,
     ):
-        with pytest.raises(ClosedError, match="connect again"):
+        with pytest.raises(ClosedError, match="Connect again"):
             call()
 
 

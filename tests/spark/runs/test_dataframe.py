@@ -380,7 +380,7 @@ def test_settings_that_wait_forever_are_refused_before_running(setting: str, val
         ({"pipeline": None}, "pipeline=None can't be called"),
         ({"acker": "redis://127.0.0.1"}, "acker='redis://127.0.0.1' is no Acker"),
         ({"retry": 3}, r"retry=3 is no RetryPolicy\. Give one, such as RetryPolicy\(max_attempts=3\)"),
-        ({"max_spout_pending": "10"}, "max_spout_pending='10' is no integer"),
+        ({"max_spout_pending": "10"}, "max_spout_pending='10' is not an integer"),
         ({"messages": "orders"}, "messages='orders' is no DataFrame"),
         ({"ids": 5}, r"run_tracked: ids=5 names no message ids\. Give the name of a column"),
         ({"ids": ["id"]}, r"ids=\['id'\] names no message ids"),

@@ -124,7 +124,7 @@ def test_refusing_rows_before_consuming_all_is_an_error() -> None:
 
 def test_rows_refused_error_survives_pickle() -> None:
     error = pickle.loads(pickle.dumps(RowsRefusedError({1: "full", 2: RowFailedError("never", retry=False)})))
-    assert str(error) == "2 rows were refused; the first is row 1: full"
+    assert str(error) == "2 rows were refused. The first is row 1: full"
     assert (error.rows[1], str(error.rows[2]), error.rows[2].retry) == ("full", "never", False)
 
 
