@@ -1,19 +1,19 @@
--- block: a block packs up to 32 roots. A root's top five bits are its slot, the other 59 the number of its block.
--- A field of the ledger is a block number, 8 bytes; its value is the block. A mask has one bit per slot. A block has one of
--- two forms, which differ in length:
+-- block: reads and writes blocks, which pack up to 32 roots. A root's top five bits are its slot, the other 59 the number of
+-- its block. A field of the ledger is a block number, 8 bytes; its value is the block. A mask has one bit per slot. A block has
+-- one of two forms, which differ in length:
 --   alone, 22 bytes, for one root: value 8, last component 1, state + 4 * slot 1, tick stamp 2, spout_id 4, start ms 6
 --   shared, 28 + 9 n bytes: tick stamp 2, spout_id 4, start ms 6, masks 4 each: present, owned, failed, settled;
 --     then, in the order of the n present slots, the values 8 each, and the last components 1 each
--- Only an owned root settles. A closed root failed: its outcome is written, and it stays until its block expires, so that
--- later updates of it count as late. A settled root was acked; it stays as long as the block.
+-- Only an owned root settles. A closed root has failed and its outcome is written. It stays until its block expires, so that
+-- its later updates count as late. A settled root was acked. It stays as long as the block.
 --- @include "lib/bytes"
 local sub, byte, char, rep, find, concat = string.sub, string.byte, string.char, string.rep, string.find, table.concat
 local WAITING, OWNED, FAILED, CLOSED = 0, 1, 2, 3
 local ALONE_BYTES, HEAD_BYTES = 22, 28
 local ZERO_VALUE, ZEROS = rep('\0', 8), rep('\0', 256)
 
--- The bit of each slot in a mask; and for masks of one bit the slot's part of an alone block's flags.
--- Written out: every call runs these lines, and a loop took a third of what a call costs before it does anything.
+-- The bit of each slot in a mask. For masks of one bit, the slot's part of an alone block's flags.
+-- Written out, because every call runs these lines, and a loop was a third of a call's fixed cost.
 local BIT = {
   [0] = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288,
   1048576, 2097152, 4194304, 8388608, 16777216, 33554432, 67108864, 134217728, 268435456, 536870912, 1073741824,
@@ -30,7 +30,7 @@ local function without(mask, other)
   return mask - band(mask, other)
 end
 
--- The places of the bits set in a byte, lowest first; computed at first use.
+-- The places of the bits set in a byte, lowest first. Computed at first use.
 local places_by_byte = {[0] = {}}
 local function bits_set_in(value)
   local places, rest = {}, value
@@ -52,7 +52,7 @@ local function count_of(mask)
   return count
 end
 
--- The slots of a mask, lowest first, and the place of each among them; cached, as neighbouring blocks often have equal masks.
+-- The slots of a mask, lowest first, and the place of each. Cached, because neighbouring blocks often have equal masks.
 local slots_by_mask, places_by_mask = {}, {}
 local function slots_of(mask)
   local slots = slots_by_mask[mask]
@@ -83,7 +83,7 @@ local function places_of(mask)
   return places
 end
 
--- The columns of the slots of `mask`, laid out for the slots of `wider`: zeros for the added slots.
+-- The columns of the slots of `mask`, laid out for the slots of `wider`, with zeros for the added slots.
 local function spread(columns, mask, wider, width)
   if mask == wider then return columns end
   local places, parts, filled = places_of(wider), {}, 0
@@ -98,7 +98,7 @@ local function spread(columns, mask, wider, width)
   return concat(parts)
 end
 
--- The columns of the slots of `fewer`, out of those of `mask`.
+-- The columns of the slots of `fewer`, picked from those of `mask`.
 local function picked(columns, mask, fewer, width)
   if mask == fewer then return columns end
   local places, parts = places_of(mask), {}
@@ -109,7 +109,7 @@ local function picked(columns, mask, fewer, width)
   return concat(parts)
 end
 
--- One-byte columns, with the same byte put in for the slots of `mask`.
+-- One-byte columns, with this byte written to the slots of `mask`.
 local function marked(columns, present, mask, char)
   if mask == present then return rep(char, #columns) end
   local places, parts, from = places_of(present), {}, 1
@@ -142,7 +142,7 @@ local function zeros_of(values, present)
   return mask
 end
 
--- As `zeros_of`, for the slots of `mask` only: cheaper where they are few. Most often there is no zero at all.
+-- As `zeros_of`, but only for the slots of `mask`, which is cheaper for few slots. Most blocks have no zero at all.
 local function zeros_among(values, present, mask)
   if not find(values, ZERO_VALUE, 1, true) then return 0 end
   local places, zeros = places_of(present), 0
@@ -175,7 +175,7 @@ local function pack_head(stamp, spout_id, start, present, owned, failed, settled
   return pack_bytes('>I2I4I6i4i4i4i4', stamp, spout_id, start, present, owned, failed, settled)
 end
 
--- The head of a shared block, unpacked. `over`: the slots that nothing changes any more. Cached: neighbours are often equal.
+-- The head of a shared block, unpacked. `over` has the slots that never change again. Cached, because heads repeat.
 local heads = {}
 local function head_of(block)
   local text = sub(block, 1, HEAD_BYTES)

@@ -1,7 +1,7 @@
--- bytes: the fixed-width packing and the 32-bit operations that every script works with.
--- Redis and Valkey bring `bit` and `struct`; where a server's Lua lacks them (fakeredis) the same few formats are
--- written out in plain Lua. Formats: '>' first, then i4 (signed), I2 I4 I6 (unsigned), B (one byte),
--- c8 c14 (a string of so many bytes). Results of the operations are signed, as those of `bit` are.
+-- bytes: fixed-width packing and 32-bit operations of all scripts.
+-- Redis and Valkey provide `bit` and `struct`. If a server's Lua lacks them (fakeredis), plain Lua implements the same few
+-- formats. Formats: '>' first, then i4 (signed), I2 I4 I6 (unsigned), B (one byte), c8 c14 (a string of this many bytes).
+-- Results of the operations are signed, as those of `bit` are.
 local band, bor, bxor, pack_bytes, unpack_bytes
 if bit and struct then
   band, bor, bxor, pack_bytes, unpack_bytes = bit.band, bit.bor, bit.bxor, struct.pack, struct.unpack

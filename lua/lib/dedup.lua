@@ -1,6 +1,6 @@
--- dedup: has this batch been applied before? An idempotency key stays in the dedup window, a ring of sets beside the buckets,
--- for at least one message timeout. The key followed by the digest is a second member: it shows whether a key that comes again
--- has the same content.
+-- dedup: checks whether a batch was applied before. An idempotency key stays in the dedup window, a ring of sets next to the
+-- buckets, for at least one message timeout. The key followed by the digest is a second member, which shows whether a repeated
+-- key has the same content.
 local APPLIED, SEEN, REUSED = 0, 1, 2
 
 local function dedup_status(first, slots, idempotency_key, digest)

@@ -1,5 +1,5 @@
--- expiry: expires blocks whose time is over. An owned root times out, as one entry of the fail stream; a closed or settled
--- root is removed silently; a root without owner is removed silently and counted. All is read before the first write.
+-- expiry: expires blocks whose time is over. An owned root times out, as one entry of the fail stream. A closed or settled
+-- root is removed silently. A root without owner is removed silently and counted. Everything is read before the first write.
 --- @include "lib/block"
 --- @include "lib/shard"
 --- @include "lib/outcomes"

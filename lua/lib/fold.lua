@@ -1,10 +1,10 @@
 -- fold: XORs the values of a call into those of shared blocks, many blocks in one command.
--- Where a call touches DENSE slots of a block or more, both sides are laid out alike and BITOP XORs all such blocks together,
--- on two scratch keys of the shard; fewer slots are XORed in Lua. Break-even was measured at about four of 32.
+-- If a call updates at least DENSE slots of a block, both sides get the same layout, and BITOP XORs all such blocks together,
+-- on two scratch keys of the shard. Fewer slots are XORed in Lua. Break-even was measured at about four of 32.
 --- @include "lib/block"
 local DENSE = 4
 
--- The caller leaves out slots that nothing changes any more; absent slots are added. `folds` gathers the blocks of a call;
+-- The caller leaves out slots that never change again. Absent slots are added. `folds` gathers the blocks of a call.
 -- `fold.values` is final once `fold_all` ran.
 local function fold_in(folds, number, block, head, mask, values)
   local present = bor(head.present, mask)
@@ -33,8 +33,8 @@ local function is_error(reply)
   return type(reply) == 'table' and reply.err
 end
 
--- Two lists of strings of equal lengths, XORed pair by pair and joined. An error reply where a command failed; the scratch
--- keys are gone in any case. They exist on this node alone: they are not replicated and not in the AOF.
+-- XOR two lists of strings of equal lengths, pair by pair, and join the results. Returns an error reply if a command failed.
+-- The scratch keys are removed in any case. They exist on this node only, and are neither replicated nor in the AOF.
 local function xored(olds, news, left, right)
   if redis.set_repl then redis.set_repl(redis.REPL_NONE) end
   local reply = redis.pcall('SET', left, concat(olds))
@@ -46,7 +46,7 @@ local function xored(olds, news, left, right)
   return reply
 end
 
--- Returns the error reply, if there is one.
+-- Complete all folds. Returns an error reply if a command failed.
 local function fold_all(folds, left, right)
   local olds, news = {}, {}
   for _, fold in ipairs(folds) do

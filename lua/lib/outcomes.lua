@@ -1,5 +1,5 @@
 -- outcomes: writes the outcomes of roots that settled. Acked roots are packed into one stream entry per call and spout_id, as
--- (block number 8 bytes, mask 4 bytes, age ms 4 bytes, last component 1 byte) x n; every failed root is one readable entry.
+-- (block number 8 bytes, mask 4 bytes, age ms 4 bytes, last component 1 byte) x n. Each failed root is one readable entry.
 --- @include "lib/bytes"
 local function write_acked(first, lanes, by_spout_id)
   for spout_id, rows in pairs(by_spout_id) do
@@ -7,8 +7,8 @@ local function write_acked(first, lanes, by_spout_id)
   end
 end
 
--- How old roots were when they settled: counted by outcome and the least of these bounds, in ms, that is not below it.
--- Written out, as texts: every call runs these lines, and a table of numbers cost as much as the command it is for.
+-- The ages of roots when they settled are counted by outcome and by the smallest of these bounds, in ms, that is not below the
+-- age. Written out as texts, because every call runs these lines, and a table of numbers cost as much as the command.
 local function bound_of(age)
   if age <= 50 then return '50' end
   if age <= 100 then return '100' end

@@ -1,5 +1,5 @@
--- page: helpers of all reports. They run without KEYS, as functions or by EVAL, also for a user who may only read and on a
--- replica; they write nothing and are bounded. On a cluster a report is of the node it runs on: keys of others are not seen.
+-- report: helpers of all reports. Reports run without KEYS, as functions or by EVAL, also on a replica and for a user who may
+-- only read. They write nothing, and their work is bounded. On a cluster a report covers the node that it runs on.
 --- @include "lib/block"
 --- @include "lib/lateness"
 local WIDTH = 100
@@ -9,11 +9,11 @@ local MOST_SHARDS = 4096
 local time = redis.call('TIME')
 local NOW = time[1] * 1000 + math.floor(time[2] / 1000)
 
--- A reply; or nil and why not: the key is another node's, or holds something else, or the user may not run the command.
+-- Return a reply, or nil and the reason: the key is on another node or of another type, or the command is forbidden.
 local function ask(...)
   local reply = redis.pcall(...)
   if type(reply) ~= 'table' or not reply.err then return reply end
-  if string.find(reply.err, 'stale replica', 1, true) then return redis.call(...) end -- no key can be read: raises it
+  if string.find(reply.err, 'stale replica', 1, true) then return redis.call(...) end -- no key can be read: raise the error
   return nil, reply.err
 end
 
@@ -31,14 +31,14 @@ local function as_table(names_and_values)
   return fields
 end
 
--- Names come from users' data: characters that act on a terminal are replaced.
+-- Names come from users' data, so characters that control a terminal are replaced.
 local function clean(text)
   text = string.gsub(tostring(text), '[%c\127]', '?')
   text = string.gsub(text, '\194[\128-\159]', '?')
   return (string.gsub(text, '\226\128[\128-\191]', '?'))
 end
 
--- Characters, not bytes, of UTF-8.
+-- Count characters of UTF-8, not bytes.
 local function width(text)
   return #string.gsub(text, '[\128-\191]', '')
 end
@@ -122,7 +122,7 @@ local function server_line(facts)
   return cut(string.format('acker %s  used %s %s  %s  %s', facts.address, memory, facts.maxmemory_policy or '', role, clock(NOW)), WIDTH)
 end
 
--- The apps that have keys here, or the one that is asked for; and whether all keys were looked at.
+-- The apps with keys on this node, or the requested one, and whether all keys were scanned.
 local function apps_here(wanted)
   local by_name, apps = {}, {}
   local function app_of(name)
@@ -152,7 +152,7 @@ local function apps_here(wanted)
 end
 
 local OWN = {'generation', 'tick', 'last_rotation_ms', 'created_ms'}
-local ALIKE = {'num_buckets', 'lanes', 'tick_ms', 'shards', 'clock'} -- in all shards of an app: asked of the first
+local ALIKE = {'num_buckets', 'lanes', 'tick_ms', 'shards', 'clock'} -- equal in all shards of an app: read from the first
 
 local function shard_at(app, number)
   local prefix, first = 'acker:{' .. app.name .. ':' .. number .. '}:', app.shards[1]
@@ -172,14 +172,14 @@ local function shard_at(app, number)
   return shard
 end
 
--- The app's shards on this node: `shards`, of `total`; those without data are `lost`. False where there is no such app.
+-- The app's shards on this node: `shards`, of `total`. Shards without data are `lost`. False if the app does not exist.
 local function open_app(app)
   local config, why = ask('HGETALL', 'acker:{' .. app.name .. '}:config')
   app.config, app.is_damaged = config and as_table(config) or {}, is_foreign(why)
   app.total = tonumber(app.config.shards)
   app.shards, app.lost, app.remote = {}, 0, 0
   local number = 0
-  if not app.total then -- the settings are another node's
+  if not app.total then -- the settings are on another node
     for seen in pairs(app.seen) do number = math.max(number, seen) end
   end
   local last = math.min((app.total or MOST_SHARDS), MOST_SHARDS) - 1
@@ -216,13 +216,13 @@ local function period_of(shard)
   return math.max(shard.tick_ms, 10000)
 end
 
--- A sample of lua/scripts/rotate.lua: when, and the first counters.
+-- A sample of lua/scripts/rotate.lua: its time, and the first counters.
 local function sample_of(text)
   local at, inits, acked, failed, timed_out = string.match(text or '', '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
   return at and {tonumber(at), tonumber(inits), tonumber(acked), tonumber(failed), tonumber(timed_out)}
 end
 
--- The sample that a shard's rates are counted from: the newest that is old enough; else the shard's creation.
+-- The sample that a shard's rates are computed from: the newest that is old enough, otherwise the shard's creation.
 local function sample_before(shard)
   local turn, key = math.floor(NOW / period_of(shard)), shard.prefix .. 'samples'
   local recent = ask('HMGET', key, turn % RING_OF_SAMPLES, (turn - 1) % RING_OF_SAMPLES, (turn - 2) % RING_OF_SAMPLES) or {}
@@ -238,7 +238,7 @@ local function sample_before(shard)
   return newest or {shard.created_ms, 0, 0, 0, 0}
 end
 
--- The first `counted` counters of the app's shards here, summed, and how fast the first four grow, per second.
+-- The sums of the first `counted` counters of the app's shards here, and the rates of the first four, per second.
 local function count_app(app, counted)
   app.counters, app.rates, app.rotated_ms, app.tick_ms = {}, {}, nil, 0
   for i, name in ipairs(COUNTERS) do
@@ -262,7 +262,7 @@ local function count_app(app, counted)
   app.pending = counters.inits - counters.acked - counters.failed - counters.timed_out
 end
 
--- How the last run of each lane ended. Nothing where another node has it.
+-- The end of each lane's last run. Empty if it is on another node.
 local function ends_of(app)
   local ends = {}
   for lane, text in pairs(as_table(ask('HGETALL', 'acker:{' .. app.name .. '}:ends') or {})) do
@@ -276,7 +276,7 @@ local function ends_of(app)
   return ends
 end
 
--- The ends of runs that failed, the last first.
+-- The ends of failed runs, the last first.
 local function failed_among(ends)
   local failed = {}
   for _, ended in pairs(ends) do
@@ -300,8 +300,8 @@ local function component_of(shard, number)
   return shard.names[number]
 end
 
--- Calls back for the pending roots of a block, by last component: with one of the roots, their spout_id and start, the number
--- of the component, and how many roots it has. Roots of one block have one start.
+-- Call a function for the pending roots of a block, once per last component: with one of the roots, their spout_id and start,
+-- the number of the component, and its number of roots. Roots of one block have one start.
 local function each_pending(number, block, take)
   if #block == ALONE_BYTES then
     local component, flags, _, spout_id, start = unpack_bytes('>BBI2I4I6', block, 9)
@@ -317,9 +317,9 @@ local function each_pending(number, block, take)
   end
 end
 
--- Samples the pending roots that were put longest ago, of every shard in turn (or of `some`), until `room` blocks were read or
--- each shard gave `enough` roots. Gives the `count` of roots, `components` with count and oldest roots of each, the `oldest` of
--- all, and `until_ms`: all roots that were put before it are in the sample.
+-- Sample the pending roots that entered the nursery longest ago, of every shard in turn (or of `some`), until `room` blocks
+-- were read or each shard had `enough` roots. Returns the `count` of roots, `components` with count and oldest roots of each,
+-- the `oldest` of all, and `until_ms`: all roots that entered before it are in the sample.
 local function sample_pending(app, room, enough, some)
   local sample = {count = 0, by_component = {}, oldest = {}, until_ms = nil, is_whole = true}
   local shards = some or app.shards
@@ -341,7 +341,7 @@ local function sample_pending(app, room, enough, some)
   for _, sampled in ipairs(shards) do
     shard, count_here = sampled, 0
     local left_over, reached, slots = share, nil, shard.num_buckets + 1
-    local step, group = 1, 4 -- a part of the oldest cohort is enough where all is pending
+    local step, group = 1, 4 -- a part of the oldest cohort is enough if all of it is pending
     for tick = math.max(0, shard.tick - shard.num_buckets), shard.tick do
       local bucket, offset, stamp = shard.prefix .. 'bucket:' .. tick % slots, 0, tick % 65536
       while left_over > 0 and count_here < enough do
@@ -402,7 +402,7 @@ local function oldest_text(sample)
   return '-'
 end
 
--- A text over several lines, the later ones set in.
+-- Wrap a text over several lines, with the later ones indented.
 local function wrapped(text, lines)
   local line, words = string.match(text, '^ *'), 0
   local indent = line .. '  '
@@ -416,7 +416,7 @@ local function wrapped(text, lines)
   lines[#lines + 1] = cut(line, WIDTH)
 end
 
--- Arguments are a name or more, and words that begin with --.
+-- Split arguments into names, and words that begin with --.
 local function arguments(known)
   local names, words = {}, {}
   for _, argument in ipairs(ARGV) do

@@ -1,5 +1,5 @@
 -- shard: reads one shard's ring position and settings in one call, and the server's clock.
--- Returns nil where the generation is not the one the client opened: the shard lost its data since (FLUSHALL, a restart
+-- Returns nil if the generation is not the one that the client opened. The shard then lost its data (FLUSHALL, a restart
 -- without persistence), or was never opened.
 local function open_shard(meta, generation)
   local fields = redis.call('HMGET', meta, 'generation', 'tick', 'num_buckets', 'lanes', 'clock', 'max_age_ms', 'max_pending')
@@ -20,13 +20,13 @@ local function open_shard(meta, generation)
   }
 end
 
--- The server's clock may be set back (or a replica with another clock take over): an age is never negative, and fits
--- the four bytes an outcome has for it.
+-- An age is never negative, even if the server's clock was set back or a replica with another clock took over. It fits the
+-- four bytes that an outcome has for it.
 local function age_between(start, now)
   return math.max(0, math.min(now - start, 4294967295))
 end
 
--- Whether what began then may still get a new timeout.
+-- Return true if a block that began at `start` may still get a new timeout.
 local function is_young(shard, start)
   return shard.max_age_ms == 0 or shard.now - start < shard.max_age_ms
 end

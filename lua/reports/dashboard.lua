@@ -1,16 +1,16 @@
 --[[
-dashboard: every app on a server, or one, in 100 columns: which is sick, since when, and why.
+dashboard: show every app on a server, or one, in 100 columns: which is sick, since when, and why.
 
   redis-cli --raw FCALL_RO acker_dashboard 0
   redis-cli --raw FCALL_RO acker_dashboard 0 orders
   redis-cli -r -1 -i 2 --raw FCALL_RO acker_dashboard 0 --live
 
 ARGV
-  app     only this one, with more of it
-  --live  begin with what clears a terminal's screen, to be refreshed in place
-  --json  for programs: one JSON object
+  app     name of one app, shown in more detail
+  --live  clears the terminal's screen first, for a refresh in place
+  --json  prints one JSON object, for programs
 Returns
-  report  text; on a cluster of the node that it runs on
+  report  text; on a cluster, about the node that it runs on
 ]]
 --- @include "lib/report"
 local CALLS = 900
@@ -31,7 +31,7 @@ end
 local facts = server_facts()
 local apps, is_whole = apps_here(names[1])
 
--- Shards of an app that are looked at closely, evenly spread, and how many shards each stands for.
+-- Shards of an app that are inspected closely, evenly spread, and the number of shards that each represents.
 local function some_of(app, calls_each)
   local most = math.max(1, math.floor(CALLS / #apps / calls_each))
   local step = math.max(1, math.ceil(#app.shards / most))
@@ -40,7 +40,7 @@ local function some_of(app, calls_each)
   return some, #some > 0 and #app.shards / #some or 0
 end
 
--- The counters back in time: (ms, inits, acked, failed, timed_out) of some shards, the newest first.
+-- Past counters: (ms, inits, acked, failed, timed_out) of some shards, the newest first.
 local function history_of(app)
   local by_turn, turns, now, some = {}, {}, {NOW, 0, 0, 0, 0}, some_of(app, CALLS / HISTORIES)
   for _, shard in ipairs(some) do
@@ -69,7 +69,7 @@ local function history_of(app)
   return history
 end
 
--- Since when something holds between every two samples, back from now: nil if it does not now.
+-- The time since which a condition holds between every two samples, back from now. Nil if it does not hold now.
 local function since(app, holds)
   local history, from = history_of(app), nil
   for i = 1, #history - 1 do
@@ -79,7 +79,7 @@ local function since(app, holds)
   return from
 end
 
--- Outcomes that wait in each lane, and how long ago a spout asked for some.
+-- Outcomes that wait in each lane, and the time since a spout last polled it.
 local function look_at_lanes(app)
   local lanes = #app.shards > 0 and app.shards[1].lanes or 0
   local some, stands_for = some_of(app, 3 * lanes)
@@ -89,7 +89,7 @@ local function look_at_lanes(app)
     for _, shard in ipairs(some) do
       local acked, failed = shard.prefix .. 'acked:' .. lane, shard.prefix .. 'failed:' .. lane
       counted.waiting = counted.waiting + ((ask('XLEN', acked) or 0) + (ask('XLEN', failed) or 0)) * stands_for
-      for _, consumer in ipairs(ask('XINFO', 'CONSUMERS', acked, 'spout') or {}) do -- a spout asks for both kinds at once
+      for _, consumer in ipairs(ask('XINFO', 'CONSUMERS', acked, 'spout') or {}) do -- a spout polls both kinds at once
         local idle_ms = tonumber(as_table(consumer).idle)
         if idle_ms then counted.idle_ms = math.min(counted.idle_ms or idle_ms, idle_ms) end
       end
@@ -103,7 +103,7 @@ local function look_at_lanes(app)
   end
 end
 
--- Memory of the app's keys; of very many buckets or lanes some stand for all.
+-- Memory of the app's keys. With very many buckets or lanes it is estimated from some.
 local function memory_of(app)
   local slots, lanes = #app.shards > 0 and app.shards[1].num_buckets + 1 or 0, #app.lanes
   local slot_step, lane_step = math.ceil(slots / MOST_SLOTS), math.ceil(lanes / MOST_SLOTS)
@@ -128,7 +128,7 @@ local function memory_of(app)
   return is_known and total or nil
 end
 
--- Dead letters, and reasons of the newest; nil where they are another node's.
+-- Dead letters, and the reasons of the newest. Nil if they are on another node.
 local function look_at_letters(app)
   local stream = 'acker:{' .. app.name .. '}:dead_letters'
   app.dead, app.reasons = ask('XLEN', stream), {}
@@ -142,8 +142,8 @@ local function look_at_letters(app)
   for i, reason in ipairs(app.reasons) do app.reasons[i] = reason .. ' ' .. counts[reason] end
 end
 
--- How long ago a spout asked for outcomes: of the lanes where some wait, the longest, and nil where one was never asked for;
--- or of all lanes the shortest. And whether there is such a lane.
+-- The time since a spout last polled: the longest of the lanes where outcomes wait, and nil if one was never polled. Without
+-- such a lane, the shortest of all lanes. And whether there is such a lane.
 local function last_asked(app, only_waiting)
   local longest, shortest, is_any, is_new = nil, nil, false, false
   for _, lane in ipairs(app.lanes) do
@@ -173,7 +173,7 @@ local function state_of(app)
   local idle_ms, is_waited_for = last_asked(app, true)
   if not is_waited_for and app.pending > 0 then idle_ms, is_waited_for = last_asked(app, false) end
   local is_new = #app.shards == 0 or NOW - app.shards[1].created_ms < GONE_MS
-  local is_known = facts.role ~= 'slave' -- a replica does not learn when a spout asked
+  local is_known = facts.role ~= 'slave' -- a replica does not learn when a spout polled
   if is_known and is_waited_for and (idle_ms and idle_ms > GONE_MS or not idle_ms and not is_new) then
     local text = string.format('%d outcomes wait, %d roots are pending', app.lag, app.pending)
     if not idle_ms then return 'SPOUT GONE', nil, text .. ': no spout ever asked for outcomes' end
@@ -196,7 +196,7 @@ local function state_of(app)
   local paused = ask('GET', 'acker:{' .. app.name .. '}:pause')
   if paused then
     local from, reason = string.match(paused, '^(%d*) ?(.*)$')
-    from = tonumber(from) or 0 -- by hand it is 0, or left out
+    from = tonumber(from) or 0 -- 0 or missing if a person calls it
     return 'PAUSED', from > 0 and from or nil, 'spouts emit nothing until `acker-redis resume`: '
       .. (reason ~= '' and clean(reason) or 'no reason given')
   end

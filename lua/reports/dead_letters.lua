@@ -1,13 +1,13 @@
 --[[
-dead_letters: dead letters by reason and last component, of one app or of all.
+dead_letters: count dead letters by reason and last component, for one app or all.
 
   redis-cli --raw FCALL_RO acker_dead_letters 0
   redis-cli --raw FCALL_RO acker_dead_letters 0 orders
 
 ARGV
-  app     only this one
+  app     name of one app; omit it for all
 Returns
-  report  text; looked at are the newest 1000 letters of an app, 5000 of all apps
+  report  text, based on the newest 1000 letters of an app, 5000 of all apps
 ]]
 --- @include "lib/report"
 local MOST, MOST_OF_ALL = 1000, 5000
@@ -38,7 +38,7 @@ for _, app in ipairs(apps) do
       local reason, component = clean(fields.reason or '(no letter)'), clean(fields.last_component or '')
       local key = reason .. '\0' .. component
       local group = groups[key]
-      if not group then -- the newest comes first
+      if not group then -- the newest is first
         group = {reason = reason, component = component, count = 0, replayable = 0, newest = entry[1], example = fields}
         groups[key], order[#order + 1] = group, group
       end

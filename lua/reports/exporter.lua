@@ -1,5 +1,5 @@
 --[[
-exporter: figures of every app for redis_exporter, which asks for them at each scrape (`--script`).
+exporter: return metrics of every app for redis_exporter, which runs this at each scrape (`--script`).
 
   redis-cli --raw FCALL_RO acker_exporter 0
   acker-redis script exporter > exporter.lua; redis_exporter --script exporter.lua
@@ -7,7 +7,7 @@ exporter: figures of every app for redis_exporter, which asks for them at each s
 ARGV
   none
 Returns
-  pairs  a name such as `orders:pending` and a number as text, flat; ages in seconds, sizes in roots or entries. redis_exporter
+  pairs  names such as `orders:pending` and numbers as text, flat; ages in seconds, sizes in roots or entries. redis_exporter
          shows them as redis_script_values{key="orders:pending"}
 ]]
 --- @include "lib/report"

@@ -1,14 +1,14 @@
 --[[
-latency: how old roots were when they settled, by outcome, of one app or of all: percentiles, since its shards were made.
+latency: show percentiles of the roots' ages when they settled, by outcome, for one app or all, since its shards were created.
 
   redis-cli --raw FCALL_RO acker_latency 0
   redis-cli --raw FCALL_RO acker_latency 0 orders
 
 ARGV
-  app     only this one, with how many roots are in each bound
-  --json  for programs: one JSON object
+  app     name of one app, shown with the number of roots per bound
+  --json  prints one JSON object, for programs
 Returns
-  report  text; percentiles are bounds, so p99 5.0s says that 99 of 100 roots took at most 5 s
+  report  text. Percentiles are bounds: p99 5.0s means that 99 of 100 roots took at most 5 s
 ]]
 --- @include "lib/report"
 local OUTCOMES = {'acked', 'failed', 'timed_out'}
@@ -18,7 +18,7 @@ if not names or #names > 1 or (names[1] and not is_app_name(names[1])) then
   return 'usage: redis-cli --raw FCALL_RO acker_latency 0 [APP] [--json]'
 end
 
--- Counts by bound, of all shards here; the bound is a number of ms, or math.huge.
+-- Counts by bound, of all shards here. A bound is a number of ms, or math.huge.
 local function ages_of(app)
   local by_outcome = {}
   for _, outcome in ipairs(OUTCOMES) do by_outcome[outcome] = {total = 0, counts = {}} end

@@ -1,15 +1,15 @@
 --[[
-pending: what is pending of an app, by the last component that touched it, with the oldest roots of each.
+pending: count the pending roots of an app by their last component, with the oldest roots of each.
 
   redis-cli --raw FCALL_RO acker_pending 0 orders
   redis-cli --raw FCALL_RO acker_pending 0 orders 10
 
 ARGV
-  app     name
-  count   roots to show of each component; 3
-  --json  for programs: one JSON object
+  app     name of the app
+  count   number of roots to show per component, 3 by default
+  --json  prints one JSON object, for programs
 Returns
-  report  text; looked at are those that were put longest ago, at most 20000 blocks
+  report  text, based on the roots that entered the nursery longest ago, at most 20000 blocks
 ]]
 --- @include "lib/report"
 local BLOCKS = 20000

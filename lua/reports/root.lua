@@ -1,17 +1,17 @@
 --[[
-root: show all that is known of one root, or of one message by its id.
+root: show all data about one root, or about one message by its id.
 
   redis-cli --raw FCALL_RO acker_root 0 orders 00000000000003e8
   redis-cli --raw FCALL_RO acker_root 0 orders message 1234
   redis-cli --raw FCALL_RO acker_root 0 orders message 1234 RUN
 
 ARGV
-  app     name
-  root    16 hex digits, as all reports and fail streams have roots; or `message`
+  app     name of the app
+  root    root in 16 hex digits, as in reports and fail streams; or the word `message`
   id      message id, in decimal
-  run     only of this run id
+  run     run id, to show only this run
 Returns
-  report  text; looked through are the newest 200 outcomes of each lane that wait, or the newest 10000 dead letters
+  report  text, based on the newest 200 waiting outcomes of each lane, or the newest 10000 dead letters
 ]]
 --- @include "lib/report"
 local OUTCOMES, LETTERS, LETTERS_PER_STEP = 200, 10000, 500
@@ -37,7 +37,7 @@ local STATES = {
   [CLOSED] = 'failed: its outcome is written; late acks of it are counted',
 }
 
--- State, ack value, last component, spout_id, start and stamp of a slot in a block; nil if it has none.
+-- State, ack val, last component, spout_id, start and stamp of a slot in a block. Nil if the slot is empty.
 local function slot_of(block, slot)
   block = as_shared(block)
   local head, bit_of = head_of(block), BIT[slot]

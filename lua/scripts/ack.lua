@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 --[[
-ack: fold one ack value into each root's tree and settle the trees that reach zero.
-Storm: Acker.execute, stream __ack_ack. An ack may come before its init: the root then waits for its owner. An ack of a
-root that is closed, or acked while its block lives on, is late: it is counted and changes nothing. A root that is new to its
-block, and under last_update any ack, gives the whole block a new timeout.
+ack: XOR one value into the ack val of each root, and settle the roots whose ack val becomes zero.
+Storm: Acker.execute, stream __ack_ack. An ack may arrive before its init. The root then waits for its owner. An ack of a
+closed root is late: it is counted and changes nothing. So is an ack of an acked root whose block still exists. A root that is
+new to its block restarts the timeout of the whole block. Under last_update every ack does.
 
 KEYS
   ledger  HASH     acker:{app:shard}:ledger
@@ -15,14 +15,14 @@ KEYS
   acked   STREAM*  acker:{app:shard}:acked:<lane>
   scratch STRING*  acker:{app:shard}:scratch:<side>
 ARGV
-  generation  marker the client read when it opened the shard
-  idempotency_key  names this batch; a batch whose idempotency key was seen changes nothing
-  digest      8 bytes, hash of the batch's content
-  component   number of the component that acks, 0 for none: then the root keeps the component it had
+  generation  marker that the client read when it opened the shard
+  idempotency_key  name of this batch. A batch whose idempotency key was seen before changes nothing
+  digest      hash of the batch's content, 8 bytes
+  component   number of the component that acks. 0 for none, so that the root keeps its last component
   updates     (block number 8 bytes, mask 4 bytes, values 8 bytes x slots of the mask) x n, blocks distinct, n <= 500
 Returns
   status      APPLIED 0, SEEN 1, REUSED 2
-  applied     roots whose tree took this ack
+  applied     number of roots that this ack changed
 Errors
   ACKERLOST
 ]]
@@ -50,8 +50,8 @@ local component_char = char(component)
 local now, stamp = shard.now, shard.stamp
 local cohort, by_spout_id, acked_count, applied, late, unowned = {}, {}, 0, 0, 0, 0
 
--- The last 14 bytes of the alone blocks of one init are equal but for the slot, so the tail that follows an ack is computed
--- once for each. A closed root has no next tail: `false`.
+-- The last 14 bytes of the alone blocks of one init differ only in the slot, so the tail after an ack is computed once for
+-- each. A closed root has no next tail: `false`.
 local next_tails, moves, new_tails = {}, {}, {}
 local function tail_after(tail, state)
   if state == CLOSED then
@@ -82,7 +82,7 @@ local function rows_of_spout_id(spout_id)
   return by_spout_id[spout_id]
 end
 
--- The outcome of alone roots that complete with this tail, and how many there are.
+-- Outcome of the alone roots that complete with this tail, and their number.
 local function done_of(tail)
   local last_component, flags, _, spout_id, start = unpack_bytes('>BBI2I4I6', tail)
   if component > 0 then last_component = component end
@@ -92,8 +92,8 @@ local function done_of(tail)
   return dones[tail]
 end
 
--- Alone blocks are updated in this loop, shared ones gathered for later. In groups: small commands cost less per root than
--- large ones. All is read and computed before the first write to a lasting key.
+-- This loop updates alone blocks and gathers shared ones for later. It works in groups, because small commands cost less per
+-- root than large ones. Everything is read and computed before the first write to a lasting key.
 local GROUP = 50
 local numbers, masks, his, los, values, sets, gone, folds = {}, {}, {}, {}, {}, {}, {}, {}
 local whole_numbers, whole_heads, whole_components, olds, news, whole_count = {}, {}, {}, {}, {}, 0
@@ -104,7 +104,7 @@ local function set(number, block)
   set_count = set_count + 2
 end
 
--- A head after an ack of some present slots: its text, and whether the block moves to the nursery. Neighbours are often equal.
+-- The head after an ack of some present slots: its text, and whether the block moves to the nursery. Cached: heads repeat.
 local function next_head(head)
   if not head.next_text then
     head.moves = head.stamp ~= stamp and shard.last_update and is_young(shard, head.start)
@@ -117,7 +117,7 @@ local function next_head(head)
   return head
 end
 
--- Ack a few slots of a block, all of them open. Returns false where a tree completes: `fold_in` does those.
+-- Ack a few open slots of a block. Returns false if a root completes, which is left to `fold_in`.
 local function put_few(number, block, head, mask, more)
   local places, parts, n, from, size = places_of(head.present), {}, 1, HEAD_BYTES + 1, head.size
   local slots = slots_of(mask)
@@ -238,7 +238,7 @@ local function settle(number, head, present, components, done)
   ages[age] = (ages[age] or 0) + count
 end
 
--- Whole blocks: in most of them only values change, or all roots complete.
+-- Whole blocks. In most of them only values change, or all roots complete.
 if whole_count > 0 then
   local reply = xored(olds, news, KEYS[scratch], KEYS[scratch + 1])
   if is_error(reply) then return reply end

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --[[
-component: give the number of a component name, a new one at its first use. A block keeps the last component of a root in one
-byte, so an app has at most 255 components.
+component: return the number of a component name, and assign one at its first use. A block stores the last component of a root
+in one byte, so an app has at most 255 components.
 
 KEYS
   components  HASH  acker:{app}:components

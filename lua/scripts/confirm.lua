@@ -1,16 +1,16 @@
 #!lua flags=allow-oom
 --[[
-confirm: acknowledge and trim stream entries that the spout has acted on, in one step, so that neither a leaked entry nor a
-dangling acknowledgement can remain.
+confirm: acknowledge and trim stream entries that the spout has acted on. One step does both, so that neither a leaked entry
+nor a dangling acknowledgement can remain.
 
 KEYS
   meta      HASH    acker:{app:shard}:meta
   outcomes  STREAM  acker:{app:shard}:acked:<lane> acker:{app:shard}:failed:<lane>
 ARGV
-  generation  marker the client read when it opened the shard
-  ids         stream entry ids, 1000 at most, oldest first, with spaces between (an argument each would cost more)
+  generation  marker that the client read when it opened the shard
+  ids         at most 1000 stream entry ids, oldest first, separated by spaces (one argument each would cost more)
 Returns
-  confirmed  entries removed by this call
+  confirmed  number of entries removed by this call
 Errors
   ACKERLOST
 ]]
@@ -19,8 +19,8 @@ local meta, outcomes = KEYS[1], KEYS[2]
 local generation, ids = ARGV[1], ARGV[2]
 
 if not open_shard(meta, generation) then return lost() end
--- Trimming a stream from its head costs a tenth of deleting its entries one by one. If all ids were pending, this group
--- has delivered everything before them too: an earlier entry that is not pending any more was confirmed.
+-- Trimming a stream from its head costs a tenth of deleting its entries one by one. If all ids were pending, this group has
+-- delivered everything before them too. An earlier entry that is no longer pending was therefore confirmed.
 local entries, removed = {}, 0
 for id in string.gmatch(ids, '%S+') do entries[#entries + 1] = id end
 local newest = entries[#entries]

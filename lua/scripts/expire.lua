@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --[[
-expire: drain a bounded part of death row. A block that was not moved since it was put there expires. An owned root of it times
-out, as one entry of the fail stream; a root without owner is removed silently and counted; a closed root is removed silently.
+expire: drain a bounded part of death row. A block that did not move since it was put there expires. Its owned roots time out,
+each as one entry of the fail stream. Roots without owner are removed silently and counted. Closed roots are removed silently.
 Storm: the expiry callback of RotatingMap. Divergence: Storm's acker has no callback and leaves timeouts to the spout.
 
 KEYS
@@ -12,12 +12,12 @@ KEYS
   bucket  ZSET*    acker:{app:shard}:bucket:<slot>
   failed  STREAM*  acker:{app:shard}:failed:<lane>
 ARGV
-  generation  marker the client read when it opened the shard
-  limit       blocks to look at, and roots to time out, give or take one block; at most 1000
+  generation  marker that the client read when it opened the shard
+  limit       maximum number of blocks to read and of roots to time out, give or take one block; at most 1000
 Returns
-  timed_out   owned roots that expired
-  orphaned    roots without owner that expired
-  dead        cohorts left on death row
+  timed_out   number of owned roots that expired
+  orphaned    number of roots without owner that expired
+  dead        number of cohorts left on death row
 Errors
   ACKERLOST
 ]]
@@ -32,12 +32,12 @@ local failed = 5 + shard.slots
 local death_row = KEYS[5 + (shard.tick + 1) % shard.slots]
 local dead_stamp = (shard.tick - shard.num_buckets) % 65536
 
--- Large cohorts are read one by one, small ones ever more at a time: no call reads much more than it looks at. A cohort
--- cut by the limit goes back shorter.
+-- Large cohorts are read one by one, small ones in growing groups, so that no call reads much more than it uses. A cohort cut
+-- by the limit is written back shorter.
 local GROUP = 32
 local expired, drained, rest, rest_score, room = none_expired(), {}, nil, nil, tonumber(limit)
 
--- Look at a cohort's blocks from the first on; returns how many bytes of it were looked at.
+-- Process a cohort's blocks in order. Returns the number of bytes processed.
 local function look_at(cohort)
   local at = 1
   while at <= #cohort and room > 0 do

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 --[[
-fail: mark each root's tree failed; one that has its owner settles at once, one that has not waits for its init.
-Storm: Acker.execute, stream __ack_fail. Divergences: failed beats zero, so the outcome does not depend on arrival order;
-a root that settles here is closed. Its block moves to the nursery, so that later updates of the root count as late for a whole
-timeout; but not while other roots of the block are pending: those keep their timeout.
+fail: mark each root failed. A root with an owner settles at once, a root without one waits for its init.
+Storm: Acker.execute, stream __ack_fail. Divergence: failed beats zero, so the outcome does not depend on arrival order.
+Divergence: a root that settles here is closed. Its block moves to the nursery, so that later updates of the root count as late
+for a whole timeout. The block does not move while other roots of it are pending, which keep their timeout.
 
 KEYS
   ledger  HASH     acker:{app:shard}:ledger
@@ -14,15 +14,15 @@ KEYS
   dedup   SET*     acker:{app:shard}:dedup:<slot>
   failed  STREAM*  acker:{app:shard}:failed:<lane>
 ARGV
-  generation  marker the client read when it opened the shard
-  idempotency_key  names this batch; a batch whose idempotency key was seen changes nothing
-  digest      8 bytes, hash of the batch's content
-  component   number of the component that fails, 0 for none: then the root keeps the component it had
-  detail      why, for people; empty for none. Not kept for a root that still waits for its init
+  generation  marker that the client read when it opened the shard
+  idempotency_key  name of this batch. A batch whose idempotency key was seen before changes nothing
+  digest      hash of the batch's content, 8 bytes
+  component   number of the component that fails. 0 for none, so that the root keeps its last component
+  detail      reason for people, empty for none. Not kept for a root that still waits for its init
   updates     (block number 8 bytes, mask 4 bytes) x n, blocks distinct; at most 300 roots in all
 Returns
   status      APPLIED 0, SEEN 1, REUSED 2
-  applied     roots whose tree took this fail
+  applied     number of roots that this fail changed
 Errors
   ACKERLOST
 ]]

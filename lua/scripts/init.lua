@@ -1,11 +1,11 @@
 #!lua
 --[[
-init: set the owner (spout_id) of each root and its first ack value; a tree that is already zero or failed settles.
-Storm: Acker.execute, stream __ack_init. An init of a root that already has its owner is ignored and counted. A root that
-fails here is closed, and its block moves to the nursery if no other root of it is pending, as in fail.lua; so does a block that
-gets further roots.
-Where a limit is set on the app's pending roots, a shard that has its part of them refuses the whole call; a call that begins
-below the limit is applied whole.
+init: set the owner (spout_id) of each root and its first ack val. A root that is already zero or failed settles.
+Storm: Acker.execute, stream __ack_init. An init of a root that already has an owner is ignored and counted. A root that
+fails here is closed. Its block moves to the nursery if no other root of it is pending, as in fail.lua. A block that gets
+further roots moves too.
+If the app's pending roots are limited, a shard that has its part of them refuses the whole call. A call that begins below
+the limit is applied whole.
 
 KEYS
   ledger  HASH     acker:{app:shard}:ledger
@@ -18,15 +18,15 @@ KEYS
   failed  STREAM*  acker:{app:shard}:failed:<lane>
   scratch STRING*  acker:{app:shard}:scratch:<side>
 ARGV
-  generation  marker the client read when it opened the shard
-  idempotency_key  names this batch; a batch whose idempotency key was seen changes nothing
-  digest      8 bytes, hash of the batch's content
-  spout_id    owner of every root of this call, 0 <= spout_id < 2^32
-  repeats     roots the client left out because they stand twice in its batch; counted as duplicate_inits
+  generation  marker that the client read when it opened the shard
+  idempotency_key  name of this batch. A batch whose idempotency key was seen before changes nothing
+  digest      hash of the batch's content, 8 bytes
+  spout_id    owner of all roots of this call, 0 <= spout_id < 2^32
+  repeats     number of repeated roots that the client dropped from its batch; counted as duplicate_inits
   updates     (block number 8 bytes, mask 4 bytes, values 8 bytes x slots of the mask) x n, blocks distinct, n <= 500
 Returns
-  status      APPLIED 0, SEEN 1, REUSED 2, OTHER_SPOUT_ID 3: a block has roots of another spout_id; nothing was changed
-  applied     roots that took this init
+  status      APPLIED 0, SEEN 1, REUSED 2, OTHER_SPOUT_ID 3: a block has roots of another spout_id. Nothing was changed
+  applied     number of roots that took this init
 Errors
   ACKERLOST
   ACKERFULL
@@ -69,8 +69,8 @@ local function settle_acked(number, mask, age, last_component)
   ages[age] = (ages[age] or 0) + count_of(mask)
 end
 
--- Alone blocks are updated in this loop, shared ones gathered for later. In groups: small commands cost less per root than
--- large ones. All is read and computed before the first write to a lasting key.
+-- This loop updates alone blocks and gathers shared ones for later. It works in groups, because small commands cost less per
+-- root than large ones. Everything is read and computed before the first write to a lasting key.
 local GROUP = 50
 local numbers, masks, values, sets, gone, folds = {}, {}, {}, {}, {}, {}
 local set_count, at, size = 0, 1, #updates

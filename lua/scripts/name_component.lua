@@ -5,11 +5,11 @@ name_component: store the name of a component number in a shard, so that the ent
 KEYS
   meta  HASH  acker:{app:shard}:meta
 ARGV
-  generation  marker the client read when it opened the shard
+  generation  marker that the client read when it opened the shard
   number      1 ... 255, from component.lua
   name        component name
 Returns
-  added  1, or 0 if the shard knew it
+  added  1, or 0 if the shard already had the name
 Errors
   ACKERLOST
 ]]

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 --[[
-open: create one shard of an app if it is not there, and return its generation marker.
-A shard without marker is new, or lost its data: it gets the marker the client drew. Clients that opened the shard before
-then learn of the loss from their next call (ACKERLOST). Where only the marker was lost, all the rest is removed with it: blocks,
-cohorts and dedup windows of a ring whose position is unknown would never expire. The outcomes are removed too, and nothing is
-missing: a client that learns of the loss emits every message without outcome again, under fresh roots.
+open: create one shard of an app if it is missing, and return its generation marker.
+A shard without marker is new, or lost its data. It gets the marker that the client drew. Clients that opened the shard before
+learn of the loss from their next call (ACKERLOST). If only the marker was lost, all other data of the shard is removed too:
+blocks, cohorts and dedup windows of a ring with unknown position would never expire. Outcomes are removed as well. No message
+is lost by that, because a client that learns of the loss emits every message without outcome again, with new roots.
 
 KEYS
   meta    HASH     acker:{app:shard}:meta
@@ -17,19 +17,19 @@ KEYS
   acked   STREAM*  acker:{app:shard}:acked:<lane>
   failed  STREAM*  acker:{app:shard}:failed:<lane>
 ARGV
-  generation   marker to give the shard if it has none
-  num_buckets  rotating buckets, >= 2
-  lanes        outcome lanes
+  generation   marker for the shard if it has none
+  num_buckets  number of rotating buckets, >= 2
+  lanes        number of outcome lanes
   clock        first_seen or last_update
-  max_age_ms   0: no ceiling
-  tick_ms      time between two ticks
-  shards       of the app
-  format       version of the ledger's layout that the client reads and writes
-  max_pending  the shard's part of the limit of pending roots, for a shard that is created; empty: no limit
+  max_age_ms   age limit of roots, 0 for none
+  tick_ms      time between two ticks, in ms
+  shards       number of shards of the app
+  format       version of the ledger's layout that the client supports
+  max_pending  part of the limit of pending roots for a new shard, empty for no limit
 Returns
   status       OPENED 0, CREATED 1, CONFLICT 2: the shard was created with other settings, OTHER_FORMAT 3: it has another
-               format; nothing was changed
-  generation   the shard's marker; with OTHER_FORMAT its format instead, empty for none
+               format. Nothing was changed
+  generation   marker of the shard. With OTHER_FORMAT its format instead, empty for none
 Errors
   NOPERM
 ]]
@@ -39,7 +39,7 @@ local OPENED, CREATED, CONFLICT, OTHER_FORMAT = 0, 1, 2, 3
 local slots = num_buckets + 1
 local acked = 6 + slots + slots
 
--- A command that the user may not run would stop a later script half-way, after its first writes. Redis 7 can be asked.
+-- A forbidden command would stop a later script half-way, after its first writes. Redis 7 can check permissions in advance.
 if redis.acl_check_cmd then
   for _, command in ipairs({'HGET', 'HMGET', 'HSET', 'HDEL', 'HINCRBY', 'HSCAN', 'HLEN', 'SISMEMBER', 'SADD', 'ZADD', 'ZRANGE',
     'ZREM', 'ZCARD', 'UNLINK', 'SET', 'BITOP', 'GET', 'DEL', 'XADD', 'XACK', 'XPENDING', 'XTRIM', 'XDEL'}) do
@@ -73,7 +73,7 @@ else
 end
 for lane = 0, 2 * lanes - 1 do
   local made = redis.pcall('XGROUP', 'CREATE', KEYS[acked + lane], 'spout', '0', 'MKSTREAM') -- those of failed are next
-  -- It is no error that the group exists. For a user who may not create it, a missing group would look like lost data.
+  -- An existing group is no error. For a user who may not create it, a missing group would look like lost data.
   if made.err and not string.find(tostring(made.err), 'BUSYGROUP', 1, true) then return made end
 end
 return {status, current}

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 --[[
-reset_timeout: give each root a whole message timeout again, by moving its block to the nursery with all of its roots.
-Storm: Acker.execute, stream __ack_reset_timeout. Divergence: a root that is unknown or closed is left as it is, and counted as
-late. Needs no dedup window: a repeat only moves the block again. A block older than max_age_ms is not moved.
+reset_timeout: restart the timeout of each root, by moving its block with all its roots to the nursery.
+Storm: Acker.execute, stream __ack_reset_timeout. Divergence: an unknown or closed root is not changed, and counted as late.
+The call needs no dedup window, because a repeat only moves the block again. A block older than max_age_ms does not move.
 
 KEYS
   ledger  HASH   acker:{app:shard}:ledger
@@ -10,10 +10,10 @@ KEYS
   stats   HASH   acker:{app:shard}:stats
   bucket  ZSET*  acker:{app:shard}:bucket:<slot>
 ARGV
-  generation  marker the client read when it opened the shard
+  generation  marker that the client read when it opened the shard
   updates     (block number 8 bytes, mask 4 bytes) x n, blocks distinct, n <= 500
 Returns
-  applied     roots that are in the nursery now
+  applied     number of these roots that are in the nursery now
 Errors
   ACKERLOST
 ]]
@@ -34,7 +34,7 @@ local blocks = redis.call('HMGET', ledger, unpack(numbers))
 local new_stamp = pack_bytes('>I2', shard.stamp)
 local sets, cohort, applied, late = {}, {}, 0, 0
 
--- How many of the roots are not settled or closed, and the block's tick stamp and start.
+-- Number of these roots that are neither settled nor closed, and the block's tick stamp and start.
 local function count_open(block, mask)
   if #block == ALONE_BYTES then
     local flags, block_stamp, _, start = unpack_bytes('>BI2I4I6', block, 10)

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 --[[
-sweep: look through a bounded part of the ledger for stale blocks, and expire them. A block is stale when the ring has
-turned past its tick stamp: its cohort is gone (an evicted bucket), so no draining of death row will ever meet it.
-One HSCAN step per call, from where the last call ended. A step with more stale blocks than the limit is repeated by the
-next call. A small hash that the server keeps as a listpack comes in one step, whatever the limit is.
+sweep: scan a bounded part of the ledger for stale blocks, and expire them. A block is stale if the ring has turned past its
+tick stamp. Its cohort is gone (an evicted bucket), so no drain of death row will ever find it.
+Each call runs one HSCAN step, from the end of the last call. The next call repeats a step with more stale blocks than the
+limit. A small hash that the server stores as a listpack is scanned in one step, regardless of the limit.
 
 KEYS
   ledger  HASH     acker:{app:shard}:ledger
@@ -12,14 +12,14 @@ KEYS
   latency HASH     acker:{app:shard}:latency
   failed  STREAM*  acker:{app:shard}:failed:<lane>
 ARGV
-  generation  marker the client read when it opened the shard
-  limit       COUNT of the HSCAN, and roots to time out, up to one block more; at most 1000
+  generation  marker that the client read when it opened the shard
+  limit       COUNT of the HSCAN, and maximum number of roots to time out, up to one block more; at most 1000
 Returns
-  status      DONE 0: the pass is over, the next call begins another; MORE 1
-  timed_out   owned roots that expired
-  orphaned    roots without owner that expired
-  looked_at   blocks this call has dealt with
-  blocks      blocks the ledger holds now
+  status      DONE 0: the pass is over, and the next call begins another; MORE 1
+  timed_out   number of owned roots that expired
+  orphaned    number of roots without owner that expired
+  looked_at   number of blocks that this call has processed
+  blocks      number of blocks in the ledger now
 Errors
   ACKERLOST
 ]]
@@ -39,7 +39,7 @@ local next_cursor, numbers_and_blocks = step[1], step[2]
 local expired, room, cut, looked_at = none_expired(), tonumber(limit), false, 0
 for i = 1, #numbers_and_blocks, 2 do
   local block = numbers_and_blocks[i + 1]
-  -- On death row (exactly num_buckets ticks old) a block is not stale: it is being drained.
+  -- A block on death row (exactly num_buckets ticks old) is not stale, because it is being drained.
   if (shard.tick - stamp_of(block)) % 65536 > shard.num_buckets then
     if math.max(#expired.gone, #expired.timed_out) >= room then
       cut = true
