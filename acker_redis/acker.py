@@ -94,11 +94,11 @@ class Acker:
 
     @classmethod
     def open_existing(cls, source: str | RedisClient, app: str) -> Self:
-        """Connect to an existing app with the settings stored in Redis. Meant for people on call and their tools.
+        """Connect to an existing app with the settings stored in Redis.
 
-        Guarantee: this call and the read-only calls (`stats`, `inspect`, `dead_letters.read`) write nothing. They send
-        plain read commands, so they work on a replica, for a user without write permissions, and on a server that refuses
-        writes. All other calls work as after `connect`.
+        Meant for people on call and their tools. Guarantee: this call and the read-only calls (`stats`, `inspect`,
+        `dead_letters.read`) write nothing. They send plain read commands, so they work on a replica, for a user without
+        write permissions, and on a server that refuses writes. All other calls work as after `connect`.
 
         Raises:
             AppNotFoundError: the app does not exist yet.
@@ -118,9 +118,9 @@ class Acker:
             raise
 
     def close(self) -> None:
-        """Close the connection within a second. Later calls, and those under way, raise ClosedError.
+        """Close the connection within a second.
 
-        A redis-py client that you passed to `connect` stays open.
+        Later calls, and those under way, raise ClosedError. A redis-py client that you passed to `connect` stays open.
 
         >>> acker = Acker.connect("redis://localhost", app="payments")
         >>> acker.close()
@@ -148,10 +148,11 @@ class Acker:
 
     @staticmethod
     def new_roots(count: int) -> Int64Array:
-        """Generate `count` distinct random roots, packed 32 to a block. They use a tenth of the memory of unpacked roots.
+        """Generate `count` distinct random roots, packed 32 to a block.
 
-        Initialise the roots of one call with one spout_id. Roots in one block share its timeout. It never fires early.
-        `reset_timeout` of one root, like a later init, restarts the timeout for the whole block.
+        They use a tenth of the memory of unpacked roots. Initialise the roots of one call with one spout_id. Roots in one
+        block share its timeout. It never fires early. `reset_timeout` of one root, like a later init, restarts the timeout
+        for the whole block.
 
         >>> len(set(acker.new_roots(100).tolist()))
         100
@@ -205,10 +206,11 @@ class Acker:
         self.ack_many(_single(root, "root"), _single(val, "val"), component=component)
 
     def fail(self, root: SupportsIndex, *, reason: str | None = None, component: str | None = None) -> None:
-        """Fail one root. `reason` is a text for people, and is returned as `Outcome.detail`.
+        """Fail one root.
 
-        The first 1 000 characters of the text are kept. Guarantee: the root's outcome is `fail`, unless the root completed
-        before. A fail that arrives before the init waits for it. Its text is not kept.
+        `reason` is a text for people, and is returned as `Outcome.detail`. The first 1 000 characters of the text are kept.
+        Guarantee: the root's outcome is `fail`, unless the root completed before. A fail that arrives before the init waits
+        for it. Its text is not kept.
 
         >>> acker.init(1, 5, spout_id=0)
         True
@@ -217,7 +219,9 @@ class Acker:
         self.fail_many(_single(root, "root"), reason=reason, component=component)
 
     def reset_timeout(self, root: SupportsIndex) -> bool:
-        """Restart the message timeout of one root. Returns False if the root is unknown or too old.
+        """Restart the message timeout of one root.
+
+        Returns False if the root is unknown or too old.
 
         >>> acker.reset_timeout(1)
         False
@@ -276,7 +280,9 @@ class Acker:
     def fail_many(
         self, roots: Ids, *, idempotency_key: str | None = None, reason: str | None = None, component: str | None = None
     ) -> Applied:
-        """Fail roots; see `fail`. `Applied.applied` counts distinct roots that had not failed before.
+        """Fail roots; see `fail`.
+
+        `Applied.applied` counts distinct roots that had not failed before.
 
         >>> acker.fail_many([1, 2], reason="no such customer", component="parse")
         Applied(applied=2, duplicate=False)
@@ -363,10 +369,11 @@ class Acker:
         lane: int | None = None,
         again: bool = False,
     ) -> list[OutcomeBatch]:
-        """Poll outcomes as `poll` does, as arrays of roots with the same outcome. Meant for spouts that handle many.
+        """Poll outcomes as `poll` does, as arrays of roots with the same outcome.
 
-        A batch holds entries of one stream that were read together. Entries are never split, so the call may return more
-        than `max_outcomes` outcomes. The excess is at most one entry, which holds up to 3 600 acks.
+        Meant for spouts that handle many. A batch holds entries of one stream that were read together. Entries are never
+        split, so the call may return more than `max_outcomes` outcomes. The excess is at most one entry, which holds up to
+        3 600 acks.
 
         With `again`, the call begins with outcomes that this consumer took but did not confirm. These are the outcomes of
         a reply that was lost with its connection, and all outcomes of an entry that `poll` handed out in part. `poll` then
@@ -380,7 +387,9 @@ class Acker:
         return self._app.delivery.poll_batches(max_outcomes, block_ms, consumer, lane, again=again)
 
     def confirm_batches(self, batches: Iterable[OutcomeBatch]) -> int:
-        """Confirm all outcomes of batches that the spout has acted on. Returns the number of entries trimmed.
+        """Confirm all outcomes of batches that the spout has acted on.
+
+        Returns the number of entries trimmed.
 
         >>> acker.init(1, 0, spout_id=0)
         True
@@ -416,7 +425,9 @@ class Acker:
         return self._app.inspection.pending()
 
     def inspect(self, root: SupportsIndex) -> LedgerRoot | None:
-        """Look up one root. Returns None if the ledger doesn't hold it (not seen, settled or expired).
+        """Look up one root.
+
+        Returns None if the ledger doesn't hold it (not seen, settled or expired).
 
         >>> acker.ack(1, 5, component="write")
         >>> acker.inspect(1).state, acker.inspect(1).last_component
@@ -425,7 +436,9 @@ class Acker:
         return self._app.inspection.inspect(_single(root, "root"))[0]
 
     def inspect_many(self, roots: Ids) -> list[LedgerRoot | None]:
-        """Look up many roots. The result has None for each root that the ledger doesn't hold.
+        """Look up many roots.
+
+        The result has None for each root that the ledger doesn't hold.
 
         >>> acker.init(1, 5, spout_id=0)
         True
@@ -466,7 +479,10 @@ class Acker:
 
 
 def app_of(acker: Acker) -> App:
-    """Return the internal handle of an acker's app. Meant for the library's own layers only."""
+    """Return the internal handle of an acker's app.
+
+    Meant for the library's own layers only.
+    """
     return acker._app  # noqa: SLF001
 
 

@@ -73,9 +73,9 @@ class Admin:
     def rotate(self, force: bool = False) -> Rotated:
         """Run one guarded tick, a bounded drain of death row, and a bounded sweep (Storm: RotatingMap.rotate).
 
-        A root expires between T and T * num_buckets / (num_buckets - 1) after it entered the nursery, as long as this is
-        called about every tick. `acker-redis rotator` does that. The call is safe from anywhere, at any time. It drains up
-        to a million roots per shard. `Rotated.draining` counts the shards with roots left for the next call.
+        Call this about every tick, as `acker-redis rotator` does. A root then expires between T and
+        T * num_buckets / (num_buckets - 1) after it entered the nursery. The call is safe from anywhere, at any time. It
+        drains up to a million roots per shard. `Rotated.draining` counts the shards with roots left for the next call.
 
         Args:
             force: True to turn the buckets now, regardless of the server's clock. Meant for tests and people on call.
@@ -96,10 +96,11 @@ class Admin:
         return self._app.ends()
 
     def each_pending(self) -> Iterator[tuple[int, Int64Array, Int64Array]]:
-        """Iterate over all pending roots in steps. Each step yields a number of blocks, their pending roots and spout_ids.
+        """Iterate over all pending roots in steps.
 
-        Guarantee: a root that is pending during the whole iteration is yielded at least once. Not guaranteed: a root that is
-        initialised or settles meanwhile may or may not be yielded.
+        Each step yields a number of blocks, their pending roots and spout_ids. Guarantee: a root that is pending during the
+        whole iteration is yielded at least once. Not guaranteed: roots that are initialised
+        or settle meanwhile.
 
         >>> acker.init_many([1, 2], [5, 6], spout_id=3).applied
         2

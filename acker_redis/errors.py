@@ -12,11 +12,17 @@ class BadConfigError(AckerError, ValueError):
 
 
 class BadIdError(AckerError, ValueError):
-    """A root, ack value or spout id is not an integer in range. Nothing of the batch was sent."""
+    """A root, ack value or spout id is not an integer in range.
+
+    Nothing of the batch was sent.
+    """
 
 
 class BadBatchError(AckerError, ValueError):
-    """A batch is inconsistent (lengths differ, idempotency key is empty). Nothing of the batch was sent."""
+    """A batch is inconsistent (lengths differ, idempotency key is empty).
+
+    Nothing of the batch was sent.
+    """
 
 
 class PipelineError(AckerError, ValueError):
@@ -34,9 +40,9 @@ class NotExactError(AckerError):
 
 
 class NotProvenError(AckerError):
-    """Spark lost or repeated work, so the exact set of written rows is unknown. Nothing was acked.
+    """Spark lost or repeated work, so the exact set of written rows is unknown.
 
-    `run_tracked` retries such an emission. This does not count as an attempt of its messages.
+    Nothing was acked. `run_tracked` retries such an emission. This does not count as an attempt of its messages.
     """
 
 
@@ -48,17 +54,23 @@ class OutageError(AckerError):
 
 
 class JobFailedError(AckerError):
-    """A job of an emission failed, and one of its messages may be to blame. The cause holds the whole error."""
+    """A job of an emission failed, and one of its messages may be to blame.
+
+    The cause holds the whole error.
+    """
 
 
 class OperatorBrokenError(AckerError):
-    """An operator failed many messages and processed none, so the pipeline is to blame. Nothing was dead-lettered."""
+    """An operator failed many messages and processed none, so the pipeline is to blame.
+
+    Nothing was dead-lettered.
+    """
 
 
 class NotAcceptedError(AckerError):
     """An output that is written as a whole was not written: a message failed in each emission, or no message was left.
 
-    No message was acked. What to do: fix the last cause, which the text names, or check the dead letters. Then run it
+    No message was acked. Fix the last cause, which the text names, or check the dead letters. Then run it
     again.
     """
 
@@ -67,33 +79,36 @@ class IdempotencyKeyReusedError(AckerError):
     """An idempotency key was used before for a batch with other content.
 
     The part of the batch whose shards had seen the key was not applied. Roots that lost updates this way time out and are
-    replayed. No root completes falsely. What to do: use one idempotency key per batch.
+    replayed. No root completes falsely. Use one idempotency key per batch.
     """
 
 
 class SettingsConflictError(AckerError):
     """Another client opened the same app with other settings.
 
-    What to do: give all clients of an app the same `AckerConfig`, or use another app name.
+    Give all clients of an app the same `AckerConfig`, or use another app name.
     """
 
 
 class FormatVersionError(AckerError):
-    """The app's shards or its dead letters have a format that this version can't read. Nothing was changed.
+    """The app's shards or its dead letters have a format that this version can't read.
 
-    What to do: with the version that wrote them, finish the pending messages and export the dead letters. Then delete the
-    app with `acker-redis delete-app`, and let this version create it again.
+    Nothing was changed. With the version that wrote them, finish the pending messages and export the dead letters. Then
+    delete the app with `acker-redis delete-app`, and let this version create it again.
     """
 
 
 class AppNotFoundError(AckerError):
-    """The server holds no app of this name: it is not used yet, or its data was lost or evicted. Nothing was created."""
+    """The server holds no app of this name: it is not used yet, or its data was lost or evicted.
+
+    Nothing was created.
+    """
 
 
 class DamagedDataError(AckerError):
     """A key of the app holds data that this library did not write, or lost a part of its data.
 
-    What to do: find out which program wrote the key that the text names. Delete the key, or delete the app with
+    Find out which program wrote the key that the text names. Delete the key, or delete the app with
     `acker-redis delete-app`.
     """
 
@@ -139,7 +154,10 @@ class RowsRefusedError(AckerError):
 
 
 class ClosedError(AckerError):
-    """The acker was closed before this call, or while this call was under way. Connect again."""
+    """The acker was closed before this call, or while this call was under way.
+
+    Connect again.
+    """
 
 
 class LedgerLostError(AckerError):
@@ -150,7 +168,10 @@ class LedgerLostError(AckerError):
 
 
 class ServerUnavailableError(AckerError):
-    """The server can't serve the call now, but may later. `run_spout` and the rotator wait until it can."""
+    """The server can't serve the call now, but may later.
+
+    `run_spout` and the rotator wait until it can.
+    """
 
 
 class ConnectionLostError(ServerUnavailableError):
@@ -162,17 +183,17 @@ class ConnectionLostError(ServerUnavailableError):
 
 
 class ServerBusyError(ServerUnavailableError):
-    """A script blocked the server for longer than `outage_timeout_secs`. Nothing was changed.
+    """A script blocked the server for longer than `outage_timeout_secs`.
 
-    What to do: end the script with `redis-cli SCRIPT KILL` (or `FUNCTION KILL`), which works if it has written nothing
-    yet. `SLOWLOG GET` names it once it has ended.
+    Nothing was changed. End the script with `redis-cli SCRIPT KILL` (or `FUNCTION KILL`), which works if it has written
+    nothing yet. `SLOWLOG GET` names it once it has ended.
     """
 
 
 class TlsError(AckerError):
-    """A certificate or a TLS handshake was refused. The call does not retry, because it would be refused again.
+    """A certificate or a TLS handshake was refused.
 
-    What to do: read the TLS library's own text, which is part of this one.
+    The call does not retry, because it would be refused again. Read the TLS library's own text, which is part of this one.
     """
 
 
@@ -183,18 +204,22 @@ class AuthenticationError(AckerError):
 class ServerRefusesWritesError(ServerUnavailableError):
     """The server is up but refuses writes now: it is a replica, lacks replicas, or can't persist.
 
-    What to do: read the server's own text, which is part of this one.
+    Read the server's own text, which is part of this one.
     """
 
 
 class ServerOutOfMemoryError(ServerRefusesWritesError):
-    """The server is above `maxmemory` and refuses new roots. Acks, fails and rotation still work."""
+    """The server is above `maxmemory` and refuses new roots.
+
+    Acks, fails and rotation still work.
+    """
 
 
 class PendingLimitError(ServerOutOfMemoryError):
-    """The app has as many pending roots as its limit allows, so new roots are refused. Acks, fails and rotation still work.
+    """The app has as many pending roots as its limit allows, so new roots are refused.
 
-    What to do: wait until roots settle, or raise the limit with `acker-redis limit --app APP --max-pending N`.
+    Acks, fails and rotation still work. Wait until roots settle, or raise the limit with `acker-redis limit --app APP
+    --max-pending N`.
     """
 
 
@@ -203,11 +228,17 @@ class ServerVersionError(AckerError):
 
 
 class SparkVersionError(AckerError, ImportError):
-    """PySpark is missing, or its version is not supported. Raised when `acker_redis.spark` is imported."""
+    """PySpark is missing, or its version is not supported.
+
+    Raised when `acker_redis.spark` is imported.
+    """
 
 
 class ScriptFailedError(AckerError):
-    """A script failed inside the server with an unknown error. Please report this defect."""
+    """A script failed inside the server with an unknown error.
+
+    Please report this defect.
+    """
 
 
 class ServerNotFoundError(AckerError):
@@ -215,7 +246,10 @@ class ServerNotFoundError(AckerError):
 
 
 class StoppedError(AckerError):
-    """A query was stopped in the middle of its work. This is no failure: the next start completes the rest."""
+    """A query was stopped in the middle of its work.
+
+    This is no failure: the next start completes the rest.
+    """
 
 
 class EvictionPolicyWarning(UserWarning):

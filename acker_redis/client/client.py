@@ -127,7 +127,10 @@ class Client:
         self._calls = ScriptCalls(self._send, lambda: self._knows_shebang)
 
     def close(self) -> None:
-        """Close the connections that this client made. A call under way in another thread ends."""
+        """Close the connections that this client made.
+
+        A call under way in another thread ends.
+        """
         self._closed = True
         if self._owned and self.redis is not None:
             connection.close(self.redis)
@@ -143,7 +146,10 @@ class Client:
         return replies
 
     def run_each(self, calls: Sequence[Call]) -> list[Any]:
-        """Send calls as `run` does. An error replaces the reply of its call, so that the caller sees the other replies."""
+        """Send calls as `run` does.
+
+        An error replaces the reply of its call, so that the caller sees the other replies.
+        """
         replies: list[Any] = []
         for window in windows(calls, WINDOW_BYTES):
             answers = self._calls.send(window)
@@ -207,7 +213,9 @@ class Client:
         return replies
 
     def scan(self, pattern: str, cursors: Mapping[str, int]) -> dict[str, tuple[int, list[bytes]] | errors.AckerError]:
-        """Run one step of SCAN on each of these nodes. A single server is one node without a name.
+        """Run one step of SCAN on each of these nodes.
+
+        A single server is one node without a name.
 
         Args:
             pattern: pattern of keys.
@@ -350,7 +358,10 @@ class Client:
         return retry.call_with_retry(attempt_if_open, lambda exc: None, is_retryable=goes_on)
 
     def check_open(self) -> None:
-        """Raise ClosedError after `close`. Calls that reach the server check this themselves."""
+        """Raise ClosedError after `close`.
+
+        Calls that reach the server check this themselves.
+        """
         if self._closed:
             raise self._is_closed()
 

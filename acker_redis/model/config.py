@@ -14,7 +14,9 @@ _APP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 @dataclass(frozen=True)
 class AckerConfig:
-    """Settings that all clients of an app share. The first client writes them to Redis. Other settings are refused.
+    """Settings that all clients of an app share.
+
+    The first client writes them to Redis. Other settings are refused.
 
     Attributes:
         app: name of the app, part of every key: at most 64 letters, digits, `_`, `.` or `-`.
@@ -25,9 +27,9 @@ class AckerConfig:
             RotatingMap's own bound).
         clock: rule that restarts the timeout. `first_seen`: only the first message of a root, a fail and `reset_timeout`
             put it into the nursery (Storm 2.x). `last_update`: every update does (Storm 0.9 and 1.x).
-        max_age_secs: age limit, in seconds. An older root is never put into the nursery, so it expires at most
-            T * num_buckets / (num_buckets - 1) later, however often it is updated. None means no limit. For roots
-            in one block, the first root's age counts for all.
+        max_age_secs: age limit, in seconds. An older root is never put into the nursery, despite updates. So it
+            expires at most T * num_buckets / (num_buckets - 1) later. None means no limit. For roots in one block, the
+            first root's age counts for all.
         lanes: number of outcome streams per shard and kind, 1 to 64. A root's outcome is written to lane
             `spout_id % lanes`.
 

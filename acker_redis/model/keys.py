@@ -94,7 +94,7 @@ def completed_offsets(app: str, spout_id: int) -> str:
 
 
 def patterns_of(app: str) -> tuple[str, str]:
-    """Build the SCAN patterns that find every key of an app, whatever its settings, and no other app's."""
+    """Build the SCAN patterns that find every key of an app with any settings, and no other app's."""
     name = re.sub(r"([\\*?\[\]])", r"\\\1", app)
     return f"acker:{{{name}}}:*", f"acker:{{{name}:*"
 

@@ -19,8 +19,7 @@ SLOT_BITS = 5
 def root_salt(app: str, run: str, number: int) -> str:
     """Compute the salt of one emission's roots, which is also part of its SQL.
 
-    The salt is a text, because Spark compiles a plan again for each new number in it (50 ms of a micro-batch), but not for a
-    new text.
+    The salt is a text. Spark compiles a plan again for each new number in it (50 ms of a micro-batch), but not for a new text.
     """
     return ids.derive_salt(app, run, number)
 

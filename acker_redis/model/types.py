@@ -81,8 +81,8 @@ class Stats(NamedTuple):
         acked: roots completed.
         failed: roots failed by an operator or sink.
         timed_out: owned roots that expired.
-        orphaned: roots that expired without owner. Their init was lost, or an ack or fail arrived for a root that had left
-            the ledger (acked, timed out, or closed and gone), which looks like an update before its init.
+        orphaned: roots that expired without owner. Either their init was lost, or an ack or fail arrived after the root had
+            left the ledger (acked, timed out, or closed and gone). Such an update looks like one before the init.
         duplicate_inits: ignored inits of roots that already had an owner.
         deduplicated: ignored calls whose idempotency key was seen before.
         late_updates: acks, fails and `reset_timeout` that changed nothing. Their root has failed and its block still exists

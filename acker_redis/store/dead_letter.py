@@ -1,4 +1,4 @@
-"""The types of dead letters, and a filter for them."""
+"""Types of dead letters, and a filter for them."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -55,7 +55,10 @@ def check_time(name: str, moment: object) -> None:
 
 
 def millis(moment: datetime) -> int:
-    """Convert a time to milliseconds since 1970. A time without a zone is local to this machine."""
+    """Convert a time to milliseconds since 1970.
+
+    A time without a zone is local to this machine.
+    """
     return round(moment.timestamp() * 1000)
 
 

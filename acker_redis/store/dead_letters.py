@@ -50,10 +50,11 @@ class DeadLetters:
         self._knows_format = False
 
     def add(self, letters: Sequence[DeadLetter]) -> list[str]:
-        """Write letters and return their entry ids. A letter written again after a crash is stored twice.
+        """Write letters and return their entry ids.
 
-        Of each text the first TEXT_CHARS characters are kept. A payload above the app's limit (`Limits.max_payload_bytes`)
-        is dropped. A letter with `replay="payload"` can then not be replayed.
+        A letter written again after a crash is stored twice. Of each text the first TEXT_CHARS characters are kept. A
+        payload above the app's limit (`Limits.max_payload_bytes`) is dropped. A letter with `replay="payload"` can then not
+        be replayed.
 
         Raises:
             BadBatchError: a payload is longer than MAX_PAYLOAD_BYTES. Nothing was written.
@@ -91,7 +92,9 @@ class DeadLetters:
         ]
 
     def read(self, count: int = 1000, after: str = "") -> list[DeadLetter]:
-        """Read up to `count` letters, the oldest first, after an entry id. Damaged entries are skipped and logged.
+        """Read up to `count` letters, the oldest first, after an entry id.
+
+        Damaged entries are skipped and logged.
 
         >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed", detail="no such customer")])
         >>> [(letter.message_id, letter.detail) for letter in acker.dead_letters.read()]
@@ -128,7 +131,9 @@ class DeadLetters:
             page = max(1, min(_PER_PIPELINE, 4 * page, WINDOW_BYTES * page // size))
 
     def find(self, wanted: DeadLetterFilter = EVERY_LETTER) -> Iterator[DeadLetter]:
-        """Find the letters that match a filter, the oldest first. Damaged entries are skipped and logged.
+        """Find the letters that match a filter, the oldest first.
+
+        Damaged entries are skipped and logged.
 
         >>> _ = acker.dead_letters.add([DeadLetter(7, "run-1", 5, "failed"), DeadLetter(8, "run-1", 5, "timeout")])
         >>> [letter.message_id for letter in acker.dead_letters.find(DeadLetterFilter(reason="timeout"))]
@@ -144,7 +149,9 @@ class DeadLetters:
         return filter(wanted.matches, self._sound(after, "" if until_ms is None else str(until_ms - 1)))
 
     def get(self, entry_ids: Sequence[str]) -> list[DeadLetter | None]:
-        """Get letters by entry id. None replaces a letter that is gone, damaged, or of another format (logged).
+        """Get letters by entry id.
+
+        None replaces a letter that is gone, damaged, or of another format (logged).
 
         >>> acker.dead_letters.get(["1-1"])
         [None]
@@ -176,11 +183,11 @@ class DeadLetters:
         per_sec: float | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> int:
-        """Request replays: spouts emit the letters' messages again, with all attempts. Returns the number of requests.
+        """Request replays: spouts emit the letters' messages again, with all attempts.
 
-        Only letters that exist now are replayed. The spout with the letter's spout_id replays it, now or when it starts. A
-        stream does so within a second, with at most `MOST_AT_ONCE` in flight. A letter is removed once its message was
-        acked, or became a new letter.
+        Returns the number of requests. Only letters that exist now are replayed. The spout with the letter's spout_id
+        replays it, now or when it starts. A stream does so within a second, with at most `MOST_AT_ONCE` in flight. A letter
+        is removed once its message was acked, or became a new letter.
 
         Letters that can't be replayed are skipped. These are letters without their message, and letters of a `run_tracked`
         that is over. Run the messages of the latter again from their source.
@@ -258,7 +265,9 @@ class DeadLetters:
         return int(length)
 
     def first_ms(self) -> int | None:
-        """Read the time of the oldest entry by the server's clock, in milliseconds. Returns None if there is none.
+        """Read the time of the oldest entry by the server's clock, in milliseconds.
+
+        Returns None if there is none.
 
         >>> acker.dead_letters.first_ms()
         """
@@ -266,7 +275,9 @@ class DeadLetters:
         return int(rows[0][0].partition(b"-")[0]) if rows else None
 
     def now_ms(self) -> int:
-        """Read the server's clock, in milliseconds. Letters written later have no smaller entry id.
+        """Read the server's clock, in milliseconds.
+
+        Letters written later have no smaller entry id.
 
         >>> acker.dead_letters.now_ms() > 0
         True

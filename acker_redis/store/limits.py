@@ -60,7 +60,10 @@ def read(client: Client, app: str) -> Limits:
 
 
 def write(client: Client, config: AckerConfig, limits: Limits) -> None:
-    """Set all limits of an app and its shards, and remove limits that are None. A repeat changes nothing."""
+    """Set all limits of an app and its shards, and remove limits that are None.
+
+    A repeat changes nothing.
+    """
     key, part = keys.limits(config.app), shard_limit(limits, config.shards)
     commands: list[tuple[str | int | float, ...]] = []
     for name in _FIELDS:

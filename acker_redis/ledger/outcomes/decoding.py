@@ -70,7 +70,9 @@ class OutcomeBatch(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Outcome of one root. Exactly one is written per tracked root. It is delivered at least once.
+    """Outcome of one root.
+
+    Exactly one is written per tracked root. It is delivered at least once.
 
     Attributes:
         kind: `ack` or `fail`.
