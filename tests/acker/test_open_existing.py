@@ -120,7 +120,7 @@ def test_check_with_a_lost_shard_fails_and_creates_nothing(source, raw, connect)
         Acker.open_existing(source, "orders")
     (health,) = check(source)
     assert not health.healthy
-    assert "app 'orders' has lost its data in 1 of 3 shards" in health.text
+    assert "has lost its data in 1 of 3 shards" in health.text
     assert sorted(raw.scan_iter()) == left
 
 

@@ -42,7 +42,7 @@ def test_rotator_check_of_an_unrotated_app_fails(url, raw, connect) -> None:
 def test_rotator_check_of_a_missing_app_creates_nothing(url, raw) -> None:
     result = run("rotator", "--redis", url, "--check", "--app", "nobody")
     assert result.exit_code == 1
-    assert "nobody: no app 'nobody' on" in result.output
+    assert "nobody: App 'nobody' does not exist on" in result.output
     assert raw.dbsize() == 0
 
 

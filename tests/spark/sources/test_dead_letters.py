@@ -77,7 +77,7 @@ def test_dead_letters_are_selected_by_time_range(spark: Any, acker: Acker, raw: 
     assert found(None, NOON) == []
     with pytest.raises(BadConfigError, match="is not before until"):
         found(NOON, NOON)
-    with pytest.raises(BadConfigError, match="since='today' is no time"):
+    with pytest.raises(BadConfigError, match="since='today' is not a datetime"):
         read_dead_letters(spark, acker, since="today")  # type: ignore[arg-type]
 
 
