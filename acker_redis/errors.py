@@ -21,7 +21,8 @@ class BadIdError(AckerError, ValueError):
 class BadBatchError(AckerError, ValueError):
     """A batch is inconsistent (lengths differ, idempotency key is empty).
 
-    Nothing of the batch was sent.
+    Nothing of the batch was sent. Exception: if an init would put roots of two spout_ids into one block, only the calls
+    with such roots were skipped.
     """
 
 
@@ -33,7 +34,7 @@ class PipelineError(AckerError, ValueError):
 
 
 class NotExactError(AckerError):
-    """The pipeline can't be tracked exactly: some share would be counted more than once, or not at all.
+    """The pipeline can't be tracked exactly: some share would be counted too often, or not at all.
 
     The text says what to use instead. Nothing was run.
     """

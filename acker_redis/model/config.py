@@ -27,7 +27,7 @@ class AckerConfig:
             RotatingMap's own bound).
         clock: rule that restarts the timeout. `first_seen`: only the first message of a root, a fail and `reset_timeout`
             put it into the nursery (Storm 2.x). `last_update`: every update does (Storm 0.9 and 1.x).
-        max_age_secs: age limit, in seconds. An older root is never put into the nursery, despite updates. So it
+        max_age_secs: age limit, in seconds. An older root never enters the nursery again, despite updates. So it
             expires at most T * num_buckets / (num_buckets - 1) later. None means no limit. For roots in one block, the
             first root's age counts for all.
         lanes: number of outcome streams per shard and kind, 1 to 64. A root's outcome is written to lane
