@@ -1,4 +1,4 @@
-"""The messages of one source: emitted, followed, retried, and dead-lettered.
+"""Spouts: emit the messages of a source, track, retry, and dead-letter them.
 
-Internal: the public names are those of `acker_redis`.
+Internal package. The public names are those of `acker_redis`.
 """

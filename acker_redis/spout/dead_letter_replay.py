@@ -1,7 +1,7 @@
-"""Replay of dead letters: a request stands until its message is done, and goes with its letter.
+"""Replay of dead letters. A request is kept until its message is done, and is deleted with its letter.
 
-A request is the letter's entry id, in a sorted set per spout id. It stays there while the message is worked on, so a
-spout that dies leaves it to the next; the letter stays, too, until the message is acked or has a new one.
+A request is the letter's entry id, in a sorted set per spout id. It stays there while the message is processed, so the next
+spout inherits it from a spout that dies. The letter stays, too, until the message is acked or has a new letter.
 """
 
 import logging
@@ -16,22 +16,22 @@ from acker_redis.store.dead_letters import DeadLetters
 log = logging.getLogger("acker_redis.spout")
 
 MOST_AT_ONCE = 1000
-"""Messages of dead letters that a spout has at a time, at most."""
+"""Largest number of dead letters that a spout replays at a time."""
 
 ReplayLoader = Callable[[list[DeadLetter]], Iterable[int] | None]
-"""Given letters with different message ids, makes their messages ready to be emitted; returns the ids of those it has.
+"""Function that prepares the messages of letters with distinct message ids for emission.
 
-None: that is not known yet.
+It returns the ids of the messages it has, or None if that isn't known yet.
 """
 
 
 class DeadLetterReplay:
-    """The dead letters that a spout replays."""
+    """Claim and finish the dead letters that a spout replays."""
 
     def __init__(
         self, client: Client, app: str, spout_id: int, load: ReplayLoader, only_run: str | None = None
     ) -> None:
-        """Claim nothing yet. With `only_run`, letters of other runs are left to other spouts."""
+        """Prepare the replay. With `only_run`, letters of other runs are left to other spouts."""
         self._only_run = only_run
         self._client, self._letters, self._load = client, DeadLetters(client, app), load
         self._key, self._dead = keys.replays(app, spout_id), keys.dead_letters(app)
@@ -39,11 +39,11 @@ class DeadLetterReplay:
 
     @property
     def under_way(self) -> list[int]:
-        """Messages that were claimed and are not done."""
+        """Messages that were claimed and aren't done."""
         return list(self._under_way)
 
     def claim(self, unfinished: Callable[[], Int64Array]) -> list[int]:
-        """Claim requested letters; returns the messages to emit. Letters of messages that are `unfinished` wait."""
+        """Claim requested letters. Return the messages to emit. Letters of `unfinished` messages wait."""
         if len(self._under_way) >= MOST_AT_ONCE:
             return []
         (requested,) = self._client.pipeline([("ZRANGE", self._key, 0, 2 * MOST_AT_ONCE - 1)])
@@ -69,15 +69,15 @@ class DeadLetterReplay:
         refused = [letter.entry_id for message, letter in by_message.items() if message not in taken]
         if refused:
             log.warning(
-                "%d dead letters can't be replayed, as their source doesn't have their messages any more: %s", len(refused),
-                ", ".join(refused[:10]),
+                "dead letters not replayed, their source no longer has the messages count=%d entry_ids=%s", len(refused),
+                ",".join(refused[:10]),
             )  # fmt: skip
         self._forget([*gone, *refused])
         self._under_way |= {message: [by_message[message].entry_id] for message in taken}
         return sorted(taken)
 
     def done(self, message_ids: Int64Array) -> None:
-        """Delete the letters of messages that were acked, or have a new letter."""
+        """Delete the letters of messages that were acked or have a new letter."""
         if not self._under_way:
             return
         entry_ids = [entry_id for message in message_ids.tolist() for entry_id in self._under_way.get(message, ())]

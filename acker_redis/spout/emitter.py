@@ -1,4 +1,4 @@
-"""Emissions in a thread of their own, while the spout takes outcomes; which of their errors are raised, and which wait."""
+"""Emissions in a separate thread, and which of their errors are raised or retried."""
 
 import logging
 import time
@@ -21,23 +21,23 @@ from acker_redis.spout.in_flight import Emission
 log = logging.getLogger("acker_redis.spout")
 
 _REPEATED = (NotProvenError, LedgerLostError, AppNotFoundError)
-"""Errors that say nothing about the next emission: Spark lost work, or the server its data."""
+"""Errors that don't affect the next emission: Spark lost work, or the server lost its data."""
 
 _MAX_REPEATS = 3
-"""After so many in a row the run ends."""
+"""Number of such errors in a row that ends the run."""
 
 BROKEN_BASE_SECS = 0.1
-"""The first pause between emissions that fail; each further pause is twice as long."""
+"""First delay between emissions that fail. Each further delay is twice as long."""
 
 _OUTAGE_SECS = 600.0
-"""How long an outage of something that the pipeline needs may last, since an emission last succeeded."""
+"""Longest outage of something that the pipeline needs, since an emission last succeeded."""
 
 WAIT_BASE_SECS, _WAIT_CAP_SECS = 0.5, 30.0
-"""The shortest and the longest pause between emissions during an outage."""
+"""Shortest and longest delay between emissions during an outage."""
 
 _NOBODYS_ATTEMPT = (
     "The error comes from code that runs in the Spark driver, or from Spark before a job ran. No message is to blame: none "
-    "counted an attempt, and none was dead-lettered because of it. Fix it and run again."
+    "counted an attempt or was dead-lettered because of it. Fix the error and run again."
 )
 
 
@@ -46,8 +46,8 @@ class Emitted:
     """An emission that has ended.
 
     Attributes:
-        emission: as it was made.
-        error: that it ended with; None: it succeeded.
+        emission: emission as it was started.
+        error: error that ended it. None if it succeeded.
     """
 
     emission: Emission
@@ -55,20 +55,20 @@ class Emitted:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended with an error."""
+        """Return True if it ended with an error."""
         return self.error is not None
 
     @property
     def by_outage(self) -> bool:
-        """Whether an outage of the server ended it."""
+        """Return True if an outage of the server ended it."""
         return isinstance(self.error, ServerUnavailableError)
 
 
 class Emitter:
-    """Runs `emit` in a thread of its own, one emission at a time; pauses after one that failed.
+    """Run `emit` in a separate thread, one emission at a time, with a delay after each failure.
 
     Attributes:
-        emission: under way, or ended and not collected yet.
+        emission: emission that is running, or that has ended and was not collected yet.
     """
 
     def __init__(self, emit: Callable[[Emission], object]) -> None:
@@ -88,44 +88,44 @@ class Emitter:
         self._long_pauses = Backoff(base=WAIT_BASE_SECS, cap=_WAIT_CAP_SECS)
 
     def stop(self, error: BaseException | None = None) -> None:
-        """Wait for the emission under way, and end. Without an `error`, the error of the last emission is raised.
+        """Wait for the current emission, and stop. Without an `error`, raise the error of the last emission.
 
-        No later emission has made up for it. An outage is the exception: an emission that it broke off has nothing left to
-        do, as the run ends when every message is done.
+        No later emission has made up for that error. An outage is not raised: the emission that it interrupted has nothing
+        left to do, because the run ends when every message is done.
 
         Raises:
-            AckerError: the last emission failed.
+            AckerError: if the last emission failed.
         """
         self._pool.shutdown()
         if self._failed is None:
             self._outages.up()
         elif isinstance(self._failed, ServerUnavailableError):
-            log.warning("the last emission was broken off by an outage after its messages were done: %s", self._failed)
+            log.warning("last emission interrupted by an outage, all its messages are done error=%s", self._failed)
         elif error is None:
             raise_error(self._failed)
 
     @property
     def is_free(self) -> bool:
-        """Whether the next emission may begin."""
+        """Return True if the next emission may start."""
         return self._future is None and time.monotonic() >= self._not_before
 
     @property
     def is_running(self) -> bool:
-        """Whether an emission goes on."""
+        """Return True if an emission is running."""
         return self._future is not None and not self._future.done()
 
     def emit(self, emission: Emission) -> None:
-        """Begin an emission, in the thread."""
+        """Start an emission in the thread."""
         self.emission, self._failed = emission, None
         self._future = self._pool.submit(self._emit, emission)
 
     def wait(self, timeout_secs: float | None = None) -> None:
-        """Wait so long for the end of the emission under way; None: as long as it takes."""
+        """Wait until the current emission ends, or until the timeout. None waits without limit."""
         if self._future is not None:
             wait([self._future], timeout_secs)
 
     def collect(self) -> Emitted | None:
-        """Return an emission that has ended, once; then call `succeeded`, `job_failed` or `failed`."""
+        """Return an emission that has ended, once. Then call `succeeded`, `job_failed` or `failed`."""
         if self._future is None or self.emission is None or not self._future.done():
             return None
         ended = Emitted(self.emission, self._future.exception())
@@ -133,7 +133,7 @@ class Emitter:
         return ended
 
     def hurry(self) -> None:
-        """End the pause: there is something to emit that had no part in the failure."""
+        """End the delay, because there are messages to emit that had no part in the failure."""
         self._not_before = float("-inf")
 
     def succeeded(self) -> None:
@@ -141,7 +141,7 @@ class Emitter:
         self._failed = None
         self._repeats = self._broken_off = self._waits = 0
         if self._out_since is not None:
-            log.warning("the pipeline goes on, after %.0f s", time.monotonic() - self._out_since)
+            log.warning("outage over, pipeline resumed outage_secs=%.0f", time.monotonic() - self._out_since)
         self._out_since = None
         self._succeeded = True
         self._outages.up()
@@ -149,34 +149,34 @@ class Emitter:
     def job_failed(self, error: BaseException, in_a_row: int, *, waits: bool = False) -> None:
         """Note that the job of the last emission failed, and that one of its messages may be to blame.
 
-        If none ever succeeds, the error is raised at the end.
+        If no emission ever succeeds, the error is raised at the end.
 
         Args:
-            error: that it ended with.
-            in_a_row: emissions whose jobs failed since one succeeded.
-            waits: whether no emission seems to succeed now, so that pauses are long.
+            error: error that ended it.
+            in_a_row: number of emissions whose jobs failed since one succeeded.
+            waits: True if no emission is likely to succeed now, which makes delays long.
 
         Raises:
-            AckerError: it is an outage that lasts too long.
+            AckerError: if it is an outage that lasts too long.
         """
         self._failed = None if self._succeeded else error
         if is_outage(error):
             self._wait_for(error)
             return
         log.warning(
-            "an emission failed; its messages are emitted again in smaller ones: %s", error,
+            "emission failed, retrying its messages in smaller emissions failures_in_a_row=%d error=%s", in_a_row, error,
             exc_info=None if self._stack_logged else error,
         )  # fmt: skip
-        self._stack_logged = True  # once: with each smaller emission it is much the same
+        self._stack_logged = True  # once: smaller emissions have much the same stack
         if in_a_row > 1:
             pauses = self._long_pauses if waits else self._pauses
             self._not_before = time.monotonic() + pauses.compute(in_a_row - 1)
 
     def failed(self, error: BaseException) -> None:
-        """Note that the last emission failed, through no message.
+        """Note that the last emission failed, and that no message is to blame.
 
         Raises:
-            AckerError: an outage lasts too long, or too many emissions in a row came to nothing.
+            AckerError: if an outage lasts too long, or too many emissions in a row had no effect.
             Exception: the error itself, if it is neither.
         """
         self._failed = error
@@ -184,15 +184,18 @@ class Emitter:
             self._broken_off += 1
             self._outages.down(error)
             if self._broken_off == OUTAGE_TRIES:
-                raise AckerError(f"{OUTAGE_TRIES} emissions failed in a row, the last with: {error}") from error
+                raise AckerError(
+                    f"{OUTAGE_TRIES} emissions failed in a row because of the server. No message is to blame. Repair the "
+                    f"server and run again. The last error was: {error}"
+                ) from error
             self._not_before = time.monotonic() + self._backoff.compute(self._broken_off)
         elif isinstance(error, _REPEATED):
             self._repeats += 1
             if self._repeats == _MAX_REPEATS:
                 raise AckerError(
-                    f"{_MAX_REPEATS} emissions in a row came to nothing, the last with: {error}"
+                    f"{_MAX_REPEATS} emissions in a row had no effect. No message is to blame. The last error was: {error}"
                 ) from error
-            log.warning("an emission came to nothing (%d in a row), and is repeated: %s", self._repeats, error)
+            log.warning("emission had no effect, repeating it in_a_row=%d error=%s", self._repeats, error)
             self._not_before = time.monotonic() + self._backoff.compute(self._repeats)
         elif is_outage(error):
             self._wait_for(error)
@@ -202,19 +205,19 @@ class Emitter:
             raise error
 
     def _wait_for(self, error: BaseException) -> None:
-        """Pause, longer each time."""
+        """Delay the next emission, longer each time."""
         now = time.monotonic()
         if self._out_since is None:
             self._out_since, self._waited = now, 0.0
-            log.warning("the pipeline waits for what it needs, for up to %.0f s: %s", _OUTAGE_SECS, error)
+            log.warning("outage, pipeline is waiting max_wait_secs=%.0f error=%s", _OUTAGE_SECS, error)
         if self._waited > _OUTAGE_SECS:
             raise AckerError(
-                f"nothing got through for {_OUTAGE_SECS:.0f} s, as something that the pipeline needs can't be reached. No "
-                f"message is to blame. Repair it and run again: {error}"
+                f"No emission succeeded for {_OUTAGE_SECS:.0f} s, because a service that the pipeline needs is unreachable. "
+                f"No message is to blame. Repair the service and run again. The last error was: {error}"
             ) from error
         self._waits += 1
         pause = self._long_pauses.compute(self._waits)
-        self._waited += pause  # pauses count, not tries that take long, nor the time in which nothing was to be emitted
+        self._waited += pause  # only delays count: neither long tries nor times without messages to emit
         self._not_before = now + pause
 
 
@@ -227,6 +230,6 @@ def raise_error(error: BaseException) -> NoReturn:
     if isinstance(error, AckerError) and not isinstance(error, JobFailedError):
         raise error
     raise AckerError(
-        "an emission failed, and no message is left to try it with, as each is done or a dead letter: "
+        "An emission failed, but every message is already done or dead-lettered, so nothing is left to retry. The error was: "
         f"{error if isinstance(error, AckerError) else f'{type(error).__name__}: {error}'}"
     ) from error

@@ -1,6 +1,6 @@
-"""Attempts of messages that are in flight, or wait for their next emission, as arrays: a million cost hardly more than ten.
+"""Arrays of attempts that are in flight or wait for their next emission: a million cost hardly more than ten.
 
-No I/O.
+This module does no I/O.
 """
 
 import heapq
@@ -18,7 +18,7 @@ Mask = npt.NDArray[np.bool_]
 Rows = Int64Array | npt.NDArray[np.bool_] | slice
 
 _RUN = 100
-"""Where runs of sorted ids are as long as this on average, merging them is quicker than sorting all."""
+"""Average length of sorted runs of ids from which on merging them is faster than sorting all."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Emission:
     """Messages emitted together.
 
     Attributes:
-        number: counts the emissions of this spout; roots and idempotency keys are derived from it.
-        message_ids: 64-bit ids the source knows its messages by.
-        attempts: emissions before this one, per message.
-        roots: root of each, as `roots.root_ids` derives it.
+        number: number of this emission within its spout. Roots and idempotency keys are derived from it.
+        message_ids: 64-bit ids by which the source identifies its messages.
+        attempts: number of earlier emissions, per message.
+        roots: root of each message, as `roots.root_ids` derives it.
     """
 
     number: int
@@ -38,7 +38,7 @@ class Emission:
     roots: Int64Array
 
     def only(self, rows: npt.NDArray[np.bool_]) -> "Emission":
-        """Return an emission of some of its messages."""
+        """Return an emission with a part of the messages."""
         return Emission(self.number, self.message_ids[rows], self.attempts[rows], self.roots[rows])
 
 
@@ -48,15 +48,15 @@ class Attempts:
 
     Attributes:
         message_ids: 64-bit ids.
-        previous: how many emissions of the message came before; 0 for a first one.
-        exempted: how many of those don't count as attempts: they got lost, or were exempt.
-        losses: how many of those got lost without a known cause.
-        exempt: this emission doesn't count as an attempt, however it ends: an outage broke it off, for example.
-        non_retryable: if this emission fails, there is no other.
-        max_group: the next emission has at most so many messages; 0: any number. In flight: as known so far.
-        first_secs: when the message was emitted first, in seconds since 1970; 0: it was not.
-        cause_numbers: index into `SpoutState.causes`: how the emission before ended; 0 for a first one.
-        numbers: of the emission that each is in; arbitrary before it is in any.
+        previous: number of earlier emissions of the message, 0 for a first one.
+        exempted: number of those that don't count as attempts, because they were lost or exempt.
+        losses: number of those that were lost without a known cause.
+        exempt: True if this emission doesn't count as an attempt, however it ends, for example because of an outage.
+        non_retryable: True if this emission is the last one should it fail.
+        max_group: limit on messages in the next emission. 0 means no limit. While in flight: as known so far.
+        first_secs: time of the message's first emission, in seconds since 1970. 0 if there was none.
+        cause_numbers: index into `SpoutState.causes` of the end of the previous emission, 0 for a first one.
+        numbers: number of the emission that contains the row. Arbitrary before it is in any.
     """
 
     message_ids: Int64Array
@@ -72,7 +72,7 @@ class Attempts:
 
     @classmethod
     def first(cls, message_ids: Int64Array) -> "Attempts":
-        """Return first emissions of messages."""
+        """Return the first emissions of these messages."""
         count = len(message_ids)
         zeros = np.zeros(count, np.int64)
         return cls(
@@ -90,7 +90,7 @@ class Attempts:
 
     @classmethod
     def concatenate(cls, parts: "Sequence[Attempts]") -> "Attempts":
-        """Return the rows of all parts, in order; not copied where all are of a single part."""
+        """Return the rows of all parts, in order. They aren't copied if only one part has rows."""
         parts = [part for part in parts if len(part)] or parts[:1]
         if len(parts) == 1:
             return parts[0]
@@ -100,7 +100,7 @@ class Attempts:
         return len(self.message_ids)
 
     def __getitem__(self, rows: Rows) -> "Attempts":
-        """Some of the rows."""
+        """Return the selected rows."""
         return Attempts(*(column[rows] for column in self.columns))
 
     @property
@@ -112,7 +112,7 @@ class Attempts:
         )  # fmt: skip
 
     def retries(self, exempt: Mask, lost: Mask) -> "Attempts":
-        """Return the next emissions of these messages; `exempt` and `lost` say how this emission of each ended."""
+        """Return the next emissions of these messages. `exempt` and `lost` are masks of how this one ended."""
         return replace(
             self,
             previous=self.previous + 1,
@@ -129,41 +129,41 @@ class InFlight:
     Attributes:
         roots: root of each row.
         attempts: attempt of each row.
-        open: rows that are not settled.
-        count: how many rows are open.
+        open: mask of rows that aren't settled.
+        count: number of open rows.
     """
 
     def __init__(self, roots: Int64Array, attempts: Attempts) -> None:
-        """Make all rows open."""
+        """Start with all rows open."""
         self.roots, self.attempts = roots, attempts
         self._index = Index(roots.view(np.uint64))
         self.open = np.ones(len(roots), np.bool_)
         self.count = len(roots)
 
     def rows_of(self, roots: Int64Array) -> Int64Array:
-        """Return for each root the open row it is in, -1 for none."""
+        """Return the open row of each root, or -1."""
         rows = self._index.rows_of(roots.view(np.uint64))
         return np.where((rows >= 0) & self.open[rows], rows, -1)
 
     def close_rows(self, rows: Int64Array) -> None:
-        """Settle rows, which are open and distinct."""
+        """Settle rows. They must be open and distinct."""
         self.open[rows] = False
         self.count -= len(rows)
 
 
 class Sent:
-    """How the roots of an emission ended, as far as it is known.
+    """Result of an emission's roots, as far as known.
 
     Attributes:
-        emission: as it was made.
-        left: roots without outcome, that did not get lost either.
-        acked: roots that were acked.
-        lost: roots that got lost before the ledger knew of them, without a known cause.
-        exempt: an event on a server while this was in flight explains roots that get lost.
-        job_failed: its job failed as a whole, and its messages go out again in smaller emissions.
-        ended: the emission has ended.
-        proven: it has ended without an error.
-        error: that it ended with, if that was no outage.
+        emission: emission as it was started.
+        left: number of roots that neither have an outcome nor were lost.
+        acked: number of acked roots.
+        lost: number of roots that were lost before they were in the ledger, without a known cause.
+        exempt: True if an event on a server, while this was in flight, explains lost roots.
+        job_failed: True if its job failed as a whole, so its messages are replayed in smaller emissions.
+        ended: True if the emission has ended.
+        proven: True if it has ended without an error.
+        error: error that ended it, unless that was an outage.
     """
 
     def __init__(self, emission: Emission) -> None:
@@ -173,16 +173,16 @@ class Sent:
         self.error: BaseException | None = None
 
     def note(self, count: int, outcome: Literal["acked", "settled", "lost"]) -> None:
-        """Count roots that were acked, ended otherwise, or got lost without a known cause."""
+        """Count roots that were acked, settled otherwise, or lost without a known cause."""
         self.left -= count
         self.acked += count if outcome == "acked" else 0
         self.lost += count if outcome == "lost" else 0
 
 
 def merged(parts: Sequence[InFlight]) -> list[InFlight]:
-    """Merge parts of messages in flight until each is more than twice as large as the next: so there are few.
+    """Merge parts of messages in flight until each is more than twice as large as the next, so there are few.
 
-    A message is merged as often as that doubles its part, which keeps both cheap: this, and looking through the parts.
+    Each merge of a message about doubles its part. That keeps both merges and look-ups cheap.
     """
     kept: list[InFlight] = []
     for part in parts:
@@ -205,7 +205,7 @@ def merged(parts: Sequence[InFlight]) -> list[InFlight]:
 
 
 class Replays:
-    """Messages that wait for their next emission, ordered by when they are due."""
+    """Queue of messages that wait for their next emission, ordered by due time."""
 
     def __init__(self) -> None:
         """Start without messages."""
@@ -218,18 +218,18 @@ class Replays:
 
     @property
     def first_due(self) -> float:
-        """When the first message is due; there has to be a message."""
+        """Due time of the first message. The queue must not be empty."""
         return self._chunks[0][0]
 
     def add(self, attempts: Attempts, due: FloatArray) -> None:
-        """Add emissions to make, each not before its time (`time.monotonic`)."""
+        """Add emissions with their due times, as `time.monotonic`."""
         if len(attempts):
             order = np.argsort(due, kind="stable")
             self._push(attempts[order], due[order])
             self._count += len(attempts)
 
     def take_due(self, now: float, room: int | None) -> Attempts:
-        """Take emissions that are due, `room` at most."""
+        """Remove and return emissions that are due, at most `room`."""
         parts = [Attempts.first(np.array([], np.int64))]
         left = self._count if room is None else room
         while left and self._chunks and self._chunks[0][0] <= now:
@@ -244,7 +244,7 @@ class Replays:
         return taken
 
     def all(self) -> tuple[Attempts, FloatArray]:
-        """Return all that wait, and when each is due."""
+        """Return all waiting emissions and their due times."""
         chunks = [
             (Attempts.first(np.array([], np.int64)), np.array([])),
             *((attempts, due) for _, _, attempts, due in self._chunks),
@@ -257,7 +257,7 @@ class Replays:
 
 
 def in_order(message_ids: Int64Array) -> Int64Array:
-    """Sort message ids; quick where they are in order, or come in a few sorted runs, as of a few files."""
+    """Return the message ids sorted. Fast if they are in order, or in a few sorted runs, as from a few files."""
     steps_down = np.count_nonzero(message_ids[1:] < message_ids[:-1])
     if not steps_down:
         return message_ids

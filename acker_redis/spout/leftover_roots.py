@@ -1,7 +1,7 @@
-"""Roots that a run leaves, and that earlier runs have left: they fail at once, and their outcomes are confirmed.
+"""Cleanup of roots that this run and earlier runs left pending: fail them at once, and confirm their outcomes.
 
-A lane has one spout at a time. So roots that are pending there, and not in flight in the lane's spout, are of runs that
-are over. Nobody would take their outcomes if they came after this run, too, and the app would look sick for ever.
+A lane has one spout at a time. So roots that are pending in the lane, but not in flight in its spout, belong to runs that
+are over. No spout would consume their outcomes after this run either, and the app would look unhealthy forever.
 """
 
 import logging
@@ -24,27 +24,27 @@ from acker_redis.store.lane_leases import Lease
 log = logging.getLogger("acker_redis.spout")
 
 _ENDED, _LEFT = "its run ended", "left by a run that is over"
-"""Reasons that these roots fail with."""
+"""Reasons with which these roots fail."""
 
 ERROR_SECS, _DONE_SECS = 5.0, 60.0
-"""How long the end of a run may take: after an error or Ctrl-C, and otherwise."""
+"""Time limits for ending a run: after an error or Ctrl-C, and otherwise."""
 
 STEP_SECS = 0.02
-"""How long a step may hold up the spout."""
+"""Longest time that a step may block the spout."""
 
 _ROOTS_PER_STEP = 5000
 
 
 class LeftoverRoots:
-    """Fails roots that earlier runs left pending in a lane, step by step, while the run that has the lane now goes on.
+    """Fail roots that earlier runs left pending in a lane, step by step, while the lane's current run continues.
 
     Attributes:
-        spout_ids: that own these roots.
-        failed: number of roots that failed so far.
+        spout_ids: owners of these roots.
+        failed: number of roots failed so far.
     """
 
     def __init__(self, acker: Acker, in_flight: Callable[[Int64Array], Mask]) -> None:
-        """Look for nothing yet; `in_flight` says which of some roots are this run's."""
+        """Prepare the search. `in_flight` returns the mask of roots that belong to this run."""
         self.spout_ids: set[int] = set()
         self.failed = 0
         self._acker, self._in_flight = acker, in_flight
@@ -53,18 +53,18 @@ class LeftoverRoots:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether some may be left."""
+        """Return True if such roots may be left."""
         return self._is_wanted
 
     def look(self) -> None:
-        """Go through the ledgers once more."""
+        """Scan the ledgers once more."""
         self._is_wanted, self._steps = True, None
 
     def step(self, secs: float = STEP_SECS) -> None:
-        """Go on for `secs`.
+        """Continue the scan for `secs`.
 
         Raises:
-            ServerUnavailableError: the next step begins from the start.
+            ServerUnavailableError: if the server fails. The next step starts from the beginning.
         """
         deadline = time.monotonic() + secs
         while self._is_wanted and time.monotonic() < deadline:
@@ -91,7 +91,7 @@ class LeftoverRoots:
 
 @contextmanager
 def noting_error(acker: Acker, lane: int, run_id: str, spout_id: int) -> Iterator[None]:
-    """Note an error that a run meets before it has its lane, as in reading its messages, unless another run has the lane."""
+    """Record an error of a run that doesn't hold its lane yet, as in reading its messages, unless another run holds it."""
     try:
         yield
     except BaseException as exc:
@@ -112,11 +112,11 @@ def _note_error(acker: Acker, lane: int, run_id: str, spout_id: int, error: Base
             app_of(acker).note_end(run_ends.end_of(run_id, spout_id, error, is_settled=is_settled), lane=lane)
             lease.release()
     except AckerError as exc:
-        log.warning("how the run ended could not be noted: %s", exc)
+        log.warning("end of the run not recorded run_id=%r error=%s", run_id, exc)
 
 
 class Leaving:
-    """The end of a run: none of its roots stays pending, none of its outcomes waits, and how it ended is noted."""
+    """End a run: settle its roots, confirm its outcomes, and record how it ended."""
 
     def __init__(
         self, lease: Lease, state: SpoutState, left: LeftoverRoots, watch: Watchdog, acker: Acker, lane: int
@@ -126,9 +126,9 @@ class Leaving:
         self._is_late = threading.Event()
 
     def leave(self, run_id: str, spout_id: int, error: BaseException | None, *, keep: bool = False) -> None:
-        """End the run, in bounded time, whatever the server does. With `keep`, roots in flight stay in flight.
+        """End the run in bounded time, whatever the server does. With `keep`, roots in flight stay in flight.
 
-        In a thread, as a server that says nothing would hold up a program that was interrupted.
+        It runs in a thread, because a server that doesn't answer would block a program that was interrupted.
         """
         thread = threading.Thread(
             target=self._leave, args=(run_id, spout_id, error, keep), name="acker-leave", daemon=True
@@ -138,9 +138,9 @@ class Leaving:
         if thread.is_alive():
             self._is_late.set()
             log.warning(
-                "the server does not answer: pending roots of this run time out, or fail when the next run takes lane %d",
-                self._lane,
-            )
+                "server not answering, pending roots time out or fail when the lane's next run starts run_id=%r lane=%d",
+                run_id, self._lane,
+            )  # fmt: skip
 
     def _leave(self, run_id: str, spout_id: int, error: BaseException | None, keep: bool) -> None:
         is_settled = False
@@ -149,38 +149,38 @@ class Leaving:
                 is_settled = not keep and self._settle(spout_id)
             except AckerError:
                 raise
-            except Exception:  # a connection that was interrupted in the middle of a reply is closed by this
-                log.debug("the end of a run is tried again", exc_info=True)
+            except Exception:  # this closes a connection that was interrupted in the middle of a reply
+                log.debug("retrying to end the run run_id=%r", run_id, exc_info=True)
                 is_settled = not keep and self._settle(spout_id)
             if self._lease.holds():
                 app_of(self._acker).note_end(
                     run_ends.end_of(run_id, spout_id, error, is_settled=is_settled), lane=self._lane
                 )
         except AckerError as exc:
-            self._warn("roots that are pending time out, or fail when the lane's next run begins", exc)
+            self._warn("pending roots time out or fail when the lane's next run starts", exc)
         try:
             self._lease.release()
         except AckerError as exc:
-            self._warn("the lane stays taken for some seconds", exc)
+            self._warn("the lane stays held for some seconds", exc)
 
     def _warn(self, consequence: str, error: AckerError) -> None:
-        if isinstance(error, ClosedError):  # by the program, which is over
-            log.debug("%s, as the acker is closed", consequence)
+        if isinstance(error, ClosedError):  # the program closed it, and is over
+            log.debug("acker closed, %s lane=%d", consequence, self._lane)
         elif not self._is_late.is_set():
-            log.warning("the end of the run could not be noted on the server, so %s: %s", consequence, error)
+            log.warning("end of the run not recorded on the server, %s lane=%d error=%s", consequence, self._lane, error)
 
     def _settle(self, spout_id: int) -> bool:
-        """Fail roots in flight, and take outcomes that wait; returns whether nothing is left."""
+        """Fail roots in flight and confirm waiting outcomes. Return True if nothing is left."""
         in_flight = [roots for roots in self._state.waiting(None) if len(roots)]
         has_lane = self._lease.acquire_if_free() if in_flight else self._lease.holds()
         try:
             for roots in in_flight:
                 for at in range(0, len(roots), _ROOTS_PER_STEP):
                     self._release(roots[at : at + _ROOTS_PER_STEP])
-            if not has_lane:  # its new holder takes the outcomes
+            if not has_lane:  # its new holder consumes the outcomes
                 return False
             if self._watch.sees_another_server():
-                self._left.look()  # it may have gone back in time, and have roots that are done
+                self._left.look()  # it may have lost its latest writes, and have roots that are done
             while self._left.is_wanted and not self._is_late.is_set():
                 self._left.step()
             spout_ids = {spout_id, *self._left.spout_ids}
@@ -199,7 +199,7 @@ class Leaving:
             self._acker.fail_many(owned, reason=_ENDED)
 
     def _drain(self, spout_id: int, spout_ids: set[int]) -> None:
-        """Confirm outcomes that wait for a spout, and those that it took and did not confirm."""
+        """Confirm outcomes that wait for a spout, and those that it received but did not confirm."""
         again = True
         while not self._is_late.is_set():
             batches = self._acker.poll_batches(10_000, consumer=f"spout-{spout_id}", lane=self._lane, again=again)

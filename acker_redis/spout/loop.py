@@ -1,4 +1,4 @@
-"""The loop of a spout, step by step: emit, take outcomes, ask the ledger for roots that may be lost."""
+"""The loop of a spout: emit, poll for outcomes, and reconcile with the ledger."""
 
 import logging
 import time
@@ -25,36 +25,38 @@ from acker_redis.store.run_ends import End
 log = logging.getLogger("acker_redis.spout")
 
 _LOST_AFTER_TIMEOUTS = 4
-"""The ledger is asked for roots in flight after so many message timeouts without any outcome."""
+"""Number of message timeouts without any outcome after which the ledger is asked for roots in flight."""
 
 POLL_MS = 100
-"""How long a step waits for outcomes."""
+"""Time that a step waits for outcomes."""
 
 PAUSE_SECS = 1.0
-"""How often the spout looks whether the app is paused."""
+"""Interval between two checks whether the app is paused."""
 
 LIMIT_SECS = 1.0
-"""How often the spout reads the app's limit of pending roots; where there is a limit, it counts these before each emission."""
+"""Interval between two reads of the app's limit of pending roots. With a limit, these are counted before each emission."""
 
 _HELD_SECS = 60.0
-"""How often, at most, it warns that the limit leaves no room: several spouts may be in each other's way often."""
+"""Shortest interval between warnings that the limit leaves no room. Several spouts may block each other often."""
 
 _REPLAYS_SECS = 1.0
-"""How often the spout looks for dead letters to replay."""
+"""Interval between two searches for dead letters to replay."""
 
 _WARN_SECS = 1.0
-"""After so long a run that ends with an error logs that it waits for its emission."""
+"""Delay after which a run that ends with an error logs that it waits for its emission."""
 
 
 class SpoutLoop:
-    """Steps of one spout, between `start` and `stop`; also a context manager. One thread at a time may step.
+    """Run one spout in steps, between `start` and `stop`. Also a context manager.
+
+    Only one thread at a time may step.
 
     Attributes:
-        taken: number of outcomes that the last step took.
+        taken: number of outcomes that the last step received.
     """
 
     def __init__(self, spout: Spout, emit: Callable[[Emission], object]) -> None:
-        """Emit nothing yet; `emit` is as for `run_spout`."""
+        """Prepare the loop. `emit` is as for `run_spout`."""
         self.taken = 0
         self._spout, self._state = spout, spout.state
         self._emitter = Emitter(emit)
@@ -85,10 +87,10 @@ class SpoutLoop:
         self.stop(error)
 
     def start(self) -> None:
-        """Take the lane.
+        """Acquire the lane.
 
         Raises:
-            BadConfigError: another run has it.
+            BadConfigError: if another run holds it.
         """
         try:
             self._outages.wait_for(self._take_lane)
@@ -98,10 +100,11 @@ class SpoutLoop:
             raise
 
     def stop(self, error: BaseException | None = None) -> None:
-        """Wait for the emission under way, then release the lane; no root of this run stays pending, and no outcome waits.
+        """Wait for the emission under way, settle this run's roots and outcomes, and release the lane.
 
         Args:
-            error: that ends the run; None: it is over, and an error of the last emission is raised, see `Emitter.stop`.
+            error: error that ends the run. None if the run is complete: an error of the last emission is then raised, see
+                `Emitter.stop`.
         """
         ended_with = error
         try:
@@ -118,7 +121,7 @@ class SpoutLoop:
                 self._emitter.wait(_WARN_SECS)
                 if self._emitter.is_running:
                     log.warning(
-                        "%s: waiting for the emission under way; in Spark, another Ctrl-C ends its jobs",
+                        "run ending, waiting for the current emission (in Spark, another Ctrl-C ends its jobs) error=%s",
                         type(error).__name__,
                     )
             self._emitter.wait()
@@ -130,28 +133,28 @@ class SpoutLoop:
 
     @property
     def emission(self) -> Emission | None:
-        """The emission under way, or ended and not looked at yet."""
+        """Emission that is running, or that has ended and was not collected yet."""
         return self._emitter.emission
 
     def hurry(self) -> None:
-        """End the pause before the next emission: there is something new to emit."""
+        """End the delay before the next emission, because there is something new to emit."""
         self._emitter.hurry()
 
     def rest(self) -> None:
-        """Let another run have the lane until the next step; roots in flight stay in flight."""
+        """Release the lane to other runs until the next step. Roots in flight stay in flight."""
         self._has_begun = False
         self._leaving.leave(self._spout.run_id, self._spout.spout_id, None, keep=True)
 
     def step(self, block_ms: int = POLL_MS, *, may_emit: bool = True, only_due_by: float | None = None) -> None:
-        """Begin an emission if there are messages to emit, take outcomes, and look for lost roots.
+        """Start an emission if there are messages to emit, poll for outcomes, and look for lost roots.
 
         Args:
-            block_ms: wait so long for outcomes.
-            may_emit: whether an emission may begin.
-            only_due_by: replays go out only if they were due by then (`time.monotonic`); None: now.
+            block_ms: longest wait for outcomes, in milliseconds.
+            may_emit: False if no emission may start.
+            only_due_by: time by which replays must have been due, as `time.monotonic`. None means now.
 
         Raises:
-            AckerError: as `run_spout`.
+            AckerError: as for `run_spout`.
         """
         emitter, state = self._emitter, self._state
         self._outages.wait_for(self._take_lane)
@@ -163,7 +166,7 @@ class SpoutLoop:
         if may_emit and emitter.is_free and (emission := self._spout.next_emission(self._room(), only_due_by)):
             state.follow(emission)
             emitter.emit(emission)
-        if not state.pending and emitter.emission is not None:  # all outcomes came before the emission has ended
+        if not state.pending and emitter.emission is not None:  # all outcomes arrived before the emission ended
             emitter.wait(block_ms / 1000)
             block_ms = 0
         self.taken = taken = self._outages.wait_for(lambda: self._spout.poll(block_ms=block_ms))
@@ -175,17 +178,17 @@ class SpoutLoop:
         if not taken and (self._ask_now or time.monotonic() - self._quiet_since > self._quiet_secs):
             if self._outages.seen or self._watch.replaced:
                 state.ignore_losses()
-                self._left.look()  # a server that went back in time has roots that are done
+                self._left.look()  # a server that lost its latest writes has roots that are done
             self._outages.wait_for(lambda: self._spout.reconcile(emitter.emission))
             self._ask_now = self._outages.seen = self._watch.replaced = False
             self._quiet_since = time.monotonic()
         if not taken and self._left.is_wanted:
             self._outages.wait_for(self._left.step)
-        self._collect()  # here, too: the next step may have nothing to wait for
+        self._collect()  # again: the next step may have nothing to wait for
         self._look_at_sent()
 
     def _take_lane(self) -> None:
-        """Take the lane, if this run doesn't have it, and look for roots that the run before left there."""
+        """Acquire the lane if this run doesn't hold it, and look for roots that the previous run left there."""
         self._lease.acquire()
         if self._has_begun:
             return
@@ -213,18 +216,16 @@ class SpoutLoop:
         if (pause is not None) != self._is_paused:
             app = self._spout.acker.config.app
             if pause is None:
-                log.info("app %r is resumed", app)
+                log.info("app resumed app=%r", app)
             else:
-                log.warning(
-                    "app %r is paused (%s): nothing is emitted until it is resumed", app, pause.reason or "no reason"
-                )
+                log.warning("app paused, emitting nothing app=%r reason=%r", app, pause.reason)
         self._is_paused = pause is not None
         return self._is_paused
 
     def _room(self) -> int | None:
-        """How many messages the app's limit lets be in flight. Call it only where no emission is under way.
+        """Return how many messages may be in flight under the app's limit. Call it only while no emission runs.
 
-        All messages in flight here have their root in the ledger then; other roots pending there are other spouts'.
+        Then every message in flight has its root in the ledger, and all other pending roots belong to other spouts.
         """
         acker, now = self._spout.acker, time.monotonic()
         if now - self._limit_at >= LIMIT_SECS:
@@ -236,10 +237,7 @@ class SpoutLoop:
         others = max(0, self._outages.wait_for(acker.pending) - own)
         if others >= self._limit and now - self._held_at >= _HELD_SECS:
             self._held_at = now
-            log.warning(
-                "app %r has %d pending roots, as many as its limit allows: nothing is emitted until some settle",
-                acker.config.app, self._limit,
-            )  # fmt: skip
+            log.warning("limit of pending roots reached, emitting nothing app=%r limit=%d", acker.config.app, self._limit)
         return max(0, self._limit - others)
 
     def _collect(self) -> None:
@@ -266,7 +264,7 @@ class SpoutLoop:
             self._emitter.failed(error)
 
     def _look_at_sent(self) -> None:
-        """Raise errors that waiting can't mend: those that no replay shows again, and messages that never become roots."""
+        """Raise errors that no retry can fix: those that no replay shows again, and messages that never become roots."""
         for sent in self._state.take_finished():
             count = len(sent.emission.roots)
             if sent.error is not None and sent.acked == count:
@@ -274,36 +272,39 @@ class SpoutLoop:
             vanished = sent.error is None and sent.lost == count
             if vanished and self._vanished:
                 raise NotExactError(
-                    f"none of the {count} messages of an emission became a root, nor of the one before: when read again, "
-                    "they have other ids or are gone (monotonically_increasing_id, uuid, rand, the time; a source that "
-                    "changed), or only a part of the rows is read (limit, take). Take ids from the data, persist() or write "
-                    "the messages before the run"
+                    f"None of the {count} messages of this emission became a root, nor of the emission before. The source "
+                    "returned other ids or fewer rows when it was re-read. Possible causes are monotonically_increasing_id, "
+                    "uuid, rand, the current time, limit, take, or a source that changed. Derive ids from the data, or "
+                    "persist() or write the messages before the run."
                 )
-            self._vanished = vanished and not sent.emission.attempts.any()  # one message of many may be lost for good
+            self._vanished = vanished and not sent.emission.attempts.any()  # a single message may be permanently lost
 
 
 def run_spout(
     spout: Spout, emit: Callable[[Emission], object], progress: Callable[[bool], object] | None = None
 ) -> SpoutCounts:
-    """Emit, poll, replay and reconcile until every message of a spout was acked or is a dead letter.
+    """Run a spout until every message was acked or dead-lettered: emit, poll, replay and reconcile.
 
-    It waits for a server that is gone, full, busy or a replica, for 40 tries (three to twelve minutes); emissions that this
-    broke off don't count as failed. It waits for other things that `emit` can't reach (an `OutageError`, or a connection or
-    timeout error of Python's or of a client) for up to ten minutes without a success, with pauses of up to 30 s. It looks
-    for roots that the server lost (in a restart, a failover) as soon as the server was replaced, or knows of fewer pending
-    roots than it should.
+    If the server is unreachable, full, busy or a replica, retry 40 times (three to twelve minutes). Emissions that this
+    interrupts don't count as failed.
+
+    If `emit` can't reach something else, retry for up to ten minutes without a success, with delays of up to 30 s. Such an
+    error is an `OutageError`, or a connection or timeout error of Python or of a client.
+
+    Look for roots that the server lost, in a restart or failover, as soon as the server was replaced or reports fewer
+    pending roots than expected.
 
     Args:
-        spout: with its messages.
-        emit: makes tuples of an emission and waits until they went out (runs the Spark job). Called in a thread of its
-            own, one emission at a time, while outcomes are taken here. If it raises, the error is raised here at once
-            and no message counts an attempt, unless poison messages are to be searched for (`Marks.search_for_poison`), the
-            emission could not be proven (`NotProvenError`: three in a row are tried), or it is an outage.
-        progress: called several times a second; its argument is whether an emission is under way.
+        spout: spout with its messages.
+        emit: function that turns an emission into tuples and waits until they were sent (it runs the Spark job). It is
+            called in a separate thread, one emission at a time. If it raises, the error is raised here at once and no
+            message counts an attempt, with three exceptions: poison messages are searched for (`Marks.search_for_poison`),
+            the emission could not be proven (`NotProvenError`, tried three times in a row), or it is an outage.
+        progress: callback, called several times a second, with True while an emission runs.
 
     Raises:
-        AckerError: `emit` failed again and again, or as `Spout.poll`.
-        Exception: an error of `emit`.
+        AckerError: if `emit` failed repeatedly, or as for `Spout.poll`.
+        Exception: any error of `emit`.
 
     >>> spout.add(np.array([7, 8]))
     >>> run_spout(spout, lambda emission: acker.init_many(emission.roots, np.zeros_like(emission.roots), spout_id=0)).acked
@@ -324,5 +325,6 @@ def _raise_systematic(in_a_row: int, error: BaseException) -> NoReturn:
         AckerError: always.
     """
     raise AckerError(
-        f"{in_a_row} emissions failed in a row, at last with different messages alone, so none of these is to blame: {error}"
+        f"{in_a_row} emissions failed in a row, the last ones with different single messages. The cause is not a particular "
+        f"message. Fix the error and run again. The last error was: {error}"
     ) from error

@@ -1,4 +1,4 @@
-"""Marks that an emission leaves on its roots while it is under way; the spout takes them before outcomes."""
+"""Marks that an emission puts on its roots while it runs. The spout applies them before outcomes."""
 
 import time
 from collections import deque
@@ -12,7 +12,7 @@ from acker_redis.spout.in_flight import Emission
 
 @dataclass(frozen=True)
 class RootMark:
-    """A mark on roots; `held_until` (`time.monotonic`) is for those that are held."""
+    """Mark on roots. `held_until` (`time.monotonic`) applies to roots that are held."""
 
     kind: Literal["exempt", "non_retryable", "held"]
     roots: Int64Array
@@ -21,7 +21,7 @@ class RootMark:
 
 @dataclass(frozen=True)
 class PoisonMark:
-    """A mark on an emission whose job failed: search it for poison messages."""
+    """Mark on an emission whose job failed: search it for poison messages."""
 
     emission: Emission
     by_outage: bool
@@ -31,9 +31,10 @@ Mark: TypeAlias = RootMark | PoisonMark
 
 
 class Marks:
-    """Marks of a spout. Any thread may add a mark, as `emit` does, before it fails the roots; else outcomes may come first.
+    """Marks of a spout. Any thread may add marks, as `emit` does.
 
-    Roots that are not in flight are left out.
+    Add a mark before you fail its roots. Otherwise their outcomes may be applied first. Roots that aren't in flight are
+    ignored.
     """
 
     def __init__(self) -> None:
@@ -41,7 +42,7 @@ class Marks:
         self._marks: deque[Mark] = deque()
 
     def collect(self) -> Iterator[Mark]:
-        """Take all marks, in their order; the spout does.
+        """Yield and remove all marks, in order. Only the spout calls this.
 
         >>> spout.marks.exempt(np.array([7]))
         >>> [mark.kind for mark in spout.marks.collect()]
@@ -51,7 +52,9 @@ class Marks:
             yield self._marks.popleft()
 
     def exempt(self, roots: Int64Array) -> None:
-        """Don't count it as an attempt of their messages if these roots fail, time out or get lost: the work was broken off.
+        """Exempt these roots: if they fail, time out or get lost, their messages count no attempt.
+
+        Use it for work that was interrupted.
 
         >>> spout.add(np.array([7, 8]))
         >>> spout.marks.exempt(spout.next_emission().roots)
@@ -59,7 +62,7 @@ class Marks:
         self._marks.append(RootMark("exempt", roots))
 
     def non_retryable(self, roots: Int64Array) -> None:
-        """Emit no message again whose root is among these and fails or times out: it is a dead letter, whatever `retry` says.
+        """Dead-letter the messages of these roots if they fail or time out, whatever `retry` says.
 
         >>> spout.add(np.array([7, 8]))
         >>> roots = spout.next_emission().roots
@@ -68,16 +71,18 @@ class Marks:
         self._marks.append(RootMark("non_retryable", roots))
 
     def search_for_poison(self, emission: Emission, *, by_outage: bool = False) -> None:
-        """Find out which message of an emission is to blame for its failed job.
+        """Search an emission for the message that made its job fail.
 
-        The messages are emitted again in parts, and parts that fail in smaller parts, between other emissions, until each
-        message that fails its emission is alone. Only then the failure counts as an attempt, and later attempts of the
-        message are alone, too. If several messages fail alone while no other emission succeeds, none of them is to blame, and
-        the run ends with the error; a spout that `goes_on` keeps them until another emission has succeeded.
+        The messages are replayed in parts, between other emissions. Parts that fail are split again, until each message
+        that fails its emission is alone. Only then does the failure count as an attempt. Later attempts of that message are
+        alone, too.
+
+        If several messages fail alone while no other emission succeeds, none of them is to blame. The run ends with the
+        error. A spout that `goes_on` keeps them until another emission has succeeded.
 
         Args:
-            emission: as it was given to `emit`.
-            by_outage: whether the error says that something can't be reached. Then no failure counts while nothing succeeds.
+            emission: emission that `emit` received.
+            by_outage: True if the error means that something is unreachable. No failure counts then while nothing succeeds.
 
         >>> spout.add(np.array([7, 8]))
         >>> spout.marks.search_for_poison(spout.next_emission())
@@ -85,9 +90,9 @@ class Marks:
         self._marks.append(PoisonMark(emission, by_outage))
 
     def hold(self, roots: Int64Array, delay_secs: float = 0.0) -> None:
-        """Do the work on these roots again, in one emission with all other messages, though it is done.
+        """Repeat the work on these roots later, in one emission with all other messages, though it is done.
 
-        Their failing doesn't count as an attempt. Their messages are emitted again once no other waits or is in flight, after
+        If they fail, no attempt counts. Their messages are replayed once no other message waits or is in flight, after
         `delay_secs` at the earliest.
 
         >>> spout.add(np.array([7, 8]))

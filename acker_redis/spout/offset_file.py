@@ -1,7 +1,7 @@
-"""Progress of a source: per partition the offset below which everything is done, and runs of offsets done beyond it.
+"""Progress of a source: per partition the first offset that isn't done, and runs of offsets done beyond it.
 
-Storm's Kafka spout commits no more than the former, so a message that failed makes a restart repeat all behind it. Kept in
-a file of the program's own, not in Redis: it has to survive the loss of Redis's memory.
+Storm's Kafka spout commits only the former, so one failed message makes a restart repeat everything after it. Progress is
+stored in a file of the program, not in Redis, because it must survive the loss of Redis's memory.
 """
 
 import json
@@ -24,24 +24,24 @@ if sys.platform != "win32":
 FORMAT, VERSION = "acker_redis.offsets", 2
 
 MAX_RUNS = 10_000
-"""Runs of offsets beyond the first gaps that are kept, the longest ones; a restart repeats the others."""
+"""Largest number of runs beyond the first gaps that are kept. These are the longest; a restart repeats the others."""
 
 _LARGEST = np.iinfo(np.int64).max
 
 
 class OffsetFile:
-    """Progress of a source's partitions.
+    """Store the progress of a source's partitions in a JSON file.
 
-    The file is JSON. It names the app and the columns it counts in, and holds per partition the first offset that is not
-    known to be done, and runs of those beyond it that are. While it is open nobody else can open it (on Windows that is not
-    noticed); for this `.<name>.lock` stands beside it.
+    The file names the app, the partition column and the offset column. Per partition it holds the first offset that isn't
+    known to be done, and the runs of done offsets beyond it. While the file is open, no other run can open it: the file
+    `.<name>.lock` beside it is locked. On Windows this is not enforced.
 
-    Guarantee: every offset below a partition's in `known`, and of its runs, was done. The file is replaced as a whole, so a
-    crash leaves the old one. Not guaranteed: that another offset was not done.
+    Guarantee: every offset below a partition's offset in `known`, and every offset in its runs, was done. The file is
+    replaced atomically, so a crash leaves the old one. Not guaranteed: that any other offset was not done.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Name the file. It is read when it is opened, which `run_tracked` does."""
+        """Set the path. `run_tracked` opens and reads the file."""
         self._path = Path(path).resolve()
         self._lock: IO[bytes] | None = None
         self._about: dict[str, Any] = {}
@@ -56,20 +56,20 @@ class OffsetFile:
 
     @property
     def path(self) -> Path:
-        """The file, absolute."""
+        """Absolute path of the file."""
         return self._path
 
     def open(self, app: str, partition: str, offset: str) -> Self:
-        """Take the file for one run, and read it if it is there. Use as a context manager, or call `close`.
+        """Lock the file for one run, and read it if it exists. Use as a context manager, or call `close`.
 
         Args:
-            app: whose messages it counts.
+            app: app whose messages are tracked.
             partition: column with the names of the source's partitions.
-            offset: column that counts in them.
+            offset: column with the offset in the partition.
 
         Raises:
-            BadConfigError: another run has it open; it is no offset file, damaged, or of another app or source; or the
-                folder can't be written.
+            BadConfigError: if another run has the file open, if it is no offset file, damaged, or of another app or source,
+                or if the folder isn't writable.
 
         >>> with OffsetFile("offsets.json").open("orders", "partition", "offset") as offsets:
         ...     offsets.known()
@@ -84,7 +84,7 @@ class OffsetFile:
         except OSError as exc:
             self.close()
             raise BadConfigError(
-                f"offsets can't be kept in {self._path}: {exc}: give a file that can be written"
+                f"The offset file {self._path} can't be opened ({exc}). Pass a path that is writable."
             ) from exc
         except BadConfigError:
             self.close()
@@ -92,7 +92,7 @@ class OffsetFile:
         return self
 
     def close(self) -> None:
-        """Let others open the file. Nothing is saved.
+        """Release the file without saving.
 
         >>> offsets = OffsetFile("offsets.json").open("orders", "partition", "offset")
         >>> offsets.close()
@@ -108,7 +108,7 @@ class OffsetFile:
         self.close()
 
     def known(self) -> dict[str, int]:
-        """Return the first offset that is not known to be done, of each partition in the file.
+        """Return per partition the first offset that isn't known to be done.
 
         >>> with OffsetFile("offsets.json").open("orders", "partition", "offset") as offsets:
         ...     offsets.known()
@@ -119,29 +119,33 @@ class OffsetFile:
     def track(
         self, message_ids: Int64Array, partitions: Sequence[str], of_message: Int64Array, offsets: Int64Array
     ) -> npt.NDArray[np.bool_]:
-        """Track messages, in place of those tracked before; returns for each whether it is still to be done.
+        """Track messages in place of those tracked before. Return a mask of messages that aren't done.
 
         Args:
-            message_ids: distinct.
-            partitions: names.
-            of_message: for each message the index of its partition.
-            offsets: for each message its offset there, from 0. A partition's have no gaps of unknown messages.
+            message_ids: distinct ids of the messages.
+            partitions: names of the partitions.
+            of_message: index of each message's partition.
+            offsets: offset of each message in its partition, from 0. A partition has no gaps of unknown messages.
 
         Raises:
-            PipelineError: ids are not distinct, or an offset is out of range.
-            BadConfigError: the file is one of the partitions.
+            PipelineError: if ids aren't distinct, or an offset is out of range.
+            BadConfigError: if the file is one of the partitions.
 
         >>> with OffsetFile("offsets.json").open("orders", "partition", "offset") as offsets:
         ...     offsets.track(np.array([7, 8]), ["p0"], np.array([0, 0]), np.array([0, 1])).tolist()
         [True, True]
         """
         if len(offsets) and not (int(offsets.min()) >= 0 and int(offsets.max()) < _LARGEST):
-            raise PipelineError(f"offsets go from {offsets.min()} to {offsets.max()}: count from 0, below 2^63 - 1")
+            raise PipelineError(
+                f"Offsets range from {offsets.min()} to {offsets.max()}. Use offsets from 0 to below 2^63 - 1."
+            )
         place = self._path.as_uri()
         if {str(self._path), place, place.replace("file:///", "file:/")} & set(partitions):
-            raise BadConfigError(f"{self._path} is read as a source file: keep offsets outside of the source's folder")
-        if len(np.unique(message_ids)) != len(message_ids):
-            raise PipelineError("message ids stand more than once")
+            raise BadConfigError(
+                f"The offset file {self._path} is read as a source file. Store it outside of the source's folder."
+            )
+        if duplicates := len(message_ids) - len(np.unique(message_ids)):
+            raise PipelineError(f"{duplicates} message ids are duplicates. Use distinct ids.")
         order = np.argsort(message_ids)
         self._ids, self._names = message_ids[order], list(partitions)
         self._partition_of, self._offset_of = of_message[order], offsets[order]
@@ -152,7 +156,7 @@ class OffsetFile:
         return is_open
 
     def complete(self, message_ids: Int64Array) -> None:
-        """Note messages that are done: acked, or kept as dead letters. Ids that are not tracked are ignored.
+        """Mark messages as done: acked, or stored as dead letters. Ids that aren't tracked are ignored.
 
         >>> with OffsetFile("offsets.json").open("orders", "partition", "offset") as offsets:
         ...     _ = offsets.track(np.array([7, 8]), ["p0"], np.array([0, 0]), np.array([0, 1]))
@@ -163,11 +167,11 @@ class OffsetFile:
             self._done[places[self._ids[places] == message_ids]] = True
 
     def save(self) -> dict[str, int]:
-        """Write the progress; returns the first offset of each partition that is not done.
+        """Write the progress. Return per partition the first offset that isn't done.
 
         Raises:
-            BadConfigError: the file is not open.
-            OSError: it can't be written; it is as it was.
+            BadConfigError: if the file isn't open.
+            OSError: if it can't be written. The old file is unchanged.
 
         >>> with OffsetFile("offsets.json").open("orders", "partition", "offset") as offsets:
         ...     _ = offsets.track(np.array([7, 8]), ["p0"], np.array([0, 0]), np.array([0, 1]))
@@ -177,11 +181,11 @@ class OffsetFile:
         """
         if self._lock is None:
             raise BadConfigError(
-                f"{self._path} is not open: call open() first, with the app and the columns it counts in"
+                f"The offset file {self._path} is not open. Call open() first, with the app and the two columns."
             )
         seen = np.bincount(self._partition_of, minlength=len(self._names)) > 0
         first_open = np.full(len(self._names), -1)
-        np.maximum.at(first_open, self._partition_of, self._offset_of + 1)  # where all is done: behind the last
+        np.maximum.at(first_open, self._partition_of, self._offset_of + 1)  # if all are done: after the last
         np.minimum.at(first_open, self._partition_of[~self._done], self._offset_of[~self._done])
         for number in np.flatnonzero(seen).tolist():
             name, offset = self._names[number], int(first_open[number])
@@ -201,7 +205,7 @@ class OffsetFile:
         return dict(self._begin)
 
     def _done_before(self) -> npt.NDArray[np.bool_]:
-        """Which of the tracked messages are in runs of the file."""
+        """Return a mask of the tracked messages that are in runs of the file."""
         done = np.zeros(len(self._ids), np.bool_)
         for number, name in enumerate(self._names):
             runs = np.array(self._beyond.get(name, []), np.int64).reshape(-1, 2)
@@ -212,7 +216,7 @@ class OffsetFile:
         return done
 
     def _runs(self, first_open: Int64Array) -> list[tuple[int, int, int]]:
-        """(partition, begin, end) of runs that are done beyond the first gaps, in order; the longest MAX_RUNS of them."""
+        """Return (partition, begin, end) of the longest MAX_RUNS runs done beyond the first gaps, in order."""
         rows = self._by_place[self._done[self._by_place]]
         rows = rows[self._offset_of[rows] >= first_open[self._partition_of[rows]]]
         partitions, offsets = self._partition_of[rows], self._offset_of[rows]
@@ -232,11 +236,14 @@ class OffsetFile:
 
     @property
     def _draft(self) -> Path:
-        """One name is enough, because only the holder of the lock writes."""
+        """Path of the draft. One name is enough, because only the holder of the lock writes."""
         return self._path.with_name(f".{self._path.name}.draft")
 
     def _locked(self) -> IO[bytes]:
-        """Lock a file beside the target, as the target is replaced. It stays: removing it could remove another run's lock."""
+        """Lock a file beside the target, because the target is replaced.
+
+        The lock file is never removed, because that could remove another run's lock.
+        """
         file = self._path.with_name(f".{self._path.name}.lock").open("ab")
         try:
             if sys.platform != "win32":
@@ -244,7 +251,7 @@ class OffsetFile:
         except BlockingIOError as exc:
             file.close()
             raise BadConfigError(
-                f"{self._path} is in use by another run: wait for its end, or give each run a file of its own"
+                f"The offset file {self._path} is in use by another run. Wait until that run ends, or use one file per run."
             ) from exc
         except OSError:
             file.close()
@@ -257,38 +264,42 @@ class OffsetFile:
             text = self._path.read_bytes()
         except FileNotFoundError:
             return {}, {}
-        hint = "or move it away to start from the first offset"
+        hint = "or move the file away to start from the first offset."
         try:
             content = json.loads(text)
             is_ours = content.get("format") == FORMAT
         except (ValueError, RecursionError, AttributeError) as exc:
-            raise BadConfigError(f"{self._path} holds no offsets: give the file an earlier run made, {hint}") from exc
+            raise BadConfigError(
+                f"{self._path} is not an offset file. Pass the file that an earlier run wrote, {hint}"
+            ) from exc
         if not is_ours:
             raise BadConfigError(
-                f"{self._path} holds no offsets: it doesn't name an app. Give the file an earlier run made, {hint}"
+                f"{self._path} is not an offset file, because its format is not {FORMAT!r}. Pass the file that an earlier run "
+                f"wrote, {hint}"
             )
         for name, wanted in self._about.items():
             if content.get(name) != wanted:
                 raise BadConfigError(
-                    f"{self._path} was made for {name} {content.get(name)!r}, and this is {name} {wanted!r}: give each app "
-                    f"and each source a file of its own, {hint}"
+                    f"The offset file {self._path} was written for {name} {content.get(name)!r}, but this run has {name} "
+                    f"{wanted!r}. Use one file per app and source, {hint}"
                 )
         begin = content.get("begin")
         for partition, offset in begin.items() if isinstance(begin, dict) else [("begin", begin)]:
             if type(offset) is not int or not 0 <= offset <= _LARGEST:
                 raise BadConfigError(
-                    f"{self._path} was damaged: {offset!r:.50} of {partition!r} is no offset: put a copy in its place, {hint}"
+                    f"The offset file {self._path} is damaged: {offset!r:.50} of {partition!r} is not an offset. Restore a "
+                    f"copy, {hint}"
                 )
         beyond = content.get("beyond")
         if not isinstance(beyond, dict) or not all(map(_are_runs, beyond.values())):
             raise BadConfigError(
-                f"{self._path} was damaged: {beyond!r:.50} are no runs of offsets: put a copy in its place, {hint}"
+                f"The offset file {self._path} is damaged: {beyond!r:.50} is not a set of offset runs. Restore a copy, {hint}"
             )
         return dict(content["begin"]), beyond
 
 
 def _are_runs(runs: Any) -> bool:
-    """Whether these are pairs of begin and end, in order and apart."""
+    """Return True if these are pairs of begin and end, in order and disjoint."""
     if not isinstance(runs, list) or not all(isinstance(run, list) and len(run) == 2 for run in runs):
         return False
     bounds = [bound for run in runs for bound in run]

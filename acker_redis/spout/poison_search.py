@@ -1,8 +1,8 @@
-"""Search for poison messages: an emission whose job failed goes out again in parts, until each that fails is alone. No I/O.
+"""Search for poison messages: replay an emission whose job failed in parts, until each failing message is alone.
 
-Other emissions show whether a message is to blame, or something that all messages need (a store that is down, a mistake in
-the pipeline). While no emission succeeds, messages go out one by one, no failure counts against them, and after a few the
-run ends. A stream doesn't end: there they wait until another emission succeeds.
+Other emissions show whether a message is to blame, or something that all messages need, such as a store that is down or a
+bug in the pipeline. While no emission succeeds, messages are emitted one by one, no failure counts against them, and after
+a few failures the run ends. A stream doesn't end. There they wait until another emission succeeds. This module does no I/O.
 """
 
 from typing import Literal
@@ -13,19 +13,19 @@ from acker_redis.model.arrays import FloatArray, Int64Array
 from acker_redis.spout.in_flight import Attempts, Replays
 
 PARTS = 8
-"""An emission that failed goes out again in so many parts.
+"""Number of parts in which a failed emission is replayed.
 
-Halves would need the fewest emissions. But an emission that fails costs twenty times as much as one that succeeds: Spark
-attempts each task four times, every time in a new Python worker. With eight parts a third as many fail as with halves.
+Halves would need the fewest emissions. But a failed emission costs twenty times as much as a successful one: Spark attempts
+each task four times, every time in a new Python worker. With eight parts a third as many fail as with halves.
 """
 
 DOUBT_AFTER = 2
-"""After so many emissions that failed in a row, single messages go out until an emission succeeds."""
+"""Number of failures in a row after which single messages are emitted until an emission succeeds."""
 
 MOST_ALONE, MOST_ALONE_LATER = 5, 40
-"""When so many different messages failed alone, with no success in between, none of them is to blame.
+"""Number of different messages that failed alone, with no success in between, after which none of them is to blame.
 
-The second number holds once an emission of the search succeeded: then most other messages are done, and poison messages
+The second number applies once an emission of the search succeeded. Then most other messages are done, and poison messages
 follow each other.
 """
 
@@ -33,12 +33,12 @@ _random = np.random.default_rng()
 
 
 class PoisonSearch:
-    """Messages of emissions whose jobs failed, in the groups that they may go out in.
+    """Queue of messages whose emissions' jobs failed, in the groups in which they may be emitted.
 
     Attributes:
-        in_a_row: emissions that failed since one succeeded.
-        under_way: the kind of emission under way: of `others`, of messages that are `searched`, or of one that is `known`.
-        goes_on: whether other messages may come at any time, as in a stream.
+        in_a_row: number of emissions that failed since one succeeded.
+        under_way: kind of the current emission: of `others`, of messages that are `searched`, or of one that is `known`.
+        goes_on: True if other messages may arrive at any time, as in a stream.
     """
 
     def __init__(self, *, goes_on: bool = False) -> None:
@@ -57,17 +57,17 @@ class PoisonSearch:
 
     @property
     def searching(self) -> int:
-        """How many messages that wait are not known to be poison."""
+        """Number of waiting messages that aren't known to be poison."""
         return sum(map(len, self._searched.values()))
 
     @property
     def in_doubt(self) -> bool:
-        """Whether it looks as if no emission can succeed now."""
+        """Return True if recent failures look systemic rather than caused by one message."""
         return self.in_a_row >= DOUBT_AFTER
 
     @property
     def is_stuck(self) -> bool:
-        """Whether, in a stream, each message that is left failed alone, or many did, and no emission has succeeded."""
+        """Return True if, in a stream, each message left failed alone, or many did, and no emission has succeeded."""
         if not self.goes_on or not self.in_a_row or not self._alone:
             return False
         return self._is_many or all(
@@ -80,7 +80,7 @@ class PoisonSearch:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether no message is to blame, and no others will come that could show it."""
+        """Return True if no message is to blame, and no further messages will arrive that could show it."""
         return self._is_many and not self.goes_on
 
     def succeeded(self) -> None:
@@ -90,16 +90,17 @@ class PoisonSearch:
         self._worked = self._succeeded = True
 
     def job_failed(self, message_ids: Int64Array, *, by_outage: bool = False) -> bool:
-        """Note that the job of an emission failed; returns whether that counts against its messages.
+        """Note that the job of an emission failed. Return True if that counts against its messages.
 
-        It counts against a single message, if the emission before was another's and succeeded, or if its turn came again
-        before any succeeded, as there are few others. A known poison message that fails again says nothing about the others.
-        In a stream, where others will come, an emission has to have succeeded first.
+        It counts against a single message if the previous emission had other messages and succeeded. It also counts if the
+        message's turn came again before any emission succeeded, because there are few others. A known poison message that
+        fails again is no evidence about the others. In a stream, where others will arrive, an emission must have succeeded
+        first.
 
         Args:
-            message_ids: of the emission.
-            by_outage: whether the error says that something can't be reached, which is no message's fault while
-                no emission succeeds.
+            message_ids: ids of the emission's messages.
+            by_outage: True if the error means that something is unreachable, which is no message's fault while no emission
+                succeeds.
         """
         may_count = self._succeeded or not self.goes_on
         if self.under_way == "known":
@@ -117,7 +118,7 @@ class PoisonSearch:
         return may_count and counts
 
     def add(self, attempts: Attempts, due: FloatArray, counted: bool) -> None:
-        """Add attempts of messages that go out in groups of `Attempts.max_group` at most; `counted`: of known poison."""
+        """Add attempts of messages, to emit in groups of at most `Attempts.max_group`. `counted` means known poison."""
         if counted:
             self._known.add(attempts, due)
             return
@@ -128,13 +129,16 @@ class PoisonSearch:
             self._searched.setdefault(max_group, Replays()).add(attempts[rows], due[rows])
 
     def left_by(self, due_by: float) -> bool:
-        """Whether messages are searched, or go out alone and were due by then; not those that wait for a success."""
+        """Return True if messages are searched, or are emitted alone and were due by then.
+
+        Messages that wait for a success don't count.
+        """
         if self.is_stuck:
             return False
         return bool(self.searching) or (len(self._known) > 0 and self._known.first_due <= due_by)
 
     def take_searched(self, now: float, room: int | None) -> Attempts:
-        """Take the group that waited longest: as many messages as may be together, or a single message in doubt."""
+        """Remove and return the group that waited longest: as many messages as allowed, or one if in doubt."""
         due = {max_group: pool.first_due for max_group, pool in self._searched.items() if len(pool)}
         max_group = min(due, key=lambda max_group: (due[max_group], -max_group), default=None)
         if max_group is None:
@@ -144,11 +148,11 @@ class PoisonSearch:
         return self._searched[max_group].take_due(now, count if room is None else min(count, room))
 
     def take_known(self, now: float, room: int | None) -> Attempts:
-        """Take a single message that is known to be poison."""
+        """Remove and return a single message that is known to be poison."""
         self.under_way = "known"
         return self._known.take_due(now, 1 if room is None else min(1, room))
 
     def all(self) -> tuple[Attempts, FloatArray]:
-        """Return all attempts that wait, and when each is due."""
+        """Return all waiting attempts and their due times."""
         pools = [pool.all() for pool in [self._known, *self._searched.values()]]
         return Attempts.concatenate([attempts for attempts, _ in pools]), np.concatenate([due for _, due in pools])

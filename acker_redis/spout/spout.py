@@ -1,9 +1,10 @@
-"""The spout's side: emits messages, takes their outcomes, and emits again those that failed or got lost.
+"""The spout: emits messages, processes their outcomes, and replays those that failed or were lost.
 
-Storm keeps this in SpoutExecutor's pending map and in the spout itself. A failed message is emitted again under a fresh
-root, so a late update of an old attempt can't touch the new one. After its last attempt it is a dead letter, never an ack.
-`state` holds what a spout knows, `retry` says when a message is emitted again; here it talks to server and source. `loop`
-emits and polls until all is done.
+In Storm this is SpoutExecutor's pending map and the spout itself. Each replay uses a fresh root, so a late update of an old
+attempt can't touch the new one. After its last attempt a message becomes a dead letter, never an ack.
+
+This module talks to the server and the source. `state` tracks the messages, `retry` decides when to replay them, and `loop`
+emits and polls until every message is done.
 """
 
 import logging
@@ -35,38 +36,38 @@ log = logging.getLogger("acker_redis.spout")
 
 @dataclass
 class Spout:
-    """Tracks the messages of one source in one run.
+    """Track the messages of one source during one run.
 
-    The caller emits (`next_emission`, then makes tuples of it, wherever), and calls `poll` often; `done` says whether every
-    message was acked or is a dead letter. `run_spout` does all of that.
+    Call `next_emission`, turn its roots into tuples, and call `poll` often, until `done` is True. `run_spout` does all of
+    this for you.
 
-    Guarantee: a message is counted acked only when a root of it completed; each ends as acked or dead-lettered. Not
-    guaranteed: that a message was processed once; a replay does its work again, so sinks have to be idempotent by message.
-    Everything is kept in this process. A `Spout` takes the outcomes of its lane; those of its own spout id whose roots it
-    does not know, it confirms and counts as `late`.
+    Guarantee: a message counts as acked only after one of its roots completed. Each message ends as acked or dead-lettered.
+    Not guaranteed: exactly-once processing. A replay repeats the work, so make sinks idempotent per message.
+
+    All state lives in this process. A `Spout` consumes the outcomes of its lane. Outcomes for its own spout id whose roots
+    it doesn't know are confirmed and counted as `late`.
 
     Attributes:
-        acker: where outcomes come from.
-        run_id: unique per run of the program.
-        spout_id: owns the roots; spouts of an app that run at the same time have different ones.
-        retry: when to emit again.
-        max_spout_pending: at most so many messages in flight, 1 or more; None: no bound (Storm: topology.max.spout.pending).
-        payload: gives the payloads of message ids that become dead letters, None for an unknown id; kept with the letter, if
-            it has at most MAX_PAYLOAD_BYTES. None: a letter has the message id only.
-        on_done: called with the ids of messages that were acked or became dead letters, before their outcomes are confirmed.
-        on_letters: called with dead letters that were written, before `on_done`.
-        is_exact: whether a letter's payload gives its message as it was; else no replay from the payload is promised. None:
-            every payload does.
-        replay: loads the messages of dead letters that were requested for replay; see `dead_letter_replay.ReplayLoader`.
-            None: this spout replays none.
-        replays_from: where `replay` gets messages: from the letter's `payload`, or from the `source`, for any letter or for
-            those of this `run`.
-        keep_letters: `dead_letters` has the last so many; None: all.
-        goes_on: whether further messages may be added at any time, as from a stream. Then messages whose
-            emissions fail while nothing succeeds wait for others; a spout that has all its messages ends.
-        state: which messages are to be emitted, in flight, done.
-        listener: of all spouts of the process: called with outcomes before they are acted on; see
-            `ops.tracing`.
+        acker: source of the outcomes.
+        run_id: id of this run of the program; must be unique.
+        spout_id: owner of the roots. Spouts of an app that run at the same time need different ids.
+        retry: policy that decides when a message is replayed.
+        max_spout_pending: limit on messages in flight, at least 1. None means no limit (Storm: topology.max.spout.pending).
+        payload: function that returns the payloads of messages that become dead letters, with None for an unknown id. A
+            payload is stored with its letter if it has at most MAX_PAYLOAD_BYTES. None stores the message id only.
+        on_done: callback with the ids of messages that were acked or dead-lettered, before their outcomes are confirmed.
+        on_letters: callback with the dead letters that were written, before `on_done`.
+        is_exact: predicate that is true if a letter's payload reproduces the message exactly. Otherwise no replay from the
+            payload is promised. None means that every payload is exact.
+        replay: loader for messages of dead letters that were requested for replay. See `dead_letter_replay.ReplayLoader`.
+            None means that this spout replays no letters.
+        replays_from: origin of the messages that `replay` loads: the letter's `payload`, or the `source`, for any letter or
+            only for letters of this `run`.
+        keep_letters: number of most recent letters kept in `dead_letters`. None keeps all.
+        goes_on: True if messages may be added at any time, as from a stream. Messages whose emissions fail while nothing
+            succeeds then wait for others. A spout that has all its messages ends instead.
+        state: messages that wait for an emission, are in flight, or are done.
+        listener: callback of all spouts in this process, called with outcomes before they are applied. See `ops.tracing`.
     """
 
     acker: Acker
@@ -87,10 +88,10 @@ class Spout:
     _replaying: DeadLetterReplay | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Start without messages.
+        """Check the settings; start without messages.
 
         Raises:
-            BadConfigError: max_spout_pending is no bound.
+            BadConfigError: if max_spout_pending is invalid.
         """
         check_bound("max_spout_pending", self.max_spout_pending)
         epoch_secs = time.time() - time.monotonic()
@@ -106,17 +107,20 @@ class Spout:
 
     @property
     def marks(self) -> Marks:
-        """Notes about roots in flight that decide how their messages go on: see `Marks`."""
+        """Marks on roots in flight that change how their messages are retried. See `Marks`."""
         return self.state.marks
 
     @property
     def counts(self) -> SpoutCounts:
-        """Counts of what happened so far."""
+        """Counters of this spout so far."""
         return self.state.counts
 
     @property
     def dead_letters(self) -> dict[int, DeadLetter]:
-        """Message id -> its letter; in the app's dead-letter stream, too, before its last outcome is confirmed."""
+        """Dead letters by message id.
+
+        Each is also in the app's dead-letter stream before its message's last outcome is confirmed.
+        """
         return self.state.dead_letters
 
     @property
@@ -126,22 +130,24 @@ class Spout:
 
     @property
     def done(self) -> bool:
-        """Whether every message given was acked or is a dead letter."""
+        """Return True if every message was acked or dead-lettered."""
         return self.state.done
 
     def add(self, message_ids: Int64Array) -> None:
-        """Give messages to emit; their ids must be distinct among those that are not done.
+        """Add messages to emit. Their ids must be distinct among messages that aren't done.
 
         >>> spout.add(np.array([7, 8]))
         """
         self.state.add(message_ids)
 
     def next_emission(self, most: int | None = None, only_due_by: float | None = None) -> Emission | None:
-        """Messages to emit now: replays that are due, and fresh ones, as many as max_spout_pending leaves room for.
+        """Return the messages to emit now, or None.
+
+        The emission has replays that are due and fresh messages, as far as max_spout_pending leaves room.
 
         Args:
-            most: no more than this are in flight then; `run_spout` gives what the app's limit leaves.
-            only_due_by: replays go out only if they were due by then (`time.monotonic`); None: now.
+            most: further limit on messages in flight. `run_spout` passes the room that the app's limit leaves.
+            only_due_by: time by which replays must have been due, as `time.monotonic`. None means now.
 
         >>> spout.add(np.array([7, 8]))
         >>> spout.next_emission().message_ids.tolist()
@@ -151,9 +157,9 @@ class Spout:
         return self.state.next_emission(time.monotonic(), min(bounds, default=None), only_due_by)
 
     def exhaust(self, message_ids: Int64Array) -> None:
-        """Dead-letter messages in flight, as lost: their source can't give them again.
+        """Dead-letter messages in flight as lost, because the source can't return them again.
 
-        The letters are written by the next `poll`.
+        The next `poll` writes the letters.
 
         >>> spout.add(np.array([7, 8]))
         >>> spout.exhaust(spout.next_emission().message_ids)
@@ -163,12 +169,12 @@ class Spout:
         self.state.exhaust(message_ids)
 
     def poll(self, max_outcomes: int = 10_000, block_ms: int = 0) -> int:
-        """Take outcomes, act on them, confirm them; returns how many there were.
+        """Receive, apply, and confirm outcomes; return their number.
 
-        A lost ledger is recovered, and everything in flight emitted again.
+        If the ledger was lost, recover it and replay everything in flight.
 
         Raises:
-            BadConfigError: a spout with another spout id shares the lane.
+            BadConfigError: if a spout with another spout id shares the lane.
 
         >>> spout.add(np.array([7, 8]))
         >>> roots = spout.next_emission().roots
@@ -180,7 +186,9 @@ class Spout:
         return self._poll(max_outcomes, block_ms)
 
     def claim_replays(self) -> None:
-        """Emit the messages of dead letters that were requested for replay; `run_spout` does so once a second.
+        """Claim dead letters that were requested for replay, and emit their messages.
+
+        `run_spout` calls this once a second.
 
         >>> spout.claim_replays()
         """
@@ -190,13 +198,14 @@ class Spout:
 
     @property
     def replaying(self) -> list[int]:
-        """Messages of dead letters whose replay was claimed, and that are not done."""
+        """Messages of dead letters that this spout claimed for replay and that aren't done."""
         return [] if self._replaying is None else self._replaying.under_way
 
     def reconcile(self, under_way: Emission | None = None) -> int:
-        """Emit messages again whose roots the ledger lacks: the init was lost (a failed job, a failover that lost writes).
+        """Replay messages whose roots are missing from the ledger; return the number of lost roots.
 
-        Roots of an emission `under_way` may not be there yet, and are left out. Returns how many roots were lost.
+        Inits get lost in a failed job, or in a failover that loses writes. Roots of the emission `under_way` are left out,
+        because they may not be in the ledger yet.
 
         >>> spout.add(np.array([7, 8]))
         >>> emission = spout.next_emission()  # and nothing of it gets to the ledger
@@ -219,7 +228,7 @@ class Spout:
 
     @property
     def lane(self) -> int:
-        """The lane that its outcomes come in."""
+        """Lane that carries this spout's outcomes."""
         return self.spout_id % self.acker.config.lanes
 
     def _poll(self, max_outcomes: int = 10_000, block_ms: int = 0, *, again: bool = False) -> int:
@@ -235,7 +244,7 @@ class Spout:
             try:
                 self._notify()
             except ServerUnavailableError:
-                # A server that is full takes no dead letter, and confirming acks makes room.
+                # A full server accepts no dead letter. Confirming acks frees memory.
                 self.acker.confirm_batches([batch for batch in own if batch.kind == "ack"])
                 raise
             self.acker.confirm_batches(own)
@@ -246,7 +255,7 @@ class Spout:
         return sum(len(batch.roots) for batch in batches)
 
     def _recover(self) -> None:
-        log.warning("the ledger lost its data: everything in flight is emitted again")
+        log.warning("ledger lost, replaying all messages in flight app=%r", self.acker.config.app)
         self.acker.recover()
         self.state.lose_all(time.monotonic())
         self._notify()
@@ -256,15 +265,15 @@ class Spout:
         others = {batch.spout_id for batch in batches} - {self.spout_id} - self.state.gone_spout_ids
         if others:
             raise BadConfigError(
-                f"outcomes of spout_id {min(others)} came to the spout with spout_id {self.spout_id}: both use lane {lane} of "
-                f"app {self.acker.config.app!r}, and would take each other's outcomes. Give the app more lanes than its "
-                "highest spout_id, or each program an app of its own. The other's outcomes were not confirmed. If they are "
-                "left over from a program that is gone, drop them: "
-                f"acker.confirm(acker.poll(consumer='spout-{self.spout_id}', lane={lane}))"
+                f"spout_id {self.spout_id} received outcomes of spout_id {min(others)}. Both use lane {lane} of app "
+                f"{self.acker.config.app!r}, so they consume each other's outcomes. The other spout's outcomes were not "
+                "confirmed. Configure more lanes than the highest spout_id, or use one app per program. If that program is "
+                "gone, drop its outcomes with "
+                f"acker.confirm(acker.poll(consumer='spout-{self.spout_id}', lane={lane}))."
             )
 
     def _notify(self) -> None:
-        """Notify the source of messages that are done, and keep dead letters. After an error the next call does the rest."""
+        """Report done messages to the source and store dead letters. After an error the next call does the rest."""
         self._notify_done()
         if self.state.letters:
             letters = self._with_payloads(self.state.letters)
@@ -292,7 +301,7 @@ class Spout:
         self.state.notified()
 
     def _with_payloads(self, letters: list[DeadLetter]) -> list[DeadLetter]:
-        """A letter without its message is better than none, so an error of the source is only logged."""
+        """Add payloads to letters. Only log an error of the source: a letter without its message is better than none."""
         if self.payload is None:
             return letters
         try:
@@ -306,5 +315,7 @@ class Spout:
         except Exception as exc:
             if (interrupt := interrupt_behind(exc)) is not None:
                 raise interrupt from None
-            log.exception("dead letters are kept without their messages, which could not be read")
+            log.exception(
+                "payloads unreadable, storing dead letters without them app=%r letters=%d", self.acker.config.app, len(letters)
+            )
             return letters

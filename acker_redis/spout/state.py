@@ -1,4 +1,4 @@
-"""The state of a spout's messages: which are to be emitted, in flight, done. No I/O and no clock: both are the caller's."""
+"""State of a spout's messages: waiting, in flight, or done. The caller does all I/O and provides the time."""
 
 import threading
 from collections import deque
@@ -21,16 +21,16 @@ from acker_redis.spout.retry import RetryPolicy, Verdict
 from acker_redis.store.dead_letter import DeadLetter
 
 Cause: TypeAlias = tuple[str, str | None]
-"""Why an attempt did not succeed, as dead letters have it, and the last component that touched it."""
+"""Reason of an attempt that did not succeed, as in dead letters, and the last component that touched it."""
 
 _NO_CAUSE: Cause = ("", None)
 LOST: Cause = ("lost", None)
 
 _HELD = -1
-"""As `Attempts.max_group`: the next emission has all messages that are held, once nothing else waits."""
+"""Value of `Attempts.max_group` for held messages: the next emission has all of them, once nothing else waits."""
 
 _MOST_CAUSES = 10_000
-"""Causes beyond so many are noted as no cause."""
+"""Largest number of distinct causes. Further causes are stored as no cause."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,7 +39,7 @@ T = TypeVar("T")
 def _moves(
     method: Callable[Concatenate["SpoutState", P], T],
 ) -> Callable[Concatenate["SpoutState", P], T]:
-    """Wrap a method that moves messages: for a moment they are neither waiting nor in flight, and no other thread may look."""
+    """Hold the lock while a method moves messages between queues, so no other thread sees them missing."""
 
     @wraps(method)
     def alone(self: "SpoutState", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -51,9 +51,9 @@ def _moves(
 
 @dataclass
 class SpoutCounts:
-    """Counts of a spout; every emitted attempt ends as exactly one of acked, failed, timed_out, lost or released.
+    """Counters of a spout. Every emitted attempt ends as exactly one of acked, failed, timed_out, lost or released.
 
-    Released attempts came through while an output that is written as a whole could not be written yet; see `Marks.hold`.
+    Released attempts were processed before an output that is written as a whole could be written. See `Marks.hold`.
     """
 
     emitted: int = 0
@@ -68,24 +68,24 @@ class SpoutCounts:
 
 
 class SpoutState:
-    """The messages of one source in one run.
+    """Track the messages of one source in one run.
 
-    Every message goes from waiting to in flight, and from there back or to done: acked, or exhausted, which is done once its
-    letter is kept. One thread works with it; other threads may call the methods that say so.
+    Every message moves from waiting to in flight, and from there back or to done. A message is done if it was acked, or if
+    it is exhausted and its letter is stored. One thread uses the object. Other threads may call the methods that say so.
 
     Attributes:
-        counts: what happened so far.
-        dead_letters: message id -> letter of each message whose attempts are exhausted.
-        letters: dead letters that are not kept yet.
-        sent: emission number -> how its roots ended, of emissions that are followed.
+        counts: counters so far.
+        dead_letters: letters of exhausted messages, by message id.
+        letters: dead letters that aren't stored yet.
+        sent: results of followed emissions, by emission number.
         poison_search: messages of emissions whose jobs failed.
-        marks: notes of emissions about their roots, which are applied before outcomes.
-        retry_changes: counts up whenever a message begins to wait for another attempt, or goes out for it.
-        gone_spout_ids: of earlier runs in the lane, whose outcomes no spout waits for.
-        one_by_one: whether an emission begins only when nothing is in flight, and messages that are held go out alone: the
-            output is written as a whole.
-        causes: (reason, last component) of attempts that did not succeed, as `Attempts.cause_numbers` has them; the
-            first is `_NO_CAUSE`.
+        marks: marks that emissions put on their roots. They are applied before outcomes.
+        retry_changes: counter that increases whenever a message starts to wait for another attempt, or is emitted for it.
+        gone_spout_ids: spout ids of earlier runs in the lane, whose outcomes no spout waits for.
+        one_by_one: True if the output is written as a whole. An emission then starts only while nothing is in flight, and
+            held messages are emitted alone.
+        causes: (reason, last component) of attempts that did not succeed, indexed by `Attempts.cause_numbers`. The first
+            is `_NO_CAUSE`.
     """
 
     def __init__(
@@ -98,7 +98,10 @@ class SpoutState:
         *,
         goes_on: bool = False,
     ) -> None:
-        """Start without messages; `keep_letters` and `goes_on` as for `Spout`; `now + epoch_secs` is the time since 1970."""
+        """Start without messages.
+
+        `keep_letters` and `goes_on` are as for `Spout`. `now + epoch_secs` is the time since 1970.
+        """
         self.counts = SpoutCounts()
         self.causes: list[Cause] = [_NO_CAUSE]
         self.dead_letters: dict[int, DeadLetter] = {}
@@ -122,56 +125,56 @@ class SpoutState:
 
     @property
     def pending(self) -> int:
-        """Messages in flight."""
+        """Number of messages in flight."""
         return sum(part.count for part in self._in_flight)
 
     @property
     def emissions(self) -> int:
-        """Emissions made so far."""
+        """Number of emissions so far."""
         return self._next_number
 
     @property
     def done(self) -> bool:
-        """Return True if every message is done, and that was notified."""
+        """Return True if every message is done and the source was notified of it."""
         waits = self._fresh or self._replays or self._held or self.poison_search
         return not (waits or self._in_flight or self.letters or self._done)
 
     def add(self, message_ids: Int64Array) -> None:
-        """Add messages to emit; their ids must be distinct among those that are not done."""
-        self._fresh.append(np.array(message_ids, np.int64))  # a copy: they stay here until they are done
+        """Add messages to emit. Their ids must be distinct among messages that aren't done."""
+        self._fresh.append(np.array(message_ids, np.int64))  # a copy, because they stay here until they are done
 
     @property
     def fresh(self) -> int:
-        """Messages that were not emitted yet."""
+        """Number of messages that were not emitted yet."""
         return sum(len(part) for part in self._fresh)
 
     @property
     def left(self) -> int:
-        """Messages that are neither acked nor exhausted."""
+        """Number of messages that are neither acked nor exhausted."""
         return self.fresh + self.pending + len(self._replays) + len(self._held) + len(self.poison_search)
 
     def fresh_ids(self) -> Int64Array:
-        """Messages that were not emitted yet."""
+        """Return the ids of messages that were not emitted yet."""
         return np.concatenate([np.array([], np.int64), *self._fresh])
 
     def left_ids(self) -> Int64Array:
-        """Messages that are neither acked nor exhausted."""
+        """Return the ids of messages that are neither acked nor exhausted."""
         waiting, _ = self._waiting()
         return np.concatenate([self.fresh_ids(), self.in_flight(), waiting.message_ids])
 
     def in_flight(self) -> Int64Array:
-        """Messages in flight."""
+        """Return the ids of messages in flight."""
         return np.concatenate(
             [np.array([], np.int64), *(part.attempts.message_ids[part.open] for part in self._in_flight)]
         )
 
     @_moves
     def attempts_left(self, now: float) -> tuple[Attempts, FloatArray]:
-        """Return what another spout would have to emit in place of this one, and in how many seconds from now.
+        """Return the attempts that another spout would emit in place of this one, and their delays in seconds from now.
 
-        Messages that wait for their next emission come with that; messages in flight with the emission after the present
-        one, which is due now and doesn't count the present one. Messages that were not emitted yet are left out. Any thread
-        may call this.
+        A waiting message is returned with its next emission. A message in flight is returned with the emission after the
+        current one, which is due now and doesn't count the current one. Messages that were not emitted yet are left out.
+        Any thread may call this.
         """
         waiting, due = self._waiting()
         flying = Attempts.concatenate(
@@ -183,27 +186,27 @@ class SpoutState:
 
     @_moves
     def resume(self, attempts: Attempts, causes: list[Cause], delays: FloatArray, now: float) -> None:
-        """Go on with the attempts that another spout had left, as `attempts_left` gave them, and with its causes."""
+        """Resume the attempts and causes of another spout, as its `attempts_left` returned them."""
         numbers = np.array([self._cause_number(cause) for cause in causes], np.int16)[attempts.cause_numbers]
         self._wait(replace(attempts, cause_numbers=numbers), now + delays, np.zeros(len(attempts), np.bool_))
 
     def empty_emission(self) -> Emission:
-        """Return an emission without messages, under a number of its own."""
+        """Return an emission without messages, with a new number."""
         none = np.array([], np.int64)
         self._next_number += 1
         return Emission(self._next_number - 1, none, none, none)
 
     @_moves
     def next_emission(self, now: float, max_pending: int | None, only_due_by: float | None = None) -> Emission | None:
-        """Take replays that are due, and fresh messages, as many as there is room for; they are in flight from now on.
+        """Start an emission with replays that are due and fresh messages, as many as there is room for.
 
-        Or messages of an emission whose job failed, in their turn, or a single one of them.
+        In turn, it has messages of an emission whose job failed instead, or a single one of them.
 
         Args:
-            now: `time.monotonic`.
-            max_pending: at most so many messages are in flight then.
-            only_due_by: replays go out only if they were due by then; None: now. Messages that are
-                searched for poison, and are not alone yet, go out anyway.
+            now: current time, as `time.monotonic`.
+            max_pending: limit on messages in flight, these included.
+            only_due_by: time by which replays must have been due. None means now. Messages that are searched for poison and
+                aren't alone yet are emitted anyway.
         """
         if self.one_by_one and self.pending:
             return None
@@ -225,15 +228,15 @@ class SpoutState:
         return Emission(number, *map(_read_only, (attempts.message_ids, attempts.previous, roots)))
 
     def follow(self, emission: Emission) -> None:
-        """Keep in `sent` how its roots end, until `take_finished` gives it back."""
+        """Record in `sent` how its roots end, until `take_finished` returns it."""
         self.sent[emission.number] = Sent(emission)
 
     def has_failed_job(self, number: int) -> bool:
-        """Return True if poison is searched for in an emission that is followed, as its job failed."""
+        """Return True if the job of a followed emission failed, so that it is searched for poison."""
         return self.sent[number].job_failed
 
     def take_finished(self) -> list[Sent]:
-        """Return emissions that have ended and have no root without outcome; they are not followed any more."""
+        """Return ended emissions whose roots all have an outcome, and stop following them."""
         finished = [sent for sent in self.sent.values() if sent.ended and not sent.left]
         for sent in finished:
             del self.sent[sent.emission.number]
@@ -241,12 +244,12 @@ class SpoutState:
 
     @_moves
     def is_whole(self, emission: Emission) -> bool:
-        """Whether an emission under way has all messages that are left. Any thread may call this."""
+        """Return True if a running emission has all messages that are left. Any thread may call this."""
         return self._has_all(emission)
 
     @_moves
     def accept(self, emission: Emission) -> bool:
-        """As `is_whole`; if so, its roots are exempt from now on. Any thread may call this."""
+        """Return True, and exempt the emission's roots, if it `is_whole`. Any thread may call this."""
         if not self._has_all(emission):
             return False
         for part in self._in_flight:
@@ -258,23 +261,23 @@ class SpoutState:
         return open_now == self.left == len(emission.roots)
 
     def exempt_emission(self, number: int) -> None:
-        """As `exempt`, for all roots of an emission; its losses have a known cause, too."""
+        """Exempt all roots of an emission. Its losses have a known cause, too."""
         self.sent[number].exempt = True
         for part in self._in_flight:
             part.attempts.exempt[part.attempts.numbers == number] = True
 
     def ignore_losses(self) -> None:
-        """Exempt the emissions that are followed now from losses: an event on a server explains them."""
+        """Exempt the losses of all followed emissions, because an event on a server explains them."""
         for sent in self.sent.values():
             sent.exempt = True
 
     def waiting(self, under_way: Emission | None) -> list[Int64Array]:
-        """Return roots in flight, in a few arrays, without those of an emission under way."""
+        """Return the roots in flight, in a few arrays, without those of the emission under way."""
         left_out = -1 if under_way is None else under_way.number
         return [part.roots[part.open & (part.attempts.numbers != left_out)] for part in self._in_flight]
 
     def look_up(self, roots: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Find which of these roots are in flight: their places among these, their messages, and their attempts, from 1."""
+        """Return the indexes of those roots that are in flight, their message ids, and their attempts, from 1."""
         places, messages, attempts = [], [], []
         for part in self._in_flight:
             rows = part.rows_of(roots)
@@ -286,7 +289,7 @@ class SpoutState:
 
     @_moves
     def apply_outcomes(self, batches: list[OutcomeBatch], now: float) -> None:
-        """Act on outcomes; outcomes of roots that are not in flight are counted as late."""
+        """Apply outcomes. Outcomes of roots that aren't in flight are counted as late."""
         self.apply_marks()
         acks = [batch.roots for batch in batches if batch.kind == "ack"]
         fails = [batch for batch in batches if batch.kind == "fail"]
@@ -316,7 +319,7 @@ class SpoutState:
 
     @_moves
     def lose(self, roots: Int64Array, now: float) -> None:
-        """Emit messages again whose roots the ledger doesn't know, and has written no outcome of."""
+        """Replay messages whose roots are missing from the ledger and have no outcome there."""
         self.apply_marks()
         for part in self._in_flight:
             rows = part.rows_of(roots)
@@ -325,7 +328,7 @@ class SpoutState:
 
     @_moves
     def lose_all(self, now: float) -> None:
-        """Emit all messages in flight again, as the ledger lost everything. It counts towards no limit."""
+        """Replay all messages in flight, because the ledger lost everything. This counts towards no limit."""
         self.apply_marks()
         for part in self._in_flight:
             self._lose(part, np.flatnonzero(part.open), now, exempt=True)
@@ -345,7 +348,7 @@ class SpoutState:
 
     @property
     def pending_notifications(self) -> Int64Array:
-        """Messages that are done and that the source was not notified of yet."""
+        """Ids of done messages that the source was not notified of yet."""
         return np.concatenate([np.array([], np.int64), *self._done])
 
     def notified(self) -> None:
@@ -353,7 +356,7 @@ class SpoutState:
         self._done = []
 
     def letters_kept(self) -> None:
-        """Note that all `letters` are kept: their messages are done."""
+        """Note that all `letters` are stored, so their messages are done."""
         self._done.append(np.array([letter.message_id for letter in self.letters], np.int64))
         self.letters = []
 
@@ -366,7 +369,7 @@ class SpoutState:
                 messages = messages[:room]
             parts.append(messages)
             room = None if room is None else room - len(messages)
-        return in_order(np.concatenate(parts))  # so that those of a block stand together
+        return in_order(np.concatenate(parts))  # so that the messages of a block are adjacent
 
     def apply_marks(self) -> None:
         """Apply `marks` to attempts in flight."""
@@ -396,10 +399,10 @@ class SpoutState:
             part.attempts.exempt[rows] |= not counts
 
     def _take(self, now: float, room: int | None, due_by: float) -> tuple[int, Attempts]:
-        """Take messages to emit now; returns how many of these are replays, too."""
+        """Return the messages to emit now, and how many of them are replays."""
         search = self.poison_search
         for turn in range(3):
-            first = 0 if search.is_stuck else 1 if search.in_doubt else self._turn  # stuck: only others can show it
+            first = 0 if search.is_stuck else 1 if search.in_doubt else self._turn  # stuck: only others can succeed
             kind = (turn + first) % 3
             if kind == 0:
                 replays = self._replays.take_due(due_by, room if room is None else room - self._kept_for_fresh(room))
@@ -413,7 +416,7 @@ class SpoutState:
                 self._turn = kind + 1
                 return count, taken
         if not (self._fresh or self._replays or self.poison_search):
-            # All at once, whatever room there is: a part of them could not be written.
+            # All at once, whatever room there is, because a part of them could not be written.
             held = self._held.take_due(now, None)
             if len(held):
                 search.under_way = "others"
@@ -421,7 +424,7 @@ class SpoutState:
         return 0, Attempts.first(np.array([], np.int64))
 
     def _kept_for_fresh(self, room: int) -> int:
-        """Room kept for fresh messages, half of it: replays that fail again and again hold up nobody."""
+        """Return the room reserved for fresh messages: half, so that repeated replays don't block them."""
         return min(self.fresh, room // 2 if room > 1 else self._next_number % 2 * room)
 
     def _waiting(self) -> tuple[Attempts, FloatArray]:
@@ -429,7 +432,7 @@ class SpoutState:
         return Attempts.concatenate([attempts for attempts, _ in waiting]), np.concatenate([due for _, due in waiting])
 
     def _wait(self, attempts: Attempts, due: FloatArray, searched: npt.NDArray[np.bool_]) -> None:
-        """Emit attempts again when they are due. `searched`: which of those that go out apart are not known to be poison."""
+        """Queue attempts until they are due. `searched` marks separate ones that aren't known to be poison."""
         self.retry_changes += len(attempts) > 0
         apart = attempts.max_group > 0
         if not apart.any():
@@ -448,7 +451,7 @@ class SpoutState:
         numbers = np.array(
             [self._cause_number((batch.reason or "failed", batch.last_component)) for batch in fails], np.int16
         )
-        # An emission that is not proven has its work for itself: if that took too long, the message is not to blame.
+        # In an emission that isn't proven, a timeout is not the message's fault.
         unproven = [number for number, sent in self.sent.items() if not sent.proven]
         exempt = attempts.exempt | (timed_out & np.isin(attempts.numbers, unproven))
         attempts = replace(attempts, cause_numbers=numbers[of_fail], exempt=exempt)
@@ -466,7 +469,7 @@ class SpoutState:
                 self._exhaust(letter._replace(first_secs=int(judged.first_secs[row])))
 
     def _hold(self, attempts: Attempts, now: float) -> None:
-        """Let attempts wait until nothing else does."""
+        """Hold attempts until nothing else waits."""
         if len(attempts):
             self.counts.released += len(attempts)
             retries = attempts.retries(np.ones(len(attempts), np.bool_), np.zeros(len(attempts), np.bool_))
@@ -505,7 +508,7 @@ class SpoutState:
         return number
 
     def reopen(self, message_ids: Iterable[int]) -> None:
-        """Forget the dead letters of messages: they are emitted again."""
+        """Forget the dead letters of messages that are emitted again."""
         for message in message_ids:
             self.dead_letters.pop(message, None)
 
@@ -533,14 +536,14 @@ class SpoutState:
 
 
 def _read_only(column: Int64Array) -> Int64Array:
-    """Return a view that a program can't change."""
+    """Return a read-only view."""
     view = column.view()
     view.flags.writeable = False
     return view
 
 
 def _distinct(parts: list[Int64Array]) -> tuple[Int64Array, npt.NDArray[np.intp]]:
-    """Return the distinct values of several arrays, and for each the number of the first array that has it."""
+    """Return the distinct values of several arrays, and per value the index of the first array that has it."""
     if not parts:
         return np.array([], np.int64), np.array([], np.intp)
     values, first = np.unique(np.concatenate(parts), return_index=True)

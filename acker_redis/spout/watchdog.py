@@ -1,4 +1,4 @@
-"""Looks now and then whether the server lost roots, and whether a rotator runs."""
+"""Periodic check for lost roots and for a missing rotator."""
 
 import logging
 import time
@@ -10,21 +10,21 @@ from acker_redis.model.types import Stats
 log = logging.getLogger("acker_redis.spout")
 
 LOOK_SECS = 1.0
-"""How often the servers and counters are looked at."""
+"""Interval between two checks of servers and counters."""
 
 _SHARDS_PER_LOOK = 64
-"""An app of more shards is looked at less often: its counters cost five commands a shard."""
+"""Number of shards above which an app is checked less often: its counters cost five commands per shard."""
 
 
 class Watchdog:
-    """Looks at an app's servers and counters, LOOK_SECS apart at least.
+    """Check an app's servers and counters, at most once per LOOK_SECS.
 
     Args:
-        acker: of the app.
-        lane: outcomes that wait in other lanes are other spouts'.
+        acker: acker of the app.
+        lane: lane of this spout. Outcomes that wait in other lanes belong to other spouts.
 
     Attributes:
-        replaced: whether a server was restarted or replaced since this was last set to False.
+        replaced: True if a server was restarted or replaced since this was last set to False.
     """
 
     def __init__(self, acker: Acker, lane: int) -> None:
@@ -38,11 +38,11 @@ class Watchdog:
         self._rotator_at = time.monotonic() + acker.config.message_timeout_secs
 
     def needs_reconcile(self, pending: int | None, emissions: int) -> bool:
-        """Whether the ledger should be asked for what is in flight.
+        """Return True if the ledger should be asked for the roots in flight.
 
         Args:
-            pending: roots the spout waits for; None: some may not have been initialised yet, or have outcomes.
-            emissions: number made so far; the same counts raise doubt only once until there is another.
+            pending: number of roots that the spout waits for. None if some may lack their init or have outcomes.
+            emissions: number of emissions so far. The same counts raise doubt only once until there is another emission.
         """
         now = time.monotonic()
         if now < self._look_at:
@@ -57,14 +57,14 @@ class Watchdog:
         self._servers = servers
         self.replaced = self.replaced or replaced
         if replaced:
-            log.warning("a server was restarted or replaced: asking it for what is in flight")
+            log.warning("server restarted or replaced, reconciling messages in flight app=%r", self._acker.config.app)
         if pending is None or stats.unconfirmed_outcomes or stats.pending >= pending:
             return replaced
         doubted, self._doubted = self._doubted, (pending, stats.pending, emissions)
         return replaced or doubted != self._doubted
 
     def sees_another_server(self) -> bool:
-        """Whether a server was restarted or replaced since it was looked at."""
+        """Return True if a server was restarted or replaced since the last check."""
         before, self._servers = self._servers, app_of(self._acker).client.server_ids()
         return before is not None and before != self._servers
 
@@ -72,6 +72,6 @@ class Watchdog:
         is_late = stats.rotation_is_late
         if is_late and not self._late and time.monotonic() > self._rotator_at:
             app = self._acker.config.app
-            log.warning("nobody rotates app %r, so nothing times out: start `acker-redis rotator --app %s`", app, app)
+            log.warning("no rotator running, nothing times out app=%r start=`acker-redis rotator --app %s`", app, app)
             self._late = True
         self._late = self._late and is_late
