@@ -1,4 +1,4 @@
 """Spouts: emit the messages of a source, track, retry, and dead-letter them.
 
-Internal package. The public names are those of `acker_redis`.
+Internal: the public names are those of `acker_redis`.
 """

@@ -45,7 +45,7 @@ def test_empty_partitions_are_omitted_and_bad_offsets_refused(tmp_path: Path) ->
         offsets.complete(np.array([1]))
         assert offsets.save() == {"first": 1}
         for wrong in (-1, 2**63 - 1):
-            with pytest.raises(PipelineError, match="count from 0"):
+            with pytest.raises(PipelineError, match="Use offsets from 0"):
                 offsets.track(np.array([1, 2]), ["a"], np.array([0, 0]), np.array([0, wrong]))
         offsets.track(np.array([1]), ["last"], np.array([0]), np.array([2**63 - 2]))
         offsets.complete(np.array([1]))
@@ -118,9 +118,9 @@ def test_reopened_offset_file_continues_at_saved_offsets(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        ({"app": "billing"}, "app 'orders', and this is app 'billing'"),
-        ({"partition": "topic"}, "partition 'file', and this is partition 'topic'"),
-        ({"offset": "at"}, "offset 'row', and this is offset 'at'"),
+        ({"app": "billing"}, "app 'orders', but this run has app 'billing'"),
+        ({"partition": "topic"}, "partition 'file', but this run has partition 'topic'"),
+        ({"offset": "at"}, "offset 'row', but this run has offset 'at'"),
     ],
 )
 def test_offset_file_of_another_app_or_source_is_refused(tmp_path: Path, other: dict[str, str], text: str) -> None:
@@ -128,7 +128,7 @@ def test_offset_file_of_another_app_or_source_is_refused(tmp_path: Path, other: 
     with tracked(path) as offsets:
         offsets.save()
     before = path.read_bytes()
-    with pytest.raises(BadConfigError, match=f"made for {text}.* move it away"):
+    with pytest.raises(BadConfigError, match=f"written for {text}.* move the file away"):
         opened(path, **other)
     assert path.read_bytes() == before
     with opened(path) as offsets:
@@ -143,21 +143,21 @@ def changed(**fields: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "holds no offsets"),
-        ("[1]", "holds no offsets"),
-        ("7", "holds no offsets"),
-        ('{"a": 3}', "doesn't name an app"),  # what the first versions wrote
-        ('{"format": "x"}', "doesn't name an app"),
-        ("[" * 100_000, "holds no offsets"),
-        ('{"format": ' + "9" * 10_000 + "}", "holds no offsets"),
-        ("\xff\xfe", "holds no offsets"),
-        (changed(version=1), "made for version 1"),
-        *((changed(beyond={"a": wrong}), "no runs of offsets") for wrong in (7, [[1]], [[3, 2]], [[1, 3], [2, 4]])),
-        (changed(beyond=[]), "no runs of offsets"),
+        ("", "is not an offset file"),
+        ("[1]", "is not an offset file"),
+        ("7", "is not an offset file"),
+        ('{"a": 3}', "its format is not"),  # what the first versions wrote
+        ('{"format": "x"}', "its format is not"),
+        ("[" * 100_000, "is not an offset file"),
+        ('{"format": ' + "9" * 10_000 + "}", "is not an offset file"),
+        ("\xff\xfe", "is not an offset file"),
+        (changed(version=1), "written for version 1"),
+        *((changed(beyond={"a": wrong}), "not a set of offset runs") for wrong in (7, [[1]], [[3, 2]], [[1, 3], [2, 4]])),
+        (changed(beyond=[]), "not a set of offset runs"),
         (changed(begin=None), "None of 'begin'"),
         (changed(begin=[1]), r"\[1\] of 'begin'"),
         *(
-            (changed(begin={"a": 0, "b": value}), "of 'b' is no offset")
+            (changed(begin={"a": 0, "b": value}), "of 'b' is not an offset")
             for value in (None, "x", "1", True, -1, 1.0, 2**63, 10**4000, float("nan"), [1])
         ),
         (changed().replace(': 1}', ': 1e400}'), "inf of 'a'"),
@@ -168,7 +168,7 @@ def test_file_with_other_content_is_refused_as_offset_file(tmp_path: Path, text:
     path.write_text(text, encoding="latin-1")
     with pytest.raises(BadConfigError, match=says) as caught:
         opened(path)
-    assert "move it away" in str(caught.value)
+    assert "move the file away" in str(caught.value)
     assert len(str(caught.value)) < 400
     assert path.read_text(encoding="latin-1") == text
     path.write_text(changed())
@@ -177,17 +177,17 @@ def test_file_with_other_content_is_refused_as_offset_file(tmp_path: Path, text:
 
 
 def test_offset_file_in_unwritable_place_is_refused_at_open(tmp_path: Path) -> None:
-    with pytest.raises(BadConfigError, match="give a file that can be written"):
+    with pytest.raises(BadConfigError, match="Pass a path that is writable"):
         opened(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadConfigError, match="give a file that can be written"):
+    with pytest.raises(BadConfigError, match="Pass a path that is writable"):
         opened(tmp_path / "file" / "offsets.json")
     with pytest.raises(BadConfigError, match="not open"):
         OffsetFile(tmp_path / "offsets.json").save()
 
 
 def test_duplicate_message_ids_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="more than once"):
+    with pytest.raises(PipelineError, match="1 message ids are duplicates"):
         OffsetFile(tmp_path / "x").track(np.array([1, 1]), ["a"], np.array([0, 0]), np.array([0, 1]))
 
 

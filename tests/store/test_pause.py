@@ -80,7 +80,7 @@ def test_run_started_on_a_paused_app_waits_for_resume(
     running = Running(acker)
     running.go_on.set()
     running.thread.start()
-    wait_until(lambda: "is paused (no reason)" in caplog.text, "it says so")
+    wait_until(lambda: "app paused, emitting nothing app='orders' reason=''" in caplog.text, "it says so")
     assert running.emitted == 0
     operator.admin.resume()
     running.thread.join(60)

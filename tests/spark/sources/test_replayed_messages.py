@@ -268,7 +268,7 @@ def test_restarted_run_skips_completed_messages_without_waiting(
     assert again.counts.emitted == 0
     with (
         Acker.connect(url, AckerConfig(app="another")) as another,
-        pytest.raises(BadConfigError, match="made for app 'spark', and this is app 'another'"),
+        pytest.raises(BadConfigError, match="written for app 'spark', but this run has app 'another'"),
     ):
         run_tracked(messages, partial(save, out), acker=another, ids=MessageIds.offsets(progress=OffsetFile(noted)))
     derived = messages.withColumn("value", F.upper("value")).where("row > 3")
