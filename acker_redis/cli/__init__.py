@@ -1,4 +1,4 @@
-"""The command line, `acker-redis`: a rotator, and what people on call need."""
+"""The command line `acker-redis`: the rotator, and the tools for people on call."""
 
 from acker_redis.cli.commands import app, main
 

@@ -1,4 +1,4 @@
-"""The command `acl`: users of an app, for pasting. It asks no server."""
+"""The command `acl`: print an app's ACL users, without contacting a server."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -18,25 +18,25 @@ app = typer.Typer()
 @app.command()
 def acl(
     app_name: Annotated[
-        str | None, typer.Argument(metavar="[APP]", help="Name of the app; none: users that serve all apps.")
+        str | None, typer.Argument(metavar="[APP]", help="Name of the app. Without it: users that serve all apps.")
     ] = None,
     roles: Annotated[
-        list[Role] | None, typer.Option("--role", help="Only this user; several times for several.", show_default=False)
+        list[Role] | None, typer.Option("--role", help="Print only this user. Repeat for several.", show_default=False)
     ] = None,
     server: Annotated[
         ServerKind,
-        typer.Option("--server", help="Redis 7 and newer or Valkey with `install`ed functions; or Redis 6.2."),
+        typer.Option("--server", help="Redis 7 or newer, or Valkey, with `install`ed functions; or Redis 6.2."),
     ] = ServerKind.FUNCTIONS,
-    as_file: Annotated[bool, typer.Option("--file", help="Lines for the server's `aclfile`.")] = False,
+    as_file: Annotated[bool, typer.Option("--file", help="Print lines for the server's `aclfile`.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print users with the least that each needs, each with a password drawn now. Nothing is sent to a server."""
+    """Print ACL users with only the permissions they need. Each gets a new random password. No server is contacted."""
     if as_file and as_json:
-        raise typer.BadParameter("give --file or --json, not both")
+        raise typer.BadParameter("--file and --json exclude each other. Pass one of them.")
     with exit_on_error():
         if app_name is None and any(role not in acl_users.SHARED_ROLES for role in roles or ()):
             raise BadConfigError(
-                "users of a spout and an executor belong to an app: name it, as in `acker-redis acl orders`"
+                "--role spout and --role executor need the name of an app. Pass it, as in `acker-redis acl orders`."
             )
         for user in acl_users.users(app_name, roles=tuple(roles or Role), kind=server):
             if as_json:

@@ -1,4 +1,4 @@
-"""The program `acker-redis`: `delete-app` and `install`, and the commands of the other modules."""
+"""The program `acker-redis`: its commands `delete-app` and `install`, and those of the other modules."""
 
 import importlib.metadata
 import sys
@@ -21,7 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,  # help texts hold brackets, as in [/db]
     pretty_exceptions_enable=False,
-    help="Storm's acker on Redis: run the rotator, look at ledgers.",
+    help="Storm's acker on Redis: run the rotator, inspect and operate apps.",
     epilog=EPILOG,
 )
 
@@ -48,7 +48,7 @@ def program(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Storm's acker on Redis: run the rotator, look at ledgers."""
+    """Storm's acker on Redis: run the rotator, inspect and operate apps."""
 
 
 @app.command(name="delete-app")
@@ -57,14 +57,14 @@ def delete(
     app_name: OneApp,
     redis: Url = DEFAULT_URL,
     redis_file: UrlFile = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
 ) -> None:
-    """Delete every key of an app, and of no other. Stop its programs first: running ones get LedgerLostError."""
+    """Delete all keys of an app, and no other keys. Stop its programs first. Running ones get LedgerLostError."""
     with exit_on_error(), connected(context, redis, redis_file) as client:
         holdings = delete_app.preview(client, app_name)
         output.line(f"{app_name} on {client.address}: {holdings.text}")
         if not yes and not confirmed(QUESTION):
-            output.line("nothing was deleted", err=True)
+            output.line("Nothing was deleted.", err=True)
             raise typer.Exit(UNHEALTHY)
         deleted = delete_app.delete(client, holdings)
         output.line(f"{deleted} keys deleted")
@@ -73,24 +73,26 @@ def delete(
         except AppNotFoundError:
             return
         output.line(
-            f"error: {len(back.keys)} keys came back: stop the app's programs, and delete the app again", err=True
+            f"error: {len(back.keys)} keys came back, because a program of the app still runs. Stop its programs, and delete "
+            "the app again.",
+            err=True,
         )
         raise typer.Exit(UNHEALTHY)
 
 
 @app.command()
 def install(context: typer.Context, redis: Url = DEFAULT_URL, redis_file: UrlFile = None) -> None:
-    """Load scripts and reports as functions (Redis 7, Valkey), so that nobody needs EVAL; again after an upgrade."""
+    """Load scripts and reports as functions (Redis 7, Valkey), so that no user needs EVAL. Repeat after an upgrade."""
     with exit_on_error(), connected(context, redis, redis_file) as client:
         installed = client.install()
-        output.line(f"library {installed.library} is loaded: users need +fcall, and neither +eval nor +evalsha")
+        output.line(f"library {installed.library} is loaded: users need +fcall, but not +eval or +evalsha")
         for address, version in installed.newer_reports.items():
-            output.line(f"{address} keeps its reports: they are newer, of {version}, than these, of {VERSION}")
-        output.line("reports are loaded, for people on call: redis-cli --raw FCALL_RO acker_dashboard 0")
+            output.line(f"{address} keeps its reports: version {version} is newer than {VERSION}")
+        output.line("reports are loaded: try redis-cli --raw FCALL_RO acker_dashboard 0")
 
 
 def main() -> None:
-    """Entry point of the `acker-redis` program."""
+    """Run the `acker-redis` program."""
     warnings.showwarning = lambda message, *_, **__: output.line(f"warning: {message}", err=True)
     try:
         app()

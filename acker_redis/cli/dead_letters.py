@@ -1,4 +1,4 @@
-"""The commands of `acker-redis dead-letters`: `show`, the default, and `replay`."""
+"""The commands of `acker-redis dead-letters`: `show` (the default) and `replay`."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
@@ -49,12 +49,12 @@ _SELECTING = {
 app = typer.Typer(
     cls=help_pages.ShowsByDefault,
     rich_markup_mode=None,
-    help="Print dead letters, messages whose attempts are exhausted (`show`), or have them replayed (`replay`).",
+    help="Print dead letters (`show`), which are messages whose attempts are exhausted, or request their replay (`replay`).",
 )
 
 
 def _selects_letters(command: Callable[..., None]) -> Callable[..., None]:
-    """Put the options of `_SELECTING` in place of a command's parameter `wanted`, which gets the filter they make."""
+    """Replace a command's parameter `wanted` by the options of `_SELECTING`, and pass it the filter they describe."""
 
     @wraps(command)
     def run(**given: Any) -> None:
@@ -81,12 +81,12 @@ def show(
     app_name: OneApp,
     redis: Url = DEFAULT_URL,
     redis_file: UrlFile = None,
-    count: Annotated[int, typer.Option("--count", min=1, help="At most so many, the oldest first.")] = 100,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete those that were printed.")] = False,
+    count: Annotated[int, typer.Option("--count", min=1, help="Print at most this many, the oldest first.")] = 100,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the letters after printing them.")] = False,
     wanted: DeadLetterFilter = EVERY_LETTER,
     as_json: AsJson = False,
 ) -> None:
-    """Print dead letters, messages whose attempts are exhausted, as they are read."""
+    """Print dead letters, the oldest first. A dead letter is a message whose attempts are exhausted."""
     with exit_on_error(), _stream(context, redis, redis_file, app_name) as stream:
         letters = islice(stream.scan() if wanted == EVERY_LETTER else stream.find(wanted), count)
         printed = 0
@@ -106,49 +106,53 @@ def replay(
     redis: Url = DEFAULT_URL,
     redis_file: UrlFile = None,
     wanted: DeadLetterFilter = EVERY_LETTER,
-    rate: Annotated[float | None, typer.Option("--rate", help="Request so many per second at most.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    rate: Annotated[float | None, typer.Option("--rate", help="Request at most this many per second.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
 ) -> None:
-    """Have the app's streams emit the messages of letters again, with all attempts. A letter goes when its message is done."""
+    """Replay dead letters: the app's streams emit their messages again, with all attempts.
+
+    A letter is deleted when its message is done.
+    """
     if rate is not None and rate <= 0:
-        raise typer.BadParameter("give a --rate above 0")
+        raise typer.BadParameter(f"--rate={rate:g} is invalid. Use a number above 0.")
     with exit_on_error(), _stream(context, redis, redis_file, app_name) as stream:
         selected = stream.survey(wanted)
         output.line(
-            f"{selected.letters} letters, of which {selected.replayable} can be replayed{_by_spout_id(selected.spout_ids)}"
+            f"{selected.letters} letters, {selected.replayable} of them can be replayed{_by_spout_id(selected.spout_ids)}"
         )
         if selected.letters > selected.replayable:
             output.line(
-                f"{selected.letters - selected.replayable} can't be replayed from here: they are of a batch run that is "
-                "over, or were kept without their message (dead_letter_bytes). Run their message ids from the source",
+                f"{selected.letters - selected.replayable} letters can't be replayed from here. They are from a batch run "
+                "that is over, or were stored without their message (dead_letter_bytes). Run their message ids from the "
+                "source.",
                 err=True,
             )
         if not selected.replayable:
             raise typer.Exit(UNHEALTHY)
         if not yes and not confirmed("Replay these?"):
-            output.line("nothing was requested", err=True)
+            output.line("Nothing was requested.", err=True)
             raise typer.Exit(UNHEALTHY)
         with typer.progressbar(length=selected.replayable, label="requesting") as bar:
             requested = stream.replay(wanted, per_sec=rate, progress=bar.update)
-        output.line(f"{requested} letters are to be replayed; each is deleted when its message is done")
+        output.line(f"{requested} letters will be replayed. Each is deleted when its message is done.")
 
 
 @contextmanager
 def _stream(context: typer.Context, redis: str, redis_file: Path | None, app_name: str) -> Iterator[DeadLetters]:
-    """Open the dead letters of an app; they are in none of its shards, so they can be read if some of these are lost."""
+    """Open the dead letters of an app. They aren't in its shards, so they can be read even if shards are lost."""
     with connected(context, redis, redis_file) as client:
         stored_config(client, app_name)
         yield DeadLetters(client, app_name)
 
 
 def _by_spout_id(spout_ids: dict[int, int]) -> str:
-    """Name the spouts of letters, where there are several."""
+    """Return the number of letters per spout, if there are several spouts."""
     parts = [f"{count} by spout_id {spout_id}" for spout_id, count in spout_ids.items()]
     return f" ({', '.join(parts)})" if len(parts) > 1 else ""
 
 
 def _printed(letters: Iterable[DeadLetter | DamagedLetter], as_json: bool) -> list[str]:
-    """Print letters; returns their entry ids."""
+    """Print letters, and return their entry ids."""
     entry_ids = []
     for letter in letters:
         values = _shown(letter)

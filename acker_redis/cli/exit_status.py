@@ -14,18 +14,18 @@ DONE, UNHEALTHY, USAGE, SERVER, OUTPUT = range(5)
 
 MEANINGS = {
     DONE: "done; with --check: healthy",
-    UNHEALTHY: "no such app or root; unhealthy: not rotated in time, data lost or damaged, an app is sick; or not done: not "
-    "confirmed, something is left",
-    USAGE: "wrong usage: options, URL, name of an app, root",
-    SERVER: "the server can't be used: not reached, login or permission refused",
-    OUTPUT: "the output could not be written: disk full, or its reader went away",
+    UNHEALTHY: "no such app or root; unhealthy (not rotated in time, data lost or damaged, an app is sick); or not done (not "
+    "confirmed, something is left)",
+    USAGE: "wrong usage: invalid option, URL, app name or root",
+    SERVER: "server unusable: unreachable, or it refused the login or a permission",
+    OUTPUT: "output not written: the disk is full, or the reader closed it",
 }
 
 _EPILOG_WIDTH = 70
 
 
 def _epilog() -> str:
-    """A row for each status; the first line makes typer leave the rows as they are."""
+    """Return a row per status. The first line keeps typer from rewrapping the rows."""
     rows = [
         textwrap.fill(meaning, _EPILOG_WIDTH, initial_indent=f"  {status}  ", subsequent_indent=" " * 5)
         for status, meaning in MEANINGS.items()
@@ -46,7 +46,7 @@ def status_of(error: AckerError) -> int:
 
 @contextmanager
 def exit_on_error() -> Iterator[None]:
-    """End the program with the status of an error, and print the error."""
+    """Print an error and exit with its status."""
     try:
         yield
     except AckerError as exc:

@@ -1,4 +1,4 @@
-"""Help of commands with subcommands: the whole first sentence of each of these."""
+"""Help of commands with subcommands: list each with its whole first sentence."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ from typer.core import TyperGroup
 
 
 class Group(TyperGroup):
-    """Shows the whole first sentence of each command; typer cuts it to a line."""
+    """Group that lists the whole first sentence of each command. Typer cuts it to one line."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the list."""
+        """Write the list of commands."""
         commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         rows = [
             (name, _first_sentence(command.help or ""))
@@ -22,16 +22,19 @@ class Group(TyperGroup):
 
 
 class ShowsByDefault(Group):
-    """`dead-letters --app orders` is `dead-letters show --app orders`; so its help has the options of `show`."""
+    """Group whose default command is `show`: `dead-letters --app orders` means `dead-letters show --app orders`.
+
+    So its help has the options of `show`.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Insert the name `show`."""
+        """Insert `show` if no command is named."""
         if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
             args = ["show", *args]
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Show that the name is optional."""
+        """Mark the command's name as optional."""
         return ["[show|replay]", "OPTIONS"]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

@@ -1,4 +1,4 @@
-"""Commands that look at an app's ledger: `stats`, `inspect`, `apps`."""
+"""The commands that inspect ledgers: `stats`, `inspect`, `apps`."""
 
 from typing import Annotated
 
@@ -17,14 +17,14 @@ from acker_redis.store.apps import apps, stored_config
 def stats(
     context: typer.Context,
     app_name: Annotated[str | None, typer.Option("--app", envvar="ACKER_APP", help="Name of the app.")] = None,
-    all_apps: Annotated[bool, typer.Option("--all", help="Every app on the server.")] = False,
+    all_apps: Annotated[bool, typer.Option("--all", help="Print every app on the server.")] = False,
     redis: Url = DEFAULT_URL,
     redis_file: UrlFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print an app's counters, or those of all apps."""
+    """Print the counters of one app or of all apps."""
     if (all_apps and is_given(context, "app_name")) or not (all_apps or app_name):
-        raise typer.BadParameter("name the app with --app NAME, or give --all for every app on the server")
+        raise typer.BadParameter("Pass either --app NAME for one app, or --all for every app on the server.")
     status = DONE
     with exit_on_error(), connected(context, redis, redis_file) as client:
         names = apps(client) if all_apps else [str(app_name)]
@@ -52,7 +52,7 @@ def inspect(
     root: Annotated[
         str,
         typer.Argument(
-            help="Root id: decimal, or 16 hex digits as in the fail stream (put 0x before all-decimal ones)."
+            help="Root id: decimal, or 16 hex digits as in the fail stream (with 0x if all of them are decimal)."
         ),
     ],
     app_name: OneApp,
@@ -60,13 +60,13 @@ def inspect(
     redis_file: UrlFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what the ledger holds of one root; put -- before a negative id."""
+    """Print the ledger's data of one root. Put -- before a negative id."""
     with exit_on_error():
         number = _parse_root(root)
         with connected(context, redis, redis_file) as client:
             held = Acker(client, stored_config(client, app_name), create=False).inspect(number)
         if held is None:
-            output.line(f"root {root} is not in the ledger: never seen here, or settled, or expired", err=True)
+            output.line(f"Root {root} is not in the ledger. It was never seen here, or it settled or expired.", err=True)
             raise typer.Exit(UNHEALTHY)
         if as_json:
             output.json_line(held._asdict())
@@ -91,6 +91,6 @@ def _parse_root(text: str) -> int:
         hexadecimal = text.startswith("0x") or (len(text) == 16 and not text.lstrip("-").isdecimal())
         number = int(text, 16 if hexadecimal else 10)
     except ValueError as exc:
-        raise BadIdError(f"root {text!r}: give a decimal 64-bit integer, or 16 hex digits") from exc
+        raise BadIdError(f"Root {text!r} is invalid. Use a decimal 64-bit integer, or 16 hex digits.") from exc
     ids.to_uint64(number, "root")
     return number

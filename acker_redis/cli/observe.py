@@ -1,4 +1,4 @@
-"""The commands that show how apps are doing: `status`, `top`, `pending`, `doctor`, `script`."""
+"""The commands that show the state of apps: `status`, `top`, `pending`, `doctor`, `script`."""
 
 import sys
 from dataclasses import asdict, replace
@@ -21,7 +21,7 @@ from acker_redis.store.apps import stored_config
 _GRADES = ("bad", "warning", "unknown", "ok")
 
 _ROOTS_SHOWN = 3
-"""Roots of each component that `pending` shows by default."""
+"""Number of roots per component that `pending` prints by default."""
 
 app = typer.Typer()
 
@@ -30,13 +30,13 @@ app = typer.Typer()
 def status(
     context: typer.Context,
     app_name: Annotated[
-        str | None, typer.Option("--app", envvar="ACKER_APP", help="Only this app, with more of it.")
+        str | None, typer.Option("--app", envvar="ACKER_APP", help="Show only this app, in more detail.")
     ] = None,
     redis: Url = DEFAULT_URL,
     redis_file: UrlFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which app is sick, since when, and why; exit 1 if one is. A cluster has a report per node."""
+    """Show which apps are sick, since when, and why; exit 1 if one is. A cluster has a report per node."""
     with exit_on_error(), connected(context, redis, redis_file) as client:
         states = dashboard.app_states(client, app_name)
         if as_json:
@@ -54,17 +54,17 @@ def top(
     context: typer.Context,
     redis: Url = DEFAULT_URL,
     redis_file: UrlFile = None,
-    every_secs: Annotated[float, typer.Option("--every", min=0.2, max=3600, help="Seconds between two looks.")] = 2.0,
+    every_secs: Annotated[float, typer.Option("--every", min=0.2, max=3600, help="Seconds between updates.")] = 2.0,
 ) -> None:
-    """Show all apps, live: s sorts by the next column, Enter looks into one app, Escape goes back, q ends."""
+    """Show all apps, live. s sorts by the next column, Enter opens one app, Escape closes it, q quits."""
     with exit_on_error():
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise BadConfigError("top needs a terminal: take `acker-redis status` for a file, a pipe or a script")
+            raise BadConfigError("top needs a terminal. Use `acker-redis status` for a file, a pipe or a script.")
         try:
             from acker_redis.cli.top import Top
         except ImportError as exc:
             raise BadConfigError(
-                "top needs textual: pip install 'acker-redis[top]'; or take `acker-redis status`"
+                "top needs textual, which is not installed. Run `pip install 'acker-redis[top]'`, or use `acker-redis status`."
             ) from exc
         with connected(context, redis, redis_file) as client:
             Top(client, every_secs).run()
@@ -74,7 +74,7 @@ def top(
 def doctor(
     context: typer.Context, redis: Url = DEFAULT_URL, redis_file: UrlFile = None, as_json: AsJson = False
 ) -> None:
-    """Look for what is wrong with the server and its apps, or may go wrong, and say what to do; exit 1 if something is bad."""
+    """Check the server and its apps for present and future problems, and print advice; exit 1 if something is bad."""
     with exit_on_error(), connected(context, redis, redis_file) as client:
         findings = examine(client)
         for finding in sorted(findings, key=lambda finding: _GRADES.index(finding.grade)):
@@ -90,12 +90,12 @@ def doctor(
 
 @app.command()
 def script(
-    name: Annotated[str, typer.Argument(help=f"Name of a report: {', '.join(scripts.REPORTS)}.", show_default=False)],
+    name: Annotated[str, typer.Argument(help=f"Name of the report: {', '.join(scripts.REPORTS)}.", show_default=False)],
 ) -> None:
-    """Print a report as a file for `redis-cli --eval`, or for redis_exporter's --script, where it is no function."""
+    """Print a report as a script for servers without functions: for `redis-cli --eval` or redis_exporter's --script."""
     with exit_on_error():
         if name not in scripts.REPORTS:
-            raise BadConfigError(f"there is no report {name!r}: take one of {', '.join(scripts.REPORTS)}")
+            raise BadConfigError(f"Report {name!r} does not exist. Use one of {', '.join(scripts.REPORTS)}.")
         output.line(*scripts.report(name).rstrip("\n").split("\n"))
 
 
@@ -108,29 +108,30 @@ def pending(
     by_component: Annotated[
         bool,
         typer.Option(
-            "--by-component", help="Only how many roots are pending of each component; no roots without --oldest."
+            "--by-component",
+            help="Print only the number of pending roots per component, without roots unless --oldest is given.",
         ),
     ] = False,
     oldest: Annotated[
         int | None,
         typer.Option(
-            "--oldest", min=1, max=1000, help="Show so many of the oldest roots of each component; 3 if not given."
+            "--oldest", min=1, max=1000, help="Print this many of the oldest roots per component. The default is 3."
         ),
     ] = None,
     message_id: Annotated[
-        int | None, typer.Option("--message", help="Only what is pending of this message id; needs --run.")
+        int | None, typer.Option("--message", help="Print only the pending roots of this message id. Needs --run.")
     ] = None,
     run_id: Run = None,
     emissions: Annotated[
         int,
-        typer.Option("--emissions", min=1, max=1_000_000, help="Look for a message in so many emissions of its run."),
+        typer.Option("--emissions", min=1, max=1_000_000, help="Search this many emissions of the run for the message."),
     ] = 10_000,
     as_json: AsJson = False,
 ) -> None:
-    """Show roots without outcome, by the last component that touched them; with --message, those of one message."""
+    """Show pending roots by the last component that touched them, or with --message those of one message."""
     if (message_id is None) != (run_id is None):
         raise typer.BadParameter(
-            "give --message ID and --run RUN together: a message id means something in its run only"
+            "--message and --run need each other, because a message id is only meaningful within its run. Pass both."
         )
     with exit_on_error(), connected(context, redis, redis_file) as client:
         config = stored_config(client, app_name)
@@ -148,7 +149,7 @@ def _show_pending(client: Client, app_name: str, oldest: int, *, as_json: bool) 
     if as_json:
         output.json_line({"app": app_name, **asdict(pending)})
         return
-    output.line(f"{app_name}: {pending.pending} pending, {pending.looked_at} looked at, the longest there first")
+    output.line(f"{app_name}: {pending.pending} pending, {pending.looked_at} examined, from those added longest ago")
     for component in pending.components:
         share = 100 * component.count / pending.looked_at
         output.line(
@@ -168,8 +169,8 @@ def _show_message(acker: Acker, message_id: int, run_id: str, emissions: int, *,
             output.fields(values)
     if not roots:
         output.line(
-            f"nothing is pending of message {message_id} in the first {emissions} emissions of run {run_id}: it is done, or "
-            "parked, or waits for its next attempt; or it went out later (--emissions)",
+            f"Message {message_id} has no pending root in the first {emissions} emissions of run {run_id}. It is done, is "
+            "parked, waits for its next attempt, or was emitted later. To search more emissions, pass --emissions.",
             err=True,
         )
     return DONE if roots else UNHEALTHY

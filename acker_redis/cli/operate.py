@@ -30,9 +30,9 @@ def pause(
     app_name: OneApp,
     redis: Url = DEFAULT_URL,
     redis_file: UrlFile = None,
-    reason: Annotated[str, typer.Option("--reason", help="Why, for people who see it paused.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="Reason to show while the app is paused.")] = "",
 ) -> None:
-    """Have the app's spouts emit nothing until `resume`; what is in flight goes on."""
+    """Stop the app's spouts from emitting until `resume`. Messages in flight continue."""
     with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
         paused = acker.admin.pause(reason=reason)
         output.line(
@@ -42,7 +42,7 @@ def pause(
 
 @app.command()
 def resume(context: typer.Context, app_name: OneApp, redis: Url = DEFAULT_URL, redis_file: UrlFile = None) -> None:
-    """Let the app's spouts emit again."""
+    """Resume a paused app, so its spouts emit again."""
     with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
         output.line(f"{app_name} is resumed" if acker.admin.resume() else f"{app_name} was not paused")
 
@@ -53,10 +53,13 @@ def drain(
     app_name: OneApp,
     redis: Url = DEFAULT_URL,
     redis_file: UrlFile = None,
-    timeout_secs: Annotated[float, typer.Option("--timeout", min=0, help="Wait so many seconds at most.")] = 300.0,
-    reason: Annotated[str, typer.Option("--reason", help="Why, for people who see it paused.")] = "drained",
+    timeout_secs: Annotated[float, typer.Option("--timeout", min=0, help="Wait at most this many seconds.")] = 300.0,
+    reason: Annotated[str, typer.Option("--reason", help="Reason to show while the app is paused.")] = "drained",
 ) -> None:
-    """Pause the app, and wait until nothing is pending and no outcome waits; exit 1 if something is left. It stays paused."""
+    """Pause the app, and wait until no root is pending and no outcome waits; exit 1 if something is left.
+
+    The app stays paused.
+    """
     with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
         acker.admin.pause(reason=reason)
         deadline, stats = time.monotonic() + timeout_secs, acker.stats(oldest=False)
@@ -77,21 +80,21 @@ def rotate(
     app_name: OneApp,
     redis: Url = DEFAULT_URL,
     redis_file: UrlFile = None,
-    ticks: Annotated[int, typer.Option("--ticks", min=1, max=1001, help="Turn the buckets so many times.")] = 1,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    ticks: Annotated[int, typer.Option("--ticks", min=1, max=1001, help="Number of ticks.")] = 1,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
 ) -> None:
-    """Turn the buckets now, whatever the clock says. As many ticks as there are buckets time out all that is pending."""
+    """Tick now, whatever the clock says. As many ticks as there are buckets time out every pending root."""
     with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
         pending, buckets = acker.stats(oldest=False).pending, acker.config.num_buckets
         times_out = (
-            "all of them time out" if ticks >= buckets else f"{ticks} of {buckets} ticks to a timeout go by at once"
+            "all of them time out" if ticks >= buckets else f"{ticks} of {buckets} ticks to a timeout pass at once"
         )
         output.line(f"{app_name}: {pending} pending, {times_out}")
-        if not yes and not confirmed("Turn the buckets?"):
-            output.line("nothing was turned", err=True)
+        if not yes and not confirmed("Tick now?"):
+            output.line("Nothing was changed.", err=True)
             raise typer.Exit(UNHEALTHY)
         timed_out = 0
-        with typer.progressbar(range(ticks), label="turning") as bar:
+        with typer.progressbar(range(ticks), label="ticking") as bar:
             for _ in bar:
                 timed_out += acker.admin.rotate(force=True).timed_out
         output.line(f"{ticks} ticks, {timed_out} timed out")
@@ -104,13 +107,13 @@ def abandon_run(
     run_id: Annotated[str, typer.Option("--run", help="Id of the run that is over.")],
     redis: Url = DEFAULT_URL,
     redis_file: UrlFile = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
 ) -> None:
-    """Abandon a dead run: roots it left pending fail now instead of timing out, outcomes that wait for it are dropped.
+    """Abandon a dead run: fail its pending roots now instead of at their timeout, and drop the outcomes that wait for it.
 
-    These are all pending roots in the lanes whose last spout was of this run. Messages that it kept for replay stay for
-    their week, and no message becomes a dead letter: start the program again, and it emits the messages of its source
-    again. Refused while a spout has the lane.
+    These are all pending roots in the lanes whose last spout was from this run. Messages that it kept for replay stay for
+    their week. No message becomes a dead letter. Start the program again to replay the messages of its source. The command
+    is refused while a spout holds the lane.
     """
     with exit_on_error(), connected(context, redis, redis_file) as client:
         config = stored_config(client, app_name)
@@ -119,25 +122,25 @@ def abandon_run(
             left = preview(client, config, run_id, bar.update)
         if not left.lanes:
             output.line(
-                f"no lane of {app_name} had its last spout from run {run_id}: a later run has taken its lanes, or its "
-                "spout took no lane (run_spout does). acker-redis status --app shows which run has which lane",
+                f"Run {run_id} is not the last run of any lane of {app_name}. A later run has acquired its lanes, or its "
+                "spout acquired no lane (run_spout does). To see the run of each lane, use acker-redis status --app.",
                 err=True,
             )
             raise typer.Exit(UNHEALTHY)
         if left.held:
             output.line(
-                f"run {run_id} is not over, or was a moment ago: "
+                f"Run {run_id} is still running, or was a moment ago ("
                 + ", ".join(f"lane {lane} is held by {holder}" for lane, holder in left.held.items())
-                + ". End that process; its hold runs out 5 s after it died",
+                + "). End that process. Its hold expires 5 s after its death.",
                 err=True,
             )
             raise typer.Exit(UNHEALTHY)
         output.line(
-            f"{app_name}: {len(left.roots)} roots are pending of run {run_id}, or of runs before it in its lanes "
+            f"{app_name}: {len(left.roots)} roots are pending from run {run_id}, or from earlier runs in its lanes "
             f"({', '.join(map(str, left.lanes))})"
         )
         if not yes and not confirmed("Abandon them?"):
-            output.line("nothing was abandoned", err=True)
+            output.line("Nothing was abandoned.", err=True)
             raise typer.Exit(UNHEALTHY)
         with typer.progressbar(length=len(left.roots), label="failing") as bar:
             failed = abandon(client, config, left, bar.update)
@@ -152,20 +155,20 @@ def limit(
     redis_file: UrlFile = None,
     max_pending: Annotated[
         int | None,
-        typer.Option("--max-pending", help="So many roots without outcome: spouts keep to it, Redis refuses more."),
+        typer.Option("--max-pending", help="Largest number of pending roots. Spouts respect it, Redis refuses more."),
     ] = None,
     max_payload_bytes: Annotated[
         int | None,
-        typer.Option("--max-payload-bytes", help="Longer messages are not kept, for replay or with dead letters."),
+        typer.Option("--max-payload-bytes", help="Largest message to keep for replay or with a dead letter, in bytes."),
     ] = None,
     none: Annotated[bool, typer.Option("--none", help="Remove all limits.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Limit how much of its server an app takes: set the limits given, leave the others, and print those in force."""
+    """Set an app's limits and print those in force. Limits that you don't pass stay as they are."""
     given = {"max_pending": max_pending, "max_payload_bytes": max_payload_bytes}
     given = {name: value for name, value in given.items() if value is not None}
     if none and given:
-        raise typer.BadParameter("give --none to remove all limits, or limits to set, not both")
+        raise typer.BadParameter("--none removes all limits, so it excludes limits to set. Pass either --none or limits.")
     with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
         if none or given:
             acker.admin.set_limits(Limits() if none else Limits(**{**asdict(acker.admin.limits()), **given}))
@@ -178,6 +181,6 @@ def limit(
 
 @contextmanager
 def _acker(context: typer.Context, redis: str, redis_file: Path | None, app_name: str) -> Iterator[Acker]:
-    """Open the app; nothing is created where it is not there."""
+    """Open an existing app. If it doesn't exist, nothing is created."""
     with connected(context, redis, redis_file) as client:
         yield Acker(client, stored_config(client, app_name), create=False)

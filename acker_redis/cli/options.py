@@ -1,4 +1,4 @@
-"""Options that several commands share: which server, which apps."""
+"""Options that commands share: server, apps, and filters."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ Url = Annotated[
     typer.Option(
         "--redis",
         envvar="ACKER_REDIS_URL",
-        help="redis://[[user]:password@]host[:port][/db]. A password given here shows in the list of processes.",
+        help="redis://[[user]:password@]host[:port][/db]. A password given here is visible in the list of processes.",
     ),
 ]
 UrlFile = Annotated[
@@ -31,23 +31,23 @@ UrlFile = Annotated[
     typer.Option(
         "--redis-file",
         envvar="ACKER_REDIS_URL_FILE",
-        help="File that holds the URL, as secrets are mounted; goes before ACKER_REDIS_URL.",
+        help="File with the URL, such as a mounted secret. Overrides ACKER_REDIS_URL.",
     ),
 ]
 OneApp = Annotated[str, typer.Option("--app", envvar="ACKER_APP", help="Name of the app.")]
 Messages = Annotated[
-    list[int] | None, typer.Option("--id", help="Only of these message ids; several times for several.")
+    list[int] | None, typer.Option("--id", help="Select only this message id. Repeat for several.")
 ]
-Run = Annotated[str | None, typer.Option("--run", help="Only of this run id.")]
-Reason = Annotated[str | None, typer.Option("--reason", help="Only of this reason: failed, timeout or lost.")]
-Component = Annotated[str | None, typer.Option("--component", help="Only with this last component.")]
+Run = Annotated[str | None, typer.Option("--run", help="Select only this run id.")]
+Reason = Annotated[str | None, typer.Option("--reason", help="Select only this reason: failed, timeout or lost.")]
+Component = Annotated[str | None, typer.Option("--component", help="Select only this last component.")]
 Text = Annotated[
-    str | None, typer.Option("--text", help="Only with this text in the detail, large or small letters alike.")
+    str | None, typer.Option("--text", help="Select only letters with this text in the detail, ignoring case.")
 ]
 Since = Annotated[
-    datetime | None, typer.Option("--since", help="Only those written then or later, in this machine's time.")
+    datetime | None, typer.Option("--since", help="Select only letters written then or later, in this machine's time.")
 ]
-Until = Annotated[datetime | None, typer.Option("--until", help="Only those written before.")]
+Until = Annotated[datetime | None, typer.Option("--until", help="Select only letters written before.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs, one object per line.")]
 
 
@@ -60,29 +60,29 @@ def letter_filter(
     since: datetime | None,
     until: datetime | None,
 ) -> DeadLetterFilter:
-    """Make the filter of these options.
+    """Return the filter that these options describe.
 
     Raises:
-        BadConfigError: they select nothing.
+        BadConfigError: if they select nothing.
     """
     if since is not None and until is not None and since >= until:
-        raise BadConfigError(f"--since {since} is not before --until {until}")
+        raise BadConfigError(f"--since {since} is not before --until {until}. Use an earlier --since or a later --until.")
     ids = frozenset(messages) if messages else None
     return DeadLetterFilter(ids, run_id, reason, component, text, since, until)
 
 
 def server_url(context: typer.Context, url: str, file: Path | None) -> str:
-    """Return the URL to use: the command line goes before the environment, and there the file before the URL.
+    """Return the URL to use: from the command line, else the environment, where the file precedes the URL.
 
     Raises:
-        BadConfigError: the command line gives both, or the file holds no URL.
+        BadConfigError: if the command line has both, or if the file holds no URL.
     """
     if is_given(context, "redis"):
         if is_given(context, "redis_file"):
-            raise BadConfigError("give the server with --redis or with --redis-file, not with both")
+            raise BadConfigError("--redis and --redis-file exclude each other. Pass one of them.")
         if _has_password(url):
             line(
-                "warning: the password in --redis shows in the list of processes: use ACKER_REDIS_URL, or --redis-file",
+                "warning: The password in --redis is visible in the list of processes. Use ACKER_REDIS_URL or --redis-file.",
                 err=True,
             )
         return url
@@ -91,9 +91,13 @@ def server_url(context: typer.Context, url: str, file: Path | None) -> str:
     try:
         content = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as exc:
-        raise BadConfigError(f"{file} can't be read ({exc}): it has to hold the server's URL") from exc
+        raise BadConfigError(
+            f"The URL file {file} can't be read ({exc}). Use a text file that holds the server's URL."
+        ) from exc
     if not content or len(content.split()) > 1:
-        raise BadConfigError(f"{file} has to hold the server's URL, and nothing else")
+        raise BadConfigError(
+            f"The URL file {file} holds {len(content.split())} words. Use a file that holds only the server's URL."
+        )
     return content
 
 
@@ -108,28 +112,28 @@ def connected(context: typer.Context, url: str, file: Path | None) -> Iterator[C
 
 
 def app_names(context: typer.Context, given: Sequence[str], every: bool) -> list[str]:
-    """Return the apps named, in any number of options, separated by commas or blanks; empty: all of the server's.
+    """Return the names in any number of options, separated by commas or blanks. Empty means all apps.
 
-    The command line goes before the environment: --all there means all, whatever the environment names.
+    The command line precedes the environment: --all there means all apps, whatever the environment names.
 
     Raises:
-        BadParameter: --all and --app contradict each other, or an option is empty.
-        BadConfigError: a name can't be an app's.
+        BadParameter: if --all and --app contradict each other, or an option is empty.
+        BadConfigError: if a name is not valid for an app.
     """
     if every:
         if is_given(context, "app_name"):
-            raise typer.BadParameter("name apps with --app NAME, or give --all for every app on the server, not both")
+            raise typer.BadParameter("--app and --all exclude each other. Pass one of them.")
         return []
     names = [name for text in given for name in re.split(r"[,\s]+", text) if name]
     if given and not names:
-        raise typer.BadParameter("--app (or ACKER_APPS) is empty: name an app, or leave it out for all of them")
+        raise typer.BadParameter("--app (or ACKER_APPS) is empty. Name an app, or omit the option for all apps.")
     for name in names:
         check_app_name(name)
     return names
 
 
 def is_given(context: typer.Context, parameter: str) -> bool:
-    """Whether an option stands on the command line."""
+    """Return True if an option was passed on the command line."""
     source = context.get_parameter_source(parameter)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -141,7 +145,7 @@ def _has_password(url: str) -> bool:
 
 
 def confirmed(question: str) -> bool:
-    """Ask at the terminal; returns whether the answer is yes."""
+    """Ask at the terminal. Return True if the answer is yes."""
     try:
         return typer.confirm(question)
     except typer.Abort:

@@ -1,7 +1,7 @@
-"""Everything the command line writes goes through here.
+"""Output of the command line, with control characters escaped.
 
-Reasons, components, run ids and payloads hold data of programs. Written raw, an escape sequence in them could rewrite a
-terminal, and a line break could forge a line of a log.
+Reasons, components, run ids and payloads contain data of programs. Unescaped, an escape sequence in them could rewrite the
+terminal, and a line break could forge a log line.
 """
 
 import json
@@ -17,24 +17,24 @@ from typing import TextIO
 import typer
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Unicode categories that are not shown but act: control characters, formats (such as text direction), line breaks."""
+"""Unicode categories of invisible characters with an effect: controls, formats (such as text direction), line breaks."""
 
 _STDERR = 2
 _LOG_READER_MS = 1000
-"""How long the reader of a log may take to make room for a line."""
+"""Longest wait for the reader of a log to make room for a line."""
 
 
 class OutputError(Exception):
-    """The output can't be written. `quiet`: its reader went away, which is no error to print."""
+    """The output can't be written. `quiet` is True if its reader closed it, which is no error to print."""
 
     def __init__(self, cause: OSError) -> None:
-        super().__init__(f"the output can't be written ({cause.strerror}): nothing after this was done")
+        super().__init__(f"The output can't be written ({cause.strerror}). Nothing after this was done.")
         self.quiet = isinstance(cause, BrokenPipeError)
 
 
 def printable(text: str) -> str:
-    r"""Escape all that acts on a terminal, as `\x1b`; the text takes one line."""
-    if text.isprintable():  # the quick way for nearly all
+    r"""Escape characters that affect a terminal, as `\x1b`. The result fits on one line."""
+    if text.isprintable():  # the fast path for nearly all texts
         return text
     return "".join(
         char.encode("unicode_escape").decode() if unicodedata.category(char) in _HIDDEN else char for char in text
@@ -42,10 +42,10 @@ def printable(text: str) -> str:
 
 
 def line(*texts: str, err: bool = False) -> None:
-    """Write lines for people, each text as one, in one go.
+    """Write lines for people, one per text, in one call.
 
     Raises:
-        OutputError: standard output can't be written to. For standard error it does not matter.
+        OutputError: if standard output can't be written to. Errors of standard error are ignored.
     """
     encoding = (sys.stderr if err else sys.stdout).encoding or "utf-8"
     together = "\n".join(map(printable, texts))
@@ -58,18 +58,18 @@ def line(*texts: str, err: bool = False) -> None:
 
 
 def fields(values: Mapping[str, object], *after: str) -> None:
-    """Write names and values for people, one pair a line, and other lines after them."""
+    """Write names and values for people, one pair per line, followed by other lines."""
     width = max(map(len, values))
     line(*(f"{name:<{width}}  {'-' if value is None else value}" for name, value in values.items()), *after)
 
 
 def json_line(values: Mapping[str, object]) -> None:
-    """Write one JSON object for programs: one line, ASCII only."""
+    """Write a JSON object for programs, as one line of ASCII."""
     line(json.dumps(values))
 
 
 class LogFormatter(logging.Formatter):
-    """Log records that take one line each, whatever text they have."""
+    """Formatter that writes each log record as one line, whatever its text."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
@@ -80,10 +80,10 @@ class LogFormatter(logging.Formatter):
 
 
 class _Stderr(logging.Handler):
-    """Writes each line to standard error at once, and drops it where that is full.
+    """Write each line to standard error at once, or drop it if standard error is full.
 
-    A stream keeps what it could not write, and Python fails once more with it when the program ends (status 120). And
-    it waits for the reader of a full pipe for ever.
+    A stream would keep unwritten lines, and Python would fail with them when the program ends (status 120). It would also
+    wait forever for the reader of a full pipe.
     """
 
     def __init__(self) -> None:
@@ -91,12 +91,12 @@ class _Stderr(logging.Handler):
         self._wait_ms = _LOG_READER_MS
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line, or part of a long one: so much goes into a pipe that has room for anything."""
+        """Write a line, or the part of a long one that fits into a pipe with any room."""
         text = (self.format(record) + "\n").encode(errors="backslashreplace")
         look = select.poll()
         look.register(_STDERR, select.POLLOUT)
         if not look.poll(self._wait_ms):
-            self._wait_ms = 0  # a reader that is gone for good keeps the program waiting once
+            self._wait_ms = 0  # wait only once for a reader that never returns
             return
         self._wait_ms = _LOG_READER_MS
         with suppress(OSError):
@@ -104,19 +104,19 @@ class _Stderr(logging.Handler):
 
 
 def log_to_stderr() -> None:
-    """Log from now on; a log that can't be written stops nothing."""
+    """Log to standard error from now on. A log that can't be written stops nothing."""
     handler = logging.NullHandler() if sys.stderr is None else _Stderr()
     handler.setFormatter(LogFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def unwritable(cause: OSError) -> OutputError:
-    """Discard the rest of standard output."""
+    """Discard the rest of standard output, and return the error to raise."""
     _discard(sys.stdout)
     return OutputError(cause)
 
 
 def _discard(stream: TextIO) -> None:
-    """Discard a stream's buffer, which would fail once more when the program ends."""
+    """Discard a stream's buffer, which would fail again when the program ends."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

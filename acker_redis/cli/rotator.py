@@ -21,24 +21,26 @@ def rotator(
     redis_file: UrlFile = None,
     app_name: Annotated[
         list[str] | None,
-        typer.Option("--app", envvar="ACKER_APPS", help="App to rotate; several times, or with commas, for several."),
+        typer.Option("--app", envvar="ACKER_APPS", help="App to rotate. Repeat, or use commas, for several."),
     ] = None,
     all_apps: Annotated[
         bool, typer.Option("--all", help="Rotate every app on the server, as without any --app.")
     ] = False,
     check_only: Annotated[
-        bool, typer.Option("--check", help="Don't rotate: say whether the apps are rotated in time, and exit 0 or 1.")
+        bool, typer.Option("--check", help="Only check whether the apps are rotated in time, and exit with 0 or 1.")
     ] = False,
     metrics: Annotated[
         int | None, typer.Option("--metrics", min=0, max=65535, help="Serve metrics for Prometheus on this port.")
     ] = None,
     metrics_host: Annotated[
-        str, typer.Option("--metrics-host", help="Address to serve metrics on; 0.0.0.0 for all of this machine's.")
+        str, typer.Option("--metrics-host", help="Address to serve metrics on. 0.0.0.0 means all addresses.")
     ] = "127.0.0.1",
 ) -> None:
-    """Tick and drain until SIGTERM or Ctrl-C. Any number of copies may run."""
+    """Run the rotator until SIGTERM or Ctrl-C. Any number of copies may run."""
     if check_only and metrics is not None:
-        raise typer.BadParameter("--check ends at once: give --metrics to a rotator that keeps running")
+        raise typer.BadParameter(
+            "--check and --metrics exclude each other, because --check exits at once. Pass --metrics to a running rotator."
+        )
     with exit_on_error():
         names = app_names(context, app_name or [], all_apps)
         url = server_url(context, redis, redis_file)
@@ -53,7 +55,9 @@ def _metrics(url: str, names: list[str], host: str, port: int | None) -> Abstrac
     try:
         from acker_redis.ops.metrics import MetricsServer
     except ImportError as exc:
-        raise BadConfigError("metrics need prometheus-client: pip install 'acker-redis[metrics]'") from exc
+        raise BadConfigError(
+            "--metrics needs prometheus-client, which is not installed. Run `pip install 'acker-redis[metrics]'`."
+        ) from exc
     return MetricsServer(url, names, host, port)
 
 
@@ -72,7 +76,7 @@ def _rotate(url: str, names: list[str], metrics: AbstractContextManager[object])
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     process = rotation_process.Rotator(url, names)
-    rotation_process.log.info("rotator started for %s", ", ".join(names) or "all apps")
+    rotation_process.log.info("rotator started apps=%s", ",".join(names) or "all")
     try:
         with metrics:
             process.run(stop)

@@ -1,4 +1,4 @@
-"""`acker-redis top`: the dashboard, live. Needs `acker-redis[top]`."""
+"""The live dashboard of `acker-redis top`. Needs `acker-redis[top]`."""
 
 import time
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from acker_redis.ops.dashboard import OK, PAUSED, SEVERITY, AppState, app_states
 
 @dataclass(frozen=True)
 class _Column:
-    """A column of the table: the text for an app, and the key that it is sorted by, the largest first."""
+    """Column of the table: the text for an app, and the sort key, the largest first."""
 
     title: str
     shown: Callable[[AppState], str]
@@ -72,13 +72,13 @@ class OneApp(Screen[None]):
         self.app_name = name
 
     def compose(self) -> ComposeResult:
-        """Show its text, and the keys."""
-        yield VerticalScroll(Static("asking …", id="report"))
+        """Show the report and the keys."""
+        yield VerticalScroll(Static("loading …", id="report"))
         yield Footer()
 
 
 class Top(App[None]):
-    """Every app of a server, asked again and again; a server that does not answer is asked until it does."""
+    """Table of every app of a server, updated regularly. A server that doesn't answer is asked until it does."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = "#head, #why { height: auto; padding: 0 1; } #report { padding: 0 1; }"
@@ -86,7 +86,7 @@ class Top(App[None]):
         Binding("q", "quit", "Quit"),
         Binding("ctrl+c", "quit", show=False, priority=True),
         Binding("s", "sort(1)", "Sort by the next column"),
-        Binding("S", "sort(-1)", "by the one before"),
+        Binding("S", "sort(-1)", "Sort by the previous column"),
     ]
 
     def __init__(self, client: Client, every_secs: float) -> None:
@@ -96,21 +96,21 @@ class Top(App[None]):
         self._states: list[AppState] = []
 
     def compose(self) -> ComposeResult:
-        """Show a line about the server, the table, why the app under the cursor is sick, and the keys."""
+        """Show a line about the server, the table, the cause of the selected app's state, and the keys."""
         yield Static(id="head")
         yield DataTable(cursor_type="row", zebra_stripes=True)
         yield Static(id="why")
         yield Footer()
 
     def on_mount(self) -> None:
-        """Ask now, and then again and again."""
+        """Ask now, and then at regular intervals."""
         self.query_one(DataTable).add_columns("APP", *(column.title for column in COLUMNS))
         self.ask()
         self.set_interval(self._every_secs, self.ask)
 
     @work(thread=True, exclusive=True)
     def ask(self) -> None:
-        """Ask the server for the screen that is shown; in a thread, as the answer may take long."""
+        """Ask the server for the data of the current screen, in a thread because the answer may take long."""
         screen = self.screen
         try:
             if isinstance(screen, OneApp):
@@ -127,12 +127,12 @@ class Top(App[None]):
         self._show(self._states)
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Look into one app."""
+        """Open the dashboard of one app."""
         self.push_screen(OneApp(str(event.row_key.value)))
         self.call_after_refresh(self.ask)
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
-        """Show why the app under the cursor is sick."""
+        """Show the cause of the selected app's state."""
         why = {state.app: state.why for state in self._states}
         self.query_one("#why", Static).update(Text(printable(why.get(str(event.row_key.value), ""))))
 

@@ -1,7 +1,7 @@
-"""Abandon a run that is dead: the roots it left pending fail at once instead of timing out.
+"""Abandon a dead run: fail the roots it left pending at once, instead of waiting for their timeout.
 
-The ledger knows a root's spout id, not its run. But a lane has one spout at a time, and it is known which run had it last.
-So where that run is over, all roots pending in the lane are this run's, or those of a run before it.
+The ledger stores a root's spout id, not its run. But a lane has one spout at a time, and its last run is known. If that run
+is over, all roots pending in the lane belong to it or to an earlier run.
 """
 
 from collections import Counter
@@ -29,11 +29,11 @@ class AbandonedRun:
     """Roots that a run left pending.
 
     Attributes:
-        run_id: of the run.
-        lanes: that it had last, and no other run since; empty: none, so its roots are not known.
-        held: lane -> run and process of a spout that has it now; then roots were not looked for.
-        roots: pending in these lanes.
-        spout_ids: that own them -> number of roots.
+        run_id: id of the run.
+        lanes: lanes whose last run this was. If there are none, its roots are unknown.
+        held: run and process of the spout that holds a lane now, by lane. If there are any, roots were not searched.
+        roots: roots pending in these lanes.
+        spout_ids: number of these roots, by spout id of the owner.
     """
 
     run_id: str
@@ -46,16 +46,18 @@ class AbandonedRun:
 def preview(
     client: Client, config: AckerConfig, run_id: str, progress: Callable[[int], object] | None = None
 ) -> AbandonedRun:
-    """Find the roots that a run left pending: go through the app's ledgers, in steps that hold the server for a moment each.
+    """Find the roots that a run left pending.
+
+    This scans the app's ledgers in steps that block the server for a moment each.
 
     Args:
-        client: of the server.
-        config: of the app.
-        run_id: of a run that is over.
-        progress: called with how many blocks were looked at since it was called last.
+        client: client of the server.
+        config: settings of the app.
+        run_id: id of a run that is over.
+        progress: callback with the number of blocks scanned since its last call.
 
     Raises:
-        LedgerLostError, DamagedDataError: as `Acker.stats`.
+        LedgerLostError, DamagedDataError: as for `Acker.stats`.
     """
     lanes = tuple(lane for lane, last in lane_leases.last_runs(client, config.app).items() if last == run_id)
     held = lane_leases.holders(client, config.app, lanes)
@@ -74,32 +76,32 @@ def preview(
 def abandon(
     client: Client, config: AckerConfig, left: AbandonedRun, progress: Callable[[int], object] | None = None
 ) -> int:
-    """Fail these roots, and confirm the outcomes that wait in the run's lanes; returns how many roots failed.
+    """Fail these roots and confirm the outcomes that wait in the run's lanes. Return the number of roots failed.
 
-    The note of the run's end is deleted. Its messages don't become dead letters: only the run knew them. Messages that it
-    kept in Redis stay for their week, and its run id stays taken. Cut short, the call can be repeated.
+    The record of the run's end is deleted. Its messages don't become dead letters, because only the run knew them. Messages
+    that it kept in Redis stay for their week, and its run id stays used. You can repeat an interrupted call.
 
     Args:
-        client: of the server.
-        config: of the app.
-        left: as `preview` returns it.
-        progress: called with how many roots failed since it was called last.
+        client: client of the server.
+        config: settings of the app.
+        left: result of `preview`.
+        progress: callback with the number of roots failed since its last call.
 
     Raises:
-        BadConfigError: another run took one of the lanes since, and may be over, too; its roots are not touched.
-        AckerError: as the server answered; a part may be done.
+        BadConfigError: if another run acquired one of the lanes since. It may be over, too, but its roots are not touched.
+        AckerError: if the server refuses or fails. A part may be done.
     """
-    last = lane_leases.last_runs(client, config.app)  # the question before this may have waited for long
+    last = lane_leases.last_runs(client, config.app)  # the confirmation before this may have waited for long
     if taken := [lane for lane in left.lanes if last.get(lane) != left.run_id]:
         raise BadConfigError(
-            f"another run has had lane {', '.join(map(str, taken))} since run {left.run_id!r} was looked at: nothing was "
-            "abandoned; look again"
+            f"Another run acquired lane {', '.join(map(str, taken))} after the preview of run {left.run_id!r}. Nothing was "
+            "abandoned. Check the run again."
         )
     acker = Acker(client, config, create=False)
     leases = [app_of(acker).lease(lane=lane, run_id=left.run_id) for lane in left.lanes]
     failed = 0
     try:
-        for lease in leases:  # no spout begins meanwhile, whose outcomes would be taken
+        for lease in leases:  # so that no spout starts meanwhile and loses its outcomes
             lease.acquire()
         for at in range(0, len(left.roots), _ROOTS_PER_STEP):
             part = left.roots[at : at + _ROOTS_PER_STEP]

@@ -1,9 +1,9 @@
-"""ACL users of an app: one for each kind of program, with the keys and commands that it needs and no more.
+"""ACL users of an app: one for each kind of program, with only the keys and commands that it needs.
 
-Between apps keys are safe: no user of an app reaches those of another. Within an app less is: an executor runs everybody's
-code, and may write the shards, as acks do, so it could ack work that is not done, or delete a shard. It can't take
-or confirm outcomes, delete dead letters, pause the app or hold a lane; nor change its settings, where the server can tell
-reading from writing (`ServerKind.FUNCTIONS`).
+Apps are isolated: no user of an app can access the keys of another. Within an app isolation is weaker. An executor runs user
+code and may write the shards, as acks do. So it could ack work that isn't done, or delete a shard. It can't receive or
+confirm outcomes, delete dead letters, pause the app or hold a lane. If the server distinguishes reads from writes
+(`ServerKind.FUNCTIONS`), it can't change the app's settings either.
 """
 
 import secrets
@@ -20,7 +20,7 @@ _PASSWORD_BYTES = 24
 
 
 class Role(StrEnum):
-    """What a user is for: the program with the spout, workers that ack, `acker-redis rotator`, people who only look."""
+    """Purpose of a user: the program with the spout, workers that ack, `acker-redis rotator`, or people who only read."""
 
     SPOUT = "spout"
     EXECUTOR = "executor"
@@ -29,14 +29,14 @@ class Role(StrEnum):
 
 
 SHARED_ROLES = (Role.ROTATOR, Role.ONCALL)
-"""Roles whose user may serve all apps of a server."""
+"""Roles whose user can serve all apps of a server."""
 
 _ALL_APPS = "acker"
-"""Stands in the names of those users where the app's name stands in others."""
+"""Prefix of the names of those users, in place of the app's name."""
 
 
 class ServerKind(StrEnum):
-    """Kind of server that the rules are written for."""
+    """Kind of server that the rules are for."""
 
     FUNCTIONS = "redis-7"
     SCRIPTS = "redis-6.2"
@@ -50,7 +50,7 @@ _UPDATES = (
     "time", "hget", "hmget", "hgetall", "hlen", "hset", "hdel", "hincrby", "sismember", "sadd", "zadd", "xadd", "set", "get",
     "del", "bitop",
 )  # fmt: skip
-"""Commands that init, ack, fail, reset_timeout and the naming of components call."""
+"""Commands that init, ack, fail, reset_timeout and name_component call."""
 
 _COMMANDS = {
     Role.EXECUTOR: (*_UPDATES, "xrange", "expire"),
@@ -66,7 +66,7 @@ _COMMANDS = {
 }  # fmt: skip
 
 _REPORTS = ("xinfo", "memory|usage", "xrevrange", "xrange", "get", "exists", "cluster|nodes")
-"""Commands that reports call, which also make `status` and `--metrics`."""
+"""Commands that reports call. `status` and `--metrics` use the reports, too."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ class User:
     """An ACL user.
 
     Attributes:
-        name: `orders-executor`; or `acker-rotator`, of all apps.
-        role: of the user.
-        rules: behind the password, in the order in which the server takes them.
-        password: drawn for this user, unless it was given.
+        name: name, such as `orders-executor`, or `acker-rotator` for all apps.
+        role: purpose of the user.
+        rules: rules after the password, in the order that the server expects.
+        password: password, random unless it was given.
     """
 
     name: str
@@ -87,17 +87,17 @@ class User:
 
     @property
     def as_command(self) -> str:
-        """For `redis-cli`."""
+        """Command for `redis-cli`."""
         return f"ACL SETUSER {self.name} reset {self._behind_the_name}"
 
     @property
     def as_file_line(self) -> str:
-        """For the file that the server's `aclfile` names."""
+        """Line for the server's `aclfile`."""
         return f"user {self.name} {self._behind_the_name}"
 
     @property
     def login(self) -> str:
-        """User and password as they stand in a URL, before the host."""
+        """User and password for a URL, with the @ before the host."""
         return f"{quote(self.name, safe='')}:{quote(self.password, safe='')}@"
 
     @property
@@ -115,21 +115,21 @@ def users(
     """Return a user for each role.
 
     Args:
-        app: of the users; None: users of all apps, now and later, for `SHARED_ROLES` only.
-        roles: of the users.
-        kind: of the server. Where it has functions, nobody may EVAL.
-        password: of all users; None: each gets one of its own, drawn now.
+        app: app of the users. None means users of all apps, now and later, for `SHARED_ROLES` only.
+        roles: roles to return users for.
+        kind: kind of the server. If it has functions, no user may EVAL.
+        password: password of all users. None draws a random one for each.
 
     Raises:
-        BadConfigError: this can't be the name of an app, or its users would have the names of those of all apps.
+        BadConfigError: if the app's name is not valid, or if its users would have the names of the users of all apps.
     """
     if app is not None:
         check_app_name(app)
     if app == _ALL_APPS and not set(roles).isdisjoint(SHARED_ROLES):
         shared = " and ".join(f"{app}-{role}" for role in SHARED_ROLES)
         raise BadConfigError(
-            f"{shared} are the users of all apps, as `acker-redis acl` without a name prints them, and serve this app too: "
-            f"ask for its other two, `acker-redis acl {app} --role spout --role executor`"
+            f"{shared} are the names of the users of all apps, which `acker-redis acl` without a name prints. They serve this "
+            f"app, too. Print its other two users with `acker-redis acl {app} --role spout --role executor`."
         )
     return [
         User(
@@ -151,7 +151,7 @@ def _allowed(role: Role, kind: ServerKind) -> list[str]:
 
 
 def _keys(role: Role, app: str | None, kind: ServerKind) -> list[str]:
-    """Patterns of keys; where the server knows the difference, keys that are only read are marked."""
+    """Return the patterns of keys. Read-only keys are marked if the server supports it."""
     read = "%R~" if kind is ServerKind.FUNCTIONS else "~"
     if app is None:
         every = f"{read}{keys.EVERY_KEY}"

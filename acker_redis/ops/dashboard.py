@@ -1,7 +1,7 @@
-"""The dashboard for programs: how the apps of a server are doing.
+"""The dashboard for programs: the state of each app on a server.
 
-docs/operate/on-call.md explains the reports it is made of. They need a user who may FCALL_RO, or EVAL where
-`acker-redis install` did not run. On a cluster each primary reports on its own shards.
+It is made of the reports that docs/operate/on-call.md explains. They need a user that may FCALL_RO, or EVAL if
+`acker-redis install` was not run. On a cluster each primary reports on its own shards.
 """
 
 import json
@@ -22,28 +22,28 @@ SEVERITY = ("LOST", "FULL", "NO ROTATOR", "SPOUT GONE", "HANGS", "RUN FAILED", P
 
 @dataclass(frozen=True)
 class AppState:
-    """How an app is doing, over all nodes that were asked.
+    """State of an app, over all nodes that were asked.
 
     Attributes:
-        app: its name.
-        state: one of `SEVERITY`; on a cluster the worst of any node.
-        since_ms: when that began, in milliseconds since 1970 by the server's clock; None: not known.
-        why: the cause of the state, and what to do.
-        shards: of the app; None where no shard is there.
-        shards_seen: of these, those that were looked at.
-        pending: roots without outcome.
-        acked_per_sec: since a sample that is 5 s old at least.
-        timed_out_per_min: the same.
-        failed_per_min: the same.
-        oldest_ms: age of the oldest pending root among those that were put longest ago; None: there is none.
-        waiting: entries of outcomes that no spout confirmed yet.
-        rotated_ms_ago: since the last tick of the shard that has waited longest; None where no shard is there.
-        tick_ms: between two ticks.
-        memory_bytes: of its keys, estimated from some of many shards; None: the user may not ask.
-        dead_letters: messages whose attempts are exhausted; None: the user may not ask.
-        failed_runs: lanes whose last run ended with an error, and none has begun since.
-        pending_by_component: last component -> number of the roots that were looked at.
-        counters: since the shards were made, by the names of `Stats`.
+        app: name of the app.
+        state: one of `SEVERITY`. On a cluster the worst of any node.
+        since_ms: start of the state by the server's clock, in milliseconds since 1970. None if unknown.
+        why: cause of the state, and what to do.
+        shards: number of shards. None if no shard exists.
+        shards_seen: number of shards that were examined.
+        pending: number of roots without outcome.
+        acked_per_sec: rate since a sample that is at least 5 s old.
+        timed_out_per_min: rate since the same sample.
+        failed_per_min: rate since the same sample.
+        oldest_ms: age of the oldest root among the pending roots that were added longest ago. None if there is none.
+        waiting: number of outcome entries that no spout has confirmed.
+        rotated_ms_ago: time since the last tick, of the shard that ticked longest ago. None if no shard exists.
+        tick_ms: time between two ticks.
+        memory_bytes: memory of its keys, estimated from a sample if there are many shards. None without permission.
+        dead_letters: number of messages whose attempts are exhausted. None without permission.
+        failed_runs: number of lanes whose last run ended with an error and that no other run has used since.
+        pending_by_component: number of the examined roots, by last component.
+        counters: counts since the shards were created, by the names of `Stats`.
     """
 
     app: str
@@ -68,19 +68,19 @@ class AppState:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is wrong; a pause is on purpose."""
+        """Return True if nothing is wrong. A pause is intended."""
         return self.state in (OK, PAUSED)
 
 
 def app_states(client: Client, app: str | None = None) -> list[AppState]:
-    """Read the states of all apps, or of one; the worst first. Empty: there is none.
+    """Read the states of all apps, or of one, the worst first. Empty if there is none.
 
     Raises:
-        BadConfigError: this can't be an app's name.
-        AckerError: a node does not answer, or the user may not ask.
+        BadConfigError: if the app's name is not valid.
+        AckerError: if a node does not answer, or the user lacks the permission.
     """
     answers = _report(client, "dashboard", app)
-    if app is None and not all(answer["is_whole"] for answer in answers):  # a report looks through so many keys only
+    if app is None and not all(answer["is_whole"] for answer in answers):  # a report scans a limited number of keys
         answers = [answer for name in apps(client) for answer in _report(client, "dashboard", name)]
     by_app: dict[str, list[dict[str, Any]]] = {}
     for answer in answers:
@@ -91,23 +91,23 @@ def app_states(client: Client, app: str | None = None) -> list[AppState]:
 
 
 def dashboard(client: Client, app: str | None = None) -> list[str]:
-    """The same as people see it: a text of several lines per node.
+    """Read the dashboard as text for people, with several lines per node.
 
     Raises:
-        BadConfigError, AckerError: as `app_states`.
+        BadConfigError, AckerError: as for `app_states`.
     """
     return _report_texts(client, "dashboard", app)
 
 
 @dataclass(frozen=True)
 class PendingRoot:
-    """A root that has no outcome yet.
+    """Root without outcome.
 
     Attributes:
-        root: 16 hexadecimal digits.
-        spout_id: of its spout.
-        shard: that holds it.
-        age_ms: since it was put.
+        root: root id, as 16 hexadecimal digits.
+        spout_id: id of its spout.
+        shard: number of the shard that holds it.
+        age_ms: age of the root.
     """
 
     root: str
@@ -118,11 +118,11 @@ class PendingRoot:
 
 @dataclass(frozen=True)
 class PendingComponent:
-    """Pending roots that were last touched by one component.
+    """Pending roots with the same last component.
 
     Attributes:
-        component: its name; empty: none.
-        count: number of these roots among those that were looked at.
+        component: name of the component. Empty if there is none.
+        count: number of these roots among the examined ones.
         oldest_ms: age of the oldest root.
         oldest: some of the oldest roots.
     """
@@ -138,9 +138,9 @@ class PendingRoots:
     """Pending roots of an app, by last component.
 
     Attributes:
-        pending: roots without outcome.
-        looked_at: how many of these were looked at, those put longest ago; at most some 20 000 per node.
-        components: those with most roots first.
+        pending: number of roots without outcome.
+        looked_at: number of examined roots, those added longest ago. At most some 20 000 per node.
+        components: components, those with most roots first.
     """
 
     pending: int
@@ -149,10 +149,10 @@ class PendingRoots:
 
 
 def pending_roots(client: Client, app: str, oldest: int = 3) -> PendingRoots:
-    """Read which roots of an app are pending, by the last component that touched them, with the oldest roots of each.
+    """Read the pending roots of an app by last component, with the oldest roots of each.
 
     Raises:
-        BadConfigError, AckerError: as `app_states`.
+        BadConfigError, AckerError: as for `app_states`.
     """
     pending = looked_at = 0
     by_component: dict[str, list[dict[str, Any]]] = {}
@@ -172,12 +172,13 @@ def pending_roots(client: Client, app: str, oldest: int = 3) -> PendingRoots:
 
 
 def latencies(client: Client, app: str | None = None) -> dict[str, dict[str, dict[float, int]]]:
-    """Read the ages of settled roots: app -> outcome -> bound in ms, or infinity -> roots between it and the bound below.
+    """Read the histogram of ages of settled roots, by app, outcome, and upper bound in ms.
 
-    Outcomes are `acked`, `failed` and `timed_out`. Roots count since the shards were made. Bounds without roots are left out.
+    The last bound is infinity. Each value is the number of roots between its bound and the next lower one. Outcomes are
+    `acked`, `failed` and `timed_out`. Counts start when the shards are created. Bounds without roots are left out.
 
     Raises:
-        BadConfigError, AckerError: as `app_states`.
+        BadConfigError, AckerError: as for `app_states`.
     """
     by_app: dict[str, dict[str, dict[float, int]]] = {}
     for answer in _report(client, "latency", app):
@@ -203,7 +204,7 @@ def _report_texts(client: Client, name: str, app: str | None, *arguments: str) -
 
 
 def _merged(rows: Sequence[dict[str, Any]]) -> AppState:
-    """Merge an app's rows of several nodes."""
+    """Merge the rows that several nodes returned for an app."""
     worst = min(rows, key=lambda row: SEVERITY.index(row["state"]))
     by_component, counters = Counter[str](), Counter[str]()
     for row in rows:

@@ -1,4 +1,4 @@
-"""Delete an app: every key of it, and none of another, on a single server and on all nodes of a cluster."""
+"""Deletion of an app: all its keys, and no key of another app, on a single server or all nodes of a cluster."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -19,17 +19,18 @@ _LENGTHS = {
     "payloads": "HLEN",
 }
 _FIRST = ("config", "meta")
-"""Go first: without settings no rotator opens the app again, and without its generation a shard takes no more updates."""
+"""Kinds of keys to delete first. Without settings no rotator opens the app again; without its generation a shard accepts
+no updates."""
 
 
 @dataclass(frozen=True)
 class Holdings:
-    """The keys that a server holds of an app.
+    """Keys of an app on a server.
 
     Attributes:
-        app: its name.
-        keys: all its keys, in the order in which they have to go.
-        counts: kind of key -> number of elements in the keys of this kind.
+        app: name of the app.
+        keys: all keys of the app, in the order in which they must be deleted.
+        counts: number of elements per kind of key.
     """
 
     app: str
@@ -38,21 +39,21 @@ class Holdings:
 
     @property
     def text(self) -> str:
-        """The same for people, before it is deleted."""
+        """Summary for people, to show before the deletion."""
         counts = self.counts
         return (
             f"{len(self.keys)} keys, with {counts['ledger']} blocks in its ledgers, {counts['acked'] + counts['failed']} "
-            f"entries of outcomes that no spout has confirmed, {counts['dead_letters'] + counts['dead']} dead letters, "
+            f"unconfirmed outcome entries, {counts['dead_letters'] + counts['dead']} dead letters, "
             f"{counts['payloads']} kept messages"
         )
 
 
 def preview(client: Client, app: str) -> Holdings:
-    """Find all keys of an app by SCAN, also those left of other settings or of a deletion cut short.
+    """Find all keys of an app by SCAN, including keys of other settings or of an interrupted deletion.
 
     Raises:
-        BadConfigError: this can't be the name of an app.
-        AppNotFoundError: there is no key of it.
+        BadConfigError: if the name is not valid for an app.
+        AppNotFoundError: if the app has no keys.
     """
     check_app_name(app)
     kinds = {
@@ -61,7 +62,9 @@ def preview(client: Client, app: str) -> Holdings:
         for key in client.ask(server_info.find_keys, pattern)
     }
     if not kinds:
-        raise AppNotFoundError(f"no app {app!r} on {client.address}: it has no keys there")
+        raise AppNotFoundError(
+            f"App {app!r} does not exist on {client.address}. It has no keys there. Check the name and the server."
+        )
     order = {kind: place for place, kind in enumerate(_FIRST)}
     names = tuple(sorted(kinds, key=lambda key: (order.get(kinds[key], len(order)), key)))
     counted = [key for key in names if kinds[key] in _LENGTHS]
@@ -70,20 +73,18 @@ def preview(client: Client, app: str) -> Holdings:
         part = counted[at : at + _PER_PIPELINE]
         replies = client.pipeline_each([(_LENGTHS[kinds[key]], key) for key in part])
         for key, reply in zip(part, replies, strict=True):
-            counts[kinds[key]] += (
-                reply if isinstance(reply, int) else 0
-            )  # a key of another type is deleted all the same
+            counts[kinds[key]] += reply if isinstance(reply, int) else 0  # a key of another type is deleted, too
     return Holdings(app, names, counts)
 
 
 def delete(client: Client, holdings: Holdings) -> int:
-    """Delete these keys; returns how many were still there.
+    """Delete these keys. Return the number of keys that still existed.
 
-    Running clients of the app get a LedgerLostError from their next call. Cut short, the call can be repeated: `preview`
-    finds the keys that are left.
+    The next call of running clients of the app raises a LedgerLostError. You can repeat an interrupted call: `preview` finds
+    the keys that are left.
 
     Raises:
-        AckerError: as the server answered; some keys may be gone.
+        AckerError: if the server refuses or fails. Some keys may be deleted.
     """
     deleted = 0
     for at in range(0, len(holdings.keys), _PER_PIPELINE):

@@ -1,4 +1,4 @@
-"""Findings about a server and its apps that are wrong or may go wrong, each with advice. Reads only."""
+"""Checks of a server and its apps for present and future problems, with advice. They only read."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -21,27 +21,27 @@ from acker_redis.store.run_ends import End
 Grade = Literal["ok", "warning", "bad", "unknown"]
 
 _HEAD_ROOM, _FULL = 0.75, 0.90
-"""Shares of maxmemory in use from which on there is little room, and none."""
+"""Shares of maxmemory in use that are graded as a warning and as bad."""
 
 _NEAR_LIMIT = 0.75
-"""Share of the limit of pending roots from which on there is little room."""
+"""Share of the limit of pending roots that is graded as a warning."""
 
 _CLOCK_SECS = 2.0
-"""Servers, and this machine, whose clocks differ by more show times that mislead people. No ledger depends on it."""
+"""Largest difference between clocks of servers and this machine. More misleads people, but affects no ledger."""
 
 _TO_ASK = "+acl|whoami +acl|getuser +acl|dryrun"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check.
+    """Result of a check.
 
     Attributes:
-        subject: `server`, or an app.
-        about: the thing that was checked, such as `persistence`.
-        grade: `ok`; `warning`: may do harm some day; `bad`: does harm now; `unknown`: the user may not look.
-        text: the result, for people.
-        advice: what to do; empty: nothing.
+        subject: `server`, or the name of an app.
+        about: topic of the check, such as `persistence`.
+        grade: `ok`, `warning` (may do harm later), `bad` (does harm now), or `unknown` (the user lacks a permission).
+        text: result, for people.
+        advice: what to do. Empty if nothing.
     """
 
     subject: str
@@ -52,10 +52,10 @@ class Finding:
 
 
 def examine(client: Client) -> list[Finding]:
-    """Check everything that can be checked.
+    """Run all checks that the user may run.
 
     Raises:
-        AckerError: a server does not answer.
+        AckerError: if a server does not answer.
     """
     infos = client.ask(server_info.infos)
     findings = [finding for info in infos for finding in _server(info, several=len(infos) > 1)]
@@ -64,8 +64,9 @@ def examine(client: Client) -> list[Finding]:
     if strays:
         findings.append(
             Finding(
-                "server", "keys", "warning", f"{len(strays)} keys look like an app's settings and can't be: {strays[0]!r} …",
-                "find out who writes them, and delete them",
+                "server", "keys", "warning",
+                f"{len(strays)} keys look like an app's settings but aren't, such as {strays[0]!r}.",
+                "Find the program that writes them, and delete them.",
             )
         )  # fmt: skip
     findings += _user(client, names)
@@ -78,7 +79,7 @@ def examine(client: Client) -> list[Finding]:
 def _server(info: dict[str, Any], *, several: bool) -> Iterator[Finding]:
     if not info:
         yield Finding(
-            "server", "INFO", "unknown", "the user may not ask", "allow +info, for doctor and for every client"
+            "server", "INFO", "unknown", "The user may not run INFO.", "Allow +info, for doctor and for every client."
         )
         return
     subject = f"server :{info.get('tcp_port', '?')}" if several else "server"
@@ -94,7 +95,7 @@ def _server(info: dict[str, Any], *, several: bool) -> Iterator[Finding]:
             "eviction",
             "bad",
             policy,
-            "CONFIG SET maxmemory-policy noeviction: under memory pressure ledgers are dropped",
+            "Run CONFIG SET maxmemory-policy noeviction. Otherwise the server deletes ledgers under memory pressure.",
         )
     )
     yield _memory(subject, int(info.get("used_memory", 0)), int(info.get("maxmemory", 0)))
@@ -105,14 +106,14 @@ def _server(info: dict[str, Any], *, several: bool) -> Iterator[Finding]:
 def _memory(subject: str, used: int, most: int) -> Finding:
     if not most:
         return Finding(
-            subject, "memory", "warning", f"{used / 2**20:.0f} MiB used, no limit",
-            "CONFIG SET maxmemory: without it the system ends the server when memory is gone; with it new roots are refused",
+            subject, "memory", "warning", f"{used / 2**20:.0f} MiB used, maxmemory is not set.",
+            "Run CONFIG SET maxmemory. A full server then refuses new roots. Without it the system kills the server.",
         )  # fmt: skip
     share = used / most
     text = f"{used / 2**20:.0f} of {most / 2**20:.0f} MiB used ({share:.0%})"
     if share < _HEAD_ROOM:
         return Finding(subject, "memory", "ok", text)
-    advice = "CONFIG SET maxmemory higher, or find out what grows (acker-redis status: PEND, LAG, MEM)"
+    advice = "Run CONFIG SET maxmemory to raise it, or find out what grows (acker-redis status: PEND, LAG, MEM)."
     return Finding(subject, "memory", "warning" if share < _FULL else "bad", text, advice)
 
 
@@ -120,19 +121,19 @@ def _persistence(subject: str, info: dict[str, Any]) -> Iterator[Finding]:
     aof, saves = int(info.get("aof_enabled", 0)), int(info.get("rdb_last_save_time", 0)) > 0
     if not aof:
         yield Finding(
-            subject, "persistence", "warning", "no AOF" + (", snapshots only" if saves else ""),
-            "CONFIG SET appendonly yes: else a restart loses the ledgers, and everything in flight is emitted again",
+            subject, "persistence", "warning", "The AOF is off." + (" Only snapshots are written." if saves else ""),
+            "Run CONFIG SET appendonly yes. Otherwise a restart loses the ledgers, and everything in flight is replayed.",
         )  # fmt: skip
     elif info.get("aof_last_write_status", "ok") != "ok":
         yield Finding(
-            subject, "persistence", "bad", "the last write of the AOF failed", "look at the disk: is it full?"
+            subject, "persistence", "bad", "The last write of the AOF failed.", "Check the disk. It may be full."
         )
     else:
         yield Finding(subject, "persistence", "ok", "AOF")
     if info.get("rdb_last_bgsave_status", "ok") != "ok":
         yield Finding(
-            subject, "snapshots", "bad", "the last snapshot failed",
-            "look at the server's log; with stop-writes-on-bgsave-error it refuses all writes until one succeeds",
+            subject, "snapshots", "bad", "The last snapshot failed.",
+            "Check the server's log. With stop-writes-on-bgsave-error it refuses all writes until a snapshot succeeds.",
         )  # fmt: skip
 
 
@@ -142,13 +143,14 @@ def _replicas(subject: str, info: dict[str, Any]) -> Finding:
         text = (
             f"a replica of {info.get('master_host')}:{info.get('master_port')}, link {info.get('master_link_status')}"
         )
-        return Finding(subject, "role", "ok" if up else "bad", text, "" if up else "ask the primary; look at the link")
+        advice = "" if up else "Run doctor on the primary, and check the link."
+        return Finding(subject, "role", "ok" if up else "bad", text, advice)
     count = int(info.get("connected_slaves", 0))
     if count:
         return Finding(subject, "replicas", "ok", f"{count} connected")
     return Finding(
-        subject, "replicas", "warning", "none",
-        "with two replicas and min-replicas-to-write 1 a failover loses next to nothing; without any there is no failover",
+        subject, "replicas", "warning", "No replica is connected, so no failover is possible.",
+        "Add two replicas and set min-replicas-to-write 1. A failover then loses next to nothing.",
     )  # fmt: skip
 
 
@@ -160,35 +162,37 @@ def _clocks(client: Client) -> Iterator[Finding]:
     between = (max(nodes) - min(nodes)) / 1000
     text = f"{apart:.1f} s apart from this machine's" + (f", {between:.1f} s from each other" if len(nodes) > 1 else "")
     fine = apart <= _CLOCK_SECS and between <= _CLOCK_SECS
-    yield Finding("server", "clock", "ok" if fine else "warning", text, "" if fine else "let NTP set all clocks")
+    yield Finding("server", "clock", "ok" if fine else "warning", text, "" if fine else "Synchronize all clocks with NTP.")
 
 
 def _user(client: Client, apps: Sequence[str]) -> Iterator[Finding]:
     user = rights(client, apps)
     if user.name is None:
-        yield Finding("server", "user", "unknown", "the user's name can't be asked", f"allow {_TO_ASK}, for doctor")
+        yield Finding(
+            "server", "user", "unknown", "The server doesn't report the user's name.", f"Allow {_TO_ASK}, for doctor."
+        )
         return
-    one_each = "one user per app, with no more than it needs: see `acker-redis acl`"
+    one_each = "Create one user per app, with only the permissions it needs. `acker-redis acl` prints them."
     if user.has_all:
-        yield Finding("server", "user", "warning", f"{user.name}, who may do everything", one_each)
+        yield Finding("server", "user", "warning", f"User {user.name} has full access.", one_each)
         return
     if user.dangerous is None:
-        text = f"{user.name}; what this user may do can't be asked"
-        yield Finding("server", "user", "unknown", text, f"allow {_TO_ASK}, for doctor; Redis 6.2 can't say")
+        text = f"The server doesn't report the permissions of user {user.name}."
+        yield Finding("server", "user", "unknown", text, f"Allow {_TO_ASK}, for doctor. Redis 6.2 can't report them.")
         return
     if user.dangerous:
-        text = f"{user.name}, who may run {', '.join(user.dangerous)}"
+        text = f"User {user.name} may run {', '.join(user.dangerous)}, which no app needs."
         yield Finding("server", "user", "warning", text, one_each)
     else:
         yield Finding("server", "user", "ok", user.name)
     for app, lacking in user.lacking.items():
         if lacking:
             yield Finding(
-                app, "user", "warning", f"{user.name} may not run {', '.join(lacking)} on its keys",
-                f"enough for looking only; for a program of the app: `acker-redis acl` with --app {app}",
+                app, "user", "warning", f"User {user.name} may not run {', '.join(lacking)} on the app's keys.",
+                f"This is enough for reading. Programs of the app need a user from `acker-redis acl {app}`.",
             )  # fmt: skip
         else:
-            yield Finding(app, "user", "ok", f"{user.name} may do what a program of the app needs")
+            yield Finding(app, "user", "ok", f"{user.name} has the permissions that a program of the app needs")
 
 
 def _states(client: Client) -> Iterator[Finding]:
@@ -198,18 +202,18 @@ def _states(client: Client) -> Iterator[Finding]:
         raise
     except AckerError as exc:
         yield Finding(
-            "server", "reports", "unknown", str(exc), 'see docs/operate/on-call.md, "Who may look", for a user who may'
+            "server", "reports", "unknown", str(exc), "docs/operate/on-call.md describes a user that may read reports."
         )
         return
     for state in states:
         grade: Grade = "ok" if state.state == OK else "warning" if state.healthy else "bad"
         text = "ok" if state.state == OK else f"{state.state}: {state.why}"
-        advice = "" if state.state == OK else "docs/operate/on-call.md has a row for this state"
+        advice = "" if state.state == OK else "docs/operate/on-call.md has a row for this state."
         yield Finding(state.app, "state", grade, text, advice)
         if state.dead_letters:
             yield Finding(
                 state.app, "dead letters", "warning", f"{state.dead_letters}",
-                f"acker-redis dead-letters --app {state.app}; then replay, or delete",
+                f"Run acker-redis dead-letters --app {state.app}. Then replay or delete them.",
             )  # fmt: skip
 
 
@@ -220,13 +224,14 @@ def _settings(client: Client, app: str) -> Iterator[Finding]:
         allowed, pending = limits.read(client, app).max_pending, Inspection(shards).pending()
         last = run_ends.read(client, app)
     except OF_THE_APP as exc:
-        yield Finding(app, "settings", "bad", str(exc), "one app, one set of settings: see the message")
+        advice = "The message says what to do. All programs of an app need the same settings."
+        yield Finding(app, "settings", "bad", str(exc), advice)
         return
     holders = client.pipeline([("GET", keys.lane(app, lane)) for lane in range(config.lanes)])
     yield Finding(
         app, "settings", "ok",
         f"{config.shards} shards, {config.num_buckets} buckets, timeout {config.message_timeout_secs:g} s, "
-        f"{config.lanes} lanes, of which {sum(holder is not None for holder in holders)} have a spout now",
+        f"{config.lanes} lanes, {sum(holder is not None for holder in holders)} of them in use",
     )  # fmt: skip
     if allowed is not None:
         yield _limit(app, pending, allowed)
@@ -241,11 +246,12 @@ def _run(app: str, lane: int, end: End) -> Finding:
     text = f"lane {lane}: run {end.run_id} {end.state}, {when}"
     if end.state == "failed":
         advice = (
-            f"fix it, and start it again; or give it up for good: acker-redis abandon --app {app} --run {end.run_id}"
+            "Fix the error and start the program again. If it is not to run again: "
+            f"acker-redis abandon --app {app} --run {end.run_id}"
         )
         return Finding(app, "last run", "bad", f"{text}: {end.error}", advice)
     if end.state == "interrupted":
-        return Finding(app, "last run", "warning", text, "start it again: it does the rest")
+        return Finding(app, "last run", "warning", text, "Start the program again. It processes the rest.")
     return Finding(app, "last run", "ok", text)
 
 
@@ -254,5 +260,8 @@ def _limit(app: str, pending: int, allowed: int) -> Finding:
     text = f"{pending} of {allowed} roots pending ({share:.0%})"
     if share < _NEAR_LIMIT:
         return Finding(app, "limit", "ok", text)
-    advice = f"acker-redis pending --app {app} shows where roots hang; acker-redis limit --app {app} --max-pending allows more"
+    advice = (
+        f"Run acker-redis pending --app {app} to see where roots hang, or raise the limit with acker-redis limit --app {app} "
+        "--max-pending."
+    )
     return Finding(app, "limit", "warning" if share < 1 else "bad", text, advice)

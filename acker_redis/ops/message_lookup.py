@@ -1,4 +1,4 @@
-"""Look up a message in the ledger, by its id."""
+"""Look-up of a message in the ledger by its id."""
 
 import numpy as np
 
@@ -13,13 +13,19 @@ _EMISSIONS_AT_ONCE = 1000
 def pending_of_message(
     acker: Acker, message_id: int, run_id: str, emissions: int = 10_000
 ) -> list[tuple[int, LedgerRoot]]:
-    """Look up the roots of a message of a run, in its first so many emissions: (number of the emission, root).
+    """Return a message's pending roots in the first emissions of a run, as (number of the emission, root).
 
-    A message has another root in each emission; a spout numbers its emissions from 0, over the whole run.
+    A message has a different root in each emission. A spout numbers its emissions from 0, over the whole run.
+
+    Args:
+        acker: acker of the app.
+        message_id: id of the message.
+        run_id: id of the run.
+        emissions: number of emissions to search.
 
     Raises:
-        BadIdError: the id is no 64-bit integer.
-        AckerError: as `Acker.inspect_many`.
+        BadIdError: if the id is not a 64-bit integer.
+        AckerError: as for `Acker.inspect_many`.
     """
     messages = np.array([ids.to_int64(ids.to_uint64(message_id, "message_id"))], np.int64)
     pending = []

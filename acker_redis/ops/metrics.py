@@ -1,7 +1,7 @@
-"""Metrics for Prometheus: the dashboard, asked for at each scrape.
+"""Metrics for Prometheus: the dashboard, read at each scrape.
 
-Needs `acker-redis[metrics]`, and a user who may ask for reports. An app and an outcome are labels; no root, message or run
-ever is. Units are seconds and bytes.
+Needs `acker-redis[metrics]`, and a user that may read reports. Apps and outcomes are labels. Roots, messages and runs never
+are. Units are seconds and bytes.
 """
 
 import logging
@@ -25,28 +25,28 @@ BOUNDS_MS = (
     50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000, 5_000_000,
     math.inf,
 )  # fmt: skip
-"""Bounds of ages, as lua/lib/outcomes.lua counts them."""
+"""Bounds of ages, the same as in lua/lib/outcomes.lua."""
 
 _OUTCOMES = ("acked", "failed", "timed_out")
 _APP = ("app",)
 
 
 class AppsCollector(Collector):
-    """Asks the server at each scrape. A server that does not answer is `acker_up 0`, and nothing else."""
+    """Collect metrics from the server at each scrape. If it doesn't answer, the only metric is `acker_up 0`."""
 
     def __init__(self, url: str, names: Sequence[str] = ()) -> None:
-        """Connect at the first scrape. `names`: of these apps only."""
+        """Store the settings. The first scrape connects. `names` limits the metrics to these apps."""
         self._url, self._names = url, frozenset(names)
         self._client: Client | None = None
         self._lock = threading.Lock()
         self._logged: type[AckerError] | None = None
 
     def describe(self) -> Iterator[Metric]:
-        """Describe nothing, so that nothing is asked when this is registered."""
+        """Describe no metric, so that registering sends no request."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics, as they are now."""
+        """Yield the current values of all metrics."""
         with self._lock:
             try:
                 self._client = self._client or Client(self._url, outage_timeout_secs=0)
@@ -57,7 +57,7 @@ class AppsCollector(Collector):
                 self.close()
                 if type(exc) is not self._logged:
                     self._logged = type(exc)
-                    log.warning("no metrics: %s", exc)
+                    log.warning("metrics unavailable error=%s", exc)
                 yield GaugeMetricFamily("acker_up", "Whether the acker's server answers.", 0)
                 return
         yield GaugeMetricFamily("acker_up", "Whether the acker's server answers.", 1)
@@ -65,23 +65,23 @@ class AppsCollector(Collector):
         yield _histogram({state.app: ages.get(state.app, {}) for state in states})
 
     def close(self) -> None:
-        """Close the connection; the next scrape makes another."""
+        """Close the connection. The next scrape opens a new one."""
         if self._client is not None:
             self._client.close()
             self._client = None
 
 
 class MetricsServer:
-    """An HTTP server for scrapes, in a thread of its own, as a context."""
+    """HTTP server for scrapes, in a separate thread, as a context manager."""
 
     def __init__(self, url: str, names: Sequence[str], host: str, port: int) -> None:
         self._collector, self._host, self._port = AppsCollector(url, names), host, port
 
     def __enter__(self) -> Self:
-        """Listen.
+        """Start to listen.
 
         Raises:
-            BadConfigError: the address is in use, or not this machine's.
+            BadConfigError: if the address is in use, or doesn't belong to this machine.
         """
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self._collector)
@@ -89,14 +89,14 @@ class MetricsServer:
             self._server, self._thread = start_http_server(self._port, self._host, registry)
         except OSError as exc:
             raise BadConfigError(
-                f"metrics can't be had at {self._host}:{self._port} ({exc}): give another port"
+                f"Metrics can't be served at {self._host}:{self._port} ({exc}). Use another port or address."
             ) from exc
-        log.info("metrics at http://%s:%d/metrics", self._host, self.port)
+        log.info("serving metrics url=http://%s:%d/metrics", self._host, self.port)
         return self
 
     @property
     def port(self) -> int:
-        """The port that it listens on; where 0 was asked for, the free one it got."""
+        """Port that it listens on. If the configured port is 0, a free one."""
         return int(self._server.server_port)
 
     def __exit__(

@@ -1,4 +1,4 @@
-"""Permissions of the user of a connection, as far as the server lets it be asked: for `doctor`."""
+"""Permissions of a connection's user, as far as the server reports them. Used by `doctor`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from acker_redis.model.keys import ShardKeys
 _DANGEROUS: tuple[Command, ...] = (
     ("FLUSHALL",), ("FLUSHDB",), ("SHUTDOWN",), ("CONFIG", "SET", "maxmemory", "0"), ("KEYS", "*"), ("ACL", "SETUSER", "x"),
 )  # fmt: skip
-"""Commands that no program of an app needs, and that end, empty or hold the server for all."""
+"""Commands that no program of an app needs, and that stop, empty or block the server for all."""
 
 _FOREIGN_KEY = "someone:else"
 
@@ -25,11 +25,11 @@ class Rights:
     """Permissions of a user.
 
     Attributes:
-        name: of the user; None: the server did not say.
-        has_all: every command on every key; None: the server did not say.
-        dangerous: names of commands among `_DANGEROUS` that it may run, and writing keys that are no app's; None: the
-            server did not say (it takes Redis 7 or Valkey, and the right to ask).
-        lacking: app -> names of commands that a program of the app needs and the user may not run on its keys.
+        name: name of the user. None if the server did not report it.
+        has_all: True if the user may run every command on every key. None if the server did not report it.
+        dangerous: names of commands among `_DANGEROUS` that the user may run, and whether it may write keys outside of apps.
+            None if the server did not report it: this needs Redis 7 or Valkey, and the permission to ask.
+        lacking: names of commands that a program of an app needs and the user may not run on its keys, by app.
     """
 
     name: str | None = None
@@ -39,10 +39,10 @@ class Rights:
 
 
 def rights(client: Client, apps: Sequence[str]) -> Rights:
-    """Ask for the permissions of the user of this connection.
+    """Read the permissions of this connection's user.
 
     Raises:
-        ServerUnavailableError: the server does not answer.
+        ServerUnavailableError: if the server does not answer.
     """
     user = _asked(client, "WHOAMI")
     if not isinstance(user, bytes):
@@ -59,7 +59,7 @@ def rights(client: Client, apps: Sequence[str]) -> Rights:
 
 
 def _lacking(client: Client, user: str, app: str) -> tuple[str, ...]:
-    """Check some commands of each kind; a program that lacks another gets an error when it begins."""
+    """Check some commands of each kind. A program that lacks another command raises an error at its start."""
     shard = ShardKeys(app, 0, 2, 1)
     needed: tuple[Command, ...] = (
         ("HGETALL", keys.config(app)), ("HMGET", shard.meta, "x"), ("HSET", shard.meta, "x", "x"),
@@ -73,7 +73,7 @@ def _lacking(client: Client, user: str, app: str) -> tuple[str, ...]:
 
 
 def _may(client: Client, user: str, command: Command) -> bool | None:
-    """Whether a user may run a command; None: that can't be asked."""
+    """Return True if a user may run a command, or None if the server can't tell."""
     reply = _asked(client, "DRYRUN", user, *command)
     return None if reply is None else reply == b"OK"
 

@@ -1,4 +1,4 @@
-"""The check of `acker-redis rotator --check`: whether apps are rotated in time. Reads only, and creates nothing."""
+"""Health check of `acker-redis rotator --check`: are apps rotated in time? It only reads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ from acker_redis.ledger.shards import Shards
 from acker_redis.store.apps import apps, stored_config
 
 SERVER = "server"
-"""Stands for the server, where a finding is no app's; always unhealthy."""
+"""Name in place of an app's, for findings about the server. They are always unhealthy."""
 
 OF_THE_APP = (AppNotFoundError, DamagedDataError, FormatVersionError, LedgerLostError, SettingsConflictError)
-"""Errors of a single app. Any other error says that the server can't be asked."""
+"""Errors of a single app. Any other error means that the server can't be asked."""
 
 
 @dataclass(frozen=True)
 class Health:
-    """How an app is doing; or, where `app` is SERVER, why the server doesn't know."""
+    """Health of an app. If `app` is SERVER, the reason why the server doesn't know it."""
 
     app: str
     healthy: bool
@@ -33,17 +33,17 @@ class Health:
 
 
 def check(url: str, names: Sequence[str] = ()) -> list[Health]:
-    """Check whether every app is rotated in time; an app that isn't there, lost a shard or is damaged is unhealthy.
+    """Check that every app is rotated in time. Apps that don't exist, lost a shard or are damaged are unhealthy.
 
     Args:
-        url: of the server; a replica can be asked, too. A replica without apps, or whose link to its primary is down, is
-            unhealthy.
-        names: apps to look at; empty: every app on the server.
+        url: URL of the server or of a replica. A replica is unhealthy if it has no apps, or if the link to its primary is
+            down.
+        names: names of the apps to check. Empty means every app on the server.
 
     Raises:
-        AckerError: the server can't be asked.
+        AckerError: if the server can't be asked.
     """
-    client = Client(url, outage_timeout_secs=0)  # health checks have timeouts of their own: a silent server gets 1.5 s
+    client = Client(url, outage_timeout_secs=0)  # health checks have their own timeouts: a silent server gets 1.5 s
     try:
         of_apps = [_health(client, app) for app in (names or apps(client))]
         return [*_replicas(client, empty=not of_apps), *of_apps]
@@ -59,14 +59,14 @@ def _replicas(client: Client, *, empty: bool) -> list[Health]:
         link = info.get("master_link_status", "unknown")
         replica = (
             f"{client.address} is a replica (role {info['role']}) of {info.get('master_host')}:{info.get('master_port')}, "
-            f"master_link_status {link}"
+            f"master_link_status {link}."
         )
         if link != "up":
             unhealthy.append(
-                Health(SERVER, False, f"{replica}: its data may be old; ask the primary, and look at the link")
+                Health(SERVER, False, f"{replica} Its data may be stale. Ask the primary, and check the link.")
             )
         elif empty:
-            unhealthy.append(Health(SERVER, False, f"{replica}, and holds no apps: ask the primary"))
+            unhealthy.append(Health(SERVER, False, f"{replica} It holds no apps. Ask the primary."))
     return unhealthy
 
 
@@ -80,4 +80,4 @@ def _health(client: Client, app: str) -> Health:
         f"last tick {stats.last_rotation_ms / 1000:.1f} s ago (tick every {stats.tick_ms / 1000:.1f} s), "
         f"{stats.pending} pending, {stats.unconfirmed_outcomes} outcome entries waiting"
     )
-    return Health(app, healthy, text if healthy else f"NOT ROTATING: {text}; start a rotator for this app")
+    return Health(app, healthy, text if healthy else f"NOT ROTATING: {text}. Start a rotator for this app.")

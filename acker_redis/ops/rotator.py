@@ -1,8 +1,8 @@
-"""The rotator: the only long-running process of an acker. Ticks every app, drains death row, survives outages.
+"""The rotator: a long-running process that ticks every app, drains death row, and survives outages.
 
-Any number of copies may run: a tick is guarded by the server's clock and happens once, and every copy may drain. Apps take
-turns, a bounded part of their shards at a time, so that none holds up the others' ticks, however large or damaged it is.
-On a cluster a node that does not answer holds up its own shards only.
+It is the only long-running process of an acker. Any number of copies may run: the server's clock guards each tick, so it
+happens once, and every copy may drain. Apps take turns, with a bounded part of their shards each, so a large or damaged app
+never delays the ticks of others. On a cluster, a node that doesn't answer delays only its own shards.
 """
 
 import logging
@@ -30,22 +30,22 @@ from acker_redis.store.apps import AppScan, stored_config
 log = logging.getLogger("acker_redis.rotator")
 
 _DISCOVERY_SECS = 5.0
-"""How often the rotator looks for apps that are new on the server, or not there yet."""
+"""Interval between two searches for apps that are new on the server, or don't exist yet."""
 
 SCAN_SECS_PER_PASS = 0.2
-"""How long a pass looks for apps; a server of very many keys takes several passes."""
+"""Time that a pass searches for apps. A server with very many keys takes several passes."""
 
 _SHARDS_PER_TURN = 32
-"""Shards of an app before the other apps get their turn."""
+"""Number of an app's shards per turn, before the other apps get their turn."""
 
 _KEYS_PER_TURN = 4000
-"""The same for apps with many buckets: each is a key of each call."""
+"""Number of keys per turn, for apps with many buckets: each bucket is a key of each call."""
 
 DRAIN_CALLS_PER_TURN = 4
-"""Expire calls per shard and turn: a death row of millions must not hold up the others."""
+"""Number of expire calls per shard and turn: a death row of millions must not delay other apps."""
 
 _STRAYS_LOGGED = 10
-"""Keys logged that look like settings of apps and aren't: anybody who may write an app's keys may write many of them."""
+"""Number of invalid settings keys to log. Any user who may write an app's keys may write many of them."""
 
 _BACKOFF_BASE_SECS, _BACKOFF_CAP_SECS = 0.2, 10.0
 _NOTHING = Rotated(0, 0, 0, 0, 0)
@@ -53,16 +53,16 @@ _NOTHING = Rotated(0, 0, 0, 0, 0)
 
 @dataclass
 class _App:
-    """An app under rotation.
+    """App under rotation.
 
     Attributes:
-        due: when its next turn is due, by this process's monotonic clock.
-        shard: the first shard of its next turn; not 0 in the middle of a pass over its shards.
-        round: sum of the pass under way.
-        next_due: the earliest due time that the pass under way got.
-        failed: the first error of the pass under way.
-        failures: passes with an error, in a row.
-        failed_with: the last error that was logged.
+        due: due time of its next turn, by this process's monotonic clock.
+        shard: first shard of its next turn. Not 0 in the middle of a pass over its shards.
+        round: sum of the current pass.
+        next_due: earliest due time that the current pass received.
+        failed: first error of the current pass.
+        failures: number of passes in a row with an error.
+        failed_with: last error that was logged.
     """
 
     name: str
@@ -85,20 +85,20 @@ class _App:
         return range(self.shard, min(self.shard + per_turn, config.shards))
 
     def is_whole(self) -> bool:
-        """Whether every shard could be asked for its generation."""
+        """Return True if the generation of every shard is known."""
         return all(self.shards.generations)
 
 
 class Rotator:
-    """Rotates several apps of a server until it is stopped.
+    """Rotate apps of a server until stopped.
 
     Args:
-        url: server.
-        names: apps to rotate; empty: every app on the server, looked for again and again.
+        url: URL of the server.
+        names: names of the apps to rotate. Empty means every app on the server, with a new search every few seconds.
     """
 
     def __init__(self, url: str, names: Sequence[str] = ()) -> None:
-        """Connect at the first `run_once`, so that a server that is down is only waited for."""
+        """Store the settings. The first `run_once` connects, so a server that is down is waited for."""
         self._url = url
         self._names = tuple(names)
         self._client: Client | None = None
@@ -111,14 +111,14 @@ class Rotator:
         self._backoff = Backoff(base=_BACKOFF_BASE_SECS, cap=_BACKOFF_CAP_SECS)
 
     def run(self, stop: threading.Event) -> None:
-        """Rotate until `stop` is set; it is seen within about two seconds, whatever the server does.
+        """Rotate until `stop` is set. The loop notices it within about two seconds, whatever the server does.
 
-        A server that is gone, busy or a replica is waited for with exponential back-off, and logged once. On a cluster only
+        If the server is unreachable, busy or a replica, log that once and retry with exponential backoff. On a cluster, only
         the shards of such a node wait.
 
         Raises:
-            BadConfigError: the URL is malformed.
-            TlsError: a certificate is refused.
+            BadConfigError: if the URL is malformed.
+            TlsError: if a certificate is refused.
         """
         failures = 0
         while not stop.is_set():
@@ -126,7 +126,7 @@ class Rotator:
                 pause = self.run_once(stop)
                 self._outages.up()
                 failures = 0
-            except (BadConfigError, TlsError):  # waiting changes nothing
+            except (BadConfigError, TlsError):  # no retry can fix these
                 raise
             except AckerError as exc:
                 failures += 1
@@ -135,17 +135,17 @@ class Rotator:
             stop.wait(pause)
 
     def run_once(self, stop: threading.Event | None = None) -> float:
-        """Give every app that is due one turn; return the seconds until the next is due.
+        """Run one turn of every app that is due. Return the seconds until the next one is due.
 
         Args:
-            stop: once it is set, no other app gets its turn, and no apps are looked for.
+            stop: event that ends the pass. Once it is set, no other app gets its turn, and the search for apps ends.
 
         Raises:
-            ServerUnavailableError: the server can't do it now.
+            ServerUnavailableError: if the server is unavailable.
         """
         stop = stop or threading.Event()
         if self._client is None:
-            self._client = Client(self._url, outage_timeout_secs=0)  # `run` waits, and looks at `stop` meanwhile
+            self._client = Client(self._url, outage_timeout_secs=0)  # `run` waits, and checks `stop` meanwhile
         client = self._client
         if self._scan is not None or time.monotonic() - self._discovered_at >= _DISCOVERY_SECS:
             self._discover(client, stop)
@@ -166,7 +166,7 @@ class Rotator:
             self._client.close()
 
     def _discover(self, client: Client, stop: threading.Event) -> None:
-        """Look for apps for a while, and open those again that could not be opened, or not whole."""
+        """Search for apps for a while, and retry those that could not be opened, or only in part."""
         if self._names:
             self._open_all(client, self._names, stop)
         else:
@@ -176,8 +176,8 @@ class Rotator:
                 names, strays = self._scan.step()
                 for key in strays[:_STRAYS_LOGGED]:
                     self._skip(
-                        ascii(key),
-                        "skipped: these are no settings of an app; names have letters, digits, '_', '.' and '-'",
+                        f"key={ascii(key)}",
+                        "Not the settings of an app. App names have letters, digits, '_', '.' and '-' only.",
                     )
                 self._open_all(client, names, stop)
                 if stop.is_set() or time.monotonic() >= until:
@@ -196,23 +196,23 @@ class Rotator:
             if app is not None and app.is_whole():
                 continue
             try:
-                # Only a client creates an app or its shards: it has to learn of a loss first.
+                # Only a client creates an app or its shards, because it must notice a loss first.
                 if app is None:
                     partly = client.nodes is not None
                     shards = Shards(client, stored_config(client, name), create=False, partly=partly)
                     self._apps[name] = _App(name, shards, Rotation(shards))
                     log.info(
-                        "app %s: rotating %d shards every %d ms", name, shards.config.shards, shards.config.tick_ms
+                        "rotating app=%r shards=%d tick_ms=%d", name, shards.config.shards, shards.config.tick_ms
                     )
                 else:
                     app.shards.adopt(partly=True)
-            except Exception as exc:  # whatever is in its keys, the other apps go on
+            except Exception as exc:  # no content of its keys may stop the other apps
                 if isinstance(exc, ServerUnavailableError) and client.nodes is None:
                     raise
                 if not self._is_known(exc, client):
-                    self._skip(f"app {name}", str(exc))
+                    self._skip(f"app={name!r}", str(exc))
                 continue
-            self._skipped.pop(f"app {name}", None)
+            self._skipped.pop(f"app={name!r}", None)
 
     def _take_turn(self, app: _App, client: Client) -> None:
         turn = app.turn
@@ -232,13 +232,13 @@ class Rotator:
             if not self._is_known(error, client) and (app.failed is None or self._is_known(app.failed, client)):
                 app.failed = error
         if failed or len(known) < len(turn):
-            app.failed = app.failed or (failed[0] if failed else ConnectionLostError("a node does not answer"))
+            app.failed = app.failed or (failed[0] if failed else ConnectionLostError("A node does not answer."))
         self._note(app, done, has_due=bool(done.due_in_ms or not app.failed))
         if app.shard == 0:
             self._note_failure(app, client)
 
     def _note(self, app: _App, done: Rotated, *, has_due: bool) -> None:
-        """Go on with the app's next shards, or, behind its last, wait for the next tick, if its time is known."""
+        """Continue with the app's next shards, or after its last wait for the next tick, if its time is known."""
         so_far = app.round
         app.round = Rotated(
             so_far.ticked + done.ticked,
@@ -254,19 +254,19 @@ class Rotator:
             return
         whole, next_due = app.round, app.next_due
         app.shard, app.next_due = 0, float("inf")
-        if whole.draining:  # more of the same tick comes with the next pass
+        if whole.draining:  # the next pass drains more of the same tick
             app.round = whole._replace(draining=0)
             return
         app.round = _NOTHING
         app.due = next_due
         if whole.timed_out or whole.orphaned:
             log.info(
-                "app %s: %d shards ticked, %d timed out, %d orphaned",
+                "roots expired app=%r shards_ticked=%d timed_out=%d orphaned=%d",
                 app.name, whole.ticked, whole.timed_out, whole.orphaned,
             )  # fmt: skip
 
     def _note_failure(self, app: _App, client: Client) -> None:
-        """After a pass, log once the error that some of the app's shards answered, and try those again before long."""
+        """After a pass, log the error of some of the app's shards once, and schedule a retry."""
         exc, app.failed = app.failed, None
         if exc is None:
             app.failures, app.failed_with = 0, ""
@@ -275,10 +275,10 @@ class Rotator:
         app.due = min(app.due, time.monotonic() + app.backoff.compute(app.failures))
         if str(exc) != app.failed_with and not self._is_known(exc, client):
             app.failed_with = str(exc)
-            log.error("app %s: %s", app.name, exc)
+            log.error("rotation failed app=%r error=%s", app.name, exc)
 
     def _is_known(self, exc: Exception, client: Client) -> bool:
-        """Whether an error comes from a node that does not answer, which is logged once for all apps."""
+        """Return True if the error comes from a node that doesn't answer, which is logged once for all apps."""
         return isinstance(exc, ConnectionLostError) and client.nodes is not None and bool(client.nodes.down)
 
     def _look_at_nodes(self, client: Client) -> None:
@@ -286,18 +286,18 @@ class Rotator:
             return
         down = client.nodes.down
         for name in down.keys() - self._nodes_down:
-            log.warning("node %s does not answer, and its shards are not rotated until it does: %s", name, down[name])
+            log.warning("node not answering, its shards are not rotated node=%s error=%s", name, down[name])
         for name in self._nodes_down - down.keys():
-            log.warning("node %s is back, or was replaced", name)
+            log.warning("node back or replaced node=%s", name)
         self._nodes_down = set(down)
 
     def _skip(self, name: str, reason: str) -> None:
-        """Log once why an app or a key is skipped."""
+        """Log once why an app or a key is skipped. `name` is the log line's `app=…` or `key=…`."""
         if self._skipped.get(name) != reason:
             self._skipped[name] = reason
-            log.warning("%s: %s", name, reason)
+            log.warning("skipped %s reason=%s", name, reason)
 
     def _forget(self, app: _App, exc: Exception) -> None:
-        log.error("app %s: not rotated until it is there again: %s", app.name, exc)
+        log.error("app lost, not rotated until it exists again app=%r error=%s", app.name, exc)
         del self._apps[app.name]
         self._discovered_at = float("-inf")  # a client may have created it again already

@@ -1,7 +1,7 @@
-"""Spans for OpenTelemetry: of roots that failed, timed out, or took long. Off until `instrument` is called.
+"""OpenTelemetry spans for roots that failed, timed out, or were slow. Off until you call `instrument`.
 
-Needs `acker-redis[otel]`, and an SDK that exports. A span begins when its root did and ends with its outcome, by the
-server's clock. Ids are attributes of spans, and never labels of metrics.
+Needs `acker-redis[otel]`, and an SDK that exports spans. A span starts when its root starts and ends with its outcome, by
+the server's clock. Ids are attributes of spans, never labels of metrics.
 """
 
 from collections.abc import Sequence
@@ -15,29 +15,30 @@ from acker_redis.ledger.outcomes.decoding import OutcomeBatch, times_of
 from acker_redis.spout.spout import Spout
 
 MOST = 100
-"""Spans per poll of roots that ended alike, the oldest first: a span takes 50 to 100 µs, and a spout has other work."""
+"""Largest number of spans per poll for roots with the same end, the oldest first. A span takes 50 to 100 µs."""
 
 _NS_PER_MS = 1_000_000
 
 
 def instrument(*, slow_secs: float | None = None, tracer_provider: TracerProvider | None = None) -> None:
-    """Make spans from now on: each spout of this process makes one for a root that fails or times out, at its outcome.
+    """Create a span for each root that fails or times out, in all spouts of this process.
 
-    Attributes are `acker.app`, `acker.run`, `acker.outcome` (`acked`, `failed` or `timed_out`), `acker.component` (the
-    last one, of roots that were not acked), `acker.attempt` (from 1), `acker.root` (16 hexadecimal digits) and
-    `acker.message_id`; the fail's text is the status. Of many roots that ended alike a poll makes `MOST`
-    spans; `acker.more` of the last says how many roots have none. Roots that a spout doesn't know, such as those of an
-    earlier run, have none.
+    A spout creates the span when it receives the outcome. Attributes are `acker.app`, `acker.run`, `acker.outcome` (`acked`,
+    `failed` or `timed_out`), `acker.component` (the last one, for roots that were not acked), `acker.attempt` (from 1),
+    `acker.root` (16 hexadecimal digits) and `acker.message_id`. The fail's text is the status.
+
+    If many roots have the same end, a poll creates `MOST` spans. `acker.more` of the last span is the number of roots
+    without one. Roots that the spout doesn't know, such as those of an earlier run, have no spans.
 
     Args:
-        slow_secs: acked roots that took longer have spans, too; None: no acked root has.
-        tracer_provider: None: OpenTelemetry's global one.
+        slow_secs: age above which acked roots have spans, too, in seconds. None means no spans for acked roots.
+        tracer_provider: provider of the tracer. None means OpenTelemetry's global one.
 
     Raises:
-        BadConfigError: slow_secs is negative, or no number.
+        BadConfigError: if slow_secs is negative or not a number.
     """
     if slow_secs is not None and not slow_secs >= 0:
-        raise BadConfigError(f"slow_secs is {slow_secs}: give seconds, or None for no acked root")
+        raise BadConfigError(f"slow_secs={slow_secs} is invalid. Use 0 or more seconds, or None for no acked roots.")
     tracer = get_tracer("acker_redis", tracer_provider=tracer_provider)
     slow_ms = None if slow_secs is None else slow_secs * 1000
     Spout.listener = lambda spout, batches: _listen(tracer, slow_ms, spout, batches)

@@ -1,4 +1,4 @@
-"""For your own tests: an acker on fakeredis, and private servers on loopback."""
+"""Test helpers: an acker on fakeredis, and private servers on loopback."""
 
 from acker_redis.testing.fake import expire, fake_acker, settle, wait_until
 

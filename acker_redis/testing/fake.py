@@ -1,4 +1,4 @@
-"""For your own unit tests: an acker on fakeredis that runs the very same Lua files, no server needed.
+"""An acker on fakeredis for your unit tests. It runs the same Lua files as a server, and needs none.
 
     from acker_redis.testing import fake_acker
 
@@ -8,7 +8,7 @@
         my_bolt(acker)
         assert settle(acker) == {1: "ack"}
 
-fakeredis is slower than a server and knows no memory limit; everything else is the same.
+fakeredis is slower than a server and has no memory limit. Everything else is the same.
 """
 
 import time
@@ -23,15 +23,15 @@ _POLL_SECS = 0.02
 
 
 def fake_acker(config: AckerConfig | None = None, **settings: Unpack[Settings]) -> Acker:
-    """Open an acker on a fresh in-memory fakeredis; `acker.admin.rotate(force=True)` is its clock.
+    """Open an acker on a new in-memory fakeredis. `acker.admin.rotate(force=True)` is its clock.
 
     Args:
-        config: settings; None: those of `AckerConfig`, with app "test" and 2 shards.
-        settings: the same as keywords in place of a config, as for `Acker.connect`: `num_buckets=2`.
+        config: settings. None means the defaults of `AckerConfig`, with app "test" and 2 shards.
+        settings: settings as keywords in place of a config, as for `Acker.connect`, such as `num_buckets=2`.
 
     Raises:
-        BadConfigError: as `Acker.connect`.
-        AckerError: fakeredis with Lua is not installed.
+        BadConfigError: as for `Acker.connect`.
+        AckerError: if fakeredis with Lua is not installed.
 
     >>> acker = fake_acker(num_buckets=2)
     >>> acker.init(1, 5, spout_id=0)
@@ -41,14 +41,16 @@ def fake_acker(config: AckerConfig | None = None, **settings: Unpack[Settings]) 
         import fakeredis
         import lupa  # noqa: F401
     except ImportError as exc:
-        raise AckerError("install fakeredis with Lua for tests: pip install 'acker-redis[testing]'") from exc
+        raise AckerError(
+            "fake_acker needs fakeredis with Lua, which is not installed. Run `pip install 'acker-redis[testing]'`."
+        ) from exc
     if config is None:
         settings = {"app": "test", "shards": 2, **settings}
     return Acker.connect(fakeredis.FakeRedis(), config, **settings)
 
 
 def settle(acker: Acker) -> dict[int, str]:
-    """Take and confirm all outcomes that are there: root -> `ack`, `failed` or `timeout`.
+    """Receive and confirm all waiting outcomes. Return `ack`, `failed` or `timeout` by root.
 
     >>> acker.init_many([1, 2], [0, 5], spout_id=0).applied
     2
@@ -63,7 +65,7 @@ def settle(acker: Acker) -> dict[int, str]:
 
 
 def expire(acker: Acker) -> dict[int, str]:
-    """Rotate until everything pending has timed out, and settle.
+    """Rotate until every pending root has timed out, then `settle`.
 
     >>> acker.init(1, 5, spout_id=0)
     True
@@ -76,15 +78,20 @@ def expire(acker: Acker) -> dict[int, str]:
 
 
 def wait_until(condition: Callable[[], bool], description: str, timeout_secs: float = 30.0) -> None:
-    """Wait for a condition that another process brings about; the description is for the error.
+    """Wait until another process makes a condition true.
+
+    Args:
+        condition: function that returns True when the wait is over.
+        description: description of the condition, for the error.
+        timeout_secs: longest wait, in seconds.
 
     Raises:
-        TimeoutError: not within timeout_secs.
+        TimeoutError: if the condition is still false after timeout_secs.
 
     >>> wait_until(lambda: acker.stats().pending == 0, "nothing is pending")
     """
     deadline = time.monotonic() + timeout_secs
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {timeout_secs} s in vain for: {description}")
+            raise TimeoutError(f"Condition not met within {timeout_secs} s: {description}")
         time.sleep(_POLL_SECS)

