@@ -15,37 +15,37 @@ ENDED := || { status=$$?; [ $$status -eq 130 ] || exit $$status; }
 
 .PHONY: help setup demo logs stream stack test docs check fmt api wheel bench chaos clean
 
-help: ## show this list
+help: ## show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## install everything into .venv (the other targets do this by themselves)
+setup: $(STAMP) ## install everything into .venv (other targets do this automatically)
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and none is on PATH: install python3.11 and its venv module, or run make PYTHON=/path/to/python"; exit 1; }
 	@sh .ci/set-up $(PYTHON) $(VENV)
 	@touch $@
 
-demo: $(STAMP) ## run the word count and the direct acks on Spark, a rotator beside them; ARGS="--help" lists options
+demo: $(STAMP) ## run the word count and direct acks on Spark, with a rotator; ARGS="--help" lists options
 	@$(UNTIL_CTRL_C) $(BIN)/python -m spark.applications.demo $(ARGS) $(ENDED)
 
-logs: $(STAMP) ## run the access-log pipeline, killed in the middle and started again; ARGS="--help" lists options
+logs: $(STAMP) ## run the access-log pipeline, killed halfway and restarted; ARGS="--help" lists options
 	@$(UNTIL_CTRL_C) $(BIN)/python -m spark.applications.access_logs.demo $(ARGS) $(ENDED)
 
-stream: $(STAMP) ## run a stream of orders with poison and killed workers until Ctrl-C; again, and it goes on; ARGS="--help" lists options
+stream: $(STAMP) ## run a stream of orders with poison and killed workers until Ctrl-C; run again to resume; ARGS="--help" lists options
 	@$(UNTIL_CTRL_C) $(BIN)/python -m spark.applications.order_stream.demo $(ARGS) $(ENDED)
 
 stack: $(STAMP) ## run the services of docker-compose.yml as plain processes until Ctrl-C; ARGS="--help" lists options
 	@$(UNTIL_CTRL_C) $(BIN)/python -m stack $(ARGS) $(ENDED)
 
-test: $(STAMP) ## run the whole test suite, in four processes; ARGS="-k name" picks
+test: $(STAMP) ## run all tests, in four processes; ARGS="-k name" selects
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-docs: $(STAMP) ## build the site of the docs into build/site, without network; a warning or a dead link ends it
+docs: $(STAMP) ## build the docs site in build/site, offline; warnings and dead links are errors
 	@$(BIN)/python -m docsite
 	@rm -rf build/site
 	@$(BIN)/zensical build --strict --clean -f mkdocs.yml
 
-check: $(STAMP) ## what CI runs: format, lint, types, prose, docs, tests
+check: $(STAMP) ## run what CI runs: format, lint, types, prose, docs, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -53,21 +53,21 @@ check: $(STAMP) ## what CI runs: format, lint, types, prose, docs, tests
 	$(MAKE) docs
 	$(MAKE) test
 
-fmt: $(STAMP) ## format the code and fix what can be fixed
+fmt: $(STAMP) ## format the code and apply automatic fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 api: $(STAMP) ## write the public names and their parameters to tests/data/api.txt
 	@$(BIN)/python -m tests.support.api
 
-wheel: $(STAMP) ## build the wheel, and run the demo from it in an empty environment of each Python there is
+wheel: $(STAMP) ## build the wheel, and run the demo from it in a clean environment of each installed Python
 	@.ci/wheel
 
-bench: $(STAMP) ## measure speed and memory, as ratios within one run, and draw them; ARGS="ledger" picks
+bench: $(STAMP) ## measure and plot speed and memory, as ratios within one run; ARGS="ledger" selects
 	$(BIN)/python -m benchmarks $(ARGS)
 
-chaos: $(STAMP) ## long fault runs
+chaos: $(STAMP) ## run long fault-injection tests
 	$(BIN)/python -m pytest -m chaos tests $(ARGS)
 
-clean: ## remove .venv, caches and the site of the docs
+clean: ## remove .venv, caches and the docs site
 	rm -rf $(VENV) build .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [names]`: choose, run, print a Markdown table, keep the results and draw them."""
+"""Command line of the benchmarks: run them, print a Markdown table, store the results, and draw them."""
 
 import importlib
 import json
@@ -52,7 +52,7 @@ def main(
 
 
 def rows_of(chosen: Benchmark, scale: float, server: str | None = None) -> Iterator[Row]:
-    """Run one benchmark, on every kind of server that is there, each started fresh."""
+    """Run one benchmark, on a fresh server of each kind that is installed."""
     if not chosen.per_server:
         yield from chosen.run(Bench(chosen.name, "", "", False, scale))
         return
@@ -70,9 +70,9 @@ def rows_of(chosen: Benchmark, scale: float, server: str | None = None) -> Itera
 
 
 def keep(rows: list[Row], path: Path, scale: float) -> list[Row]:
-    """Put rows into the file in place of the same benchmarks' on the same servers; return all that are there now.
+    """Replace the rows of the same benchmarks and servers in the file. Return all rows now in it.
 
-    Rows of another machine, of other versions or of another scale don't compare with them and are dropped.
+    Rows of another machine, other versions or another scale aren't comparable and are dropped.
     """
     measured = {(row.benchmark, row.server) for row in rows}
     old = json.loads(path.read_text()) if path.exists() else {}
@@ -85,12 +85,12 @@ def keep(rows: list[Row], path: Path, scale: float) -> list[Row]:
 
 
 def kept(path: Path) -> list[Row]:
-    """The rows of such a file."""
+    """Return the rows of a results file."""
     return [Row(**row) for row in json.loads(path.read_text())["rows"]]
 
 
 def table(rows: list[Row]) -> str:
-    """Rows as a Markdown table."""
+    """Return the rows as a Markdown table."""
     lines = ["| server | what | target | measured | min ... max | met | absolute |", "|---|---|---|---|---|---|---|"]
     for row in rows:
         sign = "≥" if row.at_least else "≤"
@@ -103,7 +103,7 @@ def table(rows: list[Row]) -> str:
 
 
 def machine() -> str:
-    """One line: processor, system and versions, without which no figure means anything."""
+    """Return processor, system and versions, as one line. Without them no figure has a meaning."""
     versions = [f"Python {platform.python_version()}"]
     for package in _PACKAGES:
         try:

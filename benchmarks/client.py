@@ -1,9 +1,9 @@
-"""Wall time per ack of one Python process, against the counters people build instead.
+"""Wall time per ack of one Python process, compared with the counters that people build instead.
 
-`Acker.ack_many` on pending roots, against redis-py pipelines of 1 000 commands: HINCRBY of a counter per root, in 8
-hashes; and SADD of a 16-byte member (root, edge) per ack, in 8 sets. Twice: each root acked once; and ten acks per root,
-as a partition of a fan-out sends them. There the library combines the ten by XOR before it sends them, while the
-commands go out one per ack; counters added up in the client first would save the same, members of a set would not.
+`Acker.ack_many` on pending roots is compared with redis-py pipelines of 1 000 commands: HINCRBY of a counter per root in 8
+hashes, and SADD of a 16-byte member (root, edge) per ack in 8 sets. There are two cases: one ack per root, and ten acks per
+root, as a partition of a fan-out sends them. In the second, the library combines the ten by XOR before it sends them, while
+the commands are sent once per ack. Counters added up in the client first would save the same. Members of a set would not.
 """
 
 import time
@@ -25,7 +25,7 @@ _TARGETS = {"minted": 20.0, "alone": 5.0, "10 acks per root": 5.0}
 
 @harness.benchmark("client")
 def run(bench: Bench) -> Iterator[Row]:
-    """Minted roots, roots alone, then a fan-out of ten; the ways take turns."""
+    """Compare minted roots, then single roots, then a fan-out of ten, with the sides in turn."""
     acks = bench.size(_ACKS)
     alone = harness.random_ids(acks, seed=2)
     client = bench.redis()
@@ -69,7 +69,7 @@ def _wall(work: Callable[..., Any], *args: Any) -> float:
 
 
 def _counters(roots: UInt64Array) -> list[tuple[Any, ...]]:
-    """Commands made beforehand, so that only sending them is timed."""
+    """Build the commands beforehand, so that only sending them is timed."""
     return [("HINCRBY", f"hincrby:{field[-1] % SHARDS}", field, 1) for field in harness.packed_fields(roots)]
 
 

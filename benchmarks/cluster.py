@@ -1,4 +1,4 @@
-"""Clusters of servers on this machine, for measuring and for tests."""
+"""Clusters of servers on this machine, for benchmarks and tests."""
 
 import socket
 from pathlib import Path
@@ -14,7 +14,10 @@ SLOTS = 16_384
 
 
 def node(program: Path, *arguments: str) -> Server:
-    """A node without slots, not started yet; its bus port is chosen too, as the default one may be out of range."""
+    """Return a node without slots that isn't started.
+
+    Its bus port is chosen, too, because the default one may be out of range.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         bus_port = str(probe.getsockname()[1])
@@ -22,7 +25,7 @@ def node(program: Path, *arguments: str) -> Server:
 
 
 def join(servers: list[Server]) -> None:
-    """Join nodes that run, spread the slots over them, and wait until all agree."""
+    """Join running nodes, distribute the slots, and wait until all nodes agree."""
     clients: list[Any] = [redis.Redis(port=server.port) for server in servers]
     try:
         bounds = np.linspace(0, SLOTS, len(servers) + 1).astype(int).tolist()
@@ -39,6 +42,6 @@ def join(servers: list[Server]) -> None:
 
 
 def is_whole(client: Any, wanted: int) -> bool:
-    """Whether a node knows of so many nodes with slots, and of all slots."""
+    """Return True if a node knows this many nodes with slots, and all slots."""
     info = client.execute_command("CLUSTER INFO")
     return bool(info["cluster_state"] == "ok" and int(info["cluster_size"]) == wanted)

@@ -1,8 +1,8 @@
-"""Outcomes from their streams to the spout's books, confirmed: 1 000 000 timed-out roots, and as many acked ones.
+"""Delivery of outcomes from their streams to the spout, confirmed: 1 000 000 timed-out roots, and as many acked ones.
 
-`Spout.poll` until all are taken, against a plain redis-py consumer of the same entries that only counts them: XREADGROUP
-COUNT 1000 over all streams, then XACK and XDEL per stream in a pipeline. Then the replays: `Spout.next_emission` of all
-of them at once. CPU is counted apart for the server and for this process.
+`Spout.poll` until all are received is compared with a plain redis-py consumer of the same entries that only counts them:
+XREADGROUP COUNT 1000 over all streams, then XACK and XDEL per stream in a pipeline. The replays follow: one
+`Spout.next_emission` of all messages. CPU is measured separately for the server and this process.
 """
 
 import time
@@ -25,7 +25,7 @@ _TARGETS_SECS = {"acked": 1.0, "timed out": 10.0}
 
 @harness.benchmark("delivery")
 def run(bench: Bench) -> Iterator[Row]:
-    """The ways take turns."""
+    """Measure both sides in turn."""
     count = bench.size(_ROOTS)
     client = bench.redis()
     taken: dict[str, list[_Taken]] = {}
@@ -66,7 +66,7 @@ def run(bench: Bench) -> Iterator[Row]:
 
 
 class _Taken:
-    """How fast outcomes were taken, and what CPU each took."""
+    """Rate of received outcomes, and CPU per outcome."""
 
     def __init__(self, count: int, wall_secs: float, server_micros: float, own_secs: float) -> None:
         self.rate = count / wall_secs

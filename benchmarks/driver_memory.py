@@ -1,7 +1,7 @@
-"""What a million messages in flight cost the driver: memory at its highest, and time, beside their job.
+"""Cost of a million messages in flight for the driver, without their job: peak memory and time.
 
-Each size runs in a process of its own, whose highest resident memory is taken; the difference between two sizes is what the
-messages cost, whatever Python, PySpark and Arrow take by themselves. The job writes nothing worth mentioning.
+Each size runs in a separate process, whose peak resident memory is measured. The difference between two sizes is the cost of
+the messages, whatever Python, PySpark and Arrow need themselves. The job writes almost nothing.
 """
 
 import json
@@ -20,7 +20,7 @@ _TARGET_MB = 100.0
 
 @harness.benchmark("driver_memory")
 def run(bench: Bench) -> Iterator[Row]:
-    """Two sizes."""
+    """Measure two sizes."""
     few, many = (bench.size(count) for count in (_FEW, _MANY))
     measured = [_in_process(bench.url, count) for count in (few, many)]
     millions = (many - few) / 1e6
@@ -42,7 +42,7 @@ def _in_process(url: str, count: int) -> dict[str, float]:
 
 
 def main(url: str, count: int) -> None:
-    """Run one size, and print what it took."""
+    """Run one size, and print its time and memory."""
     import resource
     import time
 

@@ -1,10 +1,9 @@
-"""Expiry of 1 000 000 roots, 32 to a block: how fast death row is drained, and the longest single script call on the way.
+"""Expiry of 1 000 000 roots, 32 to a block: speed of draining death row, and the longest single script call.
 
-First with all roots settled, which are looked for and not there; then with all of them pending, which expire at once, at one
-rotation: the worst case. Calls are timed by the server itself, in its slow log. That is wall time: on a machine that is busy
-with other work it holds the time in which the server was not running. Three things tell the two apart: the median over the
-repeats of each one's longest call, the 99.9 % quantile of all calls, and a control, a Lua loop without any data that takes
-about as long, called 2 000 times.
+First all roots are settled, so none is found. Then all are pending and expire at once, at one rotation: the worst case. The
+server itself times the calls, in its slow log. That is wall time: on a busy machine it includes time in which the server was
+not running. Three figures show the difference: the median over the repeats of each one's longest call, the 99.9 % quantile
+of all calls, and a control. The control is a Lua loop without any data that takes about as long, called 2 000 times.
 """
 
 import time
@@ -31,7 +30,7 @@ _CONTROL_CALLS = 2000
 
 @harness.benchmark("expiry")
 def run(bench: Bench) -> Iterator[Row]:
-    """Init, ack, fail and expire, and after them the control; several times over."""
+    """Measure init, ack, fail and expire, then the control, in several repeats."""
     count = bench.size(_ROOTS)
     client = bench.redis()
     client.config_set("slowlog-log-slower-than", _LOG_OVER_MICROS)
@@ -71,7 +70,7 @@ def _operations(acker: Acker, roots: UInt64Array, fails: int) -> Iterator[tuple[
 
 
 def _drain_settled(acker: Acker, roots: UInt64Array) -> float:
-    """Seconds that the rotation takes which finds all roots settled."""
+    """Return the seconds of a rotation that finds all roots settled."""
     acker.init_many(roots, roots, 0)
     acker.ack_many(roots, roots)
     for _ in range(acker.config.num_buckets - 1):
@@ -95,7 +94,7 @@ def _control(client: Any, calls: int) -> None:
 
 
 def _timed(client: Any, work: Callable[[], Any]) -> list[float]:
-    """Milliseconds of every logged script call that the work made, sorted."""
+    """Return the milliseconds of every logged script call during the work, sorted."""
     client.slowlog_reset()
     work()
     logged = client.slowlog_get(_LOG_ENTRIES)

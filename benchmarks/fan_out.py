@@ -1,10 +1,9 @@
-"""What tracking costs where every message becomes ten tiny rows: 500 000 messages, 5 000 000 derived rows.
+"""Cost of tracking if every message becomes ten tiny rows: 500 000 messages, 5 000 000 derived rows.
 
-Messages are read from parquet, split into ten rows each, and written to parquet, either at once, which is the worst case
-there is, or behind a shuffle. Split in three ways: in SQL, in a function of Arrow record batches, and in a Python
-function of one row, a dict, that yields dicts. The untracked side runs the same functions, in `selectExpr` or
-`mapInArrow`; rows in Python go over `to_pylist` and back with `from_pylist`: of what PySpark offers that is the
-shortest program that keeps dicts.
+Messages are read from parquet, split into ten rows each, and written to parquet, either at once, which is the worst case, or
+after a shuffle. There are three ways to split: in SQL, in a function of Arrow record batches, and in a Python function of
+one row, a dict, that yields dicts. The untracked side runs the same functions, in `selectExpr` or `mapInArrow`. Rows in
+Python are converted by `to_pylist` and `from_pylist`. With PySpark that is the shortest program that keeps dicts.
 """
 
 import tempfile
@@ -32,7 +31,7 @@ _CHILDREN = "transform(split(text, ','), (word, position) -> struct(message, pos
 
 
 def split_batch(batch: pa.RecordBatch) -> FlatMapOutput:
-    """A row for each word of each message, in Arrow."""
+    """Return a row for each word of each message, in Arrow."""
     words = pc.split_pattern(batch.column("text"), ",")
     parents = pc.list_parent_indices(words).to_numpy().astype(np.int64)
     position = np.arange(len(parents)) - np.searchsorted(parents, parents)
@@ -41,7 +40,7 @@ def split_batch(batch: pa.RecordBatch) -> FlatMapOutput:
 
 
 def split_row(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The same for one message in plain Python."""
+    """Return a row for each word of one message, in plain Python."""
     for position, word in enumerate(row["text"].split(",")):
         yield {"message": row["message"], "position": position, "word": word}
 
@@ -80,12 +79,12 @@ _VARIANTS: tuple[
         (1.1, 1.3),
     ),
 )
-"""Name, both sides, and targets without a shuffle and with one."""
+"""Name, both sides, and the targets without and with a shuffle."""
 
 
 @harness.benchmark("fan_out")
 def run(bench: Bench) -> Iterator[Row]:
-    """Every way to split, with a shuffle and without, in turns."""
+    """Measure each way to split, with and without a shuffle, in turn."""
     count = bench.size(_MESSAGES)
     with tempfile.TemporaryDirectory(prefix="bench-") as name, jobs.session() as spark:
         folder = Path(name) / "messages"
@@ -123,7 +122,7 @@ def _job(
 
 
 def write_messages(folder: Path, count: int) -> None:
-    """Messages of ten words, the same in every run."""
+    """Write messages of ten words, the same in every run."""
     folder.mkdir()
     words = np.array([f"word-{number}" for number in range(_VOCABULARY)])
     drawn = np.random.default_rng(8).choice(words, (count, _FAN_OUT))

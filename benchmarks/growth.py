@@ -1,8 +1,8 @@
-"""How it grows: server CPU per update with ever more pending roots, shards and nodes of a cluster.
+"""Growth: server CPU per update with more pending roots, shards and cluster nodes.
 
-Roots 32 to a block, 200 000 of them initialised, acked and completed on top of what is pending. The longest call of those
-is the server's own figure, of its slow log. Pipelines of one process; on this machine nodes share the cores, so a cluster
-shows what it costs, not what it gains.
+With roots 32 to a block, 200 000 of them are initialised, acked and completed on top of those pending. The longest of these
+calls is the server's own figure, from its slow log. One process sends the pipelines. On this machine nodes share the cores,
+so a cluster shows its cost, not its gain.
 """
 
 import time
@@ -34,7 +34,7 @@ _LOG_ENTRIES = 100_000
 
 @harness.benchmark("growth")
 def run(bench: Bench) -> Iterator[Row]:
-    """Pending roots in 8 shards, then shards at 1 M pending, then nodes with 8 shards."""
+    """Measure pending roots in 8 shards, then shards with 1 M pending, then nodes with 8 shards."""
     client = bench.redis()
     with _opened(bench.url, harness.SHARDS, client) as acker:
         filled = 0
@@ -107,7 +107,7 @@ def _rows(
 def _measured(
     clients: Sequence[RedisClient], roots: UInt64Array, work: Callable[[slice], object]
 ) -> tuple[float, float]:
-    """CPU of all servers per root, in microseconds, and roots per second."""
+    """Return the CPU of all servers per root, in microseconds, and the roots per second."""
     before, start = sum(map(harness.cpu_micros, clients)), time.perf_counter()
     for first in range(0, len(roots), _AT_ONCE):
         work(slice(first, first + _AT_ONCE))

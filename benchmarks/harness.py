@@ -1,4 +1,4 @@
-"""Tools of every benchmark: registration, result rows, servers, timers."""
+"""Tools of all benchmarks: registration, result rows, servers, timers."""
 
 import os
 import statistics
@@ -18,27 +18,27 @@ from acker_redis.model.arrays import UInt64Array
 from acker_redis.testing.server import Server, find_program
 
 BATCH = 1000
-"""Rows per script call, and commands per pipeline of what it is compared with."""
+"""Number of rows per script call, and of commands per pipeline in comparisons."""
 
 SHARDS = 8
 BLOCK_BYTES = 22
-"""Length of the block of a root alone, and so of the values written by the HSET it is compared with."""
+"""Length of the block of a single root, and so of the values that the compared HSET writes."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement.
+    """Result of one measurement.
 
     Attributes:
         benchmark: name of the benchmark.
         server: name and version of the server.
-        measure: what was measured.
+        measure: name of the measured figure.
         value: median of the repeats.
         unit: unit of value, low and high.
         low: lowest repeat.
         high: highest repeat.
-        target: bound for value; None: context only.
-        at_least: whether target is a lower bound.
+        target: bound for value. None means that the figure is context.
+        at_least: True if target is a lower bound.
         context: absolute figures behind a ratio.
     """
 
@@ -55,7 +55,7 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether the target is met; None without target."""
+        """Return True if the target is met, or None without a target."""
         if self.target is None:
             return None
         return self.value >= self.target if self.at_least else self.value <= self.target
@@ -63,14 +63,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Bench:
-    """What a benchmark runs on.
+    """Environment of a benchmark.
 
     Attributes:
-        name: of the benchmark.
+        name: name of the benchmark.
         server: name and version of the server, for the rows.
-        url: of a fresh server of its own; empty for a benchmark that starts its servers itself.
-        is_valkey: Valkey, not Redis.
-        scale: 1.0 for the real sizes; tests use a thousandth.
+        url: URL of a fresh server. Empty for a benchmark that starts its own servers.
+        is_valkey: True for Valkey, False for Redis.
+        scale: factor for sizes. 1.0 means the real sizes; tests use a thousandth.
     """
 
     name: str
@@ -80,15 +80,15 @@ class Bench:
     scale: float
 
     def size(self, full: int, least: int = BATCH) -> int:
-        """A number of rows, scaled."""
+        """Return a number of rows, scaled."""
         return max(least, int(full * self.scale))
 
     def redis(self) -> RedisClient:
-        """A plain client of the server."""
+        """Return a plain client of the server."""
         return redis.Redis.from_url(self.url)
 
     def acker(self, app: str, *, empty: bool = False) -> Acker:
-        """An acker with the default settings, but for a timeout that never comes; on a server emptied before."""
+        """Return an acker with the default settings and a very long timeout. `empty` flushes the server first."""
         if empty:
             client = self.redis()
             client.execute_command("FLUSHALL", "SYNC")
@@ -105,7 +105,7 @@ class Bench:
         at_least: bool = False,
         context: str = "",
     ) -> Row:
-        """A row from the repeats of one measurement."""
+        """Return a row with the repeats of one measurement."""
         return Row(
             self.name, self.server, measure, statistics.median(repeats), unit, min(repeats), max(repeats), target,
             at_least, context,
@@ -117,7 +117,7 @@ Run = Callable[[Bench], Iterator[Row]]
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A registered benchmark; `per_server`: run once on each kind of server."""
+    """Registered benchmark. `per_server` runs it once per kind of server."""
 
     name: str
     run: Run
@@ -139,16 +139,16 @@ def benchmark(name: str, *, per_server: bool = True) -> Callable[[Run], Run]:
 
 @dataclass(frozen=True)
 class ServerKind:
-    """A kind of server to measure on."""
+    """Kind of server to measure on."""
 
     name: str
     program: str
 
     def server(self) -> Server:
-        """A fresh one, not started yet.
+        """Return a new server that isn't started.
 
         Raises:
-            ServerNotFoundError: it is not installed.
+            ServerNotFoundError: if it is not installed.
         """
         try:
             return Server(find_program(self.program))
@@ -160,7 +160,7 @@ SERVER_KINDS = (ServerKind("valkey", "embedded"), ServerKind("redis", "redis-ser
 
 
 def version(url: str) -> tuple[str, bool]:
-    """Name and version of a server, and whether it is Valkey."""
+    """Return a server's name and version, and True if it is Valkey."""
     client = redis.Redis.from_url(url)
     info: dict[str, Any] = client.info("server")
     client.close()
@@ -170,13 +170,13 @@ def version(url: str) -> tuple[str, bool]:
 
 
 def cpu_micros(client: RedisClient) -> float:
-    """CPU the server has used so far, user and system, in microseconds."""
+    """Return the CPU time that the server has used, user and system, in microseconds."""
     info: dict[str, Any] = client.info("cpu")
     return (float(info["used_cpu_user"]) + float(info["used_cpu_sys"])) * 1e6
 
 
 def cpu_secs() -> float:
-    """CPU that this process and all that came of it have used so far, in seconds; 0 where there is no /proc."""
+    """Return the CPU time of this process and all its descendants, in seconds. 0 without /proc."""
     spent: dict[int, tuple[int, float]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -196,11 +196,11 @@ def cpu_secs() -> float:
 
 
 def random_ids(count: int, seed: int) -> UInt64Array:
-    """Distinct non-zero random ids, the same in every run."""
+    """Return distinct non-zero random ids, the same in every run."""
     return ids.mix64(np.arange(1, count + 1, dtype=np.uint64) + np.uint64(seed << 40))
 
 
 def packed_fields(roots: UInt64Array) -> list[bytes]:
-    """Each root as the 8 bytes that name it in the ledger."""
+    """Return the 8 bytes that identify each root in the ledger."""
     packed = roots.astype(">u8").tobytes()
     return [packed[i : i + 8] for i in range(0, len(packed), 8)]

@@ -1,8 +1,8 @@
-"""Spark jobs with tracking and without: the two take turns in one session, and the ratio of each round counts.
+"""Spark jobs with and without tracking, in turn in one session. The result is the ratio of each round.
 
-Tracked time begins before the ids are read and ends when the last outcome was confirmed. Beside wall time stands the CPU of
-all processes: Spark, its Python workers, this program and the server. A tracked run where anything failed, timed out or was
-emitted again is an error, and so is one that wrote other rows than its untracked side.
+Tracked time starts before the ids are read and ends when the last outcome was confirmed. Beside wall time, the CPU of all
+processes is measured: Spark, its Python workers, this program and the server. It is an error if any message of a tracked run
+failed, timed out or was replayed, or if the run wrote other rows than its untracked side.
 """
 
 import os
@@ -29,15 +29,15 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class Job:
-    """One job, done twice.
+    """Job to run with and without tracking.
 
     Attributes:
-        name: of the job.
+        name: name of the job.
         messages: rows, read again by each side.
-        plain: writes parquet to a folder.
-        tracked: gives the pipeline that writes the same to another one.
-        id_column: of the messages.
-        target: of the ratio of wall times; None: printed only.
+        plain: function that writes parquet to a folder.
+        tracked: function that returns the pipeline that writes the same rows to another folder.
+        id_column: column with the message ids.
+        target: target for the ratio of wall times. None means that it is only printed.
     """
 
     name: str
@@ -58,7 +58,7 @@ class _Measured:
 
 @contextmanager
 def session(**options: str) -> Iterator[SparkSession]:
-    """Spark on two cores, stopped behind."""
+    """Start Spark on two cores, and stop it afterwards."""
     prepare_environment()
     # Workers import functions of benchmarks by name.
     root = str(Path(__file__).resolve().parent.parent)
@@ -82,7 +82,7 @@ def session(**options: str) -> Iterator[SparkSession]:
 
 
 def measure(bench: Bench, jobs: Sequence[Job]) -> Iterator[Row]:
-    """Rounds of all jobs, each side in turn, behind a warm-up."""
+    """Run rounds of all jobs, each side in turn, after a warm-up."""
     measured = {job.name: _Measured() for job in jobs}
     rounds = 1 if bench.scale < 1 else ROUNDS
     with tempfile.TemporaryDirectory(prefix="bench-") as name:

@@ -1,8 +1,8 @@
-"""From an ack sent to its outcome received, at 100 000 acks per second.
+"""Latency from sending an ack to receiving its outcome, at 100 000 acks per second.
 
-One process sends 1 000 completing acks every 10 ms, each time noting the clock before the call. This process takes the
-outcomes packed, with a blocking poll, and confirms them, as a spout does. The clock is the machine's monotonic one, which
-all its processes share. A batch that could not be sent at its time counts from when it was sent; the rate reached says so.
+One process sends 1 000 completing acks every 10 ms, and reads the clock before each call. This process receives the outcomes
+in batches, with a blocking poll, and confirms them, as a spout does. The clock is the machine's monotonic one, which all its
+processes share. A batch that could not be sent in time counts from its actual sending. The rate reached shows this.
 """
 
 import multiprocessing
@@ -30,7 +30,7 @@ _BATCH_BITS = 20  # block = batch number << 20 | row / 32, so that an outcome te
 
 @harness.benchmark("latency")
 def run(bench: Bench) -> Iterator[Row]:
-    """Ten seconds at the full rate."""
+    """Measure ten seconds at the full rate."""
     batches = bench.size(_SECONDS * _RATE) // BATCH
     with bench.acker(_APP, empty=True) as acker:
         for number in range(batches):
@@ -62,7 +62,7 @@ def _roots(batch: int) -> UInt64Array:
 
 
 def _send(url: str, config: AckerConfig, batches: int, pipe: Connection) -> None:
-    """The sender process: acks one batch after another at its time, then hands over when each was sent."""
+    """Ack one batch after another at its time, in the sender process, then return when each was sent."""
     sent_at: list[float] = []
     vals = np.full(BATCH, _VAL, np.uint64)
     with Acker.connect(url, config) as acker:
@@ -78,7 +78,7 @@ def _send(url: str, config: AckerConfig, batches: int, pipe: Connection) -> None
 
 
 def _receive(acker: Acker, wanted: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """Batch number and time of arrival of every outcome."""
+    """Return the batch number and the time of arrival of every outcome."""
     number_of = np.empty(wanted, np.int64)
     received_at = np.empty(wanted, np.float64)
     got, deadline = 0, time.monotonic() + _SECONDS + _OUTCOME_TIMEOUT_SECS

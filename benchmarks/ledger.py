@@ -1,10 +1,10 @@
-"""Server CPU per update, against pipelined HSET of an equal value on the same server.
+"""Server CPU per update, compared with pipelined HSET of an equal value on the same server.
 
-Roots that the library made stand 32 to a block, others alone in theirs; and a call may touch all roots of a block or few.
-Both sides work on 1 000 000 entries in 8 hashes, in pipelines: script calls of up to 500 blocks against HSET commands with
-8-byte names and values of 22 bytes, the length of the block of a root alone. They take turns, slice by slice. CPU is what
-INFO's used_cpu_user + used_cpu_sys grew by: it holds the server's network and protocol work too, and nothing of the
-client's.
+Roots that the library generates are packed 32 to a block, others are alone in theirs. A call touches all roots of a block or
+only some. Both sides work on 1 000 000 entries in 8 hashes, in pipelines: script calls of up to 500 blocks against HSET
+commands with 8-byte names and values of 22 bytes, the length of the block of a single root. They take turns, slice by slice.
+CPU is the growth of INFO's used_cpu_user + used_cpu_sys. It includes the server's network and protocol work, but nothing of
+the client.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ _Measured = dict[str, list[tuple[float, float]]]
 
 @harness.benchmark("ledger")
 def run(bench: Bench) -> Iterator[Row]:
-    """Init while growing to 1 000 000 pending roots; acks at 1 000 000 pending; of blocks touched whole, and in part."""
+    """Measure init up to 1 000 000 pending roots, then acks with 1 000 000 pending, of whole blocks and of parts."""
     count = bench.size(_PENDING, _SLICES * SLOTS * 40) // (_SLICES * SLOTS) * _SLICES * SLOTS
     client = bench.redis()
     with bench.acker("minted", empty=True) as acker:
@@ -45,7 +45,10 @@ def run(bench: Bench) -> Iterator[Row]:
 
 
 def _updates(client: RedisClient, acker: Acker, roots: UInt64Array, together: int) -> _Measured:
-    """CPU of each kind of update and of the HSET beside it, slice by slice; the acks come in another order than the inits."""
+    """Return the CPU of each kind of update and of the HSET beside it, slice by slice.
+
+    The acks have another order than the inits.
+    """
     measured: _Measured = {name: [] for name in _TARGETS}
     for part in np.split(roots, _SLICES):
         ours = _cpu(client, len(part), acker.init_many, part, _vals(part), 0)
@@ -63,7 +66,7 @@ def _updates(client: RedisClient, acker: Acker, roots: UInt64Array, together: in
 
 
 def _few(bench: Bench, client: RedisClient, acker: Acker, roots: UInt64Array) -> Iterator[Row]:
-    """Open acks of some of the roots of each block."""
+    """Measure open acks of some roots of each block."""
     slots = roots.reshape(-1, SLOTS)
     for count, target in _FEW.items():
         measured = []
@@ -92,14 +95,17 @@ def _vals(roots: UInt64Array) -> UInt64Array:
 
 
 def _cpu(client: RedisClient, count: int, work: Callable[..., Any], *args: Any) -> float:
-    """Server CPU per root that work(*args) takes, in microseconds."""
+    """Return the server CPU per root of work(*args), in microseconds."""
     before = harness.cpu_micros(client)
     work(*args)
     return (harness.cpu_micros(client) - before) / count
 
 
 def hset_micros(client: RedisClient, roots: UInt64Array) -> float:
-    """Server CPU per root of one command each in pipelines of 1 000, the hashes in turn, as a program sends them."""
+    """Return the server CPU per root of one command each, in microseconds.
+
+    The commands are in pipelines of 1 000, over the hashes in turn, as a program sends them.
+    """
     fields = harness.packed_fields(roots)
 
     def write() -> None:

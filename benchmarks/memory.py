@@ -1,7 +1,8 @@
-"""Bytes per pending root, everything included.
+"""Memory per pending root, everything included, in bytes.
 
-The growth of INFO's used_memory from the server with the app opened and nothing in it: blocks, cohorts, dedup windows,
-counters, and the hash tables' own overhead. For roots that the library made, 32 to a block, and for roots alone.
+This is the growth of INFO's used_memory since the app was opened and empty. It includes blocks, cohorts, dedup windows,
+counters, and the overhead of hash tables. It is measured for roots that the library generates, 32 to a block, and for single
+roots.
 """
 
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ _TARGET, _TARGET_REDIS, _TARGET_VALKEY = 14.0, 96.0, 64.0
 
 @harness.benchmark("memory")
 def run(bench: Bench) -> Iterator[Row]:
-    """Batches that fill script calls, as a steady stream of batches would."""
+    """Send batches that fill script calls, like a steady stream of batches."""
     client = bench.redis()
     for full in (_PENDING, _MANY):
         count = bench.size(full)

@@ -1,7 +1,7 @@
-"""What tracking adds to micro-batches of 1 000 rows in `foreachBatch`, and to one as small as it gets.
+"""Overhead of tracking for micro-batches of 1 000 rows in `foreachBatch`, and for the smallest possible batch.
 
-Files of 1 000 rows are read one per batch, and written to parquet by the handler, with `TrackedBatches` and without.
-The time is that of the handler, batch by batch; the two take turns, query by query.
+Files of 1 000 rows are read, one per batch, and the handler writes them to parquet, with and without `TrackedBatches`. The
+measured time is that of the handler, batch by batch. The two sides take turns, query by query.
 """
 
 import tempfile
@@ -30,7 +30,7 @@ Handler = Callable[[DataFrame, int], None]
 
 @harness.benchmark("micro_batches")
 def run(bench: Bench) -> Iterator[Row]:
-    """Queries over the same files, in turns."""
+    """Run queries over the same files, in turn."""
     warm = _WARM if bench.scale >= 1 else 1
     batches = bench.size(_BATCHES, least=warm + 1)
     rounds = _ROUNDS if bench.scale >= 1 else 1
@@ -74,7 +74,7 @@ def _pipeline(out: Path) -> Callable[[Tracker, DataFrame], None]:
 
 
 def timed(spark: SparkSession, files: Path, out: Path, handler: Handler) -> list[float]:
-    """Seconds that a handler took, batch by batch, of a query over files of messages."""
+    """Return the seconds of the handler per batch, for a query over files of messages."""
     secs: list[float] = []
 
     def handle(batch: DataFrame, batch_id: int) -> None:
@@ -94,7 +94,7 @@ def timed(spark: SparkSession, files: Path, out: Path, handler: Handler) -> list
 
 
 def write_files(folder: Path, batches: int, rows: int) -> None:
-    """A file per micro-batch."""
+    """Write one file per micro-batch."""
     folder.mkdir()
     for number in range(batches):
         ids = np.arange(number * rows, (number + 1) * rows)

@@ -1,4 +1,4 @@
-"""Rows drawn as SVG: one picture per question, for the page of benchmarks. What was not measured is not drawn."""
+"""Plots of result rows as SVG: one picture per question, for the page of benchmarks. Missing rows are left out."""
 
 import re
 import textwrap
@@ -29,14 +29,14 @@ _MARKS = "os^vD"
 
 @dataclass(frozen=True)
 class Bars:
-    """A bar per row and server, from the lowest to the highest repeat; a black line is the target.
+    """Bar chart: one bar per row and server, from the lowest to the highest repeat, with a black line at the target.
 
     Attributes:
-        name: of the file.
-        title: what one should see in it.
-        axis: what the length of a bar is.
-        rows: benchmark and measure, as `benchmark: measure`; its groups make the label.
-        even: where tracked and untracked, ours and theirs, would be equal.
+        name: name of the file.
+        title: message of the chart.
+        axis: label of the bars' length.
+        rows: benchmark and measure, as `benchmark: measure`. Its groups make the label.
+        even: value at which both sides, such as tracked and untracked, would be equal.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Bars:
     even: float | None = None
 
     def figure(self, rows: Sequence[Row]) -> Figure | None:
-        """None: nothing of it was measured."""
+        """Return the figure, or None if there are no rows for it."""
         matching = list(_matching(self.rows, rows))
         if not matching:
             return None
@@ -80,15 +80,15 @@ class Bars:
 
 @dataclass(frozen=True)
 class Lines:
-    """A line per kind of row, a panel per server.
+    """Line chart: one line per kind of row, and one panel per server.
 
     Attributes:
-        name: of the file.
-        title: what one should see in it.
-        across: what stands on the horizontal axis, which grows by factors.
-        up: what stands on the vertical one.
+        name: name of the file.
+        title: message of the chart.
+        across: label of the horizontal axis, which is logarithmic.
+        up: label of the vertical axis.
         rows: benchmark and measure, as `benchmark: measure`, with the groups `line` and `x`.
-        even: where ours and theirs would be equal.
+        even: value at which both sides would be equal.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Lines:
     even: float | None = None
 
     def figure(self, rows: Sequence[Row]) -> Figure | None:
-        """None: nothing of it was measured."""
+        """Return the figure, or None if there are no rows for it."""
         lines: dict[tuple[str, str], list[tuple[int, Row]]] = {}
         for (line, at), row in _matching(self.rows, rows):
             lines.setdefault((_server(row), line), []).append((int(at), row))
@@ -148,11 +148,11 @@ PLOTS: Sequence[Bars | Lines] = (
     Bars("pipelines", "Wall time of a tracked pipeline, against the same untracked", "times the untracked one",
          r"(?:realistic|fan_out|word_count|sinks|micro_batches): (.+): tracked / untracked(?: wall)?", even=1),
 )  # fmt: skip
-"""All there are, in the order of the page."""
+"""All plots, in the order of the page."""
 
 
 def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Write each plot that has something to show to `folder/measured-NAME.svg`; returns the files written."""
+    """Write each plot that has rows to `folder/measured-NAME.svg`. Return the files written."""
     written = []
     with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type]
         for plot in PLOTS:

@@ -1,8 +1,8 @@
-"""What tracking costs a pipeline as people have it: 600 000 JSON rows of 330 bytes, parsed, filtered, shuffled, written.
+"""Cost of tracking for a typical pipeline: 600 000 JSON rows of 330 bytes, parsed, filtered, shuffled, written.
 
-Once in SQL only, once with a Python function of one row in the middle; untracked, that function runs in `mapInArrow`.
-The rows come as files of JSON, of which every byte is read for the ids, too; and as a topic or a table has them, a text
-beside its offset, where ids are a column of their own.
+It runs once in SQL only, and once with a Python function of one row in the middle. Untracked, that function runs in
+`mapInArrow`. The rows are read as JSON files, of which every byte is read for the ids, too. They are also read as from a
+topic or table: a text beside its offset, with ids in a separate column.
 """
 
 import tempfile
@@ -27,7 +27,7 @@ _ARROW = pa.schema([("id", pa.int64()), ("customer", pa.int64()), ("payload", pa
 
 
 def enrich(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """One row of one, in plain Python."""
+    """Return one row for one row, in plain Python."""
     yield {
         "id": row["id"],
         "customer": row["customer"],
@@ -98,7 +98,7 @@ def _tracked_topic_rows(folder: Path) -> Pipeline:
 
 @harness.benchmark("realistic")
 def run(bench: Bench) -> Iterator[Row]:
-    """Both, in turns."""
+    """Measure both pipelines, in turn."""
     count = bench.size(_ROWS)
     with tempfile.TemporaryDirectory(prefix="bench-") as name, jobs.session() as spark:
         json, topic = f"{name}/json", f"{name}/topic"
@@ -133,7 +133,7 @@ def run(bench: Bench) -> Iterator[Row]:
 
 
 def write_json(spark: SparkSession, count: int, folder: str) -> None:
-    """Rows of about 330 bytes, the same in every run."""
+    """Write rows of about 330 bytes, the same in every run."""
     columns = {
         "payload": F.sha2(F.col("id").cast("string"), 512),
         "customer": F.col("id") % 1000,

@@ -1,8 +1,8 @@
-"""Sinks in Python, and exports, behind a shuffle: 300 000 rows.
+"""Sinks in Python, and exports, after a shuffle: 300 000 rows.
 
-`write_partitions` stands against the same function in `mapInArrow`; an export against Spark's own parquet writer, to
-which it adds a column of 16 bytes a row, and one ack per root and partition from the executors. Its messages stay
-pending until the rows are taken over, so what is timed ends when all of them were acked here, in bulk.
+`write_partitions` is compared with the same function in `mapInArrow`. An export is compared with Spark's own parquet writer.
+It adds a column of 16 bytes per row, and one ack per root and partition from the executors. Its messages stay pending until
+the rows are consumed, so the measured time ends when all of them were acked here, in bulk.
 """
 
 import tempfile
@@ -77,7 +77,7 @@ def _ack_all(url: str, folder: Path) -> None:
 
 @harness.benchmark("sinks")
 def run(bench: Bench) -> Iterator[Row]:
-    """Both, in turns."""
+    """Measure both, in turn."""
     count = bench.size(_ROWS)
     with tempfile.TemporaryDirectory(prefix="bench-") as name, jobs.session() as spark:
         folder = f"{name}/rows"

@@ -1,7 +1,7 @@
-"""What one driver does for 1 000 000 messages besides their job: emit, init, close, and take the outcomes.
+"""Work of one driver for 1 000 000 messages besides their job: emit, init, close, and receive the outcomes.
 
-Wall time of one process beside one server, in seconds, and as a multiple of the server CPU of as many pipelined HSETs (a
-million of a microsecond each is a second), so that machines can be compared.
+The figure is the wall time of one process beside one server, in seconds. It is also given as a multiple of the server CPU of
+as many pipelined HSETs (a million of a microsecond each is a second), so that machines can be compared.
 """
 
 import time
@@ -23,7 +23,7 @@ _TARGET = 0.6
 
 @harness.benchmark("spout")
 def run(bench: Bench) -> Iterator[Row]:
-    """Ids that count; sent in parts, as the Spark layer sends them."""
+    """Measure sequential ids, sent in parts, as the Spark layer sends them."""
     count = bench.size(_MESSAGES)
     client = bench.redis()
     hset = hset_micros(client, harness.random_ids(min(count, 100 * BATCH), seed=8))

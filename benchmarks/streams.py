@@ -1,7 +1,7 @@
-"""What failing and forgotten messages do to the micro-batches of a stream: one in a hundred fails, one in a thousand hangs.
+"""Effect of failing and forgotten messages on a stream's micro-batches: one in a hundred fails, one in a thousand hangs.
 
-Files of 10 000 rows are read one per batch and written to parquet; the few rows that hang are exported to nobody. The same
-stream without any goes beside it, query by query in turns. The time is that of the handler, batch by batch.
+Files of 10 000 rows are read, one per batch, and written to parquet. The few rows that hang are exported and never consumed.
+The same stream without such rows runs beside it, query by query in turn. The measured time is that of the handler, per batch.
 """
 
 import tempfile
@@ -28,7 +28,7 @@ _BAD = {"all well": ("false", "false"), "some fail or hang": ("id % 100 = 7", "i
 
 @harness.benchmark("streams")
 def run(bench: Bench) -> Iterator[Row]:
-    """Queries over the same files, in turns."""
+    """Run queries over the same files, in turn."""
     warm = _WARM if bench.scale >= 1 else 1
     batches = bench.size(_BATCHES, least=warm + 1)
     rows = bench.size(_BATCH_ROWS, least=1000)

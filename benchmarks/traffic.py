@@ -1,7 +1,7 @@
-"""Bytes that an update adds to the append-only file, and so to what replicas are sent: roots 32 to a block, and roots alone.
+"""Bytes per update in the append-only file, and so in replication: for roots 32 to a block, and for single roots.
 
-The growth of INFO's aof_current_size, no rewrite in between. What a script writes is sent on, not the call of the script: an
-update of one root of a block sends the whole block.
+This is the growth of INFO's aof_current_size without a rewrite. The server replicates a script's writes, not the call of the
+script: an update of one root of a block sends the whole block.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ _EDGE = np.uint64(0x5555)
 
 @harness.benchmark("traffic")
 def run(bench: Bench) -> Iterator[Row]:
-    """Init, open ack and completing ack, of both; and an open ack of one root of each block."""
+    """Measure init, open ack and completing ack for both, and an open ack of one root of each block."""
     count = bench.size(_ROOTS, 32 * SLOTS) // SLOTS * SLOTS
     client = bench.redis()
     client.config_set("appendonly", "yes")

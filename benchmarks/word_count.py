@@ -1,4 +1,4 @@
-"""The word count over 2 000 000 lines: split, grouped by word and written, with every line tracked and without."""
+"""The word count over 2 000 000 lines: split, grouped by word and written, with and without tracking."""
 
 import tempfile
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def _tracked(folder: Path) -> Pipeline:
 
 @harness.benchmark("word_count")
 def run(bench: Bench) -> Iterator[Row]:
-    """Both sides in turns."""
+    """Measure both sides in turn."""
     count = bench.size(_LINES)
     with tempfile.TemporaryDirectory(prefix="bench-") as name, jobs.session() as spark:
         folder = Path(name) / "lines"
@@ -53,7 +53,7 @@ def run(bench: Bench) -> Iterator[Row]:
 
 
 def write_lines(folder: Path, count: int) -> None:
-    """Lines of words, some of them much more frequent than others; the same in every run."""
+    """Write lines of words, some of them much more frequent than others, the same in every run."""
     folder.mkdir()
     random = np.random.default_rng(9)
     for number, part in enumerate(np.array_split(np.arange(count), _FILES)):

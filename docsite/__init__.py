@@ -1,1 +1,1 @@
-"""The site of the docs: pages of the repository under one roof, and a reference made of docstrings, help texts and headers."""
+"""The documentation site: the repository's pages, and a reference made of docstrings, help texts and headers."""

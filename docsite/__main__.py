@@ -1,4 +1,4 @@
-"""`python -m docsite`: put together what the site is built of, in `build/docs`."""
+"""Command `python -m docsite`: collect the sources of the site in `build/docs`."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""Pages of the repository, copied to where the site has them, with links that lead to the same pages there.
+"""Pages of the repository, copied to their places on the site, with links that lead to the same pages there.
 
-So each page's links work twice: in the repository, from file to file, and on the site.
+So each link works twice: in the repository, from file to file, and on the site.
 """
 
 import os
@@ -17,17 +17,17 @@ ELSEWHERE = {
     "spark/README.md": "examples.md",
     "tests/README.md": "tests.md",
 }
-"""Pages that have their place beside what they are about, and where the site has them."""
+"""Pages outside of `docs/`, and their places on the site."""
 
 _CODE_BLOCK = re.compile(r"^( *```.*?^ *```\n)", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s#]*)(#[^()\s]*)?\)")
 
 
 def gather(root: Path, target: Path, made: Mapping[str, str]) -> None:
-    """Empty the folder, and fill it with the pages of the repository and the generated ones.
+    """Empty the folder, then fill it with the pages of the repository and the generated ones.
 
     Raises:
-        FileNotFoundError: a link leads nowhere.
+        FileNotFoundError: if a link leads nowhere.
     """
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(root / "docs", target)
@@ -46,7 +46,7 @@ def gather(root: Path, target: Path, made: Mapping[str, str]) -> None:
 
 
 def moved(text: str, source: str, places: Mapping[str, str], root: Path) -> str:
-    """A page as the site has it. A link to what the site hasn't, such as code, becomes its text."""
+    """Return a page as the site has it. A link to a file that isn't on the site, such as code, becomes its text."""
 
     def link(found: re.Match[str]) -> str:
         image, label, to, anchor = found[1], found[2], found[3], found[4] or ""
@@ -57,7 +57,7 @@ def moved(text: str, source: str, places: Mapping[str, str], root: Path) -> str:
             start = PurePosixPath(places[source]).parent
             return f"{image}[{label}]({os.path.relpath(places[wanted], start)}{anchor})"
         if not (root / wanted).exists():
-            raise FileNotFoundError(f"{source}: a link leads to {to}, which is not there")
+            raise FileNotFoundError(f"{source}: a link leads to {to}, which does not exist")
         return label
 
     parts = _CODE_BLOCK.split(text)  # code is every second one

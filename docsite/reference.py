@@ -1,4 +1,4 @@
-"""The pages of the reference: of docstrings (by mkdocstrings), of the help of each command, and of the scripts' headers."""
+"""Pages of the reference: docstrings (by mkdocstrings), the help of each command, and the headers of the scripts."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ _WIDTH = 100
 
 
 def pages() -> dict[str, str]:
-    """Place on the site -> text."""
+    """Return the text of each page by its place on the site."""
     names = [name for name in acker_redis.__all__ if not name.startswith("_")]
     errors = {name for name in names if _is_error(getattr(acker_redis, name))}
     return {
@@ -27,10 +27,10 @@ def pages() -> dict[str, str]:
             "Calls for Spark",
             "acker_redis.spark",
             sorted(spark.__all__, key=lambda name: isinstance(getattr(spark, name), type)),  # functions come first
-            "`pip install 'acker-redis[spark]'`. [The guide](../../guides/spark.md) shows each of them at work.",
+            "`pip install 'acker-redis[spark]'`. [The guide](../../guides/spark.md) shows each of them in use.",
         ),
         "reference/api/errors.md": _calls(
-            "Errors", "acker_redis", (name for name in names if name in errors), "Each says what to do."
+            "Errors", "acker_redis", (name for name in names if name in errors), "Each message says what to do."
         ),
         "reference/api/testing.md": _calls(
             "For tests",
@@ -54,7 +54,7 @@ def _calls(title: str, module: str, names: Iterable[str], first: str) -> str:
 def _commands() -> str:
     parts = [
         "# The help of each command",
-        "What `acker-redis COMMAND --help` prints. [Commands](../commands.md) says when to use which. Every command ends with "
+        "The output of `acker-redis COMMAND --help`. [Commands](../commands.md) explains when to use each. Every command ends with "
         "one of these [exit statuses](../commands.md#exit-statuses).",
     ]
     for path in _paths(typer.main.get_command(app), ()):
@@ -76,14 +76,14 @@ def _scripts() -> str:
     folder = scripts.root()
     parts = [
         "# Headers of the scripts",
-        "What each script takes and gives. [The scripts](../../lua.md) has the form of the headers, the keys, the blocks and "
-        "the result codes.",
+        "Parameters and results of each script. [The scripts](../../lua.md) describes the form of the headers, the keys, the "
+        "blocks and the result codes.",
     ]
     for name in scripts.NAMES:
         flags = ", ".join(f"`{flag}`" for flag in scripts.load(name).flags)
         parts += [f"## {name}", f"`lua/{scripts.script_path(name)}`." + (f" Flags: {flags}." if flags else "")]
         parts += _header(folder.joinpath(*scripts.script_path(name).split("/")).read_text(encoding="utf-8"))
-    parts += ["## Reports", "[On call](../../operate/on-call.md) says what they show."]
+    parts += ["## Reports", "[On call](../../operate/on-call.md) explains what they show."]
     for name in scripts.REPORTS:
         path = folder.joinpath(*scripts.report_path(name).split("/"))
         parts += [f"### acker_{name}", *_header(path.read_text(encoding="utf-8"))]
@@ -91,7 +91,7 @@ def _scripts() -> str:
 
 
 def _header(text: str) -> Iterator[str]:
-    """What it is for, as text; what it takes and gives, as it stands there."""
+    """Yield the description of a header as text, and its parameters and results verbatim."""
     found = re.search(r"--\[\[\n(.*?)\n(?=KEYS|ARGV|Returns|\]\])(.*?)^\]\]", text, re.DOTALL | re.MULTILINE)
     if found is None:
         raise ValueError(f"no header: {text[:80]!r}")

@@ -161,7 +161,7 @@ def test_empty_replica_is_unhealthy(start_server, plain, kind) -> None:
     result = run("rotator", "--check", "--all", "--redis", replica.url)
     assert result.exit_code == 1
     assert (
-        f"is a replica (role slave) of 127.0.0.1:{primary.port}, master_link_status up, and holds no apps"
+        f"is a replica (role slave) of 127.0.0.1:{primary.port}, master_link_status up. It holds no apps."
         in result.output
     )
 
@@ -177,5 +177,5 @@ def test_replica_without_its_primary_is_unhealthy(start_server, plain, open_acke
     for names in (("--all",), ("--app", "orders")):
         result = run("rotator", "--check", *names, "--redis", replica.url)
         assert result.exit_code == 1
-        assert "master_link_status down: its data may be old" in result.output
+        assert "master_link_status down. Its data may be stale." in result.output
         assert "orders: last tick" in result.output

@@ -35,7 +35,7 @@ def test_rotator_check_of_an_unrotated_app_fails(url, raw, connect) -> None:
     assert result.exit_code == 1
     bad, good = result.output.splitlines()
     assert bad.startswith("payments: NOT ROTATING: last tick 2.")
-    assert bad.endswith("start a rotator for this app")
+    assert bad.endswith("Start a rotator for this app.")
     assert "NOT ROTATING" not in good
 
 
@@ -109,7 +109,7 @@ def test_inspect_accepts_every_spelling_of_a_root_id(url, connect) -> None:
     assert result.output.splitlines()[0].split() == ["root", "7"]
     gone = run("inspect", "8", *common)
     assert gone.exit_code == 1
-    assert "root 8 is not in the ledger: never seen here, or settled, or expired" in gone.output
+    assert "Root 8 is not in the ledger. It was never seen here, or it settled or expired." in gone.output
 
 
 def test_inspect_accepts_a_root_id_in_hex_with_0x(url, raw, connect) -> None:

@@ -218,7 +218,7 @@ def test_output_to_a_full_disk_exits_with_4_and_deletes_nothing(place, command) 
     with Path("/dev/full").open("w") as full:
         done = process(*arguments_of(command, place), stdout=full)
     assert done.returncode == 4, done.stderr
-    assert done.stderr == "error: the output can't be written (No space left on device): nothing after this was done\n"
+    assert done.stderr == "error: The output can't be written (No space left on device). Nothing after this was done.\n"
     assert place.raw.dbsize() == before
     assert place.raw.xlen("acker:{orders}:dead_letters") == 1
 

@@ -32,13 +32,13 @@ def test_help_texts_are_not_cut_off(command) -> None:
 
 def test_each_command_is_listed_with_its_first_sentence() -> None:
     assert "exit 1 if something is bad. script" in help_of()
-    assert "drain Pause the app, and wait until nothing is pending and no outcome waits; exit 1" in help_of()
+    assert "drain Pause the app, and wait until no root is pending and no outcome waits; exit 1" in help_of()
 
 
 def test_help_of_dead_letters_lists_its_own_options() -> None:
     shown = help_of("dead-letters")
     assert "--app <str> Name of the app. [env var: ACKER_APP; required]" in shown
-    assert "show Print dead letters" in shown and "replay Have the app's streams" in shown
+    assert "show Print dead letters" in shown and "replay Replay dead letters: the app's streams" in shown
 
 
 def test_mistyped_dead_letters_command_suggests_the_right_name() -> None:

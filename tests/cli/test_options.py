@@ -75,7 +75,7 @@ def test_password_on_the_command_line_warns(url, raw, place, request) -> None:
     request.addfinalizer(lambda: raw.execute_command("ACL", "DELUSER", "u"))
     with_password = f"{url}?username=u&password=s3cret" if place == "?" else url.replace("//", f"//{place.format('u')}")
     result = run("apps", "--redis", with_password)
-    assert "the password in --redis shows in the list of processes" in result.stderr
+    assert "The password in --redis is visible in the list of processes." in result.stderr
     assert "s3" not in result.stderr.replace("a server", "")
     assert "warning" not in run("apps", ACKER_REDIS_URL=with_password).stderr
     assert "warning" not in run("apps", "--redis", url.replace("//", "//u@")).stderr
@@ -146,7 +146,7 @@ def test_compose_health_check_covers_the_rotated_apps(url) -> None:
 def test_top_without_a_terminal_is_wrong_usage(url) -> None:
     result = run("top", "--redis", url)
     assert result.exit_code == 2
-    assert "take `acker-redis status`" in result.output
+    assert "Use `acker-redis status`" in result.output
 
 
 def test_missing_app_error_points_to_the_apps_command(url) -> None:

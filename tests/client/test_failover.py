@@ -124,7 +124,7 @@ def test_sentinel_failover_under_load_loses_no_message(pair, plain, start_sentin
     rotator = start_process("rotator", "--redis", url, "--app", "test")
     emitted_at: list[float] = []
     with Acker.connect(url, settings) as acker, Acker.connect(url, settings) as executor:
-        wait_until(lambda: "rotating 2 shards" in rotator.log(), "the rotator works")
+        wait_until(lambda: "shards=2 tick_ms=" in rotator.log(), "the rotator works")
         assert plain(primary.url).wait(1, 10_000) == 1  # the shards are on the replica, too; what follows may get lost
         spout = Spout(acker, "run", max_spout_pending=500)
         spout.add(np.arange(20_000))

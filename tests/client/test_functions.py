@@ -142,7 +142,7 @@ def test_an_older_install_leaves_newer_reports(server, plain) -> None:
     shown = install(server.url)
     assert shown.exit_code == 0
     assert re.search(
-        rf"^127\.0\.0\.1:\d+ keeps its reports: they are newer, of 99\.0\.1, than these, of {VERSION}$",
+        rf"^127\.0\.0\.1:\d+ keeps its reports: version 99\.0\.1 is newer than {VERSION}$",
         shown.output,
         re.MULTILINE,
     )

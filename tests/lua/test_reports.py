@@ -497,7 +497,7 @@ def test_exporter_report_returns_pairs_of_names_and_numbers(
 def test_a_report_that_is_not_there_is_not_printed() -> None:
     shown = CliRunner().invoke(app, ["script", "stuck"])
     assert (shown.exit_code, shown.stdout) == (2, "")
-    assert "there is no report 'stuck': take one of dashboard, pending" in shown.stderr
+    assert "Report 'stuck' does not exist. Use one of dashboard, pending" in shown.stderr
 
 
 def test_dashboard_of_many_buckets_and_lanes_makes_bounded_calls(url: str, raw: Any) -> None:

@@ -125,7 +125,7 @@ def test_abandon_is_refused_after_a_later_run_held_the_lane(client: Client, acke
     acker.init(1, 7, 0)
     acker.ack(1, 7)
     die(acker, "second")
-    with pytest.raises(BadConfigError, match="another run has had lane 0 since"):
+    with pytest.raises(BadConfigError, match="Another run acquired lane 0"):
         abandon_run.abandon(client, CONFIG, left)
     assert (acker.pending(), acker.stats().unconfirmed_outcomes) == (500, 1)
     assert abandon_run.preview(client, CONFIG, "second").lanes == (0,)
@@ -187,8 +187,8 @@ def test_abandon_command_counts_roots_and_asks_for_confirmation(url: str, connec
     of_run = ("abandon", "--app", "orders", "--redis", url, "--run", "run-1")
     for typed in ("n\n", "", "\n"):
         shown = run(*of_run, typed=typed)
-        assert (shown.exit_code, "nothing was abandoned" in shown.stderr) == (1, True)
-        assert "orders: 500 roots are pending of run run-1, or of runs before it in its lanes (0)" in shown.output
+        assert (shown.exit_code, "Nothing was abandoned." in shown.stderr) == (1, True)
+        assert "orders: 500 roots are pending from run run-1, or from earlier runs in its lanes (0)" in shown.output
     assert acker.pending() == 500
     shown = run(*of_run, "--yes")
     assert (shown.exit_code, "500 roots failed: abandoned by the person on call" in shown.output) == (0, True)
@@ -210,7 +210,7 @@ def test_abandon_command_refuses_living_and_unknown_runs(url: str, raw: Any, con
     )
     lease.release()
     shown = run("abandon", *options, "--run", "run-2")
-    assert (shown.exit_code, "no lane of orders had its last spout from run run-2" in shown.stderr) == (1, True)
+    assert (shown.exit_code, "Run run-2 is not the last run of any lane of orders" in shown.stderr) == (1, True)
     assert run("abandon", *options).exit_code == 2
     raw.flushall()
     assert run("abandon", *options, "--run", "run-1").exit_code == 1

@@ -76,7 +76,7 @@ def test_dashboard_of_a_cluster_sums_its_nodes(nodes: Any) -> None:
 def test_pending_command_groups_roots_by_component(url: str, connect: Any) -> None:
     fill(connect(app="orders"))
     shown = run("pending", "--app", "orders", "--redis", url, "--oldest", "1").output.splitlines()
-    assert shown[0] == "orders: 900 pending, 900 looked at, the longest there first"
+    assert shown[0] == "orders: 900 pending, 900 examined, from those added longest ago"
     assert shown[1].startswith("parse  500 roots (56 %), oldest 0.")
     assert shown[3].startswith("(no component yet)  400 roots (44 %), oldest 0.")
     asked = ("pending", "--app", "orders", "--redis", url)
@@ -100,7 +100,7 @@ def test_pending_command_locates_the_root_of_a_message(url: str, connect: Any) -
     assert json.loads(shown.output)["hex"] == f"{record.root & (1 << 64) - 1:016x}"
     for run_id, message, more in (("run", "5", ()), ("other", "599", ()), ("run", "599", ("--emissions", "3"))):
         shown = run(*asked, run_id, "--message", message, *more)
-        assert (shown.exit_code, "nothing is pending of message" in shown.output) == (1, True)
+        assert (shown.exit_code, "has no pending root in the first" in shown.output) == (1, True)
     assert run(*asked, "run").exit_code == 2
 
 

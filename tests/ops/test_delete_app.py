@@ -55,14 +55,13 @@ def test_delete_app_removes_its_keys_and_no_others(source, raw, connect) -> None
     holdings = delete_app.preview(client, "orders")
     assert holdings.text == (
         f"{raw.dbsize() - len(OTHERS)} keys, with 4 blocks in its ledgers, "
-        "2 entries of outcomes that no spout has confirmed, "
-        "2 dead letters, 1 kept messages"
+        "2 unconfirmed outcome entries, 2 dead letters, 1 kept messages"
     )
     assert holdings.keys[0] == b"acker:{orders}:config"
     assert {key.decode() for key in holdings.keys[1:5]} == {f"acker:{{orders:{shard}}}:meta" for shard in (0, 1, 2, 99)}
     assert delete_app.delete(client, holdings) == len(holdings.keys)
     assert names(raw) == set(OTHERS)
-    with pytest.raises(AppNotFoundError, match="no app 'orders'"):
+    with pytest.raises(AppNotFoundError, match="App 'orders' does not exist"):
         delete_app.preview(client, "orders")
     client.close()
 
@@ -124,7 +123,7 @@ def test_delete_app_asks_for_confirmation(url, raw, connect) -> None:
         result = run("delete-app", "--app", "orders", "--redis", url, typed=typed)
         assert result.exit_code == 1
         assert "orders on redis://127.0.0.1" in result.output and "4 blocks in its ledgers" in result.output
-        assert "nothing was deleted" in result.stderr
+        assert "Nothing was deleted." in result.stderr
         assert names(raw) == before
     result = run("delete-app", "--app", "orders", "--redis", url, typed="y\n")
     assert result.exit_code == 0
@@ -144,4 +143,4 @@ def test_delete_app_reports_keys_that_came_back(url, raw, connect, monkeypatch) 
     monkeypatch.setattr(delete_app, "delete", delete_beside_a_program)
     result = run("delete-app", "--app", "orders", "--redis", url, "--yes")
     assert result.exit_code == 1
-    assert "1 keys came back: stop the app's programs, and delete the app again" in result.stderr
+    assert "1 keys came back, because a program of the app still runs. Stop its programs" in result.stderr

@@ -45,7 +45,7 @@ def test_rotator_exports_the_figures_of_the_dashboard(
     acker.fail(int(roots[50]))
     acker.dead_letters.add([DeadLetter(1, "run", 5, "failed")])
     process = start_process("rotator", "--redis", real_url, "--metrics", "0")
-    wait_until(lambda: "metrics at http://127.0.0.1:" in process.log(), "the metrics are served")
+    wait_until(lambda: "serving metrics url=http://127.0.0.1:" in process.log(), "the metrics are served")
     samples = scrape(int(re.findall(r"127\.0\.0\.1:(\d+)/metrics", process.log())[0]))
     assert samples["acker_up",] == 1, process.log()
     assert samples["acker_roots_settled_total", "orders", "acked"] == 40
@@ -115,7 +115,7 @@ def test_up_metric_is_0_until_the_server_returns(
             assert scrape(metrics.port) == {("acker_up",): 0}
         server.start()
         assert scrape(metrics.port)["acker_roots_pending", "orders"] == 0
-    assert [record.getMessage()[:11] for record in caplog.records if record.levelname == "WARNING"] == ["no metrics:"]
+    assert [record.getMessage()[:19] for record in caplog.records if record.levelname == "WARNING"] == ["metrics unavailable"]
 
 
 def test_metric_labels_contain_no_ids(url: str, connect: Callable[..., Acker]) -> None:
@@ -137,7 +137,7 @@ def test_metrics_port_in_use_or_with_check_is_wrong_usage(url: str) -> None:
         taken.listen()
         port = str(taken.getsockname()[1])
         done = run(app, ["rotator", "--all", "--metrics", port, "--redis", url])
-    assert (done.exit_code, "give another port" in done.output) == (2, True)
+    assert (done.exit_code, "Use another port" in done.output) == (2, True)
 
 
 def test_latency_bounds_match_the_scripts() -> None:

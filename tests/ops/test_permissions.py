@@ -347,8 +347,8 @@ def test_acl_command_prints_server_commands_and_file_lines(
     ("arguments", "message"),
     [
         (["or:ders"], "Use 1 to 64 letters"),
-        (["--role", "spout"], "name it, as in"),
-        (["acker"], "are the users of all apps"),
+        (["--role", "spout"], "need the name of an app"),
+        (["acker"], "users of all apps"),
         (["acker", "--role", "oncall"], "--role spout --role executor"),
         (["orders", "--role", "executor", "--role", "driver"], "driver"),
         (["orders", "--file", "--json"], "not both"),

@@ -111,9 +111,9 @@ def test_app_with_many_expired_roots_does_not_delay_another(url, raw, connect, m
     wait_until(large_is_drained, "the large app is drained")
     rotator.run_once()
     rotator.close()
-    lines = [record.message for record in caplog.records if "timed out" in record.message]
+    lines = [record.message for record in caplog.records if "timed_out=" in record.message]
     assert len(lines) == 1
-    assert "5000 timed out, 0 orphaned" in lines[0]
+    assert "timed_out=5000 orphaned=0" in lines[0]
 
 
 def test_slowly_drained_bucket_never_receives_new_roots(source, connect, monkeypatch) -> None:
@@ -175,7 +175,7 @@ def test_error_of_an_app_does_not_affect_others(url, raw, connect, caplog) -> No
         sound.admin.rotate(force=True)
     rotator.close()
     assert sound.stats().timed_out == 1
-    assert sum("app broken" in record.message for record in caplog.records if record.levelname == "ERROR") == 1
+    assert sum("app='broken'" in record.message for record in caplog.records if record.levelname == "ERROR") == 1
 
 
 def test_rotator_stops_between_the_turns_of_two_apps(url, connect, monkeypatch) -> None:

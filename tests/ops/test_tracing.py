@@ -150,6 +150,6 @@ def test_on_call_docs_tracing_example_runs(url: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("secs", [-1.0, float("nan")])
 def test_invalid_slow_secs_is_refused(secs: float) -> None:
-    with pytest.raises(BadConfigError, match="give seconds"):
+    with pytest.raises(BadConfigError, match="Use 0 or more seconds"):
         tracing.instrument(slow_secs=secs)
     assert Spout.listener is None

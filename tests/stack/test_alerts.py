@@ -179,7 +179,7 @@ def test_panels_and_alerts_detect_their_trouble(
     trouble = Trouble(server.url, open_acker)
     apps = ("--app", "well", "--app", "hangs", "--app", "held")
     rotator = start_process("rotator", "--redis", server.url, *apps, "--metrics", "0")
-    wait_until(lambda: "metrics at http://127.0.0.1:" in rotator.log(), "the metrics are served")
+    wait_until(lambda: "serving metrics url=http://127.0.0.1:" in rotator.log(), "the metrics are served")
     (address,) = re.findall(r"http://(127\.0\.0\.1:\d+)/metrics", rotator.log())
     with MetricsServer(server.url, [], "127.0.0.1", 0) as all_apps:
         prometheus = start_prometheus(address, f"127.0.0.1:{all_apps.port}")

@@ -204,12 +204,12 @@ def test_replay_command_counts_letters_and_asks_for_confirmation(url, connect) -
     ask = ("dead-letters", "replay", "--app", "test", "--redis", url, "--text", "BAD")
     refused = CliRunner().invoke(app, ask, input="n\n")
     assert refused.exit_code == 1
-    assert "6 letters, of which 5 can be replayed (3 by spout_id 0, 2 by spout_id 1)" in refused.stdout
-    assert "1 can't be replayed from here" in refused.stderr
+    assert "6 letters, 5 of them can be replayed (3 by spout_id 0, 2 by spout_id 1)" in refused.stdout
+    assert "1 letters can't be replayed from here" in refused.stderr
     assert acker.dead_letters.replaying() == 0
     done = run(*ask, "--yes", "--rate", "1000")
     assert done.exit_code == 0, done.exception
-    assert "5 letters are to be replayed" in done.stdout
+    assert "5 letters will be replayed" in done.stdout
     assert [acker.dead_letters.replaying(spout_id) for spout_id in (0, 1)] == [3, 2]
     assert run(*ask, "--yes").exit_code == 0  # asked twice is asked once
     assert [acker.dead_letters.replaying(spout_id) for spout_id in (0, 1)] == [3, 2]
