@@ -54,8 +54,8 @@ def _calls(title: str, module: str, names: Iterable[str], first: str) -> str:
 def _commands() -> str:
     parts = [
         "# The help of each command",
-        "The output of `acker-redis COMMAND --help`. [Commands](../commands.md) explains when to use each. Every command ends with "
-        "one of these [exit statuses](../commands.md#exit-statuses).",
+        "The output of `acker-redis COMMAND --help`. [Commands](../commands.md) explains when to use each. Every command ends "
+        "with one of these [exit statuses](../commands.md#exit-statuses).",
     ]
     for path in _paths(typer.main.get_command(app), ()):
         shown = CliRunner().invoke(

@@ -66,7 +66,9 @@ def inspect(
         with connected(context, redis, redis_file) as client:
             held = Acker(client, stored_config(client, app_name), create=False).inspect(number)
         if held is None:
-            output.line(f"Root {root} is not in the ledger. It was never seen here, or it settled or expired.", err=True)
+            output.line(
+                f"Root {root} is not in the ledger. It was never seen here, or it settled or expired.", err=True
+            )
             raise typer.Exit(UNHEALTHY)
         if as_json:
             output.json_line(held._asdict())

@@ -124,7 +124,9 @@ def pending(
     run_id: Run = None,
     emissions: Annotated[
         int,
-        typer.Option("--emissions", min=1, max=1_000_000, help="Search this many emissions of the run for the message."),
+        typer.Option(
+            "--emissions", min=1, max=1_000_000, help="Search this many emissions of the run for the message."
+        ),
     ] = 10_000,
     as_json: AsJson = False,
 ) -> None:

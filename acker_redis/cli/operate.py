@@ -168,7 +168,9 @@ def limit(
     given = {"max_pending": max_pending, "max_payload_bytes": max_payload_bytes}
     given = {name: value for name, value in given.items() if value is not None}
     if none and given:
-        raise typer.BadParameter("--none removes all limits, so it excludes limits to set. Pass either --none or limits.")
+        raise typer.BadParameter(
+            "--none removes all limits, so it excludes limits to set. Pass either --none or limits."
+        )
     with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
         if none or given:
             acker.admin.set_limits(Limits() if none else Limits(**{**asdict(acker.admin.limits()), **given}))

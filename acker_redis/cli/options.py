@@ -35,9 +35,7 @@ UrlFile = Annotated[
     ),
 ]
 OneApp = Annotated[str, typer.Option("--app", envvar="ACKER_APP", help="Name of the app.")]
-Messages = Annotated[
-    list[int] | None, typer.Option("--id", help="Select only this message id. Repeat for several.")
-]
+Messages = Annotated[list[int] | None, typer.Option("--id", help="Select only this message id. Repeat for several.")]
 Run = Annotated[str | None, typer.Option("--run", help="Select only this run id.")]
 Reason = Annotated[str | None, typer.Option("--reason", help="Select only this reason: failed, timeout or lost.")]
 Component = Annotated[str | None, typer.Option("--component", help="Select only this last component.")]
@@ -66,7 +64,9 @@ def letter_filter(
         BadConfigError: if they select nothing.
     """
     if since is not None and until is not None and since >= until:
-        raise BadConfigError(f"--since {since} is not before --until {until}. Use an earlier --since or a later --until.")
+        raise BadConfigError(
+            f"--since {since} is not before --until {until}. Use an earlier --since or a later --until."
+        )
     ids = frozenset(messages) if messages else None
     return DeadLetterFilter(ids, run_id, reason, component, text, since, until)
 

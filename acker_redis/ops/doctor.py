@@ -162,7 +162,9 @@ def _clocks(client: Client) -> Iterator[Finding]:
     between = (max(nodes) - min(nodes)) / 1000
     text = f"{apart:.1f} s apart from this machine's" + (f", {between:.1f} s from each other" if len(nodes) > 1 else "")
     fine = apart <= _CLOCK_SECS and between <= _CLOCK_SECS
-    yield Finding("server", "clock", "ok" if fine else "warning", text, "" if fine else "Synchronize all clocks with NTP.")
+    yield Finding(
+        "server", "clock", "ok" if fine else "warning", text, "" if fine else "Synchronize all clocks with NTP."
+    )
 
 
 def _user(client: Client, apps: Sequence[str]) -> Iterator[Finding]:

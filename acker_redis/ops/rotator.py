@@ -176,7 +176,7 @@ class Rotator:
                 names, strays = self._scan.step()
                 for key in strays[:_STRAYS_LOGGED]:
                     self._skip(
-                        f"key={ascii(key)}",
+                        f"key={key!a}",
                         "Not the settings of an app. App names have letters, digits, '_', '.' and '-' only.",
                     )
                 self._open_all(client, names, stop)
@@ -201,9 +201,7 @@ class Rotator:
                     partly = client.nodes is not None
                     shards = Shards(client, stored_config(client, name), create=False, partly=partly)
                     self._apps[name] = _App(name, shards, Rotation(shards))
-                    log.info(
-                        "rotating app=%r shards=%d tick_ms=%d", name, shards.config.shards, shards.config.tick_ms
-                    )
+                    log.info("rotating app=%r shards=%d tick_ms=%d", name, shards.config.shards, shards.config.tick_ms)
                 else:
                     app.shards.adopt(partly=True)
             except Exception as exc:  # no content of its keys may stop the other apps

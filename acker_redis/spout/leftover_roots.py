@@ -167,7 +167,9 @@ class Leaving:
         if isinstance(error, ClosedError):  # the program closed it, and is over
             log.debug("acker closed, %s lane=%d", consequence, self._lane)
         elif not self._is_late.is_set():
-            log.warning("end of the run not recorded on the server, %s lane=%d error=%s", consequence, self._lane, error)
+            log.warning(
+                "end of the run not recorded on the server, %s lane=%d error=%s", consequence, self._lane, error
+            )
 
     def _settle(self, spout_id: int) -> bool:
         """Fail roots in flight and confirm waiting outcomes. Return True if nothing is left."""

@@ -237,7 +237,9 @@ class SpoutLoop:
         others = max(0, self._outages.wait_for(acker.pending) - own)
         if others >= self._limit and now - self._held_at >= _HELD_SECS:
             self._held_at = now
-            log.warning("limit of pending roots reached, emitting nothing app=%r limit=%d", acker.config.app, self._limit)
+            log.warning(
+                "limit of pending roots reached, emitting nothing app=%r limit=%d", acker.config.app, self._limit
+            )
         return max(0, self._limit - others)
 
     def _collect(self) -> None:
@@ -291,15 +293,16 @@ def run_spout(
     If `emit` can't reach something else, retry for up to ten minutes without a success, with delays of up to 30 s. Such an
     error is an `OutageError`, or a connection or timeout error of Python or of a client.
 
-    Look for roots that the server lost, in a restart or failover, as soon as the server was replaced or reports fewer
-    pending roots than expected.
+    Look for roots that the server lost in a restart or failover. The search starts as soon as the server was replaced, or
+    reports fewer pending roots than expected.
 
     Args:
         spout: spout with its messages.
         emit: function that turns an emission into tuples and waits until they were sent (it runs the Spark job). It is
             called in a separate thread, one emission at a time. If it raises, the error is raised here at once and no
-            message counts an attempt, with three exceptions: poison messages are searched for (`Marks.search_for_poison`),
-            the emission could not be proven (`NotProvenError`, tried three times in a row), or it is an outage.
+            message counts an attempt. There are three exceptions: a search for poison messages
+            (`Marks.search_for_poison`), an emission that could not be proven (`NotProvenError`: three in a row are tried),
+            and an outage.
         progress: callback, called several times a second, with True while an emission runs.
 
     Raises:

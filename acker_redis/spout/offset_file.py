@@ -68,8 +68,8 @@ class OffsetFile:
             offset: column with the offset in the partition.
 
         Raises:
-            BadConfigError: if another run has the file open, if it is no offset file, damaged, or of another app or source,
-                or if the folder isn't writable.
+            BadConfigError: if another run has the file open, or the folder isn't writable. Also if the file is damaged, is
+                not an offset file, or belongs to another app or source.
 
         >>> with OffsetFile("offsets.json").open("orders", "partition", "offset") as offsets:
         ...     offsets.known()

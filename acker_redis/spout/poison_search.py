@@ -1,7 +1,7 @@
 """Search for poison messages: replay an emission whose job failed in parts, until each failing message is alone.
 
-Other emissions show whether a message is to blame, or something that all messages need, such as a store that is down or a
-bug in the pipeline. While no emission succeeds, messages are emitted one by one, no failure counts against them, and after
+Other emissions show whether a message is to blame, or something that all messages need, such as a store or the pipeline
+itself. While no emission succeeds, messages are emitted one by one, no failure counts against them, and after
 a few failures the run ends. A stream doesn't end. There they wait until another emission succeeds. This module does no I/O.
 """
 

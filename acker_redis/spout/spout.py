@@ -316,6 +316,8 @@ class Spout:
             if (interrupt := interrupt_behind(exc)) is not None:
                 raise interrupt from None
             log.exception(
-                "payloads unreadable, storing dead letters without them app=%r letters=%d", self.acker.config.app, len(letters)
+                "payloads unreadable, storing dead letters without them app=%r letters=%d",
+                self.acker.config.app,
+                len(letters),
             )
             return letters

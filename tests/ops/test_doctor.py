@@ -47,9 +47,7 @@ def test_sound_server_has_no_bad_finding(server: Server, acker: Acker) -> None:
     findings = found_on(server)
     assert {finding.grade for finding in findings.values()} == {"ok", "warning"}
     assert [about for (_, about), finding in findings.items() if finding.grade == "warning"] == ["replicas", "user"]
-    assert (
-        findings["orders", "settings"].text == "8 shards, 3 buckets, timeout 30 s, 1 lanes, 0 of them in use"
-    )
+    assert findings["orders", "settings"].text == "8 shards, 3 buckets, timeout 30 s, 1 lanes, 0 of them in use"
     assert all(finding.advice for finding in findings.values() if finding.grade != "ok")
     assert not any(finding.advice for finding in findings.values() if finding.grade == "ok")
     shown = run("doctor", "--redis", server.url)

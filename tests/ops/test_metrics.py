@@ -115,7 +115,9 @@ def test_up_metric_is_0_until_the_server_returns(
             assert scrape(metrics.port) == {("acker_up",): 0}
         server.start()
         assert scrape(metrics.port)["acker_roots_pending", "orders"] == 0
-    assert [record.getMessage()[:19] for record in caplog.records if record.levelname == "WARNING"] == ["metrics unavailable"]
+    assert [record.getMessage()[:19] for record in caplog.records if record.levelname == "WARNING"] == [
+        "metrics unavailable"
+    ]
 
 
 def test_metric_labels_contain_no_ids(url: str, connect: Callable[..., Acker]) -> None:

@@ -130,7 +130,8 @@ def test_lost_ledger_is_not_recreated_by_the_rotator(url, raw, connect, start_pr
     times_out(acker, "the rotator works")
     raw.flushall()
     wait_until(
-        lambda: "app lost, not rotated until it exists again app='test'" in process.log(), "the rotator learns of the loss"
+        lambda: "app lost, not rotated until it exists again app='test'" in process.log(),
+        "the rotator learns of the loss",
     )
     wait_until(lambda: "Its first client creates it" in process.log(), "the rotator looks for the app again")
     assert raw.dbsize() == 0

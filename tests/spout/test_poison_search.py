@@ -95,7 +95,7 @@ def test_poison_search_for_a_percent_of_messages_stays_short() -> None:
 def test_run_ends_without_dead_letters_if_every_emission_breaks() -> None:
     made = spout(fake_acker(), 1000, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     job = Job(made, set(range(1000)))
-    with pytest.raises(AckerError, match="The cause is not a particular message.*: the job failed"):
+    with pytest.raises(AckerError, match=r"The cause is not a particular message.*: the job failed"):
         run_spout(made, job)
     assert len(job.emitted) == DOUBT_AFTER + MOST_ALONE
     assert not made.dead_letters

@@ -78,7 +78,9 @@ def test_run_ends_after_three_unproven_emissions_in_a_row(no_pauses: None) -> No
     def emit(emission: Emission) -> None:
         raise NotProvenError("spout_ids were lost")
 
-    with pytest.raises(AckerError, match="3 emissions in a row had no effect.* The last error was: spout_ids were lost"):
+    with pytest.raises(
+        AckerError, match=r"3 emissions in a row had no effect.* The last error was: spout_ids were lost"
+    ):
         run_spout(made, emit)
     assert (made.counts.emitted, made.counts.dead_lettered, made.done) == (3, 0, False)
 
@@ -152,7 +154,9 @@ def test_an_outage_that_lasts_for_ten_minutes_ends_the_run(clock: Clock) -> None
     def emit(emission: Emission) -> None:
         raise ConnectionRefusedError("no metastore")
 
-    with pytest.raises(AckerError, match=r"No emission succeeded for 600 s.* run again\. The last error was: no metastore"):
+    with pytest.raises(
+        AckerError, match=r"No emission succeeded for 600 s.* run again\. The last error was: no metastore"
+    ):
         run_spout(made, emit)
     assert clock.now - 1000 > 600
     assert made.counts.dead_lettered == 0
