@@ -19,8 +19,10 @@ _LENGTHS = {
     "payloads": "HLEN",
 }
 _FIRST = ("config", "meta")
-"""Kinds of keys to delete first. Without settings no rotator opens the app again; without its generation a shard accepts
-no updates."""
+"""Kinds of keys to delete first.
+
+Without settings no rotator opens the app again. Without its generation a shard accepts no updates.
+"""
 
 
 @dataclass(frozen=True)

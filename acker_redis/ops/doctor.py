@@ -107,7 +107,8 @@ def _memory(subject: str, used: int, most: int) -> Finding:
     if not most:
         return Finding(
             subject, "memory", "warning", f"{used / 2**20:.0f} MiB used, maxmemory is not set.",
-            "Run CONFIG SET maxmemory. A full server then refuses new roots. Without it the system kills the server.",
+            "Run CONFIG SET maxmemory. A full server then refuses new roots. Without a limit the system kills the server when "
+            "memory runs out.",
         )  # fmt: skip
     share = used / most
     text = f"{used / 2**20:.0f} of {most / 2**20:.0f} MiB used ({share:.0%})"

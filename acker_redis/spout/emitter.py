@@ -164,7 +164,7 @@ class Emitter:
             self._wait_for(error)
             return
         log.warning(
-            "emission failed, retrying its messages in smaller emissions failures_in_a_row=%d error=%s", in_a_row, error,
+            "emission failed, retrying its messages in smaller emissions error=%s", error,
             exc_info=None if self._stack_logged else error,
         )  # fmt: skip
         self._stack_logged = True  # once: smaller emissions have much the same stack
