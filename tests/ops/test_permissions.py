@@ -351,7 +351,7 @@ def test_acl_command_prints_server_commands_and_file_lines(
         (["acker"], "users of all apps"),
         (["acker", "--role", "oncall"], "--role spout --role executor"),
         (["orders", "--role", "executor", "--role", "driver"], "driver"),
-        (["orders", "--file", "--json"], "not both"),
+        (["orders", "--file", "--json"], "exclude each other"),
         (["orders", "--server", "valkey"], "valkey"),
     ],
 )
