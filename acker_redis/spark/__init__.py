@@ -1,18 +1,19 @@
-"""Tracked DataFrames for PySpark. Needs pyspark, pandas and pyarrow; nothing else of the library does.
+"""Tracked DataFrames for PySpark.
 
-A package imports from those before it:
+This package requires pyspark, pandas and pyarrow. No other part of the library does. Each package below imports only from
+those before it:
 
-    protocol    columns, shares and encodings that driver and Python workers agree on
-    runtime     Spark and its JVM: versions, jobs, errors of workers
-    worker      what runs in Python workers
-    proof       what the shares of a frame sum to, what Spark counted, and what explains a difference
+    protocol    columns, shares and encodings shared by the driver and the Python workers
+    runtime     Spark and its JVM: versions, jobs, worker errors
+    worker      code that runs in Python workers
+    proof       the expected sum of a frame's shares, Spark's counts, and explanations for a difference
     sources     messages from files and dead letters
-    operators   frames in, frames out, with the sum of shares kept
-    sinks       actions, which are proven; when and how they may write
-    tracker     the operators and sinks, as a pipeline has them
+    operators   functions from frames to frames that preserve the sum of shares
+    sinks       proven actions, and when and how they may write
+    tracker     the operators and sinks that a pipeline uses
     emission    one emission: its messages, its roots in the ledger, the run of the pipeline
-    runs        the calls: run_tracked, run_exported, run_redis_stream, check_pipeline
-    streaming   the calls for streams: TrackedBatches, its query, and messages parked beside it
+    runs        entry points: run_tracked, run_exported, run_redis_stream, check_pipeline
+    streaming   entry points for streams: TrackedBatches, its query, and its parked messages
 """
 
 from importlib import import_module
@@ -87,7 +88,7 @@ check_pyspark()
 
 
 def __getattr__(name: str) -> Any:
-    """Names come from their modules when they are asked for: Python workers need none of the driver's."""
+    """Import a public name on first use, so that Python workers don't load the driver's modules."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,8 +1,8 @@
-"""The tracker of one emission: operators that keep the sum of shares, and sinks that prove it.
+"""The tracker of one emission: operators that preserve the sum of shares, and sinks that prove it.
 
-Spark's own operators are allowed in between; `docs/guides/operators.md` says of each whether it keeps the sum. Spark may
-evaluate a frame once or five times: that changes nothing in the ledger, as the driver closes the roots when the pipeline has
-returned. Only an export acks from the workers.
+You may use Spark's own operators in between; `docs/guides/operators.md` says which of them preserve the sum. Spark may
+evaluate a frame once or five times. The ledger doesn't change either way, because the driver closes the roots after the
+pipeline has returned. Only an export acks from the workers.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,17 +37,17 @@ __all__ = ["FlatMapOutput", "Tracker"]
 
 @dataclass(frozen=True)
 class Tracker:
-    """The operators and sinks that a pipeline is given with the messages of an emission.
+    """Operators and sinks for the messages of one emission. Your pipeline function receives both.
 
-    Every operator takes a tracked DataFrame first, so that it can be given to `DataFrame.transform`, and a name last, which
-    shows as `last_component` and in errors; without one it is called like the function it runs, or like the operator,
-    numbered.
+    The first argument of every operator is a tracked DataFrame, so you can pass operators to `DataFrame.transform`. The
+    optional `name` appears as `last_component` and in errors. It defaults to the name of the function that the operator
+    runs, or to the name of the operator. Repeated default names are numbered.
 
     Attributes:
-        run_id: unique per run of the program.
-        emission: number of the emission in the run, never used again. Name files by it that are written one by one, so that
-            those of a replay stand beside them; a message may be in several.
-        batch_id: Spark's number of the micro-batch, in `TrackedBatches`: the same when Spark gives the batch again. None
+        run_id: id of this run of the program, unique per run.
+        emission: number of the emission in the run, never reused. Put it into the names of files that you write one by one,
+            so that a replay writes its files beside the earlier ones. A message may then be in several files.
+        batch_id: Spark's number of the micro-batch in `TrackedBatches`, unchanged when Spark repeats the batch. None
             elsewhere.
     """
 
@@ -60,19 +60,21 @@ class Tracker:
     _outputs: Outputs = field(kw_only=True, repr=False, default_factory=Outputs)
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave out what can't go to workers, whose functions may hold a tracker for its numbers."""
+        """Pickle only the numbers: functions in workers may hold a tracker for them."""
         return {"run_id": self.run_id, "emission": self.emission, "batch_id": self.batch_id}
 
     def filter(self, tracked: DataFrame, condition: str | Column, *, name: str | None = None) -> DataFrame:
-        """Keep rows that meet a condition, in SQL; the others are done. A null condition is not met.
+        """Keep the rows that meet a condition, in SQL. The other rows are done.
 
             paid = tracker.filter(orders, "paid")
             large = orders.transform(tracker.filter, F.col("price") > 1000)
 
+        A null condition is not met.
+
         Args:
-            tracked: rows.
-            condition: an expression, or a column.
-            name: of the operator.
+            tracked: tracked rows.
+            condition: SQL expression or column.
+            name: name of the operator.
         """
         node, equation, meter = self._add_operator("filter", tracked, name)
         return rows.filtered(tracked, condition, meter, equation.without(meter, node))
@@ -86,19 +88,23 @@ class Tracker:
         retry: bool = True,
         name: str | None = None,
     ) -> DataFrame:
-        """Fail the messages of rows that meet a condition, in SQL; the other rows go on. A null condition is not met.
+        """Fail the messages of rows that meet a condition, in SQL. The other rows pass.
 
             known = tracker.fail_where(orders, "customer IS NULL", "no such customer")
 
+        A null condition is not met.
+
         Args:
-            tracked: rows.
-            condition: of those that fail.
-            reason: a text that says what is wrong with them, or a column of texts.
-            retry: whether to emit the messages again. False: that can't help, and they are dead letters at once.
-            name: of the operator.
+            tracked: tracked rows.
+            condition: SQL expression or column that selects the rows to fail.
+            reason: text that says what is wrong with the rows, or a column of such texts.
+            retry: whether to emit the messages again. If False, because a retry can't help, they become dead letters at once.
+            name: name of the operator.
         """
         if not isinstance(reason, Column) and (not isinstance(reason, str) or not reason):
-            raise PipelineError(f"fail_where: reason={reason!r}: give a text that says what is wrong with the rows")
+            raise PipelineError(
+                f"fail_where: reason={reason!r} must be a non-empty text. Say what is wrong with the rows."
+            )
         return self._fail_where(tracked, condition, reason, retry=retry, name=name)
 
     def _fail_where(
@@ -111,7 +117,7 @@ class Tracker:
         name: str | None,
         payload: Column | None = None,
     ) -> DataFrame:
-        """Do as `fail_where` says; `payload` goes along with the rows that fail, which are messages."""
+        """Implement `fail_where`; `payload` is sent along if the rows that fail are messages."""
         node, equation, meter = self._add_operator("fail_where", tracked, name, has_failures=True)
         bad = F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
         text = reason if isinstance(reason, Column) else F.lit(reason)
@@ -131,14 +137,16 @@ class Tracker:
         return rows.without_failed(failed, meter)
 
     def explode(self, tracked: DataFrame, children: str | Column, *, name: str | None = None) -> DataFrame:
-        """Derive rows in SQL: one per element of an array expression; none of a row whose array is empty or null.
+        """Derive one row per element of an array expression, in SQL.
 
             words = tracker.explode(lines, "transform(split(text, ' '), w -> struct(line, w AS word))")
 
+        A row whose array is empty or null derives no rows.
+
         Args:
-            tracked: rows.
-            children: an array of structs, whose fields become the columns, or of values, in a column `value`.
-            name: of the operator.
+            tracked: tracked rows.
+            children: array of structs, whose fields become the columns, or of values, which become a column `value`.
+            name: name of the operator.
         """
         node, equation, meter = self._add_operator("explode", tracked, name)
         return rows.exploded(tracked, children, node, meter, equation.without(meter, node))
@@ -153,26 +161,29 @@ class Tracker:
         no_retry: NoRetry = (),
         name: str | None = None,
     ) -> DataFrame:
-        """Turn rows into derived rows, one by one in Python.
+        """Derive zero or more rows from each row with a Python function.
 
             items = orders.transform(tracker.flat_map, split, "order bigint, item string")
 
         Args:
-            tracked: rows.
-            execute: a function of one row (a dict) that returns or yields derived rows (dicts, or values in the order of
-                the schema), or an object with `execute(row, collector)`. A row it raises `RowFailedError` for fails
-                with that reason, while the others go on.
-            schema: of the derived rows; DDL or StructType.
-            on_error: what another exception does, and a derived row that does not fit the schema: `fail` fails the row it
-                came from, with a text that says why; `raise` fails the task, and Spark tries it again.
-            no_retry: exceptions that trying again can't change: they fail the row, in both cases, and its message is a dead
+            tracked: tracked rows.
+            execute: function of one row (a dict) that returns or yields derived rows (dicts, or values in the order of
+                the schema), or an object with `execute(row, collector)`. If it raises `RowFailedError`, its row fails
+                with that reason, and the other rows pass.
+            schema: schema of the derived rows, as DDL or StructType.
+            on_error: effect of any other exception, or of a derived row that does not fit the schema. `fail` fails the input
+                row, with a text that says why. `raise` fails the task, and Spark retries it.
+            no_retry: exceptions that a retry can't help. They fail the row in both modes, and its message becomes a dead
                 letter at once, as after `RowFailedError(..., retry=False)`.
-            name: of the operator.
+            name: name of the operator.
         """
         arguments.check_on_error(on_error, "flat_map")
         arguments.check_no_retry(no_retry, "flat_map")
         if not callable(execute) and not isinstance(execute, RowFunctionStep):
-            raise PipelineError("flat_map: give a function of one row, or an object with execute(row, collector)")
+            raise PipelineError(
+                f"flat_map: execute={execute!r} can't be called. Pass a function of one row, or an object with "
+                "execute(row, collector)."
+            )
         output = arguments.struct(schema, "flat_map")
         by_row = RowByRow(execute, arguments.arrow_schema(output), on_error, no_retry)
         return self._flat_map(tracked, by_row, output, name, _name_of(execute, "flat_map"))
@@ -180,19 +191,19 @@ class Tracker:
     def flat_map_arrow(
         self, tracked: DataFrame, execute: Execute, schema: str | StructType, *, name: str | None = None
     ) -> DataFrame:
-        """Turn rows into derived rows by a function of record batches, which says which row each derived row came from.
+        """Derive rows with a function of record batches.
 
             each_once = lambda batch: FlatMapOutput(double(batch), np.arange(len(batch)))
             doubled = tracker.flat_map_arrow(orders, each_once, schema)
 
         Args:
-            tracked: rows.
-            execute: called with each record batch, without the tracker's columns; gives `FlatMapOutput`. Runs in the
-                workers.
-            schema: of the derived rows; DDL or StructType.
-            name: of the operator.
+            tracked: tracked rows.
+            execute: function of a record batch, without the tracker's columns, that returns a `FlatMapOutput`. It names
+                the input row that each derived row came from. Runs in the workers.
+            schema: schema of the derived rows, as DDL or StructType.
+            name: name of the operator.
         """
-        arguments.check_function(execute, "flat_map_arrow", "a function of a record batch that gives FlatMapOutput")
+        arguments.check_function(execute, "flat_map_arrow", "a function of a record batch that returns FlatMapOutput")
         output = arguments.struct(schema, "flat_map_arrow")
         return self._flat_map(tracked, execute, output, name, _name_of(execute, "flat_map_arrow"))
 
@@ -206,22 +217,25 @@ class Tracker:
         partial: bool = False,
         name: str | None = None,
     ) -> DataFrame:
-        """Join on equal columns, in SQL. Each row belongs to the messages of all rows it was made of.
+        """Join on equal columns, in SQL.
 
             priced = tracker.join(orders, prices, "item")
 
+        Each joined row belongs to the messages of all rows it was made from.
+
         Args:
-            left: a tracked DataFrame.
-            right: another tracked DataFrame of the emission, or one that isn't tracked, such as a reference table.
-            on: column or columns both have; compared, and given, as Spark's own join does. Null is equal to nothing.
-            how: `inner` or `left`; if both are tracked `right` and `full`, too. Rows that are left out are done. A row has
-                to be in one task with all its matches, so a key with very many needs memory.
-            partial: let rows of several messages meet, if both are tracked: by other keys than the message id. A message
-                that is emitted again doesn't meet those that were acked before. Not needed with `output="whole"`.
-            name: of the operator.
+            left: tracked DataFrame.
+            right: another tracked DataFrame of the emission, or an untracked one such as a reference table.
+            on: column or columns that both sides have. They are compared and returned as in Spark's own join. Null equals
+                nothing.
+            how: `inner` or `left`; if both sides are tracked, also `right` or `full`. Rows that the join leaves out are
+                done. One task holds a row with all its matches, so a key with very many matches needs memory.
+            partial: whether rows of several messages may meet, if both sides are tracked and the keys lack the message id.
+                A message that is emitted again doesn't meet those acked before. Not needed with `output="whole"`.
+            name: name of the operator.
 
         Raises:
-            PipelineError: both are tracked, and rows of several messages would meet.
+            PipelineError: both sides are tracked, and rows of several messages would meet.
         """
         keys = [on] if isinstance(on, str) else list(on)
         both = is_tracked(right)
@@ -248,20 +262,21 @@ class Tracker:
         partial: bool = False,
         name: str | None = None,
     ) -> DataFrame:
-        """Aggregate groups, in SQL: one row per group, which belongs to the messages of all rows of the group.
+        """Aggregate rows into one row per group, in SQL.
 
             totals = tracker.group_by(items, ["order", "customer"], F.sum("price").alias("price"))
 
-        A message that is emitted again makes groups without those that were acked before, so by message a group has to be of
-        one: the keys contain the message id, as `order` above. See "Aggregates and overwriting" in the documentation.
+        The aggregated row belongs to the messages of all rows of its group. A message that is emitted again forms groups
+        without the messages acked before. With output by message, a group must therefore hold rows of one message only:
+        include the message id in the keys, such as `order` above. See "Aggregates and overwriting" in the documentation.
 
         Args:
-            tracked: rows.
-            keys: columns or expressions to group by; an empty list makes one group.
-            aggregates: one or several.
-            partial: let groups hold what this emission's messages have for them. They can't simply be added up in the
-                sink, as an emission may be repeated. Not needed with `output="whole"`.
-            name: of the operator.
+            tracked: tracked rows.
+            keys: columns or expressions to group by. An empty list makes one group.
+            aggregates: one or more aggregates.
+            partial: whether groups may hold only the rows of this emission's messages. The sink can't simply add up such
+                groups, because an emission may be repeated. Not needed with `output="whole"`.
+            name: name of the operator.
 
         Raises:
             PipelineError: groups of several messages would be partial.
@@ -282,18 +297,18 @@ class Tracker:
         return grouped
 
     def union_by_name(self, first: DataFrame, *others: DataFrame, name: str | None = None) -> DataFrame:
-        """Unite the rows of several tracked DataFrames, whose columns are matched by name.
+        """Unite the rows of several tracked DataFrames, matching columns by name.
 
             paid, unpaid = tracker.filter(orders, "paid"), tracker.filter(orders, "NOT paid")
             every = tracker.union_by_name(paid, unpaid.withColumn("text", F.lit("please pay")))
 
         Args:
-            first: rows.
-            others: one or several, with the same columns in any order.
-            name: of the operator.
+            first: tracked rows.
+            others: one or more tracked DataFrames, with the same columns in any order.
+            name: name of the operator.
         """
         if not others:
-            raise PipelineError("union_by_name: give two or more tracked DataFrames")
+            raise PipelineError("union_by_name: there is only one DataFrame. Pass two or more tracked DataFrames.")
         equations = [self._proof.equation_of(frame, "union_by_name") for frame in (first, *others)]
         node = self._proof.add_operator("union_by_name", name, [equation.node for equation in equations]).name
         frames, equations = self._scaled([first, *others], equations)
@@ -303,46 +318,48 @@ class Tracker:
         return with_equation(united, equation.at(node))
 
     def checkpoint(self, tracked: DataFrame, *, name: str | None = None) -> DataFrame:
-        """Compute rows now and keep them in the checkpoint directory; runs its own action.
+        """Compute rows now and keep them in the checkpoint directory. Runs its own action.
 
             spark.sparkContext.setCheckpointDir("checkpoints")
             heavy = tracker.checkpoint(tracker.flat_map(orders, enrich, schema))
 
-        What follows begins with these rows, which outlive their executors.
+        The next operators start from these rows, which outlive their executors.
 
         Args:
-            tracked: rows.
-            name: of the operator.
+            tracked: tracked rows.
+            name: name of the operator.
 
         Raises:
-            NotExactError: not all rows are there, or rows are twice.
+            NotExactError: rows are missing or duplicated.
         """
         return checkpoints.checkpoint(self._proof, tracked, name, is_local=False)
 
     def local_checkpoint(self, tracked: DataFrame, *, name: str | None = None) -> DataFrame:
-        """Compute rows now and keep them in the executors' own storage; runs its own action.
+        """Compute rows now and keep them in the executors' own storage. Runs its own action.
 
             heavy = tracker.local_checkpoint(tracker.flat_map(orders, enrich, schema))
 
-        What follows begins with these rows. Faster than `checkpoint`, but rows are lost with their executor.
+        The next operators start from these rows. Faster than `checkpoint`, but rows are lost with their executor.
 
         Args:
-            tracked: rows.
-            name: of the operator.
+            tracked: tracked rows.
+            name: name of the operator.
 
         Raises:
-            NotExactError: not all rows are there, or rows are twice.
+            NotExactError: rows are missing or duplicated.
         """
         return checkpoints.checkpoint(self._proof, tracked, name, is_local=True)
 
     def discard(self, tracked: DataFrame) -> None:
-        """Declare the rows of a frame done, with which nothing is to be done; a frame without a sink is an error otherwise.
+        """Declare the rows of a frame done without writing them.
 
             rejected = tracker.filter(orders, "NOT paid")
             tracker.discard(rejected)
 
+        Otherwise, a frame without a sink is an error.
+
         Args:
-            tracked: rows, of which some may go on elsewhere.
+            tracked: tracked rows. Other operators and sinks may use some of them, too.
         """
         self._proof.discard(self._proof.equation_of(tracked, "discard").node)
 
@@ -355,26 +372,28 @@ class Tracker:
         allow_overwrite: bool = False,
         name: str | None = None,
     ) -> None:
-        """Write with Spark's own writers. Runs the action, and proves that it wrote every row.
+        """Write with Spark's own writers. Runs the action and proves that it wrote every row.
 
             tracker.write(items, lambda writer: writer.mode("append").parquet(path))
 
-        By message, a writer has to append: messages that failed are emitted again without the others, so any other mode
-        would replace what was written, or leave out what is to be. With `output="whole"` it has to overwrite, and runs
-        when all messages that are left have come through; see "Aggregates and overwriting" in the documentation.
+        With output by message, the writer must append. Failed messages are emitted again without the others, so any other
+        mode would replace rows already written, or leave out rows still to be written. With `output="whole"` the writer must
+        overwrite, and it runs when all remaining messages have come through. See "Aggregates and overwriting" in the
+        documentation.
 
         Args:
-            tracked: rows.
-            write: called with the `DataFrameWriter` of the rows without the tracker's columns; has to call one of its
-                methods that write, once. Should be idempotent: messages are emitted again where something fails. With
+            tracked: tracked rows.
+            write: function of a `DataFrameWriter` of the rows, without the tracker's columns. It must call one of the
+                methods that write, once. Make it idempotent, because messages are emitted again after failures. With
                 `output="whole"` it is called twice: before anything runs, with a writer that writes nothing, and to write.
-            on_error: if a job of it fails: `raise` ends the emission with the error; `fail` fails the messages of the
-                rows. An error of the driver's own, such as a missing class, ends the run in both cases.
-            allow_overwrite: let it overwrite, by message, as where each message has a partition of its own.
-            name: of the sink.
+            on_error: effect of a failed job of this sink. `raise` ends the emission with the error. `fail` fails the messages
+                of the rows. An error in the driver itself, such as a missing class, ends the run in both modes.
+            allow_overwrite: whether the writer may overwrite with output by message, for example where each message has its
+                own partition.
+            name: name of the sink.
 
         Raises:
-            PipelineError: it writes in a mode that it may not.
+            PipelineError: the writer uses a mode that is not allowed.
         """
         writers.write(self._proof, self._outputs, tracked, write, on_error, name, allow_overwrite=allow_overwrite)
 
@@ -386,15 +405,22 @@ class Tracker:
         on_error: OnError = "raise",
         name: str | None = None,
     ) -> None:
-        """Write by a function of the DataFrame, such as a MERGE. Runs the action.
+        """Write with a function of the DataFrame, such as a MERGE. Runs the action.
 
             tracker.write_dataframe(items, lambda rows: rows.writeTo("items").append())
 
-        The proof is that one action took every row from the DataFrame that the function is given. It doesn't cover what the
-        function does with them: one that filters, or that joins rows away, loses them unseen. Nor is its mode checked: by
-        message it has to add or merge, as failed messages are written again without the others; with `output="whole"` it has
-        to replace the earlier output, and runs when all messages that are left have come through. The run is refused where a
-        variable that it uses has changed by then.
+        It is proven that one action consumed every row of the DataFrame that the function receives. The proof doesn't cover
+        the use of those rows: a function that filters rows, or joins them away, loses them unseen.
+
+        The write mode isn't checked either. With output by message, the function must add or merge, because failed messages
+        are written again without the others. With `output="whole"` it must replace the earlier output, and it runs when all
+        remaining messages have come through. The run is rejected if a variable that the function uses has changed by then.
+
+        Args:
+            tracked: tracked rows.
+            write: function of the DataFrame of the rows, without the tracker's columns.
+            on_error: as for `write`.
+            name: name of the sink.
         """
         writers.write_dataframe(self._proof, self._outputs, tracked, write, on_error, name)
 
@@ -414,14 +440,14 @@ class Tracker:
             tracker.write_data_source(items, MyStore, options={"table": "items"})
 
         Args:
-            tracked: rows.
-            source: class whose `writer` gives a `DataSourceWriter` or `DataSourceArrowWriter`. A writer that returns before
-                it has taken all rows of its partition ends with an error.
-            mode: `append` or `overwrite`; see `write` for which is allowed.
-            options: of the data source.
+            tracked: tracked rows.
+            source: class whose `writer` returns a `DataSourceWriter` or `DataSourceArrowWriter`. A writer that returns
+                before it has consumed all rows of its partition ends with an error.
+            mode: `append` or `overwrite`. See `write` for when each is allowed.
+            options: options of the data source.
             on_error: as for `write`.
             allow_overwrite: as for `write`.
-            name: of the sink.
+            name: name of the sink.
         """
         writers.write_data_source(
             self._proof,
@@ -444,19 +470,22 @@ class Tracker:
         no_retry: NoRetry = (),
         name: str | None = None,
     ) -> int:
-        """Write by a function of each partition, in Python. Runs the action; returns how many rows there were.
+        """Write each partition with a Python function. Runs the action.
 
             tracker.write_partitions(items, lambda batches, partition: store.put(partition, batches))
 
         Args:
-            tracked: rows.
-            write: called with the record batches of one partition, without the tracker's columns, and the partition's
-                number; has to consume them all, and to be idempotent: a partition may be written again.
-            on_error: if `write` raises: `raise` fails the task, which Spark tries again; `fail` fails the messages of the
-                partition's rows, with the error's text as reason, or of the rows only that a `RowsRefusedError` names;
-                20 bytes and more of each row are kept for this until the partition ends.
-            no_retry: with `fail`, exceptions that trying again can't change: the messages are dead letters at once.
-            name: of the sink.
+            tracked: tracked rows.
+            write: function of the record batches of one partition, without the tracker's columns, and the partition's
+                number. It must consume all batches, and must be idempotent: a partition may be written again.
+            on_error: effect of an exception in `write`. `raise` fails the task, and Spark retries it. `fail` fails the
+                messages of the partition's rows, with the error's text as reason. After a `RowsRefusedError` it fails only
+                the messages of the rows that the error names. It keeps 20 bytes or more per row until the partition ends.
+            no_retry: exceptions that a retry can't help, with `fail`. The messages become dead letters at once.
+            name: name of the sink.
+
+        Returns:
+            Number of rows.
         """
         return partitions.write_partitions(
             self._proof, self._outputs, tracked, write, on_error, no_retry, _name_of(write, "write_partitions"), name
@@ -471,21 +500,21 @@ class Tracker:
         column: str = "anchors",
         name: str | None = None,
     ) -> None:
-        """Write rows for other programs to carry on: their messages are done when those are done with the rows, too.
+        """Write rows for other programs to process further. Runs the action.
 
             tracker.export(items, lambda writer: writer.parquet(path))
 
-        Runs the action. Each row gets anchors: pairs of a root and a fresh edge, which the workers introduce to the acker
-        before the action ends. `run_exported` carries the rows on in Spark; any other program carries them on by acking the
-        edges with a bare `Acker` of the same app. Each row is to be taken over once: one that is acked twice times out, and
-        its message is emitted again.
+        A message is done once the other programs are done with its rows, too. Each row gets anchors: pairs of a root and a
+        fresh edge, which the workers introduce to the acker before the action ends. `run_exported` processes the rows in
+        Spark. Any other program acks the edges of the rows it has processed with a bare `Acker` of the same app. Process each
+        row once: a row that is acked twice times out, and its message is emitted again.
 
         Args:
-            tracked: rows.
+            tracked: tracked rows.
             write: as for `write`.
-            encoding: of the column: `binary`, `json` or `array`; see `protocol.anchor_codec`.
-            column: name of the column with the anchors.
-            name: of the sink.
+            encoding: encoding of the anchors: `binary`, `json` or `array`; see `protocol.anchor_codec`.
+            column: name of the column for the anchors.
+            name: name of the sink.
         """
         exports.export(self._proof, self._origin, self._outputs, tracked, write, encoding, column, name)
 
@@ -506,32 +535,32 @@ class Tracker:
     def _add_operator(
         self, kind: str, tracked: DataFrame, name: str | None, *, has_failures: bool = False
     ) -> tuple[str, Equation, str]:
-        """Add an operator over one frame; give its name, the frame's equation, and a meter."""
+        """Add an operator over one frame. Return its name, the frame's equation, and a new meter."""
         equation = self._proof.equation_of(tracked, kind if name is None else name)
         node = self._proof.add_operator(kind, name, [equation.node])
         return node.name, equation, self._proof.add_meter(node, has_failures=has_failures)
 
     def _check_partial(self, operator: str, keys: Sequence[str], *, partial: bool) -> bool:
-        """Check whether rows that come together have to be of one message.
+        """Return True if rows that come together must belong to one message.
 
         Raises:
-            PipelineError: rows of several would, without `partial`.
+            PipelineError: rows of several messages would come together without `partial`.
         """
         if partial or self._outputs.output == "whole":
             return False
         if self._id_column.lower() not in [key.lower() for key in keys]:
             raise PipelineError(
-                f"{operator!r}: rows of several messages would come together, but only of those in this emission: one that "
-                "failed is emitted again without the others, and finds none of them. Use "
-                f'{self._id_column!r}, the message id, as one of the keys; or run_tracked(..., output="whole"); or '
-                "partial=True where rows that hold this emission's messages are what you want"
+                f"{operator!r}: rows of several messages would come together, but only of those in this emission. A failed "
+                "message is emitted again without the others, and finds none of them. Add the message id "
+                f'{self._id_column!r} to the keys, or use run_tracked(..., output="whole"). Pass partial=True if you want '
+                "rows that hold only this emission's messages."
             )
         return True
 
     def _scaled(self, frames: list[DataFrame], equations: list[Equation]) -> tuple[list[DataFrame], list[Equation]]:
-        """Scale the shares of frames that come together, each by another weight.
+        """Scale the shares of frames that come together, each by a different weight.
 
-        So a row that is lost in one and copied in another shows.
+        A row that is lost in one frame and copied in another then shows.
         """
         exponents = [self._proof.next_exponent() for _ in frames]
         scaled = [tracking.scaled(frame, exponent) for frame, exponent in zip(frames, exponents, strict=True)]
@@ -540,7 +569,7 @@ class Tracker:
 
 
 def _name_of(function: Any, kind: str) -> str:
-    """Take an operator's name from a function; that of a partial from the function it calls; `kind` for a lambda."""
+    """Return the name of a function, or of the function that a partial calls; `kind` for a lambda."""
     while isinstance(function, partial):
         function = function.func
     name = getattr(function, "__name__", type(function).__name__)
