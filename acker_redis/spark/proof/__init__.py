@@ -1,7 +1,10 @@
-"""Prove that every row of an emission reached its sinks, and say whose fault it is where one did not.
+"""Prove that every row of an emission reached its sinks, and find the cause if one did not.
 
-equation: what the shares of a frame sum to. metrics, listener: what Spark summed. received_failures: which rows failed.
-proof: the books of an emission. plans, blame: what explains a sum that is wrong, or a job that broke.
+    equation              the expected sum of a frame's shares
+    metrics, listener     the sums that Spark computed
+    received_failures     the rows that failed
+    proof                 the accounts of an emission
+    plans, blame          explanations for a wrong sum, or for a job that broke
 
 Internal: the public names are those of `acker_redis.spark`.
 """

@@ -1,7 +1,7 @@
-"""Who is to blame for an emission that broke: one of its rows, something that can't be reached, or the pipeline itself.
+"""Find the cause of a broken emission: one of its rows, an unreachable service, or the pipeline itself.
 
-A failure is a job's only if a job with the emission's tag failed. What goes wrong in the driver without one (a typo, a
-missing library or class, a path that isn't there) would go wrong with any message.
+An error belongs to a job only if a job with the emission's tag failed. Any other error in the driver (a typo, a missing
+library or class, a path that doesn't exist) would occur with any message.
 """
 
 import re
@@ -19,22 +19,22 @@ from acker_redis.spark.proof.received_failures import cause_of
 from acker_redis.spark.runtime.worker_errors import broke_in_a_job, chain_of, is_of_java, text_of
 
 _BUS_MS = 10_000
-"""How long to wait for Spark's listener bus, which reports what became of jobs."""
+"""How long to wait for Spark's listener bus, which reports the results of jobs."""
 
 _CAUSES = re.compile(r"^(?:Caused by: |: )?((?:[a-z]\w*\.)+[A-Z]\w*(?:Exception|Error)(?:: .*)?)$", re.MULTILINE)
-"""The lines of an error of Java's that name it and its causes."""
+"""The lines of a Java error that name it and its causes."""
 
 
 _MISTAKES = (NameError, AttributeError, TypeError, LookupError, ImportError, SyntaxError)
-"""Errors of Python's that are a program's own mistakes, whatever it was doing."""
+"""Python errors that are always mistakes in the program."""
 
 
 _handled: dict[str, set[int]] = {}
-"""Tag of an emission's jobs -> those that failed and whose rows were failed for it."""
+"""Tag of an emission's jobs -> failed jobs whose rows were failed for that reason."""
 
 
 class Blame(Enum):
-    """Who is to blame for an emission that broke."""
+    """The cause of a broken emission."""
 
     ROWS = auto()
     OUTAGE_IN_A_JOB = auto()
@@ -43,12 +43,12 @@ class Blame(Enum):
 
     @property
     def in_a_job(self) -> bool:
-        """Whether a job failed, so that the messages are searched for one that is to blame."""
+        """True if a job failed, so that a poison-message search starts."""
         return self in (Blame.ROWS, Blame.OUTAGE_IN_A_JOB)
 
 
 def blame_of(error: Exception, session: SparkSession, tag: str) -> Blame:
-    """Find who is to blame for an error that the pipeline function raised; `tag` is that of the emission's jobs."""
+    """Find the cause of an error that the pipeline function raised. `tag` is the tag of the emission's jobs."""
     chain = chain_of(error)
     if failed_in_a_job(error, session, tag):
         job_error = next((cause for cause in chain if is_of_java(cause)), error)
@@ -59,23 +59,23 @@ def blame_of(error: Exception, session: SparkSession, tag: str) -> Blame:
 
 
 def failed_in_a_job(error: Exception, session: SparkSession, tag: str) -> bool:
-    """Tell whether an error comes out of a job with this tag, so that one of its rows may be to blame."""
+    """Return True if an error comes from a job with this tag, so that one of its rows may be to blame."""
     return broke_in_a_job(error) and _any_job_failed(session, tag)
 
 
 def mark_handled(session: SparkSession, tag: str) -> None:
-    """Note that the failures of jobs with this tag so far were dealt with: a later error is not theirs."""
+    """Mark the failed jobs with this tag as handled, so that a later error isn't attributed to them."""
     with suppress(Py4JError):
         _handled.setdefault(tag, set()).update(_failed_jobs(session, tag))
 
 
 def forget(tag: str) -> None:
-    """Drop what is known of an emission that is over."""
+    """Drop the state of an emission that has ended."""
     _handled.pop(tag, None)
 
 
 def is_gone(session: SparkSession) -> bool:
-    """Tell whether Spark's JVM is gone, or its context stopped, which no waiting mends."""
+    """Return True if Spark's JVM is gone or its context has stopped. Waiting can't help then."""
     try:
         return bool(session.sparkContext._jsc.sc().isStopped())  # noqa: SLF001
     except (Py4JError, OSError, AttributeError):
@@ -83,7 +83,7 @@ def is_gone(session: SparkSession) -> bool:
 
 
 def line_of(error: BaseException) -> str:
-    """Write an error in one line; of a job's, what was raised in a worker, or ended its task."""
+    """Return an error as one line: for a job's error, the error in the worker, or the one that ended the task."""
     if isinstance(error, AckerError):
         text = str(error)
     else:
@@ -95,7 +95,7 @@ def _is_outage(error: BaseException) -> bool:
     if not is_of_java(error):
         return is_outage(error)
     if isinstance(error, (AnalysisException, ParseException)):
-        return False  # it quotes names of the user's
+        return False  # it quotes the user's names
     text = text_of(error)
     return text is not None and any(describes_outage(line) for line in _lines(text))
 
@@ -108,7 +108,7 @@ def _lines(text: str) -> Iterator[str]:
 def _any_job_failed(session: SparkSession, tag: str) -> bool:
     try:
         return bool(_failed_jobs(session, tag) - _handled.get(tag, set()))
-    except Py4JError:  # Java is gone, or can't tell: as if one had
+    except Py4JError:  # Java is gone, or can't answer: assume that one failed
         return True
 
 

@@ -1,11 +1,11 @@
-"""What the shares of a tracked frame must sum to, carried in the metadata of its column `_share`.
+"""The expected sum of a tracked frame's shares, carried in the metadata of its column `_share`.
 
     sum of shares  =  a · E  -  sum over meters of b · removed  -  removed before        (modulo 2^61)
 
 E is the sum of the shares of all messages of the emission. Removed is the sum of the shares of the rows that an operator has
-dropped or failed, metered there; removed before is that of operators whose meters are behind a checkpoint. Spark's operators
-hand metadata on with a column, and lose it where they compute another. The column `_roots` carries which operator made it,
-so that no other column is taken for it.
+dropped or failed, metered at that operator. Removed before is the same for operators whose meters are before a checkpoint.
+Spark's operators preserve the metadata of a column, and lose it where they compute another one. The metadata of `_roots` names
+the operator that made it, so that no other column passes for it.
 """
 
 import json
@@ -27,12 +27,12 @@ class Equation:
     """The equation of one frame.
 
     Attributes:
-        emission: whose frames these are; those of two emissions don't mix.
-        node: the operator that made the frame.
+        emission: emission that the frame belongs to. Frames of two emissions don't mix.
+        node: operator that made the frame.
         total: a, modulo 2^61.
         removed: meter -> b, modulo 2^61.
-        removed_before: the sum behind checkpoints, modulo 2^61.
-        roots_node: the operator that made the roots column.
+        removed_before: sum of the rows removed before checkpoints, modulo 2^61.
+        roots_node: operator that made the roots column.
     """
 
     emission: str
@@ -48,32 +48,32 @@ class Equation:
         return {_KEY: json.dumps(asdict(self))}
 
     def share_column(self, share: str) -> Column:
-        """Make a share column, in SQL, that carries the equation; made along with others, it costs no plan."""
+        """Create a share column from SQL, with the equation. Created along with other columns, it costs no plan."""
         return F.expr(share).alias(SHARE, metadata=self.metadata)
 
     @property
     def roots_metadata(self) -> dict[str, str]:
-        """The operator that made the roots column, as metadata of it."""
+        """The operator that made the roots column, as that column's metadata."""
         return {_KEY: f"{self.emission} {self.roots_node}"}
 
     def roots_column(self, roots: str) -> Column:
-        """Make a roots column, in SQL, that carries which operator made it."""
+        """Create a roots column from SQL, with the name of the operator that made it."""
         return F.expr(roots).alias(ROOTS, metadata=self.roots_metadata)
 
     def without(self, meter: str, node: str) -> "Equation":
-        """Derive the equation of the rows that are left behind a meter of removed rows."""
+        """Derive the equation of the rows that remain after a meter of removed rows."""
         return replace(self, node=node, removed={**self.removed, meter: 1})
 
     def at(self, node: str) -> "Equation":
-        """Derive the same equation, for another operator's frame."""
+        """Derive the same equation for another operator's frame."""
         return replace(self, node=node)
 
     def with_roots(self) -> "Equation":
-        """Derive the same equation, where its operator makes the roots column, too."""
+        """Derive the same equation for an operator that makes the roots column, too."""
         return replace(self, roots_node=self.node)
 
     def behind_checkpoint(self, removed: int) -> "Equation":
-        """Derive the equation of rows that are proven, given the sum that `Proof.prove` returned: it needs no meters."""
+        """Derive the equation of proven rows, which needs no meters. `removed` is the result of `Proof.prove`."""
         return replace(self, removed={}, removed_before=(self.removed_before + removed) & MASK)
 
     def scaled(self, weight: int) -> "Equation":
@@ -83,7 +83,7 @@ class Equation:
         return replace(self, total=self.total * weight & MASK, removed=removed, removed_before=before)
 
     def plus(self, other: "Equation", node: str) -> "Equation":
-        """Derive the equation of the rows of both, by an operator that makes their roots column."""
+        """Derive the equation of both sides' rows, for an operator that makes their roots column."""
         removed = dict(self.removed)
         for meter, b in other.removed.items():
             removed[meter] = (removed.get(meter, 0) + b) & MASK
@@ -91,11 +91,11 @@ class Equation:
         return Equation(self.emission, node, total, removed, before, roots_node=node)
 
     def removed_sum(self, metered: Mapping[str, int]) -> int:
-        """Weigh the sums of removed rows, by meter, and add them up."""
+        """Return the weighted total of the sums of removed rows per meter."""
         return sum(b * metered[meter] for meter, b in self.removed.items())
 
     def expected(self, total: int, metered: Mapping[str, int]) -> int:
-        """Compute what the rows must sum to, given E and the sums of removed rows by meter."""
+        """Compute the expected sum of the rows from E and the sums of removed rows per meter."""
         return (self.total * total - self.removed_sum(metered) - self.removed_before) & MASK
 
 
@@ -103,51 +103,51 @@ def equation_of(frame: DataFrame, emission: str, operator: str) -> Equation:
     """Read the equation of a tracked frame.
 
     Raises:
-        PipelineError: the frame isn't tracked, or by another emission's tracker.
-        NotExactError: its shares or roots were computed by something else than a tracker.
+        PipelineError: the frame isn't tracked, or belongs to another emission.
+        NotExactError: its shares or roots were not computed by a tracker.
     """
     fields = {column.name: column for column in frame.schema.fields}
     for name in fields:
         for own in (SHARE, ROOTS):
             if name.lower() == own and own not in fields:
                 raise PipelineError(
-                    f"{operator!r}: the column {own} is spelled {name!r}, and Python workers know it by its name only: "
-                    f"rename it to {own}"
+                    f"{operator!r}: the column {own} is spelled {name!r}, but Python workers need its exact name. "
+                    f"Rename it to {own}."
                 )
     if SHARE not in fields:
         raise PipelineError(
-            f"{operator!r}: the DataFrame has no column {SHARE}, so it isn't tracked: keep the column in selects, use the "
-            "tracker's group_by and join where rows are aggregated, or begin with the messages that the pipeline is given"
+            f"{operator!r}: the DataFrame has no column {SHARE}, so it isn't tracked. Derive it from the messages that the "
+            "pipeline receives. Keep the column in selects, and use tracker.group_by and tracker.join to combine rows."
         )
     carried = fields[SHARE].metadata.get(_KEY)
     if carried is None:
         raise NotExactError(
-            f"{operator!r}: the column {SHARE} was computed by something else than the tracker, or its rows come from a file "
-            "or table: keep the column as it is; use tracker.checkpoint to cut a plan, and tracker.group_by, join or "
-            "union_by_name to combine rows"
+            f"{operator!r}: the column {SHARE} was not computed by the tracker, or its rows come from a file or table. Keep "
+            "the column as it is. Use tracker.checkpoint to cut a plan, and tracker.group_by, join or union_by_name to "
+            "combine rows."
         )
     equation = Equation(**json.loads(carried))
     if equation.emission != emission:
         raise PipelineError(
-            f"{operator!r}: the DataFrame belongs to another emission: make what a pipeline writes of the messages that it is "
-            "given, each time it is called"
+            f"{operator!r}: the DataFrame comes from another emission. Derive every DataFrame from the messages that the "
+            "pipeline receives, inside the pipeline function."
         )
     if ROOTS not in fields:
         raise PipelineError(
-            f"{operator!r}: the column {ROOTS} is missing, by which the tracker fails messages: keep it in selects; Spark "
-            "reads it only where it is needed"
+            f"{operator!r}: the column {ROOTS} is missing, which the tracker needs to fail messages. Keep it in selects; "
+            "Spark reads it only if it is needed."
         )
     if fields[ROOTS].metadata.get(_KEY) != equation.roots_metadata[_KEY]:
         raise NotExactError(
-            f"{operator!r}: the column {ROOTS} was computed by something else than the tracker, or comes from another "
-            "frame, so rows that fail would fail other messages, or none: keep the column as it is; use tracker.group_by, "
-            "join or union_by_name to combine rows"
+            f"{operator!r}: the column {ROOTS} was not computed by the tracker, or comes from another frame. Failed rows "
+            "would fail other messages, or none. Keep the column as it is, and use tracker.group_by, join or union_by_name "
+            "to combine rows."
         )
     return equation
 
 
 def node_in(metadata: str) -> str | None:
-    """Read the operator in the metadata of a share column, which is JSON; None: there is no equation in it."""
+    """Read the operator from the metadata of a share column, which is JSON. None if it holds no equation."""
     carried = json.loads(metadata).get(_KEY)
     return None if carried is None else str(json.loads(carried)["node"])
 
@@ -158,5 +158,5 @@ def with_equation(frame: DataFrame, equation: Equation) -> DataFrame:
 
 
 def is_tracked(frame: DataFrame) -> bool:
-    """Tell whether a frame has a share column, in any case."""
+    """Return True if a frame has a share column, in any case."""
     return any(column.lower() == SHARE for column in frame.columns)

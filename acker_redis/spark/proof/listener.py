@@ -1,7 +1,7 @@
-"""What Spark metered, execution by execution: a QueryExecutionListener in Python, one per JVM session.
+"""Collect Spark's metrics per execution with a QueryExecutionListener in Python, one per JVM session.
 
-`Observation` would report the first action on a frame only, which may have been a `show`. No wait is for ever: an execution
-of the tracker's own behind another one marks that Spark has reported everything before it.
+`Observation` would report only the first action on a frame, which may have been a `show`. Every wait ends: the tracker runs a
+marker execution, and once it is reported, Spark has reported everything before it.
 """
 
 import threading
@@ -30,16 +30,16 @@ _COMMAND = "org.apache.spark.sql.catalyst.plans.logical.Command"
 _PASSING = ("Project", "SubqueryAlias")
 
 _KEPT = 1000
-"""Executions kept that no proof has asked for yet, such as a user's `show`; older ones are forgotten."""
+"""Number of executions kept that no proof has requested, such as a user's `show`. Older ones are dropped."""
 
 
 @dataclass(frozen=True)
 class Execution:
-    """One execution that ended well.
+    """One successful execution.
 
     Attributes:
-        metrics: name of a meter of the tracker's -> its row.
-        written: meters of which a command took the rows, with nothing but projections between.
+        metrics: name of one of the tracker's meters -> its row.
+        written: meters whose rows a command consumed, with nothing but projections in between.
         query: Spark's QueryExecution, with its plans.
     """
 
@@ -49,7 +49,7 @@ class Execution:
 
 
 class Listener:
-    """Collects executions from Spark, in the thread of its listener bus."""
+    """Collector of Spark's executions, called in the thread of the listener bus."""
 
     def __init__(self, context: SparkContext) -> None:
         self._command = java_class(context, "java.lang.Class").forName(_COMMAND)
@@ -57,7 +57,7 @@ class Listener:
         self._changed = threading.Condition()
 
     def onSuccess(self, name: str, execution: JavaObject, nanos: int) -> None:  # noqa: N802, ARG002
-        """Keep an execution with meters of the tracker's."""
+        """Keep an execution that has some of the tracker's meters."""
         metrics = dict(_metrics(execution))
         if not metrics:
             return
@@ -67,7 +67,7 @@ class Listener:
             self._changed.notify_all()
 
     def onFailure(self, name: str, execution: JavaObject, error: JavaObject) -> None:  # noqa: N802
-        """Ignore an execution that failed: it proves nothing."""
+        """Ignore a failed execution, because it proves nothing."""
 
     class Java:
         """The interface that py4j implements by this class."""
@@ -77,9 +77,9 @@ class Listener:
     def executions(
         self, has_meter: Callable[[Execution], bool], session: SparkSession, *, every: bool = False
     ) -> list[Execution]:
-        """Give the executions of a kind that have ended, waiting until Spark reports the first; none if there was none.
+        """Return the executions that have a meter, after a wait until Spark reports the first.
 
-        With `every`, waiting as long as it may still report another one.
+        The list is empty if there was none. `every` waits until Spark can't report another one.
 
         Raises:
             AckerError: Spark's listener bus reports nothing.
@@ -100,14 +100,14 @@ class Listener:
             self._executions = [execution for execution in self._executions if marker not in execution.metrics]
             if not is_marked and not reported():
                 raise AckerError(
-                    f"Spark's listener bus reported nothing for {WAIT_SECS:.0f} s: is its queue full, or a listener stuck? "
-                    "Look for 'Dropping event from queue' in Spark's log, and for "
-                    "spark.scheduler.listenerbus.eventqueue.capacity"
+                    f"Spark's listener bus reported nothing for {WAIT_SECS:.0f} s. Its queue may be full, or a listener may be "
+                    "stuck. Search Spark's log for 'Dropping event from queue', and raise "
+                    "spark.scheduler.listenerbus.eventqueue.capacity if you find it."
                 )
             return reported()
 
     def forget(self, meters: str) -> None:
-        """Drop the executions with meters whose names begin so."""
+        """Drop the executions with meters whose names begin with `meters`."""
         with self._changed:
             self._executions = [
                 execution
@@ -121,7 +121,10 @@ _lock = threading.Lock()
 
 
 def listener_of(session: SparkSession) -> Listener:
-    """Give the session's listener, registered at first use. A cloned session has its parent's, as Spark clones both."""
+    """Return the session's listener, which is registered on first use.
+
+    A cloned session shares its parent's listener, because Spark clones both.
+    """
     with _lock:
         known = session.conf.get(_CONF, "")
         if known in _listeners:
@@ -147,14 +150,14 @@ def _metrics(execution: JavaObject) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 
 def _value(value: Any) -> Any:
-    """Convert a set, which comes as a Scala sequence, to a list."""
+    """Convert a set, which arrives as a Scala sequence, to a list."""
     if not isinstance(value, JavaObject):
         return value
     return list(each(value))
 
 
 def _written(execution: JavaObject, command: JavaObject) -> Iterator[str]:
-    """Yield the meters of which a command takes the rows."""
+    """Yield the meters whose rows a command consumes."""
     plan = execution.logical()
     if not command.isInstance(plan):
         return

@@ -1,7 +1,6 @@
-"""Sums that Spark takes while rows pass: CollectMetrics nodes, by the name of which the listener finds them again.
+"""Meters: sums that Spark computes while rows pass, in CollectMetrics nodes that the listener finds by name.
 
-Expressions are texts of SQL: each method of a Column costs half a dozen calls of the JVM, for which a micro-batch has
-no time.
+Expressions are SQL texts, because each method of a Column costs half a dozen JVM calls. A micro-batch has no time for them.
 """
 
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from acker_redis.spark.protocol.columns import CHILDLESS, OUT, SHARE, STAYS
 from acker_redis.spark.protocol.shares import LOW_BITS, from_halves
 
 PREFIX = "acker:"
-"""Begins the names of all meters."""
+"""Prefix of all meter names."""
 
 Metrics = Mapping[str, tuple[Any, ...]]
 """Name of a meter -> its row."""
@@ -24,8 +23,8 @@ class Counted(NamedTuple):
     """Rows that a meter has counted.
 
     Attributes:
-        shares: their sum.
-        rows: how many.
+        shares: sum of their shares.
+        rows: number of rows.
     """
 
     shares: int
@@ -36,8 +35,8 @@ class Processed(NamedTuple):
     """Rows that a step in Python has processed without failing.
 
     Attributes:
-        rows: how many rows it gave, and dropped.
-        roots: the least and the greatest of them; empty: unknown, or none.
+        rows: number of rows that it returned or dropped.
+        roots: the least and the greatest root of these rows. Empty if there are none, or if they are unknown.
     """
 
     rows: int = 0
@@ -45,13 +44,13 @@ class Processed(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """Rows that a step in Python has removed, and those that it has processed.
+    """Rows that a step in Python has removed, and rows that it has processed.
 
     Attributes:
         dropped: rows without children.
         failed: rows that failed.
-        failures: numbers of the failures that name the failed ones, of the tasks whose rows were counted.
-        processed: without failing.
+        failures: numbers of the failures that name the failed rows, for the tasks whose rows were counted.
+        processed: rows processed without failing.
     """
 
     dropped: Counted
@@ -61,18 +60,18 @@ class Removed(NamedTuple):
 
 
 def meter_all(frame: DataFrame, meter: str, rows: str = "1") -> DataFrame:
-    """Meter all rows. `rows`: how many a row stands for, in SQL."""
+    """Meter all rows. `rows` is SQL for the number of rows that a row represents."""
     return _observed(frame, meter, *_sums(SHARE), f"sum({rows}) AS rows")
 
 
 def read_counted(metrics: Metrics, meter: str) -> Counted:
-    """Read what `meter_all` or `meter_removed` has metered."""
+    """Read the result of `meter_all` or `meter_removed`."""
     low, high, rows = metrics[meter]
     return Counted(from_halves(low, high), rows or 0)
 
 
 def meter_removed(frame: DataFrame, is_removed: str, meter: str, rows: str = "1") -> DataFrame:
-    """Meter the rows that are to be removed; they stay here. `rows`: how many a row stands for. Both are SQL."""
+    """Meter the rows selected by `is_removed` without removing them. `rows`: number of rows that a row represents. Both are SQL."""
     return _observed(
         frame, meter, *_sums(f"IF({is_removed}, {SHARE}, NULL)"), f"sum(IF({is_removed}, {rows}, NULL)) AS rows"
     )
@@ -81,14 +80,16 @@ def meter_removed(frame: DataFrame, is_removed: str, meter: str, rows: str = "1"
 def meter_removed_in_python(
     frame: DataFrame, meter: str, rows: str, stays: str = "1", root: str = "cast(NULL AS bigint)"
 ) -> DataFrame:
-    """Meter the rows that stand for those that a step in Python has removed, by `OUT`; they stay here.
+    """Meter the rows that represent removed rows of a step in Python, without dropping them.
+
+    `OUT` says which rows these are.
 
     Args:
-        frame: with a column `OUT`.
-        meter: name.
-        rows: how many removed rows such a row stands for, in SQL.
-        stays: how many rows another row stands for, in SQL.
-        root: of another row, in SQL.
+        frame: rows with a column `OUT`.
+        meter: name of the meter.
+        rows: SQL for the number of removed rows that such a row represents.
+        stays: SQL for the number of rows that any other row represents.
+        root: SQL for the root of any other row.
     """
     dropped, failed, other = f"{OUT} = {CHILDLESS}", f"{OUT} > {CHILDLESS}", f"{OUT} = {STAYS}"
     return _observed(
@@ -102,9 +103,9 @@ def meter_removed_in_python(
 
 
 def read_removed(metrics: Metrics, meter: str) -> Removed:
-    """Read what `meter_removed_in_python` has metered."""
+    """Read the result of `meter_removed_in_python`."""
     low, high, rows, failed_low, failed_high, failed_rows, failures, stayed, first, last = metrics[meter]
-    # Of dropped rows the roots are not known.
+    # The roots of dropped rows are unknown.
     roots = frozenset(root for root in (first, last) if root is not None) if not rows else frozenset()
     return Removed(
         Counted(from_halves(low, high), rows or 0),

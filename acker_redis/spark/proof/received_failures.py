@@ -1,4 +1,4 @@
-"""Failures as they reach the driver: in an accumulator, with the results of the tasks whose rows failed."""
+"""Failures that reach the driver in an accumulator, with the results of the tasks whose rows failed."""
 
 import re
 import threading
@@ -15,13 +15,13 @@ _accumulators: WeakKeyDictionary[SparkContext, Accumulator[list[Failure]]] = Wea
 _lock = threading.Lock()
 
 _TASK_ERROR = re.compile(r"most recent failure: Lost task \S+ in stage \S+ \(TID \d+\)(?: \([^)]*\))?: ([^\n]+)")
-"""The error of the task that ended a job, in the text of Java's error."""
+"""The error of the task that ended a job, in the text of a Java error."""
 
 _TRACEBACK = "Traceback (most recent call last):\n"
 
 
 def failures_accumulator(context: SparkContext) -> Accumulator[list[Failure]]:
-    """Give the accumulator of a Spark application: one, as PySpark keeps each for good."""
+    """Return the accumulator of a Spark application. There is only one, because PySpark never drops any."""
     with _lock:
         if context not in _accumulators:
             _accumulators[context] = context.accumulator([], FailuresParam())
@@ -29,14 +29,14 @@ def failures_accumulator(context: SparkContext) -> Accumulator[list[Failure]]:
 
 
 class ReceivedFailures:
-    """The failures of one emission. A task that ran twice sent two, of which the metered rows name one."""
+    """The failures of one emission. If a task ran twice, it sent two failures; the metered rows name one of them."""
 
     def __init__(self, context: SparkContext, emission: str) -> None:
         self._accumulator, self._emission = failures_accumulator(context), emission
         self._by_number: dict[int, Failure] = {}
 
     def failures(self, operator: str, numbers: Collection[int]) -> list[Failure] | None:
-        """Give the failures of an operator with these numbers; None if any is missing."""
+        """Return the failures of an operator with these numbers, or None if any is missing."""
         self._collect()
         by_number = {number: self._by_number[number] for number in numbers if number in self._by_number}
         failures = [failure for failure in by_number.values() if failure.operator == operator]
@@ -48,7 +48,7 @@ class ReceivedFailures:
         self._by_number.clear()
 
     def _collect(self) -> None:
-        """Move the emission's failures out of the accumulator, to which another thread adds."""
+        """Move the emission's failures out of the accumulator. Another thread may add to it meanwhile."""
         value = self._accumulator.value
         for failure in list(value):
             if failure.operator.startswith(self._emission):
@@ -57,7 +57,10 @@ class ReceivedFailures:
 
 
 def cause_of(exc: BaseException) -> Reason:
-    """Say why rows failed together: what was raised in the worker, or ended its task, in a line, if the text has that."""
+    """Return the reason why rows failed together, as one line.
+
+    It is the error in the worker, or the one that ended its task, if the text has either.
+    """
     text = text_of(exc)
     if text is None:
         return Reason(type(exc).__name__, is_expected=False)

@@ -1,7 +1,7 @@
-"""Anchors on their way to another application: written out with the rows, and read again there.
+"""Encode anchors as a column of exported rows, and decode them in the application that reads the rows.
 
-An anchor is a root and an edge of it, of 64 bits each, as in the ledger. The application that reads them carries on the same
-trees on the same acker, and acks the edges. The encoding itself sends nothing.
+An anchor is a root and one of its edges, of 64 bits each, as in the ledger. The application that reads the anchors continues
+the same trees on the same acker, and acks the edges. The encoding itself sends nothing.
 
 Encodings: `binary`: root and edge, 8 bytes each, big-endian, for each anchor of the row (for the key, value or headers of a
 message broker); `json`: a text, `[["<root>", "<edge>"], ...]` in 16 hex digits each; `array`: `array<bigint>`, root, edge,
@@ -22,13 +22,13 @@ ENCODINGS: tuple[Encoding, ...] = ("binary", "json", "array")
 
 
 def check_encoding(encoding: str) -> None:
-    """Check that it is one of the encodings."""
+    """Check that an encoding is a known one."""
     if encoding not in ENCODINGS:
-        raise PipelineError(f"encoding={encoding!r}: use one of {', '.join(ENCODINGS)}")
+        raise PipelineError(f"encoding={encoding!r} is unknown. Use one of {', '.join(ENCODINGS)}.")
 
 
 def encode(encoding: Encoding, column: str) -> Column:
-    """Encode a column of anchors, an array of roots and edges."""
+    """Encode a column of anchors, given as an array of roots and edges."""
     if encoding == "array":
         return F.coalesce(column, F.expr("cast(array() AS array<bigint>)"))
     digits = f"transform({column}, id -> lpad(hex(id), 16, '0'))"
@@ -39,15 +39,19 @@ def encode(encoding: Encoding, column: str) -> Column:
 
 
 def decode(frame: DataFrame, column: str, name: str) -> Column:
-    """Read anchors from a column of any encoding, as an array; that of a null or empty value is empty, a damaged one an error.
+    """Decode a column of anchors in any encoding to an array.
+
+    The array of a null or empty value is empty. A damaged value fails the job.
 
     Raises:
-        PipelineError: there is no such column, or it is of another type.
+        PipelineError: the column is missing, or its type is none of the encodings'.
     """
     if column not in frame.columns:
-        raise PipelineError(f"{name!r}: there is no column {column!r} among {frame.columns}")
+        raise PipelineError(
+            f"{name}: column {column!r} not found in {frame.columns}. Set `column` to the one that holds the anchors."
+        )
     kind, value = frame.schema[column].dataType, arguments.quoted(column)
-    damaged = f"raise_error({arguments.literal(f'column {column} holds no anchors')})"
+    damaged = f"raise_error({arguments.literal(f'Column {column} holds a value that is not a list of anchors.')})"
     if isinstance(kind, ArrayType):
         return F.expr(f"IF(size({value}) % 2 = 1, {damaged}, coalesce(cast({value} AS array<bigint>), array()))")
     if isinstance(kind, BinaryType):
@@ -64,7 +68,7 @@ def decode(frame: DataFrame, column: str, name: str) -> Column:
             f"CASE WHEN {value} IS NULL THEN cast(array() AS array<bigint>) WHEN {is_damaged} THEN {damaged} ELSE {ids} END"
         )
     raise PipelineError(
-        f"{name!r}: column {column!r} is {kind.simpleString()}: expected binary, string (JSON) or array"
+        f"{name}: column {column!r} is {kind.simpleString()}, not a type of anchors. Use binary, string (JSON) or array."
     )
 
 

@@ -1,7 +1,7 @@
-"""How Spark writes messages as JSON, and reads them again: in dead letters, for people."""
+"""Options for Spark to write messages as readable JSON in dead letters, and to read them back."""
 
 TO_JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
-"""Spark's default leaves out microseconds, and the seconds of old time zones."""
+"""Spark's defaults omit microseconds, and the seconds of old time zones."""
 
 FROM_JSON = {**TO_JSON, "columnNameOfCorruptRecord": "_acker_none"}
-"""Spark would take a column `_corrupt_record` for its own, and leave it null."""
+"""By default Spark would treat a user's column `_corrupt_record` as its own, and leave it null."""

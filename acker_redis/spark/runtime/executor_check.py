@@ -1,6 +1,6 @@
-"""Check that executors reach the acker by the URL they are given, before anything is emitted.
+"""Check that executors reach the acker by their URL, before anything is emitted.
 
-Otherwise each would fail after all of its retries, and again at every attempt of a task.
+Without the check, each executor would fail only after all of its retries, and again at every attempt of a task.
 """
 
 from collections.abc import Iterator
@@ -19,16 +19,18 @@ _checked: set[tuple[str, AckerConfig]] = set()
 
 
 def check_url(spark: SparkSession, url: str | None, acker: Acker) -> str:
-    """Give the URL by which an executor, which is this process where Spark runs in it, finds the app; ask one once.
+    """Return the URL after a check that an executor finds the app by it.
+
+    One executor is asked, once per URL. In local mode, the check runs in this process.
 
     Raises:
-        BadConfigError: there is none, as a fake server is in this process only; or it is malformed, or refused, or leads to
-            a server or database without this app.
-        ServerUnavailableError: there was no answer for as long as outages are waited for; or the acker itself is not
+        BadConfigError: there is no URL, because a fake server exists in this process only; or the URL is malformed, or
+            rejected, or leads to a server or database without this app.
+        ServerUnavailableError: there was no answer for as long as an outage is waited out; or the acker itself can't be
             reached any more.
     """
     if url is None:
-        raise BadConfigError("the acker has no URL that executors could reach it by: connect it to a server")
+        raise BadConfigError("The acker has no URL that executors could reach it by. Connect it to a server.")
     if (url, acker.config) in _checked:
         return url
     local = _runs_here(spark)
@@ -42,12 +44,18 @@ def check_url(spark: SparkSession, url: str | None, acker: Acker) -> str:
     if error is not None:
         kind: type[AckerError] = getattr(errors, error)
         if issubclass(kind, ServerUnavailableError):
-            raise kind(f"{where}: {text}. Do they reach the server by another name? Give it as `executor_url`")
-        raise BadConfigError(f"executor_url: {where} can't use it: {text}. Give the server as {where} reach it")
+            raise kind(
+                f"The server is unavailable to {where}. If they reach it by another address, pass that as executor_url. "
+                f"The error was: {text}"
+            )
+        raise BadConfigError(
+            f"executor_url doesn't work for {where}. Pass the address by which they reach the server. "
+            f"The error was: {text}"
+        )
     if not app_of(acker).shards.holds(generation):
         raise BadConfigError(
-            f"executor_url leads {where} to another server or database than `acker`: app {acker.config.app!r} is not the same "
-            "there. Give both the same one, though perhaps under another address"
+            f"executor_url leads {where} to another server or database than acker: app {acker.config.app!r} is a different "
+            "one there. Point both at the same server and database, if need be by different addresses."
         )
     _checked.add((url, acker.config))
     return url
@@ -57,7 +65,7 @@ _REPLY = "generation binary, error string, text string"
 
 
 def _reply_to(url: str, config: AckerConfig, _: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Reply what the URL leads to. An error is a reply, too: Spark would try a task that raises again and again."""
+    """Reply with the generation that the URL leads to. An error is a reply, too: Spark would retry a task that raises."""
     generation, error, text = None, None, None
     try:
         generation = generation_at(url, config)
@@ -68,7 +76,7 @@ def _reply_to(url: str, config: AckerConfig, _: Iterator[pa.RecordBatch]) -> Ite
 
 
 def _runs_here(spark: SparkSession) -> bool:
-    """Return True if the workers run on this machine, in this application's own process: `local[...]`."""
+    """Return True if the workers run on this machine, started by this process: `local[...]`."""
     if getattr(spark, "_jsparkSession", None) is None:  # Spark Connect
         return False
     master = str(spark.sparkContext.master)

@@ -1,4 +1,4 @@
-"""Set Spark's properties while an emission's pipeline runs, and cancel its jobs when it takes too long."""
+"""Set Spark's properties while an emission's pipeline runs, and cancel its jobs after a timeout."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -10,21 +10,21 @@ from acker_redis.errors import AckerError
 
 _RULES = "spark.sql.adaptive.optimizer.excludedRules"
 _EMPTY_RELATION_RULE = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
-"""It removes stages that turn out to be empty, with their metrics: these would not be known."""
+"""This rule removes stages that turn out to be empty, and their metrics with them."""
 
 _DESCRIPTION = "spark.job.description"
 
 _CANCEL_EVERY_SECS = 1.0
-"""After the timeout, jobs are cancelled so often, as others may begin."""
+"""Interval of cancellations after the timeout, because other jobs may start."""
 
 _lock = threading.Lock()
 _running: dict[str, tuple[int, bool]] = {}
-"""Session -> how many actions run, and whether the rule was excluded for them."""
+"""Session -> number of running actions, and whether the rule was excluded for them."""
 
 
 @contextmanager
 def _metrics_kept(spark: SparkSession) -> Iterator[None]:
-    """Keep all metrics in the plans that are executed meanwhile, also by several threads of one session."""
+    """Keep all metrics of the plans executed meanwhile. Several threads of one session may nest this."""
     key = str(spark._jsparkSession.sessionUUID())  # noqa: SLF001
     with _lock:
         count, is_ours = _running.get(key, (0, False))
@@ -55,7 +55,7 @@ def _exclude(spark: SparkSession, rules: list[str]) -> None:
 
 @contextmanager
 def running(spark: SparkSession, tag: str) -> Iterator[None]:
-    """Run a pipeline: plans keep all metrics, also those of the user's own actions, and jobs of this thread carry a tag."""
+    """Keep all metrics of a pipeline's plans, the user's own actions included, and tag the jobs of this thread."""
     context = spark.sparkContext
     context.addJobTag(tag)
     try:
@@ -67,7 +67,7 @@ def running(spark: SparkSession, tag: str) -> Iterator[None]:
 
 @contextmanager
 def described(spark: SparkSession, text: str) -> Iterator[None]:
-    """Describe the jobs of this thread in Spark's UI, in front of the description they have."""
+    """Describe the jobs of this thread in Spark's UI, in front of any description they already have."""
     context = spark.sparkContext
     before = context.getLocalProperty(_DESCRIPTION)
     context.setLocalProperty(_DESCRIPTION, text if before is None else f"{text}; {before}")
@@ -79,7 +79,7 @@ def described(spark: SparkSession, text: str) -> Iterator[None]:
 
 @contextmanager
 def counted(spark: SparkSession, counts: Mapping[str, int]) -> Iterator[None]:
-    """Give Spark's listeners counts with each job of this thread: `acker.<name>` among its properties."""
+    """Pass counts to Spark's listeners as properties `acker.<name>` of each job of this thread."""
     context = spark.sparkContext
     for name, value in counts.items():
         context.setLocalProperty(f"acker.{name}", str(value))
@@ -92,12 +92,12 @@ def counted(spark: SparkSession, counts: Mapping[str, int]) -> Iterator[None]:
 
 @contextmanager
 def ended_after(spark: SparkSession, tag: str, timeout_secs: float | None) -> Iterator[None]:
-    """Cancel the jobs with this tag after so long, also those that begin then.
+    """Cancel the jobs with this tag after a timeout, including those that start later.
 
-    Spark ends the Python workers of their tasks, two seconds later where they don't stop by themselves.
+    Spark ends the Python workers of their tasks, two seconds later if they don't stop by themselves.
 
     Raises:
-        AckerError: it did.
+        AckerError: jobs were cancelled.
     """
     if timeout_secs is None:
         yield
@@ -118,7 +118,9 @@ def ended_after(spark: SparkSession, tag: str, timeout_secs: float | None) -> It
     except Exception as exc:
         if not late.is_set():
             raise
-        raise AckerError(f"the jobs of an emission took longer than emit_timeout_secs={timeout_secs:g}") from exc
+        raise AckerError(
+            f"The jobs of an emission took longer than emit_timeout_secs={timeout_secs:g} and were cancelled."
+        ) from exc
     finally:
         ended.set()
         thread.join()

@@ -1,4 +1,4 @@
-"""Classes of the JVM by their full names."""
+"""Access to JVM classes by their full names."""
 
 from typing import Any
 
@@ -6,5 +6,5 @@ from pyspark import SparkContext
 
 
 def java_class(context: SparkContext, name: str) -> Any:
-    """Get a class in one call; `jvm.org.apache...` asks Java for each part of the name, a millisecond each."""
+    """Return a class in one call. The chain `jvm.org.apache...` would call Java once per part of the name."""
     return getattr(context._jvm, name)  # noqa: SLF001

@@ -1,14 +1,17 @@
-"""Tell whether Spark ran a task twice: then a wrong sum may come from that, and otherwise it is the pipeline's."""
+"""Find out whether Spark may have run a task twice. If not, a wrong sum is the pipeline's fault."""
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 _BUS_MS = 10_000
-"""So long is waited for Spark's listener bus; then it is not known what ran."""
+"""How long to wait for Spark's listener bus. After that, it is unknown which tasks ran."""
 
 
 def any_fault(spark: SparkSession, tag: str) -> bool:
-    """Return True if a task of the jobs with this tag failed, a stage ran again, or copies of slow tasks may have run."""
+    """Return True if a task of the jobs with this tag failed or may have run twice.
+
+    Also True if a stage ran again, if Spark may run copies of slow tasks, or if it can't tell.
+    """
     context = spark.sparkContext
     if context.getConf().get("spark.speculation", "false") == "true":
         return True

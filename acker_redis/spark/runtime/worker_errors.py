@@ -1,7 +1,7 @@
-"""Get the library's own errors out of those that Spark makes of them.
+"""Recover the library's own errors from the errors that Spark wraps them in.
 
-An error of a Python worker reaches the driver as text: the traceback, inside an error of PySpark's or py4j's. As such,
-an outage of the server would look like a mistake of the program.
+An error in a Python worker reaches the driver as text: a traceback inside an error of PySpark or py4j. Without recovery, an
+outage of the server would look like a mistake in the program.
 """
 
 import re
@@ -35,7 +35,7 @@ _RAISED = re.compile(
     r"\n\s*=== Streaming Query ===|\s*\Z)",
     re.MULTILINE | re.DOTALL,
 )
-"""The last line of a Python traceback, further lines of its text too, up to what Spark puts behind it."""
+"""The error at the end of a Python traceback, with all lines of its text, up to the text that Spark appends."""
 
 
 _OF_JAVA = (CapturedException, Py4JJavaError)
@@ -44,9 +44,9 @@ _texts: WeakKeyDictionary[BaseException, str] = WeakKeyDictionary()
 
 
 def text_of(exc: BaseException) -> str | None:
-    """Get the text of any error; None: Java is gone, and the text with it.
+    """Return the text of any error, or None if Java is gone, and the text with it.
 
-    The text of a Java error is asked for once: PySpark makes it each time, by two dozen calls of Java.
+    The text of a Java error is requested only once, because PySpark needs two dozen calls of Java to build it.
     """
     text = _texts.get(exc) if isinstance(exc, _OF_JAVA) else None
     if text is None:
@@ -60,10 +60,10 @@ def text_of(exc: BaseException) -> str | None:
 
 
 def acker_error_in(exc: BaseException) -> AckerError | None:
-    """Find the library's error that an error is, or carries: as its explicit cause, or as a worker's traceback.
+    """Return the library's error that an error is or carries; None if there is none.
 
-    An error that is carried is made from its text; give it the original as cause: `raise own from exc`. Of several
-    in one traceback it is the last, which is what the worker ended with. None: the error is not the library's.
+    A carried error is the explicit cause, or part of a worker's traceback. It is made from its text, so raise it from the
+    original: `raise own from exc`. If a traceback has several, the last one counts: the worker ended with it.
     """
     if isinstance(exc, AckerError):
         return exc
@@ -85,7 +85,7 @@ _NO_ROWS_FAULT = (
 
 
 def broke_in_a_job(exc: BaseException) -> bool:
-    """Return True if an error comes out of a Spark job, and one of its rows may be to blame, not the program."""
+    """Return True if an error comes from a Spark job and may be the fault of a row, not of the program."""
     if isinstance(exc, _NO_ROWS_FAULT):
         return False
     return any(is_of_java(link) and not isinstance(link, (AnalysisException, ParseException)) for link in chain_of(exc))
@@ -97,7 +97,10 @@ def is_of_java(exc: BaseException) -> bool:
 
 
 def chain_of(exc: BaseException, *, explicit: bool = False) -> list[BaseException]:
-    """List an error and its causes, or, unless `explicit`, the errors that were handled when each was raised."""
+    """List an error and its causes.
+
+    An error without a cause is followed by the error that was being handled when it was raised, unless `explicit`.
+    """
     chain = [exc]
     while True:
         last = chain[-1]
@@ -109,7 +112,7 @@ def chain_of(exc: BaseException, *, explicit: bool = False) -> list[BaseExceptio
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """Raise the library's errors that come out of Spark as what they are, from Spark's; and Ctrl-C as that."""
+    """Replace Spark's errors by the library's errors that they carry, or by the interrupt (Ctrl-C) behind them."""
     try:
         with interruptible():
             yield

@@ -1,4 +1,4 @@
-"""flat_map_arrow in a Python worker: rows derived from rows by a function of record batches."""
+"""flat_map_arrow in a Python worker: derive rows with a function of record batches."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,9 +25,9 @@ class FlatMapOutput(NamedTuple):
             return FlatMapOutput(twice, np.arange(batch.num_rows))
 
     Attributes:
-        rows: output rows, of the columns that the operator was declared with.
-        parents: for each output row the index of the input row it came from, in any order.
-        failed: index of each input row that failed -> the reason, or a `RowFailedError`; their output rows are left out.
+        rows: output rows, with the columns of the operator's schema.
+        parents: index of the input row that each output row came from, in any order.
+        failed: index of each failed input row -> reason, or a `RowFailedError`. The output rows of failed rows are dropped.
     """
 
     rows: pa.RecordBatch
@@ -40,19 +40,19 @@ Execute: TypeAlias = Callable[[pa.RecordBatch], FlatMapOutput]
 
 @dataclass(frozen=True)
 class FlatMapStep:
-    """The function for `mapInArrow`: input rows with share and roots to output rows with share, roots and `OUT`.
+    """Function for `mapInArrow` from rows with share and roots to rows with share, roots and `OUT`.
 
-    The children of a row split its share, and have its roots. Behind the last row of the partition come rows for what was
-    removed: one for the input rows without children, one for those that failed. Each has the sum of their shares; the
-    user's columns are null there, and the roots column holds how many they are.
+    The children of a row split its share and have its roots. After the last row of the partition come rows that represent
+    removed ones: one for the input rows without children, and one for those that failed. Each holds the sum of their shares.
+    The user's columns are null in it, and the roots column holds their number.
 
     Attributes:
         component: name of the operator.
-        operator: its tag in failures.
-        execute: the function.
+        operator: tag of the operator in failures.
+        execute: the user's function.
         schema: the user's output columns.
-        failures: takes the failed rows, once the partition was consumed to its end.
-        columns: names that the input columns have here, where Spark gives them others; empty: as they are.
+        failures: accumulator for the failed rows, sent once the partition was consumed to its end.
+        columns: names of the input columns if Spark uses other names here; empty if it doesn't.
     """
 
     component: str
@@ -66,7 +66,7 @@ class FlatMapStep:
         """Run on one partition.
 
         Raises:
-            PipelineError: the function gave rows of other columns, or parents or failed rows that are not there.
+            PipelineError: the function returned rows with other columns, or parents or failed rows that don't exist.
         """
         keep_imports()
         collector = FailureCollector(self.operator, self.component, self.failures)
@@ -107,26 +107,26 @@ class FlatMapStep:
             )
 
     def _output_schema(self) -> pa.Schema:
-        """Make all columns of the user's nullable: they are null in rows that stand for removed ones."""
+        """Return the output schema. All user columns are nullable: they are null in rows that represent removed ones."""
         return pa.schema([*(column.with_nullable(True) for column in self.schema), ARROW_SHARE, ARROW_ROOTS, ARROW_OUT])
 
     def _checked(self, output: FlatMapOutput, inputs: int) -> tuple[pa.RecordBatch, Int64Array, Int64Array]:
-        """Check an output; give its rows in the declared types, their parents, and the failed rows."""
+        """Check an output. Return its rows in the declared types, their parents, and the failed rows."""
         rows = self._conform(output.rows)
         parents = self._row_numbers(output.parents, "parents", inputs)
         failed = self._row_numbers([*(output.failed or ())], "failed", inputs)
         if len(parents) != rows.num_rows:
             raise PipelineError(
-                f"flat_map_arrow {self.component!r}: {rows.num_rows} output rows but {len(parents)} parents: give one parent "
-                "per row"
+                f"flat_map_arrow {self.component!r}: there are {rows.num_rows} output rows but {len(parents)} parents. Return "
+                "one parent per output row."
             )
         return rows, parents, failed
 
     def _conform(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if rows.schema.names != self.schema.names:
             raise PipelineError(
-                f"flat_map_arrow {self.component!r}: rows have columns {rows.schema.names}, its schema says "
-                f"{self.schema.names}"
+                f"flat_map_arrow {self.component!r}: the output rows have columns {rows.schema.names}, but the schema has "
+                f"{self.schema.names}. Return the columns of the schema, in its order."
             )
         return rows if rows.schema.types == self.schema.types else rows.cast(self.schema)
 
@@ -134,17 +134,19 @@ class FlatMapStep:
         rows = np.asarray(numbers)
         if len(rows) and rows.dtype.kind not in "iu":
             raise PipelineError(
-                f"flat_map_arrow {self.component!r}: {attribute}: expected numbers of input rows, got {rows.dtype}"
+                f"flat_map_arrow {self.component!r}: {attribute} has values of type {rows.dtype}. Return indexes of input "
+                "rows, which are integers."
             )
         if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= inputs):
             raise PipelineError(
-                f"flat_map_arrow {self.component!r}: {attribute} names a row outside the {inputs} rows of its input batch"
+                f"flat_map_arrow {self.component!r}: {attribute} names a row outside the {inputs} rows of the input batch. "
+                "Count rows from 0 in each batch."
             )
         return rows.astype(np.int64)
 
 
 def _split_shares(input_shares: Int64Array, parents: Int64Array, salt: int) -> Int64Array:
-    """Compute the share of each output row. The children of one parent may stand anywhere; their order counts."""
+    """Compute the share of each output row. A parent's children may be anywhere, but their order counts."""
     split = shares.split(input_shares, np.bincount(parents, minlength=len(input_shares)), salt)
     if bool((parents[1:] >= parents[:-1]).all()):
         return split

@@ -1,4 +1,4 @@
-"""Python data sources as sinks: the user's own, of which each partition has to be taken to its end."""
+"""Python data sources as sinks, whose writers must consume each partition to its end."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ from acker_redis.errors import NotExactError
 
 
 def consuming(source: type[DataSource]) -> type[DataSource]:
-    """Derive a data source whose writers fail their task where they return before the end of its partition."""
+    """Derive a data source whose writers fail their task if they return before the end of its partition."""
 
     class Consuming(source):  # type: ignore[valid-type, misc]
         @classmethod
@@ -40,8 +40,8 @@ class _Writer:
         message: WriterCommitMessage = self.inner.write(rows)
         if any(not isinstance(row, pa.RecordBatch) or row.num_rows for row in rows):  # rows, or batches of them
             raise NotExactError(
-                f"data source {self.source!r}: its writer returned before it had consumed its partition: nothing is acked. "
-                "Have it iterate over all of its rows, and drop rows with tracker.filter before"
+                f"data source {self.source!r}: its writer returned before it had consumed its partition. Nothing is acked. "
+                "Iterate over all rows in it, and drop rows with tracker.filter before the sink."
             )
         return message
 

@@ -1,4 +1,4 @@
-"""Reads dead letters in the workers, a span of time in each task."""
+"""Read dead letters in the workers, one span of time per task."""
 
 import logging
 from collections.abc import Iterator
@@ -24,11 +24,13 @@ _LETTERS_PER_BATCH = 1000
 
 @dataclass(frozen=True)
 class ReadDeadLetters:
-    """The function for `mapInArrow`: spans of time (`begin`, `end`, in ms, both inclusive) to the letters written in them.
+    """Function for `mapInArrow` from spans of time to the dead letters written in them.
+
+    A span has columns `begin` and `end`, in ms, both inclusive.
 
     Attributes:
-        url: of the server, as executors reach it.
-        app: whose letters.
+        url: server's URL, as executors reach it.
+        app: name of the app.
     """
 
     url: str = field(repr=False)  # may hold a password
@@ -46,7 +48,7 @@ def _read(acker: Acker, begin: int, end: int) -> Iterator[pa.RecordBatch]:
     rows: list[dict[str, object]] = []
     for letter in acker.dead_letters.scan(after=f"{begin - 1}-{2**64 - 1}" if begin else "", until=str(end)):
         if not isinstance(letter, DeadLetter):
-            log.warning("entry %s of the dead letters can't be read: %s", letter.entry_id, letter.why)
+            log.warning("dead letter unreadable: entry_id=%s error=%s", letter.entry_id, letter.why)
             continue
         millis = int(letter.entry_id.partition("-")[0])
         payload = None if letter.payload is None else letter.payload.decode(errors="replace")

@@ -1,7 +1,7 @@
-"""The last step of an export: gives rows fresh edges, which other applications ack, and introduces them to the ledger.
+"""The last step of an export: make fresh edges for the rows, and introduce them to the ledger.
 
-An edge is one of the ledger's: 64 bits, XORed. A row with its share comes in; one edge per root of the row goes out. A root
-and the row's edge for it are an anchor.
+Other applications ack these edges. An edge belongs to the ledger: 64 bits, XORed. The input is rows with their shares. The
+output has one edge per root of each row. A root and the row's edge for it form an anchor.
 """
 
 from collections.abc import Iterator
@@ -25,17 +25,17 @@ _COMPACT_ROWS = 500_000
 
 @dataclass(frozen=True)
 class ExportStep:
-    """The function for `mapInArrow`: rows with roots and share to rows with anchors (`ANCHORS`) and share.
+    """Function for `mapInArrow` from rows with roots and share to rows with anchors (`ANCHORS`) and share.
 
-    Each row gets a fresh edge for each root it came from, made of the root and the row's share, in whatever order rows come
-    when a task runs again. Rows whose shares are equal were copied, which the proof shows. Fresh edges are introduced, as
-    one ack per root, when the partition was consumed to its end and before the task ends; a task that ends earlier
-    introduces nothing.
+    Each row gets a fresh edge for each root it came from. The edge is derived from the root and the row's share, so it
+    doesn't depend on the order of rows when a task runs again. Rows with equal shares were copied, which the proof detects.
+    Fresh edges are introduced as one ack per root, after the partition was consumed to its end and before the task ends. A
+    task that ends earlier introduces nothing.
 
     Attributes:
-        url: of the server, as executors reach it.
-        config: of the app.
-        prefix: names run, emission and action: the idempotency key of a partition's ack is made of it, and so are the edges.
+        url: server's URL, as executors reach it.
+        config: settings of the app.
+        prefix: name of run, emission and action. Edges and the idempotency key of a partition's ack are derived from it.
         component: name of the operator.
         columns: see `FlatMapStep`.
     """
@@ -50,10 +50,10 @@ class ExportStep:
         """Run on one partition.
 
         Raises:
-            NotExactError: the task ran before and gave other rows, or rows have lost their roots.
+            NotExactError: the task ran before and returned other rows, or rows have lost their roots.
         """
         keep_imports()
-        acker_of_worker(self.url, self.config)  # what is wrong with it shows before a row leaves
+        acker_of_worker(self.url, self.config)  # any error must show before a row leaves
         introduced = IntroducedEdges()
         salt = shares.salt_of(self.prefix)
         for spark_batch in batches:
@@ -63,8 +63,8 @@ class ExportStep:
             row_shares = shares.from_arrow(batch.column(SHARE))
             if count_rootless(row_shares, np.diff(starts)) or not roots.all():
                 raise NotExactError(
-                    f"export {self.component!r}: rows without roots came from a message, which would be done before they "
-                    f"are: nothing is acked. Keep the column {ROOTS} as it is"
+                    f"export {self.component!r}: rows of a message have lost their roots, so the message would be done before "
+                    f"they are. Nothing is acked. Keep the column {ROOTS} as it is."
                 )
             edges = np.asarray(hash_longs(row_shares[rows].view(np.uint64), salt, roots), np.uint64)
             edges = np.where(edges == 0, np.uint64(1), edges)
@@ -85,19 +85,19 @@ class ExportStep:
             try:
                 acker.ack_many(roots, ack_vals, idempotency_key=idempotency_key, component=self.component)
             except LedgerLostError:
-                # The spout learns of the loss by itself and replays; these roots then wait for no one and expire.
+                # The spout detects the loss by itself and replays. Nothing waits for these roots then, and they expire.
                 while_lost(acker.recover)
                 acker.ack_many(roots, ack_vals, idempotency_key=idempotency_key, component=self.component)
         except IdempotencyKeyReusedError as exc:
             raise NotExactError(
-                f"export {self.component!r}: the task of a partition ran again and gave other rows, after "
-                "those of its first run had been introduced. Make the functions before it deterministic"
+                f"export {self.component!r}: the task of a partition ran again and returned other rows, after "
+                "the edges of its first run had been introduced. Make the functions before the export deterministic."
             ) from exc
 
 
 @dataclass
 class IntroducedEdges:
-    """The XOR of the fresh edges of each root; memory is bounded by the number of distinct roots."""
+    """The XOR of the fresh edges per root. The number of distinct roots bounds its memory."""
 
     _roots: list[UInt64Array] = field(default_factory=list)
     _vals: list[UInt64Array] = field(default_factory=list)
@@ -116,14 +116,17 @@ class IntroducedEdges:
             self._size = self._distinct = len(roots)
 
     def ack_vals(self) -> tuple[UInt64Array, UInt64Array]:
-        """Give the distinct roots, sorted, and the ack val of each."""
+        """Return the distinct roots, sorted, and the ack val of each."""
         if not self._roots:
             return np.array([], np.uint64), np.array([], np.uint64)
         return ids.xor_by_root(np.concatenate(self._roots), np.concatenate(self._vals))
 
 
 def _distinct_roots(column: pa.ListArray) -> tuple[Int64Array, UInt64Array]:
-    """Give the place where each row's roots begin, and the roots, each once per row: two equal edges would cancel out."""
+    """Return the index at which each row's roots begin, and the roots.
+
+    Each root is listed once per row, because two equal edges would cancel out.
+    """
     lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     roots = np.asarray(column.flatten().to_numpy(zero_copy_only=False), np.int64).view(np.uint64)
     if len(lengths) and int(lengths.max()) > 1:

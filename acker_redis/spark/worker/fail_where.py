@@ -1,4 +1,4 @@
-"""Rows that SQL fails: their shares, roots and reasons are all that comes to the Python worker."""
+"""Fail rows that SQL selects. Only their shares, roots and reasons reach the Python worker."""
 
 from collections.abc import Callable, Iterator
 
@@ -12,22 +12,22 @@ from acker_redis.spark.protocol.columns import ROOTS, STAYS
 from acker_redis.spark.worker.failures import Failure, FailureCollector, Reason
 
 ROOTS_AS_TEXT = f"array_join({ROOTS}, ',', '0')"
-"""The roots of a row in SQL, as a text: an array costs PySpark twenty times as much per row, in those that stay, too."""
+"""SQL for the roots of a row as a text. PySpark spends far more on an array per row, also for rows that don't fail."""
 
 
 def failing(
     component: str, operator: str, failures: Accumulator[list[Failure]], *, retry: bool
 ) -> Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]:
-    """Make the function for `arrow_udf` that gives each row its `OUT`: 0 if it stays, else the number of the failure.
+    """Return a function for `arrow_udf` that computes `OUT`: `STAYS`, or the number of the failure.
 
-    Its arguments are share, `ROOTS_AS_TEXT` and reason, and the payload if rows are messages that bring it along; each is
-    null where the row stays. The reason decides. The failure is sent when the input has ended.
+    Its arguments are share, `ROOTS_AS_TEXT`, reason, and the payload if the rows are messages with one. All are null in a row
+    that stays; the reason decides. The failure is sent at the end of the input.
 
     Args:
         component: name of the operator.
-        operator: its tag in failures.
-        failures: takes the failure.
-        retry: whether the messages are to be emitted again.
+        operator: tag of the operator in failures.
+        failures: accumulator for the failure.
+        retry: whether to emit the messages again.
     """
 
     def fail_where(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:  # Spark reads the annotations
@@ -48,6 +48,6 @@ def failing(
 
 
 def _parse_roots(texts: pa.StringArray) -> pa.ListArray:
-    """Read the arrays that `ROOTS_AS_TEXT` made texts of; null where there is none."""
+    """Parse the texts that `ROOTS_AS_TEXT` made of arrays; null if there was no array."""
     texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
     return pc.split_pattern(texts, ",").cast(pa.list_(pa.int64()))

@@ -1,7 +1,8 @@
-"""Rows that failed, on their way to the driver: their roots by an accumulator, the sum of their shares beside the data.
+"""Failed rows on their way to the driver.
 
-The driver compares both, so no failed row gets lost. A task that runs again, or a step that Spark evaluates twice, makes a
-failure of another number; the driver takes those whose numbers it meets in the data.
+Their roots travel in an accumulator, and the sum of their shares in the data. The driver compares both, so no failed row gets
+lost. A task that runs again, or a step that Spark evaluates twice, makes a failure with a different number. The driver uses
+the failures whose numbers occur in the data.
 """
 
 import secrets
@@ -21,36 +22,36 @@ from acker_redis.spark.protocol import shares
 from acker_redis.spark.protocol.columns import CHILDLESS
 
 OnError: TypeAlias = Literal["fail", "raise"]
-"""What an error that a function of the user's raises fails: its rows, or the task."""
+"""Effect of an exception in a user's function: it fails its rows, or is raised and fails the task."""
 
 NoRetry: TypeAlias = tuple[type[Exception], ...]
 """Exceptions after which a message is not emitted again."""
 
 REASON_CHARS = 300
-"""Longer reasons are cut."""
+"""Longest reason, in characters. Longer ones are cut."""
 
 MAX_REASONS = 1000
-"""So many reasons are kept apart in one task."""
+"""Number of different reasons kept per task."""
 
 PAYLOAD_BYTES = 256 << 10
-"""Bytes of payloads sent along from one task: those of a thousand tasks still fit into Spark's maxResultSize."""
+"""Limit of payloads sent from one task, in bytes. Those of a thousand tasks still fit into Spark's maxResultSize."""
 
 OTHER_REASONS = f"one of more than {MAX_REASONS} reasons in one task"
 
 _NUMBERS = 1 << 42
 _COMPACT_ROOTS = 500_000
 _PER_ARRAY = 16
-"""An array costs about as much memory as this many roots in it."""
+"""Overhead of an array, as a number of roots that take the same memory."""
 
 
 class Reason(NamedTuple):
     """Why a row failed.
 
     Attributes:
-        text: for people.
-        retry: whether its message is to be emitted again.
-        is_expected: whether the pipeline failed the row itself, or something could not be reached. Anything else may be a
-            mistake in the pipeline, and counts only once the operator has processed other rows.
+        text: reason, for people to read.
+        retry: whether to emit its message again.
+        is_expected: whether the pipeline failed the row on purpose, or a service could not be reached. Any other reason may be
+            a mistake in the pipeline, and counts only once the operator has processed other rows.
     """
 
     text: str
@@ -59,7 +60,7 @@ class Reason(NamedTuple):
 
 
 class UnexpectedError(RowFailedError):
-    """Carries a row function's exception, which it did not declare, from row to failure."""
+    """An exception that a row function did not declare, on its way from the row to the failure."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,14 @@ class Failure:
     """The failed rows of one operator in one task.
 
     Attributes:
-        number: drawn at random, 2 <= number < 2**42.
-        operator: its tag, given by the driver.
-        component: its name.
-        share_sum: of the rows, mod 2^61.
-        rows: how many they are.
-        reasons: for each reason the distinct roots of its rows, as packed int64 of the machine's byte order.
-        rootless: how many rows have a share and no root: whose they are is not known.
-        payloads: root -> payload of its message, where that came along.
+        number: random number, 2 <= number < 2**42.
+        operator: tag of the operator, assigned by the driver.
+        component: name of the operator.
+        share_sum: sum of the rows' shares, mod 2^61.
+        rows: number of rows.
+        reasons: reason -> distinct roots of its rows, as packed int64 of the machine's byte order.
+        rootless: number of rows that have a share but no root. Their messages are unknown.
+        payloads: root -> payload of its message, if it was sent along.
     """
 
     number: int
@@ -88,7 +89,7 @@ class Failure:
 
 
 class FailuresParam(AccumulatorParam[list[Failure]]):
-    """Tells Spark how to add up failures: all of them, in the order in which their tasks end."""
+    """Accumulate all failures in Spark, in the order in which their tasks end."""
 
     def zero(self, value: list[Failure]) -> list[Failure]:
         """Start with no failures."""
@@ -102,7 +103,7 @@ class FailuresParam(AccumulatorParam[list[Failure]]):
 
 @dataclass
 class DistinctRoots:
-    """A set of roots; memory is bounded by their number."""
+    """A set of roots. The number of distinct roots bounds its memory."""
 
     _arrays: list[Int64Array] = field(default_factory=list)
     _size: int = 0
@@ -118,17 +119,17 @@ class DistinctRoots:
             self._size = self._distinct = len(self._arrays[0])
 
     def distinct(self) -> Int64Array:
-        """Give each root once, sorted."""
+        """Return each root once, sorted."""
         return np.unique(np.concatenate(self._arrays)) if self._arrays else np.array([], np.int64)
 
 
 class FailedRows(NamedTuple):
-    """What stands in the data for the rows that failed.
+    """The summary that represents failed rows in the data.
 
     Attributes:
-        number: of their failure.
-        share_sum: of the rows, mod 2^61.
-        rows: how many they are.
+        number: number of their failure.
+        share_sum: sum of their shares, mod 2^61.
+        rows: number of rows.
     """
 
     number: int
@@ -137,15 +138,15 @@ class FailedRows(NamedTuple):
 
 
 class FailureCollector:
-    """Collects the failed rows of one operator in one task. Nothing is sent before `send`."""
+    """Collector of the failed rows of one operator in one task. Only `send` sends them."""
 
     def __init__(self, operator: str, component: str, failures: Accumulator[list[Failure]]) -> None:
         """Start without failed rows.
 
         Args:
             operator: tag of the operator.
-            component: its name.
-            failures: where the failure goes.
+            component: name of the operator.
+            failures: accumulator for the failure.
         """
         self.number = _draw_number()
         self._operator, self._component, self._failures = operator, component, failures
@@ -155,7 +156,7 @@ class FailureCollector:
         self._payload_bytes = 0
 
     def add_rows(self, row_shares: Int64Array, roots_column: pa.ListArray, reasons: Sequence[Reason]) -> None:
-        """Add rows that failed: the share, the roots and the reason of each."""
+        """Add failed rows, with the share, the roots and the reason of each."""
         self._share_sum += shares.total(row_shares)
         self._rows += len(row_shares)
         kept = {reason: self._kept_reason(reason) for reason in dict.fromkeys(reasons)}
@@ -171,21 +172,21 @@ class FailureCollector:
             self._roots[reason].add(roots[by_root == number])
 
     def add_total(self, share_sum: int, rows: int, roots: DistinctRoots, reason: Reason, rootless: int = 0) -> None:
-        """Add rows that failed for one reason: the sum of their shares, how many, their roots, how many have none."""
+        """Add rows that failed for one reason. `rootless` counts those without a root."""
         self._share_sum += share_sum
         self._rows += rows
         self._rootless += rootless
         self._roots[self._kept_reason(reason)].add(roots.distinct())
 
     def add_payloads(self, roots: Int64Array, payloads: Sequence[bytes | None]) -> None:
-        """Add payloads of messages, as far as they fit."""
+        """Add payloads of messages until `PAYLOAD_BYTES` is reached; a payload that doesn't fit is skipped."""
         for root, payload in zip(roots.tolist(), payloads, strict=True):
             if payload is not None and self._payload_bytes + len(payload) <= PAYLOAD_BYTES:
                 self._payloads[root] = payload
                 self._payload_bytes += len(payload)
 
     def send(self) -> FailedRows | None:
-        """Send the failure, once, at the end of the partition; None if no row failed, and nothing is sent."""
+        """Send the failure, once, at the end of the partition. Return None and send nothing if no row failed."""
         if not self._rows:
             return None
         share_sum = self._share_sum & shares.MASK
@@ -197,7 +198,7 @@ class FailureCollector:
         return FailedRows(self.number, share_sum, self._rows)
 
     def _kept_reason(self, reason: Reason) -> Reason:
-        """Cut a reason, or replace it by `OTHER_REASONS` where there are too many."""
+        """Cut a reason, or replace it by `OTHER_REASONS` if there are too many."""
         cut = _cut(reason)
         if cut not in self._roots:
             if len(self._roots) >= MAX_REASONS:
@@ -207,12 +208,12 @@ class FailureCollector:
 
 
 def count_rootless(row_shares: Int64Array, root_counts: npt.NDArray[np.integer[Any]]) -> int:
-    """Count the rows that have a share, and so came from a message, but no root."""
+    """Count the rows that have a share, so they came from a message, but no root."""
     return int(np.count_nonzero((row_shares != 0) & (root_counts == 0)))
 
 
 def reason_of(exc: BaseException, no_retry: NoRetry = ()) -> Reason:
-    """Give the reason of a row whose function raised."""
+    """Return the reason for a row whose function raised."""
     retry = not isinstance(exc, no_retry)
     if isinstance(exc, RowFailedError):
         return Reason(str(exc), retry and exc.retry, not isinstance(exc, UnexpectedError))
@@ -220,12 +221,12 @@ def reason_of(exc: BaseException, no_retry: NoRetry = ()) -> Reason:
 
 
 def as_reason(reason: str | RowFailedError) -> Reason:
-    """Convert a reason as functions of the user's give it for a row."""
+    """Convert a reason that a user's function returned for a row."""
     return Reason(reason) if isinstance(reason, str) else reason_of(reason)
 
 
 def failure_of(component: str, reason: Reason, roots: Int64Array, rootless: int = 0) -> Failure:
-    """Make a failure in the driver, of rows that no task has named; `rootless`: how many have no root."""
+    """Create a failure in the driver, for rows that no task has named. `rootless` counts those without a root."""
     return Failure(_draw_number(), "", component, 0, len(roots), {_cut(reason): roots.tobytes()}, rootless)
 
 
@@ -234,5 +235,5 @@ def _draw_number() -> int:
 
 
 def _cut(reason: Reason) -> Reason:
-    """Cut a text of the user's, which may be long, and hold halves of pairs, which UTF-8 can't."""
+    """Cut a user's text, which may be long, and replace lone surrogates, which UTF-8 can't encode."""
     return reason._replace(text=reason.text[:REASON_CHARS].encode(errors="replace").decode())

@@ -1,4 +1,4 @@
-"""Keeps messages in Redis, for replays of what can't be read again."""
+"""Keep messages in Redis, so that they can be replayed without their source."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,15 +15,16 @@ from acker_redis.spark.worker.process import acker_of_worker, keep_imports
 
 @dataclass(frozen=True)
 class KeepStep:
-    """The function for `mapInArrow`: message ids and payloads, as structs, to one row (`ROWS`) that counts those kept.
+    """Function for `mapInArrow` that keeps messages and counts them.
 
-    Keeping one again changes nothing, so it doesn't matter how often a task runs. Rows without id or payload are left out.
+    The input has message ids and payloads (structs). The output is one row, `ROWS`: the number of messages kept. Keeping a
+    message again changes nothing, so a task may run any number of times. Rows without id or payload are skipped.
 
     Attributes:
-        url: of the server, as executors reach it.
-        config: of the app.
-        run_id: of the run that they are kept for.
-        longest: bytes; longer payloads are left out, too.
+        url: server's URL, as executors reach it.
+        config: settings of the app.
+        run_id: id of the run that the messages are kept for.
+        longest: size of the longest payload to keep, in bytes; longer ones are skipped.
     """
 
     url: str = field(repr=False)  # may hold a password
@@ -35,15 +36,15 @@ class KeepStep:
         """Run on one partition.
 
         Raises:
-            PipelineError: the ids are no integers.
-            ServerOutOfMemoryError: the server is above maxmemory; some may have been kept.
+            PipelineError: the ids are not integers.
+            ServerOutOfMemoryError: the server is above maxmemory. Some messages may have been kept.
         """
         keep_imports()
         count = 0
         for batch in batches:
             message_ids, payloads = batch.columns
             if not pa.types.is_integer(message_ids.type):
-                raise PipelineError(f"message ids are {message_ids.type}: expected bigint")
+                raise PipelineError(f"The message ids are {message_ids.type}, not bigint. Use a column of integers.")
             rows = row_codec.to_bytes(payloads, self.longest)
             pairs = [
                 (message, row)

@@ -1,4 +1,4 @@
-"""A sink that is a function per partition."""
+"""The step of a sink that is a function of each partition."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -31,14 +31,14 @@ from acker_redis.spark.worker.process import keep_imports, partition_id
 log = logging.getLogger("acker_redis.spark")
 
 Write: TypeAlias = Callable[[Iterator[pa.RecordBatch], int], object]
-"""A function called with the batches of a partition and its number. What it returns makes no difference."""
+"""A function of the batches of a partition and its number. Its result is ignored."""
 
 _SCHEMA = pa.schema([ARROW_SHARE, ARROW_ROWS, ARROW_OUT])
 
 
 @dataclass
 class _Consumed:
-    """The rows of the partition that were handed to the function, or drained after it had failed."""
+    """The rows of the partition that the function received, or that were drained after it had failed."""
 
     share_sum: int = 0
     rows: int = 0
@@ -47,7 +47,7 @@ class _Consumed:
     _roots: list[Int64Array] = field(default_factory=list)
 
     def add(self, batch: pa.RecordBatch, *, with_roots: bool) -> None:
-        """Count a batch. With roots: some 20 bytes of each row are kept, copied, as a column would hold its batch."""
+        """Count a batch. `with_roots` keeps a copy of about 20 bytes per row; a column would keep its whole batch."""
         row_shares = shares.from_arrow(batch.column(SHARE))
         self.share_sum = (self.share_sum + shares.total(row_shares)) & shares.MASK
         self.rows += batch.num_rows
@@ -64,7 +64,7 @@ class _Consumed:
 
     @property
     def rootless(self) -> int:
-        """How many rows have a share, but no root."""
+        """Number of rows that have a share, but no root."""
         return count_rootless(self.row_shares, np.concatenate([np.array([], np.int32), *self._counts]))
 
     @property
@@ -76,16 +76,16 @@ class _Consumed:
 
 @dataclass(frozen=True)
 class PartitionsStep:
-    """The function for `mapInArrow`: a partition to rows (`SHARE`, `ROWS`, `OUT`) that say what was consumed, and failed.
+    """Function for `mapInArrow` from a partition to rows (`SHARE`, `ROWS`, `OUT`) that count consumed and failed rows.
 
     Attributes:
         component: name of the sink.
-        operator: its tag in failures.
-        write: the function; it gets the user's columns.
-        on_error: `raise`: what it raises ends the task, and Spark tries it again. `fail`: every row of the partition fails,
-            with the error as reason, or those that a `RowsRefusedError` names; the roots column is among the input columns
-            for it. What goes wrong before the sink, in the rows' making, is raised in both cases.
-        failures: takes the failed rows.
+        operator: tag of the sink in failures.
+        write: the user's function, which receives the user's columns.
+        on_error: effect of an exception in the function. `raise` ends the task, and Spark retries it. `fail` fails every row
+            of the partition, with the error as reason, or only those that a `RowsRefusedError` names. It needs the roots
+            column among the input columns. An error in the steps before the sink is raised in both modes.
+        failures: accumulator for the failed rows.
         no_retry: exceptions after which the messages of the partition are not emitted again.
         columns: see `FlatMapStep`.
     """
@@ -103,7 +103,7 @@ class PartitionsStep:
 
         Raises:
             NotExactError: the function returned before it had consumed its rows.
-            PipelineError: it refused rows that are not there, or errors are to be raised.
+            PipelineError: it refused rows that don't exist, or it refused rows while `on_error` is `raise`.
         """
         keep_imports()
         consumed = _Consumed()
@@ -132,25 +132,27 @@ class PartitionsStep:
         yield pa.RecordBatch.from_arrays([pa.array(values, pa.int64()) for values in columns], schema=_SCHEMA)
 
     def _check_consumed(self, batches: Iterator[pa.RecordBatch], input_errors: list[Exception]) -> None:
-        """Check that the function has consumed its rows, and swallowed no error of the steps before."""
+        """Check that the function has consumed all rows and has not swallowed an error of the steps before."""
         if input_errors:
             raise input_errors[0]
         if any(batch.num_rows for batch in batches):
             raise NotExactError(
-                f"sink {self.component!r}: the function returned before it had consumed its partition: nothing is acked. "
-                "Have it iterate over all of its batches, and drop rows with tracker.filter before"
+                f"sink {self.component!r}: the function returned before it had consumed its partition. Nothing is acked. "
+                "Iterate over all batches in it, and drop rows with tracker.filter before the sink."
             )
 
     def _fail_refused(self, collector: FailureCollector, consumed: _Consumed, refused: RowsRefusedError) -> None:
         """Fail the rows that the store refused."""
         if self.on_error == "raise":
             raise PipelineError(
-                f"sink {self.component!r}: {refused}: give on_error='fail', so that rows can fail alone"
+                f"sink {self.component!r}: the function raised RowsRefusedError, which needs on_error='fail'. Pass that, so "
+                f"that only the refused rows fail. The error was: {refused}"
             )
         numbers = list(refused.rows)
         if any(not isinstance(number, (int, np.integer)) or not 0 <= number < consumed.rows for number in numbers):
             raise PipelineError(
-                f"sink {self.component!r}: it refused rows that are not among the {consumed.rows} of its partition"
+                f"sink {self.component!r}: RowsRefusedError names rows that are not among the {consumed.rows} rows of the "
+                "partition. Count rows from 0, over all batches of the partition."
             )
         if numbers:
             rows = np.array(numbers, np.int64)
@@ -161,7 +163,7 @@ class PartitionsStep:
         self, collector: FailureCollector, consumed: _Consumed, batches: Iterator[pa.RecordBatch], reason: Reason
     ) -> None:
         """Fail all rows of the partition."""
-        log.warning("sink %r failed the rows of a partition: %s", self.component, reason.text[:REASON_CHARS])
+        log.warning("partition failed: sink=%r error=%s", self.component, reason.text[:REASON_CHARS])
         for batch in self._renamed(batches):
             consumed.add(batch, with_roots=True)
         roots = DistinctRoots()
@@ -178,7 +180,7 @@ class PartitionsStep:
     def _watched(
         self, batches: Iterator[pa.RecordBatch], consumed: _Consumed, input_errors: list[Exception]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the batches, counted; an error in their making is kept apart from the function's own."""
+        """Yield the batches and count them. Errors of the steps before are recorded apart from the function's own."""
         try:
             for batch in self._renamed(batches):
                 consumed.add(batch, with_roots=self.on_error == "fail")

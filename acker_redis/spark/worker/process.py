@@ -1,4 +1,4 @@
-"""What a Python worker has: one acker per process, its imports, and the partition of the task it runs."""
+"""State of a Python worker: one acker per process, its imports, and the partition of the running task."""
 
 import gc
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from acker_redis.errors import AckerError, AppNotFoundError, ConnectionLostError
 from acker_redis.model.config import AckerConfig
 
 _LOST_TRIES = 20
-"""A worker makes no shard: the driver recovers one whose data is lost, and looks ten times a second."""
+"""A worker creates no shard. The driver recovers one that lost its data; it checks ten times a second."""
 
 _LOST_BASE_SECS, _LOST_CAP_SECS = 0.05, 1.0
 
@@ -24,9 +24,10 @@ _ackers: dict[tuple[str, AckerConfig], Acker] = {}
 
 
 def acker_of_worker(url: str, config: AckerConfig) -> Acker:
-    """Give this process's acker; made at first use, kept over tasks. Spark forks its workers before it imports this module.
+    """Return this process's acker, which is created on first use and kept across tasks.
 
-    It opens the app as it is: it makes no shard, which the driver's acker does.
+    Spark forks its workers before it imports this module. The acker opens an existing app and creates no shard; the driver's
+    acker does.
     """
     acker = _ackers.get((url, config))
     if acker is None:
@@ -34,16 +35,17 @@ def acker_of_worker(url: str, config: AckerConfig) -> Acker:
             acker = _ackers[url, config] = while_lost(lambda: Acker.open_existing(url, config.app))
         except ConnectionLostError as exc:
             raise ConnectionLostError(
-                f"a Python worker of Spark: {exc}. Do executors reach the server by another name? Give it as `executor_url`"
+                "A Python worker of Spark can't reach the server. If executors reach it by another address, pass that as "
+                f"executor_url. The error was: {exc}"
             ) from exc
     return acker
 
 
 def while_lost(call: Callable[[], _T]) -> _T:
-    """Call a function, again while the app's ledger is lost and the driver has not recovered it.
+    """Call a function, and retry while the app's ledger is lost and not yet recovered by the driver.
 
     Raises:
-        LedgerLostError, AppNotFoundError: the last of some 15 s.
+        LedgerLostError, AppNotFoundError: the last error after about 15 s.
     """
     backoff = Backoff(base=_LOST_BASE_SECS, cap=_LOST_CAP_SECS)
     retry: Retry = Retry(backoff, _LOST_TRIES, supported_errors=(LedgerLostError, AppNotFoundError))
@@ -53,21 +55,21 @@ def while_lost(call: Callable[[], _T]) -> _T:
 
 @cache
 def keep_imports() -> None:
-    """Exempt the objects that the process has by now from garbage collection, once; later ones are collected.
+    """Exempt the existing objects of this process from garbage collection, once. Later objects are collected.
 
-    Spark's workers collect after each task (`pyspark/daemon.py`, 4.3). Over the modules that a flat_map function needs
-    this takes 40 ms of CPU, more than all the rest of a small task.
+    Spark's workers collect garbage after each task (`pyspark/daemon.py`, 4.3). Traversing the modules that a flat_map function
+    needs costs more CPU than the rest of a small task.
     """
     gc.freeze()
 
 
 def partition_id() -> int:
-    """Give the number of the partition that the running task works on; the same over every kind of retry.
+    """Return the number of the running task's partition. It is the same in every kind of retry.
 
     Raises:
         AckerError: no task is running.
     """
     context = TaskContext.get()
     if context is None:
-        raise AckerError("this runs inside Spark tasks only")
+        raise AckerError("No Spark task is running here. Call this in a Python worker only.")
     return context.partitionId()

@@ -1,9 +1,8 @@
-"""Rows as bytes and back, exactly: what is kept in Redis for replays.
+"""Encode rows as bytes, and decode them exactly, to keep them in Redis for replays.
 
-A row is taken as Arrow has it in its buffers: numbers, dates, times and intervals as integers of their width, floats by
-their bits, texts as bytes. So nothing is printed and parsed, and no calendar, time zone or encoding has a part in it.
-The values of a row are pickled, because that is the fastest way in Python, and read by an unpickler that makes nothing
-but plain values.
+A row is encoded from Arrow's buffers: numbers, dates, times and intervals as integers of their width, floats by their bits,
+texts as bytes. Nothing is printed and parsed, so no calendar, time zone or text encoding is involved. The values of a row are
+pickled, because that is the fastest way in Python. The unpickler that reads them creates plain values only.
 """
 
 import io
@@ -19,31 +18,31 @@ _INTEGERS = {32: pa.int32(), 64: pa.int64()}
 
 
 def to_bytes(rows: pa.StructArray, longest: int) -> list[bytes | None]:
-    """Encode each row; None for a null row, and for one with more bytes than `longest`."""
+    """Encode each row. The result is None for a null row, and for one with more bytes than `longest`."""
     encoded = (None if row is None else pickle.dumps(row, pickle.HIGHEST_PROTOCOL) for row in _values(rows))
     return [row if row is not None and len(row) <= longest else None for row in encoded]
 
 
 def from_bytes(payloads: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
-    """Decode rows; `schema` has the columns they were made of, whatever their time zone."""
+    """Decode rows. `schema` has the columns they were encoded from; time zones may differ."""
     rows = [_Unpickler(io.BytesIO(payload)).load() for payload in payloads]
     columns = [_array(field.type, [row[at] for row in rows]) for at, field in enumerate(schema)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def are_equal(first: bytes, second: bytes) -> bool:
-    """Compare two rows of one schema by their values, bit by bit; the bytes of equal ones may differ."""
+    """Return True if two rows of one schema have the same values, bit by bit. Their encoded bytes may differ."""
     return first == second or bool(_Unpickler(io.BytesIO(first)).load() == _Unpickler(io.BytesIO(second)).load())
 
 
 def refit(payload: bytes, convert: Callable[[Any], Any]) -> bytes:
-    """Encode a row again, with the values that a function makes of those it has."""
+    """Encode a row again after a function has converted its values."""
     return pickle.dumps(convert(_Unpickler(io.BytesIO(payload)).load()), pickle.HIGHEST_PROTOCOL)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The function for `mapInArrow` that makes rows of a column of their bytes."""
+    """Function for `mapInArrow` that decodes a column of encoded rows."""
 
     schema: pa.Schema
 
@@ -54,7 +53,10 @@ class Rows:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Take the values of a column: integers, bytes and booleans; tuples for structs, lists for arrays, of pairs for maps."""
+    """Return the values of a column as integers, bytes and booleans.
+
+    Structs become tuples, arrays become lists, and maps become lists of pairs.
+    """
     kind = column.type
     if pa.types.is_struct(kind):
         parts = [_values(part) for part in column.flatten()]
@@ -71,7 +73,7 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 def _array(kind: pa.DataType, values: list[Any]) -> pa.Array:
-    """Make the column again that `_values` took the values of."""
+    """Rebuild the column whose values `_values` returned."""
     if not ((pa.types.is_struct(kind) and len(kind)) or pa.types.is_list(kind) or pa.types.is_map(kind)):
         return pa.array([{} if value == () else value for value in values], _plain(kind)).view(kind)
     null = pa.array([value is None for value in values], pa.bool_())
@@ -90,7 +92,7 @@ def _array(kind: pa.DataType, values: list[Any]) -> pa.Array:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Give the type of the same layout whose values are integers, bytes or booleans."""
+    """Return the type of the same layout whose values are integers, bytes or booleans."""
     if pa.types.is_string(kind):
         return pa.binary()
     if pa.types.is_large_string(kind):
@@ -103,7 +105,9 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes nothing but plain values: a program that can write to the server must not run code here."""
+    """Unpickler of plain values only: a program that can write to the server must not run code here."""
 
     def find_class(self, module_name: str, global_name: str) -> NoReturn:
-        raise pickle.UnpicklingError(f"a kept row has no {module_name}.{global_name}: it was not written by a spout")
+        raise pickle.UnpicklingError(
+            f"A kept row contains {module_name}.{global_name}, so no spout wrote it. Find out which program did."
+        )

@@ -1,6 +1,6 @@
-"""flat_map in a Python worker: functions of one row, on top of those of record batches.
+"""flat_map in a Python worker: functions of one row, built on functions of record batches.
 
-A call of Python and a dict per row is what it costs.
+Each row costs a Python call and a dict.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -25,24 +25,26 @@ class RowFunctionStep(Protocol):
     """An object that emits by calling a collector (Storm: IBasicBolt)."""
 
     def execute(self, row: dict[str, Any], collector: "Collector") -> None:
-        """Work on one row."""
+        """Process one row."""
 
 
 RowFunction: TypeAlias = Callable[[dict[str, Any]], Iterable[Row] | None]
-"""A function, usually a generator, that gives the rows derived from one row."""
+"""A function, usually a generator, that returns the rows derived from one row."""
 
 
 @dataclass
 class Collector:
-    """Takes what a `RowFunctionStep` emits (Storm: BasicOutputCollector). Every row belongs to the input row's messages.
+    """Collector of the rows that a `RowFunctionStep` emits (Storm: BasicOutputCollector).
 
         class Split:
             def execute(self, row, collector):
                 for item in row["items"].split(","):
                     collector.emit({"order": row["order"], "item": item})
 
+    Every emitted row belongs to the input row's messages.
+
     Attributes:
-        rows: emitted so far.
+        rows: rows emitted so far.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -54,32 +56,34 @@ class Collector:
             collector.emit((7, "tea"))
 
         Args:
-            row: a dict, or values in the order of the schema.
+            row: dict, or values in the order of the schema.
         """
         self.rows.append(row)
 
     def fail(self, reason: str, *, retry: bool = True) -> None:
-        """Fail the input row; what was emitted from it is left out.
+        """Fail the input row. Rows already emitted from it are dropped.
 
             if row["customer"] is None:
                 collector.fail("no customer", retry=False)
 
         Raises:
-            RowFailedError: always; it has the same arguments.
+            RowFailedError: always, with the same arguments.
         """
         raise RowFailedError(reason, retry=retry)
 
 
 @dataclass(frozen=True)
 class RowByRow:
-    """Makes a function of record batches of one of rows. An input row is done when its function returned without raising.
+    """Adapter from a function of rows to a function of record batches.
+
+    An input row is done when the function has returned without raising.
 
     Attributes:
-        function: or object.
-        schema: of the output rows.
-        on_error: `fail`: a row whose function raises, or gives rows that don't fit the schema, fails with a text that says
-            why, the others go on; `raise`: the task fails, and Spark tries it again. `RowFailedError` fails the row in both
-            cases, and so do those of `no_retry`.
+        function: function of a row, or object with `execute`.
+        schema: schema of the output rows.
+        on_error: effect of an exception, or of rows that don't fit the schema. `fail` fails the row with a text that says
+            why, and the others pass. `raise` fails the task, and Spark retries it. `RowFailedError` and the exceptions of
+            `no_retry` fail the row in both modes.
         no_retry: exceptions after which the row's message is not emitted again.
     """
 
@@ -89,7 +93,7 @@ class RowByRow:
     no_retry: NoRetry = ()
 
     def __call__(self, batch: pa.RecordBatch) -> FlatMapOutput:
-        """Work on one record batch."""
+        """Process one record batch."""
         derive = self._derive_with_collector if isinstance(self.function, RowFunctionStep) else self.function
         rows: list[Row] = []
         ends = [0]
@@ -129,29 +133,32 @@ class RowByRow:
         return zip(*(rows if fitting else map(self._values, rows)), strict=True)
 
     def _values(self, row: Row) -> Sequence[Any]:
-        """Order the values of a row as the schema does."""
+        """Return the values of a row in the order of the schema."""
         names = self.schema.names
         if isinstance(row, Mapping) or hasattr(row, "__fields__"):  # the latter: Spark's Row with names
             columns: Container[str] = row if isinstance(row, Mapping) else row.__fields__
             missing = [name for name in names if name not in columns]
             if missing:
-                raise PipelineError(f"a derived row lacks the columns {missing}")
+                raise PipelineError(f"A derived row lacks the columns {missing}. Set every column of the schema.")
             return [row[name] for name in names]
         if isinstance(row, (str, bytes, bytearray)) or not isinstance(row, (Sequence, np.ndarray)):
             raise PipelineError(
-                f"a derived row is a {type(row).__name__}: give dicts, or tuples in the order of the columns {names}"
+                f"A derived row is a {type(row).__name__}. Return dicts, or tuples in the order of the columns {names}."
             )
         if len(row) != len(names):
-            raise PipelineError(f"a derived row has {len(row)} values, the schema {len(names)} columns: {names}")
+            raise PipelineError(
+                f"A derived row has {len(row)} values, but the schema has {len(names)} columns: {names}. Return one value per "
+                "column."
+            )
         return row
 
     def _drop_misfits(
         self, rows: list[Row], ends: list[int], failed: dict[int, str | RowFailedError]
     ) -> tuple[list[Row], list[int]]:
-        """Keep the rows of those inputs whose rows all fit the schema; the other inputs fail, with the reason.
+        """Keep the rows of inputs whose rows all fit the schema. The other inputs fail with a reason.
 
         Raises:
-            PipelineError: one does not fit, and errors are to be raised.
+            PipelineError: a row does not fit, and `on_error` is `raise`.
         """
         kept: list[Row] = []
         kept_ends = [0]
@@ -167,7 +174,7 @@ class RowByRow:
         return kept, kept_ends
 
     def _misfit(self, rows: list[Row]) -> str | None:
-        """Say what is wrong with the first row that does not fit the schema; None: all fit."""
+        """Describe the first row that does not fit the schema; None if all fit."""
         for row in rows:
             try:
                 values = self._values(row)
@@ -178,33 +185,37 @@ class RowByRow:
                     _array([value], column)
                 except Exception as exc:
                     kind = from_arrow_type(column.type).simpleString() + ("" if column.nullable else " not null")
-                    return f"column {column.name!r} is {kind} and can't hold {value!r:.100}: {exc}"
+                    return f"Column {column.name!r} is {kind} and can't hold {value!r:.100} ({exc})."
         return None
 
 
 def _check_rows(rows: Iterable[Row] | None) -> Iterable[Row]:
-    """Refuse what a row function returned where it is no collection of rows."""
+    """Return the rows of a row function; None counts as no rows.
+
+    Raises:
+        PipelineError: the function returned something other than a collection of rows.
+    """
     if isinstance(rows, (str, bytes, bytearray, Mapping)):  # can be iterated over, and is no collection of rows
-        raise PipelineError(f"the function returned a {type(rows).__name__}: return or yield rows, such as [(1, 'a')]")
+        raise PipelineError(f"The function returned a {type(rows).__name__}. Return or yield rows, such as [(1, 'a')].")
     return rows or ()
 
 
 def _array(values: Sequence[Any], column: pa.Field) -> pa.Array:
     array = pa.array(values, column.type)
     if _has_required(column) and _lacks_required(array, column):
-        raise ValueError("it, or something in it, is null and must not be")
+        raise ValueError("it is null or contains a null, and the schema allows none there")
     return array
 
 
 def _has_required(column: pa.Field) -> bool:
-    """Whether a column, or anything in it, is not nullable."""
+    """Return True if a column, or a field inside it, is not nullable."""
     kind = column.type
     inner = [kind.field(i) for i in range(kind.num_fields)] if pa.types.is_nested(kind) else []
     return not column.nullable or any(_has_required(field) for field in inner)
 
 
 def _lacks_required(array: pa.Array, column: pa.Field) -> bool:
-    """Whether there is a null where the schema has none; Arrow itself does not mind."""
+    """Return True if there is a null where the schema allows none. Arrow itself does not check this."""
     kind = column.type
     if array.null_count and not column.nullable:
         return True
