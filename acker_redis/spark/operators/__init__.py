@@ -1,4 +1,4 @@
-"""Operators as frames in, frames out. Each keeps the sum of shares, or meters what it removes.
+"""Operators as functions from frames to frames. Each preserves the sum of shares, or meters the rows it removes.
 
 Internal: the public names are those of `acker_redis.spark`.
 """

@@ -1,4 +1,4 @@
-"""Groups in SQL. Each row has the sum of the shares of the rows it was made of."""
+"""Groups in SQL. Each output row has the sum of the shares of its group."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ _LEAST, _GREATEST, _COUNT = "_acker_least", "_acker_greatest", "_acker_count"
 def grouped(
     frame: DataFrame, keys: Sequence[str | Column], aggregates: Sequence[Column], equation: Equation
 ) -> DataFrame:
-    """Make one row per group, with the sum of its rows' shares, and their roots."""
+    """Return one row per group, with the sum of its rows' shares, and their roots."""
     groups = frame.groupBy(*keys).agg(
         *aggregates,
         F.sum(F.expr(f"{SHARE} & {(1 << shares.LOW_BITS) - 1}L")).alias(_LOW),
@@ -32,7 +32,7 @@ def grouped(
 def grouped_by_message(
     frame: DataFrame, keys: Sequence[str | Column], aggregates: Sequence[Column], name: str, equation: Equation
 ) -> DataFrame:
-    """Group by keys that have the message id, as `grouped` does: a group with rows of several messages fails the job."""
+    """Group like `grouped`, by keys that include the message id. A group with rows of several messages fails the job."""
     roots = [
         F.expr(f"{function}(get({ROOTS}, 0))").alias(column)
         for function, column in (("min", _LEAST), ("max", _GREATEST))
@@ -45,15 +45,15 @@ def grouped_by_message(
 
 
 def of_one_message(frame: DataFrame, name: str, equation: Equation) -> DataFrame:
-    """Pass rows of which each comes from one message, or from none: another fails the job."""
+    """Check that each row comes from at most one message. A row of several messages fails the job."""
     return _refuse_several(frame, f"size({ROOTS}) > 1", name, equation)
 
 
 def _refuse_several(frame: DataFrame, several: str, name: str, equation: Equation) -> DataFrame:
     text = (  # on a line of its own, as `worker_errors` reads it
-        f"\nacker_redis.errors.NotExactError: {name!r}: rows of several messages came together, though a key is called like "
-        "the column of message ids: does the column hold something else by now? Give it another name, and partial=True where "
-        "rows of this emission's messages may come together\n"
+        f"\nacker_redis.errors.NotExactError: {name!r}: rows of several messages came together, although a key has the name "
+        "of the column of message ids. The column probably holds other values now. Rename it, and pass partial=True if rows "
+        "of this emission's messages may come together.\n"
     )
     return frame.withColumn(
         SHARE, equation.share_column(f"IF({several}, raise_error({arguments.literal(text)}), {SHARE})")

@@ -1,4 +1,7 @@
-"""Joins in SQL. Each row has parts of the shares of the rows it was made of; rows that are left out are metered."""
+"""Joins in SQL.
+
+Each joined row has parts of the shares of the rows it was made from. Rows that the join leaves out are metered.
+"""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -38,7 +41,7 @@ _LEFT, _RIGHT, _LEFT_PLACE, _LEFT_COUNT = (f"_acker_{name}" for name in ("left",
 
 _EQUAL = "EqualTo"
 _CHAR = "__CHAR_VARCHAR_TYPE_STRING"
-"""In the metadata of a column of texts that is char or varchar: Spark pads these where it compares them."""
+"""In the metadata of char and varchar columns, which Spark pads in comparisons."""
 
 _PLAIN = (BinaryType, BooleanType, DateType, DecimalType, IntegralType, TimestampNTZType, TimestampType)
 
@@ -53,10 +56,10 @@ def looked_up(
     *,
     keep_unmatched: bool,
 ) -> DataFrame:
-    """Join with a table that isn't tracked: one row per match.
+    """Join with an untracked table. Each match becomes one row.
 
-    The matches of a key are one array, so that a row knows how many children it has, and which of them is which. Keys are
-    compared as Spark does, and the table is grouped by their values then: '1' and '01' are the same key to a bigint.
+    The matches of a key form one array, so that a row knows the number and the order of its children. Keys are compared as in
+    Spark. The table is grouped by the values that are compared: '1' and '01' are the same key to a bigint.
     """
     others = [column for column in table.columns if column not in on]
     compared = _compared(frame, table, on, name)
@@ -77,10 +80,10 @@ def looked_up(
 def matched(
     left: DataFrame, right: DataFrame, on: Sequence[str], how: str, name: str, meter: str, equation: Equation
 ) -> DataFrame:
-    """Join two tracked frames. Each row has parts of the shares of the two it was made of.
+    """Join two tracked frames. Each row has parts of the shares of the two rows it was made from.
 
-    It has the keys that Spark's own join gives it: those of the side that is kept. Where equal ones may differ, as 1
-    and '01' do, rows carry their own.
+    Its keys are those of Spark's own join: the keys of the side that is kept. If equal keys may differ, such as 1 and '01',
+    rows carry their own.
     """
     compared = _compared(left, right, on, name, how)
     keys = [f"_acker_key{i}" for i in range(len(on))]
@@ -95,7 +98,11 @@ def matched(
         )
     ]
     both = sides[0].join(sides[1], keys, "full")
-    alone = {"left": f"{_LEFT} IS NULL", "right": f"{_RIGHT} IS NULL", "full": "false"}  # without the side that is kept
+    alone = {
+        "left": f"{_LEFT} IS NULL",
+        "right": f"{_RIGHT} IS NULL",
+        "full": "false",
+    }  # rows that lack the side that is kept
     is_removed = alone.get(how, f"{_LEFT} IS NULL OR {_RIGHT} IS NULL")
     sums = [
         f"coalesce(aggregate({side}, 0L, (sum, row) -> (sum + row.{SHARE}) & {shares.MASK}L), 0L)"
@@ -118,7 +125,7 @@ def matched(
         _own_key(own_keys[column], how) if column in own_keys else F.col(key)
         for key, column in zip(keys, on, strict=True)
     ]
-    parts = [  # of a side that a row lacks, the share is null, of which a hash would be a number
+    parts = [  # the share of a missing side is null, but its hash would be a number
         f"IF({side}.{SHARE} IS NULL, 0L, "
         f"{shares.split_in_sql(f'{side}.{SHARE}', salt, f'cast({place} AS bigint)', f'cast({count} AS bigint)')})"
         for side, place, count in ((_LEFT, _PLACE, _COUNT), (_RIGHT, _LEFT_PLACE, _LEFT_COUNT))
@@ -138,12 +145,12 @@ def matched(
 
 
 class _Key(NamedTuple):
-    """How the columns of one name on both sides are compared: the casts that Spark makes of each, one after another.
+    """The casts that Spark applies, in order, to compare the columns of one name on both sides.
 
     Attributes:
-        left: the types that the left column is cast to; none: as it is.
-        right: the same of the right column.
-        is_plain: whether equal values are the same value, so that a row may have either.
+        left: types that the left column is cast to. Empty if it is compared unchanged.
+        right: the same for the right column.
+        is_plain: whether equal values are identical, so that a row may have either.
     """
 
     left: Sequence[DataType] = ()
@@ -152,12 +159,12 @@ class _Key(NamedTuple):
 
 
 def _compared(left: DataFrame, right: DataFrame, on: Sequence[str], name: str, how: str = "inner") -> list[_Key]:
-    """Ask Spark how it compares the columns that both sides have, with the session's settings.
+    """Return how Spark compares the join columns of both sides with the session's settings.
 
-    Equal values of the type that it casts to are one group, too: Spark groups and joins by the same keys.
+    Equal values of the type that it casts to also form one group, because Spark groups and joins by the same keys.
 
     Raises:
-        PipelineError: it can't compare them, or by more than casts.
+        PipelineError: Spark can't compare them, or compares them by more than casts.
     """
     keys = []
     for column in on:
@@ -174,24 +181,26 @@ def _compared(left: DataFrame, right: DataFrame, on: Sequence[str], name: str, h
         try:
             both = left.sparkSession.range(0).select(*nulls)
             if how == "full":
-                both.select(F.coalesce(_LEFT, _RIGHT))  # which is what the rows are given
+                both.select(F.coalesce(_LEFT, _RIGHT))  # the key of the joined rows
             compared = both.where(f"{_LEFT} = {_RIGHT}")
         except AnalysisException as exc:
-            raise PipelineError(f"{columns}: cast one side, so that they can be compared") from exc
+            raise PipelineError(
+                f"{columns}, which Spark can't compare. Cast one side to the type of the other."
+            ) from exc
         condition = compared._jdf.queryExecution().analyzed().condition()  # noqa: SLF001
         is_equality = condition.nodeName() == _EQUAL
         casts = [_casts(condition.left()), _casts(condition.right())] if is_equality else [None, None]
         if casts[0] is None or casts[1] is None:
             raise PipelineError(
-                f"{columns}, which Spark compares by more than casts, {condition.sql()}: give both sides one type, such as by "
-                "rtrim, lpad or cast"
+                f"{columns}, which Spark compares by more than casts ({condition.sql()}). Convert both sides to one type, for "
+                "example with rtrim, lpad or cast."
             )
         keys.append(_Key(casts[0], casts[1]))
     return keys
 
 
 def _casts(expression: JavaObject) -> list[DataType] | None:
-    """Read the types that a side of an equality is cast to, in order; None: something else is done to it."""
+    """Return the types that a side of an equality is cast to, in order. None if it is more than casts."""
     kinds: list[DataType] = []
     while expression.nodeName() == "Cast":
         kinds.insert(0, _parse_datatype_json_string(expression.dataType().json()))
@@ -211,24 +220,26 @@ def _cast(column: str, kinds: Sequence[DataType]) -> Column:
 
 
 def _is_plain(kind: DataType) -> bool:
-    """Tell whether values of a type that are equal are the same: not 0.0 and -0.0, nor texts of most collations."""
+    """Return True if equal values of a type are identical, unlike 0.0 and -0.0, or texts in most collations."""
     if isinstance(kind, StringType):
         return kind == StringType()
     return isinstance(kind, _PLAIN)
 
 
 def _own_key(field: str, how: str) -> Column:
-    """Choose the key of a row as Spark's own join gives it."""
+    """Return the key of a row, chosen as in Spark's own join."""
     left, right = (F.col(f"{side}.{field}") for side in (_LEFT, _RIGHT))
     return F.coalesce(left, right) if how == "full" else right if how == "right" else left
 
 
 def _as_array(frame: DataFrame, columns: Sequence[str], renamed: Mapping[str, str] = MappingProxyType({})) -> Column:
-    """Collect the rows of a group, sorted where their type has an order, so that a task that runs again gives them in it.
+    """Collect the rows of a group, sorted if their type has an order.
+
+    A task that runs again then returns them in the same order.
 
     Args:
         frame: the rows.
-        columns: to collect.
+        columns: columns to collect.
         renamed: further columns -> their names in the array.
     """
     fields = [

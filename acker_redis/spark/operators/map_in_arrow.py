@@ -1,4 +1,4 @@
-"""Steps in Python workers, over frames of any column names."""
+"""Run steps in Python workers over frames with any column names."""
 
 from collections.abc import Callable, Iterator
 
@@ -12,12 +12,12 @@ Step = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def map_in_arrow(frame: DataFrame, make: Callable[[tuple[str, ...]], Step], output: StructType) -> DataFrame:
-    """Run a step over a frame. PySpark's own function takes a dot or backtick in a name for something else (4.3).
+    """Run a step over a frame. PySpark's own function misreads a dot or backtick in a name (4.3).
 
     Args:
-        frame: rows.
-        make: makes the step, given the names that columns have where Spark gives them others; empty if it does not.
-        output: columns, any of which may be null in rows that stand for removed ones.
+        frame: input rows.
+        make: function that creates the step from the original column names if Spark sees others, else from an empty tuple.
+        output: output columns. Any of them may be null in rows that represent removed ones.
     """
     if not any(char in name for name in frame.columns for char in ".`"):
         return frame.mapInArrow(make(()), output)

@@ -1,4 +1,7 @@
-"""Operators in SQL that work row by row: each child has a part of its row's share; rows that are removed are metered."""
+"""Operators in SQL that work row by row.
+
+Each child has a part of its parent's share. Removed rows are metered.
+"""
 
 from collections.abc import Sequence
 
@@ -14,41 +17,43 @@ from acker_redis.spark.protocol.arguments import quoted
 from acker_redis.spark.protocol.columns import OUT, ROOTS, SHARE, STAYS, VALUE
 
 CHILDREN, CHILD = "_acker_children", "_acker_child"
-"""An array column, and its elements once each has a row."""
+"""An array column, and the column of its elements once each has its own row."""
 
 _MEETS, _REMOVED, _COUNT, _PLACE = (f"_acker_{name}" for name in ("meets", "removed", "count", "place"))
 
 
 def filtered(frame: DataFrame, condition: str | Column, meter: str, equation: Equation) -> DataFrame:
-    """Keep rows that meet a condition; the others are metered before they are dropped."""
+    """Keep rows that meet a condition. The others are metered before they are dropped."""
     marked = frame.withColumns({_MEETS: _column(condition), SHARE: equation.share_column(SHARE)})
     return without_removed(marked, _MEETS, f"NOT coalesce({_MEETS}, false)", meter)
 
 
 def without_failed(frame: DataFrame, meter: str) -> DataFrame:
-    """Keep rows that `worker.fail_where` has not failed; the others, with the number of a failure in `OUT`, are metered."""
+    """Keep rows that `worker.fail_where` has not failed. The others are metered: their `OUT` is the number of a failure."""
     return metrics.meter_removed_in_python(frame, meter, "1").where(f"{OUT} = {STAYS}").drop(OUT)
 
 
 def without_removed_in_python(frame: DataFrame, meter: str) -> DataFrame:
-    """Keep rows that a step in Python gave; those that stand for removed ones are metered.
+    """Keep the output rows of a step in Python. Rows that represent removed ones are metered.
 
-    The roots column of the latter holds how many they stand for.
+    Their roots column holds the number of rows that they represent.
     """
     root = f"get({ROOTS}, 0)"
     return metrics.meter_removed_in_python(frame, meter, root, root=root).where(f"{OUT} = {STAYS}").drop(OUT)
 
 
 def exploded(frame: DataFrame, children: str | Column, name: str, meter: str, equation: Equation) -> DataFrame:
-    """Make one row per element of the array `children`; rows whose array is empty or null are metered and dropped.
+    """Return one row per element of the array `children`. Rows with an empty or null array are metered and dropped.
 
     Raises:
-        PipelineError: it is not an array, or one of structs with a field that has a name of the tracker's own.
+        PipelineError: `children` is not an array, or its structs have a field with a name reserved for the tracker.
     """
     marked = frame.withColumn(CHILDREN, _column(children))
     kind = marked.schema[CHILDREN].dataType
     if not isinstance(kind, ArrayType):
-        raise PipelineError(f"{name!r}: expected an array of the rows to derive, got {kind.simpleString()}")
+        raise PipelineError(
+            f"{name!r}: children is {kind.simpleString()}, not an array. Pass an array of the rows to derive."
+        )
     if isinstance(kind.elementType, StructType):
         arguments.check_column_names(kind.elementType.names, name)
         output = [F.col(f"{CHILD}.{quoted(column)}") for column in kind.elementType.names]
@@ -58,14 +63,14 @@ def exploded(frame: DataFrame, children: str | Column, name: str, meter: str, eq
 
 
 def without_removed(frame: DataFrame, column: str, is_removed: str, meter: str, rows: str = "1") -> DataFrame:
-    """Meter and drop the rows for which `is_removed`, SQL over the column, is true; drop the column, too."""
+    """Meter and drop the rows for which `is_removed`, SQL over the column, is true. Drop the column, too."""
     return metrics.meter_removed(frame, is_removed, meter, rows).where(f"NOT ({is_removed})").drop(column)
 
 
 def one_row_per_child(
     frame: DataFrame, own: Sequence[str], output: Sequence[Column], name: str, meter: str, equation: Equation
 ) -> DataFrame:
-    """Make a row of each element of `CHILDREN`, with a part of its parent's share."""
+    """Return a row for each element of `CHILDREN`, with a part of its parent's share."""
     counted = frame.withColumn(_COUNT, F.expr(f"cast(greatest(coalesce(size({CHILDREN}), 0), 0) AS bigint)"))
     kept = without_removed(counted.withColumn(_REMOVED, F.expr(f"{_COUNT} = 0")), _REMOVED, _REMOVED, meter)
     rows = kept.select(*own, SHARE, ROOTS, _COUNT, F.posexplode(CHILDREN).alias(_PLACE, CHILD))

@@ -1,4 +1,4 @@
-"""The columns of the tracker: how messages get them, and the scale of shares."""
+"""Add the tracker's columns to messages, and scale shares."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -10,7 +10,10 @@ from acker_redis.spark.protocol.columns import ROOTS, SHARE
 
 
 def tracked(messages: DataFrame, id_column: str, salts: tuple[str, str], equation: Equation) -> DataFrame:
-    """Give messages their share and root; `root_ids` and `emission.roots.shares_of` derive the same in the driver."""
+    """Add share and root to messages, in SQL.
+
+    `root_ids` and `emission.roots.shares_of` derive the same values in the driver.
+    """
     root_salt, share_salt = map(arguments.literal, salts)
     message = f"cast({quoted(id_column)} AS bigint)"
     block = f"xxhash64({root_salt}, shiftright({message}, 5)) & {(1 << 59) - 1}L"
@@ -25,10 +28,12 @@ def scaled(frame: DataFrame, exponent: int) -> DataFrame:
 
 
 def roots_in_sql(row: str = "") -> str:
-    """Write the roots of a row, in SQL; of one that has lost them, 0, which is no message's: if it fails, that shows.
+    """Return SQL for the roots of a row.
+
+    For a row that has lost its roots, that is root 0, which no message has. If the row fails, the loss shows.
 
     Args:
-        row: what comes before the columns' names.
+        row: prefix of the columns' names.
     """
     lost = f"coalesce(size({row}{ROOTS}), 0) < 1 AND coalesce({row}{SHARE}, 0L) <> 0L"
     return f"IF({lost}, array(0L), coalesce({row}{ROOTS}, cast(array() AS array<bigint>)))"

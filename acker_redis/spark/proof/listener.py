@@ -77,7 +77,7 @@ class Listener:
     def executions(
         self, has_meter: Callable[[Execution], bool], session: SparkSession, *, every: bool = False
     ) -> list[Execution]:
-        """Return the executions that have a meter, after a wait until Spark reports the first.
+        """Return the executions that `has_meter` selects, after a wait until Spark reports the first.
 
         The list is empty if there was none. `every` waits until Spark can't report another one.
 
@@ -100,8 +100,8 @@ class Listener:
             self._executions = [execution for execution in self._executions if marker not in execution.metrics]
             if not is_marked and not reported():
                 raise AckerError(
-                    f"Spark's listener bus reported nothing for {WAIT_SECS:.0f} s. Its queue may be full, or a listener may be "
-                    "stuck. Search Spark's log for 'Dropping event from queue', and raise "
+                    f"Spark's listener bus reported nothing for {WAIT_SECS:.0f} s. Its queue may be full, or a listener may "
+                    "be stuck. Search Spark's log for 'Dropping event from queue', and raise "
                     "spark.scheduler.listenerbus.eventqueue.capacity if you find it."
                 )
             return reported()

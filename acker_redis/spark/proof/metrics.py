@@ -71,7 +71,14 @@ def read_counted(metrics: Metrics, meter: str) -> Counted:
 
 
 def meter_removed(frame: DataFrame, is_removed: str, meter: str, rows: str = "1") -> DataFrame:
-    """Meter the rows selected by `is_removed` without removing them. `rows`: number of rows that a row represents. Both are SQL."""
+    """Meter the rows that are to be removed, without removing them.
+
+    Args:
+        frame: the rows.
+        is_removed: SQL condition of the rows to meter.
+        meter: name of the meter.
+        rows: SQL for the number of rows that a row represents.
+    """
     return _observed(
         frame, meter, *_sums(f"IF({is_removed}, {SHARE}, NULL)"), f"sum(IF({is_removed}, {rows}, NULL)) AS rows"
     )

@@ -1,4 +1,4 @@
-"""Spark's plans of an execution, read where a proof has failed: what the user's own operators did between the tracker's."""
+"""Read Spark's plans after a failed proof, to find the user's operators that may have dropped or copied rows."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,19 +11,19 @@ from acker_redis.spark.proof.equation import node_in
 from acker_redis.spark.protocol.columns import SHARE
 
 _TRACKERS = "_acker_"
-"""Begins a column in every node that the tracker adds, but for its unions."""
+"""Prefix of a column in every node that the tracker adds, except its unions."""
 
 _METER = "CollectMetrics"
 _LIMITS = ("GlobalLimit", "LocalLimit", "Tail")
 _CAST = re.compile(r"cast\(([^\s()]+) as [a-z]+(?:\([\d,]+\))?\)")
-"""Of a column or a constant: Spark's doing, and not what the user wrote."""
+"""A cast of a column or a constant that Spark added, not the user."""
 
 _MOST_CHARS = 120
 _MOST_CHANGES = 3
-"""Operators that are named; a longer list helps no reader."""
+"""Number of operators named in a message. A longer list helps no reader."""
 
 _GROUP, _JOIN = "tracker.group_by for aggregates", "tracker.join for joins"
-_PART = "tracker.filter for what takes a part of the rows, or give the run fewer messages"
+_PART = "tracker.filter to keep a part of the rows, or pass fewer messages to the run"
 _SETS = "tracker.filter, join or group_by for operations on sets"
 _FLAT_MAP = "tracker.flat_map_arrow for functions of record batches"
 _CUT = "tracker.checkpoint for checkpoints, files and tables"
@@ -40,8 +40,8 @@ _INSTEAD = {
     "Pivot": _GROUP,
     **dict.fromkeys((*_LIMITS, "Offset"), _PART),
     "Sample": 'tracker.filter(rows, "rand() < 0.1") for samples',
-    "Generate": "tracker.explode or flat_map for several rows of one",
-    "Unpivot": "tracker.explode or flat_map for several rows of one",
+    "Generate": "tracker.explode or flat_map for several rows from one",
+    "Unpivot": "tracker.explode or flat_map for several rows from one",
     "Union": "tracker.union_by_name for unions",
     **dict.fromkeys(("Intersect", "IntersectAll", "Except", "ExceptAll"), _SETS),
     **dict.fromkeys(
@@ -49,18 +49,18 @@ _INSTEAD = {
     ),
     **dict.fromkeys(("LogicalRDD", "LogicalRelation", "DataSourceV2Relation"), _CUT),
 }
-"""Nodes of a plan that may drop or copy rows -> what to use."""
+"""Nodes of a plan that may drop or copy rows -> what to use instead."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """An operator of the user's.
+    """One of the user's own operators.
 
     Attributes:
-        text: the operator, as Spark's plan has it.
-        below: the tracker's operator whose rows it takes.
-        above: the one that takes its rows.
-        instead: what to use.
+        text: the operator, as printed in Spark's plan.
+        below: the tracker's operator whose rows it consumes.
+        above: the tracker's operator that consumes its rows.
+        instead: what to use instead.
     """
 
     text: str
@@ -73,12 +73,12 @@ class Change:
 
 
 def advice(changes: Sequence[Change]) -> str:
-    """Say what changed the rows, and what to use instead."""
+    """Return sentences that name the operators that changed the rows, and what to use instead."""
     listed = "; ".join(map(str, changes[:_MOST_CHANGES]))
     more = f" and {len(changes) - _MOST_CHANGES} more" if len(changes) > _MOST_CHANGES else ""
-    verb = "may drop or copy" if len(changes) == 1 else "each may drop or copy"
+    operators = "this operator does" if len(changes) == 1 else "these operators do"
     instead = "; ".join(dict.fromkeys(change.instead for change in changes[:_MOST_CHANGES]))
-    return f"{listed}{more} {verb} rows where only the tracker may: use {instead}."
+    return f"Only the tracker may drop or copy rows, but perhaps {operators}: {listed}{more}. Use {instead}."
 
 
 def each(sequence: JavaObject) -> Iterator[Any]:
@@ -89,7 +89,7 @@ def each(sequence: JavaObject) -> Iterator[Any]:
 
 
 def is_cached(query: JavaObject) -> bool:
-    """Tell whether an execution read tracked rows from a cache."""
+    """Return True if an execution read tracked rows from a cache."""
     below = [query.withCachedData()]
     while below:
         plan = below.pop()
@@ -104,12 +104,12 @@ def changes(query: JavaObject, meter: str, sink: str) -> list[Change]:
 
     Args:
         query: the execution.
-        meter: of the sink, in its plan.
-        sink: its name.
+        meter: name of the sink's meter in its plan.
+        sink: name of the sink.
     """
     walk = _Walk(sink)
     walk.from_meter(query.analyzed(), meter)
-    return list(dict.fromkeys(walk.changes))  # the way to a frame that has two consumers comes twice
+    return list(dict.fromkeys(walk.changes))  # the path to a frame with two consumers is walked twice
 
 
 @dataclass
@@ -118,18 +118,18 @@ class _Walk:
     changes: list[Change] = field(default_factory=list)
 
     def from_meter(self, plan: JavaObject, meter: str) -> bool:
-        """Go down to the sink's meter, and on from there; whether it was below."""
+        """Go down to the sink's meter, and on from there. Return True if the meter was below."""
         kind = plan.nodeName()
         if kind == _METER and plan.name() == meter:
             self.collect(plan, None, self.sink)
             return True
         is_below = any(self.from_meter(child, meter) for child in each(plan.children()))
-        if is_below and kind in _LIMITS:  # the rest of the rows never came to the meter
+        if is_below and kind in _LIMITS:  # the other rows never reached the meter
             self.changes.append(Change(_describe(plan), self.sink, self.sink, _PART))
         return is_below
 
     def collect(self, plan: JavaObject, frame: str | None, above: str) -> None:
-        """Go down from a node of the plan of the operator `frame`, whose rows the operator `above` takes."""
+        """Go down from a node of the plan of the operator `frame`, whose rows the operator `above` consumes."""
         share = _share(plan)
         text = plan.simpleString(200)
         is_trackers = _TRACKERS in text or _TRACKERS in plan.output().toString()
@@ -149,7 +149,7 @@ class _Walk:
 
 
 def _share(plan: JavaObject) -> JavaObject | None:
-    """Find the share column among those that a node gives."""
+    """Return the share column in a node's output, or None."""
     output = plan.output()
     if f"{SHARE}#" not in output.toString():
         return None
@@ -157,7 +157,7 @@ def _share(plan: JavaObject) -> JavaObject | None:
 
 
 def _describe(plan: JavaObject) -> str:
-    """Write a node as a plan prints it, without the numbers of its columns."""
+    """Return a node as a plan prints it, without the numbers of its columns."""
     text = _CAST.sub(r"\1", re.sub(r"#\d+L?", "", plan.simpleString(8))).strip()
     kind, _, rest = text.partition(" ")
     if rest.startswith("(") and rest.endswith(")"):

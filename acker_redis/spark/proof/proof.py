@@ -1,7 +1,7 @@
-"""The books of one emission: which operators made frames, what the actions that the tracker ran have proven, what failed.
+"""The accounts of one emission: operators that made frames, actions that are proven, rows that failed.
 
-A frame is covered when it leads to a proven action, or was discarded. When each is, everything that came of the emission's
-messages was written, but for the rows that failed and those that operators were asked to drop.
+A frame is covered if it leads to a proven action, or was discarded. If all frames are covered, every row derived from the
+emission's messages was written, except rows that failed and rows that operators dropped on request.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,14 +23,18 @@ from acker_redis.spark.runtime.jobs import described
 from acker_redis.spark.worker.failures import Failure
 
 _ADVICE = (
-    "No operator of yours between the tracker's explains it. A cached frame has to be filled as a whole, as count does, "
-    "before show or anything else takes a part of it; and a writer has to write, where mode('ignore') may not. Otherwise: do "
-    "the messages have the same ids whenever they are read?"
+    "None of your own operators explains this. Fill a cached frame as a whole, for example by count(), before show() or "
+    "another action reads a part of it. Use a writer that always writes, which mode('ignore') may not do. Otherwise, check "
+    "that the messages have the same ids whenever they are read."
+)
+_END = (
+    "End each path with write, write_data_source, write_partitions, write_dataframe or export, or pass the frame to "
+    "tracker.discard."
 )
 _CACHED = (
-    "A cached frame is on the way: where Spark lost or evicted a part of it, or a show filled it in part, what was counted "
-    "there is not known, so this is tried again. If it stays so, fill the cache as a whole, by count(), and give it room, as "
-    "persist(StorageLevel.MEMORY_AND_DISK) does, or use tracker.checkpoint in its place."
+    "The rows come through a cached frame. If Spark lost or evicted a part of it, or show() filled only a part, the counts "
+    "from there are unknown, so this is retried. If it persists, fill the cache as a whole by count() and give it room, for "
+    "example by persist(StorageLevel.MEMORY_AND_DISK). Or use tracker.checkpoint instead."
 )
 
 
@@ -39,8 +43,8 @@ class Node:
     """An operator of the emission, or an action.
 
     Attributes:
-        name: unique in the emission.
-        sources: operators whose frames it takes.
+        name: name, unique in the emission.
+        sources: operators whose frames it consumes.
     """
 
     name: str
@@ -57,14 +61,14 @@ class Proof:
     """Operators, meters, actions and failures of one emission.
 
     Attributes:
-        session: of Spark.
-        key: of the emission: app, run and number; begins the names of its meters.
+        session: Spark session.
+        key: key of the emission (app, run and number), and prefix of the names of its meters.
         total: E, the sum of the shares of its messages.
-        count: of its messages.
-        job_tag: of the jobs of the emission.
-        name_component: has the ledger number the name of an operator, of which it takes a few hundred.
-        proven: names of actions that were.
-        processed: name of an operator in Python, or of a sink -> what it has processed without failing.
+        count: number of its messages.
+        job_tag: tag of the emission's jobs.
+        name_component: function that registers the name of an operator in the ledger, which numbers a few hundred of them.
+        proven: names of the proven actions.
+        processed: name of a sink, or of an operator in Python -> rows that it has processed without failing.
     """
 
     session: SparkSession
@@ -87,44 +91,46 @@ class Proof:
         self._received = ReceivedFailures(self.session.sparkContext, f"{metrics.PREFIX}{self.key}:")
 
     def add_operator(self, kind: str, name: str | None, sources: Iterable[str]) -> Node:
-        """Add an operator; without a name it is numbered.
+        """Add an operator. Without a name it gets a numbered one.
 
         Raises:
-            PipelineError: the name can't be one, or is another operator's of the emission.
+            PipelineError: the name is invalid, or another operator of the emission has it.
         """
         if name is None:
             numbered = (kind if number == 1 else f"{kind}-{number}" for number in range(1, len(self._nodes) + 2))
             name = next(candidate for candidate in numbered if candidate not in self._nodes)
         arguments.check_operator_name(name)
         if name in self._nodes:
-            raise PipelineError(f"name={name!r}: an operator of this emission has this name: give each one of its own")
+            raise PipelineError(
+                f"name={name!r} is used by another operator of this emission. Use a different name for each."
+            )
         self.name_component(name)
         node = self._nodes[name] = Node(name, tuple(sources))
         return node
 
     def add_meter(self, node: Node, *, has_failures: bool = False) -> str:
-        """Name a new meter of an operator; `has_failures`: rows that pass it may stand for failed ones."""
+        """Return the name of a new meter. With `has_failures`, rows that pass it may represent failed ones."""
         meter = f"{metrics.PREFIX}{self.key}:{node.name}#{len(self._meters) + 1}"
         self._meters[meter] = _Meter(node.name, has_failures)
         return meter
 
     def next_exponent(self) -> int:
-        """Give the exponent of a weight, for a frame that comes together with others; the next 60 are others."""
+        """Return the exponent of a weight for a frame that is combined with others. The next 60 calls differ."""
         self._weights += 1
         return (self._weights - 1) % (BITS - 1) + 1
 
     def equation_of(self, frame: DataFrame, operator: str) -> Equation:
-        """Read the equation of a frame that an operator takes."""
+        """Return the equation of a frame that an operator consumes."""
         return equation_of(frame, self.key, operator)
 
     def add_action(self, kind: str, name: str | None, sources: Iterable[str]) -> Node:
-        """Add an operator that is an action, which has to be proven."""
+        """Add an action, which must be proven."""
         node = self.add_operator(kind, name, sources)
         self._actions.append(node.name)
         return node
 
     def job_description(self, node: Node) -> AbstractContextManager[None]:
-        """Describe the jobs of an operator's action while it runs: its name, the emission and the number of messages."""
+        """Describe the jobs of a running action by its name, the emission and the number of messages."""
         return described(self.session, f"{node.name!r} of {self.key}, {self.count:,} messages")
 
     def discard(self, node: str) -> None:
@@ -132,18 +138,21 @@ class Proof:
         self._cover(node)
 
     def prove(self, node: Node, meter: str, equation: Equation, *, written: bool, final: bool = True) -> int:
-        """Hold an action that has ended well against its equation; returns the sum of the rows removed before it.
+        """Check a successful action against its equation.
 
         Args:
             node: the action.
-            meter: that all its rows passed.
-            equation: what they must sum to.
-            written: whether a command of Spark's has to have taken the metered rows.
-            final: whether nothing has to be done with the rows any more.
+            meter: meter that all its rows passed.
+            equation: expected sum of the rows.
+            written: whether one of Spark's commands must have consumed the metered rows.
+            final: whether the rows need no further action.
+
+        Returns:
+            Sum of the shares of the rows removed before the action.
 
         Raises:
             NotExactError: rows are missing or were copied, and Spark ran nothing twice.
-            NotProvenError: the same, or meters are missing, and Spark ran something twice, or read a cache: try again.
+            NotProvenError: the same, or meters are missing, and Spark ran something twice or read a cache. Retry it.
         """
 
         def has_meter(execution: Execution) -> bool:
@@ -156,9 +165,9 @@ class Proof:
             balances = [self._balance(node, meter, equation, execution) for execution in executions]
         if not balances:
             self._refuse(
-                f"{node.name!r}: Spark told of no execution that wrote its rows as they are. Give a function that calls one "
-                "method of the DataFrameWriter that writes, once; writers that take rows by foreachPartition, as JDBC's does, "
-                "report nothing: use write_partitions for those"
+                f"{node.name!r}: Spark reported no execution that wrote its rows unchanged. Pass a function that calls one "
+                "writing method of the DataFrameWriter, once. Writers that use foreachPartition, such as JDBC's, report "
+                "nothing. Use write_partitions for those."
             )
         good = [balance for balance in balances if balance.is_balanced]
         if not good or (written and len(good) < len(balances)):
@@ -171,46 +180,41 @@ class Proof:
         if final:
             self._cover(node.name)
             self.proven.append(node.name)
-            if node.name not in good[0].processed:  # else its own meter has which rows failed
+            if node.name not in good[0].processed:  # otherwise its own meter knows which rows failed
                 self._note_processed(node.name, metrics.Processed(good[0].rows))
         return good[0].removed
 
     def add_failure(self, failure: Failure) -> None:
-        """Add rows that an action failed as a whole."""
+        """Add the failure of an action that failed all of its rows."""
         self._failures[failure.number] = failure
 
     def check_covered(self) -> None:
-        """Check that each action is proven, and each frame covered.
+        """Check that each action is proven and each frame is covered.
 
         Raises:
-            NotExactError: it isn't.
+            NotExactError: an action isn't proven, a frame isn't covered, or there is no action.
         """
         broken_off = [name for name in self._actions if name not in self.proven]
         if broken_off:
             raise NotExactError(
-                f"{', '.join(map(repr, broken_off))} ended with an error that was not passed on, so what it wrote is unknown: "
-                "let the error out of the pipeline, or give on_error='fail', which fails its rows"
+                f"{', '.join(map(repr, broken_off))} ended with an error that the pipeline caught, so it is unknown which "
+                "rows were written. Let the error leave the pipeline, or pass on_error='fail', which fails the rows."
             )
         if not self.proven:
-            raise NotExactError(
-                "the pipeline ran no sink, so no message of it can be done: end each way through it with write, "
-                "write_data_source, write_partitions, write_dataframe or export, or give the frame to tracker.discard"
-            )
+            raise NotExactError(f"The pipeline ran no sink, so none of its messages can be done. {_END}")
         taken = {source for node in self._nodes.values() for source in node.sources}
         open_ends = [name for name in self._nodes if name not in self._covered | taken]
         if open_ends:
             raise NotExactError(
-                f"the pipeline did nothing with the rows of {', '.join(map(repr, open_ends))}, so these can't be done: "
-                "end each way through it with write, write_data_source, write_partitions, write_dataframe or export, or give "
-                "the frame to tracker.discard"
+                f"The pipeline did nothing with the rows of {', '.join(map(repr, open_ends))}, so these can't be done. {_END}"
             )
 
     def failures(self) -> list[Failure]:
-        """Give the failures of all actions: which messages failed, and why."""
+        """Return the failures of all actions: the messages that failed, and why."""
         return list(self._failures.values())
 
     def forget(self) -> None:
-        """Drop what was kept of the emission's executions and failures."""
+        """Drop the emission's executions and failures."""
         self._received.forget()
         self._listener.forget(f"{metrics.PREFIX}{self.key}:")
 
@@ -221,15 +225,15 @@ class Proof:
             self.processed[operator] = metrics.Processed(processed.rows, roots)
 
     def _balance(self, node: Node, meter: str, equation: Equation, execution: Execution) -> "_Balance":
-        """Hold what one execution metered against an equation."""
+        """Check the meters of one execution against an equation."""
         removed_by_meter = {source: self._removed_at(source, execution) for source in equation.removed}
         missing = [self._meters[source].operator for source, removed in removed_by_meter.items() if removed is None]
         if missing:
             return _Balance(
                 execution,
-                f"what {', '.join(map(repr, missing))} dropped or failed is unknown, as Spark did not evaluate it in this "
-                "execution: behind a checkpoint, a file or a cache that was filled bit by bit. Use tracker.checkpoint to cut "
-                "a plan, and fill a cache by count()",
+                f"It is unknown which rows {', '.join(map(repr, missing))} dropped or failed. Spark did not evaluate that in "
+                "this execution, but read a checkpoint, a file, or a cache that was filled in parts. Use tracker.checkpoint "
+                "to cut a plan, and fill a cache by count().",
             )
         by_meter = {source: removed for source, removed in removed_by_meter.items() if removed is not None}
         reached = metrics.read_counted(execution.metrics, meter)
@@ -241,7 +245,7 @@ class Proof:
         return _Balance(execution, None, equation.removed_sum(metered), failures, processed, reached.rows)
 
     def _removed_at(self, meter: str, execution: Execution) -> "_RemovedBy | None":
-        """Read what an operator has removed in an execution; None: its meter, or one of its failures, is missing."""
+        """Return the rows that an operator removed in an execution, or None if its meter or a failure is missing."""
         if meter not in execution.metrics:
             return None
         operator, has_failures = self._meters[meter]
@@ -258,17 +262,14 @@ class Proof:
             f"{reached.rows:,} rows reached {node.name!r}",
             *(str(removal) for removal in removed if removal.rows),
         ]
-        return (
-            f"not everything that came of the {self.count:,} messages is accounted for, or something is twice: "
-            f"{', '.join(counts)}."
-        )
+        return f"Some rows derived from the {self.count:,} messages are missing or duplicated: {', '.join(counts)}."
 
     def _refuse(
         self, text: str, execution: Execution | None = None, node: Node | None = None, meter: str | None = None
     ) -> NoReturn:
-        """Raise that an action isn't proven, as Spark's fault, which is tried again, or the pipeline's."""
+        """Raise the error of an unproven action: NotProvenError, to retry, if it may be Spark's fault."""
         if reruns.any_fault(self.session, self.job_tag):
-            raise NotProvenError(f"{text} Tasks of Spark failed or ran twice meanwhile, so this is tried again")
+            raise NotProvenError(f"{text} Spark tasks failed or ran twice meanwhile, so this is retried.")
         if execution is None or node is None or meter is None:
             raise NotExactError(text)
         changes = plans.changes(execution.query, meter, node.name)
@@ -288,15 +289,15 @@ class Proof:
 
 @dataclass(frozen=True)
 class _Balance:
-    """What one execution metered, held against the equation.
+    """The meters of one execution, checked against the equation.
 
     Attributes:
-        execution: it.
-        problem: why it is not balanced; None: it is.
-        removed: the weighed sum of the rows removed before the action.
-        failures: of failed rows.
-        processed: operator in Python -> what it has processed without failing.
-        rows: that reached the action.
+        execution: the execution.
+        problem: why it is not balanced, or None if it is.
+        removed: weighted sum of the rows removed before the action.
+        failures: failures of the failed rows.
+        processed: operator in Python -> rows that it has processed without failing.
+        rows: number of rows that reached the action.
     """
 
     execution: Execution
@@ -313,7 +314,7 @@ class _Balance:
 
 @dataclass(frozen=True)
 class _RemovedBy:
-    """Rows that an operator has removed."""
+    """Rows that one operator has removed."""
 
     operator: str
     dropped: metrics.Counted

@@ -1,7 +1,10 @@
-"""Sinks, which run actions: `writers` (Spark's own), `partitions` (a function in Python), `exports`, `checkpoints`.
+"""Sinks, which run actions.
 
-`output_modes`: when they write, and in which modes. `sink`: the rows of one sink, and their proof. `captured_variables`:
-whether a function that runs later still does the same.
+    writers, partitions    sinks with Spark's own writers, or with a function in Python
+    exports, checkpoints   exports and checkpoints
+    sink                   the rows of one sink, and their proof
+    output_modes           when sinks write, and in which modes
+    captured_variables     check that a function that runs later still does the same
 
 Internal: the public names are those of `acker_redis.spark`.
 """

@@ -1,7 +1,7 @@
-"""The variables of a function that runs later than it was given, and whether they still have their values.
+"""Detect changes in the variables of a function that runs later than it was passed.
 
-A function that was made in a loop sees the loop's variables as they are when it runs: with output that is a whole, that is
-when the loop is over. Looking at them must never keep a good run from writing, so nothing here raises.
+A function made in a loop sees the loop's variables as they are when it runs. With `output="whole"` it runs after the loop.
+This check must never keep a correct run from writing, so nothing here raises.
 """
 
 import dis
@@ -13,15 +13,18 @@ from functools import partial
 from types import CodeType, FunctionType, MethodType, SimpleNamespace
 
 DEPTH = 5
-"""How deep containers within containers are looked into."""
+"""Depth to which nested containers are compared."""
 
 MOST = 10_000
-"""Values of one variable that are looked at; a container with more is the same as long as it is as long."""
+"""Number of values compared per variable. A larger container counts as unchanged while its length is the same."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Opaque:
-    """A value that is not looked into: equal to itself, and to what it says is equal. Holding it keeps its id taken."""
+    """A value compared as a whole: equal to itself, and to any value that it declares equal.
+
+    Holding the value keeps its id in use.
+    """
 
     value: object
 
@@ -30,14 +33,14 @@ class _Opaque:
             return False
         try:
             return self.value is other.value or bool(self.value == other.value)
-        except Exception:  # columns and arrays have no such truth
+        except Exception:  # columns and arrays have no truth value
             return False
 
     __hash__ = None  # type: ignore[assignment]
 
 
 def snapshot(value: object) -> object:
-    """Take what a value is now, to compare it with what it is later; containers by what is in them."""
+    """Return a snapshot of a value for a later comparison. Containers are compared by their contents."""
     return _snapshot(value, DEPTH, [MOST])
 
 
@@ -57,21 +60,21 @@ def _snapshot(value: object, depth: int, room: list[int]) -> object:
             return type(value), [_snapshot(item, depth - 1, room) for item in value]
         if (is_dataclass(value) or isinstance(value, SimpleNamespace)) and not isinstance(value, type):
             return type(value), {name: _snapshot(item, depth - 1, room) for name, item in _attributes(value).items()}
-    except Exception:  # others change it just now, or it isn't what it seems
+    except Exception:  # another thread changes it just now, or it isn't what it seems
         return _Opaque(value)
     return _Opaque(value)
 
 
 class CapturedVariables:
-    """The variables that a function takes from around it, and their values now."""
+    """The variables that a function captures, and their current values."""
 
     def __init__(self, function: object) -> None:
-        """Look at a function, a method, an object that can be called, or a `partial` of them."""
-        self._function = function  # ids of what it is made of are theirs as long as it lives
+        """Record the variables of a function, a method, a callable object, or a `partial` of one."""
+        self._function = function  # keeps its parts alive, and so their ids
         self._first = self._now()
 
     def changed(self) -> list[str]:
-        """Give the names of those that have other values by now."""
+        """Return the names of the variables whose values have changed."""
         now = self._now()
         return sorted({key[1] for key, value in self._first.items() if key in now and now[key] != value})
 
@@ -85,7 +88,7 @@ class CapturedVariables:
             seen[id(user)] = user
             try:
                 variables = dict(_variables(user, is_function=user is self._function))
-            except Exception:  # noqa: S112  # an object that doesn't let itself be looked at
+            except Exception:  # noqa: S112  # an object that can't be inspected
                 continue
             for name, value in variables.items():
                 values[id(user), name] = snapshot(value)
@@ -99,7 +102,10 @@ class CapturedVariables:
 
 
 def _is_used(value: object, name: str, user: object) -> bool:
-    """Tell whether a value is looked at like its user: it was given to that, or is of the same file, and no library's."""
+    """Return True if a value is inspected like its user.
+
+    That is so if it was passed to its user, or comes from the same file instead of a library.
+    """
     kind = type(value)  # `isinstance` asks the object, which may be a proxy of what isn't there
     if not issubclass(kind, FunctionType):
         return issubclass(kind, (MethodType, partial))
@@ -109,7 +115,7 @@ def _is_used(value: object, name: str, user: object) -> bool:
 
 
 def _variables(user: object, *, is_function: bool) -> Iterator[tuple[str, object]]:
-    """Yield the variables of a function, or of the object that was given as user."""
+    """Yield the variables of a function, or of the object that was passed as one."""
     if isinstance(user, partial):
         yield "func", user.func
         yield from ((f"argument {at}", value) for at, value in enumerate(user.args))
@@ -136,7 +142,7 @@ def _attributes(value: object) -> dict[str, object]:
 
 
 def _globals_of(code: CodeType) -> set[str]:
-    """Collect the names of a module that a function reads, also in functions inside of it."""
+    """Return the module-level names that a function reads, including those read by functions inside it."""
     loads = [step for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")]
     names = {str(step.argval) for step in loads}
     for inner in code.co_consts:

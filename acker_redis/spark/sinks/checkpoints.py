@@ -1,4 +1,4 @@
-"""Checkpoints: an action that proves the rows so far, so that the meters before it are not needed any more."""
+"""Checkpoints: actions that prove the rows so far, so that the earlier meters are no longer needed."""
 
 from pyspark.sql import DataFrame
 
@@ -8,7 +8,7 @@ from acker_redis.spark.proof.proof import Proof
 
 
 def checkpoint(proof: Proof, tracked: DataFrame, name: str | None, *, is_local: bool) -> DataFrame:
-    """Do as `Tracker.checkpoint`, or `Tracker.local_checkpoint`, says."""
+    """Implement `Tracker.checkpoint` and `Tracker.local_checkpoint`."""
     kind = "local_checkpoint" if is_local else "checkpoint"
     equation = proof.equation_of(tracked, kind if name is None else name)
     node = proof.add_operator(kind, name, [equation.node])

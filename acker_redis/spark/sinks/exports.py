@@ -22,11 +22,11 @@ from acker_redis.spark.worker.export import ExportStep
 
 @dataclass(frozen=True)
 class Origin:
-    """Where executors reach the acker.
+    """The acker, as the driver and the executors reach it.
 
     Attributes:
-        url: of the server.
-        acker: of the driver.
+        url: server's URL, as executors reach it.
+        acker: the driver's acker.
     """
 
     url: str | None = field(repr=False)  # may hold a password
@@ -43,11 +43,11 @@ def export(
     column: str,
     name: str | None,
 ) -> None:
-    """Do as `Tracker.export` says."""
+    """Implement `Tracker.export`."""
     if outputs.output == "whole":
         raise PipelineError(
-            'export: with output="whole" there are no exports: a message would be done only when other programs are done with '
-            "its rows, and the output has to wait for that. Write the output to a file or table that they read"
+            'export: output="whole" does not support exports. A message would be done only after other programs are done with '
+            "its rows, and the output would wait for that. Write the output to a file or table that they read."
         )
     arguments.check_function(
         write, "export", "a function of the DataFrameWriter, such as lambda writer: writer.parquet(path)"

@@ -1,7 +1,8 @@
-"""When the sinks of an emission write: at once, or once all of it is proven; and how they may, so that no replay does harm.
+"""Control when the sinks of an emission write, and in which modes, so that no replay does harm.
 
-Failed messages are emitted again without the others. So a sink that works by message has to add, and one that replaces what
-is there may only run where every message that is left has come through: its output is a whole.
+A sink writes at once, or after the whole emission is proven. Failed messages are emitted again without the others. A sink that
+works by message must therefore add rows. A sink that replaces the output may run only when every remaining message has come
+through: its output is a whole.
 """
 
 import logging
@@ -22,44 +23,44 @@ from acker_redis.spark.sinks.captured_variables import snapshot
 log = logging.getLogger("acker_redis.spark")
 
 Output: TypeAlias = Literal["by_message", "whole"]
-"""Whether what is written belongs to the messages of an emission, or to all messages of the run."""
+"""Scope of the output: the messages of an emission, or all messages of the run."""
 
 WRITES = ("save", "saveAsTable", "insertInto", "json", "parquet", "text", "csv", "orc", "xml", "jdbc")
-"""Methods of a DataFrameWriter that write; the others set how."""
+"""Methods of a DataFrameWriter that write. The others only set options."""
 
 _TEXTS = Repr()
-"""Shows arguments, cut."""
+"""Formats arguments, shortened."""
 _TEXTS.maxstring = _TEXTS.maxother = 200
 
 _HARMS = {
-    "overwrite": "would replace what earlier emissions wrote",
-    "ignore": "would leave out what is written after the first emission",
+    "overwrite": "would replace the rows of earlier emissions",
+    "ignore": "would leave out all rows after the first emission",
 }
-_FAILS = "would fail after the first emission, as the output is there by then"
+_FAILS = "would fail after the first emission, because the output exists then"
 
 _WAYS_OUT = (
-    'Failed messages are written again without the others. Use mode("append"); or run_tracked(..., output="whole"), which '
-    "replaces the output once all of it is there; or allow_overwrite=True where each message has a partition of its own"
+    'Failed messages are written again without the others. Use mode("append"), or run_tracked(..., output="whole"), which '
+    "replaces the output once it is complete. Pass allow_overwrite=True if each message has its own partition."
 )
 
 
 def check_output(output: str) -> None:
-    """Check that it is one of the two kinds.
+    """Check that `output` is `by_message` or `whole`.
 
     Raises:
-        BadConfigError: it isn't.
+        BadConfigError: it is neither.
     """
     if output not in get_args(Output):
-        raise BadConfigError(f"output={output!r}: use 'by_message' or 'whole'")
+        raise BadConfigError(f"output={output!r} is unknown. Use 'by_message' or 'whole'.")
 
 
 class Call(NamedTuple):
     """A call of a writer's method.
 
     Attributes:
-        method: its name.
-        texts: its arguments, as text.
-        arguments: snapshots of its arguments, to be compared.
+        method: name of the method.
+        texts: arguments as texts.
+        arguments: snapshots of the arguments, for comparison.
     """
 
     method: str
@@ -68,11 +69,11 @@ class Call(NamedTuple):
 
     @property
     def writes(self) -> bool:
-        """Whether the method writes; others set how."""
+        """True if the method writes; others set options."""
         return self.method in WRITES
 
     def is_like(self, other: "Call") -> bool:
-        """Tell whether it is the same method with equal arguments."""
+        """Return True if the other call has the same method and equal arguments."""
         return self.method == other.method and self.arguments == other.arguments
 
 
@@ -81,13 +82,13 @@ class AllowedWrites:
     """The modes that a sink may write with, and the calls of its writer.
 
     Attributes:
-        sink: its name.
-        output: of the run.
-        may_overwrite: whether it may replace, by message.
+        sink: name of the sink.
+        output: scope of the output.
+        may_overwrite: whether it may overwrite with output by message.
         any_mode: whether every mode is allowed, as for exports.
-        dry: note calls, and write nothing.
-        expected: calls that it has to make, in order, as it made them before; None: any.
-        calls: those it made, of all methods.
+        dry: whether calls are only recorded, and nothing is written.
+        expected: calls that it must repeat, in order, or None if any calls are allowed.
+        calls: calls made so far, of all methods.
     """
 
     sink: str
@@ -102,26 +103,26 @@ class AllowedWrites:
         """Check that the sink may write with a mode.
 
         Raises:
-            PipelineError: it may not.
+            PipelineError: the mode is not allowed.
         """
         mode = mode.lower()
         if self.any_mode or mode == ("append" if self.output == "by_message" else "overwrite"):
             return
         if self.output == "whole":
             raise PipelineError(
-                f"{self.sink!r}: mode {mode!r} doesn't replace what an earlier run or an earlier try wrote, so with "
-                'output="whole" it would stand there twice, or not at all. Use mode("overwrite"), and insertInto with '
-                "overwrite=True"
+                f"{self.sink!r}: mode {mode!r} doesn't replace the output of an earlier run or attempt. With "
+                'output="whole" rows would be written twice, or not at all. Use mode("overwrite"), or insertInto with '
+                "overwrite=True."
             )
         if mode == "overwrite" and self.may_overwrite:
             return
         raise PipelineError(f"{self.sink!r}: mode {mode!r} {_HARMS.get(mode, _FAILS)}. {_WAYS_OUT}")
 
     def note(self, method: str, arguments: dict[str, Any]) -> None:
-        """Note a call of a method of the writer.
+        """Record a call of a method of the writer.
 
         Raises:
-            PipelineError: the sink called another, or with other arguments, when it was given.
+            PipelineError: the first time, the function made another call, or passed other arguments.
         """
         texts = {name: _TEXTS.repr(value) for name, value in arguments.items()}
         call = Call(method, texts, {name: snapshot(value) for name, value in arguments.items()})
@@ -134,24 +135,24 @@ class AllowedWrites:
             raise self._changed(f"calls {_describe(call, before)}", before and _describe(before, call))
 
     def check_all_made(self) -> None:
-        """Check that the sink has made all calls that it has to make.
+        """Check that the function has repeated all of its earlier calls.
 
         Raises:
-            PipelineError: it hasn't.
+            PipelineError: a call is missing.
         """
         if self.expected is not None and len(self.calls) < len(self.expected):
-            raise self._changed("doesn't call it", _describe(self.expected[len(self.calls)], None))
+            raise self._changed("makes no more calls", _describe(self.expected[len(self.calls)], None))
 
     def _changed(self, now: str, before: str | None) -> PipelineError:
         return PipelineError(
-            f"{self.sink!r}: the function now {now}; when it was given it called {before or 'nothing more'}. With "
-            'output="whole" it runs once more after the pipeline has returned, when a loop\'s variable has its last value. '
-            'Bind what it uses: lambda writer, path=path: writer.mode("overwrite").parquet(path)'
+            f"{self.sink!r}: the function now {now}, but the first time it called {before or 'nothing more'}. With "
+            'output="whole" it runs again after the pipeline has returned, when a loop\'s variable has its last value. '
+            'Bind the values it uses: lambda writer, path=path: writer.mode("overwrite").parquet(path)'
         )
 
 
 def _describe(call: Call, other: Call | None) -> str:
-    """Write a call, with the arguments that differ from the other's: passwords are mostly the same."""
+    """Format a call with the arguments that differ from the other's, so that passwords mostly don't show."""
     texts = call.texts
     if other is not None and other.method == call.method and call.method != "option":
         texts = {name: text for name, text in texts.items() if call.arguments[name] != other.arguments.get(name)}
@@ -159,7 +160,7 @@ def _describe(call: Call, other: Call | None) -> str:
 
 
 class GuardedWriter(DataFrameWriter):
-    """A writer that notes its calls, and checks its mode before it writes."""
+    """A writer that records its calls, and checks its mode before it writes."""
 
     def __init__(self, rows: DataFrame, writes: AllowedWrites) -> None:
         super().__init__(rows)
@@ -168,7 +169,7 @@ class GuardedWriter(DataFrameWriter):
         self._is_inside = False
 
     def _run(self, spark: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Run a method of Spark's, which calls others of this writer that are not noted."""
+        """Run one of Spark's methods. Calls that it makes on this writer itself are not recorded."""
         outside, self._is_inside = self._is_inside, True
         try:
             return spark(self, *args, **options)
@@ -208,7 +209,7 @@ def _guarded(name: str) -> Callable[..., None]:
         mode = self._mode if arguments.get("mode") is None else str(arguments["mode"])
         if name == "insertInto":
             overwrites = mode.lower() == "overwrite" if arguments.get("overwrite") is None else arguments["overwrite"]
-            mode = "overwrite" if overwrites else "append"  # it knows no other
+            mode = "overwrite" if overwrites else "append"  # insertInto has no other modes
         writes = self._writes
         if not self._is_inside:
             writes.check_mode(mode)
@@ -229,9 +230,9 @@ class Outputs:
     """The sinks of one emission.
 
     Attributes:
-        output: of the run.
-        only_checked: nothing is to be written at all.
-        counts: sink -> the rows it would have written, where nothing is.
+        output: scope of the output.
+        only_checked: whether nothing is written at all.
+        counts: sink -> number of rows that it would have written, if nothing is written.
     """
 
     output: Output = "by_message"
@@ -243,33 +244,33 @@ class Outputs:
 
     @property
     def waits(self) -> bool:
-        """Whether sinks keep their rows, and don't write at once."""
+        """True if sinks keep their rows first, and write them later or not at all."""
         return self.only_checked or self.output == "whole"
 
     def allowed_writes(self, sink: str, *, may_overwrite: bool = False, any_mode: bool = False) -> AllowedWrites:
-        """Give what a sink may do."""
+        """Return the writes that a sink may do."""
         return AllowedWrites(sink, self.output, may_overwrite, any_mode)
 
     def call_dry(
         self, write: Callable[[DataFrameWriter], object], tracked: DataFrame, writes: AllowedWrites
     ) -> list[Call]:
-        """Call a function with a writer that writes nothing; give its calls.
+        """Call a function with a writer that writes nothing, and return its calls.
 
         Raises:
-            PipelineError: it may not write so.
-            NotExactError: it doesn't write.
+            PipelineError: a mode is not allowed.
+            NotExactError: the function called no method that writes.
         """
         dry = replace(writes, dry=True, calls=[])
         write(GuardedWriter(tracked.drop(*TRACKING), dry))
         if not any(call.writes for call in dry.calls):
             raise NotExactError(
-                f"{writes.sink!r}: the function called no method of the DataFrameWriter that writes: give one that calls "
-                f"{', '.join(WRITES[:-1])} or {WRITES[-1]}, once"
+                f"{writes.sink!r}: the function called no writing method of the DataFrameWriter. Pass one that calls "
+                f"{', '.join(WRITES[:-1])} or {WRITES[-1]}, once."
             )
         return dry.calls
 
     def keep_checkpoint(self, rows: DataFrame) -> DataFrame:
-        """Take rows of a local checkpoint, for `release` to drop them."""
+        """Register the rows of a local checkpoint, which `release` drops."""
         self._kept.append(rows)
         return rows
 
@@ -287,24 +288,24 @@ class Outputs:
             run()
 
     def release(self) -> None:
-        """Drop the rows that were kept."""
+        """Drop the kept rows."""
         for rows in self._kept:
             try:
                 rows._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: SLF001
             except Py4JError:
-                log.debug("rows of a sink stay until Spark clears them away", exc_info=True)
+                log.debug("kept rows not released, Spark will drop them", exc_info=True)
         self._kept.clear()
         self._waiting.clear()
         self._checks.clear()
 
     def refuse_on_error(self, on_error: str, sink: str) -> None:
-        """Refuse `on_error="fail"` for a whole output, whose sinks have no messages of their own that could fail.
+        """Reject `on_error="fail"` for a whole output, whose rows belong to all messages.
 
         Raises:
-            PipelineError: it is to fail them.
+            PipelineError: `on_error` is `fail`, and the output is a whole.
         """
         if self.output == "whole" and on_error == "fail":
             raise PipelineError(
-                f'{sink}: on_error="fail" is not for output="whole": what is written is made of all messages, so none of '
-                "them can be failed for it. Leave on_error out; an output that can't be written is tried again"
+                f'{sink}: output="whole" does not support on_error="fail". The output is made from all messages, so none of '
+                "them can fail for it. Omit on_error. An output that can't be written is retried."
             )

@@ -1,4 +1,4 @@
-"""A sink that is a function of each partition, in Python workers."""
+"""The sink that calls a function of each partition in Python workers."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,13 +31,15 @@ def write_partitions(
     kind: str,
     name: str | None,
 ) -> int:
-    """Do as `Tracker.write_partitions` says."""
+    """Implement `Tracker.write_partitions`."""
     arguments.check_on_error(on_error, "write_partitions")
     outputs.refuse_on_error(on_error, "write_partitions")
     arguments.check_function(write, "write_partitions", "a function of record batches and the partition's number")
     arguments.check_no_retry(no_retry, "write_partitions")
     if no_retry and on_error == "raise":
-        raise PipelineError("write_partitions: no_retry is for rows that fail: give on_error='fail', too")
+        raise PipelineError(
+            "write_partitions: no_retry is for failed rows, but on_error='raise' fails none. Pass on_error='fail', too."
+        )
     sink = Sink.add(proof, outputs, kind, name, tracked)
     if not outputs.waits:
         return _consume(sink, write, on_error, no_retry)()
@@ -47,7 +49,7 @@ def write_partitions(
 
 
 def _consume(sink: Sink, write: Write, on_error: OnError, no_retry: NoRetry) -> Callable[[], int]:
-    """Make the action, to be called. The function that it runs is as it is now, also where the call comes later."""
+    """Return the action, to be called now or later. It runs the function as it is now."""
     proof, node, equation = sink.proof, sink.node, sink.equation
     meter, failed = proof.add_meter(node), proof.add_meter(node, has_failures=True)
     failures = failures_accumulator(proof.session.sparkContext)
@@ -60,7 +62,7 @@ def _consume(sink: Sink, write: Write, on_error: OnError, no_retry: NoRetry) -> 
     def run() -> int:
         with proof.job_description(node):
             counts = metered.select(ROWS).toArrow().column(0).to_pylist()
-        # Failed rows have reached the sink, too: they are part of the sum, and not removed from it.
+        # Failed rows have reached the sink, too, so they are part of the sum, not removed from it.
         proof.prove(node, meter, replace(equation, removed={**equation.removed, failed: 0}), written=False)
         return sum(counts)
 

@@ -1,4 +1,4 @@
-"""One sink over a frame: an action that has to be proven, now or, where sinks wait, once its rows are kept."""
+"""One sink over a frame: an action that must be proven, either now or, if sinks wait, once its rows are kept."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -16,11 +16,11 @@ class Sink:
     """A sink of an emission.
 
     Attributes:
-        proof: of the emission.
-        outputs: of the emission.
+        proof: proof of the emission.
+        outputs: sinks of the emission.
         node: the action.
-        rows: what it takes.
-        equation: what these must sum to.
+        rows: rows that it consumes.
+        equation: expected sum of these rows.
     """
 
     proof: Proof
@@ -36,7 +36,10 @@ class Sink:
         return cls(proof, outputs, proof.add_action(kind, name, [equation.node]), tracked, equation)
 
     def with_kept_rows(self) -> Self:
-        """Compute the rows now, and prove them; give the sink over the kept rows, which `Outputs.release` drops."""
+        """Compute and prove the rows now.
+
+        Returns the sink over the kept rows, which `Outputs.release` drops.
+        """
         meter = self.proof.add_meter(self.node)
         with self.proof.job_description(self.node):
             rows = self.outputs.keep_checkpoint(metrics.meter_all(self.rows, meter).localCheckpoint())

@@ -1,4 +1,4 @@
-"""Sinks of Spark's own: writers, functions of a DataFrame, Python data sources."""
+"""Sinks that use Spark's own means: writers, functions of a DataFrame, Python data sources."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,7 +32,7 @@ def write(
     *,
     allow_overwrite: bool,
 ) -> None:
-    """Do as `Tracker.write` says."""
+    """Implement `Tracker.write`."""
     arguments.check_on_error(on_error, "write")
     outputs.refuse_on_error(on_error, "write")
     arguments.check_function(
@@ -40,7 +40,7 @@ def write(
     )
     sink = Sink.add(proof, outputs, "write", name, tracked)
     writes = outputs.allowed_writes(sink.node.name, may_overwrite=allow_overwrite)
-    if outputs.waits:  # refused before rows are computed; its calls are kept: later a loop's variable has another value
+    if outputs.waits:  # fail before rows are computed; keep the calls, because a loop's variable changes later
         writes.expected = outputs.call_dry(write, tracked, writes)
 
     def write_checked(rows: DataFrame) -> None:
@@ -58,7 +58,7 @@ def write_dataframe(
     on_error: OnError,
     name: str | None,
 ) -> None:
-    """Do as `Tracker.write_dataframe` says."""
+    """Implement `Tracker.write_dataframe`."""
     arguments.check_on_error(on_error, "write_dataframe")
     outputs.refuse_on_error(on_error, "write_dataframe")
     arguments.check_function(write, "write_dataframe", "a function of the DataFrame")
@@ -71,9 +71,9 @@ def write_dataframe(
 def _check_unchanged(sink: str, used: CapturedVariables) -> None:
     if changed := used.changed():
         raise PipelineError(
-            f"{sink!r}: the function uses {', '.join(map(repr, changed))}, which changed since it was given. With "
-            'output="whole" it runs after the pipeline has returned, when a loop\'s variable has its last value. Bind it: '
-            "lambda rows, table=table: ..."
+            f"{sink!r}: the function uses {', '.join(map(repr, changed))}, which has changed since the call. With "
+            'output="whole" the function runs after the pipeline has returned, when a loop\'s variable has its last value. '
+            "Bind the value: lambda rows, table=table: ..."
         )
 
 
@@ -89,7 +89,7 @@ def write_data_source(
     *,
     allow_overwrite: bool,
 ) -> None:
-    """Do as `Tracker.write_data_source` says."""
+    """Implement `Tracker.write_data_source`."""
     arguments.check_on_error(on_error, "write_data_source")
     outputs.refuse_on_error(on_error, "write_data_source")
     outputs.allowed_writes("write_data_source" if name is None else name, may_overwrite=allow_overwrite).check_mode(
@@ -97,13 +97,13 @@ def write_data_source(
     )
     if not (isinstance(source, type) and issubclass(source, DataSource)):
         raise PipelineError(
-            f"write_data_source: {source!r} is no Python data source: give a class derived from "
-            "pyspark.sql.datasource.DataSource, or use tracker.write for Spark's own formats"
+            f"write_data_source: {source!r} is not a Python data source. Pass a class derived from "
+            "pyspark.sql.datasource.DataSource, or use tracker.write for Spark's own formats."
         )
     sink = Sink.add(proof, outputs, "write_data_source", name, tracked)
     consuming_source = consuming(source)
     tracked.sparkSession.dataSource.register(consuming_source)
-    options = dict(options)  # as they are now, also where it writes later
+    options = dict(options)  # a copy, because it may write later
 
     def save(rows: DataFrame) -> None:
         rows.write.format(consuming_source.name()).mode(mode).options(**options).save()
@@ -135,7 +135,7 @@ def _run_now(sink: Sink, write: Callable[[DataFrame], object], on_error: OnError
 
 
 def _fail(sink: Sink, reason: Reason) -> None:
-    """Fail the messages of all rows, once it is proven that these are all."""
+    """Fail the messages of all rows, after a proof that these are all."""
     meter = sink.proof.add_meter(sink.node)
     rows = metrics.meter_all(sink.rows, meter).select(
         F.explode_outer(ROOTS).alias("root"), F.expr(f"coalesce({SHARE}, 0) <> 0 AS is_of_message")
