@@ -208,7 +208,7 @@ def test_two_sinks_of_the_same_name_complete_nothing(case: MakeCase, second: str
         tracker.write(messages, run.append(), name="save")
         tracker.write(messages, unwritable if second == "raises" else run.append("other"), name="save")
 
-    assert "give each one of its own" in run.refused(pipeline, PipelineError)
+    assert "Use a different name for each" in run.refused(pipeline, PipelineError)
 
 
 def test_second_sink_raising_completes_nothing(case: MakeCase) -> None:
@@ -230,7 +230,7 @@ def test_second_sink_raising_completes_nothing(case: MakeCase) -> None:
         with contextlib.suppress(OSError):
             tracker.write(messages, unwritable)
 
-    assert "'write-2' ended with an error that was not passed on" in case(n=10).refused(swallowing, NotExactError)
+    assert "'write-2' ended with an error that the pipeline caught" in case(n=10).refused(swallowing, NotExactError)
 
 
 @pytest.mark.parametrize(
@@ -428,7 +428,7 @@ def test_untracked_row_drops_or_copies_ack_nothing(case: MakeCase, kind: str) ->
         tracker.write(rows, run.append())
 
     text = run.refused(pipeline, NotExactError)
-    assert "not everything that came of the 60 messages" in text or kind == "where-of-all"
+    assert "derived from the 60 messages are missing or duplicated" in text or kind == "where-of-all"
 
 
 DROPPING: dict[str, Callable[[Tracker, DataFrame], DataFrame]] = {
@@ -609,7 +609,7 @@ def test_metrics_of_another_sink_or_emission_ack_nothing(case: MakeCase) -> None
 
     ended = other.run(of_the_first)
     assert isinstance(ended.error, PipelineError)
-    assert "belongs to another emission" in str(ended.error)
+    assert "comes from another emission" in str(ended.error)
     assert 3 not in ended.acked
 
 

@@ -117,7 +117,7 @@ class FlatMapStep:
         failed = self._row_numbers([*(output.failed or ())], "failed", inputs)
         if len(parents) != rows.num_rows:
             raise PipelineError(
-                f"flat_map_arrow {self.component!r}: there are {rows.num_rows} output rows but {len(parents)} parents. Return "
+                f"flat_map_arrow {self.component!r}: {rows.num_rows} output rows have {len(parents)} parents. Return "
                 "one parent per output row."
             )
         return rows, parents, failed

@@ -143,7 +143,7 @@ class RowByRow:
             return [row[name] for name in names]
         if isinstance(row, (str, bytes, bytearray)) or not isinstance(row, (Sequence, np.ndarray)):
             raise PipelineError(
-                f"A derived row is a {type(row).__name__}. Return dicts, or tuples in the order of the columns {names}."
+                f"A derived row is of type {type(row).__name__}. Return dicts, or tuples in the order of the columns {names}."
             )
         if len(row) != len(names):
             raise PipelineError(

@@ -154,7 +154,7 @@ def test_row_lost_in_a_branch_and_copied_in_another_is_detected(
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         tracker.write(tracker.union_by_name(*broken(messages, messages)), run.append())
 
-    assert "not everything" in run.refused(pipeline, NotExactError)
+    assert "missing or duplicated" in run.refused(pipeline, NotExactError)
 
 
 def test_filter_explode_join_and_group_by_in_sequence_complete(case: MakeCase) -> None:

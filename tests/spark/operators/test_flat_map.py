@@ -126,28 +126,31 @@ def test_rows_not_fitting_the_schema_fail_alone(case: MakeCase) -> None:
     ended = run.done(writing(run, lambda t, rows: t.flat_map(rows, fit, CHILD)), retry=ONCE)
     assert ended.acked == {1, 2, 3}
     assert [(ended.letters[id].detail or "")[:38] for id in (0, 5, 4)] == [
-        "a derived row has 3 values, the schema",
-        "a derived row lacks the columns ['chil",
-        "column 'child' is int and can't hold '",
+        "A derived row has 3 values, but the sc",
+        "A derived row lacks the columns ['chil",
+        "Column 'child' is int and can't hold '",
     ]
 
 
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda t, rows: t.flat_map(rows, items, CHILD, on_error="skip"), "on_error='skip': use 'fail' or 'raise'"),
+        (
+            lambda t, rows: t.flat_map(rows, items, CHILD, on_error="skip"),
+            "on_error='skip' is unknown. Use 'fail' or 'raise'",
+        ),
         (lambda t, rows: t.flat_map(rows, 5, CHILD), "function of one row"),
         (lambda t, rows: t.flat_map(rows, items, CHILD, name=""), "1 to 100 characters"),
         (lambda t, rows: t.flat_map(rows, items, "id bigint, _acker_x string"), "_acker_x"),
         (lambda t, rows: t.flat_map(rows, items, "id bigint, ID string"), "columns of one name"),
-        (lambda t, rows: t.explode(rows, "id"), "expected an array"),
-        (lambda t, rows: t.explode(rows, "array(struct(*))"), r"instead of giving \*"),
+        (lambda t, rows: t.explode(rows, "id"), "children is bigint, not an array"),
+        (lambda t, rows: t.explode(rows, "array(struct(*))"), r"instead of by \*"),
         (lambda t, rows: t.explode(rows, "array(struct(id, 'all' AS _Acker_dropped))"), "_Acker_dropped"),
         (lambda t, rows: t.explode(rows, "array(named_struct('a', id, 'A', id))"), "columns of one name"),
         (lambda t, rows: t.fail_where(rows, "id = 1", ""), "what is wrong"),
-        (lambda t, rows: t.flat_map(rows, "split", "id bigint"), "give a function of one row"),
+        (lambda t, rows: t.flat_map(rows, "split", "id bigint"), "Pass a function of one row"),
         (lambda t, rows: t.flat_map_arrow(rows, "id bigint", CHILD), "'id bigint' can't be called"),
-        (lambda t, rows: t.join(rows, rows.sparkSession.range(3), "ID"), "spelled alike; missing: \\['ID'\\]"),
+        (lambda t, rows: t.join(rows, rows.sparkSession.range(3), "ID"), "spelled alike. Missing: \\['ID'\\]"),
         (lambda t, rows: t.write(rows.sparkSession.range(3), print), "isn't tracked"),
         (lambda t, rows: t.flat_map(rows.sparkSession.range(3), items, CHILD), "isn't tracked"),
         (lambda t, rows: t.flat_map(rows.drop("_roots"), items, CHILD), "_roots is missing"),
@@ -164,8 +167,8 @@ def test_invalid_operator_arguments_are_refused_before_reading(
 @pytest.mark.parametrize(
     ("execute", "text"),
     [
-        (lambda batch: FlatMapOutput(batch, np.zeros(1, np.int64)), "give one parent per row"),
-        (lambda batch: FlatMapOutput(batch.rename_columns(["other"]), np.arange(batch.num_rows)), "its schema says"),
+        (lambda batch: FlatMapOutput(batch, np.zeros(1, np.int64)), "Return one parent per output row"),
+        (lambda batch: FlatMapOutput(batch.rename_columns(["other"]), np.arange(batch.num_rows)), "but the schema has"),
     ],
 )
 def test_invalid_flat_map_output_ends_the_run_at_once(

@@ -278,7 +278,7 @@ def test_inexact_dataframe_operators_are_refused_and_ack_nothing(run: Case) -> N
                 except (NotExactError, PipelineError) as exc:
                     texts_of.setdefault(member, []).append(str(exc))
 
-    assert "ended with an error that was not passed on" in run.refused(pipeline, NotExactError)
+    assert "ended with an error that the pipeline caught" in run.refused(pipeline, NotExactError)
     assert {member: len(texts) for member, texts in texts_of.items()} == {
         member: len(each) for member, each in CAUGHT.items()
     }
@@ -292,13 +292,13 @@ def test_writer_in_ignore_mode_that_writes_nothing_is_named(case: MakeCase) -> N
         messages.select("id").write.parquet(str(run.folder / "there"))
         tracker.export(messages, lambda writer: writer.mode("ignore").parquet(str(run.folder / "there")))
 
-    assert "where mode('ignore') may not" in run.refused(ignored, NotExactError)
+    assert "which mode('ignore') may not do" in run.refused(ignored, NotExactError)
 
 
 BETWEEN: dict[str, tuple[Change, str, str]] = {
     "where": (lambda rows: rows.where("child > 0"), "Filter (child > 0)", "tracker.filter for where"),
-    "limit": (lambda rows: rows.limit(3), "GlobalLimit (3)", "tracker.filter for what takes a part"),
-    "offset": (lambda rows: rows.offset(3), "Offset (3)", "tracker.filter for what takes a part"),
+    "limit": (lambda rows: rows.limit(3), "GlobalLimit (3)", "tracker.filter to keep a part"),
+    "offset": (lambda rows: rows.offset(3), "Offset (3)", "tracker.filter to keep a part"),
     "sample": (lambda rows: rows.sample(0.5, 3), "Sample (", "rand() < 0.1"),
     "distinct": (lambda rows: rows.union(rows).distinct().limit(3), "Deduplicate (", "tracker.group_by for aggregates"),
     "dropDuplicates": (
@@ -339,7 +339,7 @@ def test_untracked_operator_is_named_with_its_place(run: Case, kind: str) -> Non
     assert "between 'split' and 'again'" in text
     assert instead in text
     assert "id >= 0" not in text
-    assert "No operator of yours" not in text
+    assert "None of your own operators" not in text
 
 
 def test_untracked_operator_before_group_by_and_join_is_named(run: Case) -> None:

@@ -52,7 +52,7 @@ def test_roots_column_computed_by_the_user_is_refused(case: MakeCase, kind: str)
         changed = REFUSED[kind](tracker, messages)
         tracker.write(tracker.fail_where(changed, "id = 7", "seven"), run.append())
 
-    assert "_roots was computed by something else" in run.refused(pipeline, NotExactError)
+    assert "_roots was not computed by the tracker" in run.refused(pipeline, NotExactError)
 
 
 @pytest.mark.parametrize("own", TRACKING)
@@ -62,7 +62,7 @@ def test_tracking_column_renamed_in_case_is_refused(case: MakeCase, own: str) ->
     text = run.refused(
         lambda tracker, rows: tracker.write(rows.withColumnRenamed(own, other), run.append()), PipelineError
     )
-    assert f"rename it to {own}" in text
+    assert f"Rename it to {own}" in text
 
 
 def test_case_sensitive_spark_keeps_similar_user_column_names(case: MakeCase) -> None:

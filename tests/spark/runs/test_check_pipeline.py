@@ -70,8 +70,8 @@ def test_check_pipeline_lists_writes_and_failures(spark: Any, tmp_path: Path) ->
     ("sink", "kind", "told"),
     [
         (lambda t, rows: t.write(rows, lambda w: w.mode("overwrite").parquet("x")), PipelineError, "mode 'overwrite'"),
-        (lambda t, rows: t.write(rows, lambda w: w.mode("append")), NotExactError, "called no method"),
-        (lambda t, rows: t.write_dataframe(rows.limit(2), never), NotExactError, "not everything"),
+        (lambda t, rows: t.write(rows, lambda w: w.mode("append")), NotExactError, "called no writing method"),
+        (lambda t, rows: t.write_dataframe(rows.limit(2), never), NotExactError, "missing or duplicated"),
         (lambda t, rows: t.group_by(rows, "half", F.count("*").alias("n")), PipelineError, "partial=True"),
         (lambda t, rows: t.filter(rows, "half = 0"), NotExactError, "ran no sink"),
         (lambda t, rows: t.filter(rows.select("id"), "id = 0"), PipelineError, "isn't tracked"),
@@ -88,7 +88,7 @@ def test_check_pipeline_refuses_invalid_pipelines(
     ("messages", "options", "told"),
     [
         (lambda spark: spark.range(5).selectExpr("id % 2 AS id"), {"ids": "id"}, "have the id of another"),
-        (lambda spark: spark.range(5), {"ids": "no"}, "no column 'no'"),
+        (lambda spark: spark.range(5), {"ids": "no"}, "column 'no' not found"),
         (lambda spark: spark.range(5), {}, r"not among \['id'\]: give the column of message ids with ids="),
         (lambda spark: spark.range(5), {"ids": "id", "rows": 0}, "rows=0"),
         (lambda spark: spark.range(5), {"ids": 5}, "check_pipeline: ids=5 names no message ids"),

@@ -110,7 +110,7 @@ def test_poison_search_identifies_a_row_that_never_returns(spark: Any, acker: Ac
     messages = spark.range(BAD - 1, BAD + 2).coalesce(1)  # few, as each try takes its whole time
     result = run_tracked(messages, run, acker=acker, ids="id", retry=ONCE, emit_timeout_secs=12)
     assert {one.message_id: one.detail for one in result.dead_letters.values()} == {
-        BAD: "AckerError: the jobs of an emission took longer than emit_timeout_secs=12"
+        BAD: "AckerError: The jobs of an emission took longer than emit_timeout_secs=12 and were cancelled."
     }
     assert sorted(set(written(tmp_path))) == [BAD - 1, BAD + 1]
 

@@ -25,16 +25,16 @@ def test_unsupported_pyspark_version_is_named_in_the_error(version: str, tmp_pat
     (tmp_path / "pyspark").mkdir()
     (tmp_path / "pyspark" / "__init__.py").write_text(f"__version__ = {version!r}\n")
     assert imported(tmp_path) == (
-        "acker_redis.errors.SparkVersionError: acker_redis.spark needs PySpark 4.3, "
-        f"and this is {version}: pip install 'pyspark==4.3.*'"
+        f"acker_redis.errors.SparkVersionError: PySpark {version} is installed, but acker_redis.spark needs PySpark 4.3. "
+        "Run `pip install 'pyspark==4.3.*'`."
     )
 
 
 def test_missing_pyspark_error_names_pip_install_command(tmp_path: Path) -> None:
     (tmp_path / "pyspark.py").write_text("raise ModuleNotFoundError(\"No module named 'pyspark'\", name='pyspark')\n")
     assert imported(tmp_path) == (
-        "acker_redis.errors.SparkVersionError: acker_redis.spark needs PySpark 4.3, "
-        "and pyspark is not installed: pip install 'acker-redis[spark]'"
+        "acker_redis.errors.SparkVersionError: pyspark is not installed. acker_redis.spark needs PySpark 4.3. "
+        "Run `pip install 'acker-redis[spark]'`."
     )
 
 

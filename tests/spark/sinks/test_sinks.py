@@ -298,14 +298,14 @@ def test_invalid_sink_arguments_are_refused(case: MakeCase) -> None:
         lambda tracker, rows: tracker.write_data_source(rows, RowsToFiles, on_error="ignore"),  # type: ignore[arg-type]
     ]
     for call in calls:
-        assert "use 'fail' or 'raise'" in run.refused(call, PipelineError)
+        assert "Use 'fail' or 'raise'" in run.refused(call, PipelineError)
     unwritable: list[tuple[Callable[[Tracker, DataFrame], object], str]] = [
         (lambda tracker, rows: tracker.write(rows, "items"), "write: 'items' can't be called"),  # type: ignore[arg-type]
         (lambda tracker, rows: tracker.write_dataframe(rows, None), "write_dataframe: None can't be called"),  # type: ignore[arg-type]
         (lambda tracker, rows: tracker.write_partitions(rows, "x"), "write_partitions: 'x' can't be"),  # type: ignore[arg-type]
         (lambda tracker, rows: tracker.export(rows, "items"), "export: 'items' can't be called"),  # type: ignore[arg-type]
-        (lambda tracker, rows: tracker.write_data_source(rows, "parquet"), "'parquet' is no Python data"),  # type: ignore[arg-type]
-        (lambda tracker, rows: tracker.write_data_source(rows, object), "is no Python data source"),  # type: ignore[arg-type]
+        (lambda tracker, rows: tracker.write_data_source(rows, "parquet"), "'parquet' is not a Python data"),  # type: ignore[arg-type]
+        (lambda tracker, rows: tracker.write_data_source(rows, object), "is not a Python data source"),  # type: ignore[arg-type]
     ]
     for call, text in unwritable:
         assert text in run.refused(call, PipelineError)
@@ -315,8 +315,8 @@ def test_invalid_sink_arguments_are_refused(case: MakeCase) -> None:
             "flat_map": lambda tracker, rows: tracker.flat_map(rows, list, "id bigint", no_retry=wrong),  # noqa: B023
             "write_partitions": lambda tracker, rows: tracker.write_partitions(rows, consume, no_retry=wrong),  # noqa: B023
         }.items():
-            assert f"'{name}': no_retry={wrong!r}: use a tuple of exceptions" in run.refused(call, PipelineError)
-    assert "give on_error='fail'" in run.refused(
+            assert f"{name}: no_retry={wrong!r} is not a tuple of exceptions" in run.refused(call, PipelineError)
+    assert "Pass on_error='fail'" in run.refused(
         lambda tracker, rows: tracker.write_partitions(rows, consume, no_retry=(KeyError,)), PipelineError
     )
 

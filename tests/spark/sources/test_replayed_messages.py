@@ -422,7 +422,7 @@ def test_messages_of_types_unknown_to_python_are_refused_at_once(spark: Any, url
         ("array(make_interval(1))", "array<interval>"),
     ]:
         frame = spark.range(1).selectExpr("id", f"{value} AS `the value`")
-        with pytest.raises(PipelineError, match=f"column 'the value' is .*{kind}.*cast it, such as to string"):
+        with pytest.raises(PipelineError, match=f"Column 'the value' is .*{kind}.*cast it, for example to string"):
             run_tracked(frame, lambda *_: None, acker=acker, ids="id")
     assert acker.stats().inits == 0
 

@@ -119,12 +119,15 @@ def test_output_is_cast_to_the_declared_types() -> None:
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (output([1], [0, 1]), "1 output rows but 2 parents"),
+        (output([1], [0, 1]), "1 output rows have 2 parents"),
         (output([1], [2]), "parents names a row outside the 2 rows"),
         (output([1], [-1]), "parents names a row outside"),
-        (output([1], [0.5]), "parents: expected numbers of input rows, got float64"),
+        (output([1], [0.5]), "parents has values of type float64"),
         (output([1], [0], {2: "x"}), "failed names a row outside the 2 rows"),
-        (FlatMapOutput(pa.record_batch({"m": [1]}), np.array([0])), r"rows have columns \['m'\], its schema says"),
+        (
+            FlatMapOutput(pa.record_batch({"m": [1]}), np.array([0])),
+            r"the output rows have columns \['m'\], but the schema",
+        ),
     ],
 )
 def test_invalid_flat_map_output_is_refused(made: FlatMapOutput, message: str) -> None:

@@ -100,13 +100,15 @@ def test_spark_task_that_runs_again_exports_the_same_rows(acker: Acker) -> None:
 
 def test_spark_task_that_reruns_with_other_rows_raises(acker: Acker) -> None:
     run(step(acker), tracked([5, 6], [[1], [2]]))
-    with pytest.raises(NotExactError, match="export 'hand on': the task of a partition ran again and gave other rows"):
+    with pytest.raises(
+        NotExactError, match="export 'hand on': the task of a partition ran again and returned other rows"
+    ):
         run(step(acker), tracked([7, 6], [[1], [2]]))
 
 
 @pytest.mark.parametrize("roots", [[[1], None], [[1], []], [[1], [0]]])
 def test_row_of_a_message_without_roots_raises_not_exact(acker: Acker, roots: Any) -> None:
-    with pytest.raises(NotExactError, match="rows without roots came from a message"):
+    with pytest.raises(NotExactError, match="rows of a message have lost their roots"):
         run(step(acker), tracked([5, 6], roots))
     assert acker.stats().pending == 0
 

@@ -48,5 +48,5 @@ def test_partition_without_rows_stores_no_payloads(acker: Any) -> None:
 
 
 def test_message_ids_of_other_types_are_refused(acker: Any) -> None:
-    with pytest.raises(PipelineError, match="message ids are string: expected bigint"):
+    with pytest.raises(PipelineError, match="message ids are string, not bigint"):
         list(KeepStep("", acker.config, "run", 100)(iter([batch(pa.array(["1"]), (1, "one"))])))

@@ -109,7 +109,7 @@ def test_refusing_unknown_rows_is_an_error(rows: Any) -> None:
 
 
 def test_refusing_rows_without_on_error_fail_is_an_error() -> None:
-    with pytest.raises(PipelineError, match="1 row was refused; the first is row 1: full: give on_error='fail'"):
+    with pytest.raises(PipelineError, match=r"needs on_error='fail'.*: 1 row was refused.*row 1: full"):
         run(refusing({1: "full"}), "raise", batches(with_roots=False))
 
 
