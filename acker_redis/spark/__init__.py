@@ -88,7 +88,7 @@ check_pyspark()
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use, so that Python workers don't load the driver's modules."""
+    """Import a public name on first use, so that workers skip the driver's modules."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,8 +1,9 @@
-"""The tracker of one emission: operators that preserve the sum of shares, and sinks that prove it.
+"""The tracker of one emission: its operators and sinks.
 
-You may use Spark's own operators in between; `docs/guides/operators.md` says which of them preserve the sum. Spark may
-evaluate a frame once or five times. The ledger doesn't change either way, because the driver closes the roots after the
-pipeline has returned. Only an export acks from the workers.
+Operators preserve the sum of shares, and sinks prove it. You may use Spark's own operators in between;
+`docs/guides/operators.md` says which of them preserve the sum. Spark may evaluate a frame once or five times. The ledger
+doesn't change either way, because the driver closes the roots after the pipeline has returned. Only an export acks from the
+workers.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,11 +38,12 @@ __all__ = ["FlatMapOutput", "Tracker"]
 
 @dataclass(frozen=True)
 class Tracker:
-    """Operators and sinks for the messages of one emission. Your pipeline function receives both.
+    """Operators and sinks for the messages of one emission.
 
-    The first argument of every operator is a tracked DataFrame, so you can pass operators to `DataFrame.transform`. The
-    optional `name` appears as `last_component` and in errors. It defaults to the name of the function that the operator
-    runs, or to the name of the operator. Repeated default names are numbered.
+    Your pipeline function receives a tracker and the messages. The first argument of every operator is a tracked DataFrame,
+    so you can pass operators to `DataFrame.transform`. The optional `name` appears as `last_component` and in errors. It
+    defaults to the name of the function that the operator runs, or to the name of the operator. Repeated default names are
+    numbered.
 
     Attributes:
         run_id: id of this run of the program, unique per run.
@@ -569,7 +571,10 @@ class Tracker:
 
 
 def _name_of(function: Any, kind: str) -> str:
-    """Return the name of a function, or of the function that a partial calls; `kind` for a lambda."""
+    """Return the name of a function, or `kind` for a lambda.
+
+    A partial has the name of the function that it calls.
+    """
     while isinstance(function, partial):
         function = function.func
     name = getattr(function, "__name__", type(function).__name__)

@@ -32,7 +32,10 @@ def grouped(
 def grouped_by_message(
     frame: DataFrame, keys: Sequence[str | Column], aggregates: Sequence[Column], name: str, equation: Equation
 ) -> DataFrame:
-    """Group like `grouped`, by keys that include the message id. A group with rows of several messages fails the job."""
+    """Group like `grouped`, by keys that include the message id.
+
+    A group with rows of several messages fails the job.
+    """
     roots = [
         F.expr(f"{function}(get({ROOTS}, 0))").alias(column)
         for function, column in (("min", _LEAST), ("max", _GREATEST))

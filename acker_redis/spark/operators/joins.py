@@ -200,7 +200,7 @@ def _compared(left: DataFrame, right: DataFrame, on: Sequence[str], name: str, h
 
 
 def _casts(expression: JavaObject) -> list[DataType] | None:
-    """Return the types that a side of an equality is cast to, in order. None if it is more than casts."""
+    """Return the casts of one side of an equality, in order, or None if it is more than that."""
     kinds: list[DataType] = []
     while expression.nodeName() == "Cast":
         kinds.insert(0, _parse_datatype_json_string(expression.dataType().json()))
@@ -220,7 +220,10 @@ def _cast(column: str, kinds: Sequence[DataType]) -> Column:
 
 
 def _is_plain(kind: DataType) -> bool:
-    """Return True if equal values of a type are identical, unlike 0.0 and -0.0, or texts in most collations."""
+    """Return True if equal values of a type are identical.
+
+    That is not so for 0.0 and -0.0, nor for texts in most collations.
+    """
     if isinstance(kind, StringType):
         return kind == StringType()
     return isinstance(kind, _PLAIN)

@@ -29,7 +29,10 @@ def filtered(frame: DataFrame, condition: str | Column, meter: str, equation: Eq
 
 
 def without_failed(frame: DataFrame, meter: str) -> DataFrame:
-    """Keep rows that `worker.fail_where` has not failed. The others are metered: their `OUT` is the number of a failure."""
+    """Keep rows that `worker.fail_where` has not failed.
+
+    The others are metered. Their `OUT` is the number of a failure.
+    """
     return metrics.meter_removed_in_python(frame, meter, "1").where(f"{OUT} = {STAYS}").drop(OUT)
 
 
@@ -43,7 +46,9 @@ def without_removed_in_python(frame: DataFrame, meter: str) -> DataFrame:
 
 
 def exploded(frame: DataFrame, children: str | Column, name: str, meter: str, equation: Equation) -> DataFrame:
-    """Return one row per element of the array `children`. Rows with an empty or null array are metered and dropped.
+    """Return one row per element of the array `children`.
+
+    Rows with an empty or null array are metered and dropped.
 
     Raises:
         PipelineError: `children` is not an array, or its structs have a field with a name reserved for the tracker.
@@ -63,7 +68,10 @@ def exploded(frame: DataFrame, children: str | Column, name: str, meter: str, eq
 
 
 def without_removed(frame: DataFrame, column: str, is_removed: str, meter: str, rows: str = "1") -> DataFrame:
-    """Meter and drop the rows for which `is_removed`, SQL over the column, is true. Drop the column, too."""
+    """Meter and drop the rows that `is_removed` selects.
+
+    `is_removed` is SQL over `column`, which is dropped, too.
+    """
     return metrics.meter_removed(frame, is_removed, meter, rows).where(f"NOT ({is_removed})").drop(column)
 
 

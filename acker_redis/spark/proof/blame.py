@@ -1,7 +1,8 @@
-"""Find the cause of a broken emission: one of its rows, an unreachable service, or the pipeline itself.
+"""Find the cause of a broken emission.
 
-An error belongs to a job only if a job with the emission's tag failed. Any other error in the driver (a typo, a missing
-library or class, a path that doesn't exist) would occur with any message.
+The cause is one of its rows, an unreachable service, or the pipeline itself. An error belongs to a job only if a job with the
+emission's tag failed. Any other error in the driver (a typo, a missing library or class, a path that doesn't exist) would
+occur with any message.
 """
 
 import re
@@ -48,7 +49,7 @@ class Blame(Enum):
 
 
 def blame_of(error: Exception, session: SparkSession, tag: str) -> Blame:
-    """Find the cause of an error that the pipeline function raised. `tag` is the tag of the emission's jobs."""
+    """Return the cause of a pipeline's error; `tag` is the tag of the emission's jobs."""
     chain = chain_of(error)
     if failed_in_a_job(error, session, tag):
         job_error = next((cause for cause in chain if is_of_java(cause)), error)
@@ -83,7 +84,10 @@ def is_gone(session: SparkSession) -> bool:
 
 
 def line_of(error: BaseException) -> str:
-    """Return an error as one line: for a job's error, the error in the worker, or the one that ended the task."""
+    """Return an error as one line.
+
+    For a job's error, that is the error in the worker, or the one that ended the task.
+    """
     if isinstance(error, AckerError):
         text = str(error)
     else:

@@ -48,7 +48,10 @@ class Equation:
         return {_KEY: json.dumps(asdict(self))}
 
     def share_column(self, share: str) -> Column:
-        """Create a share column from SQL, with the equation. Created along with other columns, it costs no plan."""
+        """Create a share column from SQL, with the equation.
+
+        Created along with other columns, it costs no extra plan.
+        """
         return F.expr(share).alias(SHARE, metadata=self.metadata)
 
     @property
@@ -73,7 +76,11 @@ class Equation:
         return replace(self, roots_node=self.node)
 
     def behind_checkpoint(self, removed: int) -> "Equation":
-        """Derive the equation of proven rows, which needs no meters. `removed` is the result of `Proof.prove`."""
+        """Derive the equation of proven rows, which needs no meters.
+
+        Args:
+            removed: result of `Proof.prove`.
+        """
         return replace(self, removed={}, removed_before=(self.removed_before + removed) & MASK)
 
     def scaled(self, weight: int) -> "Equation":
@@ -147,7 +154,7 @@ def equation_of(frame: DataFrame, emission: str, operator: str) -> Equation:
 
 
 def node_in(metadata: str) -> str | None:
-    """Read the operator from the metadata of a share column, which is JSON. None if it holds no equation."""
+    """Return the operator in a share column's metadata (JSON), or None if it has no equation."""
     carried = json.loads(metadata).get(_KEY)
     return None if carried is None else str(json.loads(carried)["node"])
 

@@ -1,7 +1,8 @@
-"""Collect Spark's metrics per execution with a QueryExecutionListener in Python, one per JVM session.
+"""Collect Spark's metrics per execution.
 
-`Observation` would report only the first action on a frame, which may have been a `show`. Every wait ends: the tracker runs a
-marker execution, and once it is reported, Spark has reported everything before it.
+Each JVM session has one QueryExecutionListener in Python. `Observation` would report only the first action on a frame, which
+may have been a `show`. Every wait ends: the tracker runs a marker execution, and once it is reported, Spark has reported
+everything before it.
 """
 
 import threading
@@ -77,9 +78,10 @@ class Listener:
     def executions(
         self, has_meter: Callable[[Execution], bool], session: SparkSession, *, every: bool = False
     ) -> list[Execution]:
-        """Return the executions that `has_meter` selects, after a wait until Spark reports the first.
+        """Return the executions that `has_meter` selects.
 
-        The list is empty if there was none. `every` waits until Spark can't report another one.
+        Wait until Spark reports the first. The list is empty if there was none. `every` waits until Spark can't report
+        another one.
 
         Raises:
             AckerError: Spark's listener bus reports nothing.

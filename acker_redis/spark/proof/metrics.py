@@ -1,6 +1,7 @@
-"""Meters: sums that Spark computes while rows pass, in CollectMetrics nodes that the listener finds by name.
+"""Meters: sums that Spark computes while rows pass.
 
-Expressions are SQL texts, because each method of a Column costs half a dozen JVM calls. A micro-batch has no time for them.
+Meters are CollectMetrics nodes, which the listener finds by name. Expressions are SQL texts, because each method of a Column
+costs half a dozen JVM calls. A micro-batch has no time for them.
 """
 
 from collections.abc import Mapping

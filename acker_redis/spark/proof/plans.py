@@ -1,4 +1,7 @@
-"""Read Spark's plans after a failed proof, to find the user's operators that may have dropped or copied rows."""
+"""Find the operators that explain a failed proof.
+
+Spark's plans show which of the user's operators may have dropped or copied rows.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -100,7 +103,7 @@ def is_cached(query: JavaObject) -> bool:
 
 
 def changes(query: JavaObject, meter: str, sink: str) -> list[Change]:
-    """Find the user's operators that may have dropped or copied rows in an execution, from the sink down.
+    """Find the user's operators that may have changed rows, from the sink down.
 
     Args:
         query: the execution.
@@ -129,7 +132,13 @@ class _Walk:
         return is_below
 
     def collect(self, plan: JavaObject, frame: str | None, above: str) -> None:
-        """Go down from a node of the plan of the operator `frame`, whose rows the operator `above` consumes."""
+        """Go down from a node in the plan of an operator.
+
+        Args:
+            plan: the node.
+            frame: name of the operator.
+            above: name of the operator that consumes its rows.
+        """
         share = _share(plan)
         text = plan.simpleString(200)
         is_trackers = _TRACKERS in text or _TRACKERS in plan.output().toString()

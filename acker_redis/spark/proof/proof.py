@@ -1,7 +1,8 @@
-"""The accounts of one emission: operators that made frames, actions that are proven, rows that failed.
+"""The accounts of one emission.
 
-A frame is covered if it leads to a proven action, or was discarded. If all frames are covered, every row derived from the
-emission's messages was written, except rows that failed and rows that operators dropped on request.
+They list operators that made frames, actions that are proven, and rows that failed. A frame is covered if it leads to a
+proven action, or was discarded. If all frames are covered, every row derived from the emission's messages was written, except
+rows that failed and rows that operators dropped on request.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -109,13 +110,21 @@ class Proof:
         return node
 
     def add_meter(self, node: Node, *, has_failures: bool = False) -> str:
-        """Return the name of a new meter. With `has_failures`, rows that pass it may represent failed ones."""
+        """Return the name of a new meter.
+
+        Args:
+            node: operator of the meter.
+            has_failures: whether rows that pass it may represent failed ones.
+        """
         meter = f"{metrics.PREFIX}{self.key}:{node.name}#{len(self._meters) + 1}"
         self._meters[meter] = _Meter(node.name, has_failures)
         return meter
 
     def next_exponent(self) -> int:
-        """Return the exponent of a weight for a frame that is combined with others. The next 60 calls differ."""
+        """Return the exponent of a weight for a frame that is combined with others.
+
+        Each of 60 calls in a row returns a different one.
+        """
         self._weights += 1
         return (self._weights - 1) % (BITS - 1) + 1
 
@@ -245,7 +254,7 @@ class Proof:
         return _Balance(execution, None, equation.removed_sum(metered), failures, processed, reached.rows)
 
     def _removed_at(self, meter: str, execution: Execution) -> "_RemovedBy | None":
-        """Return the rows that an operator removed in an execution, or None if its meter or a failure is missing."""
+        """Return the rows that an operator removed, or None if its meter or a failure is missing."""
         if meter not in execution.metrics:
             return None
         operator, has_failures = self._meters[meter]
@@ -267,7 +276,12 @@ class Proof:
     def _refuse(
         self, text: str, execution: Execution | None = None, node: Node | None = None, meter: str | None = None
     ) -> NoReturn:
-        """Raise the error of an unproven action: NotProvenError, to retry, if it may be Spark's fault."""
+        """Raise the error of an unproven action.
+
+        Raises:
+            NotProvenError: it may be Spark's fault, so the emission is retried.
+            NotExactError: it is the pipeline's fault.
+        """
         if reruns.any_fault(self.session, self.job_tag):
             raise NotProvenError(f"{text} Spark tasks failed or ran twice meanwhile, so this is retried.")
         if execution is None or node is None or meter is None:

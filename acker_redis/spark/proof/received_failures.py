@@ -1,4 +1,4 @@
-"""Failures that reach the driver in an accumulator, with the results of the tasks whose rows failed."""
+"""Failures that reach the driver in an accumulator, with their tasks' results."""
 
 import re
 import threading
@@ -21,7 +21,10 @@ _TRACEBACK = "Traceback (most recent call last):\n"
 
 
 def failures_accumulator(context: SparkContext) -> Accumulator[list[Failure]]:
-    """Return the accumulator of a Spark application. There is only one, because PySpark never drops any."""
+    """Return the accumulator of a Spark application.
+
+    There is only one, because PySpark never drops any.
+    """
     with _lock:
         if context not in _accumulators:
             _accumulators[context] = context.accumulator([], FailuresParam())
@@ -29,7 +32,10 @@ def failures_accumulator(context: SparkContext) -> Accumulator[list[Failure]]:
 
 
 class ReceivedFailures:
-    """The failures of one emission. If a task ran twice, it sent two failures; the metered rows name one of them."""
+    """The failures of one emission.
+
+    If a task ran twice, it sent two failures. The metered rows name one of them.
+    """
 
     def __init__(self, context: SparkContext, emission: str) -> None:
         self._accumulator, self._emission = failures_accumulator(context), emission

@@ -1,4 +1,4 @@
-"""Encode anchors as a column of exported rows, and decode them in the application that reads the rows.
+"""Encode anchors as a column of exported rows, and decode them.
 
 An anchor is a root and one of its edges, of 64 bits each, as in the ledger. The application that reads the anchors continues
 the same trees on the same acker, and acks the edges. The encoding itself sends nothing.

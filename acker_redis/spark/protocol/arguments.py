@@ -33,7 +33,7 @@ def literal(text: str) -> str:
 
 
 def check_column_names(columns: Iterable[str], name: str, allowed: Container[str | None] = ()) -> None:
-    """Check that column names are unique, and that none is reserved for the tracker, except those allowed.
+    """Check that column names are unique and not reserved for the tracker.
 
     Raises:
         PipelineError: a name is repeated or reserved.
@@ -133,7 +133,7 @@ def check_join(left: DataFrame, right: DataFrame, on: list[str], how: str, allow
 
 
 def struct(schema: str | StructType, name: str) -> StructType:
-    """Return a schema as a StructType, after a check of its names; DDL is parsed."""
+    """Return a schema, which may be DDL, as a StructType, and check its names."""
     output = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(output, StructType):
         raise PipelineError(f"{name}: schema {schema!r} is not a list of columns. Pass one, as DDL or StructType.")
@@ -142,7 +142,7 @@ def struct(schema: str | StructType, name: str) -> StructType:
 
 
 def check_arrow_types(frame: DataFrame) -> None:
-    """Check that Arrow has a type for every column, so that Python workers can receive and keep the rows.
+    """Check that Python workers can receive and keep the rows: Arrow has all types.
 
     Raises:
         PipelineError: it has none for some column.

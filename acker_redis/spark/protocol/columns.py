@@ -1,4 +1,4 @@
-"""Names of the columns that the tracker adds to DataFrames, shared by the driver and the Python workers."""
+"""Names of the tracker's columns, shared by the driver and the Python workers."""
 
 import pyarrow as pa
 
@@ -39,5 +39,5 @@ ARROW_ANCHORS = pa.field(ANCHORS, pa.list_(pa.field("element", pa.int64())))
 
 
 def is_own(column: str) -> bool:
-    """Return True if a name, in any case, is reserved for the tracker, so that no user column may have it."""
+    """Return True if a column name, in any case, is reserved for the tracker."""
     return column.lower() in (SHARE, ROOTS) or column.lower().startswith("_acker_")

@@ -1,4 +1,4 @@
-"""Options for Spark to write messages as readable JSON in dead letters, and to read them back."""
+"""Spark's options to write messages as JSON in dead letters, and to read them."""
 
 TO_JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
 """Spark's defaults omit microseconds, and the seconds of old time zones."""

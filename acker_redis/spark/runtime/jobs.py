@@ -1,4 +1,4 @@
-"""Set Spark's properties while an emission's pipeline runs, and cancel its jobs after a timeout."""
+"""Set Spark's properties during an emission, and cancel its jobs after a timeout."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -55,7 +55,10 @@ def _exclude(spark: SparkSession, rules: list[str]) -> None:
 
 @contextmanager
 def running(spark: SparkSession, tag: str) -> Iterator[None]:
-    """Keep all metrics of a pipeline's plans, the user's own actions included, and tag the jobs of this thread."""
+    """Keep all metrics of a pipeline's plans, and tag the jobs of this thread.
+
+    The user's own actions are included.
+    """
     context = spark.sparkContext
     context.addJobTag(tag)
     try:

@@ -1,4 +1,7 @@
-"""Find out whether Spark may have run a task twice. If not, a wrong sum is the pipeline's fault."""
+"""Detect whether Spark may have run a task twice.
+
+If it has not, a wrong sum is the pipeline's fault.
+"""
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession

@@ -1,4 +1,7 @@
-"""Check the version of PySpark, because the Spark internals used here change between versions."""
+"""Check the version of PySpark.
+
+The Spark internals used here change between versions.
+"""
 
 from acker_redis.errors import SparkVersionError
 

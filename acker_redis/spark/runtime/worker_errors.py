@@ -60,7 +60,7 @@ def text_of(exc: BaseException) -> str | None:
 
 
 def acker_error_in(exc: BaseException) -> AckerError | None:
-    """Return the library's error that an error is or carries; None if there is none.
+    """Return the library's error that an error is or carries, or None.
 
     A carried error is the explicit cause, or part of a worker's traceback. It is made from its text, so raise it from the
     original: `raise own from exc`. If a traceback has several, the last one counts: the worker ended with it.
@@ -85,7 +85,7 @@ _NO_ROWS_FAULT = (
 
 
 def broke_in_a_job(exc: BaseException) -> bool:
-    """Return True if an error comes from a Spark job and may be the fault of a row, not of the program."""
+    """Return True if an error comes from a Spark job and a row may be to blame for it."""
     if isinstance(exc, _NO_ROWS_FAULT):
         return False
     return any(is_of_java(link) and not isinstance(link, (AnalysisException, ParseException)) for link in chain_of(exc))
@@ -112,7 +112,10 @@ def chain_of(exc: BaseException, *, explicit: bool = False) -> list[BaseExceptio
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """Replace Spark's errors by the library's errors that they carry, or by the interrupt (Ctrl-C) behind them."""
+    """Replace Spark's errors by the library's errors that they carry.
+
+    An error that follows an interrupt (Ctrl-C) is replaced by the interrupt.
+    """
     try:
         with interruptible():
             yield

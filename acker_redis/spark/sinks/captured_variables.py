@@ -40,7 +40,10 @@ class _Opaque:
 
 
 def snapshot(value: object) -> object:
-    """Return a snapshot of a value for a later comparison. Containers are compared by their contents."""
+    """Return a snapshot of a value for a later comparison.
+
+    Containers are compared by their contents.
+    """
     return _snapshot(value, DEPTH, [MOST])
 
 
@@ -142,7 +145,7 @@ def _attributes(value: object) -> dict[str, object]:
 
 
 def _globals_of(code: CodeType) -> set[str]:
-    """Return the module-level names that a function reads, including those read by functions inside it."""
+    """Return the module-level names that a function and its inner functions read."""
     loads = [step for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")]
     names = {str(step.argval) for step in loads}
     for inner in code.co_consts:

@@ -1,4 +1,7 @@
-"""Checkpoints: actions that prove the rows so far, so that the earlier meters are no longer needed."""
+"""Checkpoints: actions that prove the rows so far.
+
+The earlier meters are no longer needed after them.
+"""
 
 from pyspark.sql import DataFrame
 

@@ -1,8 +1,8 @@
-"""Control when the sinks of an emission write, and in which modes, so that no replay does harm.
+"""When the sinks of an emission write, and in which modes.
 
-A sink writes at once, or after the whole emission is proven. Failed messages are emitted again without the others. A sink that
-works by message must therefore add rows. A sink that replaces the output may run only when every remaining message has come
-through: its output is a whole.
+The rules keep replays from doing harm. A sink writes at once, or after the whole emission is proven. Failed messages are
+emitted again without the others. A sink that works by message must therefore add rows. A sink that replaces the output may
+run only when every remaining message has come through: its output is a whole.
 """
 
 import logging
@@ -152,7 +152,10 @@ class AllowedWrites:
 
 
 def _describe(call: Call, other: Call | None) -> str:
-    """Format a call with the arguments that differ from the other's, so that passwords mostly don't show."""
+    """Format a call with the arguments that differ from the other's.
+
+    Passwords are mostly the same, so they don't show.
+    """
     texts = call.texts
     if other is not None and other.method == call.method and call.method != "option":
         texts = {name: text for name, text in texts.items() if call.arguments[name] != other.arguments.get(name)}

@@ -1,4 +1,7 @@
-"""One sink over a frame: an action that must be proven, either now or, if sinks wait, once its rows are kept."""
+"""One sink over a frame: an action that must be proven.
+
+It is proven at once or, if sinks wait, once its rows are kept.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Self

@@ -107,7 +107,10 @@ class FlatMapStep:
             )
 
     def _output_schema(self) -> pa.Schema:
-        """Return the output schema. All user columns are nullable: they are null in rows that represent removed ones."""
+        """Return the output schema.
+
+        All user columns are nullable, because they are null in rows that represent removed ones.
+        """
         return pa.schema([*(column.with_nullable(True) for column in self.schema), ARROW_SHARE, ARROW_ROOTS, ARROW_OUT])
 
     def _checked(self, output: FlatMapOutput, inputs: int) -> tuple[pa.RecordBatch, Int64Array, Int64Array]:
@@ -146,7 +149,10 @@ class FlatMapStep:
 
 
 def _split_shares(input_shares: Int64Array, parents: Int64Array, salt: int) -> Int64Array:
-    """Compute the share of each output row. A parent's children may be anywhere, but their order counts."""
+    """Compute the share of each output row.
+
+    The children of one parent may be anywhere, but their order counts.
+    """
     split = shares.split(input_shares, np.bincount(parents, minlength=len(input_shares)), salt)
     if bool((parents[1:] >= parents[:-1]).all()):
         return split

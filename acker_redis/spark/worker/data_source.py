@@ -12,7 +12,7 @@ from acker_redis.errors import NotExactError
 
 
 def consuming(source: type[DataSource]) -> type[DataSource]:
-    """Derive a data source whose writers fail their task if they return before the end of its partition."""
+    """Derive a data source whose writers must consume their partitions to the end."""
 
     class Consuming(source):  # type: ignore[valid-type, misc]
         @classmethod

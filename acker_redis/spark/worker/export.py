@@ -1,4 +1,4 @@
-"""The last step of an export: make fresh edges for the rows, and introduce them to the ledger.
+"""The last step of an export: fresh edges, introduced to the ledger.
 
 Other applications ack these edges. An edge belongs to the ledger: 64 bits, XORed. The input is rows with their shares. The
 output has one edge per root of each row. A root and the row's edge for it form an anchor.

@@ -179,14 +179,17 @@ class FailureCollector:
         self._roots[self._kept_reason(reason)].add(roots.distinct())
 
     def add_payloads(self, roots: Int64Array, payloads: Sequence[bytes | None]) -> None:
-        """Add payloads of messages until `PAYLOAD_BYTES` is reached; a payload that doesn't fit is skipped."""
+        """Add payloads of messages. A payload that exceeds `PAYLOAD_BYTES` in total is skipped."""
         for root, payload in zip(roots.tolist(), payloads, strict=True):
             if payload is not None and self._payload_bytes + len(payload) <= PAYLOAD_BYTES:
                 self._payloads[root] = payload
                 self._payload_bytes += len(payload)
 
     def send(self) -> FailedRows | None:
-        """Send the failure, once, at the end of the partition. Return None and send nothing if no row failed."""
+        """Send the failure at the end of the partition. Call this once.
+
+        Returns None, and sends nothing, if no row failed.
+        """
         if not self._rows:
             return None
         share_sum = self._share_sum & shares.MASK
@@ -226,7 +229,14 @@ def as_reason(reason: str | RowFailedError) -> Reason:
 
 
 def failure_of(component: str, reason: Reason, roots: Int64Array, rootless: int = 0) -> Failure:
-    """Create a failure in the driver, for rows that no task has named. `rootless` counts those without a root."""
+    """Create a failure in the driver, for rows that no task has named.
+
+    Args:
+        component: name of the operator.
+        reason: reason of the failure.
+        roots: distinct roots of the rows.
+        rootless: number of rows without a root.
+    """
     return Failure(_draw_number(), "", component, 0, len(roots), {_cut(reason): roots.tobytes()}, rootless)
 
 

@@ -47,7 +47,13 @@ class _Consumed:
     _roots: list[Int64Array] = field(default_factory=list)
 
     def add(self, batch: pa.RecordBatch, *, with_roots: bool) -> None:
-        """Count a batch. `with_roots` keeps a copy of about 20 bytes per row; a column would keep its whole batch."""
+        """Count a batch.
+
+        Args:
+            batch: rows.
+            with_roots: whether to keep shares and roots, about 20 bytes per row. They are copied, because a column would
+                keep its whole batch in memory.
+        """
         row_shares = shares.from_arrow(batch.column(SHARE))
         self.share_sum = (self.share_sum + shares.total(row_shares)) & shares.MASK
         self.rows += batch.num_rows
@@ -132,7 +138,7 @@ class PartitionsStep:
         yield pa.RecordBatch.from_arrays([pa.array(values, pa.int64()) for values in columns], schema=_SCHEMA)
 
     def _check_consumed(self, batches: Iterator[pa.RecordBatch], input_errors: list[Exception]) -> None:
-        """Check that the function has consumed all rows and has not swallowed an error of the steps before."""
+        """Check that the function consumed all rows, and swallowed no error of earlier steps."""
         if input_errors:
             raise input_errors[0]
         if any(batch.num_rows for batch in batches):
@@ -180,7 +186,10 @@ class PartitionsStep:
     def _watched(
         self, batches: Iterator[pa.RecordBatch], consumed: _Consumed, input_errors: list[Exception]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the batches and count them. Errors of the steps before are recorded apart from the function's own."""
+        """Yield and count the batches.
+
+        Errors of earlier steps are recorded apart from the function's own.
+        """
         try:
             for batch in self._renamed(batches):
                 consumed.add(batch, with_roots=self.on_error == "fail")

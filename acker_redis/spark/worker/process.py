@@ -1,4 +1,4 @@
-"""State of a Python worker: one acker per process, its imports, and the partition of the running task."""
+"""State of a Python worker: its acker, its imports, and the running task's partition."""
 
 import gc
 from collections.abc import Callable
@@ -55,7 +55,7 @@ def while_lost(call: Callable[[], _T]) -> _T:
 
 @cache
 def keep_imports() -> None:
-    """Exempt the existing objects of this process from garbage collection, once. Later objects are collected.
+    """Exempt the existing objects of this process from garbage collection, once.
 
     Spark's workers collect garbage after each task (`pyspark/daemon.py`, 4.3). Traversing the modules that a flat_map function
     needs costs more CPU than the rest of a small task.

@@ -18,7 +18,7 @@ _INTEGERS = {32: pa.int32(), 64: pa.int64()}
 
 
 def to_bytes(rows: pa.StructArray, longest: int) -> list[bytes | None]:
-    """Encode each row. The result is None for a null row, and for one with more bytes than `longest`."""
+    """Encode each row, or return None for a null row and one longer than `longest` bytes."""
     encoded = (None if row is None else pickle.dumps(row, pickle.HIGHEST_PROTOCOL) for row in _values(rows))
     return [row if row is not None and len(row) <= longest else None for row in encoded]
 
@@ -31,7 +31,10 @@ def from_bytes(payloads: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def are_equal(first: bytes, second: bytes) -> bool:
-    """Return True if two rows of one schema have the same values, bit by bit. Their encoded bytes may differ."""
+    """Return True if two rows of one schema have the same values, bit by bit.
+
+    Their encoded bytes may differ.
+    """
     return first == second or bool(_Unpickler(io.BytesIO(first)).load() == _Unpickler(io.BytesIO(second)).load())
 
 
