@@ -215,7 +215,7 @@ class Proof:
         open_ends = [name for name in self._nodes if name not in self._covered | taken]
         if open_ends:
             raise NotExactError(
-                f"The pipeline did nothing with the rows of {', '.join(map(repr, open_ends))}, so these can't be done. {_END}"
+                f"The pipeline did nothing with the rows of {', '.join(map(repr, open_ends))}, so those can't be done. {_END}"
             )
 
     def failures(self) -> list[Failure]:

@@ -43,14 +43,14 @@ def check_column_names(columns: Iterable[str], name: str, allowed: Container[str
     twice = [column for column in columns if times[column.lower()] > 1]
     if twice:
         raise PipelineError(
-            f"{name!r}: there are several columns of one name: {', '.join(map(repr, twice))}. Spark ignores case in column "
-            "names. Rename or drop some."
+            f"{name!r}: several columns of one name: {', '.join(map(repr, twice))}. Spark ignores case in column names. "
+            "Rename or drop some."
         )
     taken = [column for column in columns if column not in allowed and is_own(column)]
     if taken:
         raise PipelineError(
-            f"{name!r}: columns have names reserved for the tracker: {', '.join(taken)}. Reserved are _share, _roots, and "
-            "names that begin with _acker_. Rename the columns, and select columns by name instead of by *."
+            f"{name!r}: reserved column names: {', '.join(taken)}. The tracker reserves _share, _roots, and every name that "
+            "begins with _acker_. Rename the columns, and select columns by name instead of by *."
         )
 
 

@@ -71,7 +71,7 @@ def write_dataframe(
 def _check_unchanged(sink: str, used: CapturedVariables) -> None:
     if changed := used.changed():
         raise PipelineError(
-            f"{sink!r}: the function uses {', '.join(map(repr, changed))}, which has changed since the call. With "
+            f"{sink!r}: the function uses {', '.join(map(repr, changed))}, which changed since the call. With "
             'output="whole" the function runs after the pipeline has returned, when a loop\'s variable has its last value. '
             "Bind the value: lambda rows, table=table: ..."
         )

@@ -366,7 +366,7 @@ def test_whole_output_refuses_incompatible_options(case: MakeCase, tmp_path: Pat
                 t.write_dataframe(rows, lambda f: f.write.mode("overwrite").parquet(f"{path}/{n}"))  # noqa: B023
                 for n in "ab"
             ],
-            "'n', which has changed",
+            "'n', which changed",
         ),
         (
             lambda t, rows, path: [
@@ -384,8 +384,8 @@ def test_whole_output_refuses_incompatible_options(case: MakeCase, tmp_path: Pat
         ),
         (lambda t, rows, path: partitions_change(t, rows, path), "now calls partitionBy(cols="),
         (lambda t, rows, path: writes_once(t, rows, path), "now makes no more calls"),
-        (lambda t, rows, path: a_saver_changes(t, rows, path), "'self.table', which has changed"),
-        (lambda t, rows, path: a_dict_changes(t, rows, path), "'options', which has changed"),
+        (lambda t, rows, path: a_saver_changes(t, rows, path), "'self.table', which changed"),
+        (lambda t, rows, path: a_dict_changes(t, rows, path), "'options', which changed"),
     ],
 )
 def test_whole_output_refuses_unsuitable_sinks(case: MakeCase, sink: Callable[..., object], told: str) -> None:
