@@ -185,7 +185,7 @@ def _compared(left: DataFrame, right: DataFrame, on: Sequence[str], name: str, h
             compared = both.where(f"{_LEFT} = {_RIGHT}")
         except AnalysisException as exc:
             raise PipelineError(
-                f"{columns}, which Spark can't compare. Cast one side to the type of the other."
+                f"{columns}, which Spark can't compare. Cast one side, or both, so that it can."
             ) from exc
         condition = compared._jdf.queryExecution().analyzed().condition()  # noqa: SLF001
         is_equality = condition.nodeName() == _EQUAL

@@ -24,9 +24,9 @@ from acker_redis.spark.runtime.jobs import described
 from acker_redis.spark.worker.failures import Failure
 
 _ADVICE = (
-    "None of your own operators explains this. Fill a cached frame as a whole, for example by count(), before show() or "
-    "another action reads a part of it. Use a writer that always writes, which mode('ignore') may not do. Otherwise, check "
-    "that the messages have the same ids whenever they are read."
+    "None of your own operators between the tracker's explains this. Fill a cached frame as a whole, for example by count(), "
+    "before show() or another action reads a part of it. Use a writer that always writes, which mode('ignore') may not do. "
+    "Otherwise, check that the messages have the same ids whenever they are read."
 )
 _END = (
     "End each path with write, write_data_source, write_partitions, write_dataframe or export, or pass the frame to "
