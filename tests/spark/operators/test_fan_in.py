@@ -283,4 +283,4 @@ def test_column_named_like_the_message_id_only_is_refused(case: MakeCase, bring:
 
     text = run.refused(pipeline, NotExactError)
     assert text.startswith(("'group", "'join"))
-    assert text.endswith("may come together")
+    assert text.endswith("may come together.")
