@@ -1,4 +1,4 @@
-"""Fail messages from `read_files` that could not be read, before the pipeline gets them."""
+"""Fail unreadable records from `read_files` before the pipeline sees them."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -11,39 +11,40 @@ from acker_redis.spark.tracker import Tracker
 from acker_redis.spark.worker.failures import REASON_CHARS
 
 _PATH_CHARS = 120
-"""Of a path only the end is named with a record that can't be read, so that there is room for the record."""
+"""Longest part of a path in a failure reason. Only its end is quoted, which leaves room for the record."""
 
 
 def has_corrupt_records(messages: DataFrame) -> bool:
-    """Return True if messages come from `read_files` and still have its column of records that can't be read."""
+    """Return True if `messages` come from `read_files` and still have its `_corrupt_record` column."""
     return any(field.name == CORRUPT and READ_FROM in field.metadata for field in messages.schema.fields)
 
 
 def check_corrupt_records(messages: DataFrame) -> None:
-    """Refuse messages from `read_files` without its column of records that can't be read, under any name.
+    """Check that messages from `read_files` still have its `_corrupt_record` column, under any name.
 
     Raises:
-        PipelineError: the column was left out.
+        PipelineError: the column is missing.
     """
     marks = [field.metadata for field in messages.schema.fields if READ_FROM in field.metadata]
     formats = [mark[READ_AS] for mark in marks if file_formats.is_parsed(mark.get(READ_AS))]
     if formats and all(READ_AS in mark for mark in marks):
         raise PipelineError(
-            f"the messages come from read_files of {formats[0]}, without its column {CORRUPT!r}. Records that can't be read "
-            "would be acked as rows of nulls. Keep the column in the select, or rename it to handle such rows yourself; if "
-            f'you have left them out already, declare it with .withMetadata("{FILE}", {{}})'
+            f"Messages from read_files ({formats[0]}) are missing the column {CORRUPT!r}. Without it, unreadable records "
+            "would be acked as rows of nulls. Keep the column in your select, or rename it to handle such rows yourself. "
+            f'If you have already filtered them out, say so with .withMetadata("{FILE}", {{}}).'
         )
 
 
 def fail_corrupt_records(tracker: Tracker, tracked: DataFrame, payload: Column | None = None) -> DataFrame:
-    """Fail messages that could not be read, without retry; their dead letters say where they are, and how they begin.
+    """Fail unreadable messages without retry.
 
-    A letter's message id is a hash, so that alone would not lead to the record. `payload` is what letters keep of them.
+    The dead letter's detail names the file, the row and the beginning of the record: the message id is a hash and would
+    not lead to the record. `payload` is the column that dead letters keep.
     """
     place = (
         f"'row ', {ROW}, ' of ', right({FILE}, {_PATH_CHARS}), ': ', " if {FILE, ROW} <= set(tracked.columns) else ""
     )
-    reason = f"concat('the record can''t be read with these columns: ', {place}left({CORRUPT}, {REASON_CHARS}))"
+    reason = f"concat('The record can''t be read with these columns: ', {place}left({CORRUPT}, {REASON_CHARS}))"
     return tracker._fail_where(  # noqa: SLF001
         tracked, f"{CORRUPT} IS NOT NULL", F.expr(reason), retry=False, name="read_files", payload=payload
     )

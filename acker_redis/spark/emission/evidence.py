@@ -1,7 +1,8 @@
-"""Which operators have worked in a run, and so whether an undeclared exception may be a message's fault.
+"""Evidence of which operators work in a run, to tell a bad message from a broken operator.
 
-`row.order` in place of `row["order"]` fails every message. So such an exception counts as an attempt only once its operator
-has processed a row of another message. Where many messages failed in an operator that has processed none, it is broken.
+`row.order` in place of `row["order"]` fails every message. So an undeclared exception counts as an attempt only once its
+operator has processed a row of another message. If many messages fail in an operator that has processed none, the operator
+is broken.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,15 +17,15 @@ from acker_redis.spark.worker.failures import Failure
 from acker_redis.spout.in_flight import Emission, Mask
 
 MANY_FAILED = 20
-"""So many messages that failed in an operator that has processed none: they are not to blame."""
+"""Failed messages after which an operator that has processed none is considered broken."""
 
 
 class Verdict(NamedTuple):
     """Which failures of an emission count.
 
     Attributes:
-        exempt: roots whose failure counts as no attempt.
-        broken: to be raised; None: the pipeline may be right.
+        exempt: roots whose failure doesn't count as an attempt.
+        broken: error to raise; None: the pipeline may be correct.
     """
 
     exempt: Int64Array
@@ -32,15 +33,15 @@ class Verdict(NamedTuple):
 
 
 class OperatorEvidence:
-    """Keep what is known of the operators of one run."""
+    """Track which operators of a run have processed messages, and which have only failed."""
 
     def __init__(self, *, everything_counts: bool, goes_on: bool = False, max_open: int | None = None) -> None:
-        """Begin without any knowledge.
+        """Start without evidence.
 
         Args:
-            everything_counts: whether the rule is off: the user said so, or the source has few messages.
-            goes_on: whether further messages may come at any time, as from a stream.
-            max_open: so many messages may be open at a time, so that no more can fail before others come.
+            everything_counts: whether every failure counts, because the user chose so or the source has few messages.
+            goes_on: whether more messages may arrive at any time, as from a stream.
+            max_open: limit on open messages, and so on the messages that can fail before others arrive.
         """
         self._everything_counts, self._goes_on = everything_counts, goes_on
         self._max_failed = MANY_FAILED if max_open is None else max(1, min(MANY_FAILED, max_open))
@@ -53,10 +54,10 @@ class OperatorEvidence:
         """Decide which failures of an emission count.
 
         Args:
-            emission: the one that was run.
-            failed: its failures.
-            processed: what its operators have processed without failing.
-            is_last: whether every message of the source was emitted by now.
+            emission: emission that was run.
+            failed: failures in it.
+            processed: rows that each operator has processed without failing.
+            is_last: whether every message of the source has been emitted.
         """
         none = np.array([], np.int64)
         if self._everything_counts:
@@ -102,14 +103,14 @@ class OperatorEvidence:
 
 
 class _MessagesByRoot:
-    """Messages by the roots of one emission."""
+    """Look up the messages of one emission by root."""
 
     def __init__(self, emission: Emission) -> None:
         order = np.argsort(emission.roots)
         self._roots, self._messages = emission.roots[order], emission.message_ids[order]
 
     def messages_of(self, roots: Int64Array) -> Int64Array:
-        """Find the messages of those roots that are the emission's."""
+        """Return the messages of `roots`, which must belong to this emission."""
         places = np.searchsorted(self._roots, roots)
         places[places == len(self._roots)] = 0
         return self._messages[places] if len(self._roots) else roots[:0]
@@ -117,7 +118,7 @@ class _MessagesByRoot:
 
 def _broken(operator: str, count: int, text: str) -> OperatorBrokenError:
     return OperatorBrokenError(
-        f"{count} messages failed in {operator!r}, which has processed none: {text}. So the pipeline is broken there, not the "
-        "data: nothing was dead-lettered. Correct it and run again; or, if every message may really be bad, give "
-        "stop_if_all_fail=False"
+        f"{count} messages failed in {operator!r}, which has not processed any message ({text}). The operator is probably "
+        "broken, so nothing was dead-lettered. Fix it and run again. If every message may really be bad, set "
+        "stop_if_all_fail=False."
     )

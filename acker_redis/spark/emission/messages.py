@@ -1,4 +1,4 @@
-"""The messages of a run as a DataFrame: their ids, those of one emission, and those to be kept with a dead letter."""
+"""DataFrames of messages: their ids, the rows of one emission, and the payloads of dead letters."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -27,22 +27,22 @@ from acker_redis.spout.offset_file import OffsetFile
 from acker_redis.store.payloads import Payloads
 
 Fetch: TypeAlias = Callable[[list[int]], DataFrame]
-"""Gives messages by their ids, with all the columns they had; those it leaves out become dead letters, as `lost`."""
+"""Returns messages by id, with all their original columns. Messages it omits become dead letters with reason `lost`."""
 
 MESSAGE_ID = "message_id"
-"""Column that is added where message ids are made of partition and offset."""
+"""Column added when message ids are derived from partition and offset."""
 
 PAYLOAD = "_acker_payload"
 _BEGIN = "_acker_begin"
 
 
 class Places(NamedTuple):
-    """Where messages are in their source.
+    """Positions of messages in their source.
 
     Attributes:
-        names: of partitions.
-        of_message: for each message the number of its partition.
-        offsets: for each message its offset there.
+        names: names of the partitions.
+        of_message: index into `names`, per message.
+        offsets: offset in that partition, per message.
     """
 
     names: list[str]
@@ -52,17 +52,17 @@ class Places(NamedTuple):
 
 @dataclass
 class RunMessages:
-    """Give the emissions of a run their rows, and dead letters their payloads.
+    """Provide the rows of emissions and the payloads of dead letters.
 
     Attributes:
         frame: one row per message.
-        column: of message ids.
-        dead_letter_bytes: rows not longer than this are kept as JSON with dead letters.
-        payload_store: where messages are kept for replay; None: replays are fetched, or read from `frame` again.
-        keep_step: puts them there.
-        fetch: gives messages for replays.
-        missing: messages that `fetch` did not give, an array per emission.
-        failed_payloads: payloads that came with the failures of failed messages, by id.
+        column: name of the message id column.
+        dead_letter_bytes: longest row that a dead letter keeps as JSON, in bytes.
+        payload_store: store that keeps messages for replay; None: replays are fetched or read from `frame` again.
+        keep_step: step that writes messages to `payload_store`.
+        fetch: function that returns messages for replay.
+        missing: messages that `fetch` did not return, one array per emission.
+        failed_payloads: payloads that arrived with failures, by message id.
     """
 
     frame: DataFrame
@@ -76,10 +76,10 @@ class RunMessages:
     _count: int = field(default=0, init=False)  # how many the frame has; -1: more than are to be done
 
     def read_ids(self, offsets: OffsetFile | None, partition: str, offset: str) -> Int64Array:
-        """Read the ids of all messages; with offsets, which track them, of those that are to be done.
+        """Read the ids of all messages, or, with an offset file, of those that are not completed yet.
 
         Raises:
-            PipelineError: ids stand more than once, or are null.
+            PipelineError: message ids, partitions or offsets are null, or ids are not distinct.
         """
         if offsets is None:
             ids = _read(self.frame, self.column)[0]
@@ -89,7 +89,8 @@ class RunMessages:
             nulls = places.column(0).null_count + places.column(1).null_count
             if nulls:
                 raise PipelineError(
-                    f"{nulls} messages have no {partition!r} or {offset!r}: leave them out, or give them one"
+                    f"{nulls} messages have a null in column {partition!r} or {offset!r}. Filter them out, or fill in "
+                    "the missing values."
                 )
             names = places.column(0).combine_chunks().dictionary_encode()
             names = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
@@ -102,7 +103,7 @@ class RunMessages:
         return ids
 
     def messages_of(self, emission: Emission) -> tuple[DataFrame, Emission]:
-        """Give the rows of an emission; and the emission, without messages that are gone."""
+        """Return the rows of an emission, and the emission without messages that are gone."""
         if emission.number == 0 and len(emission.message_ids) == self._count:
             return self.frame, emission
         ids, is_fresh = emission.message_ids, emission.attempts == 0
@@ -124,7 +125,7 @@ class RunMessages:
         return together, emission
 
     def keep_messages(self, emission: Emission) -> None:
-        """Keep the messages that are emitted for the first time. Runs a job."""
+        """Store messages that are emitted for the first time. Runs a Spark job."""
         fresh = emission.message_ids[emission.attempts == 0]
         if self.keep_step is None or not len(fresh):
             return
@@ -135,7 +136,7 @@ class RunMessages:
             to_keep.mapInArrow(self.keep_step, "rows bigint").collect()
 
     def payloads(self, ids: list[int]) -> list[bytes | None]:
-        """Make JSON of the rows that are not longer than dead_letter_bytes."""
+        """Return rows as JSON for dead letters; None for rows longer than `dead_letter_bytes`."""
         by_id: dict[int, bytes | None] = {
             message_id: self.failed_payloads.pop(message_id) for message_id in ids if message_id in self.failed_payloads
         }
@@ -158,11 +159,11 @@ class RunMessages:
         return has, self.frame.sparkSession.createDataFrame(table).mapInArrow(rows, self.frame.schema)
 
     def _fetch_rows(self, ids: Int64Array) -> tuple[DataFrame, Int64Array]:
-        """Fetch messages; give their rows, and the ids of those that `fetch` left out."""
+        """Fetch messages. Return their rows, and the ids that `fetch` omitted."""
         rows = self._source_rows(ids.tolist())
         fetched_ids = rows.select(id_of(self.column)).toArrow().column(0)
         if fetched_ids.null_count or len(fetched_ids) != len(pc.unique(fetched_ids)):
-            raise PipelineError("fetch gave messages twice, or without id: give each of those asked for once")
+            raise PipelineError("fetch returned null or repeated message ids. Return each requested message once.")
         missing = np.setdiff1d(ids, fetched_ids.to_numpy())
         if len(missing):
             self.missing.put(missing)
@@ -173,51 +174,51 @@ class RunMessages:
             return among(self.frame, self.column, np.array(ids, np.int64))
         fetched = self.fetch(ids)
         if not isinstance(fetched, DataFrame):
-            raise PipelineError(f"fetch gave {fetched!r:.100}, from which nothing can be replayed: give a DataFrame")
+            raise PipelineError(f"fetch returned {fetched!r:.100}, not a DataFrame. Return the messages as a DataFrame.")
         missing = set(self.frame.columns) - set(fetched.columns)
         if missing:
-            raise PipelineError(f"fetch gave messages without {sorted(missing)}: give all columns of the messages")
+            raise PipelineError(f"fetch returned messages without the columns {sorted(missing)}. Return all columns.")
         return fetched.select(*(F.col(arguments.quoted(name)) for name in self.frame.columns))
 
 
 def among(frame: DataFrame, column: str, ids: Int64Array) -> DataFrame:
-    """Give the messages with these ids."""
+    """Select the messages with these ids."""
     wanted = frame.sparkSession.createDataFrame(pa.table({column: ids}))
     return frame.join(F.broadcast(wanted), column).select(*(F.col(arguments.quoted(c)) for c in frame.columns))
 
 
 def id_of(column: str) -> Column:
-    """Give message ids as 64-bit integers."""
+    """Build the column of message ids as 64-bit integers."""
     # In SQL: each method of a column is half a dozen calls of Java.
     return F.expr(f"cast({arguments.quoted(column)} AS bigint)")
 
 
 def as_json(longest: int, columns: Sequence[str] | None = None) -> Column:
-    """Make JSON of a row, or of these columns of it; null if it is longer than so many bytes."""
+    """Build a column with the row, or `columns` of it, as JSON; null if longer than `longest` bytes."""
     row = F.struct("*") if columns is None else F.struct(*(F.col(arguments.quoted(name)) for name in columns))
     text = F.encode(F.to_json(row, TO_JSON), "UTF-8")
     return F.when(F.length(text) <= longest, text)
 
 
 def from_json(column: str, schema: StructType) -> Column:
-    """Read the row that `as_json` made a text of; null where it is none."""
+    """Build a column with the row that `as_json` wrote; null if the text is not such a row."""
     return F.from_json(F.col(column).cast("string"), schema, FROM_JSON)
 
 
 def read_ids(frame: DataFrame, column: str) -> Int64Array:
-    """Read the ids of all messages, with repeats.
+    """Read the ids of all messages. Ids may repeat.
 
     Raises:
-        PipelineError: ids are null.
+        PipelineError: a message id is null.
     """
     return _read(frame, column, repeats=True)[0]
 
 
 def read_places(frame: DataFrame, column: str, partition: str, offset: str) -> tuple[Int64Array, Places]:
-    """Read the ids of all messages, and where each is.
+    """Read the id and the place of every message. Ids may repeat.
 
     Raises:
-        PipelineError: ids are null.
+        PipelineError: a message id is null.
     """
     names = F.col(arguments.quoted(partition)).cast("string")
     ids, table = _read(frame, column, names, F.col(arguments.quoted(offset)).cast(LongType()), repeats=True)
@@ -227,12 +228,12 @@ def read_places(frame: DataFrame, column: str, partition: str, offset: str) -> t
 
 
 def _read(frame: DataFrame, column: str, *places: Column, repeats: bool = False) -> tuple[Int64Array, pa.Table]:
-    """Read the ids of all messages, and other columns."""
+    """Read the ids of all messages, and further columns."""
     table = frame.select(id_of(column), *places).toArrow()
     nulls = table.column(0).null_count
     if nulls:
         raise PipelineError(
-            f"column {column!r}: {nulls} messages have no id: leave them out, or give each an id of its own"
+            f"{nulls} messages have a null id in column {column!r}. Filter them out, or give each message its own id."
         )
     ids = np.ascontiguousarray(table.column(0).to_numpy(), np.int64)
     if not repeats:
@@ -240,14 +241,16 @@ def _read(frame: DataFrame, column: str, *places: Column, repeats: bool = False)
         twice = ordered[1:][ordered[1:] == ordered[:-1]]
         if len(twice):
             raise PipelineError(
-                f"column {column!r}: {len(twice)} rows have the id of another ({twice[0]}, for one): each "
-                "message needs an id of its own"
+                f"{len(twice)} rows repeat the id of another row in column {column!r} (for example {twice[0]}). "
+                "Give each message its own id."
             )
     return ids, table.remove_column(0)
 
 
 def with_message_id(frame: DataFrame, *, partition: str = "file", offset: str = "row") -> DataFrame:
-    """Add the column `message_id`, made of partition and offset as `MessageIds.offsets` makes it.
+    """Add the column `message_id`, derived from partition and offset.
+
+    The ids are those that `MessageIds.offsets` makes.
 
         lines = with_message_id(read_files(spark, "logs"))
         again = lines.join(read_dead_letters(spark, acker).select("message_id"), "message_id", "left_semi")
@@ -255,30 +258,32 @@ def with_message_id(frame: DataFrame, *, partition: str = "file", offset: str = 
 
     Args:
         frame: one row per message.
-        partition: string column.
-        offset: integer column, counting within a partition.
+        partition: name of a string column.
+        offset: name of an integer column that counts within a partition.
 
     Raises:
-        PipelineError: a column is missing, or there is a column `message_id`.
+        PipelineError: a column is missing, or `message_id` exists already.
     """
     return with_message_ids(frame, None, partition, offset)[0]
 
 
 def with_message_ids(frame: DataFrame, id_column: str | None, partition: str, offset: str) -> tuple[DataFrame, str]:
-    """Give the frame and its column of message ids; where none is named, make it of partition and offset.
+    """Return the frame and the name of its message id column.
+
+    If `id_column` is None, the column is added, derived from partition and offset.
 
     Raises:
-        PipelineError: there is no such column, or rows have a type that Arrow does not carry.
+        PipelineError: a column is missing, or has a type that Arrow can't carry.
     """
     arguments.check_arrow_types(frame)
     if id_column is not None:
         return frame, arguments.integer_column(frame, id_column, "run_tracked")
     if MESSAGE_ID in frame.columns:
-        raise PipelineError(f"the DataFrame has a column {MESSAGE_ID!r}: name it with ids={MESSAGE_ID!r}, or rename it")
+        raise PipelineError(f"The DataFrame already has a column {MESSAGE_ID!r}. Pass ids={MESSAGE_ID!r}, or rename it.")
     if partition not in frame.columns or offset not in frame.columns:
         raise PipelineError(
-            f"no ids were named, and columns {partition!r} and {offset!r} are not among {frame.columns}: give the column of "
-            "message ids with ids=, or MessageIds.offsets(partition, offset)"
+            f"Columns {partition!r} and {offset!r} not found in {frame.columns}, so there are no message ids. Set ids= to "
+            "the column that holds message ids, or to MessageIds.offsets(partition, offset)."
         )
     # The last five bits are the offset's, so that neighbours share a block of the ledger.
     place = F.col(arguments.quoted(offset)).cast(LongType())
@@ -292,14 +297,14 @@ def with_message_ids(frame: DataFrame, id_column: str | None, partition: str, of
 
 
 def not_done(frame: DataFrame, offsets: OffsetFile, partition: str, offset: str) -> DataFrame:
-    """Leave out rows before the completed offset of their partition.
+    """Drop rows before the completed offset of their partition.
 
     Raises:
         PipelineError: a column is missing.
     """
     missing = [column for column in (partition, offset) if column not in frame.columns]
     if missing:
-        raise PipelineError(f"offsets need the columns {missing}: name them with MessageIds.offsets(partition, offset)")
+        raise PipelineError(f"Columns {missing} not found. Name yours with MessageIds.offsets(partition, offset).")
     known = offsets.known()
     if not known:
         return frame

@@ -1,6 +1,6 @@
-"""The roots of one emission: initialised while its job runs, renewed meanwhile, closed when the pipeline is proven.
+"""The roots of one emission: initialised while its job runs, then renewed, and closed once the pipeline is proven.
 
-Everything is sent from the driver. A driver that dies leaves its roots to time out; nobody acks them.
+The driver sends all of it. If the driver dies, its roots are never acked and time out.
 """
 
 import logging
@@ -28,23 +28,23 @@ from acker_redis.spout.spout import Spout
 log = logging.getLogger("acker_redis.spark")
 
 _FEW_PER_BLOCK, _MIN_MESSAGES = 8, 1000
-"""Roots per block below which ids are sparse; messages of an emission that are enough to judge by."""
+"""Roots per block below which ids count as sparse, and the smallest emission that is judged."""
 
 _warned_apps: set[str] = set()
-"""Apps that were warned about sparse ids in this process."""
+"""Apps for which this process has logged sparse ids."""
 
 PART = 65_536
-"""Roots sent at a time, so that a million of them don't stand in memory as packed calls."""
+"""Roots per call, so that a million roots don't fill the memory with packed calls."""
 
-HELD = "held back: it came through, and waits for the others to be written with"
-"""Reason of roots that fail because the output of their emission can't be written yet."""
+HELD = "Held back. The message succeeded and waits until the whole output is written."
+"""Reason for roots that fail because the output of their emission can't be written yet."""
 
 _SENDERS = 2
-"""One packs its part while the server works for the other."""
+"""Sending threads: one packs its part while the server processes the other's."""
 
 
 def salts(app: str, run_id: str, number: int) -> tuple[str, str]:
-    """Derive the salts of an emission: of its roots, and of its shares."""
+    """Derive the salts of an emission: for its roots, and for its shares."""
     return root_salt(app, run_id, number), ids.derive_salt("share", app, run_id, number)
 
 
@@ -55,15 +55,18 @@ def shares_of(salt: str, emission: Emission) -> Int64Array:
 
 
 class EmissionRoots:
-    """Keep the roots of one emission in the ledger. Use it as a context: leaving it waits for what is being sent."""
+    """Context manager that keeps the roots of one emission in the ledger.
+
+    Leaving it waits for calls that are being sent.
+    """
 
     def __init__(self, spout: Spout, emission: Emission, own: Int64Array) -> None:
-        """Prepare the roots; nothing is sent yet.
+        """Prepare the roots without sending them.
 
         Args:
-            spout: of the run, their owner.
-            emission: its roots and number.
-            own: the share of each; a root's ack value while its job runs is made of it.
+            spout: spout of the run, which owns the roots.
+            emission: emission with the roots.
+            own: share of each root; it becomes the root's ack val while the job runs.
         """
         self._spout, self._acker = spout, spout.acker
         order = _by_block(emission)
@@ -77,16 +80,17 @@ class EmissionRoots:
         self._thread = threading.Thread(target=self._keep, name="acker-roots", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin to initialise the roots, and go on to renew them."""
+        """Start initialising the roots, and then renewing them."""
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop renewing. Where the pipeline raised, fail its roots at once instead of letting them time out.
+        """Stop renewing. If the pipeline raised, fail its roots at once instead of letting them time out.
 
-        So do those that a limit of the app let through, at no cost of an attempt: they would hold the others up.
+        If the app's pending limit refused some roots, those it accepted fail too, without counting an attempt: they
+        would block the others.
         """
         self._stop.set()
         self._thread.join()
@@ -97,20 +101,23 @@ class EmissionRoots:
             try:
                 self._send("fail", partial(self._fail, cause_of(error).text, None))
             except AckerError as exc:
-                log.warning("the messages of a failed emission time out, as they could not be failed: %s", exc)
+                log.warning(
+                    "Could not fail the messages of a failed emission, so they will time out: run_id=%s error=%s",
+                    self._spout.run_id, exc,
+                )  # fmt: skip
 
     def complete(self, failed: Iterable[Failure]) -> None:
         """Fail the roots of failed rows, and ack the others.
 
         Raises:
-            NotExactError: failures name other roots than these, or rows that failed name none.
-            AckerError: the roots could not be initialised, or the server can't be reached.
+            NotExactError: a failure names a root of another emission, or a failed row names none.
+            AckerError: the roots could not be initialised, or the server is unreachable.
         """
         rows = self._fail_roots_of(failed)
         self._send("ack", self._ack, rows)
 
     def release(self, failed: Iterable[Failure], delay_secs: float = 0.0) -> None:
-        """Fail the roots of failed rows, and hold the others, which fail, too; see `Marks.hold`.
+        """Fail the roots of failed rows, and hold the others, which fail too; see `Marks.hold`.
 
         Raises:
             AckerError: as `complete`.
@@ -121,7 +128,7 @@ class EmissionRoots:
         self._send("release", partial(self._fail, HELD, None), rows)
 
     def _fail_roots_of(self, failed: Iterable[Failure]) -> Int64Array | None:
-        """Fail the roots of failed rows; give those that are left, None: all."""
+        """Fail the roots of failed rows. Return the positions of the others; None: all roots."""
         failed = list(failed)
         index = Index(self._roots[: None if failed else 0].view(np.uint64))
         for failure in failed:
@@ -129,10 +136,9 @@ class EmissionRoots:
             foreign = sum(int(np.count_nonzero(rows < 0)) for rows in places)
             if foreign or failure.rootless:
                 raise NotExactError(
-                    f"{failure.rows:,} rows failed in {failure.component!r}; {failure.rootless:,} of them name no "
-                    "message, and "
-                    f"{foreign:,} messages that they name are not this emission's. So which messages failed is not known, and "
-                    "nothing is acked. Keep the column _roots as it is, also in what you unite with other rows"
+                    f"{failure.rows:,} rows failed in {failure.component!r}, but {failure.rootless:,} of them name no "
+                    f"message, and {foreign:,} messages they name are not part of this emission. The failed messages are "
+                    "unknown, so nothing was acked. Keep the _roots column unchanged, also in rows that you unite with others."
                 )
         self._initialised.wait()
         if self._error is not None:
@@ -155,7 +161,7 @@ class EmissionRoots:
         return np.flatnonzero(is_open) if by_reason else None
 
     def _keep(self) -> None:
-        """Initialise, then renew, until the emission has ended."""
+        """Initialise the roots, then renew them until the emission ends."""
         try:
             self._send("init", self._init)
         except BaseException as exc:
@@ -167,12 +173,16 @@ class EmissionRoots:
             try:
                 self._send("renew", self._renew)
             except AckerError as exc:
-                log.warning("the messages of an emission could not be renewed, and may time out: %s", exc)
+                log.warning(
+                    "Could not renew the messages of an emission, so they may time out: run_id=%s error=%s",
+                    self._spout.run_id, exc,
+                )  # fmt: skip
 
     def _send(self, name: str, do: Callable[[Rows, str], object], rows: Int64Array | None = None) -> None:
-        """Send updates of some of the roots, in parts; once more where the ledger turns out to be lost.
+        """Send an update of the roots, or of some, in parts.
 
-        Where a part can't be sent the later ones are left out. The update's name is part of its idempotency keys.
+        A part is sent again if the ledger was lost. Once a part fails, the parts after it are skipped. The update's name
+        is part of its idempotency keys.
         """
         count = len(self._roots if rows is None else rows)
         broken = threading.Event()
@@ -200,12 +210,12 @@ class EmissionRoots:
         try:
             do()
         except LedgerLostError:
-            # The spout learns of it by itself, and emits again: these roots then wait for no one.
+            # The spout notices the loss itself and emits again, so nothing waits for these roots any more.
             self._acker.recover()
             do()
 
     def _vals(self, rows: Rows) -> UInt64Array:
-        """Compute ack values while the job runs: the shares, and a bit that is none of theirs, so that none is zero."""
+        """Compute ack vals for the time the job runs: the shares plus one more bit, so that none is zero."""
         return self._own[rows] | np.uint64(1 << shares.BITS)
 
     def _init(self, rows: Rows, idempotency_key: str) -> None:
@@ -229,13 +239,13 @@ class EmissionRoots:
 
 
 def _by_block(emission: Emission) -> Int64Array | slice:
-    """Order roots by message id, so that those of a block are together, and one call has all of them."""
+    """Order roots by message id, so that one call has all roots of a block."""
     ids_in_order = bool((emission.message_ids[1:] > emission.message_ids[:-1]).all())
-    return slice(None) if ids_in_order else np.argsort(emission.message_ids, kind="stable")  # merges what is in order
+    return slice(None) if ids_in_order else np.argsort(emission.message_ids, kind="stable")  # merges ordered runs
 
 
 def _warn_about_sparse_ids(app: str, message_ids: Int64Array) -> None:
-    """Log once per app how many roots share a block, where those are few. Ids in their order."""
+    """Log once per app if few roots share a block. `message_ids` must be sorted."""
     if len(message_ids) < _MIN_MESSAGES or app in _warned_apps:
         return
     places = message_ids >> SLOT_BITS
@@ -243,6 +253,6 @@ def _warn_about_sparse_ids(app: str, message_ids: Int64Array) -> None:
     if len(message_ids) < _FEW_PER_BLOCK * count:
         _warned_apps.add(app)
         log.warning(
-            "the ids of app %r are sparse: %.1f messages share a block of up to 32, which costs up to ten times as much "
-            "as ids that count (offsets, row numbers)", app, len(message_ids) / count,
+            "Message ids are sparse, which takes up to ten times the memory of sequential ids (offsets, row numbers): "
+            "app=%s messages_per_block=%.1f max_per_block=32", app, len(message_ids) / count,
         )  # fmt: skip

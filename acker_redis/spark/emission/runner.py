@@ -1,4 +1,4 @@
-"""Run one emission: make its tracked messages, run the pipeline over them, and close their roots."""
+"""Run one emission: track its messages, run the pipeline over them, and close their roots."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -43,20 +43,20 @@ from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.spout import Spout
 
 MISTAKES = (PipelineError, BadBatchError, BadConfigError, NotExactError, NotAcceptedError)
-"""Errors that trying again can't change."""
+"""Errors that no retry can fix."""
 
 Pipeline: TypeAlias = Callable[[Tracker, DataFrame], object]
-"""Operators and sinks of one emission: called with its tracker and its tracked messages."""
+"""Function with the operators and sinks of a pipeline, called per emission with a tracker and the tracked messages."""
 
 
 class MessageSource(Protocol):
-    """Give emissions their messages."""
+    """Provide the messages of emissions."""
 
     def messages_of(self, emission: Emission) -> tuple[DataFrame, Emission]:
-        """Give the rows of an emission; and the emission, without messages that are gone."""
+        """Return the rows of an emission, and the emission without messages that are gone."""
 
     def keep_messages(self, emission: Emission) -> None:
-        """Keep what has to be kept of its messages, while their roots are made."""
+        """Store the emission's messages if replays need them; called while their roots are initialised."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,15 @@ class EmissionRunner:
     """Run the emissions of one spout.
 
     Attributes:
-        spout: of the run.
-        pipeline: runs once per emission.
-        id_column: of the messages.
-        evidence: of the run: which operators have worked.
-        url: the acker's server as executors reach it.
-        timeout_secs: the jobs of an emission may take so long; None: as long as they like.
-        whole_output: the output, where it is a whole; None: what is written belongs to the messages of an emission.
-        dead_letter_bytes: longest payload of a message that can't be read, which comes along with its failure.
-        failed_payloads: takes these payloads, by message id; None: they aren't wanted.
+        spout: spout of the run.
+        pipeline: function that runs once per emission.
+        id_column: name of the message id column.
+        evidence: evidence of which operators of the run work.
+        url: URL of the acker's server for executors.
+        timeout_secs: time limit for the jobs of an emission, in seconds; None: no limit.
+        whole_output: output that is written as a whole; None: output is written by message.
+        dead_letter_bytes: longest payload of an unreadable message, which arrives with its failure, in bytes.
+        failed_payloads: dict that receives these payloads by message id; None: they are dropped.
     """
 
     spout: Spout
@@ -89,7 +89,7 @@ class EmissionRunner:
         """Run one emission.
 
         Raises:
-            Exception: what went wrong; its roots failed, unless the server is gone.
+            Exception: the emission failed. Its roots were failed, unless the server is unavailable.
         """
         spout = self.spout
         app = spout.acker.config.app
@@ -139,7 +139,7 @@ class EmissionRunner:
             _proof=proof, _origin=Origin(self.url, acker), _id_column=self.id_column, _outputs=outputs,
         )  # fmt: skip
         try:
-            # The spout waits for outages, and goes no further after mistakes.
+            # The spout waits for the end of an outage, and ends the run after a mistake.
             with (
                 running(spark, tag),
                 counted(spark, {"pending": spout.pending, "left": spout.state.left, **asdict(spout.counts)}),
@@ -152,7 +152,7 @@ class EmissionRunner:
                 else self.whole_output.trying(emission, spark, tag) as is_whole,
             ):
                 if self.whole_output is not None and self.whole_output.written:
-                    roots.complete([])  # these are in the output
+                    roots.complete([])  # the output has these messages
                     return Verdict(emission.roots[:0])
                 source.keep_messages(emission)
                 equation = Equation(key, proof.add_operator("spout", "spout", []).name)
@@ -191,7 +191,7 @@ class EmissionRunner:
 
 @contextmanager
 def _blaming(spout: Spout, emission: Emission, spark: SparkSession, tag: str, blame: list[Blame]) -> Iterator[None]:
-    """Decide who is to blame before the roots of a broken emission fail: what is no message's fault costs no attempt."""
+    """Find the cause of a broken emission before its roots fail. It is no attempt unless a message may be to blame."""
     try:
         yield
     except Exception as exc:
@@ -204,18 +204,18 @@ def _blaming(spout: Spout, emission: Emission, spark: SparkSession, tag: str, bl
 
 
 def _error_for_spout(error: Exception, blame: Blame) -> Exception:
-    """Give the error that the spout gets, in one line where that is all it needs."""
+    """Convert an error into the one that the spout gets, shortened to one line if that is enough."""
     if isinstance(error, (ServerUnavailableError, NotProvenError, *MISTAKES)):
         return error
     if blame is Blame.PIPELINE:
-        gone = "Spark's JVM is gone, or its context was stopped, and waiting can't change that. Start the program again"
-        return AckerError(f"{gone}: {line_of(error)}") if is_outage(error) else error
+        gone = "Spark's JVM exited or its context was stopped. Waiting can't fix that. Restart the program."
+        return AckerError(f"{gone} Spark's error: {line_of(error)}") if is_outage(error) else error
     kind = JobFailedError if blame is Blame.ROWS else OutageError
     return kind(line_of(error))
 
 
 def _activate(spark: SparkSession) -> None:
-    """Make a session the thread's active one, where Spark looks for Python data sources; a new thread has none."""
+    """Make `spark` the active session of this thread. Spark looks there for Python data sources."""
     java = getattr(spark, "_jsparkSession", None)
     if java is not None:  # else Spark Connect
         java_class(spark.sparkContext, "org.apache.spark.sql.classic.SparkSession").setActiveSession(java)

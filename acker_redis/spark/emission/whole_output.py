@@ -1,4 +1,4 @@
-"""Output that is a whole: written by an emission of all messages that are left, in which nothing failed; others only try."""
+"""Output written as a whole, by an emission of all remaining messages in which nothing failed."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -21,18 +21,18 @@ from acker_redis.spout.spout import Spout
 log = logging.getLogger("acker_redis.spark")
 
 EXTRA_EMISSIONS = 2
-"""Emissions that may be refused beyond the attempts of a message: one finds those that fail, one is spare."""
+"""Emissions that may be refused beyond a message's attempts: one finds the failing messages, one is spare."""
 
 
 @dataclass
 class WholeOutput:
-    """Write the output of one run once, when nothing failed.
+    """Write the output of one run once, in an emission in which nothing failed.
 
     Attributes:
-        spout: of the run.
-        written: whether the output was written. Emissions after that are of messages whose acks got lost: they only ack.
-        refused: emissions of all messages that were left, which were not accepted; outages are not among them.
-        begun: whether a sink has begun to write.
+        spout: spout of the run.
+        written: whether the output was written. Later emissions have messages whose acks were lost, and only ack them.
+        refused: number of emissions of all remaining messages that were refused, without outages.
+        begun: whether a sink has started to write.
     """
 
     spout: Spout
@@ -42,21 +42,21 @@ class WholeOutput:
 
     @property
     def limit(self) -> int:
-        """Number of refused emissions after which the run ends with an error."""
+        """Number of refused emissions that ends the run with an error."""
         retry = self.spout.retry
         return max(policy.max_attempts for policy in (retry, *retry.by_reason.values())) + EXTRA_EMISSIONS
 
     @property
     def delay_secs(self) -> float:
-        """Wait before the next emission of all messages."""
+        """Delay before the next emission of all messages, in seconds."""
         return float(self.spout.retry.delay_secs(np.array([max(1, self.refused)]))[0])
 
     @contextmanager
     def trying(self, emission: Emission, spark: SparkSession, tag: str) -> Iterator[bool]:
-        """Run an emission; gives whether its output may be written. One that breaks is refused.
+        """Wrap an emission. Yields whether its output may be written; counts it as refused if it breaks.
 
         Raises:
-            NotAcceptedError: too many were.
+            NotAcceptedError: too many emissions were refused.
         """
         is_whole = self.spout.state.is_whole(emission)
         try:
@@ -78,10 +78,10 @@ class WholeOutput:
         *,
         is_whole: bool,
     ) -> OutageError | None:
-        """Write, and ack the messages; or fail those that failed, and hold the others back, as long as not all came through.
+        """Write the output and ack the messages if all succeeded; else fail the failed ones and hold the others back.
 
         Returns:
-            What kept a sink from writing and has to be waited for, if anything did.
+            The outage that kept a sink from writing, which the run waits for; None if there was none.
 
         Raises:
             NotAcceptedError: too many emissions were refused.
@@ -95,7 +95,7 @@ class WholeOutput:
             self.begun = True
             outputs.write()
         except Exception as exc:
-            # Nobody is searched: what is written is made of all messages.
+            # No search for a poison message: the output is made of all messages.
             blame = blame_of(exc, proof.session, proof.job_tag)
             if not (blame.in_a_job or isinstance(acker_error_in(exc), NotProvenError)):
                 raise
@@ -104,7 +104,7 @@ class WholeOutput:
                 roots.release([])
                 return OutageError(cause)
             self._refuse(cause)
-            log.warning("the output could not be written, which is tried again: %s", cause)
+            log.warning("Could not write the output, will retry: run_id=%s error=%s", self.spout.run_id, cause)
             roots.release([], self.delay_secs)
             return None
         self.written = True
@@ -112,32 +112,34 @@ class WholeOutput:
         return None
 
     def check_some_left(self) -> None:
-        """Refuse to write nothing because each message is a dead letter; without any message it is fine.
+        """Check that some message is not a dead letter. A source without messages passes.
+
+        A mistake such as a wrong schema must not replace the output with nothing.
 
         Raises:
-            NotAcceptedError: each is one. A mistake such as a wrong schema must not replace the output by nothing.
+            NotAcceptedError: every message is a dead letter.
         """
         if lost := self.spout.counts.dead_lettered:
             raise NotAcceptedError(
-                f"every one of the {lost:,} messages is a dead letter, so the output would be empty. Nothing was written, and "
-                "what an earlier run wrote stays. Look at the dead letters, correct their cause, and run it again"
+                f"All {lost:,} messages are dead letters, so the output would be empty. Nothing was written, and output of "
+                "an earlier run was kept. Inspect the dead letters, fix their cause, and run again."
             )
 
     def _refuse(self, cause: str) -> None:
         self.refused += 1
         if self.refused >= self.limit:
             state = (
-                "Sinks that come first in the pipeline may have been written; run it again, so that all are"
+                "Sinks that come first in the pipeline may have been written, so run it again until all are."
                 if self.begun
-                else "Nothing was written"
+                else "Nothing was written."
             )
             raise NotAcceptedError(
-                f"the output could not be written as a whole: in {self.refused} emissions of all messages that were left, "
-                f"something failed each time, at last: {cause}. Nothing was acked. {state}. Look for what fails now and then"
+                f"The output could not be written as a whole, because each of {self.refused} emissions of all remaining "
+                f"messages failed. Nothing was acked. {state} Look for an intermittent failure. Last cause: {cause}"
             )
 
 
 def _cause_of(failed: Sequence[Failure]) -> str:
     if not failed:
-        return "messages were lost or timed out while it ran"
-    return f"{failed[0].component!r}: {next(iter(failed[0].reasons)).text}"
+        return "messages were lost or timed out while the emission ran"
+    return f"{next(iter(failed[0].reasons)).text} (in {failed[0].component!r})"

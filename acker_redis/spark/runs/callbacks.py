@@ -1,4 +1,4 @@
-"""Callbacks of the program: called again where they raise, as the work on their messages is done already."""
+"""Retries for callbacks that raise, because the work on their messages is done already."""
 
 import logging
 import time
@@ -11,14 +11,14 @@ from acker_redis.model.interrupts import interrupt_behind
 log = logging.getLogger("acker_redis.spout")
 
 PAUSES_SECS = (0.1, 1.0)
-"""Pauses before further calls of a callback that raised."""
+"""Pauses before a callback that raised is called again."""
 
 
 def with_retries(call: Callable[[Any], object], name: str) -> Callable[[Any], None]:
-    """Wrap a callback: where it raises, it is called again with the same messages.
+    """Wrap a callback so that it is called again with the same messages if it raises.
 
     Raises:
-        AckerError: it raised each time; the program was not notified of these messages.
+        AckerError: the callback raised each time, so the program was not notified of these messages.
     """
 
     def repeat(messages: Any) -> None:
@@ -31,13 +31,17 @@ def with_retries(call: Callable[[Any], object], name: str) -> Callable[[Any], No
             except Exception as exc:
                 if interrupt_behind(exc) is not None:
                     raise
-                failure = f"{name} raised {type(exc).__name__}: {exc}"
+                failure = f"{type(exc).__name__}: {exc}"
                 if pause_secs is None:
                     raise AckerError(
-                        f"{failure}, {len(PAUSES_SECS) + 1} times in a row, for the same {len(messages)} messages. Their work "
-                        "is done, but not noted, so it is done again when the program is started again. Fix the function first"
+                        f"{name} raised {len(PAUSES_SECS) + 1} times in a row for the same {len(messages)} messages. Their "
+                        "work is done but not recorded, so the next start of the program repeats it. Fix the function "
+                        f"first. Last error: {failure}"
                     ) from exc
-                log.warning("%s; it is called again with the same %d messages", failure, len(messages))
+                log.warning(
+                    "%s raised, will call it again with the same messages: messages=%d error=%s",
+                    name, len(messages), failure,
+                )  # fmt: skip
                 time.sleep(pause_secs)
 
     return repeat

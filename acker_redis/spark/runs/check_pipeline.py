@@ -1,4 +1,4 @@
-"""Try a pipeline with a few messages: without a server, writing nothing, refusing what a run would refuse."""
+"""Dry run of a pipeline with a few messages: no server, no output, the same checks as a run."""
 
 import uuid
 from collections.abc import Mapping
@@ -32,9 +32,9 @@ class FailedMessage(NamedTuple):
     """A message that failed.
 
     Attributes:
-        message_id: its id.
-        operator: that failed it.
-        reason: why.
+        message_id: id of the message.
+        operator: name of the operator that failed it.
+        reason: reason of the failure.
     """
 
     message_id: int
@@ -44,12 +44,12 @@ class FailedMessage(NamedTuple):
 
 @dataclass(frozen=True)
 class PipelineCheck:
-    """What became of the messages that a pipeline was tried with; `print` it.
+    """Result of `check_pipeline`; `print` it for a summary.
 
     Attributes:
-        rows: messages that were read.
-        written: sink -> rows that it would write.
-        failed: messages that failed, in the order of their ids; one may have failed in several operators.
+        rows: number of messages that were read.
+        written: sink -> number of rows that it would write.
+        failed: messages that failed, ordered by id. A message may have failed in several operators.
     """
 
     rows: int
@@ -57,8 +57,8 @@ class PipelineCheck:
     failed: tuple[FailedMessage, ...]
 
     def __str__(self) -> str:
-        """Give a line per sink, and a line per operator and reason of failures."""
-        lines = [f"tried with {_count(self.rows, 'message')}; nothing was written"]
+        """Return a line per sink, and a line per operator and failure reason."""
+        lines = [f"Tried {_count(self.rows, 'message')}. Nothing was written."]
         lines += [f"  {sink!r} would write {_count(rows, 'row')}" for sink, rows in self.written.items()]
         alike: dict[tuple[str, str], list[int]] = {}
         for failed in self.failed:
@@ -70,7 +70,9 @@ class PipelineCheck:
         broken = [
             name for name in operators if len({f.message_id for f in self.failed if f.operator == name}) == self.rows
         ]
-        lines += [f"  every message failed in {name!r}: it may be broken, and not the data" for name in sorted(broken)]
+        lines += [
+            f"  Every message failed in {name!r}. The operator may be broken, not the data." for name in sorted(broken)
+        ]
         return "\n".join(lines)
 
 
@@ -82,29 +84,30 @@ def check_pipeline(
     ids: str | MessageIds | None = None,
     output: Output = "by_message",
 ) -> PipelineCheck:
-    """Try a pipeline with the first rows of its messages, without Redis; nothing is written.
+    """Try a pipeline with a few messages, without Redis and without writing anything.
 
         print(check_pipeline(orders, pipeline, ids="order"))
 
-    Operators run as they do in a run. Sinks compute their rows and prove that these are all, and leave it at that. Functions
-    given to `write` and `export` are called with a writer that writes nothing; those given to other sinks are not called.
+    Operators run as in a real run. Sinks compute their rows and prove that none is missing or duplicated, but write nothing.
+    Functions passed to `write` and `export` are called with a writer that writes nothing. Functions passed to other sinks are
+    not called.
 
     Args:
         messages: one row per message.
-        pipeline: a function of a tracker and tracked messages.
-        rows: how many to try.
-        ids: the column of message ids, or `MessageIds.offsets(...)`, whose progress is left as it is. None: of the
-            `file` and `row` of `read_files`.
-        output: `by_message` or `whole`, as the run is to have it.
+        pipeline: function of a tracker and tracked messages.
+        rows: number of rows to try, from the beginning of `messages`.
+        ids: name of the message id column, or `MessageIds.offsets(...)`, whose progress is not changed. None: ids are
+            derived from the columns `file` and `row` of `read_files`.
+        output: output mode of the run, `by_message` or `whole`.
 
     Raises:
-        AckerError: what a run would refuse: message ids, columns, operators, modes of writers, rows without a sink.
-        Exception: what the pipeline raises, or Spark where a job fails.
+        AckerError: a run would refuse the message ids, a column, an operator, the mode of a writer, or rows without a sink.
+        Exception: the pipeline raised, or a Spark job failed.
     """
     check_output(output)
     wanted = message_ids("check_pipeline", ids)
     if rows < 1:
-        raise BadConfigError(f"rows={rows}: give 1 or more")
+        raise BadConfigError(f"rows={rows} is out of range. Use 1 or more.")
     arguments.check_function(pipeline, "check_pipeline", "a function of a tracker and its messages")
     arguments.check_column_names(messages.columns, "check_pipeline")
     check_corrupt_records(messages)

@@ -1,4 +1,4 @@
-"""Run a pipeline over a DataFrame, until every message was acked or is a dead letter."""
+"""Runs of a pipeline over a DataFrame, until every message is acked or a dead letter."""
 
 import time
 import uuid
@@ -35,7 +35,7 @@ from acker_redis.store.dead_letter import FROM_RUN, DeadLetter
 from acker_redis.store.payloads import Payloads
 
 SAVE_SECS = 1.0
-"""Offsets are written at most so often, and at the end."""
+"""Shortest interval between two writes of the offset file, which is also written at the end."""
 
 
 def run_tracked(
@@ -57,65 +57,71 @@ def run_tracked(
     on_messages_done: Callable[[Int64Array], object] | None = None,
     progress: OnProgress | None = None,
 ) -> RunResult:
-    """Put every row of a DataFrame through a pipeline, again where it fails or times out, until none is left.
+    """Run a pipeline over a DataFrame until every message is acked or a dead letter.
 
         result = run_tracked(orders, pipeline, acker=acker, ids="order", retry=RetryPolicy(max_attempts=3))
         print(result.counts)
 
-    Guarantee: when this returns, each message was acked, so that everything derived from it was written, or is in
-    `RunResult.dead_letters` and the app's dead-letter stream. Not guaranteed: that its work was done once; sinks have to be
-    idempotent by message.
+    Each row is a message. Messages that fail or time out are emitted again.
+
+    Guarantee: when this returns, every message was either acked, so everything derived from it was written, or is in
+    `RunResult.dead_letters` and in the app's dead-letter stream. Not guaranteed: that work is done only once. Sinks have to
+    be idempotent by message.
 
     Args:
-        messages: one row per message. Has to give the same rows whenever it is computed, as files do; a failed message is
-            read from it again, unless `replay` says otherwise.
-        pipeline: called once per emission with a tracker and the tracked messages; has to run its sinks before it returns.
-            What it writes to must not depend on how messages are spread over emissions. Files that a function writes itself
-            carry `tracker.run_id` and `tracker.emission` in their names, so that a replay adds to them.
-        acker: of this process, which takes the outcomes.
-        ids: integer column of message ids, distinct and not null; or `MessageIds.offsets(...)`, which makes them of
-            partition and offset, and may note what is done. None: of the `file` and `row` of `read_files`.
-        replay: where failed messages are read again from; see `ReplayFrom`. None: from `messages`.
-        retry: when to emit again; see `RetryPolicy`. An attempt counts only against a message that can be to blame: its own
-            row failed, another application failed it, it was exported and timed out, or a job failed that had it alone.
-        output: `by_message`: what is written belongs to the messages of an emission, so sinks append, groups are
-            partial, and failed messages are written later without the others. `whole`: it is made of all messages that
-            are acked, and replaces what was there, so sinks overwrite. Nothing is written before every frame of an
-            emission was computed and proven and nothing in it failed; failed messages are tried again alone, until each
-            comes through or is a dead letter, and then the whole. Where there were messages and each is a dead letter,
-            nothing is written. It goes with no progress of offsets, `max_spout_pending`, `replay` from elsewhere than
-            the source, or export.
-        stop_if_all_fail: end with `OperatorBrokenError` where 20 messages failed by an exception that the pipeline does not
-            declare, in an operator that has processed none. False: such exceptions count as an attempt from the first on, as
-            they do where the source has fewer than 20 messages.
-        dead_letter_bytes: a dead letter keeps its message, as JSON, if it is not longer; 0: its id only. At most 1 MiB.
-        max_spout_pending: at most so many messages in flight.
-        emit_timeout_secs: the jobs of an emission are cancelled after so long, and it goes out again in parts, until a message
-            whose work never ends is alone, as with one that kills its worker. Has to be longer
-            than the jobs of all messages together take; what the pipeline does in the driver is not ended. None: never.
-        run_id: unique per run: one that an earlier run had is refused; None: a random one.
+        messages: one row per message. It must return the same rows each time it is computed, as files do. Failed messages
+            are read from it again, unless you set `replay`.
+        pipeline: function that is called once per emission with a tracker and the tracked messages. It must run its sinks
+            before it returns. Where it writes must not depend on how messages are spread over emissions. If one of your
+            functions writes files itself, put `tracker.run_id` and `tracker.emission` in their names, so that a replay
+            adds to them.
+        acker: acker of this process, which receives the outcomes.
+        ids: name of an integer column with message ids, distinct and not null; or `MessageIds.offsets(...)`, which derives
+            them from partition and offset, and can keep the progress. None: ids are derived from the columns `file` and
+            `row` of `read_files`.
+        replay: source from which failed messages are read again; see `ReplayFrom`. None: `messages`.
+        retry: policy for emitting again; see `RetryPolicy`. An attempt counts only against a message that can be to blame:
+            its own row failed, another application failed it, it was exported and timed out, or a job failed that
+            processed it alone.
+        output: `by_message` or `whole`. With `by_message`, the output belongs to the messages of one emission: sinks
+            append, groups are partial, and failed messages are written later without the others. With `whole`, the output
+            is made of all acked messages and replaces the previous one, so sinks overwrite. Nothing is written before
+            every frame of an emission is computed and proven without a failure. Failed messages are retried alone until
+            each succeeds or is a dead letter, then the whole is written. If there were messages and all are dead letters,
+            nothing is written. `whole` can't be combined with progress of offsets, `max_spout_pending`, export, or a
+            `replay` from elsewhere than the source.
+        stop_if_all_fail: whether to end with `OperatorBrokenError` after 20 messages failed with an exception that the
+            pipeline doesn't declare, in an operator that has processed none. False: such exceptions count as attempts from
+            the first one, as they do if the source has fewer than 20 messages.
+        dead_letter_bytes: longest message that a dead letter keeps as JSON, in bytes, at most 1 MiB; 0: only its id.
+        max_spout_pending: limit on messages in flight. None: no limit.
+        emit_timeout_secs: time after which the jobs of an emission are cancelled, in seconds. The emission is then retried
+            in parts until a message whose work never ends is alone, as with a message that kills its worker. Must be
+            longer than the jobs of all messages together take. Code that the pipeline runs in the driver is not
+            interrupted. None: no timeout.
+        run_id: id of the run. The id of an earlier run is refused. None: a random one.
         spout_id: owner of the roots; see `Spout`.
-        executor_url: the acker's server as executors reach it, where that is not as this process does. Executors speak to it
-            in exports, and with `ReplayFrom.redis`, only; one is asked before anything is emitted.
-        on_messages_done: called with the ids of messages that were acked or are kept as dead letters. Where it raises it is
-            called again with the same ids, twice; then the run ends.
-        progress: called several times a second with a `Progress`.
+        executor_url: URL of the acker's server for executors, if theirs differs from this process's. Executors use it only
+            for exports and with `ReplayFrom.redis`. One executor tries it before anything is emitted.
+        on_messages_done: function that is called with the ids of messages that were acked or are kept as dead letters. If
+            it raises, it is called again with the same ids, up to twice; then the run ends.
+        progress: function that is called several times a second with a `Progress`.
 
     Raises:
-        PipelineError: no such column or one of a type that Python workers can't have, or message ids are null or not
-            distinct, or `_corrupt_record` of `read_files` was left out; nothing was emitted.
-        BadConfigError: a setting is out of range or of another type; the offsets are another app's or source's, in use, or
-            inside the source's folder; an executor does not find the acker by `executor_url`; an earlier run had this
-            run id. Nothing was emitted.
-        NotExactError: the messages can't be read again, or the pipeline ran no sink, leaves rows without one, or drops or
-            copies rows otherwise than by the tracker's operators. Nothing was acked.
-        OperatorBrokenError: see `stop_if_all_fail`; nothing was dead-lettered for it.
-        NotAcceptedError: the output is a whole, and in `max_attempts + 2` emissions of all messages that were left something
-            failed; or every message is a dead letter, so that the output would be empty. Nothing was acked, and what
-            was there before is there, unless a writer has broken it.
-        AckerError: as `run_spout`. An error of the library's own in a Python worker is raised as what it was there.
-        Exception: what the pipeline function raised in the driver: it ends the run at once, and counts as nobody's attempt.
-            Connection and timeout errors don't: they are waited for, for up to ten minutes.
+        PipelineError: a column is missing or has a type that Python workers can't receive; message ids are null or not
+            distinct; or `_corrupt_record` of `read_files` is missing. Nothing was emitted.
+        BadConfigError: a setting is out of range or of the wrong type; the offset file belongs to another app or source, is
+            in use, or is inside the source's folder; an executor can't reach the acker with `executor_url`; or `run_id`
+            belongs to an earlier run. Nothing was emitted.
+        NotExactError: the messages can't be read again; the pipeline ran no sink or leaves rows without one; or rows were
+            dropped or copied by other means than the tracker's operators. Nothing was acked.
+        OperatorBrokenError: see `stop_if_all_fail`. Nothing was dead-lettered because of it.
+        NotAcceptedError: with output `whole`, each of `max_attempts + 2` emissions of all remaining messages had a failure,
+            or every message is a dead letter, so the output would be empty. Nothing was acked. The previous output is
+            still there, unless a writer has broken it.
+        AckerError: same as `run_spout`. The library's own errors keep their type if a Python worker raised them.
+        Exception: the pipeline function raised it in the driver. The run ends at once, and no message loses an attempt.
+            Connection and timeout errors don't end the run: it waits for their end for up to ten minutes.
     """
     settings = run_settings(
         "run_tracked", pipeline, acker=acker, executor_url=executor_url, spout_id=spout_id, retry=retry,
@@ -140,11 +146,14 @@ def run_dataframe(
     on_done: Callable[[Int64Array, Spout], object] | None,
     progress: OnProgress | None,
 ) -> RunResult:
-    """Run a pipeline with checked settings; `on_done` is given the spout, too, which knows what is a dead letter."""
+    """Run a pipeline with checked settings.
+
+    `on_done` is called with message ids and the spout, which knows the dead letters among them.
+    """
     started = time.monotonic()
     acker, offsets, letter_bytes = settings.acker, ids.progress, settings.dead_letter_bytes
     if not isinstance(messages, DataFrame):
-        raise BadConfigError(f"messages={messages!r:.100} is no DataFrame: give one, with a row per message")
+        raise BadConfigError(f"messages={messages!r:.100} is not a DataFrame. Pass one with a row per message.")
     check_output(output)
     if output == "whole":
         _check_whole(ids, replay, settings)
@@ -166,7 +175,7 @@ def run_dataframe(
         spout = Spout(
             acker, run_id, settings.spout_id, settings.retry, settings.max_spout_pending,
             payload=source.payloads if letter_bytes else None,
-            # What is kept in Redis goes with its dead letter; one message can't be added to an output that is a whole.
+            # Payloads in Redis go with their dead letters. A single message can't be added to an output written as a whole.
             replay=None if keeps or output == "whole" else _ids_of_letters, replays_from=FROM_RUN,
         )  # fmt: skip
         completed = _CompletedMessages(spout, offsets, kept, on_done)
@@ -201,7 +210,7 @@ def run_dataframe(
             if progress is not None:
                 progress(progress_of(spout, is_emitting=is_emitting))
 
-        def emit_nothing() -> None:  # what the pipeline does of nothing is still done, and has to be right
+        def emit_nothing() -> None:  # an empty source still runs the pipeline, which must be correct
             with noting_error(acker, spout.lane, run_id, settings.spout_id):
                 emit(spout.state.empty_emission())
 
@@ -219,10 +228,10 @@ def run_dataframe(
 
 
 def _check_whole(ids: MessageIds, replay: ReplayFrom, settings: RunSettings) -> None:
-    """Refuse settings that an output which is a whole can't have.
+    """Refuse settings that can't be combined with output `whole`.
 
     Raises:
-        BadConfigError: one was given.
+        BadConfigError: such a setting is used.
     """
     given = {
         "progress of offsets": ids.progress is not None,
@@ -233,18 +242,18 @@ def _check_whole(ids: MessageIds, replay: ReplayFrom, settings: RunSettings) -> 
     refused = [name for name, is_given in given.items() if is_given]
     if refused:
         raise BadConfigError(
-            f'output="whole" goes without {", ".join(refused)}: it is written once, of all messages of this run. '
-            "Leave it out, or write by message"
+            f'output="whole" can\'t be combined with {", ".join(refused)}. The output is written once, from all messages of '
+            "the run. Remove the setting, or use output=\"by_message\"."
         )
 
 
 def _ids_of_letters(letters: list[DeadLetter]) -> list[int]:
-    """See `dead_letter_replay.ReplayLoader`: the source of the run has them all."""
+    """Load replays for `dead_letter_replay.ReplayLoader`: the source of the run has every message."""
     return [letter.message_id for letter in letters]
 
 
 class _CompletedMessages:
-    """Pass on which messages are done."""
+    """Pass completed messages on to the callback, the offset file and the payload store."""
 
     def __init__(
         self,
@@ -268,7 +277,7 @@ class _CompletedMessages:
             self._kept.remove(message_ids.tolist())
 
     def end(self) -> dict[str, int]:
-        """Save for the last time; give the completed offsets."""
+        """Save for the last time. Return the completed offsets."""
         offsets = {} if self._offsets is None else self._offsets.save()
         if self._kept is not None:
             self._kept.clear()

@@ -1,4 +1,4 @@
-"""Tell how a run stands while it goes on, and what it returns."""
+"""Progress and result of a run."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,15 +11,15 @@ from acker_redis.store.dead_letter import DeadLetter
 
 @dataclass(frozen=True)
 class Progress:
-    """How a run stands.
+    """Progress of a run at one moment.
 
     Attributes:
-        run_id: of the run.
-        counts: what became of emissions so far.
-        in_flight: messages whose roots are open.
-        queued: messages that wait for their first or next emission.
-        dead_letters: messages that are dead letters now.
-        is_emitting: whether an emission is under way.
+        run_id: id of the run.
+        counts: counters of emissions and outcomes so far.
+        in_flight: number of messages whose roots are open.
+        queued: number of messages that wait for their first or next emission.
+        dead_letters: number of messages that are dead letters.
+        is_emitting: whether an emission is running.
     """
 
     run_id: str
@@ -32,14 +32,14 @@ class Progress:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What became of the messages of a run.
+    """Result of a run that has ended.
 
     Attributes:
-        run_id: of the run.
-        counts: what became of its emissions.
-        dead_letters: message id -> its dead letter; of a Redis stream the last 1,000.
-        completed_offsets: partition -> first offset that is not known to be done; empty without an `OffsetFile`.
-        duration_secs: from the call to its end.
+        run_id: id of the run.
+        counts: counters of its emissions and outcomes.
+        dead_letters: message id -> dead letter. For a Redis stream, the last 1,000.
+        completed_offsets: partition -> first offset that is not known to be done. Empty without an `OffsetFile`.
+        duration_secs: time from the call to its end, in seconds.
     """
 
     run_id: str
@@ -50,11 +50,11 @@ class RunResult:
 
 
 OnProgress: TypeAlias = Callable[[Progress], object]
-"""Called several times a second."""
+"""Function that is called with the progress several times a second."""
 
 
 def progress_of(spout: Spout, *, is_emitting: bool) -> Progress:
-    """Tell how the run of a spout stands."""
+    """Return the progress of a spout's run."""
     pending = spout.pending
     return Progress(
         spout.run_id, replace(spout.counts), pending, spout.state.left - pending, len(spout.dead_letters), is_emitting
@@ -62,7 +62,7 @@ def progress_of(spout: Spout, *, is_emitting: bool) -> Progress:
 
 
 def result_of(spout: Spout, duration_secs: float, completed_offsets: Mapping[str, int] | None = None) -> RunResult:
-    """Tell what became of the messages of a spout whose run has ended."""
+    """Return the result of a spout whose run has ended."""
     return RunResult(
         spout.run_id, replace(spout.counts), MappingProxyType(spout.dead_letters),
         MappingProxyType(dict(completed_offsets or {})), duration_secs,
