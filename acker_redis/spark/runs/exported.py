@@ -1,4 +1,4 @@
-"""Run a pipeline over rows that another program exported: each is a message here, and settles upstream."""
+"""Runs of a pipeline over rows that another program exported, with outcomes passed back upstream."""
 
 import time
 
@@ -39,45 +39,49 @@ def run_exported(
     executor_url: str | None = None,
     progress: OnProgress | None = None,
 ) -> RunResult:
-    """Carry on the messages of rows that `Tracker.export` wrote; they need the same app of the same server.
+    """Run a pipeline over rows that `Tracker.export` wrote in another program.
 
         run_exported(spark.read.parquet(path), pipeline, acker=acker, spout_id=1)
 
-    Every row is a message of this run, which is tried again here where it fails, and renewed upstream meanwhile. When it is
-    done its edges are acked upstream; when it is a dead letter, the messages upstream that it came from fail. Message ids
-    are made of the anchors, and what is written belongs to the messages of an emission.
+    Both programs need the same app of the same server. Every row is a message of this run. If it fails, it is retried here,
+    and its upstream messages are renewed meanwhile. Once it is done, its edges are acked upstream. If it becomes a dead
+    letter, the upstream messages it came from fail. Message ids are derived from the anchors. The output belongs to the
+    messages of one emission.
 
-    Guarantee: a message upstream is acked only when all of its rows were done here. Not guaranteed: that rows that are read
-    again after a crash are known to have been done; their edges are then acked twice, so that the messages upstream time out
-    and are emitted again.
+    Guarantee: an upstream message is acked only when all of its rows are done here. Not guaranteed: that rows read again
+    after a crash are known to be done. Their edges are then acked twice, so the upstream messages time out and are emitted
+    again.
 
     Args:
-        rows: as they were exported; have to be the same whenever they are read.
-        pipeline: called once per emission with a tracker and the tracked messages, which have a column `message_id` in place
-            of the anchors; has to run its sinks before it returns.
-        acker: of the app of the program that exported the rows.
-        spout_id: owner of this run's messages; another than that of the run that exported the rows, in another lane.
-        column: of anchors, in any of the forms of `Tracker.export`.
-        replay: where failed messages are read again from; see `ReplayFrom`. None: from `rows`.
-        retry: when to emit again; see `RetryPolicy`. An attempt counts only against a message that can be to blame.
-        stop_if_all_fail: end with `OperatorBrokenError` where 20 messages failed by an exception that the pipeline does not
-            declare, in an operator that has processed none. False: such exceptions count as an attempt from the first on.
-        dead_letter_bytes: a dead letter keeps its message, as JSON, if it is not longer; 0: its id only. At most 1 MiB.
-        max_spout_pending: at most so many messages in flight.
-        emit_timeout_secs: the jobs of an emission are cancelled after so long, and it goes out again in parts, until a message
-            whose work never ends is alone. Has to be longer than the jobs of all messages together take. None: never.
-        run_id: unique per run: one that an earlier run had is refused; None: a random one.
-        executor_url: the acker's server as executors reach it, where that is not as this process does.
-        progress: called several times a second with a `Progress`.
+        rows: rows as they were exported. They must be the same each time they are read.
+        pipeline: function that is called once per emission with a tracker and the tracked messages, which have a column
+            `message_id` in place of the anchors. It must run its sinks before it returns.
+        acker: acker for the app of the program that exported the rows.
+        spout_id: owner of this run's messages. It must differ from that of the run that exported the rows, and be in
+            another lane.
+        column: name of the column with the anchors, in any encoding of `Tracker.export`.
+        replay: source from which failed messages are read again; see `ReplayFrom`. None: `rows`.
+        retry: policy for emitting again; see `RetryPolicy`. An attempt counts only against a message that can be to blame.
+        stop_if_all_fail: whether to end with `OperatorBrokenError` after 20 messages failed with an exception that the
+            pipeline doesn't declare, in an operator that has processed none. False: such exceptions count as attempts from
+            the first one.
+        dead_letter_bytes: longest message that a dead letter keeps as JSON, in bytes, at most 1 MiB; 0: only its id.
+        max_spout_pending: limit on messages in flight. None: no limit.
+        emit_timeout_secs: time after which the jobs of an emission are cancelled, in seconds. The emission is then retried
+            in parts until a message whose work never ends is alone. Must be longer than the jobs of all messages together
+            take. None: no timeout.
+        run_id: id of the run. The id of an earlier run is refused. None: a random one.
+        executor_url: URL of the acker's server for executors, if theirs differs from this process's.
+        progress: function that is called several times a second with a `Progress`.
 
     Raises:
-        PipelineError: there is no such column, or rows have no anchors, or those of another row; nothing was emitted.
-        BadConfigError: a setting is out of range or of another type; the app has one lane; an executor does not find the
-            acker by `executor_url`; an earlier run had this run id. Nothing was emitted.
-        NotExactError: the pipeline ran no sink, or drops or copies rows otherwise than by the tracker's operators.
-        OperatorBrokenError: see `stop_if_all_fail`; nothing was dead-lettered for it.
-        AckerError: the server can't be reached for too long, or lost its data.
-        Exception: what the pipeline function raised in the driver.
+        PipelineError: the column is missing, or rows have no anchors or those of another row. Nothing was emitted.
+        BadConfigError: a setting is out of range or of the wrong type; the app has only one lane; an executor can't reach
+            the acker with `executor_url`; or `run_id` belongs to an earlier run. Nothing was emitted.
+        NotExactError: the pipeline ran no sink, or rows were dropped or copied by other means than the tracker's operators.
+        OperatorBrokenError: see `stop_if_all_fail`. Nothing was dead-lettered because of it.
+        AckerError: the server was unreachable for too long, or lost its data.
+        Exception: the pipeline function raised it in the driver.
     """
     settings = run_settings(
         "run_exported", pipeline, acker=acker, executor_url=executor_url, spout_id=spout_id, retry=retry,
@@ -87,11 +91,11 @@ def run_exported(
     source = replay_from("run_exported", replay)
     if acker.config.lanes == 1:
         raise BadConfigError(
-            f"run_exported: app {acker.config.app!r} has one lane, in which this run and the one that exported the rows "
-            "would take each other's outcomes: give the app lanes=2 or more, and this run a spout_id of its own"
+            f"run_exported: app {acker.config.app!r} has only one lane. This run and the run that exported the rows would "
+            "consume each other's outcomes in it. Create the app with lanes=2 or more, and give this run its own spout_id."
         )
     if MESSAGE_ID in rows.columns:
-        raise PipelineError(f"the rows have a column {MESSAGE_ID!r}, which they are given here: rename it")
+        raise PipelineError(f"run_exported: the rows already have a column {MESSAGE_ID!r}, which run_exported adds. Rename it.")
     pairs = anchor_codec.decode(rows, column, "run_exported")
     plain = [F.col(arguments.quoted(name)) for name in rows.columns if name != column]
     messages = rows.select(*plain, pairs.alias(ANCHORS)).withColumn(MESSAGE_ID, F.xxhash64(ANCHORS))
@@ -109,10 +113,10 @@ def run_exported(
 
 
 class _UpstreamMessages:
-    """Ack, fail and renew the roots upstream of messages that are not done yet."""
+    """Ack, fail and renew the upstream roots of messages that are not done yet."""
 
     def __init__(self, acker: Acker, table: pa.Table) -> None:
-        """Take the messages of a run, none of which is done.
+        """Read the messages of a run and their anchors.
 
         Raises:
             PipelineError: rows have no anchors.
@@ -123,7 +127,7 @@ class _UpstreamMessages:
         lengths = pairs.value_lengths().fill_null(0).to_numpy(zero_copy_only=False) // 2
         if len(lengths) and not lengths.min():
             raise PipelineError(
-                f"{int((lengths == 0).sum())} rows have no anchors, so no message upstream waits for them: leave them out"
+                f"{int((lengths == 0).sum())} rows have no anchors, so no upstream message waits for them. Filter them out."
             )
         messages = table.column(MESSAGE_ID).to_numpy()
         flat = pairs.flatten().to_numpy(zero_copy_only=False).astype(np.int64).reshape(-1, 2)
@@ -134,7 +138,7 @@ class _UpstreamMessages:
         self._renew_at = self._next_renewal()
 
     def done(self, message_ids: Int64Array, spout: Spout) -> None:
-        """Ack upstream what was done, and fail what became of dead letters."""
+        """Ack the upstream roots of completed messages, and fail those of dead letters."""
         dead = np.array([message for message in message_ids.tolist() if message in spout.dead_letters], np.int64)
         rows = self._rows(np.setdiff1d(message_ids, dead))
         if len(rows):
@@ -153,7 +157,7 @@ class _UpstreamMessages:
         self._open[self._rows(message_ids)] = False
 
     def renew(self) -> None:
-        """Renew what is open, every half message timeout."""
+        """Renew the open upstream roots every half message timeout."""
         if time.monotonic() >= self._renew_at:
             if self._open.any():  # else the run is over, but for the end of its last emission
                 self._acker.reset_timeout_many(np.unique(self._roots[self._open]))

@@ -1,4 +1,4 @@
-"""Define each option of runs once: message ids, replays, and the settings that all kinds of run share."""
+"""Options of runs: message ids, replays, and the settings that all kinds of run share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,13 +22,13 @@ from acker_redis.spout.retry import RetryPolicy
 
 @dataclass(frozen=True)
 class MessageIds:
-    """Where the ids of messages come from. Make one with `column` or `offsets`.
+    """Source of message ids. Create it with `column` or `offsets`.
 
     Attributes:
-        id_column: integer column of message ids; None: they are made of partition and offset.
-        partition: string column.
-        offset: integer column.
-        progress: file of completed offsets; None: there is none.
+        id_column: name of an integer column with message ids; None: ids are derived from partition and offset.
+        partition: name of a string column.
+        offset: name of an integer column.
+        progress: file of completed offsets; None: progress is not kept.
     """
 
     id_column: str | None
@@ -38,12 +38,14 @@ class MessageIds:
 
     @classmethod
     def column(cls, name: str) -> Self:
-        """Take ids from an integer column, distinct and not null. The column's name alone means the same.
+        """Use an integer column with distinct ids and no nulls.
+
+        Passing the column's name alone means the same.
 
             run_tracked(orders, pipeline, acker=acker, ids="order")
 
         Raises:
-            BadConfigError: the name is no text.
+            BadConfigError: `name` is not a string, or empty.
 
         >>> MessageIds.column("order").id_column
         'order'
@@ -52,19 +54,21 @@ class MessageIds:
 
     @classmethod
     def offsets(cls, partition: str = FILE, offset: str = ROW, *, progress: OffsetFile | None = None) -> Self:
-        """Make ids of partition and offset, in a column `message_id`. Rows of `read_files` have both.
+        """Derive ids from partition and offset, in a new column `message_id`.
+
+        Rows of `read_files` have both columns.
 
             ids = MessageIds.offsets("topic_partition", "offset", progress=OffsetFile("progress.json"))
             run_tracked(messages, pipeline, acker=acker, ids=ids)
 
         Args:
-            partition: string column.
-            offset: integer column, counting within a partition.
-            progress: file of completed offsets. A restarted run leaves out what is done, and repeats the
-                rest under fresh roots. The file is opened for the acker's app and these columns, and closed at the end.
+            partition: name of a string column.
+            offset: name of an integer column that counts within a partition.
+            progress: file of completed offsets. A restarted run skips completed messages and repeats the rest under new
+                roots. The run opens the file for the acker's app and these columns, and closes it at the end.
 
         Raises:
-            BadConfigError: a name is no text, or `progress` no `OffsetFile`.
+            BadConfigError: a name is not a string or is empty, or `progress` is not an `OffsetFile`.
 
         >>> MessageIds.offsets("topic_partition", "offset").partition
         'topic_partition'
@@ -73,19 +77,19 @@ class MessageIds:
         _column_name("MessageIds.offsets: offset", offset)
         if progress is not None and not isinstance(progress, OffsetFile):
             raise BadConfigError(
-                f"MessageIds.offsets: progress={progress!r} is no OffsetFile, so completed offsets could not be kept in it. "
-                'Give one, such as OffsetFile("progress.json")'
+                f"MessageIds.offsets: progress={progress!r} is not an OffsetFile. Pass one, such as "
+                'OffsetFile("progress.json").'
             )
         return cls(None, partition, offset, progress)
 
 
 @dataclass(frozen=True)
 class ReplayFrom:
-    """Where messages that failed are read again from. Make one with `source`, `redis` or `fetch`.
+    """Source from which failed messages are read again. Create it with `source`, `redis` or `fetch`.
 
     Attributes:
-        max_bytes: longest message that is kept in Redis; 0: none is.
-        fetch_messages: gives messages by their ids; None: they are read from the DataFrame of the run.
+        max_bytes: longest message that is kept in Redis, in bytes; 0: none is kept.
+        fetch_messages: function that returns messages by id; None: they are read from the DataFrame of the run.
     """
 
     max_bytes: int
@@ -93,7 +97,9 @@ class ReplayFrom:
 
     @classmethod
     def source(cls) -> Self:
-        """Read them from the DataFrame of the run, which is computed again; it has to give the same rows then.
+        """Read failed messages from the DataFrame of the run again.
+
+        The DataFrame is computed again, and must return the same rows.
 
         >>> ReplayFrom.source().max_bytes
         0
@@ -102,33 +108,34 @@ class ReplayFrom:
 
     @classmethod
     def redis(cls, *, max_bytes: int, else_fetch: Fetch | None = None) -> Self:
-        """Keep messages in Redis while they are not done, and replay them bit by bit as they were.
+        """Keep messages in Redis until they are done, and replay them bit by bit.
 
             replay = ReplayFrom.redis(max_bytes=10_000)
             run_tracked(orders, pipeline, acker=acker, ids="order", replay=replay)
 
-        Executors write them there. The app's `Limits.max_payload_bytes` counts, too, where it is smaller.
+        Executors write the messages. If the app's `Limits.max_payload_bytes` is smaller than `max_bytes`, it applies.
 
         Args:
-            max_bytes: longest message to keep, at most 1 MiB. Longer ones are read again from elsewhere.
-            else_fetch: gives these, as in `fetch`; None: the DataFrame of the run does.
+            max_bytes: longest message to keep, in bytes, at most 1 MiB. Longer messages are read from elsewhere.
+            else_fetch: function that returns longer messages, as in `fetch`; None: they are read from the DataFrame of the
+                run.
 
         Raises:
-            BadConfigError: `max_bytes` is out of range, or `else_fetch` can't be called.
+            BadConfigError: `max_bytes` is out of range, or `else_fetch` is not callable.
 
         >>> ReplayFrom.redis(max_bytes=10_000).max_bytes
         10000
         """
         if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or not 1 <= max_bytes <= MAX_PAYLOAD_BYTES:
             raise BadConfigError(
-                f"ReplayFrom.redis: max_bytes={max_bytes!r} keeps no message. Give the longest message to keep, in bytes, "
-                f"from 1 to {MAX_PAYLOAD_BYTES}"
+                f"ReplayFrom.redis: max_bytes={max_bytes!r} is out of range. Set it to the longest message to keep, in "
+                f"bytes, from 1 to {MAX_PAYLOAD_BYTES}."
             )
         return cls(max_bytes, None if else_fetch is None else _fetch("ReplayFrom.redis: else_fetch", else_fetch))
 
     @classmethod
     def fetch(cls, fetch_messages: Fetch) -> Self:
-        """Look them up by their ids, where the source can't be computed again.
+        """Look up failed messages by id, for sources that can't be computed again.
 
             def fetch(message_ids):
                 return orders.where(col("order").isin(message_ids))
@@ -136,11 +143,11 @@ class ReplayFrom:
             run_tracked(orders, pipeline, acker=acker, ids="order", replay=ReplayFrom.fetch(fetch))
 
         Args:
-            fetch_messages: called with message ids, gives the DataFrame to replay them from, with all columns they had. A
-                message it leaves out is gone: it becomes a dead letter, as `lost`.
+            fetch_messages: function of message ids that returns a DataFrame of these messages, with all their original
+                columns. Messages it omits become dead letters with reason `lost`.
 
         Raises:
-            BadConfigError: it can't be called.
+            BadConfigError: `fetch_messages` is not callable.
 
         >>> ReplayFrom.fetch(lambda message_ids: orders.where(col("order").isin(message_ids))).max_bytes
         0
@@ -150,7 +157,7 @@ class ReplayFrom:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Hold the settings that every kind of run has, checked; `run_tracked` describes them."""
+    """Checked settings of any kind of run. `run_tracked` describes them."""
 
     acker: Acker
     executor_url: str | None = field(repr=False)  # may hold a password
@@ -162,10 +169,12 @@ class RunSettings:
     dead_letter_bytes: int
 
     def url(self, spark: SparkSession, *, is_needed: bool = False) -> str | None:
-        """Give the acker's server as executors reach it; ask an executor where that may be another, or where it is needed.
+        """Return the URL of the acker's server for executors.
+
+        An executor tries it if it is set explicitly, or if `is_needed`.
 
         Raises:
-            BadConfigError: an executor does not find the acker there.
+            BadConfigError: an executor can't reach the acker with it.
         """
         if self.executor_url is None and not is_needed:
             return self.acker.url
@@ -174,7 +183,7 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class StreamSettings(RunSettings):
-    """Hold the settings of `TrackedBatches`, checked, which describes them."""
+    """Checked settings of `TrackedBatches`, which describes them."""
 
     ids: MessageIds
     max_parked: int
@@ -196,35 +205,35 @@ def run_settings(
     dead_letter_bytes: int,
     **callbacks: object,
 ) -> RunSettings:
-    """Check what a call of this name was given.
+    """Check the arguments of `call`, such as `run_tracked`.
 
     Raises:
-        BadConfigError: something is out of range, or of another type.
-        BadIdError: the spout_id is out of range.
+        BadConfigError: an argument is out of range or of the wrong type.
+        BadIdError: `spout_id` is out of range.
     """
     arguments.check_run(call, pipeline, acker, retry)
     if executor_url is not None and not isinstance(executor_url, str):
         raise BadConfigError(
-            f"{call}: executor_url={executor_url!r} is no URL. Give one, such as redis://server:6379/0"
+            f"{call}: executor_url={executor_url!r} is not a URL. Pass one, such as redis://server:6379/0."
         )
     if not isinstance(stop_if_all_fail, bool):
         raise BadConfigError(
-            f"{call}: stop_if_all_fail={stop_if_all_fail!r} is neither True nor False. Give one of these"
+            f"{call}: stop_if_all_fail={stop_if_all_fail!r} is not a bool. Set it to True or False."
         )
     if emit_timeout_secs is not None:
         check_finite("emit_timeout_secs", emit_timeout_secs)
         if not emit_timeout_secs:
-            raise BadConfigError(f"emit_timeout_secs={emit_timeout_secs}: give a time above 0, or None")
+            raise BadConfigError(f"emit_timeout_secs={emit_timeout_secs} is out of range. Use a number above 0, or None.")
     check_bound("max_spout_pending", max_spout_pending)
     is_number = isinstance(dead_letter_bytes, int) and not isinstance(dead_letter_bytes, bool)
     if not is_number or not 0 <= dead_letter_bytes <= MAX_PAYLOAD_BYTES:
         raise BadConfigError(
-            f"dead_letter_bytes={dead_letter_bytes!r}: give the longest message that a dead letter keeps, in bytes; at most "
-            f"{MAX_PAYLOAD_BYTES}, and 0 for none"
+            f"dead_letter_bytes={dead_letter_bytes!r} is out of range. Set it to the longest message that a dead letter "
+            f"keeps, in bytes, from 0 (none) to {MAX_PAYLOAD_BYTES}."
         )
     for name, callback in callbacks.items():
         if callback is not None and not callable(callback):
-            raise BadConfigError(f"{call}: {name}={callback!r} can't be called. Give a function, or leave it out")
+            raise BadConfigError(f"{call}: {name}={callback!r} is not callable. Pass a function, or omit it.")
     return RunSettings(
         acker, executor_url, ids.to_spout_id(spout_id), RetryPolicy() if retry is None else retry, stop_if_all_fail,
         emit_timeout_secs, max_spout_pending, dead_letter_bytes,
@@ -232,10 +241,10 @@ def run_settings(
 
 
 def message_ids(call: str, ids: object) -> MessageIds:
-    """Read the option `ids`.
+    """Convert the option `ids`.
 
     Raises:
-        BadConfigError: it names no message ids.
+        BadConfigError: `ids` is neither a column name nor `MessageIds`.
     """
     if ids is None:
         return MessageIds.offsets()
@@ -243,38 +252,38 @@ def message_ids(call: str, ids: object) -> MessageIds:
         return ids
     if isinstance(ids, str):
         return MessageIds.column(ids)
-    hint = ". Give it as progress: MessageIds.offsets(progress=...)" if isinstance(ids, OffsetFile) else ""
+    hint = "Pass the file as MessageIds.offsets(progress=...)." if isinstance(ids, OffsetFile) else ""
     raise BadConfigError(
-        f"{call}: ids={ids!r} names no message ids"
-        + (hint or '. Give the name of a column, such as "order", or MessageIds.offsets("file", "row")')
+        f"{call}: ids={ids!r} is not a source of message ids. "
+        + (hint or 'Pass the name of a column, such as "order", or MessageIds.offsets("file", "row").')
     )
 
 
 def replay_from(call: str, replay: object) -> ReplayFrom:
-    """Read the option `replay`.
+    """Convert the option `replay`.
 
     Raises:
-        BadConfigError: it names no place to replay from.
+        BadConfigError: `replay` is not a `ReplayFrom`.
     """
     if replay is None:
         return ReplayFrom.source()
     if not isinstance(replay, ReplayFrom):
         raise BadConfigError(
-            f"{call}: replay={replay!r} does not say where messages are read again from. Give ReplayFrom.source(), "
-            "ReplayFrom.redis(max_bytes=10_000) or ReplayFrom.fetch(function)"
+            f"{call}: replay={replay!r} is not a ReplayFrom. Pass ReplayFrom.source(), "
+            "ReplayFrom.redis(max_bytes=10_000) or ReplayFrom.fetch(function)."
         )
     return replay
 
 
 def _column_name(option: str, name: object) -> str:
     if not isinstance(name, str) or not name:
-        raise BadConfigError(f"{option}={name!r} is no column's name. Give it as a text")
+        raise BadConfigError(f"{option}={name!r} is not a column name. Pass a non-empty string.")
     return name
 
 
 def _fetch(option: str, given: Fetch) -> Fetch:
     if not callable(given):
         raise BadConfigError(
-            f"{option}={given!r} can't be called. Give a function of message ids that gives a DataFrame"
+            f"{option}={given!r} is not callable. Pass a function of message ids that returns a DataFrame."
         )
     return given

@@ -1,4 +1,4 @@
-"""Read a Redis stream as a consumer of a group: read entries, keep them, claim those of dead consumers, acknowledge."""
+"""Consumer of a Redis stream's group: read entries, keep them claimed, claim those of dead consumers, acknowledge."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -9,20 +9,21 @@ from acker_redis.client.replies import Fields, as_dict, claimed_entries, read_re
 from acker_redis.errors import AckerError
 
 _PART = 1000
-"""Entry ids per command."""
+"""Number of entry ids per command."""
 
 
 class RedisGroup:
     """Read and acknowledge entries as one consumer of a group.
 
-    An entry that was not acknowledged for `claim_secs`, and was not kept by its consumer meanwhile, is taken over.
+    It takes over entries that were not acknowledged for `claim_secs`, and whose consumer has not renewed its claim for so
+    long.
     """
 
     def __init__(self, client: Client, stream: str, group: str, consumer: str, claim_secs: float) -> None:
-        """Make the group at the stream's beginning, if it is not there.
+        """Create the group at the beginning of the stream if it doesn't exist.
 
         Raises:
-            AckerError: the server can't be reached, or refuses.
+            AckerError: the server is unreachable, or refuses the command.
         """
         self._client, self._stream, self._group, self._consumer = client, stream, group, consumer
         self._claim_ms = max(1, round(claim_secs * 1000))
@@ -32,13 +33,13 @@ class RedisGroup:
         self._create_group()
 
     def read(self, count: int, block_ms: int) -> list[tuple[bytes, Fields]]:
-        """Read at most so many entries: first those that an earlier process of this consumer left, then claimed and new ones.
+        """Read up to `count` entries.
 
-        Of an entry that was deleted from the stream meanwhile there are no fields. Waits for new ones, if there are no
-        others.
+        Entries that an earlier process of this consumer left come first, then claimed ones, then new ones. If there are no
+        others, wait up to `block_ms` for new ones. An entry that was deleted from the stream has no fields.
 
         Raises:
-            AckerError: the server can't be reached.
+            AckerError: the server is unreachable.
         """
         if self._own_after is not None:
             after, self._own_after = self._own_after, None
@@ -49,22 +50,22 @@ class RedisGroup:
         return self._claimed(count) or self._read(count, ">", block_ms)
 
     def find(self, entries: Sequence[bytes]) -> dict[bytes, Fields]:
-        """Look up entries of the stream, whoever has read them; without those that are gone."""
+        """Look up entries of the stream, read by any consumer. Entries that are gone are omitted."""
         replies = self._client.pipeline([("XRANGE", self._stream, entry_id, entry_id) for entry_id in entries])
         return {bytes(rows[0][0]): as_dict(rows[0][1]) for rows in replies if rows}
 
     def keep_claimed(self, entries: Iterable[bytes]) -> None:
-        """Renew the claim to these entries now and then, so that no other consumer takes them over."""
+        """Renew the claim to these entries at intervals, so that no other consumer takes them over."""
         if time.monotonic() - self._kept_at < self._claim_ms / 3000:
             return
         self._kept_at = time.monotonic()
-        just_ids = () if self._client.is_cluster else ("JUSTID",)  # redis-py can't read these under a name of text
+        just_ids = () if self._client.is_cluster else ("JUSTID",)  # redis-py can't read such replies to a text command
         self._send_in_parts(
             (self._name("XCLAIM"), self._stream, self._group, self._consumer, 0), list(entries), *just_ids
         )
 
     def acknowledge(self, entries: Sequence[bytes]) -> None:
-        """Acknowledge entries that are done."""
+        """Acknowledge completed entries."""
         self._send_in_parts(("XACK", self._stream, self._group), entries)
 
     def _send_in_parts(self, command: tuple[Any, ...], entries: Sequence[bytes], *rest: str) -> None:
@@ -81,7 +82,7 @@ class RedisGroup:
         return [(entry_id, fields) for _, entry_id, fields in read_reply(reply)]
 
     def _claimed(self, count: int) -> list[tuple[bytes, Fields]]:
-        """Take one step of a pass over what others hold; a pass begins twice per `claim_secs`."""
+        """Claim the next part of the entries that others hold. A pass over all starts twice per `claim_secs`."""
         if self._cursor == b"0-0" and time.monotonic() - self._claimed_at < self._claim_ms / 2000:
             return []
         self._claimed_at = time.monotonic()
@@ -96,7 +97,7 @@ class RedisGroup:
         return [*zip(entry_ids, map(as_dict, rows), strict=True), *gone]
 
     def _call(self, command: tuple[Any, ...]) -> Any:
-        """Send a command; where stream or group went away, create them again and give nothing."""
+        """Send a command. If the stream or group is gone, create it again and return None."""
         (reply,) = self._client.pipeline_each([(self._name(command[0]), *command[1:])], on_resend=self._read_own_again)
         if isinstance(reply, AckerError):
             self._read_own_again()
@@ -108,11 +109,11 @@ class RedisGroup:
         return reply
 
     def _read_own_again(self) -> None:
-        """Let the next read begin with what is this consumer's: a reply may be lost, and what it held."""
+        """Make the next read start with this consumer's own entries, as a reply with some may have been lost."""
         self._own_after = "0"
 
     def _name(self, command: str) -> str | bytes:
-        """Make a command's name: under one of bytes redis-py leaves the reply as it is; a cluster client needs text."""
+        """Return the command name as bytes, for which redis-py keeps the raw reply; a cluster client needs text."""
         return command if self._client.is_cluster else command.encode()
 
     def _create_group(self) -> None:

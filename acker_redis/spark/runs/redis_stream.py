@@ -1,4 +1,4 @@
-"""Run a pipeline over a Redis stream: entries are acknowledged when everything that came out of them was processed."""
+"""Runs of a pipeline over a Redis stream, whose entries are acknowledged once everything derived from them is done."""
 
 import json
 import threading
@@ -33,10 +33,10 @@ from acker_redis.spout.spout import Spout
 from acker_redis.store.dead_letter import FROM_SOURCE, DeadLetter
 
 ENTRY_ID = "entry_id"
-"""Column with the id of the stream's entry."""
+"""Column with the id of the stream entry."""
 
 LETTERS = 1000
-"""Dead letters that a stream's spout remembers."""
+"""Number of dead letters that the spout of a stream keeps in memory."""
 
 _SEQUENCE_BITS = 16
 
@@ -64,51 +64,55 @@ def run_redis_stream(
     executor_url: str | None = None,
     progress: OnProgress | None = None,
 ) -> RunResult:
-    """Put the entries of a stream through a pipeline until `stop` is set.
+    """Run a pipeline over the entries of a Redis stream until `stop` is set.
 
         run_redis_stream(spark, pipeline, source=url, stream="orders", fields=["item"], group="g", consumer="c1",
                          stop=stop, acker=acker)
 
-    Entries are read with a consumer group, and read on while earlier ones are in flight; whatever was read when the job
-    of an emission ends is the next one. An entry is acknowledged (XACK) when it was acked or is a dead letter, in any
-    order, so one that hangs holds up no other. Several processes may share a group, each under a name of its own. The
-    stream is not trimmed; other groups may read it.
+    Entries are read with a consumer group. Reading goes on while earlier entries are in flight. The entries read by the time
+    the job of an emission ends make the next emission. An entry is acknowledged (XACK) once it is acked or a dead letter, in
+    any order, so an entry that hangs never blocks others. Several processes may share a group under different consumer
+    names. The stream is not trimmed, and other groups may read it.
 
-    Guarantee: an entry that is not acknowledged comes again, to the next process of this consumer's name at once, or to
-    another one of the group after `claim_secs`. Not guaranteed: that attempts are counted over a restart.
+    Guarantee: an entry that is not acknowledged is delivered again: at once to the next process with this consumer name, or
+    after `claim_secs` to another consumer of the group. Not guaranteed: that attempts are counted across restarts.
 
     Args:
         spark: session.
-        pipeline: called once per emission with a tracker and the tracked messages, which have the columns `entry_id`
-            (string), `message_id`, and one of strings per field. The message id is made of the entry's: 65 536 times
-            its milliseconds, plus its number.
-        acker: of this process, which takes the outcomes.
-        source: URL of the server with the stream, which need not be the acker's.
-        stream: its key.
-        fields: to take from each entry; null where an entry has no such field.
-        group: consumer group; made at the stream's beginning if it is not there.
-        consumer: name of this process, stable over its restarts, and no other's.
-        stop: set it from another thread or a signal; the emission under way is finished.
-        retry: when to emit again; see `RetryPolicy`.
-        stop_if_all_fail: end with `OperatorBrokenError` where 20 messages failed by an exception that the pipeline does not
-            declare, in an operator that has processed none. False: such exceptions count as an attempt from the first on.
-        dead_letter_bytes: a dead letter keeps its message, as JSON, if it is not longer; 0: its id only. At most 1 MiB.
-        max_spout_pending: at most so many entries are read and not done. They are kept in the driver's memory.
-        claim_secs: an entry is taken over from another consumer that has not renewed its claim for so long.
-        stop_wait_secs: after `stop`, wait so long for what is in flight. What is left comes again with the next start.
-        block_ms: wait so long for new entries before looking at `stop` again.
-        emit_timeout_secs: the jobs of an emission are cancelled after so long, and it goes out again in parts, until a message
-            whose work never ends is alone. Has to be longer than the jobs of `max_spout_pending` entries take. None: never.
-        spout_id: owner of the roots; each process that shares the app needs one of its own, in a lane of its own.
-        executor_url: the acker's server as executors reach it, where that is not as this process does.
-        progress: called several times a second with a `Progress`.
+        pipeline: function that is called once per emission with a tracker and the tracked messages. These have the columns
+            `entry_id` (string), `message_id`, and a string column per field. The message id is derived from the entry id:
+            65 536 times its milliseconds, plus its number.
+        acker: acker of this process, which receives the outcomes.
+        source: URL of the server with the stream, which may be another than the acker's.
+        stream: key of the stream.
+        fields: names of the fields to read; null where an entry has no such field.
+        group: consumer group. It is created at the beginning of the stream if it doesn't exist.
+        consumer: name of this process within the group. It must be unique, and the same after a restart.
+        stop: event to set from another thread or a signal handler. The current emission is finished first.
+        retry: policy for emitting again; see `RetryPolicy`.
+        stop_if_all_fail: whether to end with `OperatorBrokenError` after 20 messages failed with an exception that the
+            pipeline doesn't declare, in an operator that has processed none. False: such exceptions count as attempts from
+            the first one.
+        dead_letter_bytes: longest message that a dead letter keeps as JSON, in bytes, at most 1 MiB; 0: only its id.
+        max_spout_pending: limit on entries that are read and not done. They are kept in the driver's memory.
+        claim_secs: time after which entries of another consumer that hasn't renewed its claim are taken over, in seconds.
+        stop_wait_secs: time to wait for entries in flight after `stop`, in seconds. The rest is delivered again at the next
+            start.
+        block_ms: time to wait for new entries before `stop` is checked again, in milliseconds.
+        emit_timeout_secs: time after which the jobs of an emission are cancelled, in seconds. The emission is then retried
+            in parts until a message whose work never ends is alone. Must be longer than the jobs of `max_spout_pending`
+            entries take. None: no timeout.
+        spout_id: owner of the roots. Each process that shares the app needs its own, in its own lane.
+        executor_url: URL of the acker's server for executors, if theirs differs from this process's.
+        progress: function that is called several times a second with a `Progress`.
 
     Raises:
-        BadConfigError: a setting is out of range or of another type; an executor does not find the acker by `executor_url`.
-        NotExactError: the pipeline ran no sink, or drops or copies rows otherwise than by the tracker's operators.
-        OperatorBrokenError: see `stop_if_all_fail`; nothing was dead-lettered for it.
-        AckerError: a server can't be reached for too long, or lost its data.
-        Exception: what the pipeline function raised in the driver.
+        BadConfigError: a setting is out of range or of the wrong type, or an executor can't reach the acker with
+            `executor_url`.
+        NotExactError: the pipeline ran no sink, or rows were dropped or copied by other means than the tracker's operators.
+        OperatorBrokenError: see `stop_if_all_fail`. Nothing was dead-lettered because of it.
+        AckerError: a server was unreachable for too long, or lost its data.
+        Exception: the pipeline function raised it in the driver.
     """
     started = time.monotonic()
     settings = run_settings(
@@ -118,7 +122,8 @@ def run_redis_stream(
     )  # fmt: skip
     if isinstance(fields, str) or {MESSAGE_ID, ENTRY_ID} & set(fields) or not fields:
         raise BadConfigError(
-            f"fields={fields!r}: give a list of one or more names other than {MESSAGE_ID!r} and {ENTRY_ID!r}"
+            f"fields={fields!r} is not usable. Pass a list of one or more field names, without {MESSAGE_ID!r} and "
+            f"{ENTRY_ID!r}, which run_redis_stream adds."
         )
     for name, secs in {"claim_secs": claim_secs, "stop_wait_secs": stop_wait_secs}.items():
         check_finite(name, secs)
@@ -130,8 +135,8 @@ def run_redis_stream(
         or not claim_secs
     ):
         raise BadConfigError(
-            f"max_spout_pending={max_spout_pending!r}, block_ms={block_ms!r}, claim_secs={claim_secs!r}: use integers of 1 or "
-            "more, and seconds above 0"
+            f"max_spout_pending={max_spout_pending!r}, block_ms={block_ms!r} and claim_secs={claim_secs!r} are not all in "
+            "range. Use integers of 1 or more for the first two, and a number above 0 for claim_secs."
         )
     url = settings.url(spark)
     client = Client(source)
@@ -190,7 +195,7 @@ def _run(
                 fresh = outages.wait_for(lambda: open_entries.read(room, wait_ms))  # noqa: B023
                 spout.add(fresh)
                 if len(fresh) and spout.state.poison_search.is_stuck:
-                    loop.hurry()  # these may show what is to blame
+                    loop.hurry()  # new messages may show which one is poison
         outages.wait_for(open_entries.keep_claimed)
         loop.step(POLL_MS if spout.state.left else 0, may_emit=end is None)
         if progress is not None:
@@ -198,25 +203,25 @@ def _run(
 
 
 class _OpenEntries:
-    """Keep the entries that are read and not done, as a source of emissions."""
+    """Keep the entries that are read and not done, and provide them to emissions."""
 
     def __init__(self, spark: SparkSession, group: RedisGroup, fields: Sequence[str], dead_letter_bytes: int) -> None:
         self._spark, self._group, self._fields, self._dead_letter_bytes = spark, group, fields, dead_letter_bytes
         self._entries: dict[int, tuple[bytes, Fields]] = {}
 
     def read(self, count: int, block_ms: int) -> Int64Array:
-        """Read entries; give their message ids."""
+        """Read entries. Return their message ids."""
         read = self._group.read(count, block_ms)
         if not read:
             return np.array([], np.int64)
         self._group.acknowledge([entry_id for entry_id, fields in read if not fields])  # deleted from the stream
         made = {_message_id(entry_id): (entry_id, fields) for entry_id, fields in read if fields}
-        fresh = [message for message in made if message not in self._entries]  # one may come again, that was claimed
+        fresh = [message for message in made if message not in self._entries]  # a claimed entry may come again
         self._entries |= made
         return np.array(fresh, np.int64)
 
     def load_replays(self, letters: list[DeadLetter]) -> list[int]:
-        """See `dead_letter_replay.ReplayLoader`: the stream has the entry, or else the letter has it as JSON."""
+        """Load replays for `dead_letter_replay.ReplayLoader`, from the stream, else from the letter's JSON."""
         entries = {letter.message_id: _entry_id(letter.message_id) for letter in letters if letter.message_id >= 0}
         in_stream = self._group.find(list(entries.values()))
         taken = []
@@ -234,21 +239,21 @@ class _OpenEntries:
         self._group.keep_claimed([entry_id for entry_id, _ in self._entries.values()])
 
     def done(self, message_ids: Int64Array) -> None:
-        """Acknowledge messages that are done; leave out those that were acknowledged already."""
+        """Acknowledge completed messages, except those that were acknowledged already."""
         known = [message for message in message_ids.tolist() if message in self._entries]
         self._group.acknowledge([self._entries[message][0] for message in known])
         for message in known:
             del self._entries[message]
 
     def messages_of(self, emission: Emission) -> tuple[DataFrame, Emission]:
-        """See `MessageSource`."""
+        """Return the rows of an emission, for `MessageSource`."""
         return self._frame(emission.message_ids), emission
 
     def keep_messages(self, emission: Emission) -> None:
-        """Keep nothing: entries are in the stream, and here."""
+        """Do nothing, as the stream and this object have all entries."""
 
     def payloads(self, message_ids: list[int]) -> list[bytes | None]:
-        """Make JSON of entries, for dead letters."""
+        """Return entries as JSON for dead letters."""
         rows = self._frame(np.array(message_ids, np.int64))
         table = rows.select(id_of(MESSAGE_ID), as_json(self._dead_letter_bytes)).toArrow()
         by_id = dict(zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True))
@@ -267,7 +272,7 @@ class _OpenEntries:
 
 
 def _message_id(entry_id: bytes) -> int:
-    """Make the message id of an entry, in the entries' order; where the entry's id is too large, a hash below zero."""
+    """Derive the message id of an entry. Ids keep the entries' order; too large ones become a hash below zero."""
     ms, number = (int(part) for part in entry_id.split(b"-"))
     if ms < 1 << (63 - _SEQUENCE_BITS) and number < 1 << _SEQUENCE_BITS:
         return ms << _SEQUENCE_BITS | number
@@ -275,12 +280,12 @@ def _message_id(entry_id: bytes) -> int:
 
 
 def _entry_id(message_id: int) -> bytes:
-    """Give the entry's id of a message id."""
+    """Convert a message id back to the entry id."""
     return f"{message_id >> _SEQUENCE_BITS}-{message_id & ((1 << _SEQUENCE_BITS) - 1)}".encode()
 
 
 def _from_json(payload: bytes | None) -> tuple[bytes, Fields] | None:
-    """Read an entry from the payload of a dead letter; its fields are those that this program takes."""
+    """Read an entry from the payload of a dead letter. Its fields are those that this program reads."""
     try:
         row = json.loads(payload or b"")
         entry_id = row.pop(ENTRY_ID).encode()
